@@ -2,27 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
-from typing import Any
 
 from ..errors import DatabaseError, SettingError
 from ..monitoring.acceptance import Acceptances, read_accepted
 from ..settings.load import Settings, load_settings
 from ..stores import Store, open_store
-from ..stores.facts import MySQLFacts, PostgreSQLFacts, SQLiteFacts
+from ..stores.facts import Asked
+from ..stores.facts import examine as examine_database
 from ..stores.queue.schedules import Schedules
-from . import files, modules, mysql, page, postgresql, queue, sqlite
+from . import files, modules, page, queue
 from .findings import CheckResult, Level, broken, ok
-
-CHECKS: Mapping[type, Callable[[Any, Settings], Iterator[CheckResult]]] = {
-    MySQLFacts: mysql.findings,
-    PostgreSQLFacts: postgresql.findings,
-    SQLiteFacts: sqlite.findings,
-}
-"""The checks of a database, by the kind of its facts."""
-
 
 PATIENT = float("inf")
 """The seconds for which a person waits, in a shell, for the database's answer to one question."""
@@ -105,5 +97,5 @@ def _bounded(store: Store, answer_seconds: float) -> AbstractContextManager[None
 
 def _of_tables(store: Store, settings: Settings) -> Iterator[CheckResult]:
     store.tables.check()
-    facts = store.diagnosis.facts()
-    yield from CHECKS[type(facts)](facts, settings)
+    for found in examine_database(Asked(store.database, settings.dsn, settings.mode)):
+        yield CheckResult(found.name, Level(found.level), found.found, found.why, found.fix)

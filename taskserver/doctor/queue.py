@@ -27,7 +27,7 @@ from ..monitoring.coverage import (
 )
 from ..settings.load import Settings
 from ..stores import Store
-from ..stores.facts import QueueFacts
+from ..stores.queue.diagnosis import QueueFacts
 from ..stores.queue.schedules import StoredSchedule
 from ..stores.records import LastRun, QueueCount
 from .findings import CheckResult, ok, unknown, warning
@@ -64,7 +64,6 @@ def findings(
     yield from _paused(counts, paused)
     yield _leases(facts)
     yield _fatal(counts)
-    yield _far(facts)
     yield _stray(facts, counts)
     yield from _orphaned(facts)
     yield from _schedules(schedules)
@@ -162,11 +161,11 @@ def _paused(counts: Sequence[QueueCount], paused: Paused) -> Iterator[CheckResul
 
 
 def _leases(facts: QueueFacts) -> CheckResult:
-    if not facts.lapsed:
+    if not facts.lapsed.rows:
         return ok("leases", "no claim is left from workers that vanished")
     return warning(
         "leases",
-        f"{facts.lapsed} claims ended up to {age(facts.lapsed_seconds)} ago, and no run took them back",
+        f"{facts.lapsed.rows} claims ended up to {age(facts.lapsed.oldest_seconds)} ago, and no run took them back",
         "their workers vanished, and no later run came",
         f"see that cron runs {WORKER}: any run takes them back",
     )
@@ -181,17 +180,6 @@ def _fatal(counts: Sequence[QueueCount]) -> CheckResult:
         f"{rows} task{' is' if rows == 1 else 's are'} fatal",
         "they failed for good, and wait for a person",
         f"{CLIENT} errors counts them, {CLIENT} show ID has the whole error, and {CLIENT} retry ID runs one again",
-    )
-
-
-def _far(facts: QueueFacts) -> CheckResult:
-    if not facts.far:
-        return ok("due_dates", "no task is due in 2037 or later")
-    return warning(
-        "due_dates",
-        f"{facts.far} tasks are due in 2037 or later",
-        "a due date that far is mostly a mistake, and many databases end in January 2038",
-        f"look at them with {CLIENT} list --status waiting, and mend what adds them",
     )
 
 

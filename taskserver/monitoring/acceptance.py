@@ -22,10 +22,10 @@ REASONS = (
 FINDINGS = (
     *("python", "packages", "program", "web_folder", "code", "env_file", "files", "module_files", "var", "log"),
     *("page", "database_file", "disk", "file_system", "connection", "version", "journal", "file", "variables"),
-    *("rights", "tables", "claim_index", "ids", "character_set", "strict_mode", "clock", "binlog", "durability"),
+    *("rights", "tables", "claim_index", "character_set", "strict_mode", "clock", "binlog", "durability"),
     *("session_defaults", "wait_timeout", "connections", "packet", "transactions"),
-    *("pooler", "standby", "triggers", "schema", "autovacuum", "dead_rows", "transaction_ids"),
-    *("cron", "runs", "groups", "paused", "leases", "fatal", "due_dates", "stray", "orphaned", "schedules"),
+    *("pooler", "standby"),
+    *("cron", "runs", "groups", "paused", "leases", "fatal", "stray", "orphaned", "schedules"),
     *("setup", "modules", "callables", "between", "on_failure"),
 )
 """The names of what the doctor finds."""

@@ -198,8 +198,8 @@ class Dialect(ABC):
         """The error of ours that a driver's error means."""
 
     @abstractmethod
-    def read_facts(self, database: Any, mode: str) -> Facts:
-        """Facts about the database and the tables, for `client.py doctor`. Raises DatabaseError."""
+    def facts(self) -> Facts:
+        """The checks of `client.py doctor`."""
 
     def notices(self, database: Any) -> Any:
         """What wakes a waiting worker when tasks are added, as postgresql.notices.Notices; None: nothing does."""
@@ -248,15 +248,3 @@ def missing(what: str) -> TablesMissing:
 def assignments(changes: Mapping[str, str]) -> str:
     """Columns and their new values, in the form that follows SET."""
     return ", ".join(f"{column} = {to}" for column, to in changes.items())
-
-
-def claim_indexes(database: Any) -> tuple[str, ...]:
-    """The names of the indexes by which claims read the queue, of some groups and of all.
-
-    Empty where an index or a right is missing.
-    """
-    used: list[str] = []
-    for groups in ((1, 2), ()):
-        with suppress(DatabaseError):
-            used += database.dialect.claiming.indexes(database, groups)
-    return tuple(dict.fromkeys(used))

@@ -1,271 +1,396 @@
-"""Facts about a store's database, for `client.py doctor`; doctor/ judges them.
+"""The doctor of a database: each dialect's folder has a table of checks, `facts.FACTS`; here is what they share.
 
-Each fact is asked for by itself, since the server may refuse an account some of them. None is a fact that was refused.
+A check is a question, its judgement, why it matters and the fix. What the server refuses this account is unknown.
+Nothing is changed: rights are tried by statements that match no row.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from typing import Any, NamedTuple
 
-from ..errors import DatabaseError, Unavailable
+from ..errors import ConnectionLost, DatabaseError, TablesMissing, Unavailable
+from ..messages.printable import age
+from ..messages.programs import CLIENT
+from ..model.task import MODES
+from ..settings.dsn import Dsn
+
+OK, UNKNOWN, WARNING, BROKEN = "ok", "unknown", "warning", "broken"
 
 
-class TableFault(NamedTuple):
-    """A table that differs from the schema file's."""
+class Asked(NamedTuple):
+    """What a check is asked about."""
+
+    database: Any
+    """A database.Database, whose file imports the dialect's, and that this one."""
+    dsn: Dsn
+    mode: str
+
+
+class Found(NamedTuple):
+    """A judgement; its own `fix` and `why` replace those of its check."""
+
+    level: str
+    words: str
+    fix: str = ""
+    why: str = ""
+
+
+class Check(NamedTuple):
+    """A check of a database."""
+
+    name: str
+    ask: str | Callable[[Asked], Any]
+    """A SELECT, whose rows are the answer, or a function."""
+    judge: Callable[[Any], Found]
+    why: str = ""
+    fix: str = ""
+
+
+class Finding(NamedTuple):
+    """The result of a check; `why` and `fix` are empty if it is ok."""
+
+    name: str
+    level: str
+    found: str
+    why: str = ""
+    fix: str = ""
+
+
+def examine(asked: Asked) -> Iterator[Finding]:
+    """The findings of all checks of this database, one after the other. Raises Unavailable."""
+    for check in asked.database.dialect.facts().checks:
+        try:
+            answer = asked.database.fetch(check.ask) if isinstance(check.ask, str) else check.ask(asked)
+            found = check.judge(answer)
+        except Unavailable:
+            raise
+        except (DatabaseError, LookupError, ValueError, TypeError) as error:  # a proxy may answer anything
+            found = Found(UNKNOWN, f"this account cannot see it: {error}")
+        is_ok = found.level == OK
+        why, fix = ("", "") if is_ok else (found.why or check.why, found.fix or check.fix)
+        yield Finding(check.name, found.level, found.words, why, fix if found.level != UNKNOWN or found.fix else "")
+
+
+# ---- rights
+
+
+class Right(NamedTuple):
+    """A worker's right on one of the tables."""
+
+    verb: str
+    table: str
+    """As statements name it: `done`, for one."""
+    column: str = ""
+    needless_in: tuple[str, ...] = ()
+    """Modes whose workers do without the right."""
+    what_for: str = ""
+
+    def named(self, queue: str) -> str:
+        """The right in words, as `DELETE on jobs_queue`."""
+        return f"{self.verb} on {table_name(queue, self.table)}"
+
+
+def _spared(table: str, what_for: str, **columns: str) -> tuple[Right, ...]:
+    """Rights that no mode needs, by verb, each with a column."""
+    return tuple(Right(verb, table, column, MODES, what_for) for verb, column in columns.items())
+
+
+RIGHTS = (
+    Right("SELECT", "table", "{columns}"),
+    Right("UPDATE", "table", "priority"),
+    Right("DELETE", "table", "", ("mark",), "the modes delete and move"),
+    Right("INSERT", "done", "id", ("delete", "mark"), "the mode move"),
+    *(Right(verb, "workers", "pid") for verb in ("SELECT", "INSERT", "UPDATE")),
+    Right("SELECT", "paused", "group_id, paused_at"),
+    Right("SELECT", "schedules", "name"),
+    Right("UPDATE", "schedules", "next_at"),
+    Right("SELECT", "dependencies", "child_id"),
+    Right("SELECT", "schema", "version"),
+    *_spared("table", "tasks that add tasks, and periodic ones", INSERT="task"),
+    *_spared("done", f"{CLIENT} show", SELECT="id"),
+    *_spared("processes", "the list of workers, and quick returns of a killed worker's tasks", SELECT="pid"),
+    *_spared("processes", "the same", INSERT="pid", UPDATE="taken", DELETE=""),
+    *_spared("dependencies", "tasks that wait for others", DELETE="", INSERT="parent_id"),
+    *_spared("stats", "figures", SELECT="task", INSERT="task", UPDATE="done"),
+    *_spared("notes", "what doctor and check accept", SELECT="name"),
+    *_spared("notes", f"{CLIENT} check --mail and --accept", INSERT="name", UPDATE="value", DELETE=""),
+)
+TRIED = {
+    "SELECT": "SELECT {column} FROM {{{table}}} WHERE 1 = 0",
+    "INSERT": "INSERT INTO {{{table}}} ({column}) SELECT NULL FROM (SELECT 1 AS one) AS nothing WHERE 1 = 0",
+    "UPDATE": "UPDATE {{{table}}} SET {column} = {column} WHERE 1 = 0",
+    "DELETE": "DELETE FROM {{{table}}} WHERE 1 = 0",
+}
+"""Statements that need a right and change nothing: a server's grants, with roles and patterns, are hard to read."""
+
+
+def _lacking(asked: Asked) -> tuple[list[str], list[str]]:
+    """The rights that a worker of this mode lacks, and those that it lacks and does without."""
+    database, (denied, spared) = asked.database, ([], [])
+    for right in RIGHTS:
+        sql = TRIED[right.verb].format(table=right.table, column=right.column)
+        try:
+            (database.fetch if right.verb == "SELECT" else database.change)(sql)
+        except ConnectionLost:
+            raise
+        except DatabaseError as error:  # another error than a lacking right is a fault of the tables
+            if database.dialect.facts().is_denied(error):
+                name = right.named(database.dialect.table)
+                if asked.mode in right.needless_in:
+                    spared.append(f"{name} (for {right.what_for})")
+                else:
+                    denied.append(name)
+    return denied, spared
+
+
+def _judge_rights(lacking: tuple[list[str], list[str]]) -> Found:
+    denied, spared = lacking
+    if denied:
+        return Found(BROKEN, f"this account may not {', '.join(denied)}")
+    but = f", but not {', '.join(spared)}" if spared else ""
+    return Found(OK, f"this account may do all that a worker does{but}")
+
+
+CHECK_RIGHTS = Check(
+    "rights",
+    _lacking,
+    _judge_rights,
+    "workers cannot do their work without that",
+    "grant it in the host's panel, or as docs/security.md says",
+)
+
+
+# ---- tables
+
+
+class Fault(NamedTuple):
+    """What is wrong with a table."""
 
     table: str
     what: str
-    """The difference, as `column due_at is datetime, not timestamp(6)`."""
+    fix: str
+    """A statement; empty if `client.py init` makes it."""
 
 
-class TableShape(NamedTuple):
-    """A table as its database describes it: ours, or one that the schema file makes beside it."""
-
-    columns: Mapping[str, str]
-    """Each column's kind, as `int unsigned default 0`."""
-    indexes: Mapping[str, str]
-    """Each index's columns, as `unique (id)` or `(status, due_at)`."""
-    engine: str = ""
-    what: str = "engine"
-    """The name of that."""
-
-
-def kind_of_column(column_type: str, needs_no_value: bool, default: str | None) -> str:
-    """A column's kind, in words that `differences` understands."""
-    if needs_no_value:
-        return f"{column_type} or NULL"
-    return column_type if default is None else f"{column_type} default {default}"
-
-
-def shapes_of_indexes(rows: Iterable[Sequence[Any]]) -> dict[str, str]:
-    """Indexes by name, from rows of an index, whether it is unique, and one of its columns, in order."""
-    columns: dict[str, list[str]] = {}
-    unique: dict[str, str] = {}
-    for index, is_unique, column in rows:
-        columns.setdefault(index, []).append(str(column))
-        unique[index] = "unique " if is_unique else ""
-    return {index: f"{unique[index]}({', '.join(parts)})" for index, parts in columns.items()}
+PRIMARY_KEYS = {
+    "table": "id",
+    "done": "done_id",
+    "dependencies": "parent_id, child_id",
+    "workers": "host, group_ids",
+    "processes": "number",
+    "paused": "group_id",
+    "schedules": "name",
+    "stats": "hour, group_id, task",
+    "notes": "name",
+    "schema": "version",
+}
+UNIQUE_KEY = "unique_key"
+"""Without this index a key could stand twice, and its task would be done twice."""
+QUEUE_INDEXES = {
+    UNIQUE_KEY: UNIQUE_KEY,
+    "claim_by_group": "status, group_id, priority, id",
+    "claim_any_group": "status, priority, id",
+    "wake_due": "status, due_at",
+}
+MAX_FAULTS_NAMED = 3
 
 
-def differences(table: str, wanted: TableShape, found: TableShape) -> Iterator[TableFault]:
-    """How a table differs from the schema file's; columns and indexes of others may stand beside ours."""
-    if not found.columns:
-        yield TableFault(table, "is missing, or hidden from this account")
-        return
-    for name, kind in wanted.columns.items():
-        if found.columns.get(name) != kind:
-            yield TableFault(table, f"column {name} is {found.columns.get(name, 'missing')}, not {kind}")
-    for name, kind in found.columns.items():
-        if name not in wanted.columns and not kind.endswith(" or NULL") and " default " not in kind:
-            yield TableFault(
-                table, f"column {name}, which is not ours, has no default: rows that leave it out are refused"
+class TableLooks(NamedTuple):
+    """How a dialect looks at tables."""
+
+    indexes: str
+    """A SELECT of table, index, whether it is unique, and its columns: of all tables, or only of ours."""
+    flaws: str = ""
+    """A SELECT of table, what is wrong, and the statement that fixes it; its marks are the queue and the archive."""
+    wanted: Mapping[str, str] = QUEUE_INDEXES
+    """The columns of the queue's indexes, by name."""
+    prefix: str = ""
+    """The begin of an index's name, in which `{}` stands for the table."""
+    primary: str = "ALTER TABLE {table} ADD PRIMARY KEY ({columns})"
+    drop: str = "DROP INDEX {name}"
+    add: str = ""
+    """The statement that makes an index; empty if `client.py init` does it."""
+
+
+class Facts(NamedTuple):
+    """What `client.py doctor` needs of a dialect."""
+
+    checks: Sequence[Check]
+    looks: TableLooks
+    is_denied: Callable[[DatabaseError], bool] = lambda error: False
+    """Whether an error means that the account lacks a right."""
+
+
+def table_faults(database: Any) -> list[Fault]:
+    """What tables lack of columns, keys and indexes, as after an import that was cut off. Raises DatabaseError."""
+    looks, queue = database.dialect.facts().looks, database.dialect.table
+    faults: list[Fault] = []
+    found: dict[str, dict[str, tuple[bool, str]]] = {}
+    for table, index, is_unique, columns in database.fetch(looks.indexes):
+        found.setdefault(str(table).lower(), {})[str(index)] = (bool(is_unique), str(columns))
+    for table, key in PRIMARY_KEYS.items():
+        name = table_name(queue, table)
+        try:
+            database.fetch(f"SELECT {'{columns}' if table in ('table', 'done') else key} FROM {{{table}}} WHERE 1 = 0")
+        except Unavailable:
+            raise
+        except DatabaseError as error:
+            if not database.dialect.facts().is_denied(error):
+                faults.append(Fault(name, "is missing" if isinstance(error, TablesMissing) else str(error), ""))
+            continue
+        indexes = found.get(name.lower(), {})
+        if (True, key) not in indexes.values():
+            fix = looks.primary.format(table=name, columns=key)
+            faults.append(Fault(name, f"has no primary key ({key})", fix))
+        if table == "table":
+            faults += _of_indexes(looks, name, indexes)
+    if looks.flaws:
+        values = [queue, table_name(queue, "done")] * (looks.flaws.count("?") // 2)
+        faults += [Fault(*map(str, row)) for row in database.fetch(looks.flaws, values)]
+    return faults
+
+
+def _of_indexes(looks: TableLooks, table: str, found: Mapping[str, tuple[bool, str]]) -> Iterator[Fault]:
+    for wanted, columns in looks.wanted.items():
+        name, is_unique = looks.prefix.format(table) + wanted, wanted == UNIQUE_KEY
+        standing = found.get(name)
+        if standing != (is_unique, columns):
+            unique = "UNIQUE " if is_unique else ""
+            drop = looks.drop.format(table=table, name=name) if standing else ""
+            add = looks.add.format(table=table, name=name, unique=unique, columns=columns)
+            is_now = f"is {'unique ' if standing[0] else ''}({standing[1]}), not" if standing else "is missing:"
+            yield Fault(
+                table, f"index {name} {is_now} {unique.lower()}({columns})", "; ".join(filter(None, (drop, add)))
             )
-    for name, index in wanted.indexes.items():
-        if found.indexes.get(name) != index:
-            yield TableFault(table, f"index {name} is {found.indexes.get(name, 'missing')}, not {index}")
-    if found.engine != wanted.engine:
-        yield TableFault(table, f"its {wanted.what} is {found.engine}, not {wanted.engine}")
 
 
-MAX_USUAL_ID = 2**62
-"""A queue that gets a million tasks a second reaches this id after 146,000 years: a greater one was forged."""
+def table_name(queue: str, table: str) -> str:
+    """The name of the table that statements call `table`, `done` and so on."""
+    return queue if table == "table" else f"{queue}_{table}"
 
 
-class ForgedIds(NamedTuple):
-    """A table whose next id lies beyond MAX_USUAL_ID."""
-
-    table: str
-    is_full: bool
-    """Whether no id is left, so that every INSERT fails."""
-    rows: int | None
-    """How many of its rows have an id beyond MAX_USUAL_ID; None where the account may not look."""
-    mend: tuple[str, ...]
-    """The statements that mend it: the first deletes those rows."""
+def _judge_tables(faults: Sequence[Fault]) -> Found:
+    if not faults:
+        return Found(OK, "tables, keys and indexes are as this version makes them")
+    named = "; ".join(f"{fault.table} {fault.what}" for fault in faults[:MAX_FAULTS_NAMED])
+    more = f"; and {len(faults) - MAX_FAULTS_NAMED} more" if len(faults) > MAX_FAULTS_NAMED else ""
+    fixes = [f"{fault.fix};" for fault in faults[:MAX_FAULTS_NAMED] if fault.fix]
+    return Found(BROKEN, named + more, f"run {' '.join([*fixes, f'{CLIENT} init'])}; keep a copy of the database first")
 
 
-def forged_ids(database: Any, next_ids: Mapping[str, int], greatest: int, set_back: str) -> tuple[ForgedIds, ...]:
-    """The tables among `next_ids` whose next id lies beyond MAX_USUAL_ID.
-
-    No id is left above `greatest`; `set_back` is the statement that sets the next id behind the rows that are there.
-    """
-    found = []
-    for key, next_id in next_ids.items():
-        if next_id > MAX_USUAL_ID:
-            table = database.dialect.table if key == "id" else f"{database.dialect.table}_done"
-            name = as_typed(database, table)
-            beyond = f"FROM {name} WHERE {key} > {MAX_USUAL_ID}"
-            try:
-                rows = database.fetch_value(f"SELECT COUNT(*) {beyond}")
-            except Unavailable:
-                raise
-            except DatabaseError:
-                rows = None
-            mend = (f"DELETE {beyond}", set_back.format(table=name, key=key))
-            found.append(ForgedIds(table, next_id > greatest, rows, mend))
-    return tuple(found)
+CHECK_TABLES = Check(
+    "tables",
+    lambda asked: table_faults(asked.database),
+    _judge_tables,
+    "claims would fail or be slow, or a key would not keep a task from being added twice",
+)
+CLAIM_INDEXES = ("claim_by_group", "claim_any_group")
 
 
-def as_typed(database: Any, table: str) -> str:
-    """A table's name as a person types it: in quotes where it may be another word of SQL, or has capitals."""
-    is_plain = "_" in table and table == table.lower()
-    return table if is_plain else str(database.dialect.own_words["quoted"].format(table))
+def _claim_indexes(asked: Asked) -> list[str]:
+    """The indexes by which claims read the queue, of some groups and of all. An index that is lost gives none."""
+    claiming, used = asked.database.dialect.claiming, list[str]()
+    for groups in ((1, 2), ()):
+        with suppress(DatabaseError):
+            used += claiming.indexes(asked.database, groups)
+    return used
 
 
-class MySQLFacts(NamedTuple):
-    """Facts about a MySQL or MariaDB server and the queue's tables there."""
-
-    version: str
-    is_mariadb: bool
-    user: str
-    """The account as the server knows it: name@host pattern."""
-    cipher: str
-    """The cipher of TLS; empty where the connection is not encrypted."""
-    variables: Mapping[str, str]
-    """The server's variables, by name in lower case."""
-    session: Mapping[str, str]
-    """The variables of a connection like a worker's, by name in lower case."""
-    clock_ahead_seconds: float
-    """How far the server's clock is ahead of this host's."""
-    skips_locked: bool
-    """Whether a SELECT can pass over rows that others hold."""
-    denied: tuple[str, ...]
-    """Rights that this account lacks and a worker needs, as `DELETE on jobs_queue`."""
-    spared: tuple[str, ...]
-    """Rights that this account lacks and a worker of this mode does without, each with its use for others."""
-    faults: tuple[TableFault, ...] | str
-    """Or the reason why the tables cannot be compared with the schema file's."""
-    claim_indexes: tuple[str, ...]
-    """The indexes by which claims read the queue, of some groups and of all."""
-    oldest_transaction_seconds: float | None
-    """The age of the server's oldest open transaction, 0 without one; None where this account may not see them."""
-    holds_new: bool
-    """Whether other programs hold new rows in transactions that stand open."""
-    forged_ids: tuple[ForgedIds, ...] | None
-    """None where the account may not see it."""
+def _judge_claim_index(used: Sequence[str]) -> Found:
+    missing = [name for name in CLAIM_INDEXES if name not in used]
+    if not missing:
+        return Found(OK, f"claims read by {' and '.join(CLAIM_INDEXES)}")
+    return Found(BROKEN, f"claims do not read by {' and '.join(missing)}")
 
 
-class SQLiteFacts(NamedTuple):
-    """Facts about an SQLite file and the queue's tables there."""
-
-    version: str
-    journal_mode: str
-    damage: str | None
-    """The answer of SQLite's own check, `ok` where it finds nothing; None where the file is too large to be checked."""
-    faults: tuple[TableFault, ...]
-    claim_indexes: tuple[str, ...]
-    forged_ids: tuple[ForgedIds, ...]
+CHECK_CLAIM_INDEX = Check(
+    "claim_index",
+    _claim_indexes,
+    _judge_claim_index,
+    "they would read, and lock, the whole queue",
+    f"make that index as in the file of the schema, or run {CLIENT} init",
+)
 
 
-class IdsAhead(NamedTuple):
-    """A table some of whose rows have ids that its counter comes to yet."""
+# ---- servers
 
-    table: str
-    rows: int
-    next_id: int
-    first_id: int
-    """The least of those rows' ids."""
-    mend: str
-    """The statement that sets the counter behind them."""
+FEW_CONNECTIONS = 5
+MIN_WAIT_SECONDS = 20
+MAX_TRANSACTION_SECONDS = 300
+MAX_CLOCK_DIFFERENCE_SECONDS = 60
 
 
-class Holder(NamedTuple):
-    """A transaction, or another thing, for whose sake the server keeps rows that were deleted."""
-
-    kind: str
-    """`session`, `prepared` (a transaction without a session), `slot` (of replication) or `standby`."""
-    name: str
-    """The session's process id; else the name of the thing."""
-    user: str
-    program: str
-    """Its application_name; empty where it tells none."""
-    address: str
-    """Of its host; empty where it is this one's socket, or hidden from this account."""
-    state: str
-    """As `idle in transaction`; empty where it is hidden, or there is none."""
-    seconds: float | None
-    """The age of its transaction; None where it is hidden, or there is none."""
-    transactions: int
-    """How many transactions were begun since then, of those that write."""
+def judge_encrypted(words: str, is_safe: bool, option: str) -> Found:
+    """Whether nobody between the hosts can listen in; `option` of the DSN asks for TLS."""
+    fix = f"add ?{option} to TASKSERVER_DSN; if the server has no TLS, ask the host for it"
+    return Found(OK if is_safe else WARNING, words, fix)
 
 
-class TableRows(NamedTuple):
-    """The server's own count of the rows of a table."""
-
-    table: str
-    live: int
-    dead: int
-    """Deleted ones, or older forms of changed ones, whose space was not freed yet."""
-    size_bytes: int
-    """Of the table alone, without its indexes and long texts."""
+LISTENING = "anyone on the way between the hosts can read tasks and their arguments"
 
 
-class PostgreSQLFacts(NamedTuple):
-    """Facts about a PostgreSQL server and the queue's tables there."""
+def check_clock(clock: str, in_sql: str) -> Check:
+    """Whether the server's clock is this host's; `clock` selects its seconds since 1970, `in_sql` is an instant."""
 
-    version: str
-    version_number: int
-    """As 150018."""
-    driver: str
-    """As `psycopg 3.3.0, compiled, with libpq 16.2`."""
-    user: str
-    tls: str
-    """The version and cipher of TLS, or `TLS` alone behind a pooler; empty where the connection is not encrypted."""
-    is_direct: bool
-    """Whether no pooler of transactions stands between."""
-    is_standby: bool
-    variables: Mapping[str, str]
-    """The values with which sessions of this account begin in this database."""
-    clock_ahead_seconds: float
-    denied: tuple[str, ...]
-    spared: tuple[str, ...]
-    faults: tuple[TableFault, ...] | str
-    lost_triggers: tuple[str, ...]
-    """The triggers that are missing or switched off, as `notify_added on jobs_queue`."""
-    claim_indexes: tuple[str, ...]
-    forged_ids: tuple[ForgedIds, ...] | None
-    """None where the account may not see the counters."""
-    ids_ahead: tuple[IdsAhead, ...]
-    places: Mapping[str, tuple[str, ...]]
-    """The schemas of the search_path that have a table of this name, by table; the first one is used."""
-    open_schemas: tuple[str, ...]
-    """The schemas of the search_path in which every account of the server may make tables and functions."""
-    not_vacuumed: tuple[str, ...]
-    """The tables of the queue for which autovacuum is switched off."""
-    rows: tuple[TableRows, ...]
-    holders: tuple[Holder, ...]
-    """The sessions of this database, and others, that keep dead rows."""
-    sees_all: bool
-    """Whether the account may see how long the transactions of others are open."""
-    held: int
-    """How many new rows others hold in transactions that stand open."""
-    held_by: tuple[Holder, ...]
-    """The holders of these rows, as far as they can be told."""
-    transaction_age: int
-    """How many transactions ago the oldest row of the database may have been written."""
-    multixact_age: int
-    """The same in groups of transactions that shared a lock."""
-    connections: int
-    """The server's connections now."""
-    account_connections: int
-    """The most of this account, or for this database; -1: no limit of its own."""
+    def ahead(asked: Asked) -> float:
+        before = time.time()
+        there = float(asked.database.fetch_value(clock))
+        return there - (before + time.time()) / 2
+
+    def judge(seconds: float) -> Found:
+        if abs(seconds) <= MAX_CLOCK_DIFFERENCE_SECONDS:
+            return Found(OK, f"the server's clock and this host's are {abs(seconds):.1f} s apart")
+        which = "ahead of" if seconds > 0 else "behind"
+        return Found(WARNING, f"the server's clock is {abs(seconds):.0f} s {which} this host's")
+
+    why = "the queue uses the server's clock only, but PHP or a task may take another time for now"
+    return Check(
+        "clock", ahead, judge, why, f"write due dates in SQL, as {in_sql}, and ask your host to set its clocks"
+    )
 
 
-Facts = MySQLFacts | SQLiteFacts | PostgreSQLFacts
+def judge_wait_timeout(seconds: float) -> Found:
+    """How long the server keeps a connection that is idle; 0: for ever."""
+    if not seconds:
+        return Found(OK, "the server drops no connection for being idle")
+    words = f"the server drops connections that are idle for {seconds:g} s"
+    return Found(OK, f"{words}; workers connect again") if seconds >= MIN_WAIT_SECONDS else Found(WARNING, words)
 
 
-class QueueFacts(NamedTuple):
-    """Rows of the queue that may need a person."""
+WAIT_TIMEOUT = (
+    "workers connect again each time, which costs, and a page of yours may not",
+    "connect in pages right before the INSERT, and ask the host for 60 s or more",
+)
 
-    names: tuple[str, ...]
-    """The callables that the next rows name, each once."""
-    lapsed: int
-    """How many claims nobody took back, though their lease ended a while ago."""
-    lapsed_seconds: float
-    """The time since the end of the oldest of these leases."""
-    far: int
-    """How many rows are due in 2037 or later."""
-    undated: int
-    """How many rows wait for nothing: neither an instant nor another task; of the oldest waiting ones."""
-    orphaned: int
-    """How many rows wait for tasks that are gone or over, and will not hear of it."""
+
+def judge_account_limit(limit: int) -> Found:
+    """How many connections the account may have at once."""
+    words = f"at most {limit} for this account; a worker uses two while a task is long"
+    return Found(OK if limit > FEW_CONNECTIONS else WARNING, words)
+
+
+ACCOUNT_LIMIT = (
+    "web pages need the rest: a page that gets none shows an error",
+    "start workers with --slots 1, and ask the host for more",
+)
+
+
+def judge_transaction(rows: Sequence[Sequence[Any]], way_to_end: str) -> Found:
+    """The oldest open transaction: its seconds, process id, account and state. `way_to_end` has a `{0}` for the id."""
+    if not rows or rows[0][0] is None or float(rows[0][0]) <= MAX_TRANSACTION_SECONDS:
+        return Found(OK, "none stands open for long")
+    seconds, number, account, state = rows[0]
+    words = f"{account} has one open since {age(float(seconds))}, in the session {number} ({state})"
+    return Found(WARNING, words, way_to_end.format(number))
+
+
+TRANSACTION = "nothing that was deleted since then is freed, and every claim reads past it; tasks may be held as well"
+READ_ONLY = Found(
+    WARNING,
+    "",
+    "wait for the end of its maintenance, or ask the host",
+    "no transaction may write: no task can be added",
+)

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import json
 
+from taskserver import TaskServer
 from taskserver.monitoring.acceptance import accept
+from taskserver.stores import facts
+from taskserver.stores.facts import Finding
 from tests.support.processes import assert_silent
 from tests.support.queues import Queue
 
@@ -36,11 +39,16 @@ class Report:
         return " | ".join(self.checks[check].values())
 
 
+def examined(server: TaskServer) -> dict[str, Finding]:
+    """What the doctor finds of the database and its tables, by check."""
+    settings = server.settings
+    return {one.name: one for one in facts.examine(facts.Asked(server.store.database, settings.dsn, settings.mode))}
+
+
 def made_healthy(queue: Queue) -> Queue:
     """The queue, whose worker ran; what is wrong with a server of the tests' is accepted."""
     assert_silent(queue.worker())
     if queue.is_postgresql:
-        queue.sql("REVOKE CREATE ON SCHEMA public FROM PUBLIC")  # before PostgreSQL 15 all have it
         for name in ACCEPTED_HERE:
             accept(queue.server.store, name, "a server for tests")
     return queue

@@ -1,272 +1,146 @@
-"""What the doctor makes of facts that no server here has, of runs, and of schedules: no database is asked."""
+"""What the doctor makes of answers that no server here gives, of runs, and of schedules: no database is asked."""
 
 from __future__ import annotations
 
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from taskserver.doctor import mysql, postgresql, queue, sqlite
-from taskserver.doctor.findings import CheckResult, Level
+from taskserver.doctor import queue
+from taskserver.doctor.findings import Level
 from taskserver.doctor.queue import _cron, _ended_badly, _schedules
 from taskserver.model.schedule import Schedule
 from taskserver.settings.dsn import parse_dsn
-from taskserver.settings.load import Settings
-from taskserver.stores.facts import Holder, MySQLFacts, PostgreSQLFacts, SQLiteFacts, TableRows
+from taskserver.stores.facts import Asked, Facts, Found, examine
+from taskserver.stores.mysql import facts as mysql
+from taskserver.stores.postgresql import facts as postgresql
 from taskserver.stores.queue.schedules import _Planned, _stored
 from taskserver.stores.records import LastRun
+from taskserver.stores.sqlite import facts as sqlite
 
-OK, UNKNOWN, WARNING, BROKEN = Level.OK, Level.UNKNOWN, Level.WARNING, Level.BROKEN
+OK, UNKNOWN, WARNING, BROKEN = Level
 HERE = Path("/home/you/site")
-LOCAL = "mysql://u@127.0.0.1/db"
-FACTS = MySQLFacts(
-    version="10.11.6-MariaDB",
-    is_mariadb=True,
-    user="u@%",
-    cipher="",
-    variables={"sql_mode": "STRICT_TRANS_TABLES", "log_bin": "OFF", "max_allowed_packet": "16777216"},
-    session={"character_set_connection": "utf8mb4"},
-    clock_ahead_seconds=0.0,
-    skips_locked=True,
-    denied=(),
-    spared=(),
-    faults=(),
-    claim_indexes=("claim_by_group", "claim_any_group"),
-    oldest_transaction_seconds=0.0,
-    holds_new=False,
-    forged_ids=(),
-)
 
 
-ON_POSTGRESQL = PostgreSQLFacts(
-    driver="psycopg 3.3.0, compiled, with libpq 16.2",
-    version="15.18",
-    version_number=150018,
-    user="u",
-    tls="",
-    is_direct=True,
-    is_standby=False,
-    variables={"server_encoding": "UTF8", "max_connections": "100", "superuser_reserved_connections": "3"},
-    clock_ahead_seconds=0.0,
-    denied=(),
-    spared=(),
-    faults=(),
-    lost_triggers=(),
-    claim_indexes=("claim_by_group", "claim_any_group"),
-    forged_ids=(),
-    ids_ahead=(),
-    places={"jobs_queue": ("public",)},
-    open_schemas=(),
-    not_vacuumed=(),
-    rows=(),
-    holders=(),
-    sees_all=True,
-    held=0,
-    held_by=(),
-    transaction_age=100,
-    multixact_age=0,
-    connections=7,
-    account_connections=-1,
-)
-SESSION = Holder("session", "7", "ann", "dump", "10.0.0.7", "active", 60.0, 3)
-
-
-def of_postgresql(dsn: str = "postgresql://u@127.0.0.1/db", **facts: Any) -> list[CheckResult]:
-    settings: Any = Settings(folder=None, dsn=parse_dsn(dsn))  # type: ignore[arg-type]
-    return list(postgresql.findings(ON_POSTGRESQL._replace(**facts), settings))
-
-
-def of_mysql(dsn: str = LOCAL, **facts: Any) -> list[CheckResult]:
-    settings: Any = Settings(folder=None, dsn=parse_dsn(dsn))  # type: ignore[arg-type]
-    return list(mysql.findings(FACTS._replace(**facts), settings))
-
-
-def of_sqlite(**facts: Any) -> list[CheckResult]:
-    whole = SQLiteFacts("3.40", "wal", "ok", (), ("claim_by_group", "claim_any_group"), ())._replace(**facts)
-    settings: Any = Settings(folder=None, dsn=parse_dsn("sqlite:///x.db"))  # type: ignore[arg-type]
-    return list(sqlite.findings(whole, settings))
-
-
-def one_of(found: list[CheckResult], check: str) -> CheckResult:
-    (finding,) = [one for one in found if one.check == check]
-    return finding
-
-
-# ---- MySQL
+def judged(database: str, check: str, answer: object) -> Found:
+    """The judgement of an answer."""
+    checks = {"mysql": mysql.CHECKS, "postgresql": postgresql.CHECKS, "sqlite": sqlite.CHECKS}[database]
+    (judge,) = [one.judge for one in checks if one.name == check]
+    return judge(answer)
 
 
 @pytest.mark.parametrize(
-    ("version", "is_mariadb", "level"),
+    ("database", "check", "answer", "level", "words"),
     [
-        ("5.6.24", False, WARNING),
-        ("5.7.29-log", False, OK),
-        ("8.0.36", False, OK),
-        ("10.1.48-MariaDB", True, WARNING),
-        ("5.5.5-10.3.39-MariaDB", True, OK),
-        ("11.8.2-MariaDB", True, OK),
-        ("who knows", False, WARNING),
+        ("mysql", "version", [("5.6.24", "x")], WARNING, "the oldest one tried is 5.7"),
+        ("mysql", "version", [("5.7.29-log", "x")], OK, "without SKIP LOCKED"),
+        ("mysql", "version", [("8.0.36", "x")], OK, "MySQL 8.0.36"),
+        ("mysql", "version", [("10.1.48-MariaDB", "x")], WARNING, "the oldest one tried is 10.3"),
+        ("mysql", "version", [("5.5.5-10.3.39-MariaDB", "x")], OK, "without SKIP LOCKED"),
+        ("mysql", "version", [("11.8.2", "MariaDB Server")], OK, "MariaDB 11.8.2"),
+        ("mysql", "version", [("who knows", "x")], WARNING, "MySQL who knows"),
+        ("mysql", "session_defaults", [("max_join_size", "18446744073709551615")], OK, "leaves them"),
+        ("mysql", "session_defaults", [("max_join_size", "100000")], OK, "max_join_size 100000"),
+        ("mysql", "session_defaults", [("completion_type", "CHAIN")], OK, "completion_type CHAIN"),
+        ("mysql", "session_defaults", [("tx_read_only", "ON")], WARNING, "tx_read_only ON"),
+        ("mysql", "character_set", [("character_set_connection", "latin1")], BROKEN, "latin1"),
+        ("mysql", "connections", [("max_user_connections", "0")], OK, "no limit"),
+        ("mysql", "connections", [("max_user_connections", "5")], WARNING, "at most 5"),
+        ("mysql", "clock", -61.0, WARNING, "behind"),
+        ("mysql", "clock", 61.0, WARNING, "ahead of"),
+        ("mysql", "clock", 59.0, OK, "59.0 s apart"),
+        (
+            "mysql",
+            "transactions",
+            [(601, 7, "ann", "Sleep")],
+            WARNING,
+            "ann has one open since 10 min, in the session 7",
+        ),
+        ("mysql", "transactions", [(299, 7, "ann", "Sleep")], OK, "none stands open"),
+        ("mysql", "transactions", [], OK, "none stands open"),
+        ("mysql", "transactions", None, UNKNOWN, "PROCESS"),
+        ("postgresql", "version", [("12.10", "120010")], WARNING, "the oldest one tried is 13"),
+        ("postgresql", "version", [("15.18", "150018")], OK, "PostgreSQL 15.18, by psycopg"),
+        ("postgresql", "standby", [(True,)], BROKEN, "is a standby"),
+        ("postgresql", "connections", [(88, 97, None)], WARNING, "88 in use, of 97"),
+        ("postgresql", "connections", [(87, 97, None)], OK, "87 in use"),
+        ("postgresql", "connections", [(87, 97, 6)], OK, "at most 6"),
+        ("postgresql", "connections", [(1, 97, 5)], WARNING, "at most 5"),
+        ("postgresql", "transactions", [(False, None, None, None, None)], UNKNOWN, "pg_read_all_stats"),
+        ("postgresql", "transactions", [(True, 60.0, "7", "ann", "active")], OK, "none stands open"),
+        ("postgresql", "transactions", [(False, 600.0, "7", "ann", "active")], WARNING, "in the session 7 (active)"),
+        ("postgresql", "durability", [("fsync", "off"), ("full_page_writes", "off")], WARNING, "are off"),
+        (
+            "postgresql",
+            "durability",
+            [("fsync", "on"), ("synchronous_commit", "off")],
+            WARNING,
+            "synchronous_commit is",
+        ),
+        ("postgresql", "wait_timeout", [("idle_session_timeout", "60000")], OK, "60 s"),
+        ("postgresql", "wait_timeout", [("idle_session_timeout", "10000")], WARNING, "10 s"),
+        ("postgresql", "wait_timeout", [], OK, "no connection"),
+        ("sqlite", "file", None, UNKNOWN, "too large"),
+        ("sqlite", "claim_index", ("claim_by_group",), BROKEN, "claim_any_group"),
     ],
 )
-def test_a_server_that_nobody_tried_is_a_warning(version: str, is_mariadb: bool, level: Level) -> None:
-    assert one_of(of_mysql(version=version, is_mariadb=is_mariadb), "version").level is level
+def test_an_answer_is_judged(database: str, check: str, answer: object, level: Level, words: str) -> None:
+    found = judged(database, check, answer)
+    assert found.level == level.value
+    assert words in found.words
 
 
 @pytest.mark.parametrize(
     ("dsn", "cipher", "level"),
     [
         ("mysql://u@db.example.org/db", "", WARNING),
-        ("mysql://u@db.example.org/db", "TLS_AES_256_GCM_SHA384", OK),
-        ("mysql://u@db.example.org/db?ssl-ca=/etc/ca.pem", "TLS_AES_256_GCM_SHA384", OK),
+        ("mysql://u@db.example.org/db?ssl-mode=required", "TLS_AES_256_GCM_SHA384", OK),
         ("mysql://u@localhost/db", "", OK),
         ("mysql://u@127.0.0.1/db", "", OK),
         ("mysql://u@/db?unix_socket=/s", "", OK),
+        ("postgresql://u@db.example.org/db", "", WARNING),
+        ("postgresql://u@db.example.org/db", "TLSv1.3 TLS_AES_256_GCM_SHA384", OK),
+        ("postgresql://u@/db?host=/run/postgresql", "", OK),
     ],
 )
 def test_a_connection_over_the_net_without_tls_is_a_warning(dsn: str, cipher: str, level: Level) -> None:
-    assert one_of(of_mysql(dsn, cipher=cipher), "connection").level is level
+    database = dsn.partition(":")[0]
+    answer = (parse_dsn(dsn), "u@%", cipher, *([True] if database == "mysql" else []))
+    found = judged(database, "connection", answer)
+    assert found.level == level.value
+    if level is WARNING:
+        assert ("ssl-mode=required" if database == "mysql" else "sslmode=require") in found.fix
 
 
 def test_a_mysql_on_another_host_whose_certificate_is_not_verified_is_a_warning() -> None:
     """Its full login shows the password: it is refused then."""
     for query, level in (("", WARNING), ("?ssl-mode=required", WARNING), ("?ssl-ca=/ca.pem", OK)):
-        found = of_mysql(f"mysql://u@h/db{query}", cipher="TLS", version="8.0.36", is_mariadb=False)
-        assert one_of(found, "connection").level is level
+        answer = (parse_dsn(f"mysql://u@h/db{query}"), "u@%", "TLS", False)
+        assert judged("mysql", "connection", answer).level == level.value
 
 
-@pytest.mark.parametrize(
-    ("name", "value", "level"),
-    [
-        ("max_join_size", "100000", OK),
-        ("sql_safe_updates", "ON", OK),
-        ("completion_type", "CHAIN", OK),
-        ("max_statement_time", "30.000000", OK),
-        ("tx_read_only", "ON", WARNING),
-    ],
-)
-def test_session_variables_that_a_host_sets_oddly_are_named(name: str, value: str, level: Level) -> None:
-    assert one_of(of_mysql(), "session_defaults").found == "the host leaves them as servers come"
-    found = one_of(of_mysql(variables={**FACTS.variables, name: value}), "session_defaults")
-    assert f"{name} {value}" in found.found
-    assert found.level is level
+class Proxy:
+    """A database that answers anything."""
+
+    def __init__(self, answer: object) -> None:
+        self._answer = answer
+        self.dialect = SimpleNamespace(facts=lambda: Facts(mysql.CHECKS[5:], mysql.LOOKS))
+
+    def fetch(self, sql: str, values: object = ()) -> Any:
+        return self._answer
+
+    fetch_value = change = fetch
 
 
-def test_variables_that_a_proxy_hides_or_makes_up_are_no_trouble() -> None:
-    made_up = {"max_user_connections": "unlimited", "character_set_connection": "utf8mb4"}
-    assert {one.level for one in of_mysql(session=made_up, variables={"x": "y"})} == {OK, WARNING}
-    hidden = of_mysql(variables={}, session={})
-    assert {one.level for one in hidden} == {OK, UNKNOWN}
-    assert not {"character_set", "strict_mode", "binlog"} & {one.check for one in hidden}
-
-
-@pytest.mark.parametrize(
-    ("facts", "check", "level"),
-    [
-        ({"session": {"character_set_connection": "latin1"}}, "character_set", BROKEN),
-        ({"clock_ahead_seconds": -61.0}, "clock", WARNING),
-        ({"clock_ahead_seconds": 61.0}, "clock", WARNING),
-        ({"oldest_transaction_seconds": 601.0}, "transactions", WARNING),
-        ({"oldest_transaction_seconds": None, "holds_new": True}, "transactions", WARNING),
-        ({"oldest_transaction_seconds": 1.1}, "transactions", OK),
-    ],
-)
-def test_a_fact_of_mysql_is_judged(facts: dict[str, Any], check: str, level: Level) -> None:
-    assert one_of(of_mysql(**facts), check).level is level
-
-
-# ---- PostgreSQL
-
-
-def with_variables(**variables: str) -> dict[str, Any]:
-    return {"variables": {**ON_POSTGRESQL.variables, **variables}}
-
-
-@pytest.mark.parametrize(
-    ("facts", "check", "level"),
-    [
-        ({}, "", OK),
-        ({"version_number": 120010}, "version", WARNING),
-        ({"is_standby": True}, "standby", BROKEN),
-        ({"transaction_age": 500_000_000}, "transaction_ids", OK),
-        ({"transaction_age": 900_000_000}, "transaction_ids", WARNING),
-        ({"multixact_age": 2_120_000_000}, "transaction_ids", BROKEN),
-        ({"transaction_age": 900_000_000, **with_variables(autovacuum_freeze_max_age="1000000000")}, "", OK),
-        ({"rows": (TableRows("jobs_queue", 10, 999_999, 2**20),)}, "dead_rows", OK),
-        ({"rows": (TableRows("jobs_queue", 10, 1_000_001, 2**20),)}, "dead_rows", WARNING),
-        ({"rows": (TableRows("jobs_queue", 5_000_000, 1_000_001, 2**20),)}, "dead_rows", OK),
-        ({"rows": (TableRows("jobs_queue", 1_000, 0, 2**30),)}, "dead_rows", WARNING),
-        ({"rows": (TableRows("jobs_queue", 1_000_000, 0, 2**30),)}, "dead_rows", OK),
-        ({"connections": 88}, "connections", WARNING),
-        ({"account_connections": 6, "connections": 99}, "connections", OK),
-        ({"clock_ahead_seconds": -61.0}, "clock", WARNING),
-        ({"sees_all": False}, "transactions", UNKNOWN),
-        ({"forged_ids": None}, "ids", UNKNOWN),
-        ({"holders": (SESSION,)}, "transactions", OK),
-        ({"holders": (SESSION._replace(seconds=301.0),)}, "transactions", WARNING),
-        (
-            {"sees_all": False, "holders": (SESSION._replace(seconds=None, transactions=100_001),)},
-            "transactions",
-            WARNING,
-        ),
-        ({"holders": (SESSION._replace(kind="slot", name="copy", seconds=None),)}, "transactions", OK),
-        (with_variables(fsync="off"), "durability", WARNING),
-        (with_variables(track_counts="off"), "autovacuum", WARNING),
-        (with_variables(idle_session_timeout="60000"), "wait_timeout", OK),
-    ],
-)
-def test_a_fact_of_postgresql_is_judged(facts: dict[str, Any], check: str, level: Level) -> None:
-    found = {one.check: one.level for one in of_postgresql(**facts)}
-    assert {name: one for name, one in found.items() if one is not OK} == ({} if level is OK else {check: level})
-
-
-@pytest.mark.parametrize(
-    ("holder", "words", "mend"),
-    [
-        (SESSION, "the session 7 by ann with dump from 10.0.0.7, active, open since 10 min", "pg_terminate_backend(7)"),
-        (SESSION._replace(program="", address="", state=""), "the session 7 by ann, open since", "backend(7)"),
-        (SESSION._replace(kind="prepared", name="o'x"), "the prepared transaction 'o'x' of ann", "PREPARED 'o''x'"),
-        (SESSION._replace(kind="slot", name="s", seconds=None), "slot 's', 200000 transactions behind", "slot('s')"),
-        (SESSION._replace(kind="standby", seconds=None), "a standby's long query, by the process 7", "feedback = off"),
-    ],
-)
-def test_who_keeps_dead_rows_is_named_and_the_way_to_end_it(holder: Holder, words: str, mend: str) -> None:
-    seconds = None if holder.seconds is None else 600.0
-    found = one_of(of_postgresql(holders=(holder._replace(seconds=seconds, transactions=200_000),)), "transactions")
-    assert found.level is WARNING
-    assert words in found.found
-    assert mend in found.mend
-
-
-def test_many_who_keep_dead_rows_are_counted() -> None:
-    assert "; and 4 more" in one_of(of_postgresql(holders=(SESSION._replace(seconds=9e9),) * 7), "transactions").found
-
-
-@pytest.mark.parametrize(
-    ("dsn", "tls", "level"),
-    [
-        ("postgresql://u@db.example.org/db", "", WARNING),
-        ("postgresql://u@db.example.org/db", "TLSv1.3 TLS_AES_256_GCM_SHA384", OK),
-        ("postgresql://u@localhost/db", "", OK),
-        ("postgresql://u@/db?host=/run/postgresql", "", OK),
-    ],
-)
-def test_a_connection_to_postgresql_over_the_net_without_tls_is_a_warning(dsn: str, tls: str, level: Level) -> None:
-    found = one_of(of_postgresql(dsn, tls=tls), "connection")
-    assert found.level is level
-    assert ("sslmode=require" in found.mend) == (level is WARNING)
-
-
-# ---- SQLite
-
-
-def test_a_claim_that_would_not_read_by_its_index_is_broken() -> None:
-    finding = one_of(of_sqlite(claim_indexes=("claim_by_group",)), "claim_index")
-    assert (finding.level, "claim_any_group" in finding.found) == (BROKEN, True)
-
-
-def test_a_file_that_is_too_large_to_be_looked_through_is_not_called_well() -> None:
-    assert one_of(of_sqlite(damage=None), "file").level is UNKNOWN
+@pytest.mark.parametrize("answer", [[], [("max_user_connections", "unlimited")], [(b"x",)], [(None, None)]])
+def test_what_a_proxy_hides_or_makes_up_is_unknown(answer: object) -> None:
+    database: Any = Proxy(answer)
+    found = list(examine(Asked(database, parse_dsn("mysql://u@h/db"), "delete")))
+    assert {one.level for one in found} <= {"ok", "unknown"}
+    assert len(found) == len(mysql.CHECKS) - 5
 
 
 # ---- runs

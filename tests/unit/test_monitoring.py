@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-from typing import get_args
-
 import pytest
 
-from taskserver.doctor.examination import CHECKS
 from taskserver.model.task import MAX_GROUP_ID, Status
 from taskserver.monitoring.coverage import describe_paused, describe_unserved, groups_in, paused_of, unserved
 from taskserver.monitoring.history import ended_attempts, totals_by, with_empty_hours
-from taskserver.stores.facts import Facts
 from taskserver.stores.queue.stats import HourStats, total
 from taskserver.stores.records import LastRun, QueueCount
 
@@ -104,7 +100,3 @@ def test_paused_groups_are_told_with_their_new_tasks_and_so_is_a_pause_of_all() 
 
 
 # ---- kinds of databases
-
-
-def test_the_doctor_has_checks_for_every_kind_of_facts() -> None:
-    assert set(get_args(Facts)) == set(CHECKS)

@@ -9,16 +9,15 @@ import pymysql
 
 from ...errors import DatabaseError
 from ...settings.dsn import MySQLDsn
-from ..database import Database
 from ..dialect import Dialect
 from ..session import Pace
 from .claiming import MySQLClaiming
-from .errors import DRIVER_ERRORS, error_of, unreadable
+from .errors import DRIVER_ERRORS, error_of
 from .session import READ_COMMITTED, Abilities, MySQLSession, log_in, set_isolation, set_timeout
 from .words import WORDS, MySQLInserts, upsert
 
 if TYPE_CHECKING:
-    from ..facts import MySQLFacts
+    from ..facts import Facts
     from .callers import MySQLCallers
 
 QUIET = (
@@ -97,15 +96,10 @@ class MySQLDialect(Dialect):
 
     # ---- for client.py doctor
 
-    def read_facts(self, database: Database, mode: str) -> MySQLFacts:
-        from .facts import read_facts
+    def facts(self) -> Facts:
+        from .facts import FACTS
 
-        try:
-            return read_facts(database, mode)
-        except DatabaseError:
-            raise
-        except Exception as error:  # rows of other values than a server's
-            raise unreadable(error, self._dsn) from error
+        return FACTS
 
 
 def _allow_renewals(connection: Any) -> None:

@@ -1,184 +1,262 @@
-"""Facts about a MySQL or MariaDB database, for `client.py doctor`. Changes nothing.
-
-The tables are compared with temporary ones, which the schema file's statements make.
-
-Rights are found out by trying: statements like a worker's that match no row. The server's grants would be harder to
-read, with their roles and patterns.
-"""
+"""The doctor's checks of a MySQL or MariaDB database."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from ...errors import DatabaseError, Unavailable
-from ..database import Database
-from ..dialect import claim_indexes
+from ...messages.programs import CLIENT
 from ..facts import (
-    ForgedIds,
-    MySQLFacts,
-    TableFault,
-    TableShape,
-    differences,
-    forged_ids,
-    kind_of_column,
-    shapes_of_indexes,
+    ACCOUNT_LIMIT,
+    BROKEN,
+    CHECK_CLAIM_INDEX,
+    CHECK_RIGHTS,
+    CHECK_TABLES,
+    LISTENING,
+    OK,
+    READ_ONLY,
+    TRANSACTION,
+    UNKNOWN,
+    WAIT_TIMEOUT,
+    WARNING,
+    Asked,
+    Check,
+    Facts,
+    Found,
+    TableLooks,
+    check_clock,
+    judge_account_limit,
+    judge_encrypted,
+    judge_transaction,
+    judge_wait_timeout,
 )
-from ..free_rows import Lock
-from ..schema import schema_statements
-from ..server_facts import WORKER_RIGHTS, Right, allowed, clock_ahead, held_rows, lacking
 from .errors import RIGHTS_MISSING, number_of
 
-IDENTITY = "SELECT VERSION(), CURRENT_USER()"
-SERVER_VARIABLES = "SHOW GLOBAL VARIABLES"
-SESSION_VARIABLES = "SHOW SESSION VARIABLES"
-CIPHER = "SHOW SESSION STATUS LIKE 'Ssl_cipher'"
-CLOCK = "SELECT UNIX_TIMESTAMP(NOW(6))"
-# InnoDB gives trx_started in the time zone of its host, whatever the session's.
-IN_ITS_OWN_ZONE = "SET time_zone = 'SYSTEM'"
-IN_OURS = "SET time_zone = '+00:00'"
-OLDEST_TRANSACTION = "SELECT MAX(TIMESTAMPDIFF(SECOND, trx_started, NOW())) FROM information_schema.innodb_trx"
-ENGINES = """
-    SELECT table_name, engine FROM information_schema.tables
-    WHERE table_schema = DATABASE() AND table_name IN ({ids})
-"""
-MADE_BY = "SHOW CREATE TABLE {{{table}}}"
-"""Tells the next id as it is; MySQL from 8.0 on keeps that of information_schema for a day."""
-SET_BACK = "ALTER TABLE {table} AUTO_INCREMENT = 1"
-"""InnoDB never sets the next id below one that is there."""
-MAX_GIVEN_ID = 2**64 - 2
-"""InnoDB gives no greater id."""
-COLUMNS = "SHOW FULL COLUMNS FROM "
-INDEXES = "SHOW INDEX FROM "
-COMPARED_WITH = "`taskserver_doctor`"
-"""A temporary table, which the server describes in the same words as ours."""
-UNSEEN = (
-    "it may make temporary tables, and MySQL shows their columns to those alone who may SELECT in the whole database"
-)
-DROP = f"DROP TEMPORARY TABLE {COMPARED_WITH}"
-TRIED = {
-    "SELECT": "SELECT {column} FROM {{{table}}} WHERE 1 = 0",
-    "INSERT": "INSERT INTO {{{table}}} ({column}) SELECT NULL FROM DUAL WHERE 1 = 0",
-    "UPDATE": "UPDATE {{{table}}} SET {column} = {column} WHERE 1 = 0",
-    "DELETE": "DELETE FROM {{{table}}} WHERE 1 = 0",
+OLDEST_MARIADB = (10, 3)
+OLDEST_MYSQL = (5, 7)
+MIN_PACKET_BYTES = 4 * 1024 * 1024
+"""A statement with arguments of 1 MiB, which quoting may double, and room to spare."""
+USUAL = {
+    "max_join_size": ("18446744073709551615",),
+    "sql_safe_updates": ("OFF", "0"),
+    "sql_select_limit": ("18446744073709551615",),
+    "completion_type": ("NO_CHAIN", "0"),
+    "unique_checks": ("ON", "1"),
+    "autocommit": ("ON", "1"),
+    "max_statement_time": ("0.000000", "0"),
+    "max_execution_time": ("0",),
+    "idle_transaction_timeout": ("0",),
+    "idle_write_transaction_timeout": ("0",),
+    "tx_read_only": ("OFF", "0"),
+    "transaction_read_only": ("OFF", "0"),
+    "init_connect": ("",),
 }
-"""Statements that need a right and change nothing."""
+"""Variables that a host may set so that they are in a program's way, and their usual values."""
+
+Variables = Mapping[str, str]
 
 
-def read_facts(database: Database, mode: str) -> MySQLFacts:
-    """All facts, each asked for by itself. Raises DatabaseError."""
-    skips_locked = _skips_locked(database)
-    version, user = database.fetch(IDENTITY)[0]
-    denied, spared = lacking(list(_denied(database)), database.dialect.table, mode)
-    variables = _by_name(allowed(database, SERVER_VARIABLES))
-    is_mariadb = "mariadb" in f"{version} {variables.get('version_comment', '')}".lower()
-    return MySQLFacts(
-        version=version,
-        is_mariadb=is_mariadb,
-        user=user,
-        cipher=next((value for _, value in allowed(database, CIPHER)), ""),
-        variables=variables,
-        session=_by_name(allowed(database, SESSION_VARIABLES)),
-        clock_ahead_seconds=clock_ahead(database, CLOCK),
-        skips_locked=skips_locked,
-        denied=denied,
-        spared=spared,
-        faults=_faults(database),
-        claim_indexes=claim_indexes(database),
-        oldest_transaction_seconds=_oldest_transaction(database),
-        holds_new=not (denied or spared) and bool(held_rows(database)),
-        forged_ids=_forged_ids(database),
-    )
+def _of_variables(name: str, judge: Callable[[Variables], Found], names: str, why: str = "", fix: str = "") -> Check:
+    """A check of variables of the server, or of a session by `SESSION` before their names; some servers lack some."""
+    scope, _, named = names.rpartition(":")
+    wanted = ", ".join(f"'{one}'" for one in named.split())
+    sql = f"SHOW {scope or 'GLOBAL'} VARIABLES WHERE Variable_name IN ({wanted})"
+    return Check(name, sql, lambda rows: judge({str(key).lower(): str(value) for key, value in rows}), why, fix)
 
 
-def _skips_locked(database: Database) -> bool:
-    """Whether the server can pass over rows that others hold: found out by trying it on no row."""
-    if database.dialect.skips_locked:
-        with suppress(DatabaseError):  # this account may lack the right
-            database.skipping_locked(lambda end: database.fetch(f"{Lock().select}{end}".replace("{ids}", "0")))
-    return database.dialect.skips_locked
+# ---- the connection and the server
 
 
-def _by_name(rows: Sequence[Sequence[Any]]) -> dict[str, str]:
-    return {name.lower(): str(value) for name, value in rows}
+def _connection(asked: Asked) -> tuple[Any, ...]:
+    ((user, version),) = asked.database.fetch("SELECT CURRENT_USER(), VERSION()")
+    rows = asked.database.fetch("SHOW SESSION STATUS LIKE 'Ssl_cipher'")
+    return asked.dsn, user, rows[0][1] if rows else "", "mariadb" in version.lower()
 
 
-def _oldest_transaction(database: Database) -> float | None:
+def _judge_connection(answer: tuple[Any, ...]) -> Found:
+    dsn, user, cipher, is_mariadb = answer
+    words = f"{dsn.place} as {user}, {f'TLS {cipher}' if cipher else 'without TLS'}"
+    if cipher and not dsn.is_verified and not is_mariadb and not dsn.is_loopback:
+        return Found(
+            WARNING,
+            f"{words}, and its certificate is not verified",
+            "add ?ssl-ca=/path/of/ca.pem to TASKSERVER_DSN, the certificate authority of the server",
+            "after a restart this server asks for the password itself, which no unverified server gets",
+        )
+    return judge_encrypted(words, bool(cipher) or dsn.is_loopback, "ssl-mode=required")
+
+
+def _judge_version(rows: Sequence[Sequence[Any]]) -> Found:
+    ((version, comment),) = rows
+    is_mariadb = "mariadb" in f"{version} {comment}".lower()
+    name, oldest = ("MariaDB", OLDEST_MARIADB) if is_mariadb else ("MySQL", OLDEST_MYSQL)
+    # Some MariaDB servers put 5.5.5- before their version, for old replicas.
+    found = re.match(r"(?:5\.5\.5-)?(\d+)\.(\d+)", version)
+    numbers = (int(found[1]), int(found[2])) if found else (0, 0)
+    if numbers < oldest:
+        return Found(WARNING, f"{name} {version}; the oldest one tried is {'.'.join(map(str, oldest))}")
+    skips_locked = numbers >= ((10, 6) if is_mariadb else (8, 0))
+    waits = "" if skips_locked else "; without SKIP LOCKED, so a row that a page holds delays claims"
+    return Found(OK, f"{name} {version}{waits}")
+
+
+def _judge_character_set(variables: Variables) -> Found:
+    charset = variables["character_set_connection"]
+    return Found(OK if charset == "utf8mb4" else BROKEN, f"connections use {charset}")
+
+
+def _judge_strict_mode(variables: Variables) -> Found:
+    mode = variables["sql_mode"]
+    if "STRICT_TRANS_TABLES" in mode or "STRICT_ALL_TABLES" in mode:
+        return Found(OK, "the server refuses values that do not fit")
+    return Found(WARNING, f"sql_mode is {mode or 'empty'}")
+
+
+def _judge_binlog(variables: Variables) -> Found:
+    if variables.get("log_bin", "OFF") != "ON":
+        return Found(OK, "the server writes no binary log")
+    form = variables["binlog_format"]
+    return Found(WARNING if form == "STATEMENT" else OK, f"binlog_format is {form}")
+
+
+def _judge_durability(variables: Variables) -> Found:
+    value = variables.get("innodb_flush_log_at_trx_commit", "1")
+    if value == "1":
+        return Found(OK, "a commit is on the disk when the server says so")
+    lost = "a crash of the server's host may take the last second's tasks"
+    return Found(OK, f"innodb_flush_log_at_trx_commit is {value}: {lost}")
+
+
+def _judge_session_defaults(variables: Variables) -> Found:
+    odd = [f"{name} {' '.join(it.split())[:60]}" for name, it in variables.items() if it not in USUAL[name]]
+    if not odd:
+        return Found(OK, "the host leaves them as servers come")
+    words = f"the host sets {', '.join(odd)}"
+    if "ON" in (variables.get("tx_read_only"), variables.get("transaction_read_only")):
+        return READ_ONLY._replace(words=words)
+    return Found(OK, f"{words}: workers and {CLIENT} set what they need, pages' own connections do not")
+
+
+def _judge_connections(variables: Variables) -> Found:
+    limit = int(variables.get("max_user_connections", 0))
+    return judge_account_limit(limit) if limit else Found(OK, "the account has no limit of its own")
+
+
+def _judge_packet(variables: Variables) -> Found:
+    size = int(variables["max_allowed_packet"])
+    words = f"max_allowed_packet is {size // 1024} KiB"
+    if size >= MIN_PACKET_BYTES:
+        return Found(OK, words)
+    return Found(WARNING, f"{words}: a task whose arguments take more than some {size // 2048} KiB cannot be added")
+
+
+# InnoDB gives trx_started in the time zone of its host, whatever the session's.
+OLDEST_TRANSACTION = """
+    SELECT TIMESTAMPDIFF(SECOND, trx_started, NOW()), trx_mysql_thread_id, COALESCE(user, 'another account'),
+        COALESCE(command, 'prepared')
+    FROM information_schema.innodb_trx LEFT JOIN information_schema.processlist ON id = trx_mysql_thread_id
+    WHERE trx_mysql_thread_id <> CONNECTION_ID() ORDER BY trx_started LIMIT 1
+"""
+
+
+def _oldest_transaction(asked: Asked) -> Sequence[Sequence[Any]] | None:
+    database = asked.database
     try:
-        database.fetch(IN_ITS_OWN_ZONE)
-        seconds = database.fetch(OLDEST_TRANSACTION)[0][0]
+        database.change("SET time_zone = 'SYSTEM'")
+        rows: Sequence[Sequence[Any]] = database.fetch(OLDEST_TRANSACTION)
+        return rows
+    except Unavailable:
+        raise
     except DatabaseError:
-        return None  # the account lacks the right PROCESS
+        return None
     finally:
-        database.fetch(IN_OURS)
-    return float(seconds or 0)
+        database.change("SET time_zone = '+00:00'")
 
 
-def _forged_ids(database: Database) -> tuple[ForgedIds, ...] | None:
-    next_ids = {}
-    for key, table in (("id", "table"), ("done_id", "done")):
-        for _, made_by in allowed(database, MADE_BY.format(table=table)):
-            # Without the words the next id is 1.
-            found = re.search(r"^\) .*?\bAUTO_INCREMENT=(\d+)", str(made_by), re.MULTILINE)
-            next_ids[key] = int(found[1]) if found else 1
-    if "id" not in next_ids:
-        return None  # of the archive few accounts need to know
-    return forged_ids(database, next_ids, MAX_GIVEN_ID, SET_BACK)
+def _judge_transactions(rows: Sequence[Sequence[Any]] | None) -> Found:
+    if rows is None:
+        return Found(UNKNOWN, "open transactions cannot be seen: that takes the right PROCESS")
+    return judge_transaction(rows, "end that program, or KILL {0}; without a session: XA RECOVER, and XA ROLLBACK")
 
 
-def _denied(database: Database) -> Iterator[Right]:
-    for right in WORKER_RIGHTS:
-        try:
-            database.fetch(TRIED[right.verb].format(table=right.table, column=right.column))
-        except Unavailable:
-            raise
-        except DatabaseError as error:
-            if number_of(error.__cause__) in RIGHTS_MISSING:  # other errors are told as the table's faults
-                yield right
+# ---- the tables
 
+OURS = "table_schema = DATABASE() AND table_name IN (?, ?)"
+SERIAL = "ALTER TABLE ', table_name, ' MODIFY ', column_name, ' BIGINT UNSIGNED NOT NULL AUTO_INCREMENT"
+CHARSET = "ALTER TABLE ', table_name, ' CONVERT TO CHARACTER SET utf8mb4 COLLATE utf8mb4_bin"
+LOOKS = TableLooks(
+    """
+    SELECT table_name, index_name, MAX(non_unique) = 0,
+        GROUP_CONCAT(column_name, COALESCE(CONCAT('(', sub_part, ')'), '') ORDER BY seq_in_index SEPARATOR ', ')
+    FROM information_schema.statistics WHERE table_schema = DATABASE() GROUP BY table_name, index_name
+    """,
+    f"""
+    SELECT table_name, CONCAT('has no AUTO_INCREMENT in ', column_name), CONCAT('{SERIAL}')
+    FROM information_schema.columns WHERE {OURS} AND extra NOT LIKE '%auto_increment%'
+        AND column_name = CASE WHEN table_name = ? THEN 'id' WHEN table_name = ? THEN 'done_id' END
+    UNION ALL
+    SELECT table_name, CONCAT('has texts in ', MIN(collation_name)), CONCAT('{CHARSET}')
+    FROM information_schema.columns WHERE {OURS} AND collation_name <> 'utf8mb4_bin' GROUP BY table_name
+    UNION ALL
+    SELECT table_name, CONCAT('is of the engine ', engine), CONCAT('ALTER TABLE ', table_name, ' ENGINE = InnoDB')
+    FROM information_schema.tables WHERE {OURS} AND engine <> 'InnoDB'
+    """,
+    add="ALTER TABLE {table} ADD {unique}KEY {name} ({columns})",
+    drop="ALTER TABLE {table} DROP KEY {name}",
+)
 
-# ---- the tables beside the schema file
-
-
-def _faults(database: Database) -> tuple[TableFault, ...] | str:
-    """The tables' faults, or the reason why they cannot be compared."""
-    wanted = {}
-    for statement in schema_statements(database.dialect):
-        if statement.startswith("CREATE TABLE"):
-            name = statement.split("`")[1]
-            as_temporary = statement.replace(f"TABLE IF NOT EXISTS `{name}`", f"TEMPORARY TABLE {COMPARED_WITH}", 1)
-            try:
-                database.fetch(as_temporary)
-            except Unavailable:
-                raise
-            except DatabaseError as error:
-                return str(error)
-            wanted[name] = _shape(database, COMPARED_WITH, "InnoDB")
-            database.fetch(DROP)
-            if not wanted[name].columns:
-                return UNSEEN
-    engines: dict[str, str] = dict(database.fetch_ids(ENGINES, list(wanted)))
-    faults: list[TableFault] = []
-    for name, shape in wanted.items():
-        # Some servers keep the names of tables in small letters.
-        found = _shape(database, f"`{name}`", engines.get(name) or engines.get(name.lower()) or "none")
-        faults += differences(name, shape, found)
-    return tuple(faults)
-
-
-def _shape(database: Database, table: str, engine: str) -> TableShape:
-    """A table as SHOW tells of it; without columns where the account sees none."""
-    columns = {}
-    for row in allowed(database, COLUMNS + table):
-        # Some servers return bytes.
-        texts = (value.decode() if isinstance(value, bytes) else value for value in row)
-        name, kind, collation, null, _, default, extra, *_ = texts
-        # Newer servers leave out the width with which a table of an older one may have been made.
-        words = [re.sub(r"int\(\d+\)", "int", kind), collation, "auto_increment" if "auto_increment" in extra else ""]
-        needs_no_value = null == "YES" or " generated" in extra.lower()
-        columns[name] = kind_of_column(" ".join(filter(None, words)), needs_no_value, default)
-    rows = allowed(database, INDEXES + table)
-    parts = ((row[2], not row[1], f"{row[4]}({row[7]})" if row[7] else row[4]) for row in rows)
-    return TableShape(columns, shapes_of_indexes(parts), engine)
+CHECKS = (
+    Check("connection", _connection, _judge_connection, LISTENING),
+    Check(
+        "version",
+        "SELECT VERSION(), @@version_comment",
+        _judge_version,
+        "it may lack what claims need",
+        "ask the host for a newer one",
+    ),
+    CHECK_RIGHTS,
+    CHECK_TABLES,
+    CHECK_CLAIM_INDEX,
+    _of_variables(
+        "character_set",
+        _judge_character_set,
+        "SESSION:character_set_connection",
+        "arguments would be cut or changed",
+        "ask the host for utf8mb4",
+    ),
+    _of_variables(
+        "strict_mode",
+        _judge_strict_mode,
+        "sql_mode",
+        "if a page's INSERT has a wrong value, the server stores another one instead of refusing it",
+        "let pages say SET SESSION sql_mode = 'STRICT_ALL_TABLES' after they connect; workers do",
+    ),
+    _of_variables(
+        "binlog",
+        _judge_binlog,
+        "log_bin binlog_format",
+        "the server notes each claim as unsafe in its error log, and a replica may pick other rows",
+        "ask the host for binlog_format ROW or MIXED",
+    ),
+    _of_variables("durability", _judge_durability, "innodb_flush_log_at_trx_commit"),
+    _of_variables("session_defaults", _judge_session_defaults, " ".join(USUAL)),
+    _of_variables(
+        "wait_timeout",
+        lambda variables: judge_wait_timeout(float(variables["wait_timeout"])),
+        "SESSION:wait_timeout",
+        *WAIT_TIMEOUT,
+    ),
+    _of_variables("connections", _judge_connections, "SESSION:max_user_connections", *ACCOUNT_LIMIT),
+    _of_variables(
+        "packet",
+        _judge_packet,
+        "max_allowed_packet",
+        "pages get an error, and add no task",
+        "keep arguments short, as the id of a row or the path of a file, or ask the host for 4 MiB",
+    ),
+    check_clock("SELECT UNIX_TIMESTAMP(NOW(6))", "FROM_UNIXTIME(UNIX_TIMESTAMP() + 3600)"),
+    Check("transactions", _oldest_transaction, _judge_transactions, TRANSACTION),
+)
+FACTS = Facts(CHECKS, LOOKS, lambda error: number_of(error.__cause__) in RIGHTS_MISSING)

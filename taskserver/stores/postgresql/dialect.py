@@ -24,7 +24,7 @@ from .session import PostgreSQLSession
 from .words import WORDS, numbered, upsert
 
 if TYPE_CHECKING:
-    from ..facts import PostgreSQLFacts
+    from ..facts import Facts
     from .callers import PostgreSQLCallers
     from .inserts import PostgreSQLInserts
     from .notices import Notices
@@ -148,12 +148,7 @@ class PostgreSQLDialect(Dialect):
 
     # ---- for client.py doctor
 
-    def read_facts(self, database: Database, mode: str) -> PostgreSQLFacts:
-        from .facts import read_facts
+    def facts(self) -> Facts:
+        from .facts import FACTS
 
-        try:
-            return read_facts(database, mode)
-        except DatabaseError:
-            raise
-        except Exception as error:  # rows of other values than a server's, as a pooler's own database may give
-            raise self.error(error) from error
+        return FACTS

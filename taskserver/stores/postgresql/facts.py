@@ -1,238 +1,268 @@
-"""Facts about a PostgreSQL database, for `client.py doctor`. Changes nothing.
+"""The doctor's checks of a PostgreSQL database.
 
-Any account may read the catalog. Of sessions of other accounts it sees who has them and what snapshot they hold, and
-since when only with the role pg_read_all_stats.
+Any account may read the catalog. It sees how long the sessions of other accounts are open only with the role
+pg_read_all_stats.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import psycopg
 from psycopg import pq
 
-from ..database import Database
-from ..dialect import claim_indexes
+from ...messages.programs import CLIENT
 from ..facts import (
-    MAX_USUAL_ID,
-    Holder,
-    IdsAhead,
-    PostgreSQLFacts,
-    TableRows,
-    as_typed,
-    forged_ids,
+    ACCOUNT_LIMIT,
+    BROKEN,
+    CHECK_CLAIM_INDEX,
+    CHECK_RIGHTS,
+    CHECK_TABLES,
+    LISTENING,
+    OK,
+    READ_ONLY,
+    TRANSACTION,
+    UNKNOWN,
+    WAIT_TIMEOUT,
+    WARNING,
+    Asked,
+    Check,
+    Facts,
+    Found,
+    TableLooks,
+    check_clock,
+    judge_account_limit,
+    judge_encrypted,
+    judge_transaction,
+    judge_wait_timeout,
 )
-from ..server_facts import WORKER_RIGHTS, Right, allowed, clock_ahead, held_rows, lacking
-from .session import PostgreSQLSession
-from .tables_facts import WITH_THESE, compared
+from .errors import RIGHTS_MISSING, state_of
 
-IDENTITY = """
-    SELECT current_setting('server_version'), CAST(current_setting('server_version_num') AS integer),
-        CAST(current_user AS text), pg_is_in_recovery(), pg_has_role('pg_read_all_stats', 'USAGE')
-"""
+OLDEST = 13
+USUAL = {
+    "default_transaction_isolation": "read committed",
+    "default_transaction_read_only": "off",
+    "default_transaction_deferrable": "off",
+    "statement_timeout": "0",
+    "lock_timeout": "0",
+    "idle_in_transaction_session_timeout": "0",
+    "transaction_timeout": "0",
+    "session_replication_role": "origin",
+    "standard_conforming_strings": "on",
+}
+"""Settings that a host may set so that they are in a program's way, and their usual values. Times: milliseconds."""
+MAX_USED_SHARE = 0.9
+"""Of the server's connections."""
+
+Variables = Mapping[str, str]
+
+
+def _of_variables(name: str, judge: Callable[[Variables], Found], names: str, why: str = "", fix: str = "") -> Check:
+    """A check of the settings with which sessions of this account begin: ours set some of them."""
+    wanted = ", ".join(f"'{one}'" for one in names.split())
+    sql = f"SELECT name, reset_val FROM pg_settings WHERE name IN ({wanted})"
+    return Check(name, sql, lambda rows: judge({str(key): str(value) for key, value in rows}), why, fix)
+
+
+# ---- the connection and the server
+
 TLS = "SELECT version || ' ' || cipher FROM pg_stat_ssl WHERE pid = pg_backend_pid() AND ssl"
-# Our sessions set some of them; reset_val is with what sessions of this account begin in this database.
-VARIABLES = "SELECT name, reset_val FROM pg_settings"
-CLOCK = "SELECT CAST(EXTRACT(EPOCH FROM clock_timestamp()) AS float8)"
+IS_POOLED = "there is a pooler, as pgbouncer in transaction mode, which gives each transaction another session"
 
-# ---- rights
 
-HAS_RIGHT = "SELECT has_table_privilege(to_regclass('{{{table}}}'), ?)"
-HAS_RIGHT_ON_COLUMN = "SELECT has_column_privilege(to_regclass('{{{table}}}'), CAST(? AS text), ?)"
+def _connection(asked: Asked) -> tuple[Any, ...]:
+    ((user,),) = asked.database.fetch("SELECT CAST(current_user AS text)")
+    session = asked.database.session()
+    tls = ""
+    if session.connection.pgconn.ssl_in_use:
+        # Behind a pooler the server describes its connection to that.
+        rows = asked.database.fetch(TLS) if session.commits_by_itself else ()
+        tls = str(rows[0][0]) if rows else "TLS"
+    return asked.dsn, user, tls
 
-# ---- ids
 
-COUNTER = "SELECT pg_get_serial_sequence('{{{table}}}', '{key}')"
-# The greatest id has no next one among the numbers of ids.
-NEXT_ID = "SELECT CASE WHEN is_called THEN CAST(last_value AS numeric) + 1 ELSE last_value END FROM {}"
-AHEAD = f"SELECT COUNT(*), MIN({{key}}) FROM {{{{{{table}}}}}} WHERE {{key}} >= ? AND {{key}} <= {MAX_USUAL_ID}"
-SET_BACK = (
-    "SELECT setval(pg_get_serial_sequence('{table}', '{key}'), "
-    f"(SELECT COALESCE(MAX({{key}}), 0) + 1 FROM {{table}} WHERE {{key}} <= {MAX_USUAL_ID}), false)"
-)
-MAX_GIVEN_ID = 2**63 - 1
+def _judge_connection(answer: tuple[Any, ...]) -> Found:
+    dsn, user, tls = answer
+    words = f"{dsn.place} as {user}, {tls or 'without TLS'}"
+    return judge_encrypted(words, bool(tls) or dsn.is_loopback, "sslmode=require")
+
+
+def _judge_pooler(is_direct: bool) -> Found:
+    return Found(OK, "each connection has a session of the server's own") if is_direct else Found(WARNING, IS_POOLED)
+
+
+def _judge_version(rows: Sequence[Sequence[Any]]) -> Found:
+    ((version, number),) = rows
+    form = "in plain Python" if pq.__impl__ == "python" else "compiled"
+    driver = f"psycopg {psycopg.__version__}, {form}, with {pq.version_pretty(pq.version())}"
+    words = f"PostgreSQL {version}, by {driver}"
+    if int(number) < OLDEST * 10_000:
+        return Found(WARNING, f"{words}; the oldest one tried is {OLDEST}")
+    return Found(OK, words)
+
+
+def _judge_standby(rows: Sequence[Sequence[Any]]) -> Found:
+    if not rows[0][0]:
+        return Found(OK, "the server is no standby of another")
+    return Found(BROKEN, "the server is a standby: it repeats what another one does")
+
+
+def _judge_character_set(variables: Variables) -> Found:
+    encoding = variables["server_encoding"]
+    return Found(OK if encoding == "UTF8" else BROKEN, f"the database's encoding is {encoding}")
+
+
+def _judge_durability(variables: Variables) -> Found:
+    off = [name for name in ("fsync", "full_page_writes", "synchronous_commit") if variables.get(name) == "off"]
+    if not off:
+        return Found(OK, "a commit is on the disk when the server says so")
+    words = f"{' and '.join(off)} {'are' if len(off) > 1 else 'is'} off"
+    if off == ["synchronous_commit"]:
+        fix = "set it on for each account that uses the queue: ALTER ROLE … SET synchronous_commit = on"
+        return Found(WARNING, words, fix, "a crash of the server may take the last second's tasks and their ends")
+    return Found(WARNING, words)
+
+
+def _judge_session_defaults(variables: Variables) -> Found:
+    odd = [f"{name} {value}" for name, value in variables.items() if value != USUAL[name]]
+    if not odd:
+        return Found(OK, "the host leaves them as servers come")
+    words = f"the host, or the account, sets {', '.join(odd)}"
+    if variables.get("default_transaction_read_only") == "on":
+        return READ_ONLY._replace(words=words)
+    return Found(OK, f"{words}: workers and {CLIENT} set what they need, pages' own connections do not")
+
+
+CONNECTIONS = """
+    SELECT (SELECT COUNT(*) FROM pg_stat_activity WHERE datid IS NOT NULL),
+        (SELECT SUM(CASE name WHEN 'max_connections' THEN 1 ELSE -1 END * CAST(setting AS integer)) FROM pg_settings
+            WHERE name IN ('max_connections', 'superuser_reserved_connections', 'reserved_connections')),
+        (SELECT LEAST(NULLIF(rolconnlimit, -1), NULLIF(datconnlimit, -1)) FROM pg_roles, pg_database
+            WHERE rolname = current_user AND datname = current_database())
+"""
+
+
+def _judge_connections(rows: Sequence[Sequence[Any]]) -> Found:
+    ((used, most, of_account),) = rows
+    if of_account is not None:
+        return judge_account_limit(int(of_account))._replace(fix=ACCOUNT_LIMIT[1])
+    words = f"{used} in use, of {most} for all accounts together"
+    return Found(OK if used < MAX_USED_SHARE * int(most) else WARNING, words)
+
+
+OLDEST_TRANSACTION = """
+    SELECT pg_has_role('pg_read_all_stats', 'USAGE'), CAST(EXTRACT(EPOCH FROM age) AS float8), number, account, state
+    FROM (SELECT 1) AS one LEFT JOIN (
+        SELECT clock_timestamp() - xact_start AS age, CAST(pid AS text) AS number, CAST(usename AS text) AS account,
+            state
+        FROM pg_stat_activity WHERE datname = current_database() AND pid <> pg_backend_pid() AND xact_start IS NOT NULL
+            AND backend_type = 'client backend'
+        UNION ALL
+        SELECT clock_timestamp() - prepared, '''' || gid || '''', CAST(owner AS text), 'prepared' FROM pg_prepared_xacts
+        WHERE database = current_database()
+        ORDER BY age DESC LIMIT 1
+    ) AS oldest ON TRUE
+"""
+
+
+def _judge_transactions(rows: Sequence[Sequence[Any]]) -> Found:
+    ((sees_all, *oldest),) = rows
+    found = judge_transaction(
+        [oldest], "end that program, or SELECT pg_terminate_backend({0}); if it is prepared, ROLLBACK PREPARED {0}"
+    )
+    if found.level == OK and not sees_all:
+        return Found(
+            UNKNOWN,
+            "the transactions of other accounts cannot be seen: that takes the role pg_read_all_stats",
+            "ask an administrator of the server to GRANT pg_read_all_stats to this account",
+        )
+    return found
+
 
 # ---- the tables
 
-PLACES = """
-    SELECT CAST(relname AS text), CAST(schema AS text)
-    FROM unnest(current_schemas(false)) WITH ORDINALITY AS path (schema, position)
-    JOIN pg_namespace ON nspname = schema
-    JOIN pg_class ON relnamespace = pg_namespace.oid AND relname = ANY (CAST(? AS text[]))
-    WHERE relkind IN ('r', 'p', 'v', 'm', 'f')
-    ORDER BY relname, position
-"""
-# 0 stands for all accounts.
-OPEN_SCHEMAS = """
-    SELECT CAST(nspname AS text) FROM pg_namespace, aclexplode(nspacl)
-    WHERE nspname = ANY (current_schemas(false)) AND grantee = 0 AND privilege_type = 'CREATE'
-"""
-NOT_VACUUMED = f"""
-    SELECT CAST(relname AS text) FROM pg_class, pg_options_to_table(reloptions)
-    WHERE oid = {WITH_THESE} AND option_name = 'autovacuum_enabled' AND NOT CAST(option_value AS boolean)
-    ORDER BY relname
-"""
-ROWS = f"""
-    SELECT CAST(pg_class.relname AS text), GREATEST(n_live_tup, CAST(reltuples AS bigint)), n_dead_tup,
-        pg_relation_size(pg_class.oid)
-    FROM pg_class JOIN pg_stat_all_tables ON relid = pg_class.oid
-    WHERE pg_class.oid = {WITH_THESE} ORDER BY pg_class.relname
-"""
-
-# ---- the server
-
-# A snapshot keeps dead rows of its own database alone, but for that of a standby. VACUUM's own keeps none.
-SESSION = """
-    SELECT CASE backend_type WHEN 'walsender' THEN 'standby' ELSE 'session' END, CAST(pid AS text),
-        COALESCE(CAST(usename AS text), ''), COALESCE(application_name, ''), COALESCE(host(client_addr), ''),
-        COALESCE(state, ''), CAST(EXTRACT(EPOCH FROM clock_timestamp() - xact_start) AS float8),
-        GREATEST(age(backend_xmin), age(backend_xid), 0)
-    FROM pg_stat_activity AS session WHERE pid <> pg_backend_pid()
-"""
-SESSIONS = f"""
-    {SESSION} AND (backend_xmin IS NOT NULL OR backend_xid IS NOT NULL)
-        AND (datname = current_database() OR backend_type = 'walsender' OR datid IS NULL AND usename IS NOT NULL)
-        AND NOT EXISTS (SELECT FROM pg_stat_progress_vacuum AS vacuum WHERE vacuum.pid = session.pid)
-    ORDER BY 8 DESC LIMIT 20
-"""
-PREPARED = """
-    SELECT 'prepared', gid, CAST(owner AS text), '', '', '',
-        CAST(EXTRACT(EPOCH FROM clock_timestamp() - prepared) AS float8), age(transaction)
-    FROM pg_prepared_xacts WHERE database = current_database() ORDER BY 8 DESC LIMIT 20
-"""
-SLOTS = """
-    SELECT 'slot', CAST(slot_name AS text), '', '', '', '', NULL, age(xmin)
-    FROM pg_replication_slots WHERE xmin IS NOT NULL ORDER BY 8 DESC LIMIT 20
-"""
-# Whoever locks a row writes the number of its transaction into it.
-LOCKS_ROW = """
-    CAST({transaction} AS text) IN (SELECT CAST(xmax AS text) FROM {{table}} WHERE id IN ({{ids}}))
-"""
-SESSIONS_THAT_LOCK = f"{SESSION} AND {LOCKS_ROW.format(transaction='backend_xid')}"
-PREPARED_THAT_LOCK = PREPARED.replace("WHERE", f"WHERE {LOCKS_ROW.format(transaction='transaction')} AND")
-AGES = "SELECT age(datfrozenxid), mxid_age(datminmxid) FROM pg_database WHERE datname = current_database()"
-CONNECTIONS = "SELECT COUNT(*) FROM pg_stat_activity WHERE datid IS NOT NULL"
-LIMITS = """
-    SELECT rolconnlimit, datconnlimit FROM pg_roles, pg_database
-    WHERE rolname = current_user AND datname = current_database()
-"""
-
-
-def read_facts(database: Database, mode: str) -> PostgreSQLFacts:
-    """All facts, each asked for by itself. Raises DatabaseError."""
-    version, number, user, is_standby, sees_all = database.fetch(IDENTITY)[0]
-    denied, spared = lacking(_lacking(database), database.dialect.table, mode)
-    tables = compared(database)
-    oids, names = list(tables.oids.values()), list(tables.oids)
-    next_ids = _next_ids(database)
-    session = database.session()
-    assert isinstance(session, PostgreSQLSession)
-    variables = {name: str(value) for name, value in allowed(database, VARIABLES)}
-    is_writable = not is_standby and variables.get("default_transaction_read_only") != "on"
-    held = held_rows(database) if is_writable and not denied else []
-    transaction_age, multixact_age = database.fetch(AGES)[0]
-    return PostgreSQLFacts(
-        version=version,
-        version_number=number,
-        driver=_driver(),
-        user=user,
-        tls=_tls(database, session),
-        is_direct=session.is_direct,
-        is_standby=bool(is_standby),
-        variables=variables,
-        clock_ahead_seconds=clock_ahead(database, CLOCK),
-        denied=denied,
-        spared=spared,
-        faults=tables.faults,
-        lost_triggers=tables.lost_triggers,
-        claim_indexes=claim_indexes(database),
-        forged_ids=forged_ids(database, next_ids, MAX_GIVEN_ID, SET_BACK) if "id" in next_ids else None,
-        ids_ahead=tuple(filter(None, (_ahead(database, *each) for each in next_ids.items()))),
-        places=_places(database, names),
-        open_schemas=tuple(name for (name,) in allowed(database, OPEN_SCHEMAS)),
-        not_vacuumed=tuple(name for (name,) in allowed(database, NOT_VACUUMED, (oids,))),
-        rows=tuple(TableRows(*row) for row in allowed(database, ROWS, (oids,))),
-        holders=_holders(allowed(database, SESSIONS), allowed(database, PREPARED), allowed(database, SLOTS)),
-        sees_all=bool(sees_all),
-        held=len(held),
-        held_by=_holders(database.fetch_ids(SESSIONS_THAT_LOCK, held), database.fetch_ids(PREPARED_THAT_LOCK, held)),
-        transaction_age=transaction_age,
-        multixact_age=multixact_age,
-        connections=database.fetch(CONNECTIONS)[0][0],
-        account_connections=_account_connections(database),
-    )
-
-
-def _driver() -> str:
-    form = "in plain Python" if pq.__impl__ == "python" else "compiled"
-    return f"psycopg {psycopg.__version__}, {form}, with {pq.version_pretty(pq.version())}"
-
-
-def _lacking(database: Database) -> list[Right]:
-    """A worker's rights that the account lacks; a table that is missing is told elsewhere."""
-    return [right for right in WORKER_RIGHTS if _lacks(database, right)]
-
-
-def _lacks(database: Database, right: Right) -> bool:
-    if not right.column:
-        return bool(database.fetch_value(HAS_RIGHT.format(table=right.table), (right.verb,)) == 0)
-    columns = database.compose(right.column).split(", ")
-    sql = HAS_RIGHT_ON_COLUMN.format(table=right.table)
-    return any((0,) in allowed(database, sql, (column, right.verb)) for column in columns)
-
-
-def _tls(database: Database, session: PostgreSQLSession) -> str:
-    if not session.connection.pgconn.ssl_in_use:
-        return ""
-    # Behind a pooler the server tells of its connection to that.
-    found = allowed(database, TLS) if session.is_direct else ()
-    return str(found[0][0]) if found else "TLS"
-
-
-# ---- ids
-
-
-def _next_ids(database: Database) -> dict[str, int]:
-    """The next `id` and `done_id` that are given, as far as the account may see the counter."""
-    next_ids: dict[str, int] = {}
-    for key in ("id", "done_id"):
-        for (counter,) in allowed(database, COUNTER.format(table=_table_of(key), key=key)):
-            if counter is not None:
-                name = counter.replace("{", "{{").replace("}", "}}")
-                for (next_id,) in allowed(database, NEXT_ID.format(name)):
-                    next_ids[key] = next_id
-    return next_ids
-
-
-def _table_of(key: str) -> str:
-    return "table" if key == "id" else "done"
-
-
-def _ahead(database: Database, key: str, next_id: int) -> IdsAhead | None:
-    for rows, first in allowed(database, AHEAD.format(key=key, table=_table_of(key)), (next_id,)):
-        if rows:
-            name = f"{database.dialect.table}{'' if key == 'id' else '_done'}"
-            mend = SET_BACK.format(table=as_typed(database, name), key=key)
-            return IdsAhead(name, rows, next_id, first, mend)
-    return None
-
-
-# ---- the tables and the server
-
-
-def _places(database: Database, names: Sequence[str]) -> dict[str, tuple[str, ...]]:
-    places: dict[str, tuple[str, ...]] = {}
-    for table, schema in allowed(database, PLACES, (names,)):
-        places[table] = (*places.get(table, ()), schema)
-    return places
-
-
-def _holders(*found: Sequence[Sequence[Any]]) -> tuple[Holder, ...]:
-    return tuple(Holder(*row) for rows in found for row in rows)
-
-
-def _account_connections(database: Database) -> int:
-    ((of_account, of_database),) = database.fetch(LIMITS)
-    limits = [limit for limit in (of_account, of_database) if limit >= 0]
-    return min(limits, default=-1)
+LOOKS = TableLooks(
+    """
+    SELECT CAST(owner.relname AS text), CAST(name.relname AS text), indisunique AND indisvalid, array_to_string(
+        ARRAY(SELECT pg_get_indexdef(indexrelid, place, TRUE) FROM generate_series(1, indnkeyatts) AS place), ', ')
+    FROM pg_index JOIN pg_class AS owner ON owner.oid = indrelid JOIN pg_class AS name ON name.oid = indexrelid
+    WHERE pg_table_is_visible(indrelid) AND owner.relnamespace <> CAST('pg_catalog' AS regnamespace)
+    """,
+    """
+    SELECT CAST(relname AS text), 'gives no ids by itself',
+        'ALTER TABLE ' || relname || ' ALTER ' || attname || ' ADD GENERATED BY DEFAULT AS IDENTITY'
+    FROM pg_class JOIN pg_attribute ON attrelid = pg_class.oid
+    WHERE pg_table_is_visible(pg_class.oid) AND NOT atthasdef AND attidentity = ''
+        AND attname = CASE relname WHEN ? THEN 'id' WHEN ? THEN 'done_id' END
+    UNION ALL
+    SELECT CAST(relname AS text), 'is unlogged: a crash empties it', 'ALTER TABLE ' || relname || ' SET LOGGED'
+    FROM pg_class WHERE pg_table_is_visible(oid) AND relpersistence = 'u' AND relname IN (?, ?)
+    """,
+    {
+        "unique_key": "unique_key",
+        "claim_by_group": "group_id, priority, id",
+        "claim_any_group": "priority, id",
+        "by_status": "(0 + status), group_id, id",
+        "wake_due": "(status + 0), due_at, id",
+    },
+    "{}_",
+)
+CHECKS = (
+    Check("connection", _connection, _judge_connection, LISTENING),
+    Check(
+        "pooler",
+        lambda asked: asked.database.session().commits_by_itself,
+        _judge_pooler,
+        "each statement takes more time, and a worker that waits (--linger) is not notified of new tasks",
+        "name the server's own port in TASKSERVER_DSN, 5432 as a rule, at least for workers",
+    ),
+    Check(
+        "version",
+        "SELECT current_setting('server_version'), current_setting('server_version_num')",
+        _judge_version,
+        "it may lack what claims need",
+        "ask the host for a newer one",
+    ),
+    Check(
+        "standby",
+        "SELECT pg_is_in_recovery()",
+        _judge_standby,
+        "it takes no writes: tasks can neither be added nor run",
+        "name the main server in TASKSERVER_DSN; if that one died, promote this one",
+    ),
+    CHECK_RIGHTS,
+    CHECK_TABLES,
+    CHECK_CLAIM_INDEX,
+    _of_variables(
+        "character_set",
+        _judge_character_set,
+        "server_encoding",
+        "a task, or the error of one, that holds another letter cannot be stored or read",
+        "make a database with ENCODING 'UTF8' TEMPLATE template0 for the queue",
+    ),
+    _of_variables(
+        "durability",
+        _judge_durability,
+        "fsync full_page_writes synchronous_commit",
+        "a power cut, or a crash of the server's host, may destroy the whole database",
+        "ask the host to set it on, in postgresql.conf",
+    ),
+    _of_variables("session_defaults", _judge_session_defaults, " ".join(USUAL)),
+    _of_variables(
+        "wait_timeout",
+        lambda variables: judge_wait_timeout(int(variables.get("idle_session_timeout", 0)) / 1000),
+        "idle_session_timeout",
+        *WAIT_TIMEOUT,
+    ),
+    Check(
+        "connections",
+        CONNECTIONS,
+        _judge_connections,
+        ACCOUNT_LIMIT[0],
+        "see who has them in pg_stat_activity; start fewer workers (--slots), or raise max_connections",
+    ),
+    check_clock("SELECT CAST(EXTRACT(EPOCH FROM clock_timestamp()) AS float8)", "now() + interval '1 hour'"),
+    Check("transactions", OLDEST_TRANSACTION, _judge_transactions, TRANSACTION),
+)
+FACTS = Facts(CHECKS, LOOKS, lambda error: state_of(error.__cause__) == RIGHTS_MISSING)

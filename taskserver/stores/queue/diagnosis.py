@@ -1,11 +1,10 @@
-"""Facts about a database and its queue, for `client.py doctor`; doctor/ judges them."""
+"""Rows of the queue that may need a person, for `client.py doctor` and the overview; these judge them."""
 
 from __future__ import annotations
 
 from typing import NamedTuple
 
 from ..database import Database
-from ..facts import Facts, QueueFacts
 
 # A task waits, and none of its parents will tell it of an end: they were deleted by hand.
 IS_ORPHAN = """
@@ -29,16 +28,23 @@ class Lapsed(NamedTuple):
     """The time since the end of the oldest of their leases."""
 
 
+class QueueFacts(NamedTuple):
+    """Rows of the queue that may need a person."""
+
+    names: tuple[str, ...]
+    """The callables that the next rows name, each once."""
+    lapsed: Lapsed
+    undated: int
+    """How many rows wait for nothing: neither an instant nor another task; of the oldest waiting ones."""
+    orphaned: int
+    """How many rows wait for tasks that are gone or over."""
+
+
 class Diagnosis:
     """The facts of one queue."""
 
-    def __init__(self, database: Database, mode: str) -> None:
+    def __init__(self, database: Database) -> None:
         self._database = database
-        self._mode = mode
-
-    def facts(self) -> Facts:
-        """Facts about the database and the tables. Raises DatabaseError."""
-        return self._database.dialect.read_facts(self._database, self._mode)
 
     NAMES_OF_NEXT = """
         SELECT DISTINCT task FROM (
@@ -54,8 +60,6 @@ class Diagnosis:
             SELECT due_at FROM {{table}} {{by_due}} WHERE {{due_status}} = 1 AND due_at < {{after}} LIMIT {MAX_LAPSED}
         ) AS lapsed
     """
-    FAR = "SELECT COUNT(*) FROM {table} WHERE {due_status} IN (3, 5) AND due_at >= '2037-01-01 00:00:00'"
-
     UNDATED = """
         SELECT COUNT(*) + (
             SELECT COUNT(*) FROM (
@@ -87,8 +91,6 @@ class Diagnosis:
         ended more than `lapsed_seconds` ago.
         """
         names = self._database.fetch(self.NAMES_OF_NEXT, [most_rows] * 3)
-        lapsed = self.lapsed(lapsed_seconds)
-        far = self._database.fetch(self.FAR)[0][0]
         orphaned = self._database.fetch(self.ORPHANED)[0][0]
         texts = (name.decode(errors="replace") if isinstance(name, bytes) else str(name) for (name,) in names)
-        return QueueFacts(tuple(sorted(texts)), *lapsed, far, self.undated(), orphaned)
+        return QueueFacts(tuple(sorted(texts)), self.lapsed(lapsed_seconds), self.undated(), orphaned)

@@ -106,7 +106,7 @@ class Store:
     def diagnosis(self) -> Diagnosis:
         from .diagnosis import Diagnosis
 
-        return Diagnosis(self.database, self.mode)
+        return Diagnosis(self.database)
 
     def close(self) -> None:
         """Close the connections of all threads, a busy connection after its verb; the next use connects anew."""

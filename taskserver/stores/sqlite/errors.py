@@ -33,8 +33,9 @@ def error_of(error: BaseException, path: Path, table: str) -> DatabaseError:
         return Refused(f"{path}: {text}")
     if "is full" in text:
         return Unavailable(
-            f"{path}: {text}: free some space, or have your host raise the quota; where there is space, a row with the "
-            f"greatest id there is keeps new rows out: {CLIENT} doctor tells, and how to mend it"
+            f"{path}: {text}: free some space, or have your host raise the quota; if there is space, no id is left "
+            f"behind the greatest one: delete that row, then run UPDATE sqlite_sequence SET seq = 0 WHERE name = "
+            f"'{table}'"
         )
     if "disk I/O error" in text:
         return Unavailable(f"{path}: {text}: is the disk full, or a quota used up?")

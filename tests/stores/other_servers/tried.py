@@ -59,7 +59,6 @@ BESIDE_OTHERS = (
     "stores/forks",
     *CLIENT,
     "faults/held_rows",
-    "faults/forged_ids",
     "worker/runner",
     "worker/linger",
     "worker/processes",
