@@ -11,7 +11,7 @@ import pymysql
 import pytest
 
 from taskserver.stores.mysql.session import log_in
-from taskserver.stores.postgresql.connection import connect_to
+from taskserver.stores.postgresql.session import connect_to
 from tests.faults.failing import FailingQueue, OnMySQL, OnPostgreSQL
 from tests.support.processes import wait_until
 

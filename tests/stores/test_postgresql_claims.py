@@ -12,7 +12,6 @@ import pytest
 from taskserver import TaskServer
 from taskserver.model.attempt import Finish, Start
 from taskserver.stores import Store
-from taskserver.stores.postgresql import claiming
 from taskserver.stores.postgresql.words import WORDS
 from taskserver.stores.queue.browsing import Browsing
 from taskserver.stores.queue.counts import Counts
@@ -85,10 +84,8 @@ def test_a_claim_picks_by_its_index_and_reads_no_more_of_a_long_queue(
     plan: Callable[..., tuple[set[str], int, int]],
     groups: tuple[int, ...],
     statistics: str,
-    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     claim(store)  # the connection is there
-    monkeypatch.setattr(claiming, "SLOW_SECONDS", float("inf"))
     if statistics == "that no task is new":
         rows.execute("INSERT INTO jobs_queue (task, status) SELECT 'tasks.x', 2 FROM generate_series(1, 5000)")
         rows.execute("ANALYZE jobs_queue")
@@ -112,7 +109,6 @@ LOOKS: dict[str, tuple[str, tuple[object, ...]]] = {
     "ages at": (Counts.AGES_AT, (50, 100)),
     "first": (Counts.FIRST_NEW, ()),
     "last": (Counts.LAST_NEW, ()),
-    "floor": (claiming.LEAST_ID, ()),
     "page": (Browsing.WITHOUT_DUE.replace("{seen}", "id"), (0, 2**40, 30)),
     "page of done ones": (Browsing.WITHOUT_DUE.replace("{seen}", "id"), (2, 2**40, 30)),
 }
@@ -198,30 +194,6 @@ def test_a_claim_goes_behind_any_number_of_rows_that_another_transaction_holds(
     assert ids(claim(store, 10, *groups)) == added[2900:2910]
     other.execute("ROLLBACK")
     other.close()
-
-
-def test_a_claim_under_an_old_snapshot_steps_over_no_dead_entries_and_finds_tasks_that_became_new_again(
-    store: Store,
-    rows: Rows,
-    emptied_postgresql_dsn: str,
-    monkeypatch: pytest.MonkeyPatch,
-    plan: Callable[..., tuple[set[str], int, int]],
-) -> None:
-    monkeypatch.setattr(claiming, "SLOW_SECONDS", 0.0)  # every claim looks for a floor
-    monkeypatch.setattr(claiming, "MIN_KEPT_SECONDS", 60.0)
-    holder = Rows(emptied_postgresql_dsn)
-    holder.execute("BEGIN ISOLATION LEVEL REPEATABLE READ")
-    holder.execute("SELECT COUNT(*) FROM jobs_queue")
-    first, *_ = add_many(store, [PLAIN] * 20_000)
-    rows.execute(f"UPDATE jobs_queue SET status = 3, due_at = now() + interval '1 hour' WHERE id = {first}")
-    rows.execute("DELETE FROM jobs_queue WHERE status = 0 AND id < (SELECT MAX(id) - 1000 FROM jobs_queue)")
-    _, _, without_floor = plan(lambda: claim(store, 10))
-    _, _, with_floor = plan(lambda: claim(store, 10))
-    assert with_floor < without_floor / 4
-    rows.set(f"status = 0, due_at = NULL WHERE id = {first}")
-    assert first not in ids(claim(store, 10))  # it lies below the floor
-    assert first in ids([task for _ in range(200) for task in claim(store, 100)])
-    holder.close()
 
 
 def test_an_id_is_gone_unless_its_row_may_still_be_committed(store: Store, emptied_postgresql_dsn: str) -> None:

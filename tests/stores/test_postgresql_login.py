@@ -7,15 +7,16 @@ import struct
 import threading
 from collections.abc import Iterator
 from contextlib import closing, contextmanager, suppress
+from pathlib import Path
 
 import psycopg
 import pytest
 
 from taskserver.host import server_accounts
 from taskserver.settings.dsn.postgresql import PostgreSQLDsn
-from taskserver.stores.postgresql import login
-from taskserver.stores.postgresql.connection import connect_to
+from taskserver.stores.postgresql import session
 from taskserver.stores.postgresql.errors import login_error
+from taskserver.stores.postgresql.session import connect_to
 
 SECRET = "s3cret"
 TLS_OR_GSS = (80877103, 80877104)
@@ -56,8 +57,15 @@ class Asking:
 
 @contextmanager
 def asking(host: str = "127.0.0.1", question: bytes = ASK_FOR_PASSWORD) -> Iterator[tuple[Asking, PostgreSQLDsn]]:
-    with socket.create_server(("127.0.0.1", 0)) as listening:
-        dsn = PostgreSQLDsn("u", SECRET, host, listening.getsockname()[1], "shop")
+    """At a port, or in a socket's folder."""
+    is_socket = host.startswith("/")
+    with (
+        socket.socket(socket.AF_UNIX) if is_socket else socket.create_server(("127.0.0.1", 0)) as listening,
+    ):
+        if is_socket:
+            listening.bind(f"{host}/.s.PGSQL.5432")
+            listening.listen()
+        dsn = PostgreSQLDsn("u", SECRET, host, 5432 if is_socket else listening.getsockname()[1], "shop")
         server = Asking(listening, question)
         yield server, dsn
         listening.shutdown(socket.SHUT_RDWR)
@@ -74,65 +82,39 @@ def refusal(dsn: PostgreSQLDsn) -> str:
 @pytest.fixture(params=["libpq knows require_auth", "libpq is older"])
 def libpq(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     if request.param == "libpq is older":
-        monkeypatch.setattr(login, "HAS_REQUIRE_AUTH", 10**9)
+        monkeypatch.setattr(session, "HAS_REQUIRE_AUTH", 10**9)
 
 
-@pytest.mark.parametrize("host", ["127.0.0.1", "localhost"])
-def test_the_server_s_account_on_this_host_is_shown_the_password(libpq: None, host: str) -> None:
-    with asking(host) as (server, dsn):
-        assert "password authentication failed" in refusal(dsn)
-    assert SECRET.encode() in server.told
-
-
-@pytest.mark.parametrize("host", ["127.0.0.1", "localhost"])
-def test_another_account_on_this_host_is_not_shown_the_password(
-    libpq: None, host: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(server_accounts, "is_account_of_server", lambda uid, names: False)
+@pytest.mark.parametrize("host", ["127.0.0.1", "localhost", "0.0.0.0"])
+def test_an_unverified_server_is_not_shown_the_password(libpq: None, host: str) -> None:
     with asking(host) as (server, dsn):
         assert "sslrootcert" in refusal(dsn)
     assert server.told == b""
 
 
-def test_an_unverified_server_elsewhere_is_not_shown_the_password(libpq: None) -> None:
-    with asking("0.0.0.0") as (server, dsn):  # Linux leads this host's own to itself
-        assert not dsn.is_loopback
-        assert "sslrootcert" in refusal(dsn)
-    assert server.told == b""
-
-
-def test_an_old_libpq_sends_no_proof_of_the_password_that_another_account_could_guess_it_from(
+def test_an_old_libpq_sends_no_proof_of_the_password_that_could_be_guessed_from(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(login, "HAS_REQUIRE_AUTH", 10**9)
-    monkeypatch.setattr(server_accounts, "is_account_of_server", lambda uid, names: False)
+    monkeypatch.setattr(session, "HAS_REQUIRE_AUTH", 10**9)
     with asking(question=ASK_FOR_MD5) as (server, dsn):
         assert "sslrootcert" in refusal(dsn)
     assert server.told == b""
 
 
+@pytest.mark.parametrize("is_servers", [True, False])
+def test_a_socket_gets_the_password_if_only_the_server_can_have_made_it(
+    libpq: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_servers: bool
+) -> None:
+    monkeypatch.setattr(server_accounts, "is_account_of_server", lambda uid, names: is_servers)
+    tmp_path.chmod(0o777)
+    with asking(str(tmp_path)) as (server, dsn):
+        assert ("password authentication failed" if is_servers else "sslrootcert") in refusal(dsn)
+    assert (SECRET.encode() in server.told) == is_servers
+
+
 def test_the_environment_of_libpq_leads_to_no_other_address(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PGHOSTADDR", "127.0.0.9")
     monkeypatch.setenv("PGPORT", "1")
-    with asking() as (server, dsn):
+    with asking(question=ASK_FOR_MD5) as (server, dsn):
         assert "password authentication failed" in refusal(dsn)
-    assert SECRET.encode() in server.told
-
-
-def test_a_connection_to_the_server_s_account_by_an_old_libpq_is_like_any_other(
-    postgresql_dsn: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    from taskserver.settings.dsn import parse_dsn
-
-    dsn = parse_dsn(postgresql_dsn)
-    assert isinstance(dsn, PostgreSQLDsn)
-    monkeypatch.setattr(server_accounts, "is_account_of_server", lambda uid, names: True)
-    usual = connect_to(dsn, 10, autocommit=True, prepare_threshold=None, cursor_factory=psycopg.RawCursor)
-    monkeypatch.setattr(login, "HAS_REQUIRE_AUTH", 10**9)
-    old = connect_to(dsn, 10, autocommit=True, prepare_threshold=None, cursor_factory=psycopg.RawCursor)
-    for connection in (usual, old):
-        with closing(connection):
-            assert connection.autocommit
-            assert connection.prepare_threshold is None
-            assert connection.cursor().execute("SELECT $1::text", ("ok",)).fetchone() == ("ok",)
-    assert usual.pgconn.nonblocking == old.pgconn.nonblocking
+    assert b"md5" in server.told

@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import ExitStack
 from itertools import product
-from math import inf
 
 import pytest
 from hypothesis import HealthCheck, Phase, settings
@@ -21,7 +20,6 @@ from taskserver.model.attempt import Finish, Outcome, Start
 from taskserver.model.new_task import NewTask
 from taskserver.model.task import ClaimedTask, Status
 from taskserver.stores import Store
-from taskserver.stores.postgresql import claiming
 from taskserver.worker.maintenance import LOST_TEXT
 from tests.stores.machine.model import BAD_TEXT, SETTINGS_LIMIT, When
 from tests.stores.machine.queue_machine import Place, QueueMachine
@@ -45,9 +43,7 @@ def modes() -> tuple[str, ...]:
 
 
 @pytest.fixture
-def place(dsn: str, modes: tuple[str, ...], monkeypatch: pytest.MonkeyPatch) -> Iterator[Place]:
-    # On a busy machine any claim on PostgreSQL may seem slow, and the next ones then pass over what was woken.
-    monkeypatch.setattr(claiming, "SLOW_SECONDS", inf)
+def place(dsn: str, modes: tuple[str, ...]) -> Iterator[Place]:
     with ExitStack() as open_now:
         servers = [open_now.enter_context(TaskServer(dsn, mode=mode, lease=LEASE_SECONDS)) for mode in modes]
         servers[0].create_tables()

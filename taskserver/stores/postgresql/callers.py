@@ -44,8 +44,7 @@ from .errors import (
     state_of,
     text_of,
 )
-from .inserts import RETURNING_ID, all_of, check_key
-from .words import WORDS, numbered, upsert
+from .words import RETURNING_ID, WORDS, all_of, check_key, numbered, upsert
 
 if TYPE_CHECKING:
     from collections.abc import Callable

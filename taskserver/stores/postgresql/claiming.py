@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import re
-import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from ...model.task import NOTHING_CHANGED, Changed, ClaimedTask, Status
@@ -24,12 +23,6 @@ from ..statements import with_ids
 #   through the whole list anew for each row that was changed meanwhile.
 #
 # Limits are literals: of a bound one the planner assumes that it takes a tenth of the table.
-#
-# While another session holds an old snapshot, as a dump does, the entries of all tasks that were claimed since stay in
-# the index, and each claim steps over them. The index has the ids, so entries below a floor cost next to nothing: the
-# least id of a new task, found once a claim has become slow, and kept for a while. Below it lie the tasks that became
-# new again meanwhile, or were committed late: a claim that finds nothing else looks for them, as does the next one once
-# the while is over.
 
 CLAIM = """
     WITH candidates AS MATERIALIZED (
@@ -50,25 +43,22 @@ CLAIM = """
     SELECT (SELECT COUNT(*) FROM candidates), changed.* FROM (SELECT 1) AS always LEFT JOIN changed ON TRUE
     ORDER BY priority, id
 """.replace("{claimed}", CLAIMED)
-# In a SELECT of its own: of a plain number old statistics may tell that few rows lie above it, so that the planner
-# reads all of them by the primary key.
-FLOOR = "(SELECT CAST(? AS bigint))"
 PICK_OF_GROUP = """
     (SELECT id, priority FROM {table}
-     WHERE {group_status} = 0 AND group_id = ? AND id >= {floor}
+     WHERE {group_status} = 0 AND group_id = ?
          AND (SELECT COUNT(*) FROM {paused} WHERE group_id = ?) = 0
      ORDER BY priority, id LIMIT {most})
-""".replace("{floor}", FLOOR)
+"""
 PICK_OF_ALL = """
-    SELECT id, priority FROM {table} WHERE {any_status} = 0 AND id >= {floor} AND (SELECT COUNT(*) FROM {paused}) = 0
+    SELECT id, priority FROM {table} WHERE {any_status} = 0 AND (SELECT COUNT(*) FROM {paused}) = 0
     ORDER BY priority, id LIMIT {most}
-""".replace("{floor}", FLOOR)
+"""
 PICK_BESIDE_PAUSED = """
     SELECT id, priority FROM (
-        SELECT id, priority, group_id FROM {table} WHERE {any_status} = 0 AND id >= {floor}
+        SELECT id, priority, group_id FROM {table} WHERE {any_status} = 0
         ORDER BY priority, id LIMIT {first}
     ) AS first_ones WHERE group_id NOT IN (SELECT group_id FROM {paused})
-""".replace("{floor}", FLOOR)
+"""
 COUNT_FIRST = "SELECT COUNT(*) FROM (SELECT 1 FROM {table} WHERE {any_status} = 0 LIMIT {most}) AS first_ones"
 LOOK_OF_GROUPS = "SELECT 1 FROM {table} WHERE {group_status} = 0 AND group_id IN ({ids}) LIMIT 1"
 LOOK_OF_ALL = "SELECT 1 FROM {table} WHERE {any_status} = 0 LIMIT 1"
@@ -78,77 +68,21 @@ CANDIDATES_PER_TASK = 5
 MORE_CANDIDATES = 20
 """So many times more of them are looked at where others hold all."""
 MAX_CANDIDATES = 200_000
-MORE_TRIES = 2
-
-LEAST_ID = "SELECT id FROM {table} WHERE {due_status} = 0 AND due_at IS NULL ORDER BY due_at, id LIMIT 1"
-NO_FLOOR = -(2**63)
-SLOW_SECONDS = 0.05
-"""A claim that takes so long may step over many dead entries."""
-MIN_KEPT_SECONDS, MAX_KEPT_SECONDS = 1.0, 15.0
-KEPT_PER_SECOND = 20.0
-"""A slow claim without a floor is made so many times its length later again: so it takes little of the time."""
 
 
 class PostgreSQLClaiming:
     """The claiming statement, and looks at new rows; of one store."""
 
-    def __init__(self) -> None:
-        self._floor = 0
-        """No claim looks for rows with smaller ids until then, by time.monotonic:"""
-        self._floor_until = 0.0
-
     def claim(self, database: Database, token: int, lease_seconds: int, limit: int, groups: Sequence[int]) -> Changed:
         """New → in progress; some rows may become waiting instead."""
-
-        def values(floor: int) -> list[int]:
-            return [value for group in groups for value in (group, floor, group)] or [floor]
-
-        return self._claim(database, _picked(groups), values, token, lease_seconds, limit)
+        values = [value for group in groups for value in (group, group)]
+        return _claim(database, _picked(groups), values, token, lease_seconds, limit)
 
     def claim_first(self, database: Database, token: int, lease_seconds: int, limit: int, count: int) -> Changed:
         """The same for the first rows, beside paused groups."""
         ((found,),) = database.rows(_filled(COUNT_FIRST, most=count + 1))
-        picked = _filled(PICK_BESIDE_PAUSED, first=count)
-        changed = self._claim(database, picked, lambda floor: [floor], token, lease_seconds, limit)
+        changed = _claim(database, _filled(PICK_BESIDE_PAUSED, first=count), [], token, lease_seconds, limit)
         return changed._replace(was_all=found <= count)
-
-    def _claim(
-        self,
-        database: Database,
-        picked: str,
-        values: Callable[[int], list[int]],
-        token: int,
-        lease_seconds: int,
-        limit: int,
-    ) -> Changed:
-        """`values` makes the values for the marks of `picked` from the floor."""
-        most, inline, tries = CANDIDATES_PER_TASK * limit, most_inline(limit), MORE_TRIES
-        floor = self._floor if time.monotonic() < self._floor_until else NO_FLOOR
-        while True:
-            sql = _filled(CLAIM.replace("{picked}", picked), most=most, limit=limit)
-            began_at = time.monotonic()
-            rows = database.rows(sql, (*values(floor), token, lease_seconds, inline, inline))
-            candidates, is_any = rows[0][0], rows[0][1] is not None
-            if floor == NO_FLOOR and time.monotonic() - began_at > SLOW_SECONDS:
-                self._find_floor(database, began_at)
-            if is_any:
-                break
-            if candidates == most and most < MAX_CANDIDATES:  # others hold all of these
-                most = min(most * MORE_CANDIDATES, MAX_CANDIDATES)
-            elif candidates and tries:  # others have taken them since this look, and may have left new ones
-                tries -= 1
-            elif floor != NO_FLOOR:
-                floor = NO_FLOOR
-            else:
-                return NOTHING_CHANGED
-        tasks = [ClaimedTask(*task) for _, _, status, *task in rows if status == Status.IN_PROGRESS]
-        return Changed(len(rows), some_may_wait=True, tasks=tasks)
-
-    def _find_floor(self, database: Database, began_at: float) -> None:
-        found = database.rows(LEAST_ID)
-        self._floor, now = found[0][0] if found else NO_FLOOR, time.monotonic()
-        kept_seconds = KEPT_PER_SECOND * (now - began_at)
-        self._floor_until = now + min(max(kept_seconds, MIN_KEPT_SECONDS), MAX_KEPT_SECONDS)
 
     def claim_seen(
         self, database: Any, free_rows: Any, token: int, lease_seconds: int, limit: int, groups: Sequence[int]
@@ -164,11 +98,32 @@ class PostgreSQLClaiming:
 
     def indexes(self, database: Database, groups: Sequence[int]) -> Sequence[str]:
         """The indexes by which the claim reads the queue."""
-        values = [value for group in groups for value in (group, 0, group)] or [0]
+        values = [value for group in groups for value in (group, group)]
         plan = database.fetch(f"EXPLAIN {_filled(_picked(groups), most=1)}", values)
         # As: Index Only Scan using jobs_queue_claim_by_group on jobs_queue; in quotes where a letter is a capital
         used = (re.search(rf'using "?{database.dialect.table}_(\w+)', str(row[0])) for row in plan)
         return [found[1] for found in used if found]
+
+
+def _claim(
+    database: Database, picked: str, values: Sequence[int], token: int, lease_seconds: int, limit: int
+) -> Changed:
+    """`picked` is the SELECT of the candidates, with these values."""
+    most, inline, may_try_again = CANDIDATES_PER_TASK * limit, most_inline(limit), True
+    while True:
+        sql = _filled(CLAIM.replace("{picked}", picked), most=most, limit=limit)
+        rows = database.rows(sql, (*values, token, lease_seconds, inline, inline))
+        candidates = rows[0][0]
+        if rows[0][1] is not None:
+            break
+        if candidates == most and most < MAX_CANDIDATES:  # others hold all of these
+            most = min(most * MORE_CANDIDATES, MAX_CANDIDATES)
+        elif candidates and may_try_again:  # others took them since this look, and may have left new ones
+            may_try_again = False
+        else:
+            return NOTHING_CHANGED
+    tasks = [ClaimedTask(*task) for _, _, status, *task in rows if status == Status.IN_PROGRESS]
+    return Changed(len(rows), some_may_wait=True, tasks=tasks)
 
 
 def _picked(groups: Sequence[int]) -> str:

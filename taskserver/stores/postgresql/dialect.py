@@ -18,15 +18,13 @@ from ..database import Database
 from ..dialect import Dialect
 from ..session import Pace
 from .claiming import PostgreSQLClaiming
-from .connection import Connection, connect_to
 from .errors import DRIVER_ERRORS, error_of, login_error
-from .session import PostgreSQLSession
-from .words import WORDS, numbered, upsert
+from .session import Connection, PostgreSQLSession, connect_to
+from .words import WORDS, PostgreSQLInserts, numbered, upsert
 
 if TYPE_CHECKING:
     from ..facts import Facts
     from .callers import PostgreSQLCallers
-    from .inserts import PostgreSQLInserts
     from .notices import Notices
 
 
@@ -48,18 +46,16 @@ class PostgreSQLDialect(Dialect):
     skip_locked = " FOR UPDATE SKIP LOCKED"
     for_update = " FOR UPDATE"
     for_update_at_once = " FOR UPDATE NOWAIT"
+    joins_statements = checks_joined = True
 
     def __init__(self, dsn: PostgreSQLDsn, table: str) -> None:
         super().__init__(table)
         self._dsn = dsn
-        self.joins_statements = self.checks_joined = psycopg.Pipeline.is_supported()  # not by the libpq of old systems
         self.claiming = PostgreSQLClaiming()
 
     @cached_property
     def inserts(self) -> PostgreSQLInserts:
-        from .inserts import PostgreSQLInserts  # an empty run adds nothing
-
-        return PostgreSQLInserts(self.error)
+        return PostgreSQLInserts()
 
     def with_marks(self, sql: str) -> str:
         return numbered(sql)

@@ -1,7 +1,6 @@
-"""The meaning of the errors of PostgreSQL and its driver: which are worth another try, and what a person can do.
+"""What errors of PostgreSQL and its driver mean: which deserve another try, and what a person can do.
 
-The server's errors are told apart by their SQLSTATE. A failed login has none: only its text tells, where the server
-speaks English.
+The server's errors are known by their SQLSTATE. A failed login has none, only a text, if the server speaks English.
 """
 
 from __future__ import annotations
@@ -26,10 +25,10 @@ from ...settings.dsn import PostgreSQLDsn
 from ..dialect import no_tables, other_columns
 
 MALFORMED = (AssertionError, ValueError, LookupError, TypeError, AttributeError, ArithmeticError)
-"""Raised by the driver where an answer is none of PostgreSQL's, or none of ours."""
+"""What the driver raises if an answer is not one of PostgreSQL's."""
 DRIVER_ERRORS = (psycopg.Error, OSError, *MALFORMED)
 MAX_TEXT_LENGTH = 500
-"""An error's text comes from whoever answers, and goes into cron's mail."""
+"""An error's text comes from any server, and goes into cron's mail."""
 
 TABLE_MISSING = "42P01"
 COLUMN_MISSING = "42703"
@@ -40,36 +39,36 @@ IN_FAILED_TRANSACTION = "25P02"
 READ_ONLY = "25006"
 NO_ID_LEFT = "2200H"
 NO_SCHEMA = "3F000"
-SYNTAX = "42601"
 KEY_TAKEN = "23505"
-PREPARED = frozenset({"26000", "42P05"})
-"""A prepared statement is not there, or one of its name is: sessions are shared, unseen, with others."""
-# Serialization failures and deadlocks, locks that did not come in time or at once, and statements that an
-# administrator or a time limit ended.
-CONFLICTS = frozenset({"40001", "40P01", "55P03", "57014"})
-LOST = frozenset({"57P01", "57P02", "57P04", "57P05", "25P03", "25P04"})
-"""The server ended the connection: a shutdown, a crash, a dropped database, a host's limits on quiet ones."""
-FULL = frozenset({"53300", "53400"})
-UNAVAILABLE = frozenset({"57P03", "53100", "53200", "58030", READ_ONLY})
-"""It starts or stops; no space, no memory, a failing disk; a stand-in takes no writes."""
-ALREADY_THERE = frozenset({"42701", "42P07", "42710"})
-TOO_MUCH = frozenset({"54000", "54023"})
 
-RIGHTS_HINT = (
-    f"which account does TASKSERVER_DSN name? a website's may only add, and some options of that take more rights; "
-    f"{WORKER} needs a worker's; {CLIENT} pause, "
-    "resume, schedule, unschedule and prune need an operator's, with SELECT, INSERT, UPDATE and DELETE on all of the "
-    f"queue's tables; {CLIENT} init needs to own them, or CREATE on the schema where there are none; see "
-    "docs/security.md for what to grant"
-)
-IN_SCHEMA = (
-    "since PostgreSQL 15 its owner alone may make tables there: have the owner of the database run "
-    "GRANT CREATE ON SCHEMA {schema} TO {user}, or make the account the owner; see docs/security.md"
-)
-NO_SPACE = "free some space, or have your host raise the database's quota"
+KINDS: dict[str, type[DatabaseError]] = {
+    # Serialization failures and deadlocks, locks that did not come in time or at once, and statements that an
+    # administrator or a time limit ended.
+    **dict.fromkeys(("40001", "40P01", "55P03", "57014"), Conflict),
+    # The server ended the connection: a shutdown, a crash, a dropped database, a host's limits on idle ones.
+    **dict.fromkeys(("57P01", "57P02", "57P04", "57P05", "25P03", "25P04"), ConnectionLost),
+    **dict.fromkeys(("53300", "53400"), ServerFull),
+    # It starts or stops; no space, no memory, a failing disk; a standby takes no writes.
+    **dict.fromkeys(("57P03", "53100", "53200", "58030", READ_ONLY), Unavailable),
+    **dict.fromkeys(("42701", "42P07", "42710"), AlreadyThere),
+    **dict.fromkeys(("54000", "54023"), TooLong),
+    # A pooler shares sessions: a prepared statement is not there, or one of its name is.
+    **dict.fromkeys(("26000", "42P05", "42601", "0A000"), NotUnderstood),
+    # Whole classes: of connections, of constraints, of errors that a trigger raises.
+    "08": ConnectionLost,
+    "23": Refused,
+    "P0": Refused,
+}
+
+NO_SPACE = "free some space, or ask your host to raise the database's quota"
 LIMITED = f"let fewer workers run at once ({WORKER} --slots), or ask your host for more"
 HINTS = {
-    RIGHTS_MISSING: RIGHTS_HINT,
+    RIGHTS_MISSING: (
+        f"which account does TASKSERVER_DSN name? a website's may only add; {WORKER} needs a worker's; {CLIENT} pause, "
+        "resume, schedule, unschedule and prune need an operator's, with SELECT, INSERT, UPDATE and DELETE on all of "
+        f"the queue's tables; {CLIENT} init needs to own them, or CREATE on the schema if there are none; see "
+        "docs/security.md for what to grant"
+    ),
     "55P03": "another session holds that row, or the whole table: pg_locks and pg_stat_activity name it",
     NO_SCHEMA: "no schema is chosen: set the account's search_path, or make the schema public",
     "53100": NO_SPACE,
@@ -78,136 +77,125 @@ HINTS = {
     "22P05": "the database's encoding lacks a character: make a database with ENCODING 'UTF8'",
     READ_ONLY: "the server takes no writes for now: wait, or name its main server in TASKSERVER_DSN",
 }
-ID_TAKEN = (
-    f"rows were added with ids of their own, and the sequence comes to them now: {CLIENT} doctor tells how to mend it"
+IN_SCHEMA = (
+    "since PostgreSQL 15 only its owner may make tables there: ask the owner of the database to run "
+    "GRANT CREATE ON SCHEMA {schema} TO {user}, or make the account the owner; see docs/security.md"
 )
+NEXT_ID = "SELECT setval(pg_get_serial_sequence('{0}', '{1}'), (SELECT COALESCE(MAX({1}), 1) FROM {0}))"
+
 LOGIN = (
-    "check user and password in TASKSERVER_DSN and TASKSERVER_PASSWORD, which wins where both have one; a password of "
-    "odd characters is best in the latter, in single quotes, with \\' for ' and \\\\ for \\, and in a DSN its % is %25"
+    "check user and password in TASKSERVER_DSN and TASKSERVER_PASSWORD, which wins if both have one; in .env a "
+    "password stands in single quotes, and in a DSN its % is %25"
 )
-WRONG_PASSWORD = "password authentication failed"
-A_TRY = "connection to server at"
-"""With this begins what libpq says of a try."""
+AT_ADDRESS = "does the server run? if so, check host and port in TASKSERVER_DSN"
 STRANGER = "is that a PostgreSQL server? its port is 5432 as a rule"
 AT_LOGIN = (
     (
-        r"requested a cleartext password|may ask for the password itself|channel binding required",
+        r"requested a cleartext password|channel binding required",
         DatabaseError,
-        "no unverified server gets it: add ?sslrootcert=/path/of/ca.pem to TASKSERVER_DSN, the certificate authority "
-        "of the server, or have the server ask by scram-sha-256; and with a libpq before version 16 that takes a newer "
-        "one, too, which psycopg[binary] brings (docs/installing.md)",
+        "only a verified server gets the password itself: add ?sslrootcert=/path/of/ca.pem to TASKSERVER_DSN, the "
+        "server's certificate authority, or name its socket on this host (?host=/run/postgresql); or have the server "
+        "ask by scram-sha-256, which takes libpq 16 or newer: psycopg[binary] has it (docs/installing.md)",
     ),
     (
         r"Peer authentication failed",
         DatabaseError,
-        "by the socket the server takes the account of this system alone, under its own name: leave the user out where "
-        "both are called alike, or name localhost and a password",
+        "through its socket the server knows the account of this system, under the same name: leave the user out of "
+        "TASKSERVER_DSN, or name localhost and a password",
     ),
-    (r"password authentication failed|no password supplied|Ident authentication failed", DatabaseError, LOGIN),
     (
-        r"role .* does not exist",
+        r"(password|Ident) authentication failed|no password supplied|role .* does not exist|not permitted to log in",
         DatabaseError,
-        f"{LOGIN}; where TASKSERVER_DSN names no user, it is the account of this system",
+        LOGIN,
     ),
-    (r"server closed the connection unexpectedly", Unavailable, "it ended the connection at login: its log tells why"),
-    (r"is not permitted to log in", DatabaseError, "have an administrator grant it LOGIN"),
-    (r"the database system is", Unavailable, "it starts or stops: wait"),
     (
         r"no pg_hba\.conf entry|pg_hba\.conf rejects",
         DatabaseError,
-        "allow this account from this machine in the server's pg_hba.conf, or ask your host; where the text says "
+        "allow this account from this machine in the server's pg_hba.conf, or ask your host; if the text says "
         "'no encryption', add ?sslmode=require to TASKSERVER_DSN",
     ),
-    (r"database .* does not exist", DatabaseError, "make it in your host's panel, or mend the name in TASKSERVER_DSN"),
+    (r"database .* does not exist", DatabaseError, "create it in your host's panel, or correct TASKSERVER_DSN"),
     (r"permission denied for database", DatabaseError, "grant this account CONNECT on it"),
     (r"too many (clients|connections)|remaining connection slots|no more connections", ServerFull, LIMITED),
-    # Where TLS is a second try, what the server said at the first one counts: it starts, or stops.
+    (r"the database system is", Unavailable, "it starts or stops: wait"),
+    # If TLS is a second try, what the server said at the first one counts.
     (r"^(?!.*FATAL).*(SSL|TLS)|certificate", DatabaseError, "check sslmode and sslrootcert in TASKSERVER_DSN"),
-    (
-        r"invalid response to|unsupported frontend protocol|received invalid",
-        DatabaseError,
-        STRANGER,
-    ),
+    (r"invalid response to|unsupported frontend protocol|received invalid", DatabaseError, STRANGER),
+    (r"", Unavailable, AT_ADDRESS),
 )
-"""A pattern of the text of a failed login, the class of our error, and advice."""
-AT_ADDRESS = "does the server run? if so, check host and port in TASKSERVER_DSN"
+"""A pattern of a failed login's text, the class of our error, and the hint. The first that matches counts."""
 
 
 def state_of(error: BaseException | None) -> str:
-    """The server's SQLSTATE; empty where the driver tells none."""
+    """The server's SQLSTATE; empty if the error has none."""
     return getattr(error, "sqlstate", None) or ""
 
 
 def kind_of(state: str) -> type[DatabaseError]:
-    """The class of our error for a SQLSTATE, which says whether it is worth another try."""
-    kinds: tuple[tuple[frozenset[str], type[DatabaseError]], ...] = (
-        (CONFLICTS, Conflict),
-        (LOST, ConnectionLost),
-        (FULL, ServerFull),
-        (UNAVAILABLE, Unavailable),
-        (ALREADY_THERE, AlreadyThere),
-        (TOO_MUCH, TooLong),
-        (PREPARED | {SYNTAX, "0A000"}, NotUnderstood),
-    )
-    for states, kind in kinds:
-        if state in states:
-            return kind
-    by_class = {"08": ConnectionLost, "23": Refused, "P0": Refused}
-    return by_class.get(state[:2], DatabaseError)
+    """The class of our error for a SQLSTATE, which says whether it deserves another try."""
+    return KINDS.get(state) or KINDS.get(state[:2], DatabaseError)
 
 
 def error_of(error: BaseException, dsn: PostgreSQLDsn, table: str) -> DatabaseError:
     """Our error for an error of the driver on a connection of ours."""
-    state, text = state_of(error), text_of(error)
-    where = dsn.place
+    state, text, where = state_of(error), text_of(error), dsn.place
     if state == TABLE_MISSING:
         return no_tables(where, f"{table} in a schema that this account may use")
     if state == COLUMN_MISSING:
         return other_columns(where, table, text)
-    if state == NO_ID_LEFT:
-        return DatabaseError(
-            f"{where}: no id is left in {table} or {table}_done, as its sequence has come to the greatest one: "
-            f"{CLIENT} doctor tells which, and how to mend it"
-        )
-    # A text stays what it is however often it is read, as does a value that cannot be sent.
+    # A text, or a value that cannot be sent, is refused each time; any other answer may come better next time.
     if isinstance(error, MALFORMED) and not isinstance(error, (UnicodeError, OverflowError)):
         return unreadable(error, dsn)
     if not state and isinstance(error, (psycopg.OperationalError, OSError)):
         return ConnectionLost(f"{where}: {text or 'the connection is closed'} ({type(error).__name__})")
-    if state == KEY_TAKEN and getattr(getattr(error, "diag", None), "schema_name", None) == "pg_catalog":
-        return AlreadyThere(f"{where}: {text} ({state})")  # another makes the same table or index just now
-    hint = HINTS.get(state, "")
+    kind, hint = kind_of(state), HINTS.get(state, "")
     if state == RIGHTS_MISSING and (schema := re.search(r"for schema (\w+)", text)):
         hint = IN_SCHEMA.format(schema=schema[1], user=dsn.user or "this account")
-    keys = (f"{table}_pkey", f"{table}_done_pkey")
-    if state == KEY_TAKEN and getattr(getattr(error, "diag", None), "constraint_name", None) in keys:
-        hint = ID_TAKEN
-    what = f"{where}: {text} ({state or type(error).__name__})"
-    return kind_of(state)(f"{what}: {hint}" if hint else what)
+    elif state == NO_ID_LEFT:
+        hint = (
+            f"the id counter of {table} or {table}_done is at its end: delete the row that has the greatest id, then "
+            + NEXT_ID.format(table, "id")
+        )
+    elif state == KEY_TAKEN:
+        diagnosis = getattr(error, "diag", None)
+        if getattr(diagnosis, "schema_name", None) == "pg_catalog":
+            kind = AlreadyThere  # another makes the same table or index just now
+        constraint = getattr(diagnosis, "constraint_name", None)
+        if constraint in (f"{table}_pkey", f"{table}_done_pkey"):
+            name, key = (table, "id") if constraint == f"{table}_pkey" else (f"{table}_done", "done_id")
+            hint = (
+                f"rows were added with ids of their own, and the counter has come to them: {NEXT_ID.format(name, key)}"
+            )
+    return _made(kind, where, text, state or type(error).__name__, hint)
 
 
 def unreadable(error: BaseException, dsn: PostgreSQLDsn) -> ConnectionLost:
-    """Our error for an answer that is none, or none of ours."""
+    """Our error for an answer, or rows, that are not those of a PostgreSQL server."""
     return ConnectionLost(
         f"{dsn.place}: its answer cannot be read ({type(error).__name__}: {text_of(error)}): {STRANGER}; or a file of "
-        f"this program was cut off by an upload: {CLIENT} doctor tells"
+        f"this program was cut off by an upload: run {CLIENT} doctor"
     )
 
 
 def login_error(error: BaseException, dsn: PostgreSQLDsn) -> DatabaseError:
     """Our error for an error of the driver at login."""
     state, text = state_of(error), text_of(error)
-    if WRONG_PASSWORD in text:
+    if "password authentication failed" in text:
         text = A_TRY.join(text.split(A_TRY)[:2]).strip()  # a second try, with TLS, says nothing of the password
-    what = f"{dsn.place}: {text} ({state or type(error).__name__})"
     if state:
-        hint, kind = HINTS.get(state, ""), kind_of(state)
-        # Nothing was sent yet that could have taken effect.
-        return (Unavailable if kind is ConnectionLost else kind)(f"{what}: {hint}" if hint else what)
-    for pattern, kind, hint in AT_LOGIN:
-        if re.search(pattern, text):
-            return kind(f"{what}: {hint}")
-    return Unavailable(f"{what}: {AT_ADDRESS}")
+        kind, hint = kind_of(state), HINTS.get(state, "")
+        kind = Unavailable if kind is ConnectionLost else kind  # no statement was sent
+    else:
+        kind, hint = next((kind, hint) for pattern, kind, hint in AT_LOGIN if re.search(pattern, text))
+    return _made(kind, dsn.place, text, state or type(error).__name__, hint)
+
+
+A_TRY = "connection to server at"
+"""Begins what libpq says of a try."""
+
+
+def _made(kind: type[DatabaseError], where: str, text: str, code: str, hint: str) -> DatabaseError:
+    return kind(f"{where}: {text} ({code}): {hint}" if hint else f"{where}: {text} ({code})")
 
 
 def text_of(error: BaseException) -> str:

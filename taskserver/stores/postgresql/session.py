@@ -1,93 +1,204 @@
-"""A session of PostgreSQL: one thread's connection, and the verbs on it.
+"""A connection to PostgreSQL on psycopg: login, settings, the wait for answers, statements.
 
-Between us and the server may stand a pooler that gives each transaction another session of the server's (pgbouncer in
-transaction mode). Nothing that belongs to a session can be relied on there: no setting, no prepared statement. Such a
-session is known by the process id at login, which is not the server's. It has no statement outside of a transaction,
-and each transaction sets what it needs for itself alone.
+A transaction pooler (pgbouncer, `pool_mode = transaction`) can stand between us and the server. It gives each
+transaction another of the server's sessions, so settings, prepared statements and LISTEN do not last. Such a
+connection is recognized at login: the process id that it was given is not the server's. There each statement gets a
+transaction, which begins with the settings, and nothing is prepared.
 """
 
 from __future__ import annotations
 
+import os
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Generator, Sequence
 from contextlib import suppress
 from itertools import count
+from logging import NullHandler, getLogger
 from math import isfinite
-from typing import Any
+from time import monotonic
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import psycopg
+from psycopg import pq
+from psycopg.adapt import Loader
 from psycopg.pq import TransactionStatus
+from psycopg.types.numeric import Int8Dumper
 
 from ...errors import DatabaseError
+from ...host import server_accounts
 from ...settings.dsn import PostgreSQLDsn
 from ..session import Pace, RowsChanged, Session
 from ..statements import Write
-from .connection import connect_to, suit
 from .errors import DRIVER_ERRORS
 
-READ_SECONDS_IN_A_RUN = 10
-"""A worker's statements are short: a server that is silent for so long is gone, though TCP may not know it yet."""
-READ_SECONDS = 60
-"""Producers wait longer: after a cut they would not know whether their task was added."""
+if TYPE_CHECKING:
+    from psycopg.abc import Buffer
+    from psycopg.waiting import Wait
 
-# Locks of rows are waited for in short turns, between which a signal is heard and the patience ends. Hosts set some of
-# the others otherwise; ours are short, or a person waits for them.
-# The statistics of a queue are always old: they may say that no task is new, or that none is in progress. By them the
-# planner would read all rows rather than an index, or compile a statement that takes a millisecond.
+    DriversConnection = psycopg.Connection[tuple[Any, ...]]
+else:
+    DriversConnection = psycopg.Connection
+
+CONNECT_SECONDS = 10
+HAS_REQUIRE_AUTH = 160000
+READ_SECONDS_IN_A_RUN = 10
+"""A worker's statements are short. A server that is silent for so long is gone, though TCP may not know it yet."""
+READ_SECONDS = 60
+"""Producers wait longer: after a timeout they would not know whether their task was added."""
+
+# Hosts set some of these otherwise. Locks are waited for in turns of a second, between which signals are heard and
+# patience ends. The statistics of a queue are always old: they may say that no task is new. By them the planner would
+# read all rows instead of an index, or compile a statement that takes a millisecond.
 SETTINGS = {
     "timezone": "UTC",
     "lock_timeout": "1s",
     "statement_timeout": "0",
-    "enable_seqscan": "off",
-    "enable_bitmapscan": "off",
-    "enable_hashjoin": "off",
-    "enable_mergejoin": "off",
-    "jit": "off",
+    **dict.fromkeys(("enable_seqscan", "enable_bitmapscan", "enable_hashjoin", "enable_mergejoin", "jit"), "off"),
 }
-# The server finds out, within a minute, that the other end is no more, and rolls back what it left open: it would look
-# once in two hours else.
+# The server notices a dead client within a minute, and rolls back what it left open; the default is two hours.
 OF_A_SESSION = {
     "default_transaction_isolation": "read committed",
     "tcp_keepalives_idle": "30",
     "tcp_keepalives_interval": "10",
     "tcp_keepalives_count": "3",
 }
-IN_A_RUN = {"statement_timeout": "10s"}
-"""The longest statement of a worker: what it gave up waiting for is not to go on without it."""
 
 
-def _set_all(settings: Mapping[str, str], is_local: bool) -> str:
+def _set_all(settings: dict[str, str], is_local: bool) -> str:
     return "SELECT " + ", ".join(f"set_config('{name}', '{value}', {is_local})" for name, value in settings.items())
 
 
-LOCALLY, LOCALLY_IN_A_RUN = _set_all(SETTINGS, True), _set_all(SETTINGS | IN_A_RUN, True)
-IF_DIRECT = "WHERE pg_backend_pid() = $1"
-"""A row comes only from a session of the server's own."""
-BEGIN_POOLED = "BEGIN ISOLATION LEVEL READ COMMITTED"
+SET_IF_DIRECT = f"{_set_all(SETTINGS | OF_A_SESSION, False)} WHERE pg_backend_pid() = $1"
+"""Returns a row only if the server's own session answers."""
+BEGIN_POOLED = f"BEGIN ISOLATION LEVEL READ COMMITTED; {_set_all(SETTINGS, True)}"
 
-PREPARES_WHAT_ASKS_FOR_IT = 2**62
-"""The uses after which the driver prepares a statement by itself; with None it would prepare none at all."""
+NEVER_BY_ITSELF = 2**62
+"""The uses after which the driver prepares a statement; None would forbid to ask for it."""
 MAX_IN_ONE = 10
-"""Writes that go as one statement. Of more, hardly two rounds have the same: each would be planned, and kept, anew."""
+"""Writes that go as one statement. Of more, hardly two rounds have the same: each would be planned and kept."""
 MAX_JOINED = 100
 MARK = re.compile(r"\$\d+")
 REPLACEMENT = "\ufffd"
 MAX_NUMBER = 2**63
 
+# The driver logs what it cannot undo on a broken connection. Without a handler Python prints it, into cron's mail.
+getLogger("psycopg").addHandler(NullHandler())
+
+T = TypeVar("T")
+
+
+# ---- the driver's connection
+
+
+class Connection(DriversConnection):
+    """A connection that is given up when nothing comes for `answer_seconds`. None: it waits for ever."""
+
+    answer_seconds: float | None = None
+
+    def wait(self, gen: Any, interval: float = 0.1, timeout: float | None = None) -> Any:
+        if timeout is None and self.answer_seconds is not None:
+            gen = _given_up_after(self.answer_seconds, gen)
+        return super().wait(gen, interval, timeout)
+
+
+def _given_up_after(seconds: float, gen: Generator[Wait, Any, T]) -> Generator[Wait, Any, T]:
+    """The driver's wait for an answer, which wakes ten times a second. Raises OperationalError."""
+    ends_at = monotonic() + seconds
+    try:
+        wanted = next(gen)
+        while True:
+            # Asked before the wait: a process that was stopped meanwhile finds the answer at its next look.
+            is_over = monotonic() > ends_at
+            ready = yield wanted
+            if ready:
+                ends_at = monotonic() + seconds
+            elif is_over:
+                break
+            wanted = gen.send(ready)
+    except StopIteration as end:
+        answer: T = end.value
+        return answer
+    gen.close()
+    raise psycopg.OperationalError("timed out")
+
+
+class _NumberLoader(Loader):
+    """Sums of numbers are NUMERIC: whole ones become ints, as a COUNT is."""
+
+    def load(self, data: Buffer) -> int | float:
+        text = bytes(data)
+        return int(text) if text.lstrip(b"-").isdigit() else float(text)
+
+
+class _FlagLoader(Loader):
+    """A condition is 1 or 0, as in the other databases."""
+
+    def load(self, data: Buffer) -> int:
+        return int(bytes(data) == b"t")
+
+
+# ---- login
+
+
+def connect_to(dsn: PostgreSQLDsn, seconds: float, **options: Any) -> Connection:
+    """A new connection. `options` are those of the driver's `connect`. Raises the driver's errors.
+
+    The server chooses how the password is asked for: as a proof of it (scram-sha-256, md5), or the password itself
+    (password, ldap, pam). The latter is only for a verified server, or one at a socket that nobody else can have made.
+    libpq before version 16 cannot refuse it, so it has to insist on scram-sha-256 bound to TLS.
+    """
+    may_be_shown = dsn.is_verified or (
+        bool(dsn.unix_socket) and server_accounts.is_of_server(dsn.unix_socket, server_accounts.POSTGRESQL)
+    )
+    is_old = pq.version() < HAS_REQUIRE_AUTH
+    keywords: dict[str, Any] = {
+        "user": dsn.user,
+        "password": dsn.password,
+        "host": dsn.host,
+        "port": dsn.port,
+        "dbname": dsn.database,
+        "sslmode": dsn.sslmode,
+        "sslrootcert": dsn.sslrootcert,
+    }
+    keywords = {name: value for name, value in keywords.items() if value}  # libpq looks for the rest in its environment
+    # `localhost` may mean ::1, where most servers do not listen, so that any account of the host can. Empty, PGHOSTADDR
+    # does not count.
+    keywords["hostaddr"] = "127.0.0.1" if dsn.host == "localhost" else ""
+    if not may_be_shown and "PGREQUIREAUTH" not in os.environ:
+        keywords |= {"channel_binding": "require"} if is_old else {"require_auth": "!password"}
+    # Nobody can listen in on a loopback address. TLS only costs time there, unless the server or an old libpq needs it.
+    if dsn.is_loopback and not is_old and not {"PGSSLMODE", "PGSERVICE"}.intersection(os.environ):
+        keywords.setdefault("sslmode", "allow")
+    return Connection.connect(
+        **keywords,
+        connect_timeout=max(1, int(min(CONNECT_SECONDS, seconds))),
+        application_name=f"taskserver {os.getpid()}",
+        client_encoding="utf8",
+        keepalives_idle=30,  # a cable that was cut is noticed, also while nothing is sent
+        keepalives_interval=10,
+        keepalives_count=3,
+        gssencmode="disable",
+        **options,
+    )
+
+
+# ---- statements
+
 
 class PostgreSQLSession(Session):
     """One thread's connection of ours."""
 
-    def __init__(self, dsn: PostgreSQLDsn, error_of: Callable[[BaseException], DatabaseError]) -> None:
-        """`error_of` translates an error at login."""
+    def __init__(self, dsn: PostgreSQLDsn, login_error: Callable[[BaseException], DatabaseError]) -> None:
         super().__init__()
         self._dsn = dsn
-        self._error_of = error_of
+        self._login_error = login_error
         self.is_direct = False
-        """Whether the server's own session is ours: no pooler of transactions stands between."""
+        """Whether the session is the server's own: there is no transaction pooler."""
         self._joined: dict[tuple[tuple[str, ...], bool], str] = {}
 
-    # ---- the connection
+    @property
+    def commits_by_itself(self) -> bool:
+        return self.is_direct
 
     def connect(self, pace: Pace) -> None:
         try:
@@ -98,18 +209,19 @@ class PostgreSQLSession(Session):
                 prepare_threshold=None,
                 cursor_factory=psycopg.RawCursor,
             )
-            suit(self.connection)
+            adapters = self.connection.adapters
+            # By their size ints would be sent as one of four types, and a statement be prepared for each.
+            adapters.register_dumper(int, Int8Dumper)
+            adapters.register_loader("numeric", _NumberLoader)
+            adapters.register_loader("bool", _FlagLoader)
             self.cursor = self.connection.cursor()
             self.hasten(pace)
-            settings = SETTINGS | OF_A_SESSION | (IN_A_RUN if pace.is_in_run else {})
-            found = self.send(f"{_set_all(settings, False)} {IF_DIRECT}", (self.connection.info.backend_pid,))
-            self.is_direct = bool(found.fetchall())
+            self.is_direct = bool(self.send(SET_IF_DIRECT, (self.connection.info.backend_pid,)).fetchall())
             if self.is_direct:
-                self.connection.prepare_threshold = PREPARES_WHAT_ASKS_FOR_IT
-        except Exception as error:  # a server that is none of PostgreSQL's may make the driver raise anything
+                self.connection.prepare_threshold = NEVER_BY_ITSELF
+        except Exception as error:  # the driver may raise anything if the server is not PostgreSQL
             self.close()
-            raise self._error_of(error) from None
-        self.is_in_run = pace.is_in_run
+            raise self._login_error(error) from None
 
     def close(self) -> None:
         connection, self.connection, self.cursor = self.connection, None, None
@@ -118,12 +230,10 @@ class PostgreSQLSession(Session):
                 connection.close()
 
     def hasten(self, pace: Pace) -> None:
-        self.connection.answer_seconds = _read_seconds(pace)
-
-    def suit(self, pace: Pace) -> None:
-        if self.is_direct:
-            self.send(_set_all(IN_A_RUN if pace.is_in_run else {"statement_timeout": "0"}, False))
-        super().suit(pace)
+        most = pace.answer_seconds
+        if not pace.is_unhurried:
+            most = min(READ_SECONDS_IN_A_RUN if pace.is_in_run else READ_SECONDS, most)
+        self.connection.answer_seconds = most if isfinite(most) else None
 
     def is_alive(self) -> bool:
         try:
@@ -132,21 +242,8 @@ class PostgreSQLSession(Session):
             return False
         return True
 
-    # ---- statements
-
-    @property
-    def commits_by_itself(self) -> bool:
-        return self.is_direct
-
     def begin(self) -> None:
-        if self.is_direct:
-            self.send("BEGIN")
-        else:
-            self.send(f"{BEGIN_POOLED}; {self._set_locally}")
-
-    @property
-    def _set_locally(self) -> str:
-        return LOCALLY_IN_A_RUN if self.is_in_run else LOCALLY
+        self.send("BEGIN" if self.is_direct else BEGIN_POOLED)
 
     def roll_back(self) -> None:
         if self.connection.info.transaction_status != TransactionStatus.IDLE:
@@ -155,48 +252,34 @@ class PostgreSQLSession(Session):
     def send(self, sql: str, values: Sequence[Any] = ()) -> Any:
         self.cursor.execute(sql, bindable(values) if values else None)
         if sql == "COMMIT" and self.cursor.statusmessage != "COMMIT":
-            # The server answers so where an error went before, and says nothing of it.
+            # The server answers so after an error in the transaction, and raises none.
             raise psycopg.errors.InFailedSqlTransaction("the transaction was rolled back")
         return self.cursor
 
     def send_joined(self, writes: Sequence[Write], are_apart: bool, least: Sequence[int]) -> list[int]:
+        # As one statement, writes take less time than in a transaction of their own.
         if are_apart and (least or 1 < len(writes) <= MAX_IN_ONE):
-            # One statement takes less time than several in one round trip.
-            values = [value for _, several in writes for value in several]
             one = self._as_one(tuple(sql for sql, _ in writes), bool(least))
+            values = [value for _, several in writes for value in several]
             try:
-                *matched, _ = self._send_in_transaction([(one, (*values, *least))])[0].fetchone()
+                (counts,) = self._send_in_transaction([(one, (*values, *least))], lambda cursor: cursor.fetchone())
             except psycopg.errors.DivisionByZero:
                 raise RowsChanged() from None
-            return list(matched)
-        return [cursor.rowcount for cursor in self._send_in_transaction(writes)]
+            return list(counts[:-1])
+        return self._send_in_transaction(writes, lambda cursor: cursor.rowcount)
 
-    def _send_in_transaction(self, statements: Sequence[Write]) -> list[Any]:
-        """Send statements as one transaction in one round trip; the cursor of each."""
-        bound = [(sql, bindable(values)) for sql, values in statements]
-        if self.is_direct and len(bound) == 1:
-            return [self.cursor.execute(*bound[0], prepare=True)]
-        # All statements of a pipeline are one transaction, as if BEGIN and COMMIT stood around them.
-        failure: psycopg.Error | None = None
-        cursors: list[Any] = []
-        try:
-            with self.connection.pipeline():
-                # An error that comes before the last statement is sent ends the sending. Raised in here, psycopg would
-                # log beside it what the pipeline raises at its end.
-                try:
-                    if not self.is_direct:
-                        self.connection.execute(BEGIN_POOLED)
-                        self.connection.execute(self._set_locally)
-                    cursors += [self.connection.execute(*one, prepare=self.is_direct) for one in bound]
-                    if not self.is_direct:
-                        self.connection.execute("COMMIT")
-                except psycopg.Error as error:
-                    failure = error
-        except psycopg.Error as error:
-            failure = failure or error
-        if failure is not None:
-            raise failure
-        return cursors
+    def _send_in_transaction(self, statements: Sequence[Write], outcome: Callable[[Any], T]) -> list[T]:
+        is_bracketed = len(statements) > 1 or not self.is_direct
+        if is_bracketed:
+            self.begin()
+        execute, prepare, cursor = self.cursor.execute, self.is_direct, self.cursor
+        outcomes = []
+        for sql, values in statements:
+            execute(sql, bindable(values), prepare=prepare)
+            outcomes.append(outcome(cursor))
+        if is_bracketed:
+            self.send("COMMIT")
+        return outcomes
 
     def _as_one(self, writes: tuple[str, ...], is_checked: bool) -> str:
         joined = self._joined.get((writes, is_checked))
@@ -211,7 +294,7 @@ def joined_writes(writes: Sequence[str], is_checked: bool) -> str:
     """One statement of several that write and return nothing, each with marks from $1 on; they see the same rows.
 
     It returns how many rows each matched, and a last column. `is_checked`: the last values say how many rows each has
-    to match; where one matches fewer, the statement ends in a division by zero.
+    to match; if one matches fewer, the statement ends in a division by zero.
     """
     parts: list[str] = []
     numbers = count(1)
@@ -221,12 +304,6 @@ def joined_writes(writes: Sequence[str], is_checked: bool) -> str:
     counts = [f"(SELECT COUNT(*) FROM w{number})" for number in range(len(writes))]
     enough = " AND ".join(f"{matched} >= ${next(numbers)}" for matched in counts) if is_checked else "TRUE"
     return f"WITH {', '.join(parts)} SELECT {', '.join(counts)}, 1 / CASE WHEN {enough} THEN 1 ELSE 0 END"
-
-
-def _read_seconds(pace: Pace) -> float | None:
-    if pace.is_unhurried:  # unless somebody waits for the whole, as a visitor does
-        return pace.answer_seconds if isfinite(pace.answer_seconds) else None
-    return min(READ_SECONDS_IN_A_RUN if pace.is_in_run else READ_SECONDS, pace.answer_seconds)
 
 
 def bindable(values: Sequence[Any]) -> list[Any]:

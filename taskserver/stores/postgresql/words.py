@@ -1,12 +1,21 @@
-"""The words of PostgreSQL."""
+"""The words of PostgreSQL, and how rows are added there."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from itertools import count
+from typing import TYPE_CHECKING, Any
 
-from ..dialect import assignments
+from ...errors import Conflict, InvalidTask, Refused
+from ...messages.printable import shown
+from ..dialect import Inserts, assignments, ids_of_keys
+
+if TYPE_CHECKING:
+    from ..dialect import Rows
+
+RETURNING_ID = " RETURNING id"
+RETURNING_KEY = " RETURNING unique_key, id"
 
 WORDS = {
     # The begin of the statement, as NOW() of MySQL: PostgreSQL's own now() is the begin of the transaction, and
@@ -64,3 +73,38 @@ def numbered(sql: str) -> str:
     """A statement with PostgreSQL's own marks, $1, $2, in place of each `?`."""
     numbers = count(1)
     return re.sub(r"\?", lambda _: f"${next(numbers)}", sql)
+
+
+class PostgreSQLInserts(Inserts):
+    """Adding on connections of ours."""
+
+    def insert(self, database: Rows, sql: str, values: Sequence[Any], count: int) -> Sequence[int]:
+        return all_of(count, [row[0] for row in database.rows(sql + RETURNING_ID, values)])
+
+    def insert_keyed(self, database: Rows, sql: str, values: Sequence[Any], keys: Sequence[str]) -> Sequence[int]:
+        for key in keys:
+            check_key(key)
+        ids = {key.encode(): row_id for key, row_id in database.rows(sql + RETURNING_KEY, values)}
+        # A row that stays as it is, since it has the key already, is not returned. The next statement sees it, also
+        # where another transaction has committed it just now; unless a worker has deleted it since.
+        if unseen := [key for key in dict.fromkeys(keys) if key.encode() not in ids]:
+            ids |= ids_of_keys(database, unseen)
+        try:
+            return [ids[key.encode()] for key in keys]
+        except KeyError:
+            raise Conflict("a task whose key stood was deleted meanwhile: add it again") from None
+
+
+def all_of(count: int, ids: Sequence[int]) -> Sequence[int]:
+    """The ids of so many rows. Raises Refused where there are fewer."""
+    if len(ids) < count:
+        raise Refused(
+            f"{count - len(ids)} of {count} tasks were not added: a trigger or a rule of the queue's table drops them"
+        )
+    return ids
+
+
+def check_key(key: str) -> None:
+    """Raises InvalidTask."""
+    if "\0" in key:
+        raise InvalidTask(f"unique_key is {shown(key)}; allowed on PostgreSQL: a text without NUL")
