@@ -9,9 +9,8 @@ from __future__ import annotations
 
 import os
 import time
-import weakref
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, suppress
 from typing import Any, ParamSpec, TypeVar
 
 from ..errors import ConnectionLost, DatabaseError, NotUnderstood, TooLong, Unavailable
@@ -47,7 +46,8 @@ class Database:
         self._patience_seconds = patience_seconds
         self._max_pause_seconds = max_pause_seconds
         self._pace = Pace()
-        self._sessions: weakref.WeakSet[Session] = weakref.WeakSet()
+        self._generation = 0
+        """Raised by `close`: connections of an earlier one are closed at their next use."""
         self._statements = Statements(words_of(dialect.own_words, dialect.table), dialect.with_marks)
         self.compose = self._statements.compose
         self.upsert = dialect.upsert
@@ -63,71 +63,32 @@ class Database:
     # ---- sessions
 
     def close(self) -> None:
-        """Close the connections of all threads, a busy connection after its verb; the next use connects anew."""
-        for session in self._sessions.copy():
-            if session.pid == os.getpid():
-                session.is_to_close = True
-                self._close_if_free(session)
-
-    def _close_if_free(self, session: Session) -> None:
-        # SQLite's driver crashes where a connection is closed that another thread uses. A thread that lets go of a
-        # session calls this, too, so that a session which is busy now is closed then.
-        if session.is_to_close and session.in_use.acquire(blocking=False):
-            try:
-                if session.is_to_close and not session.in_transaction:
-                    session.is_to_close = False
-                    session.close()
-            finally:
-                session.in_use.release()
+        """Close this thread's connection; other threads close theirs at their next verb, or at their end."""
+        self._generation += 1
+        session = self._pace.session
+        if session is not None and session.pid == os.getpid() and not session.in_transaction:
+            session.close()
 
     def disconnect(self) -> None:
-        """Close the calling thread's connection; its next verb connects anew."""
+        """Close this thread's connection; its next verb connects again."""
         session = self.session()
-        with session.in_use:
-            if not session.in_transaction:
-                session.close()
+        if not session.in_transaction:
+            session.close()
 
     @property
     def is_connected(self) -> bool:
-        """Whether the calling thread has a connection."""
+        """Whether this thread has a connection."""
         return self.session().connection is not None
 
     def session(self) -> Session:
-        """The calling thread's session."""
+        """The session of this thread."""
         session = self._pace.session
         if session is None or session.pid != os.getpid():
             if session is not None:
                 _inherited.append(session)
             session = self._pace.session = self.dialect.new_session()
-            self._sessions.add(session)
+            session.generation = self._generation
         return session
-
-    @property
-    def _used_session(self) -> Session:
-        """The session that this thread's verb uses."""
-        assert self._pace.session is not None
-        return self._pace.session
-
-    @contextmanager
-    def borrowed(self, session: Session, wait_seconds: float, answer_seconds: float) -> Iterator[None]:
-        """In the `with`, this thread uses another thread's session, to spare a connection, and tries each verb once.
-
-        It uses its own session where the other one is still in use after `wait_seconds`, and waits `answer_seconds` at
-        most for each answer.
-        """
-        own = self._pace.session
-        # One try: the session's own thread cannot use it meanwhile.
-        with self.tried_once(answer_seconds):
-            is_free = session.in_use.acquire(timeout=wait_seconds)
-            try:
-                if is_free:
-                    self._pace.session = session
-                yield
-            finally:
-                if is_free:
-                    self._pace.session = own
-                    session.in_use.release()
-                    self._close_if_free(session)
 
     def tried_once(self, answer_seconds: float) -> AbstractContextManager[None]:
         """In the `with`, this thread tries each verb once, and waits `answer_seconds` at most for each answer."""
@@ -136,15 +97,15 @@ class Database:
         return self._paced(patience=none, answer_seconds=min(answer_seconds, self._pace.answer_seconds))
 
     def answered_within(self, seconds: float) -> AbstractContextManager[None]:
-        """In the `with`, this thread waits so long at most for each answer: somebody waits for what it does."""
+        """In the `with`, this thread waits so long at most for each answer, because somebody waits for it."""
         return self._paced(answer_seconds=min(seconds, self._pace.answer_seconds))
 
     def patiently(self) -> AbstractContextManager[None]:
-        """In the `with`, this thread is a run's: it waits for an absent database, from its first success on."""
+        """In the `with`, this thread is a run's: it waits for an absent database once it has reached it."""
         return self._paced(patience=Patience(self._patience_seconds, self._max_pause_seconds))
 
     def unhurried(self) -> AbstractContextManager[None]:
-        """In the `with`, a statement of this thread may take as long as it takes."""
+        """In the `with`, a statement of this thread may take any time."""
         return self._paced(is_unhurried=True)
 
     @contextmanager
@@ -157,7 +118,7 @@ class Database:
             vars(self._pace).update(before)
 
     def open_task_connection(self) -> Any:
-        """A new connection of the driver's for a task's own transaction. Raises DatabaseError."""
+        """A new connection for a task's own transaction."""
         fill_standard_descriptors()
         return self.dialect.open_task_connection(self._pace)
 
@@ -168,7 +129,7 @@ class Database:
     # ---- work
 
     def run(self, policy: RetryPolicy, work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-        """Do work under a policy; the work's result. Raises DatabaseError."""
+        """Do work under a policy; the work's result."""
         return self.run_in_doubt(policy, work, *args, **kwargs)[0]
 
     def run_in_doubt(
@@ -176,8 +137,8 @@ class Database:
     ) -> tuple[T, bool]:
         """Do work under a policy; the work's result, and whether an earlier try may have taken effect as well.
 
-        An earlier try is in doubt where its connection broke before the answer came. Raises DatabaseError, whose
-        `may_have_taken_effect` tells the same.
+        An earlier try is in doubt if its connection broke before the answer came. An error says the same by its
+        `may_have_taken_effect`.
         """
         in_doubt = False
         tries = Tries(policy, self._pace.patience)
@@ -186,78 +147,66 @@ class Database:
                 outcome = self._try(policy.scope, work, *args, **kwargs)
             except DatabaseError as error:
                 in_doubt = in_doubt or isinstance(error, ConnectionLost)
-                # Within a transaction, which is undone now, nobody but its owner can do the work again.
-                if self._is_in_transaction() or not tries.go_on_after(error):
+                # Within a transaction, which is undone now, only its owner can do the work again.
+                session = self._pace.session
+                if (session is not None and session.in_transaction) or not tries.go_on_after(error):
                     error.may_have_taken_effect = error.may_have_taken_effect or in_doubt
                     raise
             else:
                 tries.succeeded()
                 return outcome, in_doubt
 
-    def _is_in_transaction(self) -> bool:
-        return self._pace.session is not None and self._pace.session.in_transaction
-
     @uninterrupted
     def _try(self, scope: Scope, work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+        """Do work once, on a connection that stands, and leave no transaction open behind an error."""
         session = self.session()
-        try:
-            with session.in_use:
-                if session.in_transaction:
-                    if scope is Scope.STATEMENT:
-                        return work(*args, **kwargs)
-                    raise DatabaseError(
-                        "tasks are being added in this thread: a generator of tasks cannot add_tasks or run itself"
-                    )
-                self._make_ready(session)
-                return self._use(session, scope, work, *args, **kwargs)
-        finally:
-            self._close_if_free(session)
+        if session.in_transaction:
+            if scope is Scope.STATEMENT:
+                return work(*args, **kwargs)
+            raise DatabaseError(
+                "tasks are being added in this thread: a generator of tasks cannot add_tasks or run itself"
+            )
+        with session.in_use:
+            self._make_ready(session)
+            try:
+                if scope is Scope.TRANSACTION or (scope is Scope.STATEMENT and not session.commits_by_itself):
+                    self._translated(session.begin)
+                    session.in_transaction = True
+                    outcome = work(*args, **kwargs)
+                    self.execute("COMMIT")
+                else:
+                    outcome = work(*args, **kwargs)
+            except BaseException as error:
+                self._undo(session, error)
+                raise
+            finally:
+                session.in_transaction = False
+            session.used_at = time.monotonic()
+            return outcome
 
     def _make_ready(self, session: Session) -> None:
-        """Connect where there is no connection, or where the server dropped an idle one."""
+        """Connect if there is no connection, or an idle one that no longer stands."""
         if session.connection is not None:
             session.hasten(self._pace)
-            if time.monotonic() - session.used_at > IDLE_SECONDS and not session.is_alive():
+            is_idle = time.monotonic() - session.used_at > IDLE_SECONDS
+            if session.generation != self._generation or (is_idle and not session.is_alive()):
                 session.close()
         if session.connection is None:
-            fill_standard_descriptors()  # a task may have closed some: no print may go to the server
+            fill_standard_descriptors()  # a task may have closed some, and a print would go to the server then
             session.connect(self._pace)
+            session.generation = self._generation
             session.used_at = time.monotonic()
             session.hasten(self._pace)
 
-    def _use(self, session: Session, scope: Scope, work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-        try:
-            if session.is_in_run is not self._pace.is_in_run:
-                self._translated(session.suit, self._pace)
-            is_bracketed = scope is Scope.TRANSACTION or (scope is Scope.STATEMENT and not session.commits_by_itself)
-            if is_bracketed:
-                self._translated(session.begin)
-                session.in_transaction = True
-            outcome = work(*args, **kwargs)
-            if is_bracketed:
-                self.execute("COMMIT")
-        except BaseException as error:
-            self._undo(session, error)
-            raise
-        finally:
-            session.in_transaction = False
-        session.used_at = time.monotonic()
-        return outcome
-
     def _undo(self, session: Session, error: BaseException) -> None:
-        """Leave no transaction open behind an error."""
-        rolled_back = False
-        try:
-            # A server that refuses for now may have been replaced by another: a new connection finds that one.
-            if isinstance(error, Exception) and not isinstance(error, Unavailable):
+        """Roll back after an error; close the connection if that is not sure to work."""
+        # A server that refuses for now may have been replaced by another: a new connection finds that one. After an
+        # interrupt the answer to a statement may still be under way.
+        if isinstance(error, Exception) and not isinstance(error, Unavailable):
+            with suppress(DatabaseError):
                 self._translated(session.roll_back)
-                rolled_back = True
-        except DatabaseError:
-            pass
-        finally:
-            if not rolled_back:
-                # The answer to a statement may still be under way: nobody can use this connection any more.
-                session.close()
+                return
+        session.close()
 
     # ---- one statement each, outside of a transaction or within one
 
@@ -323,12 +272,10 @@ class Database:
         return matched
 
     def _send_joined(self, writes: Sequence[Write], are_apart: bool, least: Sequence[int]) -> list[int]:
-        session = self._used_session
         try:
-            return session.send_joined([(self.compose(sql), values) for sql, values in writes], are_apart, least)
+            return self.session().send_joined([(self.compose(sql), values) for sql, values in writes], are_apart, least)
         except self.dialect.driver_errors as error:
-            self._mend(session, error)
-        return self._send_joined(writes, are_apart, least)
+            raise self.dialect.error(error) from error
 
     def skipping_locked(self, work: Callable[[str], T]) -> T:
         """Do work with the end of its locking SELECT; the work's result.
@@ -352,13 +299,13 @@ class Database:
     # ---- statements, for work
 
     def execute(self, sql: str, values: Sequence[Any] = ()) -> Any:
-        """Send one statement on this thread's connection; the driver's cursor. Raises DatabaseError."""
-        session = self._used_session
+        """Send one statement on this thread's connection; the driver's cursor."""
+        session = self._pace.session
+        assert session is not None  # `_try` made it
         try:
             return session.send(self.compose(sql), values)
         except self.dialect.driver_errors as error:
-            self._mend(session, error)
-        return self.execute(sql, values)
+            raise self.dialect.error(error) from error
 
     def write(self, sql: str, values: Sequence[Any] = ()) -> int:
         """Send a statement that writes; how many rows it matched."""
@@ -377,12 +324,6 @@ class Database:
         except self.dialect.driver_errors as error:
             raise self.dialect.error(error) from error
         return rows
-
-    def _mend(self, session: Session, error: BaseException) -> None:
-        """Mend the session so that its statement can be sent again; else raise the error as one of ours."""
-        assert isinstance(error, Exception)
-        if not self._translated(session.mend, error):
-            raise self.dialect.error(error) from error
 
     def _translated(self, do: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         """Do something with the driver; raise its errors as ours."""

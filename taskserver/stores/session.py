@@ -24,7 +24,6 @@ class Pace(threading.local):
     """How a thread deals with the database; each thread has its own."""
 
     session: Session | None = None
-    """The session that the thread uses: its own, or a borrowed one."""
     patience: Patience | None = None
     """Only a run's thread and its heartbeat have patience."""
     is_unhurried = False
@@ -49,10 +48,9 @@ class Session(ABC):
         self.pid = os.getpid()
         self.in_transaction = False
         self.in_use = threading.RLock()
-        """Held for the length of a verb."""
-        self.is_to_close = False
-        self.is_in_run = False
-        """Whether the connection is suited to a run."""
+        """Held for the length of a verb, so that a process that is forked meanwhile leaves the connection alone."""
+        self.generation = 0
+        """That of the database when it connected."""
         self.used_at = 0.0
         """By time.monotonic."""
 
@@ -66,10 +64,6 @@ class Session(ABC):
 
     def hasten(self, pace: Pace) -> None:  # noqa: B027
         """Set how long the connection waits for answers. Called before each verb, so it must cost next to nothing."""
-
-    def suit(self, pace: Pace) -> None:
-        """Suit the connection to a run, or to the time after it, as the thread's pace says."""
-        self.is_in_run = pace.is_in_run
 
     def is_alive(self) -> bool:
         """Ask an idle connection whether it still stands."""
@@ -97,7 +91,3 @@ class Session(ABC):
         know (Dialect.checks_joined), it raises RowsChanged, with nothing written, if a write matches fewer rows.
         """
         raise NotImplementedError
-
-    def mend(self, error: Exception) -> bool:
-        """Mend the session after an error of the driver. Whether the statement is worth sending again."""
-        return False

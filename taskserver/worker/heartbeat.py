@@ -2,7 +2,7 @@
 
 It renews the leases of the call's tasks, stores their progress, has the finishes written of tasks that ended before it
 in the same round, gives back claimed tasks that the worker can't start in time, and ends a process that nothing can
-interrupt. It uses the connection of the worker's thread, which lies idle meanwhile or is lent for a moment.
+interrupt. It has a connection of its own, opened when it first has something to write.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from collections.abc import Callable, Collection, Sequence
 from logging import getLogger
 from typing import TypeVar
 
-from ..errors import HostLimit
+from ..errors import HostLimit, ServerFull
 from ..interrupts.time_limit import STRIKE_AGAIN_SECONDS, TimeLimit
 from ..interrupts.watchdog import Watchdog
 from ..model.task import CANCELLED, ClaimedTask
@@ -36,11 +36,13 @@ FROZEN_GRACE_SECONDS = 5.0
 """Nor is a call's process ended sooner after its first interrupt, unless the lease is shorter: the host may have stood
 still in the midst of a look, too.
 """
+NO_CONNECTION = (
+    "the heartbeat has no connection to renew the lease of the running task, and tries again (%s): a task that runs "
+    "for longer than a third of TASKSERVER_LEASE needs a second connection; allow the account two for each worker"
+)
 MIN_ANSWER_SECONDS = 2.5
 """The shortest wait for an answer: longer than the server itself waits for a lock, two seconds on MySQL 5.7."""
 MAX_WRITE_SECONDS = 60.0
-MAX_TURN_SECONDS = 2.5
-"""A verb waits so long at most for somebody's lock before it lets go of its session."""
 SAVE_LATER_SECONDS = 0.05
 """Finishes may be saved so much later, so that a call need not wake the thread for a look that is planned by then."""
 
@@ -62,7 +64,7 @@ class Heartbeat:
         `tell_deadline` is as `Stop` has it.
         """
         self._store = store
-        self._session = store.database.session()
+        self._runs_session = store.database.session()
         self._time_limit = time_limit
         self._lease_seconds = lease_seconds
         self._timeout_seconds = timeout_seconds
@@ -91,6 +93,8 @@ class Heartbeat:
         """By time.monotonic: if the next call still runs then, it is time to do that; infinity: there are none."""
         self._looks_at = float("inf")
         """By time.monotonic: when the thread looks next, if nobody wakes it."""
+        self._was_refused = False
+        """Whether the server had no connection left for the heartbeat, which was logged."""
         self.was_cancelled = False
         """Whether the last call was interrupted because a person cancelled a task of it."""
 
@@ -112,7 +116,7 @@ class Heartbeat:
         if self._thread is not None:
             return
         self._arm_watchdog()
-        thread = threading.Thread(target=self._beat, name="taskserver-heartbeat", daemon=True)
+        thread = threading.Thread(target=self._run_thread, name="taskserver-heartbeat", daemon=True)
         # The thread inherits the mask: the kernel gives a signal to any thread that takes it, and would not wake up the
         # task then.
         mask = signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
@@ -139,7 +143,7 @@ class Heartbeat:
     def begin(self, plan: CallPlan) -> TaskContext:
         """Watch over a call that is about to begin. The context in which its code runs."""
         self._call = call = WatchedCall(plan, self._lease_seconds)
-        self._context = TaskContext(call, self._store, self._session, self._woken.set)
+        self._context = TaskContext(call, self._store, self._woken.set)
         is_own = plan.timeout_seconds != self._timeout_seconds
         if is_own or self._was_own:
             self._arm_watchdog()
@@ -172,6 +176,12 @@ class Heartbeat:
             self._tell_deadline(float("inf"))
 
     # ---- the thread
+
+    def _run_thread(self) -> None:
+        try:
+            self._beat()
+        finally:
+            self._store.database.disconnect()
 
     def _beat(self) -> None:
         pause = self._look_seconds
@@ -221,7 +231,11 @@ class Heartbeat:
         try:
             return write(call, now)
         except Exception as error:  # whatever it is, the next beat tries again: without one the lease would end
-            LOG.debug("the heartbeat cannot write: %r", error)
+            if isinstance(error, ServerFull) and not self._was_refused:
+                self._was_refused = True
+                LOG.warning(NO_CONNECTION, error)
+            else:
+                LOG.debug("the heartbeat cannot write: %r", error)
             return time.monotonic() + self._lease_seconds / 12
 
     def _give_back(self, call: WatchedCall | None, now: float) -> float:
@@ -288,11 +302,8 @@ class Heartbeat:
         """Do a verb while this call runs, or none (None). None, with nothing done, once that has changed."""
         # The database may take its time, in which the watchdog must not bite.
         self._arm_watchdog(MAX_WRITE_SECONDS)
-        # While no call runs, the run's thread is in a verb, and lets go of its session between the turns of that.
-        wait_seconds = self._lease_seconds / 12 if call else max(self._lease_seconds / 12, MAX_TURN_SECONDS)
         # A dead connection gives no answer: another one must renew the lease, of which a third is over, in time.
-        answer_seconds = max(self._lease_seconds / 2, MIN_ANSWER_SECONDS)
-        with self._store.database.borrowed(self._session, wait_seconds, answer_seconds):
+        with self._store.database.tried_once(max(self._lease_seconds / 2, MIN_ANSWER_SECONDS)):
             return verb(self._store) if self._call is call else None
 
     def _end_process(self, call: WatchedCall) -> None:
@@ -315,7 +326,7 @@ class Heartbeat:
         """
         longest = self._timeout_seconds + self._lease_seconds
         may_last = longest + self._store.database.conflict_seconds + MAX_WRITE_SECONDS
-        quiet = time.monotonic() - max(self._quiet_since, self._session.used_at)
+        quiet = time.monotonic() - max(self._quiet_since, self._runs_session.used_at)
         if self._watchdog is None or not self._timeout_seconds or quiet < may_last or self._call is not None:
             return
         LOG.error("the clean-up after a task goes on, for longer than %g s: this worker ends", longest)

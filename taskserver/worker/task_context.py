@@ -10,7 +10,7 @@ import os
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import contextmanager
 from contextvars import ContextVar, Token
 from logging import getLogger
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
@@ -20,7 +20,6 @@ from ..interrupts.stopping import TaskInterrupted, uninterrupted
 from ..model.results import write_progress
 from ..model.task import CANCELLED
 from ..stores import Store
-from ..stores.session import Session
 from .watched_call import OwnCompletion, WatchedCall
 
 if TYPE_CHECKING:
@@ -31,8 +30,6 @@ LOG = getLogger("taskserver")
 STORE_EVERY_SECONDS = 1.0
 ASK_AGAIN_SECONDS = 5.0
 """Use a database again after so long that did not answer: a task must not wait for it each time."""
-WAIT_SECONDS = 1.0
-"""Wait so long for the connection where the heartbeat uses it."""
 ANSWER_SECONDS = 3.0
 """Wait so long for an answer: longer than the server itself waits for a lock."""
 MAX_LAST_WAIT_SECONDS = 4.5
@@ -159,13 +156,12 @@ class TaskContext:
     _store_again_at = 0.0
     _is_over = False
 
-    def __init__(self, call: WatchedCall, store: Store, session: Session, wake: Callable[[], object]) -> None:
-        """`session` is that of the run's thread; `wake` has the heartbeat look whether it has something to store."""
+    def __init__(self, call: WatchedCall, store: Store, wake: Callable[[], object]) -> None:
+        """`wake` makes the heartbeat look whether it has something to store."""
         self._call = call
         self._store = store
-        self._session = session
         self._wake = wake
-        self._pid = session.pid
+        self._pid = os.getpid()
         self._began_at = time.monotonic()
         self._storing = threading.Lock()
 
@@ -251,7 +247,7 @@ class TaskContext:
         """Ask the rows whether the call is cancelled or lost."""
         began_at = time.monotonic()
         try:
-            with self._borrowed():
+            with self._store.database.tried_once(ANSWER_SECONDS):
                 cancelled_by_id = self._store.leases.claimed_still(self._call.tasks)
         except DatabaseError as error:
             LOG.debug("%s cannot ask for its row: %s", self._call, error)
@@ -267,7 +263,7 @@ class TaskContext:
     @uninterrupted
     def row(self) -> StoredTask | None:
         """The first task's row; None where it is gone. Raises DatabaseError."""
-        with self._borrowed():
+        with self._store.database.tried_once(ANSWER_SECONDS):
             return self._store.views.show(self._call.tasks[0].id)
 
     # ---- for whoever stores the progress
@@ -282,7 +278,7 @@ class TaskContext:
         """Store the latest progress, unless another thread is doing that."""
         with self._alone(0.0) as is_alone:
             if is_alone:
-                with self._borrowed():
+                with self._store.database.tried_once(ANSWER_SECONDS):
                     self._write(0.0)
 
     @contextmanager
@@ -315,13 +311,6 @@ class TaskContext:
         with self._alone(MAX_LAST_WAIT_SECONDS):
             # By the run's own thread, which waits for a holder of the row as it does with the end of the task next.
             self._write(MAX_LAST_WAIT_SECONDS)
-
-    def _borrowed(self) -> AbstractContextManager[None]:
-        """In the `with`, use the session of the run's thread."""
-        database = self._store.database
-        if os.getpid() == self._pid:
-            return database.borrowed(self._session, WAIT_SECONDS, ANSWER_SECONDS)
-        return database.tried_once(ANSWER_SECONDS)  # a process that the task forked has a connection of its own
 
 
 _current: ContextVar[CallContext | None] = ContextVar("taskserver_context", default=None)

@@ -7,6 +7,7 @@ depends on how fast this machine is. Two tests wait for a real lease.
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 import threading
@@ -682,15 +683,37 @@ def renewals(queue: Queue, count: int, look: Callable[[], object]) -> None:
     wait_until(seen)
 
 
-def test_a_worker_has_one_connection_even_while_a_long_task_is_renewed(mysql_queue: Queue) -> None:
+def test_a_worker_has_a_second_connection_only_while_a_task_outlasts_a_third_of_its_lease(mysql_queue: Queue) -> None:
     mysql_queue.add("tasks.hold")
-    mysql_queue.add("tasks.note")
-    process = start_holding(mysql_queue, TASKSERVER_LEASE="1")
-    counts: list[int] = []
-    renewals(mysql_queue, 3, lambda: counts.append(mysql_queue.sql(CONNECTIONS)[0][0]))
-    assert set(counts) == {1}
+    process = start_holding(mysql_queue, TASKSERVER_LEASE="30")
+    assert mysql_queue.sql(CONNECTIONS) == [(1,)]
     let_go(mysql_queue)
     assert end_of(process) == (0, "", "")
+    mysql_queue.add("tasks.hold")
+    process = start_holding(mysql_queue, name="long", TASKSERVER_LEASE="1")
+    renewals(mysql_queue, 3, lambda: None)
+    assert mysql_queue.sql(CONNECTIONS) == [(2,)]
+    let_go(mysql_queue, "long")
+    assert end_of(process) == (0, "", "")
+
+
+def test_a_heartbeat_that_gets_no_connection_says_so_once_and_gets_one_later(mysql_queue: Queue) -> None:
+    database = mysql_queue.dsn.rpartition("/")[2].partition("?")[0]
+    account = f"'{database}'@'%'"
+    mysql_queue.sql(f"CREATE USER {account} IDENTIFIED BY 'secret' WITH MAX_USER_CONNECTIONS 1")
+    mysql_queue.sql(f"GRANT SELECT, INSERT, UPDATE, DELETE ON {database}.* TO {account}")
+    mysql_queue.add("tasks.hold")
+    log = mysql_queue.deployment.folder / "worker.log"
+    dsn = re.sub("//[^@]*@", f"//{database}:secret@", mysql_queue.dsn)
+    process = start_holding(mysql_queue, TASKSERVER_DSN=dsn, TASKSERVER_LEASE="3", TASKSERVER_LOG="worker.log")
+    wait_until(lambda: "the heartbeat has no connection" in log.read_text())
+    mysql_queue.sql(f"ALTER USER {account} WITH MAX_USER_CONNECTIONS 2")
+    renewals(mysql_queue, 1, lambda: None)
+    let_go(mysql_queue)
+    assert end_of(process)[0] == 0
+    assert log.read_text().count("the heartbeat has no connection") == 1
+    assert mysql_queue.rows() == []
+    mysql_queue.sql(f"DROP USER {account}")
 
 
 @pytest.fixture
@@ -708,12 +731,6 @@ from taskserver import task
 
 server = None
 may_end = None
-
-def hold_connection():
-    def tasks():
-        yield {"task": f"{__name__}.nothing"}
-        may_end.wait(30)
-    server.add_tasks(tasks())
 
 def use_connection():
     with server.store.database.session().in_use:
@@ -773,16 +790,6 @@ def running(here: Here, task: str) -> Iterator[futures.Future[RunResult]]:
             yield run
         finally:
             here.module.may_end.set()
-
-
-def test_a_task_that_holds_the_worker_s_own_connection_is_renewed_all_the_same(
-    mysql_queue: Queue, open_here: Callable[[str], Here]
-) -> None:
-    here = open_here(mysql_queue.dsn)
-    with running(here, "hold_connection") as run:
-        renewals(mysql_queue, 3, lambda: None)
-    assert (run.result().done, run.result().lost) == (1, 0)
-    assert mysql_queue.rows("task, status") == [(f"{here.module.__name__}.nothing", 0)]
 
 
 def test_what_could_not_be_given_back_as_a_task_began_is_tried_again_soon(here: Here) -> None:
