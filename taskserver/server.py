@@ -174,11 +174,11 @@ class TaskServer:
             return self.store.callers.add(connection, task)
         task_id = self.store.producing.add(task)
         if task.depends_on is not None:
-            from .stores.queue.dependencies import MAX_PRODUCER_SECONDS, Dependencies
+            from .stores.queue.dependencies import Dependencies
 
-            # Settle at once whether it has to wait; where that fails, a worker's next look does it.
+            # Decide at once whether it has to wait; if that fails, a worker's next look does it.
             with suppress(DatabaseError):
-                Dependencies(self.store).settle([task_id], MAX_PRODUCER_SECONDS)
+                Dependencies(self.store.database).settle([task_id])
         return task_id
 
     def add_tasks(self, tasks: Iterable[Mapping[str, Any]], *, connection: object = None) -> builtins.list[int]:

@@ -64,5 +64,3 @@ class Outcome(Enum):
     """The task is new again, as it was changed while it ran."""
     CANCELLED = "cancelled"
     """The task is fatal: a person cancelled it while it ran, so no error has it retried, and no change rerun."""
-    AWAITED = "awaited"
-    """As asked, and the tasks that wait for this one are still to be told."""

@@ -23,7 +23,7 @@ from ..monitoring.stages import stage_lines, stage_of
 from ..monitoring.verdict import judge
 from ..server import TaskServer
 from ..stores.queue.browsing import FIRST, Browsing, Filter, Place
-from ..stores.queue.dependency_trees import DependencyTrees
+from ..stores.queue.dependencies import links
 from ..stores.queue.failures import SAMPLE, Failures
 from ..stores.queue.operations import CANCEL, Operations
 from ..stores.queue.schedules import Schedules
@@ -171,7 +171,7 @@ def task(server: TaskServer, query: Mapping[str, str]) -> Page:
     values = {
         "task": row,
         "table": server.settings.table,
-        "links": DependencyTrees(server.store).links([row.id])[row.id],
+        "links": links(server.store.database, [row.id])[row.id],
         "progress": read_progress(row.progress),
         "stage": stage_of(row),
         "stages": stage_lines(row) if row.stages else [],

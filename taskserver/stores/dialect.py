@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any
 
 from ..errors import DatabaseError, TablesMissing
 from ..messages.programs import CLIENT
-from .retrying import AT_ONCE
 from .session import Pace, Session
 from .statements import with_ids
 
@@ -204,18 +203,6 @@ class Dialect(ABC):
     def notices(self, database: Any) -> Any:
         """What wakes a waiting worker when tasks are added, as postgresql.notices.Notices; None: nothing does."""
         return None
-
-    IS_THERE = "SELECT id FROM {table} {by_key} WHERE id IN ({ids})"
-
-    def without_row(self, database: Any, ids: Sequence[int]) -> set[int]:
-        """Those of these ids that have no row, not even one whose transaction is not committed yet.
-
-        A plain look does not see such a row; a locking one meets its lock. Raises Conflict where others hold a row of
-        them; it waits for them where the server cannot say that at once.
-        """
-        sql = with_ids(self.IS_THERE, ids)
-        rows = database.locking_at_once(lambda end: database.run(AT_ONCE, database.rows, sql + end, ids))
-        return set(ids).difference(row[0] for row in rows)
 
     def rebuild_tables(self, database: Any, statements: Iterable[str]) -> None:  # noqa: B027
         """In an upgrade: rebuild tables that cannot be altered to what `statements` create. Raises DatabaseError."""

@@ -123,30 +123,6 @@ class FreeRows:
             return self._work_singly(ids, work, lock, in_doubt)
         return Freed([], [], in_doubt)
 
-    def gone(self, ids: Sequence[int]) -> set[int]:
-        """Those of these ids that have no row, not even one whose transaction is not committed yet.
-
-        An id of which that cannot be told in time is left out.
-        """
-        if not ids or self._database.dialect.has_one_writer:
-            return set(ids)
-        try:
-            return self._database.dialect.without_row(self._database, ids)
-        except Conflict:
-            return self._gone_singly(ids) if len(ids) > 1 and self._may_try_again() else set()
-
-    def _gone_singly(self, ids: Sequence[int]) -> set[int]:
-        gone: set[int] = set()
-        held = 0
-        for row_id in random.sample(ids, len(ids)):
-            try:
-                gone |= self._database.dialect.without_row(self._database, [row_id])
-            except Conflict:
-                held += 1
-                if (held == MAX_HELD or not self._has_time()) and not self._database.dialect.skips_locked:
-                    break
-        return gone
-
     def _may_try_again(self) -> bool:
         """Whether to go on after a held row: where the server passes over held rows, that costs no wait."""
         return self._database.dialect.skips_locked or self._has_time()

@@ -40,7 +40,6 @@ Write = tuple[str, Sequence[Any]]
 # this_hour             the begin of this hour
 # bytes_of, as_bytes    the length of the text {} in bytes; the text {} in a form by which invalid ones are grouped, too
 # position              the position of the bound text in the text {}, from 1 on, by bytes; 0 if it does not occur
-# sign_of               the text of the instant {}, equal to itself only
 # greatest              the function that returns its greatest argument
 # insert_or_ignore      the begin of an INSERT that leaves a row alone whose key stands already; or_ignore is its end
 # keep_standing         the end of an INSERT into the queue that leaves the row as it is that has the unique_key already
@@ -53,6 +52,9 @@ Write = tuple[str, Sequence[Any]]
 # delete_by_key         a DELETE from the table {} by primary key, without its WHERE
 COMMON = {
     "or_ignore": "",
+    # The end of a SELECT that locks rows, and of one of edges if the transaction may see them as they were long ago.
+    "for_update": "FOR UPDATE",
+    "lock_edges": "",
     # In an upsert into the table {0}: the value of the column {1} in the row that stands already.
     "standing": "{1}",
     # The status in looks by status and group_id, by status and due_at, and in the order of all new tasks.
@@ -102,9 +104,8 @@ def words_of(own: Mapping[str, str], table: str, quoted: str = "") -> dict[str, 
         "stages_bytes": words["bytes_of"].format("stages"),
         "error_position": words["position"].format("error_text"),
         "error_bytes": words["as_bytes"].format("error_text"),
-        "due_at_sign": words["sign_of"].format(texts["due_at"]),
         # The table of dependencies has no column `id`: `id` is that of the task's row.
-        "is_linked": f"(awaited <> 0 OR EXISTS (SELECT 1 FROM {names['dependencies']} WHERE child_id = id))",
+        "is_linked": f"EXISTS (SELECT 1 FROM {names['dependencies']} WHERE child_id = id)",
         "readable": ", ".join(readable.values()),
         "listed": ", ".join((readable | begins).values()),
     }

@@ -20,7 +20,7 @@ from ..stores import Store
 from ..stores.queue.due import MAX_DUE_PER_LOOK
 
 if TYPE_CHECKING:
-    from ..stores.queue.dependencies import Dependencies, GivenUp
+    from ..stores.queue.dependencies import Dependencies
     from ..stores.queue.schedules import Schedules
     from .stats import RunStats
     from .vanished import Loss
@@ -72,6 +72,7 @@ class Maintenance:
 
         Raises DatabaseError.
         """
+        self.report_given_up()
         if not self.is_to_look_again and not self.is_time():
             return False
         self._looked_at, self.is_to_look_again = time.monotonic(), False
@@ -127,10 +128,8 @@ class Maintenance:
         How many tasks were woken, taken back unstarted, taken back lost; how many waited for tasks that are gone; and
         how many still are due. Raises DatabaseError.
         """
-        from ..stores.queue.orphans import sign_orphans  # no run does this
-
         counts = [0, 0, 0, 0]
-        orphaned = sign_orphans(self._store)
+        orphaned = self._dependencies_of_queue().sign_orphans()
         while True:
             due = self._store.due.look()
             several = self._settle(due)
@@ -149,6 +148,7 @@ class Maintenance:
         unstarted = self._store.due.reclaim_unstarted(due.unstarted)
         lost = self._reclaim_lost(due.lost)
         linked = self._dependencies_of_queue().settle(due.linked) if due.linked else 0
+        self.report_given_up()
         return woken, unstarted, lost, linked
 
     def _reclaim_lost(self, lost: Sequence[LostTask]) -> int:
@@ -186,14 +186,16 @@ class Maintenance:
         if self._dependencies is None:
             from ..stores.queue.dependencies import Dependencies  # few queues have any
 
-            self._dependencies = Dependencies(self._store, self._count_given_up)
+            self._dependencies = Dependencies(self._store.database, self._store.given_up)
         return self._dependencies
 
-    def _count_given_up(self, task: GivenUp) -> None:
-        """Count and log a task that became fatal because of another one that it waits for."""
-        self._stats().given_up(task.group_id, task.task)
-        extra = about_task(task.id, task.task, 0, task.error_text, is_fatal=True)
-        LOG.error("task %d %s is fatal: %s", task.id, task.task, task.error_text, extra=extra)
+    def report_given_up(self) -> None:
+        """Count and log tasks that became fatal because of others that they wait for."""
+        while self._store.given_up:
+            task = self._store.given_up.pop(0)
+            self._stats().given_up(task.group_id, task.task)
+            extra = about_task(task.id, task.task, 0, task.error_text, is_fatal=True)
+            LOG.error("task %d %s is fatal: %s", task.id, task.task, task.error_text, extra=extra)
 
     def _fire(self, names: Sequence[str]) -> int:
         """Add the tasks of schedules whose time has come. How many schedules have another time now."""

@@ -243,7 +243,7 @@ def _about(task: ClaimedTask) -> dict[str, object]:
 
 def _as_written(finish: Finish, outcome: Outcome) -> Finish:
     """The finish of a failed task as the store wrote it, where the task was changed or cancelled while it ran."""
-    if finish.error_text is None or outcome in (Outcome.AS_ASKED, Outcome.AWAITED):
+    if finish.error_text is None or outcome is Outcome.AS_ASKED:
         return finish
     if outcome is Outcome.RUN_AGAIN:
         return finish._replace(retry_seconds=0.0)

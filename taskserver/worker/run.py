@@ -169,6 +169,7 @@ class Runner:
         self._release_doubtful()
         if reason != Reason.STOPPED:
             self._maintenance.look_at_end()
+        self._maintenance.report_given_up()
         self._tell_failures()
         return reason
 

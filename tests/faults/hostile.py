@@ -50,8 +50,6 @@ LOST = "lost"
 """A started row whose worker vanished: status 3 with due_at, or 4; error_text begins `lost`."""
 CANCELLED = "cancelled"
 """A started row whose worker vanished, and which says that a person cancelled it."""
-UNSIGNED = "unsigned"
-"""Over, and its due_at, which would say that others wait for it, taken away."""
 REFUSED = "refused"
 """The database did not take it."""
 
@@ -194,13 +192,13 @@ KEYS = [
 
 STATUSES = [
     *(both(f"status {status}", LEFT, status=status, due_at=PAST) for status in (6, 7, 99, 128, 254, 255)),
-    *(both(f"over, and due: status {status}", UNSIGNED, status=status, due_at=PAST) for status in (2, 4)),
+    *(both(f"over, and due: status {status}", LEFT, status=status, due_at=PAST) for status in (2, 4)),
     *(both(f"over, and due in years: status {status}", LEFT, status=status, due_at=FUTURE) for status in (2, 4)),
-    both("fatal, and awaited by more than there are", UNSIGNED, status=4, due_at=PAST, awaited=255),
+    both("fatal, and awaited by more than there are", LEFT, status=4, due_at=PAST, awaited=255),
     both("waiting, and awaited by more than there are", RUNS, status=5, due_at=PAST, awaited=255),
     both("new, and awaited by none", RUNS, awaited=1),
     both("done and awaited, without an instant", LEFT, status=2, awaited=1),
-    sqlite_only("fatal, and due at what is no text", UNSIGNED, status=4, due_at=Sql(NO_TEXT), awaited=1),
+    sqlite_only("fatal, and due at what is no text", LEFT, status=4, due_at=Sql(NO_TEXT), awaited=1),
     both("waiting for nothing", LEFT, status=5),
     both("an error without due_at", LEFT, RUNS, status=3),
     both("waiting for years", LEFT, status=5, due_at=FUTURE),
@@ -421,8 +419,6 @@ def outcome_of(written: Written, after: Mapping[int, Row]) -> str:
         return RUNS
     if now == written.row:
         return LEFT
-    if now == without_sign(written.row):
-        return UNSIGNED
     error_text = text_of(now[ERROR_TEXT])
     if error_text.startswith("lost") and (now[STATUS] == 4 or (now[STATUS] == 3 and now[DUE_AT])):
         return LOST
@@ -433,13 +429,6 @@ def outcome_of(written: Written, after: Mapping[int, Row]) -> str:
     if now[STATUS] == 5 and now[DUE_AT]:
         return WAITS
     return f"became {now!r:.500}"
-
-
-def without_sign(row: Row | None) -> Row | None:
-    """A row that is over, as it is once it is found that nobody waits for it."""
-    if row is None or row[STATUS] not in (2, 4):
-        return None
-    return (*row[:DUE_AT], None, *row[DUE_AT + 1 :])
 
 
 def complaint_of(written: Written, after: Mapping[int, Row], kind: str) -> str:

@@ -293,18 +293,17 @@ def test_a_row_that_was_changed_meanwhile_is_locked_before_it_is_ended(
     task, database, rows = a_running_task(mysql_store), mysql_store.database, Rows(emptied_mysql_dsn)
     rows.set("awaited = 1")
     rows.execute("SET innodb_lock_wait_timeout = 1")
-    write = database.write
+    execute = database.execute
 
-    def write_and_disturb(sql: str, values: Sequence[Any] = ()) -> int:
-        matched = write(sql, values)
+    def execute_and_disturb(sql: str, values: Sequence[Any] = ()) -> Any:
+        cursor = execute(sql, values)
         if sql == RUN_AGAIN:  # a rerun that came now would leave a row that no write matches
             with pytest.raises(pymysql.OperationalError, match="Lock wait timeout"):
                 rows.set("attempts = 0")
-        return matched
+        return cursor
 
-    monkeypatch.setattr(database.dialect, "joins_statements", False)
-    monkeypatch.setattr(database, "write", write_and_disturb)
-    assert end(mysql_store, Finish(task)) == Outcome.AWAITED
+    monkeypatch.setattr(database, "execute", execute_and_disturb)
+    assert end(mysql_store, Finish(task)) == Outcome.AS_ASKED
     rows.close()
 
 

@@ -11,7 +11,7 @@ import pytest
 from taskserver.stores import Store
 from taskserver.stores.mysql import claiming
 from taskserver.stores.mysql.dialect import MySQLDialect
-from tests.stores.verbs import PLAIN, add, add_many, claim, pause
+from tests.stores.verbs import PLAIN, add_many, claim, pause
 from tests.support.rows import Rows
 from tests.support.servers import MySQLServer
 
@@ -87,23 +87,6 @@ def test_the_claim_picks_by_the_claim_indexes_where_a_queue_has_eight_rows(mysql
     fill(mysql_store, 8)
     assert plan(mysql_store, (3, 5, 6)) == {"task": {"PRIMARY"}, "jobs_queue": {"claim_by_group"}}
     assert plan(mysql_store, ()) == {"task": {"PRIMARY"}, "jobs_queue": {"claim_any_group"}}
-
-
-@pytest.mark.parametrize("can_skip", [True, False])
-def test_an_id_is_gone_unless_its_row_may_still_be_committed(
-    mysql_store: Store, emptied_mysql_dsn: str, can_skip: bool
-) -> None:
-    there = add(mysql_store)
-    claim(mysql_store)  # a first one, which finds out what the server can do
-    mysql_store.database.dialect.skips_locked &= can_skip
-    producer = Rows(emptied_mysql_dsn)
-    producer.execute("BEGIN")
-    producer.execute("INSERT INTO jobs_queue (task) VALUES ('tasks.send')")
-    ids = [there, there + 1, there + 2]
-    assert mysql_store.free_rows.gone(ids) == {there + 2}
-    producer.execute("ROLLBACK")
-    producer.close()
-    assert mysql_store.free_rows.gone(ids) == {there + 1, there + 2}
 
 
 def test_a_claim_that_an_administrator_ends_is_made_again(

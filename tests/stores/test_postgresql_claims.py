@@ -15,7 +15,7 @@ from taskserver.stores import Store
 from taskserver.stores.postgresql.words import WORDS
 from taskserver.stores.queue.browsing import Browsing
 from taskserver.stores.queue.counts import Counts
-from tests.stores.verbs import PLAIN, add, add_many, claim, ids, start
+from tests.stores.verbs import PLAIN, add_many, claim, ids, start
 from tests.support.rows import Rows
 from tests.support.threads import together
 
@@ -194,19 +194,6 @@ def test_a_claim_goes_behind_any_number_of_rows_that_another_transaction_holds(
     assert ids(claim(store, 10, *groups)) == added[2900:2910]
     other.execute("ROLLBACK")
     other.close()
-
-
-def test_an_id_is_gone_unless_its_row_may_still_be_committed(store: Store, emptied_postgresql_dsn: str) -> None:
-    there = add(store)
-    producer = Rows(emptied_postgresql_dsn)
-    producer.execute("BEGIN")
-    producer.execute("INSERT INTO jobs_queue (task) VALUES ('tasks.send')")
-    some = [there, there + 1, there + 2]
-    assert store.free_rows.gone(some) == {there + 2}
-    producer.execute("ROLLBACK")
-    producer.close()
-    assert store.free_rows.gone(some) == {there + 1, there + 2}
-    assert [row["id"] for row in Rows(emptied_postgresql_dsn).all()] == [there]
 
 
 def test_the_writes_of_a_run_are_prepared_and_claims_are_planned_anew(store: Store, rows: Rows) -> None:

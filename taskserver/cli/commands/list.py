@@ -13,12 +13,21 @@ from ...model.task import MAX_SIGNED, Status
 from ...monitoring.overview import gone_among
 from ...monitoring.stages import stage_of
 from ...server import TaskServer
-from ...stores.queue.dependency_trees import DependencyTrees, Links
+from ...stores.queue.dependencies import Links, links
 from ...stores.records import StoredTask
 from ..terminal.arguments import ABOUT_GROUPS, SINCE, add_groups, since, whole_number
-from ..terminal.dependency_trees import some_ids
 from ..terminal.instants import headed, in_column, when
-from ..terminal.output import CLAIMED, RUNNING, Word, as_json, in_units, print_table, status_in_words, task_as_json
+from ..terminal.output import (
+    CLAIMED,
+    RUNNING,
+    Word,
+    as_json,
+    in_units,
+    print_table,
+    some_ids,
+    status_in_words,
+    task_as_json,
+)
 
 DEFAULT_LIMIT = 20
 STATUSES = [status.name.lower() for status in Status]
@@ -72,19 +81,19 @@ def run(server: TaskServer, options: argparse.Namespace) -> None:
     # One more than is shown tells whether there are more.
     found = views.list(statuses, options.groups, min(options.limit + 1, MAX_SIGNED), task, error, options.since)
     tasks = found[: options.limit]
-    links, now = DependencyTrees(server.store).links([task.id for task in tasks]), views.now()
+    linked, now = links(server.store.database, [task.id for task in tasks]), views.now()
     if options.json:
-        print(as_json([task_as_json(task, links[task.id], now) for task in tasks]))
+        print(as_json([task_as_json(task, linked[task.id], now) for task in tasks]))
     elif not tasks:
         is_unrestricted = not (statuses or options.groups) and (task, error, options.since) == (None, None, None)
         print("no tasks" if is_unrestricted else "no such tasks")
     else:
-        _print(tasks, links, now, gone_among(server, tasks))
+        _print(tasks, linked, now, gone_among(server, tasks))
         if len(found) > len(tasks):
             print(f"and older ones: --limit {10 * options.limit} shows more, {NARROWER} fewer")
 
 
-def _print(tasks: Sequence[StoredTask], links: dict[int, Links], now: str, gone: Collection[int]) -> None:
+def _print(tasks: Sequence[StoredTask], linked: dict[int, Links], now: str, gone: Collection[int]) -> None:
     created = headed("created")
     heads = ["id", "status", "group", "priority", "attempts", created, "ran", "task", "arguments", "error"]
     rows = [_cells(task, now, task.id in gone) for task in tasks]
@@ -92,8 +101,8 @@ def _print(tasks: Sequence[StoredTask], links: dict[int, Links], now: str, gone:
     # Tables stay narrow where no task waits.
     for head, of_each in (
         ("comes", [when(seconds) for seconds in comes]),
-        ("waits for", [some_ids(links[task.id].waits_for) for task in tasks]),
-        ("awaited by", [some_ids(links[task.id].awaited_by) for task in tasks]),
+        ("waits for", [some_ids(linked[task.id].waits_for) for task in tasks]),
+        ("awaited by", [some_ids(linked[task.id].awaited_by) for task in tasks]),
     ):
         if any(of_each):
             heads.insert(-1, head)

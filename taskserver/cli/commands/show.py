@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import sys
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -15,13 +14,12 @@ from ...model.task import MAX_ID, Status
 from ...monitoring.overview import gone_among
 from ...monitoring.stages import stage_lines, stage_of
 from ...server import TaskServer
-from ...stores.queue.dependency_trees import DependencyTrees, Links
+from ...stores.queue.dependencies import Links, links
 from ...stores.records import StoredTask
 from ...stores.statements import INSTANTS
 from ..terminal.arguments import whole_number
-from ..terminal.dependency_trees import some_ids, tree
 from ..terminal.instants import exactly, when
-from ..terminal.output import as_json, in_units, status_name, task_as_json
+from ..terminal.output import as_json, in_units, some_ids, status_name, task_as_json
 
 WIDTH = 13
 """Characters of a column's name."""
@@ -45,12 +43,11 @@ def run(server: TaskServer, options: argparse.Namespace) -> None:
     if task is None:
         table = server.settings.table
         raise InvalidTask(f"there is no task {options.id} in {table} or {table}_done; a completed one may be deleted")
-    chains = DependencyTrees(server.store)
     # An archived task waits for nothing; by now another task of the queue may have its id.
-    links = Links([], []) if task.archived else chains.links([task.id])[task.id]
+    linked = Links([], []) if task.archived else links(server.store.database, [task.id])[task.id]
     now = server.store.views.now()
     if options.json:
-        print(as_json(task_as_json(task, links, now)))
+        print(as_json(task_as_json(task, linked, now)))
         return
     where = "in the archive" if task.archived else "in the queue"
     print(f"task {task.id}: {status_name(task.status)}, {where}")
@@ -61,7 +58,9 @@ def run(server: TaskServer, options: argparse.Namespace) -> None:
         _print("gone", [f"its process has ended; once the lease is over ({lease_ends}), it has failed"])
     elif (seconds := task.run_seconds(now)) is not None:
         _print("runs for" if task.status == Status.IN_PROGRESS else "ran", [in_units(seconds)])
-    _print_links(chains, task, links)
+    for name, ids in linked._asdict().items():
+        if ids:
+            _print(name, [some_ids(ids, MAX_IDS)])
 
 
 def _columns_of(task: StoredTask) -> Iterator[tuple[str, str]]:
@@ -76,16 +75,6 @@ def _columns_of(task: StoredTask) -> Iterator[tuple[str, str]]:
             yield column, exactly(value)
         elif value is not None and column not in NOT_SHOWN:
             yield column, str(value)
-
-
-def _print_links(chains: DependencyTrees, task: StoredTask, links: Links) -> None:
-    """Print links as trees on a terminal, elsewhere as the ids of the next tasks alone."""
-    for name, ids, look in (
-        ("waits_for", links.waits_for, chains.before),
-        ("awaited_by", links.awaited_by, chains.behind),
-    ):
-        if ids:
-            _print(name, list(tree(look(task.id))) if sys.stdout.isatty() else [some_ids(ids, MAX_IDS)])
 
 
 def _print(name: str, lines: Sequence[str]) -> None:

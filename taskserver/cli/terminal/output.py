@@ -12,7 +12,7 @@ from ...messages.printable import MAX_LINE, printable
 from ...messages.printable import in_units as spelt_in_units
 from ...model.task import Status, name_of_status
 from ...monitoring.acceptance import Acceptances
-from ...stores.queue.dependency_trees import Links
+from ...stores.queue.dependencies import Links
 from ...stores.queue.failures import ErrorCount
 from ...stores.queue.stats import COLUMNS, HourStats
 from ...stores.records import StoredTask
@@ -28,6 +28,8 @@ MAX_LAST_CELL = 500
 MIN_CELL = 20
 """Columns of a text on a narrow terminal; a table that needs more is broken by the terminal."""
 MAX_LINES = 50
+MAX_IDS_SHOWN = 5
+"""Ids of other tasks in a cell."""
 """Lines of a kind that a person sees of what rows may make up by the thousand; `--json` has all."""
 
 T = TypeVar("T")
@@ -143,6 +145,12 @@ def _finite(value: object) -> object:
     if isinstance(value, (list, tuple)):
         return [_finite(part) for part in value]
     return str(value) if isinstance(value, float) and not isfinite(value) else value
+
+
+def some_ids(ids: Sequence[int], most: int = MAX_IDS_SHOWN) -> str:
+    """The first ids, and how many more there are."""
+    shown = ", ".join(map(str, ids[:most]))
+    return f"{shown} and {len(ids) - most} more" if len(ids) > most else shown
 
 
 def task_as_json(task: StoredTask, links: Links, now: str) -> dict[str, Any]:

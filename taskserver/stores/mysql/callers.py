@@ -56,6 +56,7 @@ LAST_SECOND = 2**31 - 1 - 86_400
 # NOW(6) plus an interval would be an hour off across a change of summer time, and UNIX_TIMESTAMP(NOW(6)) in the hour
 # that comes twice. UNIX_TIMESTAMP() is right, but lacks the microseconds.
 CALLERS_WORDS = WORDS | {
+    "lock_edges": "FOR UPDATE",  # the session may be REPEATABLE READ
     "any_text": "CONVERT(UNHEX(?) USING utf8mb4)",
     "after": "FROM_UNIXTIME(UNIX_TIMESTAMP() + MICROSECOND(NOW(6)) * 0.000001 + ?)",
     "keep_standing": f"{WORDS['keep_standing']}, id = LAST_INSERT_ID(id)",

@@ -21,7 +21,6 @@ WORDS = {
     "bytes_of": "OCTET_LENGTH({})",
     "as_bytes": "CAST({} AS BINARY)",
     "position": "INSTR({}, ?)",
-    "sign_of": "HEX({})",
     "greatest": "GREATEST",
     "insert_or_ignore": "INSERT IGNORE",
     "keep_standing": "ON DUPLICATE KEY UPDATE unique_key = unique_key",

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from contextlib import suppress
 from functools import cached_property
 from typing import TYPE_CHECKING
@@ -136,11 +135,6 @@ class PostgreSQLDialect(Dialect):
         return Notices(database)
 
     # ---- rows that are not committed yet
-
-    def without_row(self, database: Database, ids: Sequence[int]) -> set[int]:
-        from .uncommitted import without_row  # few tasks wait for others
-
-        return without_row(database, ids)
 
     # ---- for client.py doctor
 

@@ -30,7 +30,6 @@ WORDS = {
     "bytes_of": "octet_length({})",
     "as_bytes": "{}",
     "position": "strpos({}, ?)",
-    "sign_of": "{}",
     "greatest": "GREATEST",
     "insert_or_ignore": "INSERT",
     "or_ignore": "ON CONFLICT DO NOTHING",

@@ -15,6 +15,7 @@ from ...model.task import ClaimedTask
 from ..free_rows import Lock
 from ..session import RowsChanged
 from ..statements import Write, with_ids
+from .dependencies import end
 from .finish_writes import CANCEL, COMPLETE, RUN_AGAIN
 from .leases import RENEW, START
 from .store import Store
@@ -100,8 +101,8 @@ class Batches:
         for task_id in ids:
             if write(self.UNSTART, (limits[task_id], task_id, claim)) or write(RUN_AGAIN, (task_id, claim)):
                 unstarted += 1
-            else:
-                write(CANCEL, (task_id, claim, 1))
+            elif write(CANCEL, (task_id, claim, 1)):
+                end(self._database, task_id, is_done=False)
         return unstarted
 
     # ---- while they run: the lease anew

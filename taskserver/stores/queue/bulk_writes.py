@@ -45,6 +45,8 @@ class BulkWrite(NamedTuple):
     """The table's primary key."""
     then: str = ""
     """Another statement with `{ids}` alone, in the same transaction."""
+    relate: Callable[[Sequence[int]], object] | None = None
+    """Writes to rows that depend on the written ones, given their ids; in the same transaction."""
     hint: str = "{by_status}"
     """The hint for the index by which the rows are looked for."""
 
@@ -164,6 +166,8 @@ class BulkWriter:
         self._database.write(write, (*bulk.write_values, *ids, *bulk.values))
         if bulk.then:
             self._database.write_ids(bulk.then, ids)
+        if bulk.relate:
+            bulk.relate(ids)
 
     def _come_back(self) -> None:
         """Try again the rows that others held."""

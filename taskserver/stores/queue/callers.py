@@ -11,7 +11,7 @@ from ...model.new_task import NewTask
 from ..callers import SAVEPOINT, CallersDatabase, CallersDialect, on_connection
 from ..statements import Write
 from .adding import Adding
-from .finish_writes import FinishWrites, outcome_of, outcome_otherwise
+from .finish_writes import FinishWrites
 
 WHAT_NOW = "roll your transaction back, as its row is part of that"
 
@@ -79,11 +79,9 @@ class Callers:
 
     def _complete(self, database: CallersDatabase, finish: Finish) -> Outcome:
         if _write_all(database, self._writes.of(finish))[0]:
-            return outcome_of(finish)
-        outcome = outcome_otherwise(finish, _write_all(database, self._writes.otherwise(finish)))
-        if outcome is Outcome.LOST and _write_all(database, self._writes.late(finish))[0]:
             return Outcome.AS_ASKED
-        return outcome
+        outcome, _ = self._writes.otherwise(database, finish)
+        return self._writes.late(database, finish) if outcome is Outcome.LOST else outcome
 
 
 def _write_all(database: CallersDatabase, writes: Sequence[Write]) -> list[int]:

@@ -5,14 +5,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from ..database import Database
-
-# A task waits, and none of its parents will tell it of an end: they were deleted by hand.
-IS_ORPHAN = """
-    {due_status} = 5 AND due_at IS NULL AND EXISTS (SELECT 1 FROM {dependencies} WHERE child_id = id) AND NOT EXISTS (
-        SELECT 1 FROM {dependencies} AS edge JOIN {table} AS parent ON parent.id = edge.parent_id
-        WHERE edge.child_id = {table}.id AND (parent.status NOT IN (2, 4) OR parent.due_at IS NOT NULL))
-"""
-
+from .dependencies import IS_ORPHAN
 
 MAX_LAPSED = 10_000
 """Claims that are counted."""

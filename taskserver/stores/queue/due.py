@@ -17,6 +17,7 @@ from ..retrying import HELD_PATIENCE_SECONDS, RetryPolicy, Scope
 
 if TYPE_CHECKING:
     from ..free_rows import FreeRows
+    from .dependencies import GivenUp
 
 MAX_DUE_PER_LOOK = 250
 """Rows of each kind that one look for due rows finds: bounded, so that no transaction is long."""
@@ -25,8 +26,9 @@ MAX_DUE_PER_LOOK = 250
 class DueRows:
     """The verbs that keep a queue moving: wake and reclaim."""
 
-    def __init__(self, database: Database, free_rows: Callable[[], FreeRows]) -> None:
-        """`free_rows` makes them when some rows are due."""
+    def __init__(self, database: Database, free_rows: Callable[[], FreeRows], given_up: list[GivenUp]) -> None:
+        """`free_rows` makes them when some rows are due. Tasks that wait for a lost one are appended to `given_up`."""
+        self._given_up = given_up
         self._database = database
         self._free_rows = free_rows
 
@@ -43,9 +45,6 @@ class DueRows:
                 "{due_status} = 5 AND due_at <= {now} ORDER BY due_at",
             ),
             "expired": (0, "{due_status} = 1 AND due_at <= {now} ORDER BY due_at"),
-            # The task is over, and the tasks that wait for it have not been told.
-            "done": (1, "{due_status} = 2 AND due_at <= {now} ORDER BY due_at"),
-            "fatal": (1, "{due_status} = 4 AND due_at <= {now} ORDER BY due_at"),
             # Rows that no verb of ours wrote: without an instant they would stay as they are for ever.
             "failed_forged": (0, "{due_status} = 3 AND due_at IS NULL"),
             "claimed_forged": (0, "{due_status} = 1 AND due_at IS NULL"),
@@ -63,7 +62,7 @@ class DueRows:
 
     def look(self) -> Due:
         """The rows whose time has come and the claims whose lease has ended; the oldest of each kind, a portion."""
-        found = self._database.fetch(self.LOOK + self.LOOK_FOR_SCHEDULES, [MAX_DUE_PER_LOOK] * 8)
+        found = self._database.fetch(self.LOOK + self.LOOK_FOR_SCHEDULES, [MAX_DUE_PER_LOOK] * 6)
         rows = [row for row in found if not row[8]]
         expired = [row for row in rows if row[1] == Status.IN_PROGRESS]
         return Due(
@@ -112,8 +111,7 @@ class DueRows:
     # A task that may start once only keeps its token: its worker may be alive after all, and complete it.
     GIVE_UP_LOST = f"""
         UPDATE {{table}} {{by_key}} SET status = 4, claim = CASE WHEN ? = 1 THEN claim END, max_attempts = ?,
-            due_at = CASE WHEN awaited <> 0 THEN {{now}} END, error_text = ?, finished_at = {{now}},
-            updated_at = {{now}}
+            due_at = NULL, error_text = ?, finished_at = {{now}}, updated_at = {{now}}
         {WHERE_AS_FOUND}
     """
 
@@ -132,18 +130,27 @@ class DueRows:
             return self._write_unless_held(self.RERUN_LOST, as_found)
         if retry_seconds is None:
             keeps_token = limit == 1 and not lost.is_cancelled
-            return self._write_unless_held(self.GIVE_UP_LOST, (int(keeps_token), limit, error_text, *as_found))
+            return self._write_unless_held(self.GIVE_UP_LOST, (int(keeps_token), limit, error_text, *as_found), lost.id)
         return self._write_unless_held(self.RETRY_LOST, (retry_seconds, error_text, *as_found))
 
-    def _write_unless_held(self, sql: str, values: Sequence[object]) -> bool:
-        database = self._database
-        policy = RetryPolicy(Scope.STATEMENT, HELD_PATIENCE_SECONDS)
+    def _write_unless_held(self, sql: str, values: Sequence[object], fatal: int | None = None) -> bool:
+        """`fatal` is the id of a task that is fatal with this write: its children become fatal, too."""
+        policy = RetryPolicy(Scope.STATEMENT if fatal is None else Scope.TRANSACTION, HELD_PATIENCE_SECONDS)
         try:
-            matched, in_doubt = database.run_in_doubt(policy, database.write, sql, values)
+            (matched, given_up), in_doubt = self._database.run_in_doubt(policy, self._write, sql, values, fatal)
+            self._given_up += given_up
         except Conflict as error:
             return error.may_have_taken_effect
         # Where the answer was cut off the row cannot tell whose write it was: rather told twice than not at all.
         return bool(matched) or in_doubt
+
+    def _write(self, sql: str, values: Sequence[object], fatal: int | None) -> tuple[int, list[GivenUp]]:
+        matched = self._database.write(sql, values)
+        if not matched or fatal is None:
+            return matched, []
+        from .dependencies import end  # few tasks are lost for good
+
+        return matched, end(self._database, fatal, is_done=False)
 
 
 def _lost_task(row: Row) -> LostTask:

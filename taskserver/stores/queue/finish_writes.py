@@ -6,29 +6,35 @@ meanwhile; and for a task that was given up as lost and completes late.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from ...model.attempt import Finish, Outcome
 from ..statements import Write
+from .dependencies import GivenUp, end
 from .leases import RENEW
+
+if TYPE_CHECKING:
+    from ..dialect import Rows
 
 # Guards: a write leaves a row alone that somebody touched while its task ran. That is rare; the write matches nothing
 # then, and `FinishWrites.otherwise` follows.
 #   attempts > 0        no rerun, which sets attempts to 0
 #   is_cancelled = 0    no cancel: a cancelled task is not retried, and has no next stage
-#   awaited = 0         no task waits for this one; a waiting task is to be told of its end
+#   awaited = 0         no task waits for this one: otherwise its end tells them in the same transaction
 
 IS_OURS = "id = ? AND status = 1 AND claim = ? AND (attempts > 0 OR started_at IS NULL)"
-IS_ALONE = f"{IS_OURS} AND awaited = 0"
+NOT_AWAITED = " AND awaited = 0"
+IS_ALONE = f"{IS_OURS}{NOT_AWAITED}"
 DELETE = f"DELETE FROM {{table}} WHERE {IS_ALONE}"
 MARK = f"""
     UPDATE {{table}} {{by_key}}
-    SET status = 2, claim = NULL, due_at = NULL, error_text = NULL, finished_at = {{now}}, updated_at = {{now}}
+    SET status = 2, awaited = 0, claim = NULL, due_at = NULL, error_text = NULL, finished_at = {{now}},
+        updated_at = {{now}}
     WHERE {IS_ALONE}
 """
 # A move is three writes in one transaction. The first takes the row's lock and says whether the claim still stands. The
 # others find only the row that it marked, by a status that nobody else sees.
-MARK_TO_MOVE = MARK.replace("status = 2, claim = NULL,", "status = 6,")
+MARK_TO_MOVE = MARK.replace("status = 2, awaited = 0, claim = NULL,", "status = 6, awaited = 0,")
 ARCHIVE = """
     INSERT INTO {done} ({columns}) SELECT {archived_columns} FROM {table}
     WHERE id = ? AND status = 6 AND claim = ?
@@ -49,10 +55,6 @@ GIVE_UP = f"""
         updated_at = {{now}}
     WHERE {IS_ALONE} AND ({{is_cancelled}} = 0 OR started_at IS NULL)
 """
-# → done, fatal, with an instant in due_at: the sign that the tasks which wait for this one are to be told. In the modes
-# delete and move, too, the row stays until they are.
-MARK_AWAITED = MARK.replace("due_at = NULL", "due_at = {now}").replace("awaited = 0", "awaited <> 0")
-GIVE_UP_AWAITED = GIVE_UP.replace("due_at = NULL", "due_at = {now}").replace("awaited = 0", "awaited <> 0")
 # → new, as the next stage of its pipeline.
 NEXT_STAGE = f"""
     UPDATE {{table}} {{by_key}}
@@ -69,8 +71,7 @@ RUN_AGAIN = """
 # The task was cancelled while it ran → fatal: after an attempt that failed, or in place of the next stage or rerun.
 CANCEL = """
     UPDATE {table} {by_key}
-    SET status = 4, claim = NULL, due_at = CASE WHEN awaited <> 0 THEN {now} END, finished_at = {now},
-        updated_at = {now}
+    SET status = 4, claim = NULL, due_at = NULL, finished_at = {now}, updated_at = {now}
     WHERE id = ? AND status = 1 AND claim = ? AND started_at IS NOT NULL AND {is_cancelled} = 1
         AND (attempts = 0 OR ? = 1)
 """
@@ -92,10 +93,7 @@ class FinishWrites:
     # ---- nobody touched the task while it ran
 
     def of(self, finish: Finish) -> list[Write]:
-        """Finish a task that nobody touched while it ran. The first write matches nothing where that is not so."""
-        return self._writes(finish, bool(finish.task.awaited))
-
-    def _writes(self, finish: Finish, is_awaited: bool) -> list[Write]:
+        """Finish a task that nobody touched while it ran. The first write matches nothing if somebody did."""
         claimed = (finish.task.id, finish.task.claim)
         if finish.next_stage is not None:
             task, group_id, priority, max_attempts, args = finish.next_stage
@@ -103,51 +101,42 @@ class FinishWrites:
         if finish.retry_seconds is not None:
             return [(RETRY, (finish.retry_seconds, finish.error_text, *claimed))]
         if finish.error_text is None:
-            unawaited = COMPLETE[self._mode] if finish.stays is None else (STAY,)
-            first, *others = (MARK_AWAITED,) if is_awaited else unawaited
+            first, *others = COMPLETE[self._mode] if finish.stays is None else (STAY,)
             complete = (first, claimed) if finish.result is None else (_with_result(first), (finish.result, *claimed))
             return [complete, *((sql, claimed) for sql in others)]
-        give_up = GIVE_UP_AWAITED if is_awaited else GIVE_UP
-        return [(give_up, (finish.error_text, 1 if finish.uncount else 0, *claimed))]
+        return [(GIVE_UP, (finish.error_text, 1 if finish.uncount else 0, *claimed))]
 
-    # ---- the task was changed or cancelled, or became awaited, or is not awaited any more
+    # ---- the task was changed, cancelled or awaited while it ran: statement by statement in an open transaction
 
-    def otherwise(self, finish: Finish) -> list[Write]:
-        """Finish a task that somebody touched while it ran: → new, → fatal, or as asked, awaited or not; one fits."""
+    def otherwise(self, place: Rows, finish: Finish) -> tuple[Outcome, list[GivenUp]]:
+        """In progress → new, fatal, or as asked, with its children; the outcome, and the children that became fatal."""
         claimed = (finish.task.id, finish.task.claim)
-        is_to_end = finish.error_text is not None or finish.next_stage is not None
         # The first write takes the row's lock, if the claim stands: else the row could change between two writes.
-        return [
-            (RENEW, (self._lease_seconds, *claimed)),
-            (RUN_AGAIN, claimed),
-            (CANCEL, (*claimed, int(is_to_end))),
-            *self._writes(finish, is_awaited=True),
-            *self._writes(finish, is_awaited=False),
-        ]
+        if not _write(place, RENEW, self._lease_seconds, *claimed):
+            return Outcome.LOST, []
+        if _write(place, RUN_AGAIN, *claimed):
+            return Outcome.RUN_AGAIN, []
+        if _write(place, CANCEL, *claimed, int(finish.error_text is not None or finish.next_stage is not None)):
+            return Outcome.CANCELLED, end(place, finish.task.id, is_done=False)
+        return self._as_asked(place, finish)
 
-    # ---- the task was given up as lost, and its worker is alive after all
+    def late(self, place: Rows, finish: Finish) -> Outcome:
+        """Fatal, lost → as asked, for a task that may start only once and whose worker is alive after all."""
+        if not _write(place, RESUME, finish.task.id, finish.task.claim):
+            return Outcome.LOST
+        return self._as_asked(place, finish)[0]
 
-    def late(self, finish: Finish) -> list[Write]:
-        """Complete a lost task that may start once only. The first write matches nothing where the row is none."""
-        resume = (RESUME, (finish.task.id, finish.task.claim))
-        return [resume, *self._writes(finish, is_awaited=True), *self._writes(finish, is_awaited=False)]
+    def _as_asked(self, place: Rows, finish: Finish) -> tuple[Outcome, list[GivenUp]]:
+        for number, (sql, values) in enumerate(self.of(finish)):
+            if not _write(place, sql.replace(NOT_AWAITED, ""), *values) and not number:
+                return Outcome.LOST, []
+        given_up = end(place, finish.task.id, finish.error_text is None) if finish.is_end else []
+        return Outcome.AS_ASKED, given_up
 
 
-def outcome_of(finish: Finish) -> Outcome:
-    """The outcome of a finish that was written as asked."""
-    return Outcome.AWAITED if finish.task.awaited and finish.is_end else Outcome.AS_ASKED
-
-
-def outcome_otherwise(finish: Finish, matched: Sequence[int]) -> Outcome:
-    """The outcome of the writes of `otherwise`, by the number of rows that each matched."""
-    _, was_changed, was_cancelled, was_awaited, was_finished, *_ = matched
-    if was_changed:
-        return Outcome.RUN_AGAIN
-    if was_cancelled:
-        return Outcome.CANCELLED
-    if was_awaited or was_finished:
-        return Outcome.AWAITED if was_awaited and finish.is_end else Outcome.AS_ASKED
-    return Outcome.LOST
+def _write(place: Rows, sql: str, *values: object) -> int:
+    matched: int = place.execute(sql, values).rowcount
+    return matched
 
 
 def _with_result(mark: str) -> str:

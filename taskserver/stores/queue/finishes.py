@@ -6,22 +6,29 @@ worker. The row tells by which of them.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from itertools import accumulate
+from typing import TYPE_CHECKING
 
 from ...errors import DatabaseError
 from ...model.attempt import Finish, Outcome, Start
 from ...model.task import CANCELLED, ClaimedTask, Status
-from ..database import Database
-from .finish_writes import FinishWrites, outcome_of, outcome_otherwise
+from ..database import Database, T
+from ..retrying import RetryPolicy, Scope
+from .finish_writes import FinishWrites
 from .leases import RENEW, START
+
+if TYPE_CHECKING:
+    from .dependencies import GivenUp
 
 
 class Finishes:
     """The verbs of a worker at the end of a task, and at the start of the next."""
 
-    def __init__(self, database: Database, mode: str, lease_seconds: int) -> None:
+    def __init__(self, database: Database, mode: str, lease_seconds: int, given_up: list[GivenUp]) -> None:
+        """Tasks that become fatal because of a finished one are appended to `given_up`."""
         self._database = database
+        self._given_up = given_up
         self._writes = FinishWrites(mode, lease_seconds)
         self._lease_seconds = lease_seconds
 
@@ -52,7 +59,7 @@ class Finishes:
         in_doubt = in_doubt or is_repeated
         try:
             outcomes = [
-                outcome_of(finish) if matched[first] else self._find_outcome(finish, in_doubt)
+                Outcome.AS_ASKED if matched[first] else self._find_outcome(finish, in_doubt)
                 for finish, first in zip(finishes, firsts, strict=True)
             ]
             has_started = start is not None and (bool(matched[-1]) or (in_doubt and self._was_started(start.task)))
@@ -64,14 +71,12 @@ class Finishes:
     def _find_outcome(self, finish: Finish, in_doubt: bool) -> Outcome:
         """The outcome of a finish whose write matched nothing."""
         outcome = self._effect_of(finish) if in_doubt else Outcome.LOST
-        if outcome is Outcome.LOST:
-            outcome = self._finish_otherwise(finish)
-        return outcome_of(finish) if outcome is Outcome.AS_ASKED else outcome
+        return self._finish_otherwise(finish) if outcome is Outcome.LOST else outcome
 
     def _finish_otherwise(self, finish: Finish) -> Outcome:
         """Finish a task that was changed, cancelled or awaited while it ran."""
-        matched, in_doubt = self._write(self._writes.otherwise(finish))
-        outcome = outcome_otherwise(finish, matched)
+        (outcome, given_up), in_doubt = self._in_transaction(self._writes.otherwise, finish)
+        self._given_up += given_up
         if outcome is Outcome.LOST and in_doubt:
             outcome = self._effect_of(finish)
         if outcome is Outcome.LOST and finish.error_text is None:
@@ -80,14 +85,13 @@ class Finishes:
 
     def _complete_late(self, finish: Finish) -> Outcome:
         """fatal, lost → gone, archived or done for a task that may start once only, unless a person changed it."""
-        matched, in_doubt = self._write(self._writes.late(finish))
-        if matched[0] == 1:
-            return Outcome.AS_ASKED
-        was_written = in_doubt and self._effect_of(finish) is not Outcome.LOST
-        return Outcome.AS_ASKED if was_written else Outcome.LOST
+        outcome, in_doubt = self._in_transaction(self._writes.late, finish)
+        was_written = in_doubt and outcome is Outcome.LOST and self._effect_of(finish) is not Outcome.LOST
+        return Outcome.AS_ASKED if was_written else outcome
 
-    def _write(self, writes: Sequence[tuple[str, Sequence[object]]]) -> tuple[list[int], bool]:
-        return self._database.write_together(writes, self._database.conflict_seconds)
+    def _in_transaction(self, work: Callable[[Database, Finish], T], finish: Finish) -> tuple[T, bool]:
+        policy = RetryPolicy(Scope.TRANSACTION, self._database.conflict_seconds)
+        return self._database.run_in_doubt(policy, work, self._database, finish)
 
     # ---- the effect of an earlier try, by the row
 

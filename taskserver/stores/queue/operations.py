@@ -16,19 +16,18 @@ from ...model.field_checks import check_priority, name_of
 from ...model.selection import Selection, selection_of
 from ...model.task import MAX_GROUP_ID, MAX_ID, MAX_SIGNED, ClaimedTask, Status, name_of_status
 from ..records import StoredTask, stored_task
-from ..statements import marks
+from ..statements import marks, with_ids
 from .adding import Adding
 from .bulk_writes import BulkWrite, BulkWriter, OnWritten, Written
 from .claims import MAX_GROUPS, new_token
-from .dependencies import IS_GIVEN_UP, Dependencies
-from .dependency_trees import DependencyTrees
+from .dependencies import IS_GIVEN_UP, Dependencies, give_up_children, links, revive_children
 from .since import earliest
 from .store import Store
 
 Chosen = int | Iterable[int] | Selection
 """An id, some ids, or a Selection."""
 SETTLE_SECONDS = 10.0
-"""After a retry or cancel, dependencies are settled for so long; a worker settles the rest."""
+"""After a retry, waiting tasks are decided about for so long; a worker decides about the rest."""
 
 
 class Verb(NamedTuple):
@@ -46,7 +45,7 @@ class Verb(NamedTuple):
 
 # The row keeps its error until the task succeeds, but not the word `cancelled`, which asks for the task's end. A claim
 # token goes: a lost worker that turns out to be alive must not complete a task that a person wants to run again. A task
-# that waits for others, or is awaited, becomes waiting: its dependencies are settled first (dependencies.py).
+# that waits for others becomes waiting: a look decides whether it still has to wait (dependencies.py).
 RETRY = Verb(
     "retry",
     "{status} IN (3, 4)",
@@ -84,7 +83,7 @@ CANCEL = Verb(
     f"""
     UPDATE {{table}} {{by_key}} SET error_text = CASE WHEN status = 4 THEN error_text ELSE {{cancelled}} END,
         claim = CASE WHEN {RUNS} THEN claim END,
-        due_at = CASE WHEN {RUNS} THEN due_at WHEN awaited <> 0 THEN {{now}} END,
+        due_at = CASE WHEN {RUNS} THEN due_at END,
         finished_at = CASE WHEN {RUNS} THEN finished_at ELSE {{now}} END,
         updated_at = {{now}},
         status = CASE WHEN {RUNS} THEN 1 ELSE 4 END
@@ -143,6 +142,8 @@ class Operations:
     def __init__(self, store: Store) -> None:
         self._store = store
         self._database = store.database
+        self._relations = dict.fromkeys((RETRY.name, RETRY_AS.name), self._revive_children)
+        self._relations[CANCEL.name] = self._give_up_children
 
     # ---- verbs to chosen rows
 
@@ -176,11 +177,25 @@ class Operations:
 
         Raises InvalidTask.
         """
-        writer = BulkWriter(self._store, bulk_write(verb, selection, values), on_written)
+        bulk = bulk_write(verb, selection, values)._replace(relate=self._relations.get(verb.name))
+        writer = BulkWriter(self._store, bulk, on_written)
         written = writer.run(selection.ids, selection.limit)
-        if written.changed and verb in (RETRY, RETRY_AS, CANCEL):
+        if written.changed and verb in (RETRY, RETRY_AS):
             self._settle()
         return written
+
+    # ---- the children of the changed tasks, in the same transaction
+
+    ARE_FATAL = "SELECT id FROM {table} {by_key} WHERE id IN ({ids}) AND status = 4 AND awaited <> 0"
+
+    def _give_up_children(self, ids: Sequence[int]) -> None:
+        """Waiting → fatal for the children of cancelled tasks that do not run."""
+        fatal = [row[0] for row in self._database.rows(with_ids(self.ARE_FATAL, ids), ids)]
+        give_up_children(self._database, fatal)
+
+    def _revive_children(self, ids: Sequence[int]) -> None:
+        """Fatal → waiting for children that were given up because of retried tasks."""
+        revive_children(self._database, ids)
 
     GIVEN_UP_AMONG = f"SELECT id FROM {{table}} WHERE id IN ({{ids}}) AND {IS_GIVEN_UP}"
 
@@ -189,8 +204,8 @@ class Operations:
         return len(self._database.fetch_ids(self.GIVEN_UP_AMONG, ids))
 
     def _settle(self) -> None:
-        """Settle the dependencies of the changed tasks, and theirs in turn; a worker settles the rest."""
-        dependencies = Dependencies(self._store)
+        """Decide about retried tasks that wait for others; a worker decides about the rest."""
+        dependencies = Dependencies(self._store.database)
         until = time.monotonic() + SETTLE_SECONDS
         while time.monotonic() < until and dependencies.settle(self._store.due.look().linked):
             pass
@@ -256,7 +271,7 @@ def _why_not_claimed(store: Store, task_id: int) -> str:
         return f"task {task_id} is done: add it again to have it run again"
     if row.status == Status.IN_PROGRESS:
         return f"task {task_id} is in progress: a worker has it, or had it until its lease ended, at {row.due_at} (UTC)"
-    if parents := DependencyTrees(store).links([task_id])[task_id].waits_for:
+    if parents := links(store.database, [task_id])[task_id].waits_for:
         return f"task {task_id} waits for task {parents[0]}: run or retry that one; {CLIENT} show {task_id} tells more"
     return f"task {task_id} has the status {row.status}, and cannot be run; look again"
 

@@ -31,15 +31,13 @@ def seconds_of(older_than: float | timedelta) -> float:
 
 # A person who sets the status by hand may leave finished_at empty.
 OLD = "COALESCE(finished_at, updated_at) < {after}"
-IS_SETTLED = "due_at IS NULL"
-"""The tasks that wait for this one know its end (dependencies.py): only then may its row go."""
 FORGET = "DELETE FROM {dependencies} WHERE child_id IN ({ids})"
 HOLDS_KEY = "unique_key IS NOT NULL"
 
 _KINDS = {
     # By key, as the old rows come first in order of id, and are most of the table.
-    "done": BulkWrite(f"{{status}} = 2 AND {IS_SETTLED}", (), "{delete_task}", hint="{by_key}"),
-    "fatal": BulkWrite(f"{{status}} = 4 AND {IS_SETTLED}", (), "{delete_task}", then=FORGET),
+    "done": BulkWrite("{status} = 2", (), "{delete_task}", hint="{by_key}"),
+    "fatal": BulkWrite("{status} = 4", (), "{delete_task}", then=FORGET),
     "archived": BulkWrite("status >= 0", (), "{delete_archived}", (), "{done}", "done_id", hint="{by_key}"),
 }
 KEYED = ("done", "fatal")

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from ..free_rows import FreeRows
     from .adding import Producing
     from .callers import Callers
+    from .dependencies import GivenUp
     from .diagnosis import Diagnosis
     from .finishes import Finishes
     from .leases import Leases
@@ -36,7 +37,9 @@ class Store:
         self.database = database
         self.tables = Tables(self.database)
         self.runs = Runs(self.database)
-        self.due = DueRows(self.database, lambda: self.free_rows)
+        self.given_up: list[GivenUp] = []
+        """Tasks that became fatal because of others, for a run to report."""
+        self.due = DueRows(self.database, lambda: self.free_rows, self.given_up)
         self.claims = Claims(self.database, lease_seconds, lambda: self.free_rows)
 
     @property
@@ -86,7 +89,7 @@ class Store:
     def finishes(self) -> Finishes:
         from .finishes import Finishes
 
-        return Finishes(self.database, self.mode, self.lease_seconds)
+        return Finishes(self.database, self.mode, self.lease_seconds, self.given_up)
 
     @cached_property
     def free_rows(self) -> FreeRows:

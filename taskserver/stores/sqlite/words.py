@@ -15,7 +15,7 @@ WORDS = {
     "bytes_of": "length(CAST({} AS BLOB))",
     "as_bytes": "{}",
     "position": "INSTR({}, ?)",
-    "sign_of": "HEX({})",  # a column may hold bytes that are no text
+    "for_update": "",
     "greatest": "MAX",
     "insert_or_ignore": "INSERT OR IGNORE",
     "keep_standing": "ON CONFLICT (unique_key) DO UPDATE SET unique_key = unique_key",

@@ -171,22 +171,8 @@ class Model:
                 if task.is_started
             ],
             schedules=[],
-            linked=[task.id for task in self.tasks if self._is_forged_sign(task)],
+            linked=[],
         )
-
-    @staticmethod
-    def _is_forged_sign(task: Task) -> bool:
-        """Whether it says that others wait for it, which none does here."""
-        return task.status in (Status.DONE, Status.FATAL) and task.when is When.PAST
-
-    def settle(self, ids: Iterable[int]) -> int:
-        found = [task for task in map(self.find, ids) if task]
-        signed = [task for task in found if self._is_forged_sign(task)]
-        for task in signed:
-            task.when = When.NEVER
-        # Since the look a rerun may have delayed it until an instant that has come: then it is woken.
-        delayed = [task.id for task in found if task.status == Status.WAITING]
-        return len(signed) + self.wake(delayed)
 
     @staticmethod
     def _is_to_wake(task: Task) -> bool:

@@ -17,7 +17,6 @@ from taskserver.model.new_task import NewTask
 from taskserver.model.selection import Selection
 from taskserver.model.task import LostTask, Status
 from taskserver.stores import Store
-from taskserver.stores.queue.dependencies import Dependencies
 from taskserver.stores.queue.group_pauses import GroupPauses
 from taskserver.stores.queue.operations import Operations
 from taskserver.worker.maintenance import LOST_TEXT
@@ -165,7 +164,6 @@ class QueueMachine(RuleBasedStateMachine):
         taken_back = self.model.reclaim_unstarted(due.unstarted)
         assert worker.store.due.wake(due.to_wake) == woken
         assert worker.store.due.reclaim_unstarted(due.unstarted) == taken_back
-        assert Dependencies(worker.store).settle(due.linked) == self.model.settle(due.linked)
         self.note("woken", woken)
         self.note("taken back unstarted", taken_back)
         for lost in due.lost:
@@ -387,20 +385,15 @@ class QueueMachine(RuleBasedStateMachine):
         assert written(Selection(ids=[task.id])) == expected
         return expected
 
-    def settling_command(self, task: Task, verb: Callable[[Task], int], written: Callable[[Selection], int]) -> None:
-        """One that tells those which wait for the task: so it meets what signs there are."""
-        if self.command(task, verb, written):
-            self.model.settle([one.id for one in self.model.tasks if one.status != Status.WAITING])
-
     def command_retry(self, task: Task) -> None:
         self.note("retried after it was lost", task.may_complete_late)
-        self.settling_command(task, self.model.retry, self.interventions.retry)
+        self.command(task, self.model.retry, self.interventions.retry)
 
     def command_cancel(self, task: Task) -> None:
         self.note("cancelled after it was lost", task.may_complete_late)
         self.note("cancelled while it ran", task.is_running())
         self.note("cancelled while it was to run again", task.is_to_rerun())
-        self.settling_command(task, self.model.cancel, self.interventions.cancel)
+        self.command(task, self.model.cancel, self.interventions.cancel)
 
     def command_priority(self, task: Task, priority: int) -> None:
         self.note("moved while it was new", task.status == Status.NEW)
