@@ -78,6 +78,10 @@ def is_refusal(error: DatabaseError) -> bool:
     return not isinstance(error, (Conflict, Unavailable, TooLong, NotUnderstood))
 
 
+class NoTransaction(DatabaseError):
+    """No transaction is open, or none with the savepoint that a statement names."""
+
+
 class AlreadyThere(DatabaseError):
     """A column or an index that is being made exists already."""
 

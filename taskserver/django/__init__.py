@@ -183,13 +183,14 @@ class Backend(BaseTaskBackend):  # type: ignore[misc]  # Django has no types
         """
         try:
             self.server.store.tables.check()
-            if self.database is not None and self.server.settings.dsn.place != MEMORY:  # which is for tests
-                self.server.store.callers.check(connections[self.database])
         except errors.SettingError as error:
             return [checks.Error(f"TASKS[{self.alias!r}]: {error}", id="taskserver.E001")]
         except errors.DatabaseError as error:
             return [checks.Warning(f"TASKS[{self.alias!r}]: {error}", id="taskserver.W001")]
-        except errors.InvalidTask as error:
+        try:
+            if self.database is not None and self.server.settings.dsn.place != MEMORY:  # which is for tests
+                self.server.store.callers.check(connections[self.database])
+        except (errors.DatabaseError, errors.InvalidTask) as error:
             hint = "Name the alias of the queue's database in OPTIONS['database'], or None, see docs/django_tasks.md."
             return [checks.Warning(f"TASKS[{self.alias!r}]: {error}", hint=hint, id="taskserver.W002")]
         return []

@@ -38,6 +38,9 @@ _inherited: list[object] = []
 class Database:
     """One queue's database: every thread has its own connection, made when it is first needed."""
 
+    max_keyed_rows = 100
+    """New rows with keys a statement, as it locks the rows that stand already until its transaction's end."""
+
     def __init__(self, dialect: Dialect, patience_seconds: float, max_pause_seconds: float) -> None:
         self.dialect = dialect
         self.conflict_seconds = max(patience_seconds, MIN_CONFLICT_SECONDS)

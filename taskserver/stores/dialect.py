@@ -9,9 +9,9 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
-from ..errors import DatabaseError, TablesMissing
+from ..errors import Conflict, DatabaseError, TablesMissing
 from ..messages.programs import CLIENT
 from .session import Pace, Session
 from .statements import with_ids
@@ -19,7 +19,6 @@ from .statements import with_ids
 if TYPE_CHECKING:
     from typing import Protocol
 
-    from ..model.new_task import NewTask
     from ..model.task import Changed
     from .facts import Facts
 
@@ -36,6 +35,9 @@ if TYPE_CHECKING:
 
         @property
         def inserts(self) -> Inserts: ...
+
+        @property
+        def max_keyed_rows(self) -> int: ...
 
         def compose(self, sql: str) -> str: ...
 
@@ -77,16 +79,17 @@ ADD_ROW = "(?, ?, ?, ?)"
 
 
 class Inserts(ABC):
-    """How rows are added. It differs between databases, and between our connections and a caller's."""
+    """How rows are added, and the ids that they get."""
 
     rows_per_statement = 1000
     """Plain rows, of task, args, group and priority; rows with more columns are fewer a statement."""
-    keyed_rows_per_statement = 1000
-    """Rows with keys whose ids one statement can tell."""
 
-    def as_sent(self, task: NewTask) -> NewTask:
-        """The task with its values in a form that any session passes on unchanged. Raises InvalidTask."""
-        return task
+    def key(self, key: str) -> str:
+        """A key as the word `any_key` takes it: in hexadecimal, which is the same in each character set.
+
+        Raises InvalidTask.
+        """
+        return key.encode().hex()
 
     def insert_plain(self, database: Rows, rows: Sequence[Sequence[Any]]) -> Sequence[int]:
         """Insert plain rows; their ids, in order. Raises DatabaseError."""
@@ -97,16 +100,19 @@ class Inserts(ABC):
     def insert(self, database: Rows, sql: str, values: Sequence[Any], count: int) -> Sequence[int]:
         """Insert `count` rows; their ids, in order. Raises DatabaseError."""
 
-    def insert_keyed(self, database: Rows, sql: str, values: Sequence[Any], keys: Sequence[str]) -> Sequence[int]:
-        """Insert rows with keys, or change the rows that have these keys; their ids, in order of `keys`.
+    def insert_key(self, database: Rows, sql: str, values: Sequence[Any], key: str) -> int:
+        """Insert one row with a key, or change the row that has this key; its id. Raises DatabaseError."""
+        database.execute(sql, values)
+        return id_of_key(database, key)
 
-        Raises DatabaseError.
-        """
+    def insert_keyed(self, database: Rows, sql: str, values: Sequence[Any], keys: Sequence[str]) -> Sequence[int]:
+        """The same for several rows, on a connection of ours; their ids, in order of `keys`."""
         database.execute(sql, values)
         ids = ids_of_keys(database, keys)
         return [ids[key.encode()] for key in keys]
 
 
+ID_OF_KEY = "SELECT id FROM {table} WHERE unique_key = {any_key}"
 IDS_OF_KEYS = "SELECT unique_key, id FROM {table} WHERE unique_key IN ({ids})"
 
 
@@ -115,6 +121,14 @@ def ids_of_keys(database: Rows, keys: Sequence[str], lock: str = "") -> dict[byt
     found = database.rows(with_ids(IDS_OF_KEYS, keys) + lock, keys)
     # MySQL keeps keys as bytes.
     return {key if isinstance(key, bytes) else key.encode(): row_id for key, row_id in found}
+
+
+def id_of_key(database: Rows, key: str) -> int:
+    """The id of the row that has the key. Raises Conflict if there is none."""
+    rows = database.rows(ID_OF_KEY, (database.inserts.key(key),))
+    if not rows:
+        raise Conflict("the task with this key was deleted meanwhile, as its row was committed by itself: add it again")
+    return int(rows[0][0])
 
 
 class Dialect(ABC):
@@ -188,13 +202,34 @@ class Dialect(ABC):
         with suppress(*self.driver_errors):
             connection.close()
 
+    # ---- a caller's own connection
+
+    callers_words: ClassVar[dict[str, str]] = {}
+    """The words that differ there, as a caller's session may have any settings."""
+
+    callers_quoted = ""
+    """A table's name in full there, as `{}` in quotes; empty: as elsewhere."""
+
+    @property
     @abstractmethod
-    def callers(self) -> Any:
-        """The callers.CallersDialect of the same queue."""
+    def callers_place(self) -> str:
+        """Where the connection should lead, for a person."""
+
+    def callers_cursor(self, connection: Any) -> Any:
+        """Our cursor on it, which gives plain rows if the driver is the dialect's own. Raises InvalidTask."""
+        return connection.cursor()
+
+    def has_open(self, rows: Rows) -> bool:
+        """For tests of a site: whether the connection has the queue's own file open."""
+        return False
+
+    def keeps_transaction(self, cursor: Any) -> bool:
+        """False if the connection would commit each statement by itself, which a savepoint there would not show."""
+        return True
 
     @abstractmethod
-    def error(self, error: BaseException) -> DatabaseError:
-        """The error of ours that a driver's error means."""
+    def error(self, error: BaseException, where: str = "") -> DatabaseError:
+        """The error of ours that a driver's error means; `where` it came, if on a caller's connection."""
 
     @abstractmethod
     def facts(self) -> Facts:

@@ -61,11 +61,11 @@ COMMON = {
     "group_status": "status",
     "due_status": "status",
     "any_status": "status",
-    # A bound instant, as YYYY-MM-DD HH:MM:SS.ffffff in UTC, and the mark of a bound text of any characters.
+    # A bound instant, as YYYY-MM-DD HH:MM:SS.ffffff in UTC, and a bound unique_key, in the form of Inserts.key.
     "instant": "?",
-    "any_text": "?",
+    "any_key": "?",
     # The values of one row with more columns than a plain one: see adding.ADD_ANY.
-    "any_row": "(?, ?, ?, ?, ?, ?, COALESCE({after}, {instant}), ?, ?, ?)",
+    "any_row": "(?, ?, ?, ?, ?, ?, COALESCE({after}, {instant}), {any_key}, ?, ?)",
     "columns": QUEUE_COLUMNS,
     "first_columns": QUEUE_COLUMNS.partition(", version")[0],
     "status": "status",

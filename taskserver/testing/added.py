@@ -12,9 +12,8 @@ from ..model.arguments import read_item
 from ..model.attempt import Finish, Outcome
 from ..model.new_task import NewTask
 from ..stores import Store
-from ..stores.callers import on_connection
 from ..stores.queue.adding import Producing
-from ..stores.queue.callers import Callers
+from ..stores.queue.callers import Callers, unwrapped
 
 
 class AddedTask(NamedTuple):
@@ -78,8 +77,7 @@ class ToldCallers(Callers):
     """
 
     def __init__(self, store: Store, tell: Tell, is_in_memory: bool) -> None:
-        self._of_site = store.database.dialect.callers()
-        super().__init__(self._of_site, store.mode, store.lease_seconds)
+        super().__init__(store.database.dialect, store.mode, store.lease_seconds)
         self._store = store
         self._own = Producing(store.database)
         self._tell = tell
@@ -109,11 +107,12 @@ class ToldCallers(Callers):
         return outcomes[0]
 
     def _is_elsewhere(self, connection: object) -> bool:
-        """Whether this is a connection that does not lead to a queue in memory; what is none is refused elsewhere."""
-        if not self._is_in_memory or not callable(getattr(connection, "cursor", None)):
+        """Whether this is a connection that does not lead to a queue in memory. Raises InvalidTask if it is none."""
+        if not self._is_in_memory:
             return False
+        connection = unwrapped(connection)
         try:
-            with on_connection(self._of_site, connection):
-                return False
-        except InvalidTask:
+            with self.on(connection) as rows:
+                return not self._store.database.dialect.has_open(rows)
+        except InvalidTask:  # to another kind of database
             return True

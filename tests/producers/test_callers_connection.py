@@ -5,18 +5,18 @@ from __future__ import annotations
 import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import closing, suppress
 from datetime import timedelta
-from functools import partial
 from typing import Any
 
 import pytest
+import sqlalchemy
+from sqlalchemy.orm import Session, scoped_session, sessionmaker
 
-from taskserver import InvalidTask
+from taskserver import InvalidTask, TaskServer
+from taskserver.errors import TablesMissing
 from tests.support.deployment import ROOT
 from tests.support.processes import assert_silent
 from tests.support.shops import AT, ODD_TEXT, Shop
-from tests.support.threads import together
 
 # ---- together or not at all
 
@@ -57,14 +57,6 @@ def test_a_task_is_undone_with_the_callers_savepoint_alone(shop: Shop) -> None:
     assert (shop.customers(), shop.rows("id")) == (["Ada"], [(first,)])
 
 
-def test_what_the_server_adds_without_the_connection_stays_its_own(mysql_shop: Shop) -> None:
-    connection = mysql_shop.open()
-    mysql_shop.server.add_task("tasks.note", ["theirs"], connection=connection)
-    mysql_shop.server.add_task("tasks.note", ["ours"])
-    connection.rollback()
-    assert mysql_shop.added() == [["ours"]]
-
-
 def test_each_statement_commits_by_itself_where_the_session_does_so(shop: Shop) -> None:
     connection = shop.open(**({"isolation_level": None} if shop.is_sqlite else {"autocommit": True}))
     first = shop.server.add_task("tasks.note", unique_key="k", connection=connection)
@@ -73,18 +65,6 @@ def test_each_statement_commits_by_itself_where_the_session_does_so(shop: Shop) 
     shop.sql("UPDATE jobs_queue SET status = 1, claim = 7")
     assert shop.server.add_task("tasks.note", unique_key="k", rerun=True, connection=connection) == first
     assert shop.statuses() == [0]
-
-
-def test_threads_add_on_connections_of_their_own_with_one_server(mysql_shop: Shop) -> None:
-    def add(number: int) -> None:
-        connection = mysql_shop.open()
-        for _ in range(20):
-            mysql_shop.server.add_task("tasks.note", [number], connection=connection)
-            (connection.rollback if number % 2 else connection.commit)()
-
-    with together(*(partial(add, number) for number in range(4))):
-        pass
-    assert sorted(mysql_shop.added()) == [[0]] * 20 + [[2]] * 20
 
 
 TRANSFER = """
@@ -177,15 +157,6 @@ def test_a_task_of_every_kind_is_the_same_row_as_without_the_connection(
         assert shop.instants("due_at") == ["2031-03-04 05:06:07.089000"]
 
 
-def test_an_older_version_changes_nothing_and_its_id_is_known(shop: Shop) -> None:
-    first = shop.server.add_task("tasks.note", ["new"], **NEWEST)
-    connection = shop.open()
-    shop.server.add_task("tasks.note", ["other"], connection=connection)
-    assert shop.server.add_task("tasks.note", ["old"], connection=connection, **NEWEST | {"version": 16}) == first
-    connection.commit()
-    assert shop.added() == [["new"], ["other"]]
-
-
 def test_many_tasks_of_all_kinds_have_their_ids_in_order(shop: Shop) -> None:
     def described() -> Iterator[dict[str, Any]]:
         for number in range(2500):
@@ -259,13 +230,55 @@ def test_a_task_that_would_wait_for_a_newer_one_is_refused_and_never_runs(shop: 
 # ---- connections out of other packages
 
 
-def test_a_raw_connection_of_sqlalchemy_serves(shop: Shop) -> None:
-    sqlalchemy = pytest.importorskip("sqlalchemy")
-    drivers = {"sqlite": "sqlite://", "mysql": "mysql+pymysql://", "postgresql": "postgresql+psycopg://"}
-    engine = sqlalchemy.create_engine(drivers[shop.kind], creator=shop.open)
+DRIVERS = {"sqlite": "sqlite", "mysql": "mysql+pymysql", "postgresql": "postgresql+psycopg"}
+ORDER = sqlalchemy.text("INSERT INTO orders (customer) VALUES ('Ada')")
+
+
+@pytest.fixture
+def engine(shop: Shop) -> Iterator[sqlalchemy.Engine]:
+    url = sqlalchemy.make_url(f"sqlite:///{shop.path}" if shop.is_sqlite else shop.dsn)
+    made = sqlalchemy.create_engine(url.set(drivername=DRIVERS[shop.kind]))
+    yield made
+    made.dispose()
+
+
+def test_a_connection_of_sqlalchemy_is_taken_as_it_is(shop: Shop, engine: sqlalchemy.Engine) -> None:
     with engine.begin() as connection:
-        ids = shop.add_some(connection.connection)
-    with closing(engine.raw_connection()) as connection, suppress(KeyError):
-        shop.server.add_task("tasks.note", connection=connection)
-        raise KeyError
+        connection.execute(ORDER)
+        ids = shop.add_some(connection)
+    with engine.connect() as connection:
+        connection.execute(ORDER)
+        shop.add_some(connection)
+        connection.rollback()
+        shop.add_some(connection.connection)  # the one of its pool
+        connection.rollback()
     shop.assert_added(ids)
+    assert (shop.customers(), shop.added()[0]) == (["Ada"], [ODD_TEXT])
+
+
+@pytest.mark.parametrize("make", [Session, scoped_session], ids=["", "scoped"])
+def test_a_session_of_sqlalchemy_is_taken_as_it_is(shop: Shop, engine: sqlalchemy.Engine, make: Any) -> None:
+    session = make(engine) if make is Session else scoped_session(sessionmaker(engine))
+    session.execute(ORDER)
+    ids = shop.add_some(session)
+    assert shop.rows() == []
+    session.commit()
+    shop.add_some(session)
+    with session.begin_nested() as nested:
+        shop.server.add_task("tasks.note", connection=session)
+        nested.rollback()
+    session.rollback()
+    session.close()
+    shop.assert_added(ids)
+    assert shop.customers() == ["Ada"]
+
+
+def test_an_error_on_a_session_of_sqlalchemy_is_ours(shop: Shop, engine: sqlalchemy.Engine) -> None:
+    with TaskServer(shop.dsn, table="elsewhere") as other, Session(engine) as session:
+        session.execute(ORDER)
+        with pytest.raises(TablesMissing, match="reaches no tables of elsewhere"):
+            other.add_task("tasks.note", connection=session)
+        session.rollback()
+        shop.server.add_task("tasks.note", connection=session)
+        session.commit()
+    assert (shop.customers(), len(shop.rows())) == ([], 1)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import re
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from importlib import import_module
@@ -11,45 +10,24 @@ from typing import Any
 
 import psycopg
 import pytest
+import sqlalchemy
 from psycopg import IsolationLevel
 from psycopg.rows import args_row, dict_row, kwargs_row, namedtuple_row, scalar_row
+from sqlalchemy.orm import Session
 
 from taskserver import DatabaseError, InvalidTask, TablesMissing, TaskServer
 from taskserver.errors import Conflict
-from tests.support.postgresql import PostgreSQLServer
 from tests.support.processes import assert_silent
 from tests.support.shops import AT, ODD_TEXT, Shop
 
 psycopg2: Any = import_module("psycopg2")  # which has no types
 extras: Any = import_module("psycopg2.extras")
-OURS = re.compile(r"(INSERT INTO|SELECT) ")
 KEY = "schlüssel 日本 🎉 ' \\ \" %"
 
 
 @pytest.fixture
 def shop(postgresql_shop: Shop) -> Shop:
     return postgresql_shop
-
-
-class Recording(psycopg.Cursor[Any]):
-    """Keeps what is executed."""
-
-    sent: list[str] = []  # noqa: RUF012 - of all
-
-    def execute(self, query: Any, *args: Any, **kwargs: Any) -> Any:
-        self.sent.append(str(query))
-        return super().execute(query, *args, **kwargs)
-
-
-def test_nothing_is_sent_but_inserts_and_a_look(shop: Shop) -> None:
-    connection = shop.open(cursor_factory=Recording)
-    Recording.sent.clear()
-    ids = shop.add_some(connection)
-    assert Recording.sent
-    assert not [sql for sql in Recording.sent if not OURS.match(sql)]
-    assert "SELECT" not in Recording.sent[0]
-    connection.commit()
-    shop.assert_added(ids)
 
 
 # ---- drivers, cursors, rows
@@ -108,26 +86,21 @@ def test_errors_of_psycopg2_are_ours(shop: Shop) -> None:
     with of_psycopg2(shop) as connection:
         with TaskServer(shop.dsn, table="elsewhere") as other, pytest.raises(TablesMissing, match="in its search_path"):
             other.add_task("tasks.note", connection=connection)
-        with pytest.raises(DatabaseError, match="an error went before in this transaction: roll it back, and"):
+        with pytest.raises(DatabaseError, match="current transaction is aborted"):
             shop.server.add_task("tasks.note", connection=connection)
     with pytest.raises(DatabaseError, match=r"that was given: .*closed.*: open another, and do all"):
         shop.server.add_task("tasks.note", connection=connection)
 
 
-@pytest.mark.parametrize("driver", ["psycopg", "psycopg2"])
-def test_a_raw_connection_of_sqlalchemy_serves_on_each_driver(shop: Shop, driver: str) -> None:
-    sqlalchemy = pytest.importorskip("sqlalchemy")
-    url = sqlalchemy.engine.make_url(shop.dsn).set(drivername=f"postgresql+{driver}")
-    engine = sqlalchemy.create_engine(url)
-    with engine.begin() as connection:
-        connection.execute(sqlalchemy.text("INSERT INTO orders (customer) VALUES ('Ada')"))
-        ids = shop.add_some(connection.connection)
-    with engine.connect() as connection:
-        shop.add_some(connection.connection)
-        connection.rollback()
+def test_a_session_of_sqlalchemy_on_psycopg2_is_taken_as_it_is(shop: Shop) -> None:
+    engine = sqlalchemy.create_engine(sqlalchemy.make_url(shop.dsn).set(drivername="postgresql+psycopg2"))
+    with Session(engine) as session:
+        ids = shop.add_some(session)
+        session.commit()
+        shop.add_some(session.connection())
+        session.rollback()
     engine.dispose()
     shop.assert_added(ids)
-    assert shop.customers() == ["Ada"]
 
 
 # ---- what is refused
@@ -137,7 +110,7 @@ def test_a_connection_of_asyncio_is_refused(shop: Shop) -> None:
     async def add() -> None:
         connection = await psycopg.AsyncConnection.connect(**shop.place)
         async with connection:
-            with pytest.raises(InvalidTask, match=r"one of asyncio; allowed: an open psycopg\.Connection"):
+            with pytest.raises(InvalidTask, match="connection is one of asyncio; allowed"):
                 shop.server.add_task("tasks.note", connection=connection)
 
     asyncio.run(add())
@@ -151,33 +124,12 @@ def test_a_connection_in_pipeline_mode_is_refused(shop: Shop) -> None:
         shop.server.add_task("tasks.note", connection=connection)
 
 
-@pytest.mark.parametrize("connect", [psycopg.connect, psycopg2.connect])
-@pytest.mark.parametrize("has_tables", [False, True])
-def test_a_connection_to_another_database_is_refused(
-    shop: Shop, postgresql_server: PostgreSQLServer, connect: Callable[..., Any], has_tables: bool
-) -> None:
-    with postgresql_server.database() as name:
-        if has_tables:
-            with TaskServer(postgresql_server.dsn(name)) as other:
-                other.create_tables()
-        with closing(connect(**shop.place | {"dbname": name})) as connection:
-            told = f"is one to the database {name}, and the queue of TASKSERVER_DSN lies in .*/{shop.database}; allowed"
-            with pytest.raises(InvalidTask, match=told):
-                shop.server.add_task("tasks.note", connection=connection)
-
-
-def test_a_table_that_the_search_path_does_not_lead_to_is_told_as_such(shop: Shop) -> None:
-    connection = shop.open(options="-c search_path=elsewhere")
-    with pytest.raises(TablesMissing, match=r"reaches no tables of .*, and their schema in its search_path"):
-        shop.server.add_task("tasks.note", connection=connection)
-
-
 def test_a_missing_right_names_the_document_and_no_password(shop: Shop) -> None:
     name = f"web_{shop.database}"
     shop.sql(f"CREATE ROLE {name} LOGIN PASSWORD 'p@ss#1'")
     try:
         connection = shop.open(user=name, password="p@ss#1")
-        with pytest.raises(DatabaseError, match=r"permission denied.*the account of that.*docs/security\.md") as caught:
+        with pytest.raises(DatabaseError, match=r"that was given: permission denied.*docs/security\.md") as caught:
             shop.server.add_task("tasks.note", connection=connection)
         assert "p@ss#1" not in repr(caught.value) + repr(caught.value.__cause__)
         connection.rollback()

@@ -232,7 +232,7 @@ def awaited(store: Store, work: Callable[[], object]) -> Iterator[list[object]]:
         except DatabaseError as failure:
             outcomes.append(failure)
 
-    dialect.error = error  # type: ignore[method-assign]
+    dialect.error = error  # type: ignore[assignment,method-assign]
     thread = threading.Thread(target=do)
     thread.start()
     try:

@@ -13,5 +13,5 @@ def write_receipt(number: int) -> None:
     order = db.get_one(Order, number)
     order.receipt = render_template("receipt.txt", order=order, shop=current_app.config["SHOP_NAME"])
     db.flush()
-    taskserver.complete(db.connection().connection)
+    taskserver.complete(db)
     db.commit()

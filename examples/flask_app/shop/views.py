@@ -16,6 +16,6 @@ def order() -> tuple[dict[str, int], int]:
     order = Order(title=request.form["title"])
     db.add(order)
     db.flush()
-    queue().add_task(tasks.write_receipt, [order.number], connection=db.connection().connection)
+    queue().add_task(tasks.write_receipt, [order.number], connection=db)
     db.commit()
     return {"order": order.number}, 201

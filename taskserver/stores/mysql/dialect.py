@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import pymysql
 
@@ -18,7 +18,6 @@ from .words import WORDS, MySQLInserts, upsert
 
 if TYPE_CHECKING:
     from ..facts import Facts
-    from .callers import MySQLCallers
 
 QUIET = (
     "SET sql_select_limit = 18446744073709551615, sql_big_selects = 1, wait_timeout = 86400 "
@@ -49,6 +48,9 @@ class MySQLDialect(Dialect):
     def __init__(self, dsn: MySQLDsn, table: str) -> None:
         super().__init__(table)
         self._dsn = dsn
+        # In full, as a caller's session may be in another database of the server.
+        database = dsn.database.replace("`", "``").replace("{", "{{").replace("}", "}}")
+        self.callers_quoted = f"`{database}`.{WORDS['quoted']}"
         self.abilities = Abilities()
         self.claiming = MySQLClaiming()
         self._inserts = MySQLInserts(self.abilities)
@@ -60,8 +62,8 @@ class MySQLDialect(Dialect):
     def with_marks(self, sql: str) -> str:
         return sql.replace("%", "%%").replace("?", "%s")
 
-    def error(self, error: BaseException) -> DatabaseError:
-        return error_of(error, self._dsn, self.table)
+    def error(self, error: BaseException, where: str = "") -> DatabaseError:
+        return error_of(error, self._dsn, self.table, where=where)
 
     # ---- connections
 
@@ -89,10 +91,20 @@ class MySQLDialect(Dialect):
     def was_closed(self, connection: Any) -> bool:
         return bool(connection._closed)  # public is only whether it is open, which a broken one is not either
 
-    def callers(self) -> MySQLCallers:
-        from .callers import MySQLCallers
+    # ---- a caller's own connection
 
-        return MySQLCallers(self._dsn, self.table)
+    # The server converts an instant from the session's time zone to the column's, so a statement gives it in the
+    # session's. NOW(6) plus an interval would be an hour off across a change of summer time, and UNIX_TIMESTAMP(NOW(6))
+    # in the hour that comes twice. UNIX_TIMESTAMP() is right; it lacks the microseconds.
+    callers_words: ClassVar[dict[str, str]] = {
+        "after": "FROM_UNIXTIME(UNIX_TIMESTAMP() + MICROSECOND(NOW(6)) * 0.000001 + ?)",
+        "instant": "CONVERT_TZ(?, '+00:00', @@SESSION.time_zone)",
+        "lock_edges": "FOR UPDATE",  # the session may be in REPEATABLE READ
+    }
+
+    @property
+    def callers_place(self) -> str:
+        return self._dsn.place
 
     # ---- for client.py doctor
 

@@ -15,6 +15,7 @@ from ...errors import (
     ConnectionLost,
     Crowded,
     DatabaseError,
+    NoTransaction,
     NotUnderstood,
     Refused,
     ServerFull,
@@ -68,6 +69,7 @@ KINDS: dict[int | None, type[DatabaseError]] = {
     **dict.fromkeys((1060, 1061), AlreadyThere),  # a column, an index
     TOO_LONG: TooLong,
     1064: NotUnderstood,
+    SAVEPOINT_MISSING: NoTransaction,
 }
 
 PREFIX = "panels put the account's name before it, as in you_shop"
@@ -141,9 +143,9 @@ def number_of(error: BaseException | None) -> int | None:
     return number if isinstance(number, int) else None
 
 
-def error_of(error: BaseException, dsn: MySQLDsn, table: str, is_login: bool = False) -> DatabaseError:
-    """Our error for an error of the driver on a connection of ours."""
-    number, where = number_of(error), dsn.place
+def error_of(error: BaseException, dsn: MySQLDsn, table: str, is_login: bool = False, where: str = "") -> DatabaseError:
+    """Our error for an error of a driver; `where` it came, if on a caller's connection."""
+    number, where = number_of(error), where or dsn.place
     text = " ".join(str(error.args[-1] if error.args else error)[:MAX_TEXT_LENGTH].split())
     if number == TABLE_MISSING:
         return no_tables(where, table)

@@ -23,7 +23,9 @@ WORDS = {
     "position": "INSTR({}, ?)",
     "greatest": "GREATEST",
     "insert_or_ignore": "INSERT IGNORE",
-    "keep_standing": "ON DUPLICATE KEY UPDATE unique_key = unique_key",
+    # The INSERT itself returns the id of the row that stands: a look could miss that row in an old snapshot.
+    "keep_standing": "ON DUPLICATE KEY UPDATE unique_key = unique_key, id = LAST_INSERT_ID(id)",
+    "any_key": "UNHEX(?)",
     "given": "VALUES({})",
     "quoted": "`{}`",
     "by_key": "FORCE INDEX (PRIMARY)",
@@ -39,7 +41,8 @@ def upsert(changes: Mapping[str, str], condition: str, key: str = "unique_key") 
     """See Dialect.upsert."""
     # MySQL has no condition for all changes together.
     new = {column: f"IF({condition}, {to}, {column})" if condition else to for column, to in changes.items()}
-    return f"ON DUPLICATE KEY UPDATE {assignments(new)}"
+    returns_id = ", id = LAST_INSERT_ID(id)" if key == "unique_key" else ""
+    return f"ON DUPLICATE KEY UPDATE {assignments(new)}{returns_id}"
 
 
 class MySQLInserts(Inserts):
@@ -50,6 +53,9 @@ class MySQLInserts(Inserts):
 
     def insert(self, database: Rows, sql: str, values: Sequence[Any], count: int) -> Sequence[int]:
         return inserted_ids(database, sql, values, count)
+
+    def insert_key(self, database: Rows, sql: str, values: Sequence[Any], key: str) -> int:
+        return int(database.execute(sql, values).lastrowid)
 
     def insert_keyed(self, database: Rows, sql: str, values: Sequence[Any], keys: Sequence[str]) -> Sequence[int]:
         # In REPEATABLE READ a plain SELECT sees the database as it was at the transaction's first look. A locking one

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from contextlib import suppress
 from functools import cached_property
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import psycopg
 from psycopg.pq import TransactionStatus
+from psycopg.rows import tuple_row
 
-from ...errors import DatabaseError
+from ...errors import DatabaseError, InvalidTask
 from ...messages.printable import shown
 from ...messages.programs import CLIENT
 from ...settings.dsn import PostgreSQLDsn
@@ -23,7 +24,6 @@ from .words import WORDS, PostgreSQLInserts, numbered, upsert
 
 if TYPE_CHECKING:
     from ..facts import Facts
-    from .callers import PostgreSQLCallers
     from .notices import Notices
 
 
@@ -59,8 +59,8 @@ class PostgreSQLDialect(Dialect):
     def with_marks(self, sql: str) -> str:
         return numbered(sql)
 
-    def error(self, error: BaseException) -> DatabaseError:
-        return error_of(error, self._dsn, self.table)
+    def error(self, error: BaseException, where: str = "") -> DatabaseError:
+        return error_of(error, self._dsn, self.table, where)
 
     # ---- connections
 
@@ -100,10 +100,24 @@ class PostgreSQLDialect(Dialect):
                 connection.cancel_safe(timeout=CANCEL_SECONDS)
         super().close_task_connection(connection)
 
-    def callers(self) -> PostgreSQLCallers:
-        from .callers import PostgreSQLCallers
+    # ---- a caller's own connection
 
-        return PostgreSQLCallers(self._dsn, self.table)
+    # Locks the row, and writes it not: until the caller commits no worker can claim it, nor delete it.
+    callers_words: ClassVar[dict[str, str]] = {
+        "keep_standing": "ON CONFLICT (unique_key) WHERE unique_key IS NOT NULL "
+        "DO UPDATE SET unique_key = EXCLUDED.unique_key WHERE FALSE"
+    }
+
+    @property
+    def callers_place(self) -> str:
+        return f"{self._dsn.place}, and their schema in its search_path"
+
+    def callers_cursor(self, connection: Any) -> Any:
+        if not isinstance(connection, psycopg.Connection):
+            return connection.cursor()
+        if connection.pgconn.pipeline_status:  # which tells late what a statement came to
+            raise InvalidTask("connection is in pipeline mode; allowed: one outside of `with connection.pipeline()`")
+        return psycopg.Cursor(connection, row_factory=tuple_row)
 
     # ---- tables
 

@@ -14,6 +14,7 @@ from ...errors import (
     Conflict,
     ConnectionLost,
     DatabaseError,
+    NoTransaction,
     NotUnderstood,
     Refused,
     ServerFull,
@@ -33,9 +34,6 @@ MAX_TEXT_LENGTH = 500
 TABLE_MISSING = "42P01"
 COLUMN_MISSING = "42703"
 RIGHTS_MISSING = "42501"
-SAVEPOINT_MISSING = "3B001"
-NO_TRANSACTION = "25P01"
-IN_FAILED_TRANSACTION = "25P02"
 READ_ONLY = "25006"
 NO_ID_LEFT = "2200H"
 NO_SCHEMA = "3F000"
@@ -51,6 +49,7 @@ KINDS: dict[str, type[DatabaseError]] = {
     # It starts or stops; no space, no memory, a failing disk; a standby takes no writes.
     **dict.fromkeys(("57P03", "53100", "53200", "58030", READ_ONLY), Unavailable),
     **dict.fromkeys(("42701", "42P07", "42710"), AlreadyThere),
+    **dict.fromkeys(("25P01", "3B001"), NoTransaction),  # or no such savepoint
     **dict.fromkeys(("54000", "54023"), TooLong),
     # A pooler shares sessions: a prepared statement is not there, or one of its name is.
     **dict.fromkeys(("26000", "42P05", "42601", "0A000"), NotUnderstood),
@@ -128,7 +127,7 @@ AT_LOGIN = (
 
 def state_of(error: BaseException | None) -> str:
     """The server's SQLSTATE; empty if the error has none."""
-    return getattr(error, "sqlstate", None) or ""
+    return getattr(error, "sqlstate", None) or getattr(error, "pgcode", None) or ""  # psycopg2's
 
 
 def kind_of(state: str) -> type[DatabaseError]:
@@ -136,9 +135,9 @@ def kind_of(state: str) -> type[DatabaseError]:
     return KINDS.get(state) or KINDS.get(state[:2], DatabaseError)
 
 
-def error_of(error: BaseException, dsn: PostgreSQLDsn, table: str) -> DatabaseError:
-    """Our error for an error of the driver on a connection of ours."""
-    state, text, where = state_of(error), text_of(error), dsn.place
+def error_of(error: BaseException, dsn: PostgreSQLDsn, table: str, where: str = "") -> DatabaseError:
+    """Our error for an error of a driver; `where` it came, if on a caller's connection."""
+    state, text, where = state_of(error), text_of(error), where or dsn.place
     if state == TABLE_MISSING:
         return no_tables(where, f"{table} in a schema that this account may use")
     if state == COLUMN_MISSING:
@@ -146,7 +145,8 @@ def error_of(error: BaseException, dsn: PostgreSQLDsn, table: str) -> DatabaseEr
     # A text, or a value that cannot be sent, is refused each time; any other answer may come better next time.
     if isinstance(error, MALFORMED) and not isinstance(error, (UnicodeError, OverflowError)):
         return unreadable(error, dsn)
-    if not state and isinstance(error, (psycopg.OperationalError, OSError)):
+    is_lost = isinstance(error, OSError) or type(error).__name__ in ("OperationalError", "InterfaceError")
+    if not state and is_lost:
         return ConnectionLost(f"{where}: {text or 'the connection is closed'} ({type(error).__name__})")
     kind, hint = kind_of(state), HINTS.get(state, "")
     if state == RIGHTS_MISSING and (schema := re.search(r"for schema (\w+)", text)):

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from ...errors import Conflict, InvalidTask, Refused
 from ...messages.printable import shown
-from ..dialect import Inserts, assignments, ids_of_keys
+from ..dialect import Inserts, assignments, id_of_key, ids_of_keys
 
 if TYPE_CHECKING:
     from ..dialect import Rows
@@ -35,6 +35,7 @@ WORDS = {
     "or_ignore": "ON CONFLICT DO NOTHING",
     # Not DO UPDATE, which would write the row anew.
     "keep_standing": "ON CONFLICT (unique_key) WHERE unique_key IS NOT NULL DO NOTHING",
+    "any_key": "convert_from(decode(?, 'hex'), 'UTF8')",
     "given": "EXCLUDED.{}",
     "standing": "{0}.{1}",  # a bare column could be either of the two
     "quoted": '"{}"',
@@ -75,17 +76,24 @@ def numbered(sql: str) -> str:
 
 
 class PostgreSQLInserts(Inserts):
-    """Adding on connections of ours."""
+    """How rows are added."""
+
+    def key(self, key: str) -> str:
+        if "\0" in key:
+            raise InvalidTask(f"unique_key is {shown(key)}; allowed on PostgreSQL: a text without NUL")
+        return super().key(key)
 
     def insert(self, database: Rows, sql: str, values: Sequence[Any], count: int) -> Sequence[int]:
-        return all_of(count, [row[0] for row in database.rows(sql + RETURNING_ID, values)])
+        return all_of(count, [int(row[0]) for row in database.rows(sql + RETURNING_ID, values)])
 
-    def insert_keyed(self, database: Rows, sql: str, values: Sequence[Any], keys: Sequence[str]) -> Sequence[int]:
-        for key in keys:
-            check_key(key)
-        ids = {key.encode(): row_id for key, row_id in database.rows(sql + RETURNING_KEY, values)}
+    def insert_key(self, database: Rows, sql: str, values: Sequence[Any], key: str) -> int:
         # A row that stays as it is, since it has the key already, is not returned. The next statement sees it, also
         # where another transaction has committed it just now; unless a worker has deleted it since.
+        rows = database.rows(sql + RETURNING_ID, values)
+        return int(rows[0][0]) if rows else id_of_key(database, key)
+
+    def insert_keyed(self, database: Rows, sql: str, values: Sequence[Any], keys: Sequence[str]) -> Sequence[int]:
+        ids = {key.encode(): row_id for key, row_id in database.rows(sql + RETURNING_KEY, values)}
         if unseen := [key for key in dict.fromkeys(keys) if key.encode() not in ids]:
             ids |= ids_of_keys(database, unseen)
         try:
@@ -101,9 +109,3 @@ def all_of(count: int, ids: Sequence[int]) -> Sequence[int]:
             f"{count - len(ids)} of {count} tasks were not added: a trigger or a rule of the queue's table drops them"
         )
     return ids
-
-
-def check_key(key: str) -> None:
-    """Raises InvalidTask."""
-    if "\0" in key:
-        raise InvalidTask(f"unique_key is {shown(key)}; allowed on PostgreSQL: a text without NUL")

@@ -29,9 +29,6 @@ MAX_STATEMENT_BYTES = 400_000
 MAX_KEPT_BYTES = 1024 * 1024
 """Bytes of an iterator's tasks that are kept in memory until its last one is there; more go to a temporary file."""
 
-MAX_KEYED_ROWS = 100
-"""Rows with keys per portion, as a statement locks the rows that stand already until its transaction's end."""
-
 MAX_DEPENDENCY_VALUES = 600
 """No server finds a statement with so many ids too long, and old SQLite binds 999 values a statement."""
 
@@ -108,7 +105,7 @@ class Adding:
     def insert_all(self, tasks: Iterable[NewTask]) -> Iterator[Sequence[int]]:
         """Insert tasks, a portion a statement; each portion's ids, in order. Raises WaitsForNewer, DatabaseError."""
         before = 0
-        for portion in portions(tasks, self._place.inserts):
+        for portion in portions(tasks, self._place):
             yield self._insert_after(before, portion)
             before += len(portion)
 
@@ -129,9 +126,6 @@ class Adding:
 
         Raises WaitsForNewer, DatabaseError.
         """
-        has_keys = tasks[0].unique_key is not None
-        if has_keys and len(tasks) > self._place.inserts.keyed_rows_per_statement:
-            return [self._insert([task])[0] for task in tasks]
         try:
             return self._insert(tasks)
         except TooLong:  # nothing was sent, or rows whose keys stand now
@@ -146,11 +140,13 @@ class Adding:
         if kind is None:
             return place.inserts.insert_plain(place, [task[:PLAIN_VALUES] for task in tasks])
         sql = self.ADD_ANY + ", ".join([place.words["any_row"]] * len(tasks))
-        values = [value for task in tasks for value in _all_values(task)]
+        values = [value for task in tasks for value in _all_values(task, place.inserts)]
         has_key, is_rerun, has_version, is_later, has_parents = kind
         if has_key:
             upsert = self._if_key_stands(is_rerun, has_version, is_later)
             keys = [str(task.unique_key) for task in tasks]
+            if len(keys) == 1:
+                return [place.inserts.insert_key(place, f"{sql} {upsert}", values, keys[0])]
             return place.inserts.insert_keyed(place, f"{sql} {upsert}", values, keys)
         ids = place.inserts.insert(place, sql, values, len(tasks))
         if has_parents:
@@ -265,11 +261,12 @@ def _kind(task: NewTask) -> _Kind | None:
     return task.unique_key is not None, task.rerun, task.version is not None, _is_later(task), has_parents
 
 
-def _all_values(task: NewTask) -> Sequence[Any]:
+def _all_values(task: NewTask, inserts: Inserts) -> Sequence[Any]:
     status = int(Status.WAITING if _is_later(task) else Status.NEW)
+    key = None if task.unique_key is None else inserts.key(task.unique_key)
     return (
         *task[:PLAIN_VALUES],
-        *(task.max_attempts, status, task.delay_seconds, task.due_at, task.unique_key, task.version, task.stages),
+        *(task.max_attempts, status, task.delay_seconds, task.due_at, key, task.version, task.stages),
     )
 
 
@@ -277,7 +274,7 @@ def _is_later(task: NewTask) -> bool:
     return task.delay_seconds is not None or task.due_at is not None
 
 
-def portions(tasks: Iterable[NewTask], inserts: Inserts) -> Iterator[list[NewTask]]:
+def portions(tasks: Iterable[NewTask], place: Rows) -> Iterator[list[NewTask]]:
     """The tasks of each statement: of one kind, few enough, and not too long, as servers limit a statement's length.
 
     A key stands once in a statement: PostgreSQL changes no row twice in one.
@@ -294,7 +291,7 @@ def portions(tasks: Iterable[NewTask], inserts: Inserts) -> Iterator[list[NewTas
             portion, size = [], 0
             keys.clear()
         if not portion:
-            kind, most = its_kind, _max_rows(its_kind, inserts)
+            kind, most = its_kind, _max_rows(its_kind, place)
         portion.append(task)
         size += length
         if task.unique_key is not None:
@@ -312,8 +309,8 @@ def _length(text: str | None) -> int:
     return 0 if text is None else len(text) * (1 if text.isascii() else MAX_UTF8_BYTES)
 
 
-def _max_rows(kind: _Kind | None, inserts: Inserts) -> int:
-    if kind is None:
-        return inserts.rows_per_statement
-    most = inserts.rows_per_statement * PLAIN_VALUES // ANY_VALUES
-    return min(most, MAX_KEYED_ROWS) if kind[0] else most
+def _max_rows(kind: _Kind | None, place: Rows) -> int:
+    most = place.inserts.rows_per_statement
+    if kind is not None:
+        most = most * PLAIN_VALUES // ANY_VALUES
+    return min(most, place.max_keyed_rows) if kind is not None and kind[0] else most

@@ -1,88 +1,253 @@
-"""Adding and completing on a caller's own connection: the same verbs, over another database."""
+"""Adding and completing on a caller's own connection, whatever driver made it, as a part of the transaction there.
+
+Only INSERTs, looks and the writes of a completion go there: no COMMIT, no ROLLBACK, no SET. No statement is tried
+again: a deadlock undoes the caller's writes, too, and only the caller can repeat those.
+
+The caller's session may have any time zone, character set and form of rows. So texts are sent in ASCII, keys in
+hexadecimal, instants in words that hold in each time zone (Dialect.callers_words), and only ids are read.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from typing import Any, TypeVar
 
-from ...errors import Conflict, DatabaseError, is_refusal
+from ...errors import Conflict, ConnectionLost, DatabaseError, InvalidTask, NoTransaction, TablesMissing, is_refusal
 from ...interrupts.stopping import uninterrupted
+from ...messages.programs import CLIENT
+from ...model.arguments import MAX_ARGS_BYTES, in_ascii
 from ...model.attempt import Finish, Outcome
-from ...model.new_task import NewTask
-from ..callers import SAVEPOINT, CallersDatabase, CallersDialect, on_connection
-from ..statements import Write
+from ...model.new_task import LAST_INSTANT, NewTask
+from ...model.pipeline import MAX_STAGES_BYTES
+from ...model.results import MAX_RESULT_BYTES
+from ..dialect import Dialect, Inserts
+from ..statements import Statements, words_of
 from .adding import Adding
 from .finish_writes import FinishWrites
 
+T = TypeVar("T")
+
+PLACE = "on the connection that was given"
 WHAT_NOW = "roll your transaction back, as its row is part of that"
+BEGIN_AGAIN = "roll your transaction back, and do all of it again"
+OPEN_ANOTHER = "open another, and do all of your transaction again"
+ALLOWED = (
+    "an open connection to the queue's database, of PyMySQL, mysqlclient, sqlite3, psycopg 2 or 3, django.db, or "
+    "SQLAlchemy's Connection or Session"
+)
+NOT_ASYNC = "connection is one of asyncio; allowed: one that waits for its answers"
+NO_TRANSACTION = (
+    "connection is in no transaction, and commits each statement by itself; allowed: one on which a transaction has "
+    "begun, whose commit is to complete the task"
+)
+DRIVERS = {
+    **dict.fromkeys(("pymysql", "MySQLdb", "mysql"), ("mysql", "%s")),
+    "mariadb": ("mysql", "?"),
+    "sqlite3": ("sqlite", "?"),
+    **dict.fromkeys(("psycopg", "psycopg2"), ("postgresql", "%s")),
+    "django": ("", "%s"),
+}
+"""The kind of database and the parameter mark of each driver, by its package."""
+NAMES = {"mysql": "MySQL", "sqlite": "SQLite", "postgresql": "PostgreSQL"}
+SAVEPOINT = "taskserver_completes"
+"""It stands from before a completion's writes on."""
+CLOCKS_DIFFER_SECONDS = 86_400
+"""The database's clock decides when a delay ends, and this host's may differ."""
 
 
 class Callers:
-    """The verbs that write on a connection which each call is given, as a part of the transaction there."""
+    """The verbs that write on the connection that each call is given. They raise InvalidTask, DatabaseError."""
 
-    def __init__(self, dialect: CallersDialect, mode: str, lease_seconds: int) -> None:
+    def __init__(self, dialect: Dialect, mode: str, lease_seconds: int) -> None:
         self._dialect = dialect
         self._writes = FinishWrites(mode, lease_seconds)
+        words = words_of({**dialect.own_words, **dialect.callers_words}, dialect.table, dialect.callers_quoted)
+        self._statements = {"?": Statements(words, str), "%s": Statements(words, _with_percent_marks)}
 
     # ---- producers
 
     @uninterrupted
     def add(self, connection: object, task: NewTask) -> int:
-        """→ new, or waiting, once the caller commits. The id of the new row, or of the row that has the key already.
-
-        Raises InvalidTask, DatabaseError.
-        """
+        """→ new, or waiting, once the caller commits. The id of the new row, or of the row that has the key already."""
         return self._add(connection, [task])[0]
 
     @uninterrupted
     def add_many(self, connection: object, tasks: Iterable[NewTask]) -> list[int]:
-        """→ new, or waiting, once the caller commits; the ids, in order. An iterator's tasks are sent as they come.
-
-        Raises InvalidTask, DatabaseError.
-        """
+        """→ new, or waiting, once the caller commits; the ids, in order. An iterator's tasks are sent as they come."""
         return self._add(connection, tasks)
 
     def _add(self, connection: object, tasks: Iterable[NewTask]) -> list[int]:
-        with on_connection(self._dialect, connection) as database:
-            adding = Adding(database, WHAT_NOW)
-            as_sent = map(self._dialect.inserts.as_sent, tasks)
-            return [task_id for ids in adding.insert_all(as_sent) for task_id in ids]
+        with self.on(connection) as rows:
+            adding = Adding(rows, WHAT_NOW)
+            return [task_id for ids in adding.insert_all(map(_in_ascii, tasks)) for task_id in ids]
 
     REACHES = "SELECT id FROM {table} WHERE id = 0"
 
     def check(self, connection: object) -> None:
-        """Raises InvalidTask or DatabaseError where a connection does not reach the queue's table."""
-        with on_connection(self._dialect, connection) as database:
-            database.rows(self.REACHES)
+        """Raises InvalidTask or DatabaseError if a connection does not reach the queue's table."""
+        with self.on(connection) as rows:
+            rows.rows(self.REACHES)
 
     # ---- a task that completes itself
 
     def complete(self, connection: object, finish: Finish) -> Outcome:
         """In progress, started → gone, archived, done, or new as the next stage, once the caller commits.
 
-        LOST means that the row does not carry our claim any more. Raises InvalidTask where the connection is in no
-        transaction, TooLong where the server would not take the result, with nothing written, Conflict where nothing is
-        left of the caller's transaction, and DatabaseError.
+        LOST means that the row does not carry our claim any more. Raises InvalidTask if the connection is in no
+        transaction, and Conflict if nothing is left of it.
         """
-        with on_connection(self._dialect, connection) as database:
-            finish = self._dialect.finish_as_sent(finish)
-            self._dialect.set_savepoint(database)
+        following = finish.next_stage
+        if following is not None:
+            following = following._replace(args=in_ascii(following.args, MAX_ARGS_BYTES))
+        finish = finish._replace(result=in_ascii(finish.result, MAX_RESULT_BYTES), next_stage=following)
+        with self.on(connection) as rows:
+            self._set_savepoint(rows)
             try:
-                return self._complete(database, finish)
+                return self._complete(rows, finish)
             except BaseException as error:
                 try:  # else the caller could commit a part of the writes
-                    database.execute(f"ROLLBACK TO {SAVEPOINT}")
+                    rows.execute(f"ROLLBACK TO {SAVEPOINT}")
                 except DatabaseError:
                     # The caller's own writes are gone with the savepoint: a trigger may roll back all.
                     if isinstance(error, DatabaseError) and is_refusal(error):
                         raise Conflict(f"{error}; it rolled the whole transaction back") from error
                 raise
 
-    def _complete(self, database: CallersDatabase, finish: Finish) -> Outcome:
-        if _write_all(database, self._writes.of(finish))[0]:
+    def _set_savepoint(self, rows: CallersRows) -> None:
+        if not self._dialect.keeps_transaction(rows.cursor):
+            raise InvalidTask(NO_TRANSACTION)
+        try:
+            rows.execute(f"SAVEPOINT {SAVEPOINT}")
+            rows.execute(f"ROLLBACK TO {SAVEPOINT}")  # outside of a transaction it is gone with its own statement
+        except NoTransaction:
+            raise InvalidTask(NO_TRANSACTION) from None
+
+    def _complete(self, rows: CallersRows, finish: Finish) -> Outcome:
+        matched = [rows.execute(sql, values).rowcount for sql, values in self._writes.of(finish)]
+        if matched[0]:
             return Outcome.AS_ASKED
-        outcome, _ = self._writes.otherwise(database, finish)
-        return self._writes.late(database, finish) if outcome is Outcome.LOST else outcome
+        outcome, _ = self._writes.otherwise(rows, finish)
+        return self._writes.late(rows, finish) if outcome is Outcome.LOST else outcome
+
+    # ---- the connection
+
+    @contextmanager
+    def on(self, connection: object) -> Iterator[CallersRows]:
+        """In the `with`, statements on a caller's connection; at the end our cursor on it is closed."""
+        connection = unwrapped(connection)
+        cursor = ask(self._dialect, self._dialect.callers_cursor, connection)
+        try:
+            kind, mark = _driver_of(connection, cursor)
+            if kind != self._dialect.kind:
+                raise InvalidTask(
+                    f"connection is one to {NAMES.get(kind, kind)}, and the queue of TASKSERVER_DSN lies in "
+                    f"{NAMES[self._dialect.kind]}; allowed: a connection to the same database"
+                )
+            yield CallersRows(self._dialect, self._statements[mark], cursor)
+        except BaseException:
+            with suppress(Exception):
+                cursor.close()
+            raise
+        ask(self._dialect, cursor.close)
 
 
-def _write_all(database: CallersDatabase, writes: Sequence[Write]) -> list[int]:
-    return [database.execute(sql, values).rowcount for sql, values in writes]
+class CallersRows:
+    """A caller's connection, for as long as rows are written there."""
+
+    max_keyed_rows = 1
+    """The id of one row with a key can be found without reading keys."""
+
+    def __init__(self, dialect: Dialect, statements: Statements, cursor: Any) -> None:
+        self._dialect = dialect
+        self.words: Mapping[str, str] = statements.words
+        self.compose = statements.compose
+        self.upsert = dialect.upsert
+        self.cursor = cursor
+
+    @property
+    def inserts(self) -> Inserts:
+        return self._dialect.inserts
+
+    def execute(self, sql: str, values: Sequence[Any] = ()) -> Any:
+        """Send one statement; our cursor."""
+        # Django replaces marks only if it gets a list of values, even an empty one.
+        ask(self._dialect, self.cursor.execute, self.compose(sql), list(values))
+        return self.cursor
+
+    def rows(self, sql: str, values: Sequence[Any] = ()) -> Sequence[tuple[Any, ...]]:
+        """The rows of a SELECT, as tuples, whatever form the caller's connection gives them."""
+        rows = ask(self._dialect, self.execute(sql, values).fetchall)
+        return [tuple(row.values() if isinstance(row, Mapping) else row) for row in rows]
+
+
+def ask(dialect: Dialect, work: Callable[..., T], *args: Any) -> T:
+    """Let the caller's driver do something; its errors become ours."""
+    try:
+        return work(*args)
+    except InvalidTask:
+        raise
+    except Exception as error:  # whatever a driver raises if its connection is closed, too
+        raise _error_of(dialect, error) from error
+
+
+def _error_of(dialect: Dialect, error: Exception) -> DatabaseError:
+    drivers = error.__cause__ if "django" in _packages(error) else None
+    found = dialect.error(drivers or error, PLACE)
+    if isinstance(found, TablesMissing):
+        return TablesMissing(
+            f"the connection that was given reaches no tables of {dialect.table}: is it to the database of "
+            f"TASKSERVER_DSN, {dialect.callers_place}? there {CLIENT} init makes them"
+        )
+    hints = {Conflict: BEGIN_AGAIN, ConnectionLost: OPEN_ANOTHER}
+    hint = next((hint for kind, hint in hints.items() if isinstance(found, kind)), "")
+    return type(found)(f"{found}: {hint}") if hint else found
+
+
+def unwrapped(connection: object) -> Any:
+    """The connection itself, or the driver's own beneath one of SQLAlchemy's. Raises InvalidTask."""
+    found: Any = connection
+    if any("Async" in cls.__name__ for cls in type(found).__mro__) or getattr(found, "async_", 0) == 1:
+        raise InvalidTask(NOT_ASYNC)
+    while "sqlalchemy" in _packages(found) and not hasattr(found, "cursor") and hasattr(found, "connection"):
+        found = found.connection() if callable(found.connection) else found.connection  # of a Session; of a Connection
+    if isinstance(found, type) or not callable(getattr(found, "cursor", None)):
+        # Its text is never shown: it may hold a password, as an address does.
+        raise InvalidTask(f"connection is {_kind_of(connection)}; allowed: {ALLOWED}")
+    return found
+
+
+def _driver_of(connection: object, cursor: object) -> tuple[str, str]:
+    """The kind of database and the parameter mark. Raises InvalidTask."""
+    # The cursor tells more: that of a pool's connection is the driver's own. Django's hides it.
+    found = next((DRIVERS[name] for name in _packages(cursor) if name in DRIVERS), None)
+    if found is None:
+        raise InvalidTask(f"connection is {_kind_of(connection)}; allowed: {ALLOWED}")
+    return found[0] or getattr(connection, "vendor", ""), found[1]
+
+
+def _packages(part: object) -> list[str]:
+    """The packages that define an object's class and its base classes: shop, pymysql, builtins."""
+    # `__class__`, not type(): a wrapper that measures a cursor names the class of the wrapped cursor there.
+    return [cls.__module__.partition(".")[0] for cls in part.__class__.__mro__]
+
+
+def _kind_of(value: object) -> str:
+    if isinstance(value, type):
+        return f"the class {value.__name__}"
+    name = type(value).__name__
+    return f"{'an' if name[0] in 'AEIOUaeiou' else 'a'} {name}"
+
+
+def _with_percent_marks(sql: str) -> str:
+    return sql.replace("%", "%%").replace("?", "%s")
+
+
+def _in_ascii(task: NewTask) -> NewTask:
+    """The task with its texts in ASCII, which is the same in all character sets. Raises InvalidTask."""
+    seconds = task.delay_seconds
+    if seconds is not None and time.time() + seconds > LAST_INSTANT.timestamp() - CLOCKS_DIFFER_SECONDS:
+        # MySQL would make NULL of the instant, and the task would wait for ever.
+        raise InvalidTask(f"delay is {seconds:.0f} seconds, which ends after 2038-01-18")
+    return task._replace(args=in_ascii(task.args, MAX_ARGS_BYTES), stages=in_ascii(task.stages, MAX_STAGES_BYTES))

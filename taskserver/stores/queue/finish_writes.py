@@ -140,4 +140,4 @@ def _write(place: Rows, sql: str, *values: object) -> int:
 
 
 def _with_result(mark: str) -> str:
-    return mark.replace("SET status", "SET result = {any_text}, status", 1)
+    return mark.replace("SET status", "SET result = ?, status", 1)

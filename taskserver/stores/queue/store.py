@@ -69,7 +69,7 @@ class Store:
         """The verbs on callers' own connections to the same queue."""
         from .callers import Callers
 
-        return Callers(self.database.dialect.callers(), self.mode, self.lease_seconds)
+        return Callers(self.database.dialect, self.mode, self.lease_seconds)
 
     # ---- for a worker that has a task
 

@@ -9,7 +9,7 @@ from collections.abc import Iterable
 from contextlib import suppress
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from ...errors import Conflict, DatabaseError
 from ...host.private_folder import make_private_folder
@@ -23,8 +23,8 @@ from .session import SQLiteSession
 from .words import WORDS, upsert
 
 if TYPE_CHECKING:
+    from ..dialect import Rows
     from ..facts import Facts
-    from .callers import SQLiteCallers
     from .inserts import SQLiteInserts
 
 OLDEST = (3, 24, 0)
@@ -59,8 +59,8 @@ class SQLiteDialect(Dialect):
 
         return SQLiteInserts()
 
-    def error(self, error: BaseException) -> DatabaseError:
-        found = error_of(error, self._path, self.table)
+    def error(self, error: BaseException, where: str = "") -> DatabaseError:
+        found = error_of(error, where or self._path, self.table)
         if isinstance(found, Conflict):
             # The lock may be that of a connection which a task left open as it failed: its cache of statements refers
             # to it, so that nothing but a collection closes it.
@@ -82,10 +82,26 @@ class SQLiteDialect(Dialect):
             connection.rollback()
         super().close_task_connection(connection)
 
-    def callers(self) -> SQLiteCallers:
-        from .callers import SQLiteCallers
+    # ---- a caller's own connection
 
-        return SQLiteCallers(self._path, self.table)
+    @property
+    def callers_place(self) -> str:
+        from .private_file import is_private_file
+
+        hint = "; in a test, open a task_queue (docs/testing.md)" if is_private_file(self._path) else ""
+        return f"{self._path}{hint}"
+
+    def callers_cursor(self, connection: Any) -> Any:
+        return sqlite3.Cursor(connection) if isinstance(connection, sqlite3.Connection) else connection.cursor()
+
+    def has_open(self, rows: Rows) -> bool:
+        return any(file and os.path.samefile(file, self._path) for _, _, file in rows.rows("PRAGMA database_list"))
+
+    def keeps_transaction(self, cursor: Any) -> bool:
+        # A savepoint begins a transaction itself. The driver does before a write, unless it is told not to.
+        connection = cursor.connection
+        begins = getattr(connection, "isolation_level", "") is not None and getattr(connection, "autocommit", 0) != 1
+        return begins or connection.in_transaction
 
     # ---- tables
 

@@ -26,7 +26,7 @@ HINTS = {
 }
 
 
-def error_of(error: BaseException, path: Path, table: str) -> DatabaseError:
+def error_of(error: BaseException, path: Path | str, table: str) -> DatabaseError:
     """Our error for an error of the driver."""
     text = " ".join(str(error).split())
     if isinstance(error, sqlite3.IntegrityError):

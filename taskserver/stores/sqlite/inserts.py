@@ -16,6 +16,9 @@ class SQLiteInserts(Inserts):
 
     rows_per_statement = 200  # old SQLite binds 999 values a statement
 
+    def key(self, key: str) -> str:
+        return key  # each connection is in UTF-8, and there is no function for hexadecimal
+
     def insert(self, database: Rows, sql: str, values: Sequence[Any], count: int) -> Sequence[int]:
         last = database.execute(sql, values).lastrowid or 0
         return range(last - count + 1, last + 1)
