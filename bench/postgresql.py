@@ -141,10 +141,10 @@ def pg_add_many(place: PostgreSQLPlace) -> Iterator[Line]:
 
 def pg_notices(place: PostgreSQLPlace) -> Iterator[Line]:
     """One and eight producers beside those of tables without the trigger: no worker waits, or one for others' tasks."""
-    compared = [Compared("taskserver", "without trigger", Bound("at least", 0.9))]
+    compared = [Compared("taskserver", "without triggers", Bound("at least", 0.9))]
     tasks = place.size(8_000, 80)
     databases = {peer: place.database(peer) for peer in _peers(compared)}
-    place.server.execute("ALTER TABLE jobs_queue DISABLE TRIGGER USER", database=databases["without trigger"])
+    place.server.execute("ALTER TABLE jobs_queue DISABLE TRIGGER USER", database=databases["without triggers"])
     counts = dict.fromkeys(databases, tasks)
     for producers in (1, 8):
         name = f"{producers} producers add {tasks:,}, nobody waits"

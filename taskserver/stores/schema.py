@@ -232,15 +232,11 @@ CREATE INDEX IF NOT EXISTS jobs_queue_wake_due ON jobs_queue ((status + 0), due_
 DO $do$
   BEGIN
     IF NOT EXISTS (SELECT FROM pg_trigger WHERE tgrelid = 'jobs_queue'::regclass AND tgname = 'notify_added') THEN
-      CREATE OR REPLACE FUNCTION jobs_queue_notify() RETURNS trigger LANGUAGE plpgsql AS $body$
-        BEGIN
-          IF NOT pg_try_advisory_xact_lock_shared(TG_RELID::integer, 0) THEN
-            PERFORM pg_notify(TG_TABLE_NAME, '');
-          END IF;
-          RETURN NULL;
-        END
-      $body$;
-      CREATE TRIGGER notify_added AFTER INSERT ON jobs_queue FOR EACH STATEMENT EXECUTE FUNCTION jobs_queue_notify();
+      CREATE OR REPLACE FUNCTION jobs_queue_notify() RETURNS trigger LANGUAGE plpgsql AS
+        $body$ BEGIN PERFORM pg_notify(TG_TABLE_NAME, ''); RETURN NULL; END $body$;
+      CREATE TRIGGER notify_added AFTER INSERT ON jobs_queue
+        WHEN (NOT pg_try_advisory_xact_lock_shared('jobs_queue'::regclass::integer, 0))
+        EXECUTE FUNCTION jobs_queue_notify();
     END IF;
   END $do$;
 """
