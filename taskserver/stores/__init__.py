@@ -27,7 +27,7 @@ def open_store(settings: Settings) -> Store:
     """
     if not isinstance(settings.dsn, SQLiteDsn) or settings.dsn.path != MEMORY:
         return _store(settings)
-    from .sqlite.private_file import make_private_file, remove_with  # for tests, mostly
+    from .sqlite.dialect import make_private_file, remove_with  # for tests, mostly
 
     path = make_private_file()
     store = _store(settings._replace(dsn=settings.dsn._replace(path=str(path))))

@@ -119,7 +119,12 @@ UPGRADES: dict[int, Mapping[str, tuple[str, ...]]] = {
             *_checked_again("jobs_queue_schedules", "created_at", "instant"),
             *_checked_again("jobs_queue_paused", "paused_at", "instant"),
         ),
-        "sqlite": (*CANCELLED_AND_LAST_GROUP, *INSTANTS_OF_SQLITE),
+        "sqlite": (
+            *CANCELLED_AND_LAST_GROUP,
+            *INSTANTS_OF_SQLITE,
+            "DROP INDEX jobs_queue_claim_any_group",
+            "CREATE INDEX jobs_queue_claim_any_group ON jobs_queue (priority, id) WHERE status = 0",
+        ),
     }
 }
 """From version n to n + 1, by kind of database: changes to existing tables. The newest tables are made before."""

@@ -24,7 +24,7 @@ from typing import Any
 import pytest
 
 from taskserver import TaskServer
-from taskserver.stores.sqlite.connection import LOCK_WAIT_SECONDS
+from taskserver.stores.sqlite.session import LOCK_WAIT_SECONDS
 from tests.faults.failing_files import (
     AFTER_A_CRASH,
     IMPATIENT,

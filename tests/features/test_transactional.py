@@ -370,7 +370,7 @@ def test_on_sqlite_a_task_that_writes_past_its_transaction_is_told_what_to_do(sq
     assert_silent(sqlite_queue.worker())
     assert (effects(sqlite_queue), states(sqlite_queue)) == ([], [(3, 1)] * 2)
     first, by_connection = sqlite_queue.first_lines()
-    assert re.search(r"Conflict: .*database is locked, .*connection=taskserver\.connection\(\)", first)
+    assert re.search(r"Conflict: .*database is locked: .*connection=taskserver\.connection\(\)", first)
     assert by_connection.startswith("Conflict: on the connection that was given: database is locked")
 
 

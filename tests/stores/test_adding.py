@@ -199,7 +199,7 @@ def test_a_waiting_producer_goes_on_once_the_row_of_its_key_is_let_go(
     store: Store, rows: Rows, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Whatever became of the row meanwhile: it stands, it is gone, or what was done to it is undone."""
-    monkeypatch.setattr("taskserver.stores.sqlite.connection.LOCK_WAIT_SECONDS", 0.05)
+    monkeypatch.setattr("taskserver.stores.sqlite.session.LOCK_WAIT_SECONDS", 0.05)
     first = store.producing.add(keyed(args="[1]"))
     for ending, is_same in (("ROLLBACK", True), ("COMMIT", False)):
         store.close()  # the next connection waits in shorter turns

@@ -261,19 +261,6 @@ def test_no_claim_of_all_groups_takes_a_row_while_all_are_paused(
     assert ids(claim(store)) == [first]
 
 
-@pytest.mark.parametrize("has_row", [False, True])
-def test_after_a_pause_of_all_the_last_group_is_paused_where_it_has_a_row(store: Store, has_row: bool) -> None:
-    """Its row was the mark, and nobody paused it."""
-    pauses = GroupPauses(store.database)
-    add(store, MAX_GROUP_ID if has_row else 3)
-    pauses.pause_all()
-    assert pauses.resume([5]) == [5]
-    assert store.claims.paused_groups() == [MAX_GROUP_ID if has_row else 3]
-    pauses.pause_all()
-    assert pauses.resume([MAX_GROUP_ID]) == [MAX_GROUP_ID]
-    assert store.claims.paused_groups() == ([] if has_row else [3])
-
-
 def test_a_claim_puts_off_what_is_not_due_beside_paused_groups_and_in_none_of_them(store: Store, rows: Rows) -> None:
     for group in (3, 5):
         add(store, group)

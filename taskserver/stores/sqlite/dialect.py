@@ -2,33 +2,42 @@
 
 from __future__ import annotations
 
-import gc
 import os
 import sqlite3
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
-from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ...errors import Conflict, DatabaseError
+from ...errors import DatabaseError
 from ...host.private_folder import make_private_folder
 from ..database import Database
-from ..dialect import Dialect
+from ..dialect import Dialect, Inserts
 from ..session import Pace
 from .claiming import SQLiteClaiming
-from .connection import Connection, open_connection
 from .errors import DRIVER_ERRORS, error_of
-from .session import SQLiteSession
+from .session import Connection, SQLiteSession, open_connection
 from .words import WORDS, upsert
 
 if TYPE_CHECKING:
     from ..dialect import Rows
     from ..facts import Facts
-    from .inserts import SQLiteInserts
 
 OLDEST = (3, 24, 0)
 _FILE_RIGHTS = 0o600
+
+
+class SQLiteInserts(Inserts):
+    """Adding on connections of ours. The rows of an INSERT get consecutive ids, as there is one writer."""
+
+    rows_per_statement = 200  # old SQLite binds 999 values a statement
+
+    def key(self, key: str) -> str:
+        return key  # each connection is in UTF-8, and there is no function for hexadecimal
+
+    def insert(self, database: Rows, sql: str, values: Sequence[Any], count: int) -> Sequence[int]:
+        last = database.execute(sql, values).lastrowid or 0
+        return range(last - count + 1, last + 1)
 
 
 class SQLiteDialect(Dialect):
@@ -53,19 +62,12 @@ class SQLiteDialect(Dialect):
         self._synchronous = synchronous
         self.claiming = SQLiteClaiming()
 
-    @cached_property
+    @property
     def inserts(self) -> SQLiteInserts:
-        from .inserts import SQLiteInserts  # an empty run adds nothing
-
         return SQLiteInserts()
 
     def error(self, error: BaseException, where: str = "") -> DatabaseError:
-        found = error_of(error, where or self._path, self.table)
-        if isinstance(found, Conflict):
-            # The lock may be that of a connection which a task left open as it failed: its cache of statements refers
-            # to it, so that nothing but a collection closes it.
-            gc.collect()
-        return found
+        return error_of(error, where or self._path, self.table)
 
     # ---- connections
 
@@ -86,8 +88,6 @@ class SQLiteDialect(Dialect):
 
     @property
     def callers_place(self) -> str:
-        from .private_file import is_private_file
-
         hint = "; in a test, open a task_queue (docs/testing.md)" if is_private_file(self._path) else ""
         return f"{self._path}{hint}"
 
@@ -137,3 +137,37 @@ class SQLiteDialect(Dialect):
         from .facts import FACTS
 
         return FACTS
+
+
+# ---- a database in memory: a file of this process, in memory where the host allows it
+
+PREFIX, NAME = "taskserver-", "memory.db"
+
+
+def make_private_file() -> Path:
+    """A path for a new file, in a folder of its own. Raises DatabaseError."""
+    from ...host.memory_folder import make_folder_in_memory
+
+    try:
+        return make_folder_in_memory(PREFIX) / NAME
+    except OSError as error:
+        raise DatabaseError(f"no file can be made for :memory: ({error}): name a file in TASKSERVER_DSN") from None
+
+
+def is_private_file(path: Path) -> bool:
+    """Whether a path looks like one of these."""
+    return path.name == NAME and path.parent.name.startswith(PREFIX)
+
+
+def remove_with(owner: object, path: Path) -> None:
+    """Remove the file with its folder once the owner is gone, or this process ends."""
+    import weakref
+
+    weakref.finalize(owner, _remove, path.parent, os.getpid())
+
+
+def _remove(folder: Path, pid: int) -> None:
+    import shutil
+
+    if os.getpid() == pid:  # a forked child uses its parent's file
+        shutil.rmtree(folder, ignore_errors=True)

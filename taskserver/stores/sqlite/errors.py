@@ -1,6 +1,6 @@
 """The meaning of the errors of SQLite and its driver: which are worth another try, and what a person can do.
 
-Errors are told apart by their texts: SQLite's own numbers are many, and older drivers do not pass them on.
+Errors are recognised by their texts: SQLite's own numbers are many, and older drivers do not pass them on.
 """
 
 from __future__ import annotations
@@ -16,13 +16,32 @@ from ..dialect import no_tables, other_columns
 DRIVER_ERRORS = (sqlite3.Error, sqlite3.Warning, OverflowError, UnicodeDecodeError)
 
 INTERRUPTED = "interrupted"
-"""All of the text, where a progress handler or interrupt() of the site's ended a statement."""
+"""All of the text, if a progress handler or interrupt() of the site's ended a statement."""
+LOCKED = (
+    "for longer than was waited, by other processes, by a transaction that a task left open, or by your own: then add "
+    "the task on its connection, as in add_task(…, connection=taskserver.connection())"
+)
+FULL = (
+    "free some space, or have your host raise the quota; if there is space, no id is left behind the greatest one: "
+    "delete that row, then run UPDATE sqlite_sequence SET seq = 0 WHERE name = '{}'"
+)
 HINTS = {
     "readonly database": "let this user write the file and its folder",
     "unable to open database file": "let this user read and write the file and its folder",
     "not a database": "name another file in TASKSERVER_DSN",
     "malformed": f"it is damaged: stop the workers, put back a copy, or move it away and run {CLIENT} init",
     "no such index": f"run {CLIENT} init",
+    "is full": FULL,
+    "disk I/O error": "is the disk full, or a quota used up?",
+    "locked": LOCKED,
+    "busy": LOCKED,
+}
+KINDS = {
+    "is full": Unavailable,
+    "disk I/O error": Unavailable,
+    "duplicate column name": AlreadyThere,
+    "locked": Conflict,
+    "busy": Conflict,
 }
 
 
@@ -31,26 +50,12 @@ def error_of(error: BaseException, path: Path | str, table: str) -> DatabaseErro
     text = " ".join(str(error).split())
     if isinstance(error, sqlite3.IntegrityError):
         return Refused(f"{path}: {text}")
-    if "is full" in text:
-        return Unavailable(
-            f"{path}: {text}: free some space, or have your host raise the quota; if there is space, no id is left "
-            f"behind the greatest one: delete that row, then run UPDATE sqlite_sequence SET seq = 0 WHERE name = "
-            f"'{table}'"
-        )
-    if "disk I/O error" in text:
-        return Unavailable(f"{path}: {text}: is the disk full, or a quota used up?")
     if "no such table" in text:
         return no_tables(path, table)
-    if "duplicate column name" in text:
-        return AlreadyThere(f"{path}: {text}")
     if "no such column" in text or "has no column" in text:
         return other_columns(path, table, text)
-    if "locked" in text or "busy" in text:
-        return Conflict(
-            f"{path}: {text}, for longer than was waited, by other processes, by a transaction that a task left open, "
-            "or by your own: then add the task on its connection, as in add_task(…, connection=taskserver.connection())"
-        )
     if text == INTERRUPTED:
         return Conflict(f"{path}: a statement was {INTERRUPTED}")
-    hint = next((hint for words, hint in HINTS.items() if words in text), None)
-    return DatabaseError(f"{path}: {text}: {hint}" if hint else f"{path}: {text}")
+    kind = next((kind for words, kind in KINDS.items() if words in text), DatabaseError)
+    hint = next((f": {hint.format(table)}" for words, hint in HINTS.items() if words in text), "")
+    return kind(f"{path}: {text}{hint}")

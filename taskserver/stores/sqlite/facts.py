@@ -13,6 +13,7 @@ from ..facts import (
     CHECK_CLAIM_INDEX,
     CHECK_TABLES,
     OK,
+    QUEUE_INDEXES,
     UNKNOWN,
     Asked,
     Check,
@@ -56,6 +57,7 @@ LOOKS = TableLooks(
         SELECT name FROM pragma_index_info(list.name) ORDER BY seqno))
     FROM sqlite_master AS tables, pragma_index_list(tables.name) AS list WHERE tables.type = 'table'
     """,
+    wanted={**QUEUE_INDEXES, "claim_any_group": "priority, id"},
     prefix="{}_",
     primary="ALTER TABLE {table} RENAME TO {table}_old",  # init makes it, and its rows can be copied
 )

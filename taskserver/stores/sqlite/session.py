@@ -1,4 +1,4 @@
-"""A session of SQLite: one thread's connection, and the verbs on it.
+"""A session of SQLite: one thread's connection of the standard library's driver, its verbs, and what a fork does to it.
 
 Differs from MySQL: every transaction takes the write lock when it begins, as a reader that becomes a writer later could
 not wait for the lock.
@@ -6,18 +6,163 @@ not wait for the lock.
 
 from __future__ import annotations
 
+import os
+import sqlite3
+import threading
+import weakref
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 from ...errors import DatabaseError
+from ..dialect import missing
 from ..session import Pace, Session
-from .connection import FILES_CHANGED, open_connection
 from .errors import DRIVER_ERRORS
 
-MAX_BYTES_WITH_NUL = 1020
-"""A longer text is read up to its NUL; keys and names, by which rows are found again, are shorter."""
+LOCK_WAIT_SECONDS = 2.0
+"""One turn of waiting for the writer; between turns a signal is heard and the patience ends."""
+FILES_CHANGED = (
+    "what is open is no longer the file at this path with its log: a task has closed files that are not its own, or "
+    "opened this one by other means than SQLite, or somebody has put another in its place; see docs/guarantees.md"
+)
+
+Identity = tuple[int, int]
+"""Distinguishes a file from all others."""
+
+
+def identity_of(file: str | Path | int, if_unseen: Identity | None = None) -> Identity | None:
+    """The identity of a file, by its path or descriptor; None if there is none.
+
+    `if_unseen` is for one that this process may not look at, as once a task has changed rights or accounts.
+    """
+    try:
+        found = os.stat(file)
+    except PermissionError:
+        return if_unseen
+    except OSError:
+        return None
+    return found.st_dev, found.st_ino
+
+
+class Connection(sqlite3.Connection):
+    """The driver's connection. Once its files are others it is abandoned: it writes nothing, and it is never closed.
+
+    A close writes what the log holds into the database's file and removes the log, by names that may lead to other
+    files by then.
+    """
+
+    in_use = threading.RLock()
+    """Its session's lock, once it has a session."""
+    files: Sequence[tuple[Sequence[str | int], Identity]] = ()
+    """The database's file, the log's index, and this process's descriptors of the first, as it was opened.
+
+    When a task opens the database's file by other means than SQLite, closing it drops this process's locks: another
+    process then removes the log that is in use here, with its index. A look at the log itself would make each commit a
+    third slower: Linux gives a file that was looked at exact times, and has to write these. A task that closes
+    descriptors which are not its own would have SQLite write to the files that it opens next.
+    """
+
+    @property
+    def is_abandoned(self) -> bool:
+        """Whether nothing may be written by it any more."""
+        return any(all(identity_of(file, seen) != seen for file in files) for files, seen in self.files)
+
+    def close(self) -> None:
+        if self.is_abandoned:
+            _keep(self)
+        else:
+            super().close()
+
+
+def _keep(connection: Connection) -> None:
+    """Losing its last reference would close the connection, and so would the end of Python."""
+    with suppress(ImportError):  # a Python without ctypes
+        import ctypes
+
+        ctypes.pythonapi.Py_IncRef(ctypes.py_object(connection))
+    _abandoned.append(connection)
+
+
+# The open connections of this process, the abandoned ones, and those that a fork left in it in the midst of a
+# transaction; and the files of the descriptors that a fork left in it, except those of our connections.
+_open: weakref.WeakSet[Connection] = weakref.WeakSet()
+_abandoned: list[Connection] = []
+_unfinished: list[Connection] = []
+_inherited: dict[int, Identity | None] = {}
+
+
+def _close_inherited() -> None:
+    """In a forked child: close the connections that its parent had open.
+
+    SQLite keeps one account of its locks for each file and process, and a fork copies the account without the locks. A
+    connection that the child opens beside an inherited one takes the file for locked, and a parent that closes last
+    removes the log into which the child goes on writing. A connection in the midst of a transaction stays open, as a
+    close would roll back the parent's transaction; beside it the child can open no other. Nor can it beside one of
+    the program's own, which is not ours to close.
+    """
+    for connection in list(_open):
+        with suppress(sqlite3.ProgrammingError):  # it is closed, and something still refers to it
+            # The parent's heartbeat may be in the midst of a statement: the child would wait for its end for ever.
+            if connection in _abandoned:
+                continue
+            if connection.in_transaction or not connection.in_use.acquire(blocking=False):
+                _unfinished.append(connection)
+            else:
+                # Not Connection.close(): the log may be gone, or another, if the parent closed its connection since.
+                sqlite3.Connection.close(connection)
+    _open.clear()
+    _inherited.clear()
+    _inherited.update(_descriptors())
+
+
+def _descriptors() -> dict[int, Identity | None]:
+    """The files of this process's descriptors; empty if the system does not list them, as at their limit."""
+    with suppress(OSError):
+        return {number: identity_of(number) for number in map(int, os.listdir("/dev/fd"))}
+    return {}
+
+
+os.register_at_fork(after_in_child=_close_inherited)
+
+
+def open_connection(path: Path, synchronous: str, error_of: Callable[[BaseException], DatabaseError]) -> Connection:
+    """A connection to an existing file, with this word for PRAGMA synchronous. Raises DatabaseError."""
+    if not os.path.exists(path):
+        raise missing(f"there is no database {path}")
+    if _unfinished:
+        raise DatabaseError(f"{path}: this process was forked while another thread wrote to SQLite; fork before that")
+    database = identity_of(path)
+    for number, identity in list(_inherited.items()):
+        if identity == database and identity_of(number) == database:
+            raise DatabaseError(
+                f"{path}: this process was forked while the program had this file open, as by a connection of its own; "
+                "close that before the fork"
+            )
+        if identity == database:  # closed since: this number may be that of our own connection next
+            del _inherited[number]
+    if any(kept.files[0][1] == database for kept in _abandoned):
+        # SQLite would share locks and descriptors with the abandoned connection.
+        raise DatabaseError(f"{path}: {FILES_CHANGED}; this process cannot open it any more")
+    try:
+        connection = sqlite3.connect(
+            path,
+            timeout=LOCK_WAIT_SECONDS,
+            isolation_level=None,  # our own statements begin and commit transactions
+            check_same_thread=False,  # close() closes the connections of all threads
+            factory=Connection,
+        )
+        _open.add(connection)
+        # With `full` a commit is on the disk when it returns, as on MySQL. SQLite opens its log here.
+        connection.execute(f"PRAGMA synchronous = {synchronous}")
+    except DRIVER_ERRORS as error:
+        raise error_of(error) from error
+    real = os.path.realpath(path)  # a link's log lies beside the file that it leads to
+    own = [number for number, identity in _descriptors().items() if identity == database]
+    files: list[tuple[Sequence[str | int], Identity | None]] = [([str(path)], database), (own, database)]
+    files.append(([f"{real}-shm"], identity_of(f"{real}-shm")))
+    connection.files = [(names, identity) for names, identity in files if names and identity]
+    return connection
 
 
 class SQLiteSession(Session):
@@ -31,7 +176,8 @@ class SQLiteSession(Session):
 
     def connect(self, pace: Pace) -> None:
         connection = open_connection(self._path, self._synchronous, self._error_of)
-        connection.text_factory = _text
+        # Text that is no UTF-8 must not end a worker here; the code that uses the text finds the surrogates.
+        connection.text_factory = lambda value: value.decode("utf-8", "surrogateescape")
         connection.in_use = self.in_use
         self.cursor = connection.cursor()
         self.connection = connection
@@ -65,12 +211,3 @@ class SQLiteSession(Session):
 def _bindable(value: Any) -> Any:
     """The value; in place of a whole number beyond 64 bits, as an id of MySQL may be, a float that equals no number."""
     return float(value) if isinstance(value, int) and abs(value) >= 2**63 else value
-
-
-def _text(value: bytes) -> str:
-    # SQLite counts the characters of a text up to a NUL, so that no CHECK bounds what lies behind one. Long texts of
-    # ours have none: to hold the rest would only take memory. With the NUL a name stays bad, and JSON no JSON.
-    if len(value) > MAX_BYTES_WITH_NUL and (end := value.find(0)) >= 0:
-        value = value[: end + 1]
-    # Text that is no UTF-8 must not end a worker here; the code that uses the text finds the surrogates.
-    return value.decode("utf-8", "surrogateescape")
