@@ -21,6 +21,9 @@ MAX_BATCH = 1000
 MAX_SECONDS = 7 * 86_400
 """The longest lease, and the longest timeout."""
 
+UNDATED = "0000-00-00"
+"""The error_text by which a claim marks a row whose due_at is that: MySQL without STRICT stores it for a bad time."""
+
 MODES = ("delete", "move", "mark")
 """What a finish does to a completed row: delete it, move it to the archive, or mark it done."""
 DEFAULT_TABLE = "jobs_queue"
@@ -96,6 +99,8 @@ class ClaimedTask(NamedTuple):
     """How many stages are over."""
     awaited: int = 0
     """1 where other tasks waited for this task when it was claimed."""
+    is_undated: int = 0
+    """1 if its due_at was no valid time."""
 
     @property
     def text_bytes(self) -> int:

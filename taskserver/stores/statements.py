@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from ..model.task import CANCELLED
+from ..model.task import CANCELLED, UNDATED
 
 QUEUE_COLUMNS = (
     "id, task, args, group_id, priority, status, attempts, max_attempts, due_at, claim, unique_key, error_text, "
@@ -69,6 +69,9 @@ COMMON = {
     "columns": QUEUE_COLUMNS,
     "first_columns": QUEUE_COLUMNS.partition(", version")[0],
     "status": "status",
+    # Only MySQL stores an instant that is none, in sessions without STRICT.
+    "undated": f"'{UNDATED}'",
+    "is_undated": "0 = 1",
     "cancelled": f"'{CANCELLED}'",
     "is_cancelled": f"CASE WHEN error_text = '{CANCELLED}' THEN 1 ELSE 0 END",
 }

@@ -32,6 +32,8 @@ def fetch_texts(task: ClaimedTask, fetch: Callable[[ClaimedTask], ClaimedTask]) 
     They are kept: a rerun may change the row while the task runs, and on_fatal gets what the task got. Raises BadTask,
     DatabaseError.
     """
+    if task.is_undated:
+        raise BadTask("due_at is no valid time (0000-00-00): write FROM_UNIXTIME(…), as docs/producers.md has it")
     if not isinstance(task.task, str) or not (task.args is None or isinstance(task.args, str)):
         raise BadTask("task and args are text; this row holds something else")
     check_size(task.args_bytes)

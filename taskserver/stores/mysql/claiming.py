@@ -43,6 +43,7 @@ CLAIM = """
     SET task.status = IF(picked.due_at > NOW(6), LAST_INSERT_ID(5), 1),
         task.claim = IF(picked.due_at > NOW(6), NULL, ?),
         task.due_at = IF(picked.due_at > NOW(6), picked.due_at, NOW(6) + INTERVAL ? SECOND),
+        task.error_text = IF(picked.due_at + 0 = 0, {undated}, task.error_text),
         task.started_at = NULL,
         task.updated_at = task.updated_at
     WHERE task.status = 0
@@ -59,7 +60,8 @@ SEEN = "SELECT id FROM ({picked}) AS candidates ORDER BY priority, id LIMIT ?"
 # In an UPDATE of one table the assignments are done in their order.
 CLAIM_SEEN = """
     UPDATE {table} {by_key}
-    SET status = IF(due_at > NOW(6), 5, 1), claim = IF(due_at > NOW(6), NULL, ?),
+    SET error_text = IF({is_undated}, {undated}, error_text),
+        status = IF(due_at > NOW(6), 5, 1), claim = IF(due_at > NOW(6), NULL, ?),
         due_at = IF(due_at > NOW(6), due_at, NOW(6) + INTERVAL ? SECOND), started_at = NULL, updated_at = updated_at
     WHERE id IN ({ids}) AND status = 0
 """

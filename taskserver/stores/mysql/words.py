@@ -21,6 +21,7 @@ WORDS = {
     "bytes_of": "OCTET_LENGTH({})",
     "as_bytes": "CAST({} AS BINARY)",
     "position": "INSTR({}, ?)",
+    "is_undated": "due_at + 0 = 0",
     "greatest": "GREATEST",
     "insert_or_ignore": "INSERT IGNORE",
     # The INSERT itself returns the id of the row that stands: a look could miss that row in an old snapshot.

@@ -79,7 +79,8 @@ class DueRows:
     # The due_at may lie before the instant at which the task was added, or failed.
     WAKE = """
         UPDATE {table} {by_key}
-        SET status = 0, updated_at = CASE WHEN due_at > updated_at THEN due_at ELSE updated_at END, due_at = NULL
+        SET status = 0, updated_at = CASE WHEN due_at > updated_at THEN due_at ELSE updated_at END,
+            due_at = CASE WHEN {is_undated} THEN due_at END
         WHERE id IN ({ids}) AND (status IN (3, 5) AND due_at <= {now} OR status = 3 AND due_at IS NULL)
     """
 
