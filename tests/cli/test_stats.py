@@ -25,7 +25,7 @@ from taskserver.stores import Store
 from taskserver.stores import retrying as tries
 from taskserver.stores.queue import stats
 from taskserver.stores.queue.stats import COLUMNS, HourStats, Stats
-from taskserver.stores.sqlite import connection as sqlite
+from taskserver.stores.sqlite import session as sqlite
 from taskserver.worker import stats as run_stats
 from taskserver.worker.stats import ANY_OTHER, MAX_KEYS, MAX_WAIT_SECONDS, RunStats
 from tests.support.locks import are_locks_awaited, holding
