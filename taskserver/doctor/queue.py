@@ -209,7 +209,7 @@ def _orphaned(facts: QueueFacts) -> Iterator[CheckResult]:
 
 
 def _schedules(schedules: Sequence[StoredSchedule]) -> Iterator[CheckResult]:
-    faulty = [stored for stored in schedules if stored.fault is not None or stored.held is not None]
+    faulty = [stored for stored in schedules if stored.fault is not None]
     if faulty:
         yield warning(
             "schedules", _describe_faults(faulty), "no task comes of them", "; ".join(dict.fromkeys(map(_mend, faulty)))
@@ -224,14 +224,12 @@ def _schedules(schedules: Sequence[StoredSchedule]) -> Iterator[CheckResult]:
 
 
 def _describe_faults(faulty: Sequence[StoredSchedule]) -> str:
-    faults = [f"{stored.schedule.name}: {stored.fault or stored.held}" for stored in faulty[:MAX_SCHEDULES_NAMED]]
+    faults = [f"{stored.schedule.name}: {stored.fault}" for stored in faulty[:MAX_SCHEDULES_NAMED]]
     more = len(faulty) - len(faults)
     return "; ".join([*faults, f"and {more} more"] if more else faults)
 
 
 def _mend(stored: StoredSchedule) -> str:
-    if stored.fault is None:
-        return "end that task, as said there, and see who adds tasks with such a key"
     # Where this host lacks a package, the fault says how to get it; a schedule given anew would lack it still.
     if INSTALLS in (stored.fault or ""):
         return "install the package, as said there"

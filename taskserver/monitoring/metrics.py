@@ -142,7 +142,7 @@ def _of_workers(overview: Overview) -> Iterator[Gauge]:
     about = "When the last run began, by the groups that it serves: `all`, or their numbers."
     last: dict[Labels, float] = _greatest(((label[groups],), at) for groups, at in known.items())
     yield Gauge("last_run_timestamp_seconds", about, ("groups",), last)
-    faulty = sum(stored.fault is not None or stored.held is not None for stored in overview.schedules)
+    faulty = sum(stored.fault is not None for stored in overview.schedules)
     yield Gauge("schedules", "Schedules, of periodic tasks.", (), {(): len(overview.schedules)})
     yield Gauge("schedules_faulty", "Schedules that add no task, as something is wrong.", (), {(): faulty})
 

@@ -114,7 +114,7 @@ class ScheduleStatus(NamedTuple):
     fault: str | None
     """Why no task can be added; None without a reason."""
     held: str | None
-    """The row that keeps it from adding tasks, in a sentence; None without one."""
+    """The task that has its key and has not ended, in a sentence; None without one."""
 
 
 class QueueStatus(NamedTuple):

@@ -173,10 +173,10 @@ def fatal_in_words(rows: str) -> str:
 
 
 def _schedules(overview: Overview, has_stopped: bool) -> Iterator[VerdictReason]:
-    faulty = [stored for stored in overview.schedules if stored.fault is not None or stored.held is not None]
+    faulty = [stored for stored in overview.schedules if stored.fault is not None]
     if faulty:
         first = faulty[0]
-        words = f"schedule {first.schedule.name}: {first.fault or first.held}"
+        words = f"schedule {first.schedule.name}: {first.fault}"
         more = f"; and {len(faulty) - 1} more" if len(faulty) > 1 else ""
         yield VerdictReason("schedules", Level.ACT, words + more, f"{CLIENT} status names each, with what is wrong")
         return

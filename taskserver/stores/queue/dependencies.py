@@ -29,8 +29,8 @@ if TYPE_CHECKING:
 GIVEN_UP = "dependency: task "
 """The start of the error_text of a task that was given up because of another one."""
 IS_GIVEN_UP = f"status = 4 AND error_text LIKE '{GIVEN_UP}%'"
-FAILED_FOR_GOOD = (Status.FATAL,)
-"""The statuses of a parent because of which its children are given up."""
+FAILED_FOR_GOOD = (4, 7)
+"""Fatal and cancelled: the statuses of a parent because of which its children are given up."""
 MAX_HELD = 2
 """Stop after so many children whose rows, or parents, others hold; leave the rest for the next look."""
 
@@ -172,7 +172,7 @@ DECIDE = f"""
 IS_ORPHAN = """
     {due_status} = 5 AND due_at IS NULL AND EXISTS (SELECT 1 FROM {dependencies} WHERE child_id = id) AND NOT EXISTS (
         SELECT 1 FROM {dependencies} AS edge JOIN {table} AS parent ON parent.id = edge.parent_id
-        WHERE edge.child_id = {table}.id AND parent.status NOT IN (2, 4))
+        WHERE edge.child_id = {table}.id AND parent.status NOT IN (2, 4, 7))
 """
 ORPHANS = f"SELECT id FROM {{table}} {{by_status}} WHERE {IS_ORPHAN} AND id > ? ORDER BY id LIMIT ?"
 SIGN = "UPDATE {table} {by_key} SET due_at = {now} WHERE id IN ({ids}) AND status = 5 AND due_at IS NULL"

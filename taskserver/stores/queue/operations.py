@@ -186,7 +186,7 @@ class Operations:
 
     # ---- the children of the changed tasks, in the same transaction
 
-    ARE_FATAL = "SELECT id FROM {table} {by_key} WHERE id IN ({ids}) AND status = 4 AND awaited <> 0"
+    ARE_FATAL = "SELECT id FROM {table} {by_key} WHERE id IN ({ids}) AND status IN (4, 7) AND awaited <> 0"
 
     def _give_up_children(self, ids: Sequence[int]) -> None:
         """Waiting → fatal for the children of cancelled tasks that do not run."""
