@@ -12,7 +12,7 @@ import pytest
 import sqlalchemy
 from sqlalchemy.orm import Session, scoped_session, sessionmaker
 
-from taskserver import InvalidTask, TaskServer
+from taskserver import DatabaseError, InvalidTask, TaskServer
 from taskserver.errors import TablesMissing
 from tests.support.deployment import ROOT
 from tests.support.processes import assert_silent
@@ -43,18 +43,6 @@ def test_a_task_is_rolled_back_with_the_callers_row(shop: Shop) -> None:
     shop.server.add_tasks([{"task": "tasks.note", "unique_key": "k"}, {"task": "tasks.note"}], connection=connection)
     connection.rollback()
     assert (shop.customers(), shop.rows()) == ([], [])
-
-
-def test_a_task_is_undone_with_the_callers_savepoint_alone(shop: Shop) -> None:
-    connection = shop.open()
-    shop.order(connection)
-    cursor = connection.cursor()
-    first = shop.server.add_task("tasks.note", connection=connection)
-    cursor.execute("SAVEPOINT theirs")
-    shop.server.add_task("tasks.note", unique_key="k", connection=connection)
-    cursor.execute("ROLLBACK TO SAVEPOINT theirs")
-    connection.commit()
-    assert (shop.customers(), shop.rows("id")) == (["Ada"], [(first,)])
 
 
 def test_each_statement_commits_by_itself_where_the_session_does_so(shop: Shop) -> None:
@@ -180,20 +168,6 @@ def test_many_tasks_of_all_kinds_have_their_ids_in_order(shop: Shop) -> None:
     assert sorted(set(keyed.values()) & set(rows.values())) == sorted(keyed.values())
 
 
-def test_an_iterator_may_add_tasks_on_the_connection_itself(shop: Shop) -> None:
-    connection = shop.open()
-
-    def described() -> Iterator[dict[str, Any]]:
-        yield {"task": "tasks.note", "args": ["one"]}
-        shop.server.add_task("tasks.note", ["inside"], connection=connection)
-        yield {"task": "tasks.note", "args": ["two"], "unique_key": "k"}
-
-    ids = shop.server.add_tasks(described(), connection=connection)
-    connection.commit()
-    assert sorted(shop.added()) == [["inside"], ["one"], ["two"]]
-    assert len(ids) == 2
-
-
 # ---- tasks that wait for others
 
 
@@ -281,4 +255,8 @@ def test_an_error_on_a_session_of_sqlalchemy_is_ours(shop: Shop, engine: sqlalch
         session.rollback()
         shop.server.add_task("tasks.note", connection=session)
         session.commit()
+    with engine.connect() as connection:
+        pass
+    with pytest.raises(DatabaseError, match="closed"):
+        shop.server.add_task("tasks.note", connection=connection)
     assert (shop.customers(), len(shop.rows())) == ([], 1)

@@ -195,17 +195,3 @@ def test_an_error_in_djangos_atomic_block_rolls_that_back_and_no_more(shop: Shop
     (said,) = run(shop, "django", FAILED_IN_DJANGO)
     assert said.startswith("TablesMissing django.db.utils the connection that was given reaches no tables of elsewhere")
     assert (shop.customers(), shop.added()) == (["Ada"], [["after"]])
-
-
-REFUSED_IN_DJANGO = """
-from taskserver import InvalidTask
-try:
-    TaskServer("sqlite:///x.db").add_task("tasks.note", connection=connection)
-except InvalidTask as error:
-    print(json.dumps(str(error)))
-"""
-
-
-def test_djangos_connection_to_another_kind_of_database_is_refused(mysql_shop: Shop, run: Run) -> None:
-    said = run(mysql_shop, "django", REFUSED_IN_DJANGO)
-    assert "connection is one to MySQL, and the queue of TASKSERVER_DSN lies in SQLite" in said

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sqlite3
-import threading
 from collections.abc import Callable
 from contextlib import closing
 from datetime import datetime, timedelta, timezone
@@ -20,7 +19,6 @@ import sqlalchemy
 from taskserver import DatabaseError, InvalidTask, TablesMissing, TaskServer
 from taskserver.errors import Conflict, ConnectionLost
 from taskserver.stores.queue import callers
-from tests.support.processes import wait_until
 from tests.support.servers import MySQLServer
 from tests.support.shops import Shop
 from tests.support.turns import EACH_SERVER
@@ -120,30 +118,6 @@ def test_a_connection_that_breaks_is_an_error_that_says_so(shop: Shop) -> None:
         with pytest.raises(ConnectionLost, match="open another, and do all of your transaction again"):
             shop.server.add_task("tasks.note", connection=connection)
     assert (shop.customers(), shop.rows()) == ([], [])
-
-
-# A view of the processes, as that of transactions is kept for as long as one goes on asking.
-WAITING = "SELECT COUNT(*) FROM information_schema.processlist WHERE id = ? AND info LIKE 'INSERT INTO%'"
-
-
-def test_a_deadlock_is_told_and_nothing_is_done_again(mysql_shop: Shop) -> None:
-    connection, other = mysql_shop.open(), mysql_shop.open()
-    add = mysql_shop.server.add_task
-    add("tasks.note", unique_key="a", connection=other)
-    for number in range(20):  # who changed more stays
-        add("tasks.note", [number], connection=other)
-    mysql_shop.order(connection)
-    add("tasks.note", unique_key="b", connection=connection)
-    waits = threading.Thread(target=partial(add, "tasks.note", unique_key="b", connection=other))
-    waits.start()
-    wait_until(lambda: mysql_shop.sql(WAITING, other.thread_id()) == [(1,)])
-    with pytest.raises(Conflict, match="do all of it again"):
-        add("tasks.note", unique_key="a", connection=connection)
-    waits.join()
-    connection.commit()  # of what the server has undone
-    assert (mysql_shop.customers(), mysql_shop.rows()) == ([], [])
-    other.commit()
-    assert len(mysql_shop.rows()) == 22
 
 
 def test_what_others_hold_is_a_conflict_that_only_the_caller_can_repeat(shop: Shop) -> None:

@@ -124,25 +124,6 @@ def test_a_connection_in_pipeline_mode_is_refused(shop: Shop) -> None:
         shop.server.add_task("tasks.note", connection=connection)
 
 
-def test_a_missing_right_names_the_document_and_no_password(shop: Shop) -> None:
-    name = f"web_{shop.database}"
-    shop.sql(f"CREATE ROLE {name} LOGIN PASSWORD 'p@ss#1'")
-    try:
-        connection = shop.open(user=name, password="p@ss#1")
-        with pytest.raises(DatabaseError, match=r"that was given: permission denied.*docs/security\.md") as caught:
-            shop.server.add_task("tasks.note", connection=connection)
-        assert "p@ss#1" not in repr(caught.value) + repr(caught.value.__cause__)
-        connection.rollback()
-        shop.sql(f"GRANT INSERT (task, args, group_id, priority), SELECT (id) ON jobs_queue TO {name}")
-        shop.server.add_task("tasks.note", [1], connection=connection)
-        connection.commit()
-        assert shop.added() == [[1]]
-        connection.close()
-    finally:
-        shop.sql(f"DROP OWNED BY {name}")
-        shop.sql(f"DROP ROLE {name}")
-
-
 # ---- sessions
 
 FOREIGN = (
@@ -227,20 +208,3 @@ def test_a_key_that_another_committed_since_an_old_snapshot_is_a_conflict(shop: 
     connection.rollback()
     shop.order(connection)
     assert shop.server.add_task("tasks.note", unique_key="k", connection=connection) == first
-
-
-def test_a_deadlock_is_told_and_nothing_is_done_again(shop: Shop) -> None:
-    connection, other = shop.open(), shop.open()
-    add = shop.server.add_task
-    add("tasks.note", unique_key="a", connection=other)
-    shop.order(connection)
-    add("tasks.note", unique_key="b", connection=connection)
-    other.execute("SET LOCAL deadlock_timeout = '1min'")  # it is the other one that finds the deadlock
-    with other.pipeline():
-        other.execute("INSERT INTO jobs_queue (task, unique_key) VALUES ('tasks.note', 'b')")
-        with pytest.raises(Conflict, match=r"40P01\): roll your transaction back, and do all of it again"):
-            add("tasks.note", unique_key="a", connection=connection)
-        connection.rollback()
-    other.commit()
-    assert shop.customers() == []
-    assert shop.rows("unique_key") == [("a",), ("b",)]

@@ -14,7 +14,6 @@ import pymysql
 import pytest
 from pymysql.cursors import DictCursor, SSCursor, SSDictCursor
 
-from taskserver.model.arguments import MAX_ARGS_BYTES
 from tests.support.servers import MySQLServer
 from tests.support.shops import AT, FALL, LEAP, ODD_TEXT, Shop, zone_with_summer_time
 
@@ -216,14 +215,6 @@ def test_texts_come_through_a_session_of_any_character_set_and_mode(mysql_shop: 
     assert mysql_shop.rows("unique_key") == [(None,), (key.encode(),), (None,)]
     assert json.loads(mysql_shop.rows("stages")[2][0])[1]["task"] == "tasks.größe"
     assert add("tasks.note", unique_key=key) == ids[1]
-
-
-def test_arguments_that_would_be_too_long_in_ascii_are_sent_as_they_are(mysql_shop: Shop) -> None:
-    connection = mysql_shop.open(charset="utf8mb4")
-    text = "é" * (MAX_ARGS_BYTES // 2 - 10)
-    mysql_shop.server.add_task("tasks.note", [text], connection=connection)
-    connection.commit()
-    assert mysql_shop.rows("args") == [(f'["{text}"]',)]
 
 
 # ---- old snapshots

@@ -47,13 +47,18 @@ def upsert(changes: Mapping[str, str], condition: str, key: str = "unique_key") 
 
 
 class MySQLInserts(Inserts):
-    """Adding on connections of ours."""
+    """How rows are added, and the ids that they get."""
 
     def __init__(self, abilities: Abilities) -> None:
         self._abilities = abilities
 
     def insert(self, database: Rows, sql: str, values: Sequence[Any], count: int) -> Sequence[int]:
-        return inserted_ids(database, sql, values, count)
+        first = int(database.execute(sql, values).lastrowid)
+        if count == 1:
+            return (first,)
+        # InnoDB gives the rows of one INSERT … VALUES consecutive ids, in the steps of this variable (Galera sets it).
+        step = int(database.rows("SELECT @@SESSION.auto_increment_increment LIMIT 1")[0][0])
+        return range(first, first + count * step, step)
 
     def insert_key(self, database: Rows, sql: str, values: Sequence[Any], key: str) -> int:
         return int(database.execute(sql, values).lastrowid)
@@ -67,13 +72,3 @@ class MySQLInserts(Inserts):
         for unseen in [key for key in keys if key.encode() not in ids]:
             ids |= ids_of_keys(database, [unseen], " FOR UPDATE")
         return [ids[key.encode()] for key in keys]
-
-
-def inserted_ids(database: Rows, sql: str, values: Sequence[Any], count: int) -> Sequence[int]:
-    """Insert `count` rows; their ids, in order."""
-    first = int(database.execute(sql, values).lastrowid)
-    if count == 1:
-        return (first,)
-    # InnoDB gives the rows of one INSERT … VALUES consecutive ids, in the steps of this variable (Galera sets it).
-    step = int(database.rows("SELECT @@SESSION.auto_increment_increment LIMIT 1")[0][0])
-    return range(first, first + count * step, step)

@@ -136,7 +136,7 @@ class Callers:
     @contextmanager
     def on(self, connection: object) -> Iterator[CallersRows]:
         """In the `with`, statements on a caller's connection; at the end our cursor on it is closed."""
-        connection = unwrapped(connection)
+        connection = ask(self._dialect, unwrapped, connection)
         cursor = ask(self._dialect, self._dialect.callers_cursor, connection)
         try:
             kind, mark = _driver_of(connection, cursor)
@@ -193,7 +193,7 @@ def ask(dialect: Dialect, work: Callable[..., T], *args: Any) -> T:
 
 
 def _error_of(dialect: Dialect, error: Exception) -> DatabaseError:
-    drivers = error.__cause__ if "django" in _packages(error) else None
+    drivers = error.__cause__ if {"django", "sqlalchemy"}.intersection(_packages(error)) else None
     found = dialect.error(drivers or error, PLACE)
     if isinstance(found, TablesMissing):
         return TablesMissing(
