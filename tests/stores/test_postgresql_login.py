@@ -15,7 +15,7 @@ import pytest
 from taskserver.host import server_accounts
 from taskserver.settings.dsn.postgresql import PostgreSQLDsn
 from taskserver.stores.postgresql import session
-from taskserver.stores.postgresql.errors import login_error
+from taskserver.stores.postgresql.errors import error_of
 from taskserver.stores.postgresql.session import connect_to
 
 SECRET = "s3cret"
@@ -74,7 +74,7 @@ def asking(host: str = "127.0.0.1", question: bytes = ASK_FOR_PASSWORD) -> Itera
 def refusal(dsn: PostgreSQLDsn) -> str:
     with pytest.raises(psycopg.OperationalError) as caught:
         connect_to(dsn, 10, autocommit=True)
-    message = str(login_error(caught.value, dsn))
+    message = str(error_of(caught.value, dsn, "jobs_queue", is_login=True))
     assert SECRET not in message
     return message
 

@@ -18,7 +18,7 @@ from ..database import Database
 from ..dialect import Dialect
 from ..session import Pace
 from .claiming import PostgreSQLClaiming
-from .errors import DRIVER_ERRORS, error_of, login_error
+from .errors import DRIVER_ERRORS, error_of
 from .session import Connection, PostgreSQLSession, connect_to
 from .words import WORDS, PostgreSQLInserts, numbered, upsert
 
@@ -68,7 +68,7 @@ class PostgreSQLDialect(Dialect):
         return PostgreSQLSession(self._dsn, self._login_error)
 
     def _login_error(self, error: BaseException) -> DatabaseError:
-        return login_error(error, self._dsn)
+        return error_of(error, self._dsn, self.table, is_login=True)
 
     # The driver begins the transaction before its first statement. A task may compute, or wait for a lock, for longer
     # than hosts let a statement or a transaction take. Behind a pooler settings are those of the one transaction.

@@ -86,33 +86,30 @@ LOGIN = (
     "check user and password in TASKSERVER_DSN and TASKSERVER_PASSWORD, which wins if both have one; in .env a "
     "password stands in single quotes, and in a DSN its % is %25"
 )
+CLEAR_PASSWORD = (
+    "only a verified server gets the password itself: add ?sslrootcert=/path/of/ca.pem to TASKSERVER_DSN, the server's "
+    "certificate authority, or name its socket on this host (?host=/run/postgresql); or have the server ask by "
+    "scram-sha-256, which takes libpq 16 or newer: psycopg[binary] has it (docs/installing.md)"
+)
+PEER = (
+    "through its socket the server knows the account of this system, under the same name: leave the user out of "
+    "TASKSERVER_DSN, or name localhost and a password"
+)
+NOT_ALLOWED = (
+    "allow this account from this machine in the server's pg_hba.conf, or ask your host; if the text says 'no "
+    "encryption', add ?sslmode=require to TASKSERVER_DSN"
+)
 AT_ADDRESS = "does the server run? if so, check host and port in TASKSERVER_DSN"
 STRANGER = "is that a PostgreSQL server? its port is 5432 as a rule"
 AT_LOGIN = (
-    (
-        r"requested a cleartext password|channel binding required",
-        DatabaseError,
-        "only a verified server gets the password itself: add ?sslrootcert=/path/of/ca.pem to TASKSERVER_DSN, the "
-        "server's certificate authority, or name its socket on this host (?host=/run/postgresql); or have the server "
-        "ask by scram-sha-256, which takes libpq 16 or newer: psycopg[binary] has it (docs/installing.md)",
-    ),
-    (
-        r"Peer authentication failed",
-        DatabaseError,
-        "through its socket the server knows the account of this system, under the same name: leave the user out of "
-        "TASKSERVER_DSN, or name localhost and a password",
-    ),
+    (r"requested a cleartext password|channel binding required", DatabaseError, CLEAR_PASSWORD),
+    (r"Peer authentication failed", DatabaseError, PEER),
     (
         r"(password|Ident) authentication failed|no password supplied|role .* does not exist|not permitted to log in",
         DatabaseError,
         LOGIN,
     ),
-    (
-        r"no pg_hba\.conf entry|pg_hba\.conf rejects",
-        DatabaseError,
-        "allow this account from this machine in the server's pg_hba.conf, or ask your host; if the text says "
-        "'no encryption', add ?sslmode=require to TASKSERVER_DSN",
-    ),
+    (r"no pg_hba\.conf entry|pg_hba\.conf rejects", DatabaseError, NOT_ALLOWED),
     (r"database .* does not exist", DatabaseError, "create it in your host's panel, or correct TASKSERVER_DSN"),
     (r"permission denied for database", DatabaseError, "grant this account CONNECT on it"),
     (r"too many (clients|connections)|remaining connection slots|no more connections", ServerFull, LIMITED),
@@ -135,67 +132,48 @@ def kind_of(state: str) -> type[DatabaseError]:
     return KINDS.get(state) or KINDS.get(state[:2], DatabaseError)
 
 
-def error_of(error: BaseException, dsn: PostgreSQLDsn, table: str, where: str = "") -> DatabaseError:
+def error_of(
+    error: BaseException, dsn: PostgreSQLDsn, table: str, where: str = "", is_login: bool = False
+) -> DatabaseError:
     """Our error for an error of a driver; `where` it came, if on a caller's connection."""
     state, text, where = state_of(error), text_of(error), where or dsn.place
+    kind, hint = kind_of(state), HINTS.get(state, "")
     if state == TABLE_MISSING:
         return no_tables(where, f"{table} in a schema that this account may use")
     if state == COLUMN_MISSING:
         return other_columns(where, table, text)
-    # A text, or a value that cannot be sent, is refused each time; any other answer may come better next time.
-    if isinstance(error, MALFORMED) and not isinstance(error, (UnicodeError, OverflowError)):
-        return unreadable(error, dsn)
-    is_lost = isinstance(error, OSError) or type(error).__name__ in ("OperationalError", "InterfaceError")
-    if not state and is_lost:
-        return ConnectionLost(f"{where}: {text or 'the connection is closed'} ({type(error).__name__})")
-    kind, hint = kind_of(state), HINTS.get(state, "")
-    if state == RIGHTS_MISSING and (schema := re.search(r"for schema (\w+)", text)):
-        hint = IN_SCHEMA.format(schema=schema[1], user=dsn.user or "this account")
-    elif state == NO_ID_LEFT:
-        hint = (
-            f"the id counter of {table} or {table}_done is at its end: delete the row that has the greatest id, then "
-            + NEXT_ID.format(table, "id")
-        )
-    elif state == KEY_TAKEN:
-        diagnosis = getattr(error, "diag", None)
-        if getattr(diagnosis, "schema_name", None) == "pg_catalog":
-            kind = AlreadyThere  # another makes the same table or index just now
-        constraint = getattr(diagnosis, "constraint_name", None)
-        if constraint in (f"{table}_pkey", f"{table}_done_pkey"):
-            name, key = (table, "id") if constraint == f"{table}_pkey" else (f"{table}_done", "done_id")
-            hint = (
-                f"rows were added with ids of their own, and the counter has come to them: {NEXT_ID.format(name, key)}"
-            )
-    return _made(kind, where, text, state or type(error).__name__, hint)
-
-
-def unreadable(error: BaseException, dsn: PostgreSQLDsn) -> ConnectionLost:
-    """Our error for an answer, or rows, that are not those of a PostgreSQL server."""
-    return ConnectionLost(
-        f"{dsn.place}: its answer cannot be read ({type(error).__name__}: {text_of(error)}): {STRANGER}; or a file of "
-        f"this program was cut off by an upload: run {CLIENT} doctor"
-    )
-
-
-def login_error(error: BaseException, dsn: PostgreSQLDsn) -> DatabaseError:
-    """Our error for an error of the driver at login."""
-    state, text = state_of(error), text_of(error)
-    if "password authentication failed" in text:
-        text = A_TRY.join(text.split(A_TRY)[:2]).strip()  # a second try, with TLS, says nothing of the password
-    if state:
-        kind, hint = kind_of(state), HINTS.get(state, "")
-        kind = Unavailable if kind is ConnectionLost else kind  # no statement was sent
-    else:
+    if is_login and not state:
         kind, hint = next((kind, hint) for pattern, kind, hint in AT_LOGIN if re.search(pattern, text))
-    return _made(kind, dsn.place, text, state or type(error).__name__, hint)
+    elif state == RIGHTS_MISSING and (schema := re.search(r"for schema (\w+)", text)):
+        hint = IN_SCHEMA.format(schema=schema[1], user=dsn.user or "this account")
+    elif state in (NO_ID_LEFT, KEY_TAKEN):
+        kind, hint = _meaning_for_keys(error, table)
+    # A text, or a value that cannot be sent, is refused each time; any other answer may come better next time.
+    elif isinstance(error, MALFORMED) and not isinstance(error, (UnicodeError, OverflowError)):
+        kind, hint, text = ConnectionLost, STRANGER, f"its answer cannot be read: {text}"
+    elif not state and (isinstance(error, OSError) or type(error).__name__ in ("OperationalError", "InterfaceError")):
+        kind, text = ConnectionLost, text or "the connection is closed"
+    if is_login and kind is ConnectionLost:
+        kind = Unavailable  # no statement was sent
+    what = f"{where}: {text} ({state or type(error).__name__})"
+    return kind(f"{what}: {hint}" if hint else what)
 
 
-A_TRY = "connection to server at"
-"""Begins what libpq says of a try."""
-
-
-def _made(kind: type[DatabaseError], where: str, text: str, code: str, hint: str) -> DatabaseError:
-    return kind(f"{where}: {text} ({code}): {hint}" if hint else f"{where}: {text} ({code})")
+def _meaning_for_keys(error: BaseException, table: str) -> tuple[type[DatabaseError], str]:
+    """The class and the hint if a row's id is not to be had, or a key is taken."""
+    diagnosis = getattr(error, "diag", None)
+    if getattr(diagnosis, "schema_name", None) == "pg_catalog":
+        return AlreadyThere, ""  # another makes the same table or index just now
+    if state_of(error) == NO_ID_LEFT:
+        which = (
+            f"the id counter of {table} or {table}_done is at its end: delete the row that has the greatest id, then "
+        )
+        return DatabaseError, which + NEXT_ID.format(table, "id")
+    for name, key in ((table, "id"), (f"{table}_done", "done_id")):
+        if getattr(diagnosis, "constraint_name", None) == f"{name}_pkey":
+            next_id = NEXT_ID.format(name, key)
+            return Refused, f"rows were added with ids of their own, and the counter has come to them: {next_id}"
+    return Refused, ""
 
 
 def text_of(error: BaseException) -> str:

@@ -12,6 +12,7 @@ import os
 import re
 from collections.abc import Callable, Generator, Sequence
 from contextlib import suppress
+from functools import lru_cache
 from itertools import count
 from logging import NullHandler, getLogger
 from math import isfinite
@@ -194,7 +195,6 @@ class PostgreSQLSession(Session):
         self._login_error = login_error
         self.is_direct = False
         """Whether the session is the server's own: there is no transaction pooler."""
-        self._joined: dict[tuple[tuple[str, ...], bool], str] = {}
 
     @property
     def commits_by_itself(self) -> bool:
@@ -259,7 +259,7 @@ class PostgreSQLSession(Session):
     def send_joined(self, writes: Sequence[Write], are_apart: bool, least: Sequence[int]) -> list[int]:
         # As one statement, writes take less time than in a transaction of their own.
         if are_apart and (least or 1 < len(writes) <= MAX_IN_ONE):
-            one = self._as_one(tuple(sql for sql, _ in writes), bool(least))
+            one = joined_writes(tuple(sql for sql, _ in writes), bool(least))
             values = [value for _, several in writes for value in several]
             try:
                 (counts,) = self._send_in_transaction([(one, (*values, *least))], lambda cursor: cursor.fetchone())
@@ -281,16 +281,9 @@ class PostgreSQLSession(Session):
             self.send("COMMIT")
         return outcomes
 
-    def _as_one(self, writes: tuple[str, ...], is_checked: bool) -> str:
-        joined = self._joined.get((writes, is_checked))
-        if joined is None:
-            if len(self._joined) > MAX_JOINED:
-                self._joined.clear()
-            joined = self._joined[writes, is_checked] = joined_writes(writes, is_checked)
-        return joined
 
-
-def joined_writes(writes: Sequence[str], is_checked: bool) -> str:
+@lru_cache(MAX_JOINED)
+def joined_writes(writes: tuple[str, ...], is_checked: bool) -> str:
     """One statement of several that write and return nothing, each with marks from $1 on; they see the same rows.
 
     It returns how many rows each matched, and a last column. `is_checked`: the last values say how many rows each has
