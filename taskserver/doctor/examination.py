@@ -77,10 +77,9 @@ def _of_database(
                     yield finding
                 # Without these indexes no count comes to an end in time.
                 if levels.get("claim_index") is not Level.BROKEN:
-                    facts = queue.facts_of(store, settings)
                     schedules = Schedules(store).all()
-                    task_names = queue.names_in(facts, schedules)
-                    yield from queue.findings(store, facts, schedules, settings.folder)
+                    task_names = queue.names_in(store, schedules)
+                    yield from queue.findings(store, schedules, settings)
         finally:
             # Modules are imported next, which may fork or open the same file.
             store.close()

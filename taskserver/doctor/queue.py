@@ -27,9 +27,9 @@ from ..monitoring.coverage import (
 )
 from ..settings.load import Settings
 from ..stores import Store
-from ..stores.queue.diagnosis import QueueFacts
+from ..stores.queue.counts import Counts, Lapsed
 from ..stores.queue.schedules import StoredSchedule
-from ..stores.records import LastRun, QueueCount
+from ..stores.records import OTHER, LastRun, QueueCount
 from .findings import CheckResult, ok, unknown, warning
 
 MAX_NEXT_ROWS = 1000
@@ -42,30 +42,24 @@ MAX_RUNS_NAMED = 10
 MAX_SCHEDULES_NAMED = 3
 
 
-def facts_of(store: Store, settings: Settings) -> QueueFacts:
-    """Facts about the rows of the queue. Raises DatabaseError."""
-    return store.diagnosis.queue_facts(MAX_NEXT_ROWS, settings.lease_seconds + MIN_LAPSED_SECONDS)
+def names_in(store: Store, schedules: Sequence[StoredSchedule]) -> tuple[str, ...]:
+    """The callables that the next rows name, and those of schedules, each once. Raises DatabaseError."""
+    next_ones = Counts(store.database).names_of_next(MAX_NEXT_ROWS)
+    return tuple(sorted({*next_ones, *(stored.schedule.task for stored in schedules)}))
 
 
-def names_in(facts: QueueFacts, schedules: Sequence[StoredSchedule]) -> tuple[str, ...]:
-    """The callables that the next rows name, and those of schedules, each once."""
-    return tuple(sorted({*facts.names, *(stored.schedule.task for stored in schedules)}))
-
-
-def findings(
-    store: Store, facts: QueueFacts, schedules: Sequence[StoredSchedule], folder: Path
-) -> Iterator[CheckResult]:
+def findings(store: Store, schedules: Sequence[StoredSchedule], settings: Settings) -> Iterator[CheckResult]:
     """One finding for each check of the queue. Raises DatabaseError."""
-    counts, runs = store.views.counts(), store.views.runs()
+    look, counts, runs = Counts(store.database), store.views.counts(), store.views.runs()
     paused = paused_of(counts, store.claims.paused_groups(), store.claims.are_all_paused())
-    yield _cron(runs, folder)
+    yield _cron(runs, settings.folder)
     yield from _ended_badly(runs)
     yield _groups(counts, runs, paused.groups)
     yield from _paused(counts, paused)
-    yield _leases(facts)
+    yield _leases(look.lapsed(settings.lease_seconds + MIN_LAPSED_SECONDS))
     yield _fatal(counts)
-    yield _stray(facts, counts)
-    yield from _orphaned(facts)
+    yield _stray(look.undated(), counts)
+    yield from _orphaned(look.orphaned())
     yield from _schedules(schedules)
 
 
@@ -160,12 +154,12 @@ def _paused(counts: Sequence[QueueCount], paused: Paused) -> Iterator[CheckResul
 # ---- rows
 
 
-def _leases(facts: QueueFacts) -> CheckResult:
-    if not facts.lapsed.rows:
+def _leases(lapsed: Lapsed) -> CheckResult:
+    if not lapsed.rows:
         return ok("leases", "no claim is left from workers that vanished")
     return warning(
         "leases",
-        f"{facts.lapsed.rows} claims ended up to {age(facts.lapsed.oldest_seconds)} ago, and no run took them back",
+        f"{lapsed.rows} claims ended up to {age(lapsed.oldest_seconds)} ago, and no run took them back",
         "their workers vanished, and no later run came",
         f"see that cron runs {WORKER}: any run takes them back",
     )
@@ -183,23 +177,23 @@ def _fatal(counts: Sequence[QueueCount]) -> CheckResult:
     )
 
 
-def _stray(facts: QueueFacts, counts: Sequence[QueueCount]) -> CheckResult:
-    strange = sum(count.rows for count in counts if count.status not in set(Status))
-    if not facts.undated and not strange:
+def _stray(undated: int, counts: Sequence[QueueCount]) -> CheckResult:
+    strange = sum(count.rows for count in counts if count.status == OTHER)
+    if not undated and not strange:
         return ok("stray", "every row has a status that comes to an end")
     return warning(
         "stray",
-        f"{facts.undated} tasks have status 3 or 5 and wait for no instant, {strange} have a status that is none",
+        f"{undated} tasks have status 3 or 5 and wait for no instant, {strange} have a status that is none",
         "no worker ever takes them",
         "set their status to 0, and mend what adds them",
     )
 
 
-def _orphaned(facts: QueueFacts) -> Iterator[CheckResult]:
-    if facts.orphaned:
+def _orphaned(rows: int) -> Iterator[CheckResult]:
+    if rows:
         yield warning(
             "orphaned",
-            f"{facts.orphaned} tasks wait for others that are gone or over, and nothing tells them",
+            f"{rows} tasks wait for others that are gone or over, and nothing tells them",
             "a parent was deleted by hand, or they were added without due_at; they never start",
             f"{CLIENT} reclaim looks at them: what is gone counts as done",
         )

@@ -66,7 +66,9 @@ def given_or(value: T | NotGiven, otherwise: T) -> T:
 
 
 def name_of_status(status: int) -> str:
-    """The name of a status in small letters; `status_9` for a number that is no status, which a row may hold."""
+    """The name of a status in small letters; `status_9` for a number that is none, `other` for all such numbers."""
+    if status < 0:
+        return "other"
     return Status(status).name.lower() if status in set(Status) else f"status_{status}"
 
 

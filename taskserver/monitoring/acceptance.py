@@ -21,7 +21,7 @@ REASONS = (
 """The names of what `check` and the verdict find."""
 FINDINGS = (
     *("python", "packages", "program", "web_folder", "code", "env_file", "files", "module_files", "var", "log"),
-    *("page", "database_file", "disk", "file_system", "connection", "version", "journal", "file", "variables"),
+    *("page", "database_file", "disk", "file_system", "connection", "version", "journal", "file"),
     *("rights", "tables", "claim_index", "character_set", "strict_mode", "clock", "binlog", "durability"),
     *("session_defaults", "wait_timeout", "connections", "packet", "transactions"),
     *("pooler", "standby"),

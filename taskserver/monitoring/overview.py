@@ -15,12 +15,11 @@ from ..model.task import Status
 from ..settings.load import Settings
 from ..stores import Store
 from ..stores.queue.claims import number_of
-from ..stores.queue.counts import SAMPLE, Counts, NameCount
-from ..stores.queue.diagnosis import Lapsed
+from ..stores.queue.counts import SAMPLE, Counts, Lapsed, NameCount, limited
 from ..stores.queue.failures import ErrorCount, Failures
 from ..stores.queue.schedules import Schedules, StoredSchedule
 from ..stores.queue.stats import HOUR_SECONDS, HourStats, RecentStats, Stats
-from ..stores.records import LastRun, QueueCount, RunningTask, StoredTask, WorkerProcess
+from ..stores.records import OTHER, LastRun, QueueCount, RunningTask, StoredTask, WorkerProcess
 from ..worker.record import host_name
 from .coverage import describe_paused, describe_resuming, describe_unserved, paused_of, unserved
 
@@ -33,6 +32,8 @@ SEEN_SECONDS = 600.0
 MAX_NAMES = 50
 MAX_ERRORS = 20
 HOURS = 24
+MAX_STATEMENT_SECONDS = 8
+"""Less than we wait for an answer, so that nothing goes on at the server for a program that gave up."""
 
 
 class Queue(Protocol):
@@ -46,7 +47,7 @@ class RowCounts(NamedTuple):
     """The rows of one group, or of the whole queue."""
 
     by_status: Mapping[int, int]
-    """Rows by status: every Status in order, then whatever other numbers the rows hold."""
+    """Rows by status: every Status in order, then OTHER if rows hold numbers that are none."""
     oldest_new_seconds: float | None
     """Age of the oldest new row, since it was added; None where no row is new."""
     oldest_ready_seconds: float | None = None
@@ -141,7 +142,7 @@ class Overview(NamedTuple):
     @property
     def strange(self) -> int:
         """Rows whose status is none: no worker ever takes them."""
-        return sum(rows for status, rows in self.total.by_status.items() if status not in set(Status))
+        return self.total.by_status.get(OTHER, 0)
 
     def is_at_work(self, one: AtWork) -> bool:
         """Whether a worker is at work, by what the database tells: the same for whoever looks, from whatever host.
@@ -177,16 +178,22 @@ class Overview(NamedTuple):
 
 
 def read_overview(queue: Queue) -> Overview:
-    """Read a queue; changes nothing. Raises DatabaseError, also where the tables are not of this version."""
+    """Read a queue; changes nothing. Raises DatabaseError, Conflict if the database is too busy to answer in time."""
+    with limited(queue.store.database, MAX_STATEMENT_SECONDS):
+        return _read(queue)
+
+
+def _read(queue: Queue) -> Overview:
     queue.store.tables.check()
-    counted, runs = Counts(queue.store.database).by_group(), queue.store.views.runs()
+    look, runs = Counts(queue.store.database), queue.store.views.runs()
+    counted = look.by_group()
     counts = counted.counts
     claims = queue.store.claims
     paused = paused_of(counts, claims.paused_groups(), claims.are_all_paused())
     schedules = Schedules(queue.store).all()
     stats = Stats(queue.store)
     recent = stats.recent()
-    names = Counts(queue.store.database).by_name()
+    names = look.by_name()
     groups = rows_by_group(counts)
     return Overview(
         table=queue.settings.table,
@@ -216,8 +223,8 @@ def read_overview(queue: Queue) -> Overview:
         unnamed=frozenset(status for status in Status if _rows_of(names, status) >= SAMPLE),
         errors=Failures(queue.store.database).recent(MAX_ERRORS),
         hours=stats.sums((HOURS - 1) * HOUR_SECONDS, "hour"),
-        lapsed=queue.store.diagnosis.lapsed(queue.settings.lease_seconds),
-        undated=queue.store.diagnosis.undated(),
+        lapsed=look.lapsed(queue.settings.lease_seconds),
+        undated=look.undated(),
         now=queue.store.views.now(),
     )
 

@@ -33,7 +33,7 @@ class GroupStatus(NamedTuple):
     """The rows of one group, or of the whole queue."""
 
     rows: Mapping[int, int]
-    """Rows by Status; by other numbers, too, where rows hold some."""
+    """Rows by Status; by -1 those whose status is none, if there are any."""
     oldest_new_seconds: float | None
     """The age of the oldest new row; None where no row is new."""
     oldest_ready_seconds: float | None

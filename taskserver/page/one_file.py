@@ -11,7 +11,7 @@ from ..messages.programs import CLIENT
 from ..messages.shell_lines import client_in
 from ..model.task import Status
 from ..server import TaskServer
-from ..stores.queue.browsing import FIRST, Browsing, Filter
+from ..stores.queue.views import FIRST, Filter, Pages
 from .rendering import asset, csp_hash, now, render
 from .views import DAYS, hours_values, overview_values, trouble_in_words
 
@@ -23,7 +23,7 @@ LATE_AFTER = 3
 def one_file(server: TaskServer, folder: Path, every_seconds: int, with_doctor: bool, env_file: Path | None) -> str:
     """The page of a queue as one HTML text; `env_file` as in `load_settings`. Raises DatabaseError."""
     server.store.tables.check()
-    fatal = Browsing(server.store.database).page(Filter(Status.FATAL), FIRST, TASKS_SHOWN)
+    fatal = Pages(server.store.database).page(Filter(Status.FATAL), FIRST, TASKS_SHOWN)
     values = {
         **overview_values(server),
         **hours_values(server, DAYS["1"]),

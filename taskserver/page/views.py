@@ -22,12 +22,12 @@ from ..monitoring.overview import MAX_RUNNING, gone_among, read_overview, worker
 from ..monitoring.stages import stage_lines, stage_of
 from ..monitoring.verdict import judge
 from ..server import TaskServer
-from ..stores.queue.browsing import FIRST, Browsing, Filter, Place
 from ..stores.queue.dependencies import links
 from ..stores.queue.failures import SAMPLE, Failures
 from ..stores.queue.operations import CANCEL, Operations
 from ..stores.queue.schedules import Schedules
 from ..stores.queue.stats import HOUR_SECONDS, HourStats, Stats
+from ..stores.queue.views import BY_TIME, FIRST, Filter, Pages, Place
 from .charts import Chart, Part, bars
 
 TASKS_A_PAGE = 50
@@ -88,8 +88,8 @@ def tasks(server: TaskServer, query: Mapping[str, str]) -> Page:
     chosen = _filter(server, query)
     by_attempts = query.get("order") == "attempts"
     place = _place(query)
-    browsing = Browsing(server.store.database)
-    found = (browsing.most_attempts if by_attempts else browsing.page)(chosen, place, TASKS_A_PAGE)
+    pages = Pages(server.store.database)
+    found = pages.most_attempts(chosen, TASKS_A_PAGE) if by_attempts else pages.page(chosen, place, TASKS_A_PAGE)
     values = {
         "page": found,
         "chosen": chosen,
@@ -97,7 +97,7 @@ def tasks(server: TaskServer, query: Mapping[str, str]) -> Page:
         "status": query.get("status") or None,
         "like": query.get("like") or None,
         "is_first": place == FIRST,
-        "by_time": found.is_by_time,
+        "by_time": chosen.status in BY_TIME,
         "since": query.get("since") or None,
         "spans": list(SPANS),
         "gone": gone_among(server, found.tasks),
@@ -138,7 +138,7 @@ def _place(query: Mapping[str, str]) -> Place:
     if due_at is not None and not re.fullmatch(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d\.\d{6}", due_at):
         raise BadQuery("due is no instant.")
     before = _number(query, "before", MAX_SIGNED)
-    return FIRST if before is None else Place(before, _number(query, "attempts", MAX_SIGNED), due_at)
+    return FIRST if before is None else Place(before, due_at)
 
 
 def error_like(server: TaskServer, query: Mapping[str, str]) -> str | None:

@@ -1,11 +1,17 @@
 """Records of rows, for operators who look at the queue. A worker does not need them."""
 
 from collections.abc import Sequence
-from datetime import datetime
+from datetime import datetime, timedelta, timezone
 from typing import Any, NamedTuple
 
+from ..errors import SettingError
+from ..messages.printable import shown
+from ..model.new_task import FIRST_INSTANT, LAST_INSTANT
 from ..model.results import Progress, as_texts, read_progress
 from ..model.task import ALL_GROUPS, CANCELLED, Status
+
+OTHER = -1
+"""Stands for all numbers that are no status, which rows may hold all the same."""
 
 
 class QueueCount(NamedTuple):
@@ -13,6 +19,7 @@ class QueueCount(NamedTuple):
 
     group_id: int
     status: int
+    """A Status, or OTHER."""
     rows: int
     oldest_seconds: float | None
     """The age of the oldest new row, since it was added; None for other statuses."""
@@ -195,3 +202,22 @@ def stored_task(row: Sequence[Any]) -> StoredTask:
     """A task from a row of the queue's columns and a last one: whether it is archived."""
     *columns, archived = as_texts(row)
     return StoredTask._make((*columns, bool(archived)))
+
+
+# ---- the earliest instant that an operator asks for, of the stats and of the list of tasks
+
+MAX_SINCE_SECONDS = 50 * 366 * 86_400
+
+
+def earliest(since: object, seconds_before: int = 0) -> tuple[str, Any]:
+    """SQL for an instant by the database's clock, so many seconds before `since`, and the value for its mark.
+
+    `since` is an aware datetime, or seconds or a timedelta before now. Raises SettingError.
+    """
+    if isinstance(since, datetime) and since.utcoffset() is not None:
+        first = min(max(since, FIRST_INSTANT), LAST_INSTANT) - timedelta(seconds=seconds_before)
+        return "{instant}", f"{first.astimezone(timezone.utc):%Y-%m-%d %H:%M:%S}"
+    seconds: Any = since.total_seconds() if isinstance(since, timedelta) else since
+    if type(seconds) not in (int, float) or not 0 <= seconds < float("inf"):
+        raise SettingError(f"since is {shown(since)}; allowed: seconds from 0 on, a timedelta, or an aware datetime")
+    return "{after}", -min(seconds, MAX_SINCE_SECONDS) - seconds_before

@@ -9,8 +9,8 @@ import pytest
 
 from taskserver.model.task import Status
 from taskserver.stores import Store
-from taskserver.stores.queue import browsing
-from taskserver.stores.queue.browsing import FIRST, Browsing, Filter
+from taskserver.stores.queue import views
+from taskserver.stores.queue.views import BY_TIME, FIRST, Filter, Pages
 from tests.support.rows import Rows
 
 NAMES = ("tasks.a", "tasks.b", "tasks.ß")
@@ -37,17 +37,14 @@ def fill(rows: Rows, random: Random) -> list[dict[str, Any]]:
     return written
 
 
-def turn_all(store: Store, chosen: Filter, most: int, by_attempts: bool = False) -> tuple[list[int], bool]:
-    """The ids of all pages in their order, and whether it was said that there may be more."""
-    browse = Browsing(store.database)
-    turn = browse.most_attempts if by_attempts else browse.page
-    place = FIRST
-    ids = []
+def turn_all(store: Store, chosen: Filter, most: int) -> list[int]:
+    """The ids of all pages in their order."""
+    place, ids = FIRST, list[int]()
     for _ in range(3 * ROWS):
-        page = turn(chosen, place, most)
+        page = Pages(store.database).page(chosen, place, most)
         ids += [task.id for task in page.tasks]
         if page.next_place is None:
-            return ids, page.is_cut
+            return ids
         place = page.next_place
     raise AssertionError("the pages come to no end")
 
@@ -69,35 +66,41 @@ FILTERS = [
 ]
 
 
-@pytest.mark.parametrize(("window", "most"), [(5000, 7), (40, 7), (9, 1), (5000, 500)])
+@pytest.mark.parametrize(("window", "most"), [(5000, 7), (9, 1), (40, 500)])
 def test_turning_pages_to_the_end_shows_each_wanted_task_once(
     store: Store, rows: Rows, monkeypatch: pytest.MonkeyPatch, window: int, most: int
 ) -> None:
-    monkeypatch.setattr(browsing, "WINDOW", window)
+    monkeypatch.setattr(views, "WINDOW", window)
     written = fill(rows, Random(window * most))
     for chosen in FILTERS:
-        wanted = [row["id"] for row in written if is_wanted(row, chosen)]
-        found, is_cut = turn_all(store, chosen, most)
+        found = turn_all(store, chosen, most)
         assert len(found) == len(set(found))
-        assert sorted(found) == wanted or (is_cut and window < 10 and set(found) < set(wanted)), chosen
+        assert sorted(found) == [row["id"] for row in written if is_wanted(row, chosen)], chosen
 
 
-@pytest.mark.parametrize("status", [Status.NEW, Status.FATAL, Status.DONE])
-def test_new_and_ended_tasks_come_the_newest_first_and_due_ones_the_next_first(
-    store: Store, rows: Rows, status: Status
+def test_tasks_come_the_newest_first_and_due_ones_the_next_first(store: Store, rows: Rows) -> None:
+    written = {row["id"]: row["due"] for row in fill(rows, Random(7))}
+    assert turn_all(store, Filter(), 7) == sorted(written, reverse=True)
+    for status in Status:
+        ids = turn_all(store, Filter(int(status)), 7)
+        dated = [one for one in ids if written[one] is not None]
+        undated = [one for one in ids if written[one] is None]
+        assert [written[one] for one in dated] == sorted(written[one] for one in dated)
+        assert undated == sorted(undated, reverse=True)
+        assert ids == (dated + undated if status in BY_TIME else undated + dated)
+
+
+def test_those_of_the_first_window_with_the_most_attempts_come_first(
+    store: Store, rows: Rows, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    written = fill(rows, Random(status))
-    ids, _ = turn_all(store, Filter(int(status)), 7)
-    assert ids == sorted(ids, reverse=True)
-    due = {row["id"]: row["due"] for row in written}
-    found = [due[one] for one in turn_all(store, Filter(int(Status.ERROR)), 7)[0]]
-    dated = [one for one in found if one is not None]
-    assert (dated, found[len(dated) :]) == (sorted(dated), [None] * (len(found) - len(dated)))
-
-
-@pytest.mark.parametrize("chosen", FILTERS)
-def test_those_with_the_most_attempts_come_first_each_once(store: Store, rows: Rows, chosen: Filter) -> None:
     written = fill(rows, Random(7))
-    wanted = [row for row in written if is_wanted(row, chosen)]
-    wanted.sort(key=lambda row: (-row["attempts"], -row["id"]))
-    assert turn_all(store, chosen, 7, by_attempts=True)[0] == [row["id"] for row in wanted]
+    for chosen in FILTERS:
+        wanted = [row for row in written if is_wanted(row, chosen)]
+        wanted.sort(key=lambda row: (-row["attempts"], -row["id"]))
+        page = Pages(store.database).most_attempts(chosen, 7)
+        assert [task.id for task in page.tasks] == [row["id"] for row in wanted[:7]]
+        assert page.is_cut == (len(wanted) > 7)
+    monkeypatch.setattr(views, "WINDOW", 10)
+    page = Pages(store.database).most_attempts(Filter(), 7)
+    assert {task.id for task in page.tasks} < {row["id"] for row in written[-10:]}
+    assert page.is_cut

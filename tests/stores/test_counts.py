@@ -2,18 +2,25 @@
 
 from __future__ import annotations
 
+import re
 import time
+from collections.abc import Sequence
+from typing import Any
 
 import pytest
 
 from taskserver import TaskServer
+from taskserver.errors import Conflict
 from taskserver.model.task import Status
 from taskserver.monitoring.overview import read_overview
+from taskserver.page.views import trouble_in_words
 from taskserver.stores import Store
 from taskserver.stores.queue import counts, failures
-from taskserver.stores.queue.counts import Counts, NameCount
+from taskserver.stores.queue.counts import Counts, NameCount, limited
 from taskserver.stores.queue.failures import Failures
 from taskserver.stores.queue.stats import Stats
+from taskserver.stores.queue.views import Filter, Pages, Place
+from taskserver.stores.records import OTHER
 from tests.support.locks import holding
 from tests.support.rows import Rows
 
@@ -36,18 +43,20 @@ def counted(store: Store) -> dict[tuple[int, int], tuple[int, bool]]:
     return {(one.group_id, one.status): (one.rows, one.is_more) for one in store.views.counts()}
 
 
-def test_counts_are_exact_up_to_a_bound_that_large_groups_share(
+def test_counts_are_exact_up_to_one_share_for_each_group_and_status(
     store: Store, rows: Rows, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(counts, "MAX_COUNTED", 100)
-    put(rows, *[("a", 3, 0)] * 30, *[("a", 5, 0)] * 3, *[("a", 5, 4)] * 2, ("a", 6, 77))
-    # Each of the four counts 6 at first; what is left of 100 is for the large one.
-    assert counted(store) == {(3, 0): (30, False), (5, 0): (3, False), (5, 4): (2, False), (6, 77): (1, False)}
+    monkeypatch.setattr(counts, "MAX_COUNTED", 90)
+    monkeypatch.setattr(counts, "MIN_SHARE", 10)
+    put(rows, *[("a", 3, 0)] * 30, *[("a", 5, 0)] * 3, *[("a", 5, 4)] * 2)
+    assert counted(store) == {(3, 0): (30, False), (5, 0): (3, False), (5, 4): (2, False)}
     put(rows, *[("a", 3, 0)] * 60, *[("a", 7, 0)] * 60)
-    found = counted(store)
-    assert found[5, 4] == (2, False)
-    assert {key: value[1] for key, value in found.items() if value[1]} == {(3, 0): True, (7, 0): True}
-    assert sum(number for number, _ in found.values()) <= 100
+    assert counted(store) == {(3, 0): (22, True), (5, 0): (3, False), (5, 4): (2, False), (7, 0): (22, True)}
+
+
+def test_rows_whose_status_is_none_are_counted_as_others(store: Store, rows: Rows) -> None:
+    put(rows, ("a", 3, 0), ("a", 3, 77), ("a", 3, 99), ("a", 5, 6), ("a", 3, 4))
+    assert counted(store) == {(3, 0): (1, False), (3, 4): (1, False), (3, OTHER): (2, False), (5, OTHER): (1, False)}
 
 
 def test_tasks_that_wait_for_nothing_are_counted_and_those_that_wait_for_a_task_are_not(
@@ -55,14 +64,14 @@ def test_tasks_that_wait_for_nothing_are_counted_and_those_that_wait_for_a_task_
 ) -> None:
     put(rows, ("a", 3, 0), *[("wait", 3, 5)] * 3, ("odd", 3, 77))
     put(rows, ("later", 3, 5), due=rows.after(3600))
-    assert store.diagnosis.undated() == 3
+    assert Counts(store.database).undated() == 3
     put(rows, ("failed", 3, 3), ("failed", 3, 3))
     put(rows, ("failed", 3, 3), due=rows.after(3600))
-    assert store.diagnosis.undated() == 5
+    assert Counts(store.database).undated() == 5
     rows.execute(
         "INSERT INTO jobs_queue_dependencies (parent_id, child_id) SELECT 1, MIN(id) FROM jobs_queue WHERE status = 5"
     )
-    assert store.diagnosis.undated() == 4
+    assert Counts(store.database).undated() == 4
 
 
 def test_a_count_up_to_a_number_says_whether_there_are_more(store: Store, rows: Rows) -> None:
@@ -90,23 +99,12 @@ def test_a_task_that_starves_behind_sooner_ones_and_behind_another_group_is_seen
     store: Store, rows: Rows, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(counts, "SAMPLE", 4)
-    monkeypatch.setattr(counts, "HEADS", 3)
     put(rows, *[("a", 0, 0)] * 6, added=9, ready=9)
     put(rows, ("a", 1, 0), priority=50, added=172_800, ready=172_800)
     put(rows, *[("a", 1, 0)] * 6, added=5, ready=5)
+    put(rows, ("a", 5, 0), added=40, ready=20)
     ages = {one.group_id: one.ready_seconds for one in store.views.counts()}
-    assert ages == {0: pytest.approx(9, abs=30), 1: pytest.approx(172_800, abs=30)}
-
-
-def test_old_tasks_behind_others_that_were_just_retried_are_seen(
-    store: Store, rows: Rows, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(counts, "SAMPLE", 4)
-    monkeypatch.setattr(counts, "HEADS", 3)
-    put(rows, *[("a", 0, 0)] * 30, added=9000, ready=5)
-    put(rows, *[("a", 0, 0)] * 10, added=8000, ready=8000)
-    put(rows, *[("a", 0, 0)] * 60, added=7, ready=7)
-    assert Counts(store.database).by_group().oldest.since_ready == pytest.approx(8000, abs=30)
+    assert ages == {group: pytest.approx(ready, abs=30) for group, ready in ((0, 9), (1, 172_800), (5, 20))}
 
 
 def test_a_row_whose_time_lies_ahead_does_not_wait(store: Store, rows: Rows) -> None:
@@ -119,24 +117,13 @@ def test_many_groups_of_one_status_hide_no_other_status(
     store: Store, rows: Rows, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(counts, "MAX_GROUPS", 10)
-    put(rows, *[("a", group, 0) for group in range(30)], ("a", 77, 4), ("a", 77, 77))
+    put(rows, *[("a", group, 0) for group in range(30)], ("a", 77, 4), ("a", 77, 99))
     found = Counts(store.database).by_group()
     assert found.cut == {0}
-    assert {(one.group_id, one.status) for one in found.counts if one.status} == {(77, 4), (77, 77)}
+    assert {(one.group_id, one.status) for one in found.counts if one.status} == {(77, 4), (77, OTHER)}
     assert sum(one.rows for one in found.counts if not one.status) == 10
     (exact,) = Counts(store.database).by_group([29]).counts
     assert (exact.group_id, exact.rows) == (29, 1)
-
-
-def test_a_group_behind_the_sample_has_the_age_of_its_head(
-    store: Store, rows: Rows, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(counts, "SAMPLE", 4)
-    monkeypatch.setattr(counts, "PLACES", 1)
-    put(rows, *[("a", 3, 0)] * 10, added=50, ready=50)
-    put(rows, ("a", 5, 0), ("a", 6, 0), added=40, ready=20)
-    ages = {one.group_id: one.ready_seconds for one in store.views.counts()}
-    assert ages == {3: pytest.approx(50, abs=30), 5: pytest.approx(20, abs=30), 6: pytest.approx(20, abs=30)}
 
 
 def test_names_are_counted_in_a_sample_of_each_status(
@@ -179,11 +166,46 @@ def test_stats_are_summed_in_the_database(store: Store, rows: Rows) -> None:
     assert [(one.task, one.done) for one in stats.sums(0, "task")] == [("a", 5), ("b", 2)]
 
 
-def test_many_groups_are_counted_in_few_statements(store: Store, rows: Rows) -> None:
-    put(rows, *[("a", group, 0) for group in range(300)], ("a", 4_294_967_295, 5))
-    found = counted(store)
-    assert len(found) == 301
-    assert found[4_294_967_295, 5] == (1, False)
+# ---- it costs little however many rows there are
+
+MANY = 20_000
+
+
+def plan_of(rows: Rows, store: Store, sql: str, values: Sequence[object]) -> str:
+    explain = {"sqlite": "EXPLAIN QUERY PLAN", "mysql": "EXPLAIN FORMAT = TRADITIONAL", "postgresql": "EXPLAIN"}
+    return str(store.database.fetch(f"{explain[rows.kind]} {sql}", values))
+
+
+def test_no_look_of_an_overview_or_a_page_sorts_many_rows(
+    store: Store, rows: Rows, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As MariaDB sorted all new rows of a group for `due_at IS NULL ORDER BY due_at, id`."""
+    for _ in range(MANY // 1000):
+        put(rows, *[("a", 0, 0)] * 1000)
+    sent: list[tuple[str, Sequence[object]]] = []
+    fetch = store.database.fetch
+
+    def remember(sql: str, values: Sequence[object] = ()) -> Sequence[Any]:
+        sent.append((sql, values))
+        return fetch(sql, values)
+
+    monkeypatch.setattr(store.database, "fetch", remember)
+    for _ in range(2):  # as it is, and with fresh statistics
+        look = Counts(store.database)
+        look.by_group()
+        for status in (None, *Status):
+            for place in (Place(), Place(10_000), Place(1, "2026-01-01 00:00:00.000000")):
+                Pages(store.database).page(Filter(status, 0), place, 50)
+        rows.execute({"sqlite": "ANALYZE", "mysql": "ANALYZE TABLE jobs_queue", "postgresql": "ANALYZE"}[rows.kind])
+    monkeypatch.undo()
+    looks = [(sql, values) for sql, values in sent if "{listed}" not in sql and "AS grouped" not in sql]
+    assert len(looks) > 40
+    for sql, values in looks:
+        # What is read: its few groups may be sorted.
+        inner = re.search(r"FROM \((\s*SELECT (?:(?!UNION).)*?)\)\s+AS \w+ GROUP BY", sql, re.DOTALL)
+        read = inner[1] if inner else sql
+        plan = plan_of(rows, store, read, values[: read.count("?")] if inner else values)
+        assert not re.search("filesort|TEMP B-TREE FOR ORDER|Sort Key", plan), (read, plan)
 
 
 # ---- nobody waits for it, and it waits for nobody
@@ -203,6 +225,31 @@ def test_an_overview_waits_for_no_row_that_another_transaction_holds(busy: str) 
         assert time.monotonic() - began < 2
 
 
+SLOW = {
+    "mysql": f"SELECT COUNT(*) FROM {', '.join(f'information_schema.collations AS {name}' for name in 'abcd')}",
+    "postgresql": "SELECT 1 FROM pg_sleep(20)",
+}
+SECONDS = {"mysql": "SELECT SLEEP(1.2)", "postgresql": "SELECT 1 FROM pg_sleep(1.2)"}
+AT_WORK = {
+    "mysql": "SELECT COUNT(*) FROM information_schema.processlist WHERE info LIKE '%collations AS d'",
+    "postgresql": "SELECT COUNT(*) FROM pg_stat_activity WHERE state = 'active' AND query LIKE 'SELECT 1 FROM pg_sl%'",
+}
+
+
+def test_a_read_that_takes_too_long_is_busy_and_is_stopped_on_the_server(busy: str, rows: Rows) -> None:
+    if rows.is_sqlite:
+        pytest.skip("SQLite has no server")
+    with TaskServer(busy) as server:
+        database = server.store.database
+        began = time.monotonic()
+        with limited(database, 1), pytest.raises(Conflict) as ended:
+            database.fetch(SLOW[rows.kind])
+        assert trouble_in_words(ended.value) == "The database is busy"
+        assert time.monotonic() - began < 5
+        assert rows.execute(AT_WORK[rows.kind]) == [(0,)]
+        assert len(database.fetch(SECONDS[rows.kind])) == 1  # it is over
+
+
 def test_an_overview_leaves_no_transaction_and_no_lock_behind(
     busy: str, rows: Rows, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -217,7 +264,9 @@ def test_an_overview_leaves_no_transaction_and_no_lock_behind(
         monkeypatch.setattr(server.store.database, "compose", remember)
         read_overview(server)
         assert len(sent) > 10
-        for statement in sent:
+        limits = [statement for statement in sent if statement.startswith("SET ")]
+        assert len(limits) == (0 if rows.is_sqlite else 2)
+        for statement in set(sent).difference(limits):
             assert statement.lstrip("( ").startswith(("SELECT", "WITH")), statement
             assert "FOR UPDATE" not in statement
             assert "LOCK IN" not in statement

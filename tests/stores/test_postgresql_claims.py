@@ -13,8 +13,8 @@ from taskserver import TaskServer
 from taskserver.model.attempt import Finish, Start
 from taskserver.stores import Store
 from taskserver.stores.postgresql.words import WORDS
-from taskserver.stores.queue.browsing import Browsing
 from taskserver.stores.queue.counts import Counts
+from taskserver.stores.queue.views import Pages
 from tests.stores.verbs import PLAIN, add_many, claim, ids, start
 from tests.support.rows import Rows
 from tests.support.threads import together
@@ -106,11 +106,10 @@ LOOKS: dict[str, tuple[str, tuple[object, ...]]] = {
     "groups": (WORDS["groups_of_status"].format("{table}", "", 0), (1000,)),
     "groups of done ones": (WORDS["groups_of_status"].format("{table}", "", 2), (1000,)),
     "ages": (Counts.AGES, (100,)),
-    "ages at": (Counts.AGES_AT, (50, 100)),
-    "first": (Counts.FIRST_NEW, ()),
-    "last": (Counts.LAST_NEW, ()),
-    "page": (Browsing.WITHOUT_DUE.replace("{seen}", "id"), (0, 2**40, 30)),
-    "page of done ones": (Browsing.WITHOUT_DUE.replace("{seen}", "id"), (2, 2**40, 30)),
+    "ages of last": (Counts.AGES_OF_LAST, (0, 0, 0, 20)),
+    "page": (Pages.OF_UNDATED.replace("{wanted}", "1 = 1"), (0, 2**40, 30)),
+    "page of done ones": (Pages.OF_UNDATED.replace("{wanted}", "1 = 1"), (2, 2**40, 30)),
+    "page of dated ones": (Pages.OF_DATED.replace("{wanted}", "1 = 1"), (5, "2026-01-01", "2026-01-01", 7, 30)),
 }
 
 

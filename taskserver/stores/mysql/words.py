@@ -33,6 +33,9 @@ WORDS = {
     "by_status": "FORCE INDEX (claim_by_group)",
     "by_due": "FORCE INDEX (wake_due)",
     "groups_of_status": "SELECT DISTINCT status, group_id FROM {0} {1} WHERE status = {2} ORDER BY group_id LIMIT ?",
+    "limit_statements": (
+        "SET @seconds = {0}/*!50708 , max_execution_time = {0}000*//*M!100101 , max_statement_time = {0}*/"
+    ),
     "delete_by_key": "DELETE gone FROM {} AS gone FORCE INDEX (PRIMARY)",
 }
 """The words of MySQL from 5.7 on, and MariaDB from 10.3 on."""

@@ -46,6 +46,7 @@ WORDS = {
     "by_due": "",
     "group_status": "(0 + status)",
     "due_status": "(status + 0)",
+    "undated_order": "due_at DESC,",
     "any_status": "(status - 0)",
     # As on SQLite, DISTINCT would read every entry of an index, so each group is looked for behind the last.
     "groups_of_status": """
@@ -57,6 +58,7 @@ WORDS = {
         )
         SELECT CAST({2} AS integer), group_id FROM found WHERE group_id IS NOT NULL LIMIT ?
     """,
+    "limit_statements": "SET statement_timeout = '{0}s'",
     "delete_by_key": "DELETE FROM {}",
 }
 """The words of PostgreSQL from 13 on."""

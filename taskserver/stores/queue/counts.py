@@ -1,39 +1,41 @@
-"""How many rows a queue has, by group, status and name, and how old the new ones are: bounded, however many there are.
+"""How many rows a queue has, by group, status and name, how old the new ones are, and which may need a person.
 
-A count of every row takes as long as the rows are many, and a page that shows it is loaded again and again. So each of
-these statements reads so many entries of an index at most, and what was not counted to its end says so.
+A count of every row takes as long as there are rows, and a page that shows it is loaded again and again. So each of
+these statements reads so many entries of an index at most, and takes no lock. None of them may sort: MariaDB sorts all
+rows of a status for `due_at IS NULL ORDER BY due_at, id`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from typing import Any, NamedTuple
 
+from ...errors import DatabaseError
 from ...model.results import as_texts
 from ...model.task import Status
 from ..database import Database, Row
-from ..records import QueueCount
+from ..records import OTHER, QueueCount
 from ..statements import marks
+from .dependencies import IS_ORPHAN
 
 MAX_COUNTED = 100_000
-"""Rows that one look counts, all groups and statuses together."""
-FIRST_SHARE = 4
-"""The first look takes this part of MAX_COUNTED, the same for each group and status; the second has what is left."""
+"""Rows that one look counts, the same share for each group and status."""
+MIN_SHARE = 100
 MAX_GROUPS = 1000
 """Groups of a status; rows of further ones are not counted."""
-MAX_STRANGE = 5
-"""Numbers that are no status, which rows may hold all the same."""
+MAX_GROUPS_BY_PRIORITY = 200
 PAIRS_PER_STATEMENT = 50
 SAMPLE = 1000
-"""Rows of a status whose names are read."""
+"""Rows of a status whose names are read, and new ones whose ages are."""
 HEADS = 20
-"""Rows at the head of a priority, or at a place, among which the oldest is looked for."""
-PLACES = 30
-"""Places, evenly among the ids of new rows, from which some are looked at."""
-PRIORITIES = 10
-"""Priorities of a group that are looked at, the last ones."""
-MAX_GROUPS_BY_PRIORITY = 200
-MAX_PRIORITY = 2**31 - 1
+"""Rows at the head of a group's last priority, among which the oldest is looked for."""
+MAX_LAPSED = 10_000
+"""Expired claims that are counted."""
+NO_STATUS = (*(f"= {number}" for number in range(max(Status)) if number not in set(Status)), f"> {max(Status):d}")
+"""What a number meets that is no status."""
+BY_AGE = (Status.NEW, Status.IN_PROGRESS, Status.ERROR, Status.WAITING)
+"""The names of their first rows are read, of the others those of the newest."""
 
 
 class NameCount(NamedTuple):
@@ -45,6 +47,18 @@ class NameCount(NamedTuple):
     rows: int
 
 
+class Ages(NamedTuple):
+    """Ages in seconds of the oldest new rows; None without one."""
+
+    since_added: float | None = None
+    since_ready: float | None = None
+
+    def or_older(self, added: Any, ready: Any) -> Ages:
+        """The greater of these ages and others. The clock of the program that added a row may be ahead."""
+        ages = zip(self, (added, ready), strict=True)
+        return Ages(*(max((max(float(age), 0.0) for age in two if age is not None), default=None) for two in ages))
+
+
 class Counted(NamedTuple):
     """Rows by group and status."""
 
@@ -52,14 +66,15 @@ class Counted(NamedTuple):
     cut: frozenset[int]
     """The statuses of which there may be further groups, which were not counted."""
     oldest: Ages
-    """Of all new rows that were looked at, those of further groups, too."""
+    """Of all new rows that were looked at, also those of further groups."""
 
 
-class Ages(NamedTuple):
-    """Ages in seconds of a group's oldest new rows; None where the row holds no instant."""
+class Lapsed(NamedTuple):
+    """Claims that no run took back."""
 
-    since_added: float | None
-    since_ready: float | None
+    rows: int
+    oldest_seconds: float
+    """The time since the end of the oldest of their leases."""
 
 
 class Counts:
@@ -77,73 +92,50 @@ class Counts:
     """
 
     def by_group(self, groups: Sequence[int] = ()) -> Counted:
-        """Rows by group and status, in that order; of these groups alone (none: of all)."""
-        statuses = [*map(int, Status), *self._strange()]
-        cut: list[int] = []
+        """Rows by group and status, in that order; only of these groups (none: of all)."""
         if groups:
-            pairs = [(status, group) for status in statuses for group in groups]
+            pairs = [(int(status), group) for status in Status for group in groups]
         else:
-            pairs = self._pairs(statuses)
-            cut = [status for status in statuses if sum(pair[0] == status for pair in pairs) >= MAX_GROUPS]
-        few = MAX_COUNTED // (FIRST_SHARE * len(pairs) or 1)
-        most = dict.fromkeys(pairs, few)
-        found = self._count(most)
-        more = [pair for pair, rows in found.items() if rows > few]
-        if more:
-            left = MAX_COUNTED - sum(min(rows, few) for rows in found.values())
-            share = _rounded(few + left // len(more))
-            if share > few:
-                most |= dict.fromkeys(more, share)
-                found |= self._count(dict.fromkeys(more, share))
-        ages = self._ages([group for (status, group), rows in found.items() if status == Status.NEW and rows])
+            pairs = self._pairs()
+        share = _rounded(max(MAX_COUNTED // (len(pairs) or 1), MIN_SHARE))
+        found = self._of_each(self.COUNT, [(*pair, *pair, share + 1) for pair in pairs]) + self._others(share)
+        ages = self._ages(sorted({group for status, group, rows in found if status == Status.NEW and rows}))
         counts = [
-            QueueCount(
-                group,
-                status,
-                min(rows, most[status, group]),
-                *_ages_of(ages, status, group),
-                rows > most[status, group],
-            )
-            for (status, group), rows in sorted(found.items(), key=lambda one: (one[0][1], one[0][0]))
-            if rows
+            QueueCount(group, status, min(rows, share), *_ages_of(ages, status, group), rows > share)
+            for group, status, rows in sorted((int(group), int(status), rows) for status, group, rows in found)
+            if rows and (not groups or group in groups)
         ]
-        oldest = Ages(None, None)
+        cut = [status for status in Status if sum(pair[0] == status for pair in pairs) >= MAX_GROUPS and not groups]
+        oldest = Ages()
         for one in ages.values():
-            oldest = Ages(*map(_older, oldest, one))
+            oldest = oldest.or_older(*one)
         return Counted(counts, frozenset(cut), oldest)
 
-    STRANGE = "SELECT MIN({group_status}) FROM {table} {by_status} WHERE {group_status} > ?"
-
-    def _strange(self) -> list[int]:
-        """The numbers that are no status, in which rows stand all the same."""
-        found: list[int] = []
-        while len(found) < MAX_STRANGE:
-            status = self._database.fetch_value(self.STRANGE, ([*map(int, Status), *found][-1],))
-            if status is None:
-                break
-            found.append(int(status))
-        return found
-
-    def _pairs(self, statuses: Sequence[int]) -> list[tuple[int, int]]:
+    def _pairs(self) -> list[tuple[int, int]]:
         """Each status and group that rows have, up to MAX_GROUPS of a status."""
         sql = f"SELECT * FROM ({self._database.words['groups_of_status']}) AS grouped"
-        each = [sql.format("{table}", "{by_status}", one) for one in statuses]
+        each = [sql.format("{table}", "{by_status}", int(status)) for status in Status]
         rows = self._database.fetch(" UNION ALL ".join(each), [MAX_GROUPS] * len(each))
         return [(int(status), int(group)) for status, group in rows]
 
-    def _count(self, most: Mapping[tuple[int, int], int]) -> dict[tuple[int, int], int]:
-        """The rows of each pair of a status and a group, one more than `most` where there are more."""
-        wanted = [(*pair, *pair, rows + 1) for pair, rows in most.items()]
-        return {(status, group): rows for status, group, rows in self._of_each(self.COUNT, wanted)}
+    OTHERS = f"""
+        SELECT {OTHER} AS status, group_id, COUNT(*) FROM (
+            SELECT group_id FROM {{table}} {{by_status}} WHERE {{group_status}} {{is_other}} LIMIT ?
+        ) AS others GROUP BY group_id
+    """
+
+    def _others(self, most: int) -> list[Row]:
+        """Rows whose status is none, by group."""
+        each = [self.OTHERS.replace("{is_other}", condition) for condition in NO_STATUS]
+        return list(self._database.fetch(" UNION ALL ".join(each), [most + 1] * len(each)))
 
     def _of_each(self, sql: str, wanted: Sequence[tuple[Any, ...]]) -> list[Row]:
         """The rows of a SELECT with each of these values, in few round trips."""
         rows: list[Row] = []
         for first in range(0, len(wanted), PAIRS_PER_STATEMENT):
             some = wanted[first : first + PAIRS_PER_STATEMENT]
-            rows += self._database.fetch(
-                " UNION ALL ".join([sql] * len(some)), [value for one in some for value in one]
-            )
+            joined = " UNION ALL ".join([sql] * len(some))
+            rows += self._database.fetch(joined, [value for one in some for value in one])
         return rows
 
     UP_TO = (
@@ -151,108 +143,125 @@ class Counts:
     )
 
     def up_to(self, most: int, status: Status, groups: Sequence[int] = ()) -> int:
-        """The rows of a status in these groups (none: in all); `most` where there are more."""
+        """The rows of a status in these groups (none: in all); `most` if there are more."""
         condition = f" AND group_id IN ({marks(len(groups))})" if groups else ""
-        sql = self.UP_TO.replace("{groups}", condition)
-        found: int = self._database.fetch_value(sql, (status, *groups, most))
+        found: int = self._database.fetch_value(self.UP_TO.replace("{groups}", condition), (status, *groups, most))
         return found
 
     # ---- ages of new rows
 
-    # The index by due_at has all new rows in the order of their ids, whatever their groups and priorities are; due_at
-    # stands in that order, too, or PostgreSQL would sort. The updated_at of a new row tells since when it is ready.
+    # The first rows by id, of any group and priority; updated_at is the instant since which a new row is ready.
     AGES = """
         SELECT group_id, MAX({created_at_age}), MAX({updated_at_age}) FROM (
             SELECT group_id, created_at, updated_at FROM {table} {by_due}
-            WHERE {due_status} = 0 AND due_at IS NULL ORDER BY due_at, id LIMIT ?
+            WHERE {due_status} = 0 AND due_at IS NULL LIMIT ?
         ) AS first_ones GROUP BY group_id
     """
-    # Retried rows keep their ids: those at the head may be young, and others behind them old.
-    LAST_NEW = """
-        SELECT id FROM {table} {by_due} WHERE {due_status} = 0 AND due_at IS NULL ORDER BY due_at DESC, id DESC LIMIT 1
-    """
-    FIRST_NEW = LAST_NEW.replace("DESC", "ASC")
-    AGES_AT = """
-        SELECT group_id, MAX({created_at_age}), MAX({updated_at_age}) FROM (
-            SELECT group_id, created_at, updated_at FROM {table} {by_due}
-            WHERE {due_status} = 0 AND due_at IS NULL AND id >= ? ORDER BY due_at, id LIMIT ?
-        ) AS these GROUP BY group_id
-    """
-    # A priority that never has its turn is the last of its group: so each priority is looked at, from the last on.
-    LAST_PRIORITY = """
-        SELECT ? AS group_id, MAX(priority) FROM {table} {by_status}
-        WHERE {group_status} = 0 AND group_id = ? AND priority < ?
-    """
-    AGES_OF_PRIORITY = """
+    # A priority that never has its turn is the last of its group.
+    AGES_OF_LAST = """
         SELECT ? AS group_id, MAX({created_at_age}), MAX({updated_at_age}) FROM (
             SELECT created_at, updated_at, due_at FROM {table} {by_status}
-            WHERE {group_status} = 0 AND group_id = ? AND priority = ? ORDER BY id LIMIT ?
+            WHERE {group_status} = 0 AND group_id = ? AND priority = (
+                SELECT MAX(priority) FROM {table} {by_status} WHERE {group_status} = 0 AND group_id = ?
+            ) ORDER BY id LIMIT ?
         ) AS heads WHERE due_at IS NULL OR due_at <= {now}
     """
 
     def _ages(self, groups: Sequence[int]) -> dict[int, Ages]:
-        """The ages of the oldest new rows of each group, among the first ones of all and of each priority."""
+        """The ages of the oldest new rows of each group, among the first ones of all and of its last priority."""
         if not groups:
             return {}
         rows = list(self._database.fetch(self.AGES, (SAMPLE,)))
-        rows += self._of_each(f"SELECT * FROM ({self.AGES_AT}) AS at_place", [(at, HEADS) for at in self._places()])
-        wanted = [(group, group, MAX_PRIORITY + 1) for group in groups[:MAX_GROUPS_BY_PRIORITY]]
-        for _ in range(PRIORITIES):
-            found = [row for row in self._of_each(self.LAST_PRIORITY, wanted) if row[1] is not None]
-            if not found:
-                break
-            rows += self._of_each(self.AGES_OF_PRIORITY, [(group, group, last, HEADS) for group, last in found])
-            wanted = [(group, group, last) for group, last in found]
+        rows += self._of_each(self.AGES_OF_LAST, [(one, one, one, HEADS) for one in groups[:MAX_GROUPS_BY_PRIORITY]])
         ages: dict[int, Ages] = {}
-        for group, *more in rows:
-            before = ages.get(group, Ages(None, None))
-            ages[group] = Ages(*(_older(one, _seconds(other)) for one, other in zip(before, more, strict=True)))
+        for group, *both in rows:
+            ages[int(group)] = ages.get(int(group), Ages()).or_older(*both)
         return ages
-
-    def _places(self) -> list[int]:
-        """Ids at the begin of PLACES parts of the new rows' ids; none where all are looked at anyway."""
-        first, last = (self._database.fetch_value(sql) for sql in (self.FIRST_NEW, self.LAST_NEW))
-        if first is None or last - first < SAMPLE:
-            return []
-        return [first + (last - first) * part // PLACES for part in range(1, PLACES)]
 
     # ---- by name
 
     NAMES = " UNION ALL ".join(
         f"""
-        SELECT {status} AS status, task, group_id, COUNT(*) FROM (
-            SELECT task, group_id FROM {{table}} {{by_due}} WHERE {{due_status}} = {status} ORDER BY {order} LIMIT ?
-        ) AS named_{status} GROUP BY task, group_id
+        SELECT {status:d} AS status, task, group_id, COUNT(*) FROM (
+            SELECT task, group_id FROM {{table}} {{by_due}} WHERE {{due_status}} = {status:d}
+            ORDER BY {"due_at, id" if status in BY_AGE else "due_at DESC, id DESC"} LIMIT ?
+        ) AS named_{status:d} GROUP BY task, group_id
         """
-        for status, order in {
-            Status.NEW.value: "due_at, id",
-            Status.IN_PROGRESS.value: "due_at, id",
-            Status.DONE.value: "due_at DESC, id DESC",
-            Status.ERROR.value: "due_at, id",
-            Status.FATAL.value: "due_at DESC, id DESC",
-            Status.WAITING.value: "due_at, id",
-        }.items()
+        for status in Status
     )
 
     def by_name(self) -> list[NameCount]:
-        """Rows by name, group and status: of each status the first SAMPLE rows; of done and fatal ones the newest."""
+        """Rows by name, group and status: of each status the first SAMPLE rows, of ended ones the newest."""
         rows = self._database.fetch(self.NAMES, [SAMPLE] * len(Status))
         return [NameCount(str(task), group, status, count) for status, task, group, count in map(as_texts, rows)]
 
+    # ---- rows that may need a person
+
+    NAMES_OF_NEXT = """
+        SELECT DISTINCT task FROM (
+            SELECT * FROM (SELECT task FROM {table} WHERE {any_status} = 0 ORDER BY priority, id LIMIT ?) AS next_new
+            UNION ALL
+            SELECT * FROM (SELECT task FROM {table} WHERE {due_status} = 3 ORDER BY due_at LIMIT ?) AS next_failed
+            UNION ALL
+            SELECT * FROM (SELECT task FROM {table} WHERE {due_status} = 5 ORDER BY due_at LIMIT ?) AS next_waiting
+        ) AS next_rows
+    """
+    LAPSED = f"""
+        SELECT COUNT(*), MAX({{due_at_age}}) FROM (
+            SELECT due_at FROM {{table}} {{by_due}} WHERE {{due_status}} = 1 AND due_at < {{after}} LIMIT {MAX_LAPSED}
+        ) AS lapsed
+    """
+    UNDATED = """
+        SELECT COUNT(*) + (
+            SELECT COUNT(*) FROM (
+                SELECT id FROM {table} {by_due} WHERE {due_status} = 3 AND due_at IS NULL LIMIT ?
+            ) AS failed
+        ) FROM (
+            SELECT id FROM {table} {by_due} WHERE {due_status} = 5 AND due_at IS NULL LIMIT ?
+        ) AS waiting WHERE NOT EXISTS (SELECT 1 FROM {dependencies} WHERE child_id = waiting.id)
+    """
+    ORPHANED = f"SELECT COUNT(*) FROM {{table}} WHERE {IS_ORPHAN}"
+
+    def names_of_next(self, most: int) -> list[str]:
+        """The callables that the next rows name which are new, in error or waiting; `most` rows of each."""
+        return sorted(str(name) for (name,) in map(as_texts, self._database.fetch(self.NAMES_OF_NEXT, [most] * 3)))
+
+    def lapsed(self, seconds: float) -> Lapsed:
+        """The claims whose lease ended more than so many seconds ago."""
+        rows, oldest = self._database.fetch(self.LAPSED, [-seconds])[0]
+        return Lapsed(rows, float(oldest or 0))
+
+    def undated(self) -> int:
+        """How many rows in error, and of the oldest waiting ones, wait for neither an instant nor a task."""
+        rows: int = self._database.fetch_value(self.UNDATED, [SAMPLE] * 2)
+        return rows
+
+    def orphaned(self) -> int:
+        """How many rows wait for tasks that are gone or over."""
+        rows: int = self._database.fetch_value(self.ORPHANED)
+        return rows
+
+
+@contextmanager
+def limited(database: Database, seconds: int) -> Iterator[None]:
+    """In the `with`, the server ends each statement of this thread after so long: Conflict. None is tried again."""
+    limit = database.words["limit_statements"]
+    with database.tried_once(float("inf")):
+        if limit:
+            database.change(limit.format(seconds))
+        try:
+            yield
+        finally:
+            if limit and database.is_connected:
+                with suppress(DatabaseError):
+                    database.change(limit.format(0))
+
 
 def _ages_of(ages: Mapping[int, Ages], status: int, group: int) -> Ages:
-    return ages.get(group, Ages(None, None)) if status == Status.NEW else Ages(None, None)
-
-
-def _older(one: float | None, other: float | None) -> float | None:
-    return max((age for age in (one, other) if age is not None), default=None)
+    return ages.get(group, Ages()) if status == Status.NEW else Ages()
 
 
 def _rounded(rows: int) -> int:
     """With two digits: `more than 30,000` is what a person reads."""
     step: int = 10 ** max(len(str(rows)) - 2, 0)
     return rows - rows % step
-
-
-def _seconds(value: Any) -> float | None:
-    return None if value is None else max(float(value), 0.0)  # the clock of who added it may be ahead

@@ -13,9 +13,9 @@ from ..database import Database
 from .dependencies import GIVEN_UP, IS_GIVEN_UP
 from .operations import RETRY, bulk_write
 
-ANY_GIVEN_UP = f"{GIVEN_UP}…, for which it waits, is fatal"
 SAMPLE = 1000
-"""Rows of each status that `recent` reads."""
+"""Rows of each status whose errors `recent` reads."""
+ANY_GIVEN_UP = f"{GIVEN_UP}…, for which it waits, is fatal"
 
 
 class ErrorCount(NamedTuple):

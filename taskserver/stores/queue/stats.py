@@ -138,7 +138,7 @@ class Stats:
 
         `since` is an aware datetime, or seconds or a timedelta before now. Raises SettingError.
         """
-        from .since import earliest  # a worker only adds
+        from ..records import earliest  # a worker only adds
 
         condition, values = "", []
         if since is not None:

@@ -21,7 +21,6 @@ if TYPE_CHECKING:
     from .adding import Producing
     from .callers import Callers
     from .dependencies import GivenUp
-    from .diagnosis import Diagnosis
     from .finishes import Finishes
     from .leases import Leases
     from .processes import Processes
@@ -104,12 +103,6 @@ class Store:
         from .views import Views
 
         return Views(self.database)
-
-    @cached_property
-    def diagnosis(self) -> Diagnosis:
-        from .diagnosis import Diagnosis
-
-        return Diagnosis(self.database)
 
     def close(self) -> None:
         """Close the connections of all threads, a busy connection after its verb; the next use connects anew."""

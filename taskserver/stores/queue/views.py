@@ -1,18 +1,22 @@
-"""An operator's views of a queue: counts, lists, single tasks, and the record of runs. Changes nothing."""
+"""What people see of a queue: lists, pages, single tasks, running ones and runs. Changes nothing.
+
+No index has the tasks of a group, or of a name, in the order of their ids. So a page looks through a window: so many
+rows at most in the order of an index, and never by OFFSET. The next page goes on behind the window.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from datetime import datetime, timedelta
-from typing import Any
+from typing import Any, NamedTuple
 
 from ...model.results import TaskState, task_state
+from ...model.task import MAX_SIGNED, Status
 from ..database import Database
-from ..records import LastRun, QueueCount, RunningTask, StoredTask, last_run, running_task, stored_task
+from ..records import LastRun, QueueCount, RunningTask, StoredTask, earliest, last_run, running_task, stored_task
 from ..statements import marks
 from .claims import number_of
 from .counts import Counts
-from .since import earliest
 
 MAX_IN_PROGRESS = 10_000
 """Rows in progress that are counted."""
@@ -20,6 +24,8 @@ MAX_RUNNING = 1000
 """Rows in progress among which the running ones are shown."""
 MAX_CLAIMS = 1000
 """Claims whose tasks are counted; each worker has one at a time."""
+WINDOW = 5000
+"""Rows that one page looks through."""
 
 
 class Views:
@@ -133,3 +139,118 @@ class Views:
         row = self._database.fetch_first(self.STATE, (task_id,))
         row = row or self._database.fetch_first(self.STATE_ARCHIVED, (task_id,))
         return task_state(row) if row else None
+
+
+# ---- pages
+
+
+class Place(NamedTuple):
+    """Where a page begins: behind the task of this id."""
+
+    id: int = MAX_SIGNED
+    due_at: str | None = None
+    """Its instant as text in UTC, among those that have one."""
+
+
+FIRST = Place()
+UNDATED = Place(MAX_SIGNED - 1)
+"""Before all tasks without an instant, the newest first."""
+DATED = Place(0, "1000-01-01 00:00:00.000000")
+"""Before all tasks with an instant, the next first."""
+BY_TIME = (Status.ERROR, Status.WAITING)
+"""Statuses whose pages begin with those that have an instant; others end with these, of which there are few."""
+
+
+class Filter(NamedTuple):
+    """The tasks that are looked for; None: any."""
+
+    status: int | None = None
+    group_id: int | None = None
+    task: str | None = None
+    error_line: str | None = None
+    """The first line of the error, byte by byte."""
+    since_seconds: float | None = None
+    """They were written to, or ended, no longer ago."""
+
+
+class TaskPage(NamedTuple):
+    """A page of tasks, without their arguments and results."""
+
+    tasks: list[StoredTask]
+    next_place: Place | None
+    """Where the next page begins; None if this is the last."""
+    is_cut: bool = False
+    """Whether there may be more tasks, which no further page shows."""
+
+
+class Pages:
+    """The tasks of one queue, for a person who turns pages."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+
+    ROWS = "SELECT id, {due_at_text}, attempts, CASE WHEN {wanted} THEN 1 ELSE 0 END FROM {table} "
+    OF_ALL = ROWS + "{by_key} WHERE id < ? ORDER BY id DESC LIMIT ?"
+    OF_UNDATED = f"""
+        {ROWS} {{by_due}} WHERE {{due_status}} = ? AND due_at IS NULL AND id < ?
+        ORDER BY {{undated_order}} id DESC LIMIT ?
+    """
+    OF_DATED = f"""
+        {ROWS} {{by_due}} WHERE {{due_status}} = ? AND due_at >= {{instant}} AND (due_at > {{instant}} OR id > ?)
+        ORDER BY due_at, id LIMIT ?
+    """
+    LISTED = "SELECT {listed}, 0 FROM {table} WHERE id IN ({ids})"
+
+    def page(self, chosen: Filter, place: Place, most: int) -> TaskPage:
+        """`most` tasks at most: the newest first; those in error or waiting for an instant the next first."""
+        looked = WINDOW if chosen[1:] != (None,) * 4 else most + 1
+        ids: list[int] = []
+        last, seen = place, 0
+        for at, _, is_wanted in self._rows(chosen, place, looked):
+            if is_wanted and len(ids) == most:
+                return TaskPage(self._listed(ids), last)
+            if is_wanted:
+                ids.append(at.id)
+            last, seen = at, seen + 1
+        return TaskPage(self._listed(ids), last if seen == looked else None)
+
+    def most_attempts(self, chosen: Filter, most: int) -> TaskPage:
+        """Those with the most attempts in the first window, `most` at most."""
+        rows = list(self._rows(chosen, FIRST, WINDOW))
+        found = sorted((-attempts, -at.id) for at, attempts, is_wanted in rows if is_wanted)
+        tasks = self._listed([-negative for _, negative in found[:most]])
+        return TaskPage(tasks, None, len(rows) == WINDOW or len(found) > most)
+
+    def _rows(self, chosen: Filter, place: Place, most: int) -> Iterator[tuple[Place, int, bool]]:
+        """The rows behind a place in their order, `most` at most, with their attempts and whether they are wanted."""
+        at: Place | None = DATED if place == FIRST and chosen.status in BY_TIME else place
+        while at is not None and most:
+            rows = self._window(chosen, at, most)
+            yield from ((Place(row_id, at.due_at and due), attempts, bool(yes)) for row_id, due, attempts, yes in rows)
+            most -= len(rows)
+            if chosen.status is None:
+                return
+            is_first_part = (at.due_at is not None) == (chosen.status in BY_TIME)
+            at = (UNDATED if at.due_at else DATED) if is_first_part else None
+
+    def _window(self, chosen: Filter, at: Place, most: int) -> Sequence[Any]:
+        given: dict[str, Sequence[Any]] = {
+            "group_id = ?": [chosen.group_id],
+            "task = ?": [chosen.task],
+            "({error_bytes} = ? OR {error_position} = 1)": [chosen.error_line, f"{chosen.error_line}\n"],
+            "COALESCE(finished_at, updated_at) >= {after}": [chosen.since_seconds and -chosen.since_seconds],
+        }
+        wanted = {condition: values for condition, values in given.items() if values[0] is not None}
+        values = [value for several in wanted.values() for value in several]
+        if chosen.status is None:
+            sql, values = self.OF_ALL, [*values, at.id, most]
+        elif at.due_at is None:
+            sql, values = self.OF_UNDATED, [*values, chosen.status, at.id, most]
+        else:
+            sql, values = self.OF_DATED, [*values, chosen.status, at.due_at, at.due_at, at.id, most]
+        return self._database.fetch(sql.replace("{wanted}", " AND ".join(["1 = 1", *wanted])), values)
+
+    def _listed(self, ids: list[int]) -> list[StoredTask]:
+        """The tasks of these ids, in this order, without those that went meanwhile."""
+        found = {row[0]: stored_task(row) for row in self._database.fetch_ids(self.LISTED, ids)}
+        return [found[one] for one in ids if one in found]
