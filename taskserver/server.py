@@ -9,7 +9,7 @@ from pathlib import Path
 from types import NoneType
 from typing import TYPE_CHECKING, Any
 
-from .errors import DatabaseError, InvalidTask
+from .errors import DatabaseError
 from .interrupts.stopping import Stop
 from .model.task import DEFAULT_TABLE, NOT_GIVEN, NotGiven
 from .settings.checks import check_group_id, check_groups, check_kind, check_task_id
@@ -191,16 +191,12 @@ class TaskServer:
         before it stand there until you roll back.
         """
         from .model.new_task import new_tasks_from
-        from .stores.queue.adding import WaitsForNewer
 
         ids: list[int] = []
         new_tasks = new_tasks_from(tasks)
-        try:
-            if connection is not None:
-                return self.store.callers.add_many(connection, new_tasks)
-            self.store.producing.add_many(new_tasks, ids.extend, ids.clear)
-        except WaitsForNewer as error:
-            raise InvalidTask(f"task {error.number}: {error}") from None
+        if connection is not None:
+            return self.store.callers.add_many(connection, new_tasks)
+        self.store.producing.add_many(new_tasks, ids.extend, ids.clear)
         return ids
 
     def get(self, task_id: int) -> TaskState | None:

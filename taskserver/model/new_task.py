@@ -2,7 +2,7 @@
 
 # Annotations are not deferred here: named tuples compile deferred ones, which each producer would pay for.
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from datetime import datetime, timedelta, timezone
 from itertools import islice
 from typing import Any, NamedTuple
@@ -209,21 +209,14 @@ def new_task_from(description: Mapping[str, Any]) -> NewTask:
         raise InvalidTask(f"it has {', '.join(map(repr, unknown))}; allowed: {', '.join(TASK_KEYS)}") from None
 
 
-def new_tasks_from(descriptions: Iterable[Mapping[str, Any]]) -> Iterable[NewTask]:
-    """The tasks that descriptions stand for.
-
-    Raises InvalidTask, which tells the number of the wrong description, counted from 1. All of a list are checked
-    here, so that an adding that was interrupted can go through them again; others are checked one by one, on demand.
-    """
+def new_tasks_from(descriptions: Iterable[Mapping[str, Any]]) -> list[NewTask]:
+    """The tasks that descriptions stand for. Raises InvalidTask, which says the number of the wrong one, from 1 on."""
     if isinstance(descriptions, (str, bytes, Mapping)) or not isinstance(descriptions, Iterable):
         raise InvalidTask(f"tasks is {shown(descriptions)}; allowed: a list of objects such as {_EXAMPLE}")
-    tasks = _checked_in_turn(descriptions)
-    return list(tasks) if isinstance(descriptions, (list, tuple)) else tasks
-
-
-def _checked_in_turn(descriptions: Iterable[Mapping[str, Any]]) -> Iterator[NewTask]:
+    tasks = []
     for number, description in enumerate(descriptions, start=1):
         try:
-            yield new_task_from(description)
+            tasks.append(new_task_from(description))
         except InvalidTask as error:
             raise InvalidTask(f"task {number}: {error}") from None
+    return tasks

@@ -164,11 +164,8 @@ class Database:
         """Do work once, on a connection that stands, and leave no transaction open behind an error."""
         session = self.session()
         if session.in_transaction:
-            if scope is Scope.STATEMENT:
-                return work(*args, **kwargs)
-            raise DatabaseError(
-                "tasks are being added in this thread: a generator of tasks cannot add_tasks or run itself"
-            )
+            assert scope is Scope.STATEMENT, "a transaction within a transaction"
+            return work(*args, **kwargs)
         with session.in_use:
             self._make_ready(session)
             try:

@@ -61,9 +61,10 @@ class ToldProducing(Producing):
         tasks: Iterable[NewTask],
         added: Callable[[Sequence[int]], object],
         begun: Callable[[], object] = lambda: None,
+        name: Callable[[int], str] = "task {}".format,
     ) -> None:
         given, ids = list(tasks), list[int]()
-        super().add_many(given, ids.extend, ids.clear)
+        super().add_many(given, ids.extend, ids.clear, name)
         begun()
         added(ids)
         self._tell(zip(ids, given, strict=True), True)

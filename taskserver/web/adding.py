@@ -20,7 +20,6 @@ from ..messages.printable import printable, shown
 from ..model.new_task import NewTask, new_tasks_from
 from ..server import TaskServer
 from ..settings.page import AddToken, PageSettings
-from ..stores.queue.adding import WaitsForNewer
 from ..stores.queue.once import KeyTaken, Once
 from .private_files import PrivateFiles
 from .tokens import WRONG_A_MINUTE, bearer_of, is_within_pace, knows
@@ -91,8 +90,6 @@ def _add_once(server: TaskServer, token: AddToken, key: str, tasks: Sequence[New
         ids = once.add(tasks, f"{token.name} {_digest(key)}", _digest(json.dumps(tasks)))
     except KeyTaken:
         raise _Refused(409, "this Idempotency-Key was given before, with other tasks") from None
-    except WaitsForNewer as error:
-        raise InvalidTask(f"task {error.number}: {error}") from None
     if random.random() < FORGET_CHANCE:
         with suppress(DatabaseError):
             once.forget()

@@ -7,7 +7,7 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from pathlib import Path
@@ -18,7 +18,6 @@ import pytest
 from taskserver import Reason, SettingError, TaskServer, TaskServerError
 from taskserver.errors import Conflict
 from taskserver.model.arguments import write_arguments
-from taskserver.model.new_task import NewTask
 from taskserver.stores.queue.adding import Adding
 from tests.support.deployment import ROOT
 from tests.support.processes import wait_until
@@ -270,8 +269,8 @@ def test_all_tasks_of_a_generator_are_added_again_after_a_conflict(
 ) -> None:
     insert_all, conflicts = Adding.insert_all, [Conflict("a deadlock")]
 
-    def insert_until_a_conflict(adding: Adding, tasks: Iterable[NewTask]) -> Iterator[Sequence[int]]:
-        for ids in insert_all(adding, tasks):
+    def insert_until_a_conflict(adding: Adding, *args: Any) -> Iterator[Sequence[int]]:
+        for ids in insert_all(adding, *args):
             yield ids
             if conflicts:
                 raise conflicts.pop()

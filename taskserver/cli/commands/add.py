@@ -14,7 +14,6 @@ from ...model.arguments import parse_json
 from ...model.new_task import MAX_VERSION, TASK_KEYS, NewTask, new_task, new_task_from
 from ...model.task import MAX_ATTEMPTS, MAX_ID
 from ...server import TaskServer
-from ...stores.queue.adding import WaitsForNewer
 from ..terminal.arguments import seconds, whole_number
 from ..terminal.live_line import LiveLine, bar
 from ..terminal.misnamed import MAX_NAMES, callables_of, warn_of_missing
@@ -119,10 +118,7 @@ def _add_lines(server: TaskServer, name: str, found: _Callables) -> str:
             count += len(ids)
             live.show(f"{bar(count / tasks.count)} {count} tasks")
 
-        try:
-            server.store.producing.add_many(tasks, added, begun)
-        except WaitsForNewer as error:
-            raise InvalidTask(f"line {tasks.line_of(error.number)}: {error}") from None
+        server.store.producing.add_many(tasks, added, begun, lambda number: f"line {tasks.line_of(number)}")
     added_tasks = "1 task added" if count == 1 else f"{count} tasks added"
     return f"{added_tasks}, or there already: {tasks.keyed} have a unique_key" if tasks.keyed else added_tasks
 

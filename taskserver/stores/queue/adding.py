@@ -7,13 +7,11 @@ writes that finish a task (finish_writes.py) ask for attempts above 0; a running
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import chain
-from typing import TYPE_CHECKING, Any, BinaryIO, ClassVar, cast
+from typing import TYPE_CHECKING, Any, ClassVar
 
-from ...errors import DatabaseError, InvalidTask, TooLong
-from ...model.arguments import encode
+from ...errors import InvalidTask
 from ...model.new_task import NewTask
 from ...model.task import MAX_SIGNED, Status
 from ..database import Database
@@ -25,27 +23,12 @@ if TYPE_CHECKING:
     from ..dialect import Rows
 
 MAX_STATEMENT_BYTES = 400_000
-"""Old servers take 1 MiB a statement, and quoting may double its length. For a server that takes less it is cut."""
-MAX_KEPT_BYTES = 1024 * 1024
-"""Bytes of an iterator's tasks that are kept in memory until its last one is there; more go to a temporary file."""
-
+"""Old servers take 1 MiB a statement, and quoting may double its length."""
 MAX_DEPENDENCY_VALUES = 600
 """No server finds a statement with so many ids too long, and old SQLite binds 999 values a statement."""
 
 PLAIN_VALUES = 4
 ANY_VALUES = 11
-
-
-class WaitsForNewer(InvalidTask):
-    """A task that would wait for a task that is not older than itself."""
-
-    def __init__(self, parent_id: int, child_id: int, number: int, what_now: str) -> None:
-        super().__init__(
-            f"depends_on names {parent_id}, and this task would be {child_id}: a task can wait for those alone that "
-            f"were added before it; {what_now}"
-        )
-        self.number = number
-        """The task's number among the tasks of one call, from 1 on."""
 
 
 class Adding:
@@ -102,40 +85,27 @@ class Adding:
         self._place = place
         self._what_now = what_now
 
-    def insert_all(self, tasks: Iterable[NewTask]) -> Iterator[Sequence[int]]:
-        """Insert tasks, a portion a statement; each portion's ids, in order. Raises WaitsForNewer, DatabaseError."""
+    def insert_all(
+        self, tasks: Iterable[NewTask], name: Callable[[int], str] = "task {}".format
+    ) -> Iterator[Sequence[int]]:
+        """Insert tasks, a portion a statement; each portion's ids, in order. Raises InvalidTask, DatabaseError.
+
+        `name` makes the word for a task in an error from its number, counted from 1.
+        """
         before = 0
         for portion in portions(tasks, self._place):
-            yield self._insert_after(before, portion)
+            yield self.insert(portion, [f"{name(before + number)}: " for number in range(1, len(portion) + 1)])
             before += len(portion)
-
-    def _insert_after(self, before: int, tasks: Sequence[NewTask]) -> Sequence[int]:
-        """Insert tasks before which so many others stand: an error counts from the first of all."""
-        try:
-            return self.insert(tasks)
-        except WaitsForNewer as error:
-            error.number += before
-            raise
 
     def insert_plain(self, task: NewTask) -> int:
         """Insert a task with nothing but its name, arguments, group and priority; its id."""
         return self._place.inserts.insert(self._place, self.ADD_PLAIN, task[:PLAIN_VALUES], 1)[0]
 
-    def insert(self, tasks: Sequence[NewTask]) -> Sequence[int]:
-        """Insert tasks of one kind by as few statements as the server takes; the tasks' ids, in order.
+    def insert(self, tasks: Sequence[NewTask], names: Sequence[str] = ("",)) -> Sequence[int]:
+        """Insert tasks of one kind by one statement, then their dependencies; the tasks' ids, in order.
 
-        Raises WaitsForNewer, DatabaseError.
+        `names` begin the errors about each of them. Raises InvalidTask, DatabaseError.
         """
-        try:
-            return self._insert(tasks)
-        except TooLong:  # nothing was sent, or rows whose keys stand now
-            half = len(tasks) // 2
-            if not half:
-                raise
-        return [*self.insert(tasks[:half]), *self._insert_after(half, tasks[half:])]
-
-    def _insert(self, tasks: Sequence[NewTask]) -> Sequence[int]:
-        """Insert tasks of one kind by one statement, then their dependencies."""
         place, kind = self._place, _kind(tasks[0])
         if kind is None:
             return place.inserts.insert_plain(place, [task[:PLAIN_VALUES] for task in tasks])
@@ -150,26 +120,29 @@ class Adding:
             return place.inserts.insert_keyed(place, f"{sql} {upsert}", values, keys)
         ids = place.inserts.insert(place, sql, values, len(tasks))
         if has_parents:
-            self._insert_dependencies(tasks, ids)
+            self._insert_dependencies(tasks, ids, names)
         return ids
 
-    def _insert_dependencies(self, tasks: Sequence[NewTask], ids: Sequence[int]) -> None:
-        """Insert a row for each task and parent, in the same transaction; a worker settles them (dependencies.py)."""
+    def _insert_dependencies(self, tasks: Sequence[NewTask], ids: Sequence[int], names: Sequence[str]) -> None:
+        """Insert a row for each task and parent, in the same transaction; a worker decides (dependencies.py)."""
         values: list[int] = []
-        newer: WaitsForNewer | None = None
-        for number, (task, child_id) in enumerate(zip(tasks, ids, strict=True), start=1):
+        newer = ""
+        for name, task, child_id in zip(names, tasks, ids, strict=True):
             parents = [int(text) for text in str(task.depends_on).split(",")]
-            for parent_id in parents:
-                if parent_id >= child_id and newer is None:
-                    newer = WaitsForNewer(parent_id, child_id, number, self._what_now)
+            if not newer and max(parents) >= child_id:
+                parent_id = next(one for one in parents if one >= child_id)
+                newer = (
+                    f"{name}depends_on names {parent_id}, and this task would be {child_id}: a task can wait only for "
+                    f"those that were added before it; {self._what_now}"
+                )
             values += chain.from_iterable((parent_id, child_id) for parent_id in _bindable(parents, child_id))
         for first in range(0, len(values), MAX_DEPENDENCY_VALUES):
             portion = values[first : first + MAX_DEPENDENCY_VALUES]
             rows = ", ".join([self.ADD_DEPENDENCY] * (len(portion) // 2))
             self._place.execute(self.ADD_DEPENDENCIES + rows, portion)
         # Raised only now: a caller who commits all the same must not get a task that waits for nothing, and so runs.
-        if newer is not None:
-            raise newer
+        if newer:
+            raise InvalidTask(newer)
 
     def _if_key_stands(self, is_rerun: bool, has_version: bool, is_later: bool) -> str:
         """The end of an INSERT that says what becomes of a row that has the key already."""
@@ -199,45 +172,21 @@ class Producing:
         tasks: Iterable[NewTask],
         added: Callable[[Sequence[int]], object],
         begun: Callable[[], object] = lambda: None,
+        name: Callable[[int], str] = "task {}".format,
     ) -> None:
-        """→ new, or waiting, all or none. Raises WaitsForNewer, DatabaseError.
+        """→ new, or waiting, all or none. Raises InvalidTask, DatabaseError.
 
         `added` is called with the ids of each statement; they count once this returns. `begun` is called before the
-        first statement, and again where a conflict has all tasks added anew.
+        first statement, and again if a conflict makes all tasks be added again. `name` is as in Adding.insert_all.
         """
-        if isinstance(tasks, Sequence):
-            self._add_all(tasks, added, begun)
-            return
-        from tempfile import SpooledTemporaryFile  # most producers give a list
+        several = list(tasks)  # no transaction waits for an iterator
 
-        with SpooledTemporaryFile(MAX_KEPT_BYTES) as file:
-            self._add_all(_Kept(cast("BinaryIO", file), tasks), added, begun)
-
-    def _add_all(
-        self, tasks: Iterable[NewTask], added: Callable[[Sequence[int]], object], begun: Callable[[], object]
-    ) -> None:
         def insert_all() -> None:
             begun()
-            for ids in self._adding.insert_all(tasks):
+            for ids in self._adding.insert_all(several, name):
                 added(ids)
 
         self._database.run(self._add_any, insert_all)
-
-
-class _Kept:
-    """The tasks of an iterator, in a file: no transaction waits for an iterator, and each try reads them anew."""
-
-    def __init__(self, file: BinaryIO, tasks: Iterable[NewTask]) -> None:
-        self._file = file
-        for task in tasks:
-            try:
-                file.write(encode(task).encode() + b"\n")
-            except OSError as error:
-                raise DatabaseError(f"the tasks cannot be kept in a temporary file: {error.strerror}") from None
-
-    def __iter__(self) -> Iterator[NewTask]:
-        self._file.seek(0)
-        return (NewTask(*json.loads(line)) for line in self._file)
 
 
 _Kind = tuple[bool, bool, bool, bool, bool]

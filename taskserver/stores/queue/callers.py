@@ -71,14 +71,12 @@ class Callers:
     @uninterrupted
     def add(self, connection: object, task: NewTask) -> int:
         """→ new, or waiting, once the caller commits. The id of the new row, or of the row that has the key already."""
-        return self._add(connection, [task])[0]
+        with self.on(connection) as rows:
+            return Adding(rows, WHAT_NOW).insert([_in_ascii(task)])[0]
 
     @uninterrupted
     def add_many(self, connection: object, tasks: Iterable[NewTask]) -> list[int]:
-        """→ new, or waiting, once the caller commits; the ids, in order. An iterator's tasks are sent as they come."""
-        return self._add(connection, tasks)
-
-    def _add(self, connection: object, tasks: Iterable[NewTask]) -> list[int]:
+        """→ new, or waiting, once the caller commits; the ids, in order."""
         with self.on(connection) as rows:
             adding = Adding(rows, WHAT_NOW)
             return [task_id for ids in adding.insert_all(map(_in_ascii, tasks)) for task_id in ids]

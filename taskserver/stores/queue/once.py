@@ -45,7 +45,7 @@ class Once:
     def add(self, tasks: Sequence[NewTask], name: str, digest: str) -> list[int]:
         """Add tasks under a name, all or none; their ids, also where they were added under it before.
 
-        `digest` tells these tasks from others. Raises KeyTaken, WaitsForNewer, DatabaseError.
+        `digest` tells these tasks from others. Raises KeyTaken, InvalidTask, DatabaseError.
         """
         seconds = min(self._database.conflict_seconds, MAX_CONFLICT_SECONDS)
         policy = RetryPolicy(Scope.TRANSACTION, seconds, is_repeatable=False)
