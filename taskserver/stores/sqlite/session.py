@@ -66,7 +66,13 @@ class Connection(sqlite3.Connection):
     @property
     def is_abandoned(self) -> bool:
         """Whether nothing may be written by it any more."""
-        return any(all(identity_of(file, seen) != seen for file in files) for files, seen in self.files)
+        for files, seen in self.files:  # in plain loops: this comes before each verb
+            for file in files:
+                if identity_of(file, seen) == seen:
+                    break
+            else:
+                return True
+        return False
 
     def close(self) -> None:
         if self.is_abandoned:
