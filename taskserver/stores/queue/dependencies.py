@@ -164,8 +164,9 @@ AWAIT = """
     WHERE id IN ({ids}) AND status <> 2
 """
 DECIDE = f"""
-    UPDATE {{table}} {{by_key}} SET due_at = NULL, status = CASE WHEN {HAS_NONE} THEN 0 ELSE 5 END,
-        updated_at = {{now}}
+    UPDATE {{table}} {{by_key}}
+    SET due_at = CASE WHEN {{is_undated}} AND {HAS_NONE} THEN due_at END,
+        status = CASE WHEN {HAS_NONE} THEN 0 ELSE 5 END, updated_at = {{now}}
     WHERE id IN ({{ids}}) AND status = 5 AND due_at <= {{now}}
 """
 # Waiting tasks that no end will tell: their parents were deleted by hand.
