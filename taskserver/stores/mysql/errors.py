@@ -174,11 +174,6 @@ def error_of(error: BaseException, dsn: MySQLDsn, table: str, is_login: bool = F
     return kind(f"{what}: {hint}" if hint else what)
 
 
-def unreadable(error: BaseException, dsn: MySQLDsn) -> DatabaseError:
-    """Our error for rows that are not those of a MySQL server."""
-    return ConnectionLost(f"{dsn.place}: its answer cannot be read ({type(error).__name__}: {error}): {STRANGER}")
-
-
 def _hint_at_address(dsn: MySQLDsn) -> str:
     if dsn.unix_socket:
         return "does the server run? if so, check unix_socket in TASKSERVER_DSN"
