@@ -19,7 +19,7 @@ from ..interrupts.stopping import uninterrupted
 from .dialect import Dialect, Inserts
 from .retrying import MIN_CONFLICT_SECONDS, Patience, RetryPolicy, Scope, Tries
 from .session import Pace, RowsChanged, Session
-from .statements import Statements, Write, with_ids, words_of
+from .words import Statements, Write, with_ids, words_of
 
 T = TypeVar("T")
 P = ParamSpec("P")

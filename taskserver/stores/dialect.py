@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from ..errors import Conflict, DatabaseError, TablesMissing
 from ..messages.programs import CLIENT
 from .session import Pace, Session
-from .statements import with_ids
+from .words import with_ids
 
 if TYPE_CHECKING:
     from typing import Protocol
@@ -137,6 +137,7 @@ class Dialect(ABC):
     own_words: Mapping[str, str]
     """See words_of."""
     claiming: Claiming
+    inserts: Inserts
     driver_errors: tuple[type[BaseException], ...]
     kind: str
     """One of schema.KINDS."""
@@ -159,11 +160,6 @@ class Dialect(ABC):
 
     def __init__(self, table: str) -> None:
         self.table = table
-
-    @property
-    @abstractmethod
-    def inserts(self) -> Inserts:
-        """How rows are added on connections of ours."""
 
     @staticmethod
     @abstractmethod

@@ -15,7 +15,7 @@ from ..errors import Conflict, Refused
 from .database import Database
 from .retrying import HELD_PATIENCE_SECONDS, RetryPolicy, Scope
 from .session import RowsChanged
-from .statements import with_ids
+from .words import with_ids
 
 MAX_HELD = 2
 """Stop after this many held rows that each cost a wait; leave the rest for the next look."""

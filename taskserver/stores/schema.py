@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
 from .dialect import Dialect
-from .statements import SCHEMA_VERSION
+from .words import SCHEMA_VERSION
 
 TABLES = """
 -- The queue. A producer needs no more than:

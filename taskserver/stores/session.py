@@ -10,7 +10,7 @@ from typing import Any
 
 from ..errors import DatabaseError
 from .retrying import Patience
-from .statements import Write
+from .words import Write
 
 
 class RowsChanged(DatabaseError):

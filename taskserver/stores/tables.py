@@ -6,7 +6,7 @@ from ..errors import TablesOutdated
 from ..messages.printable import shown
 from ..messages.programs import CLIENT
 from .database import Database
-from .statements import SCHEMA_VERSION
+from .words import SCHEMA_VERSION
 
 __all__ = ["SCHEMA_VERSION", "Tables"]
 

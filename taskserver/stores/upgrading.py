@@ -10,7 +10,7 @@ from ..messages.programs import CLIENT
 from .database import Database
 from .retrying import RetryPolicy, Scope
 from .schema import POSTGRESQL, SQLITE, named, schema_statements
-from .statements import SCHEMA_VERSION
+from .words import SCHEMA_VERSION
 
 FIRST_RELEASED = 7
 """The version of the tables of taskserver 0.1.0."""

@@ -15,8 +15,8 @@ import pytest
 
 from taskserver import TaskServer
 from taskserver.stores import Store
-from taskserver.stores.statements import HELPERS
 from taskserver.stores.tables import SCHEMA_VERSION
+from taskserver.stores.words import HELPERS
 from tests.conftest import without
 from tests.support.certificates import Certificates, made_certificates
 from tests.support.postgresql import PostgreSQLServer

@@ -12,7 +12,7 @@ import pytest
 from taskserver import TaskServer
 from taskserver.model.attempt import Finish, Start
 from taskserver.stores import Store
-from taskserver.stores.postgresql.words import WORDS
+from taskserver.stores.postgresql.dialect import WORDS
 from taskserver.stores.queue.counts import Counts
 from taskserver.stores.queue.views import Pages
 from tests.stores.verbs import PLAIN, add_many, claim, ids, start

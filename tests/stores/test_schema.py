@@ -14,7 +14,7 @@ import pytest
 
 from taskserver import TaskServer
 from taskserver.errors import Refused
-from taskserver.stores.statements import HELPERS
+from taskserver.stores.words import HELPERS
 from tests.support.deployment import ROOT, Deployment
 from tests.support.processes import WAIT_SECONDS
 from tests.support.servers import MySQLServer

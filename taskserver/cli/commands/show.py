@@ -16,7 +16,7 @@ from ...monitoring.stages import stage_lines, stage_of
 from ...server import TaskServer
 from ...stores.queue.dependencies import Links, links
 from ...stores.records import StoredTask
-from ...stores.statements import INSTANTS
+from ...stores.words import INSTANTS
 from ..terminal.arguments import whole_number
 from ..terminal.instants import exactly, when
 from ..terminal.output import as_json, in_units, some_ids, status_name, task_as_json

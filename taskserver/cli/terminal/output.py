@@ -16,7 +16,7 @@ from ...stores.queue.dependencies import Links
 from ...stores.queue.failures import ErrorCount
 from ...stores.queue.stats import COLUMNS, HourStats
 from ...stores.records import StoredTask
-from ...stores.statements import INSTANTS
+from ...stores.words import INSTANTS
 from .live_line import terminal_width
 from .style import BOLD, COLOURS, cut, painted, width_of
 

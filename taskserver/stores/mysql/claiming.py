@@ -10,7 +10,7 @@ from ...errors import Conflict
 from ...model.task import MAX_PRIORITY, Changed
 from ..database import Database
 from ..retrying import AT_ONCE
-from ..statements import with_ids
+from ..words import with_ids
 from .errors import LOCK_WAIT_ENDED, number_of
 
 if TYPE_CHECKING:

@@ -21,7 +21,7 @@ from ...errors import DatabaseError
 from ...host import server_accounts
 from ...settings.dsn.mysql import VERIFY_IDENTITY, MySQLDsn, usual_socket
 from ..session import Pace, Session
-from ..statements import MAX_UTF8_BYTES, SHORT_BYTES, Write
+from ..words import MAX_UTF8_BYTES, SHORT_BYTES, Write
 from .errors import CLEAR_PASSWORD, DRIVER_ERRORS, NEEDS_TLS, TLS_FAILED, TOO_LONG, number_of
 
 CONNECT_SECONDS = 10

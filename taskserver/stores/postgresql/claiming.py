@@ -9,7 +9,7 @@ from typing import Any
 from ...model.task import NOTHING_CHANGED, Changed, ClaimedTask, Status
 from ..database import Database
 from ..queue.claims import CLAIMED, most_inline
-from ..statements import with_ids
+from ..words import with_ids
 
 # Each group gives the ids of its first rows in order, straight from claim_by_group: the candidates, more than are
 # wanted. They are reached by primary key and locked one by one, in order, until as many are had as are wanted. So a

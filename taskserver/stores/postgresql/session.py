@@ -29,7 +29,7 @@ from ...errors import DatabaseError
 from ...host import server_accounts
 from ...settings.dsn import PostgreSQLDsn
 from ..session import Pace, RowsChanged, Session
-from ..statements import Write
+from ..words import Write
 from .errors import DRIVER_ERRORS
 
 if TYPE_CHECKING:

@@ -17,7 +17,7 @@ from ...model.task import MAX_SIGNED, Status
 from ..database import Database
 from ..dialect import ADD, ADD_ROW, Inserts
 from ..retrying import RetryPolicy, Scope
-from ..statements import MAX_UTF8_BYTES
+from ..words import MAX_UTF8_BYTES
 
 if TYPE_CHECKING:
     from ..dialect import Rows

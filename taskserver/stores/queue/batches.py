@@ -14,7 +14,7 @@ from ...errors import Conflict
 from ...model.task import ClaimedTask
 from ..free_rows import Lock
 from ..session import RowsChanged
-from ..statements import Write, with_ids
+from ..words import Write, with_ids
 from .dependencies import end
 from .finish_writes import CANCEL, COMPLETE, RUN_AGAIN
 from .leases import RENEW, START

@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 from ..database import MAX_IDS_PER_STATEMENT
 from ..free_rows import Lock
 from ..retrying import Pauses, rest_after
-from ..statements import with_ids
+from ..words import with_ids
 from .store import Store
 
 MAX_IDS_PER_LOOK = 50_000

@@ -23,7 +23,7 @@ from ...model.new_task import LAST_INSTANT, NewTask
 from ...model.pipeline import MAX_STAGES_BYTES
 from ...model.results import MAX_RESULT_BYTES
 from ..dialect import Dialect, Inserts
-from ..statements import Statements, words_of
+from ..words import Statements, words_of
 from .adding import Adding
 from .finish_writes import FinishWrites
 

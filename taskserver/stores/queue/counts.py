@@ -16,7 +16,7 @@ from ...model.results import as_texts
 from ...model.task import Status
 from ..database import Database, Row
 from ..records import OTHER, QueueCount
-from ..statements import marks
+from ..words import marks
 from .dependencies import IS_ORPHAN
 
 MAX_COUNTED = 100_000

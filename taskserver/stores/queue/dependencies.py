@@ -21,7 +21,7 @@ from ...errors import Conflict
 from ...model.task import Status
 from ..database import MAX_IDS_PER_STATEMENT, Database, Row
 from ..retrying import HELD_PATIENCE_SECONDS, RetryPolicy, Scope
-from ..statements import with_ids
+from ..words import with_ids
 
 if TYPE_CHECKING:
     from ..dialect import Rows

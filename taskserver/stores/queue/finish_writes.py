@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from ...model.attempt import Finish, Outcome
-from ..statements import Write
+from ..words import Write
 from .dependencies import GivenUp, end
 from .leases import RENEW
 

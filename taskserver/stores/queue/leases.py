@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from ...model.task import ClaimedTask
 from ..database import Database
 from ..retrying import RetryPolicy, Scope
-from ..statements import with_ids
+from ..words import with_ids
 
 START = """
     UPDATE {table} {by_key}

@@ -10,7 +10,7 @@ from ...model.new_task import NewTask
 from ...model.results import as_texts
 from ..database import Database
 from ..retrying import RetryPolicy, Scope
-from ..statements import with_ids
+from ..words import with_ids
 from .adding import Adding
 
 KIND = "added"

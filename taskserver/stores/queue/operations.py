@@ -16,7 +16,7 @@ from ...model.field_checks import check_priority, name_of
 from ...model.selection import Selection, selection_of
 from ...model.task import MAX_GROUP_ID, MAX_ID, MAX_SIGNED, ClaimedTask, Status, name_of_status
 from ..records import StoredTask, earliest, stored_task
-from ..statements import marks, with_ids
+from ..words import marks, with_ids
 from .adding import Adding
 from .bulk_writes import BulkWrite, BulkWriter, OnWritten, Written
 from .claims import MAX_GROUPS, new_token

@@ -14,7 +14,7 @@ from ...model.results import TaskState, task_state
 from ...model.task import MAX_SIGNED, Status
 from ..database import Database
 from ..records import LastRun, QueueCount, RunningTask, StoredTask, earliest, last_run, running_task, stored_task
-from ..statements import marks
+from ..words import marks
 from .claims import number_of
 from .counts import Counts
 

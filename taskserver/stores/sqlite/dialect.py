@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import sqlite3
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -12,12 +12,11 @@ from typing import TYPE_CHECKING, Any
 from ...errors import DatabaseError
 from ...host.private_folder import make_private_folder
 from ..database import Database
-from ..dialect import Dialect, Inserts
+from ..dialect import Dialect, Inserts, assignments
 from ..session import Pace
 from .claiming import SQLiteClaiming
 from .errors import DRIVER_ERRORS, error_of
 from .session import Connection, SQLiteSession, open_connection
-from .words import WORDS, upsert
 
 if TYPE_CHECKING:
     from ..dialect import Rows
@@ -25,6 +24,39 @@ if TYPE_CHECKING:
 
 OLDEST = (3, 24, 0)
 _FILE_RIGHTS = 0o600
+
+WORDS = {
+    "now": "strftime('%Y-%m-%d %H:%M:%f', 'now') || '000'",
+    "after": "strftime('%Y-%m-%d %H:%M:%f', 'now', ? || ' seconds') || '000'",
+    "age": "(julianday('now') - julianday({})) * 86400.0",
+    "text": "{}",
+    "this_hour": "strftime('%Y-%m-%d %H:00:00', 'now')",
+    "bytes_of": "length(CAST({} AS BLOB))",
+    "as_bytes": "{}",
+    "position": "INSTR({}, ?)",
+    "for_update": "",
+    "greatest": "MAX",
+    "insert_or_ignore": "INSERT OR IGNORE",
+    "keep_standing": "ON CONFLICT (unique_key) DO UPDATE SET unique_key = unique_key",
+    "given": "excluded.{}",
+    "quoted": '"{}"',
+    "by_key": "",
+    "by_status": 'INDEXED BY "{}_claim_by_group"',
+    "by_due": 'INDEXED BY "{}_wake_due"',
+    "by_order": 'INDEXED BY "{}_claim_any_group"',  # of all new tasks
+    # Differs from MySQL: SQLite's DISTINCT reads every entry of an index, so each group is looked for behind the last.
+    "groups_of_status": """
+        WITH RECURSIVE found (group_id) AS (
+            SELECT MIN(group_id) FROM {0} {1} WHERE status = {2}
+            UNION ALL
+            SELECT (SELECT MIN(group_id) FROM {0} {1} WHERE status = {2} AND group_id > found.group_id)
+            FROM found WHERE found.group_id IS NOT NULL
+        )
+        SELECT {2}, group_id FROM found WHERE group_id IS NOT NULL LIMIT ?
+    """,
+    "delete_by_key": "DELETE FROM {}",
+}
+"""The words of SQLite from 3.24 on."""
 
 
 class SQLiteInserts(Inserts):
@@ -45,7 +77,6 @@ class SQLiteDialect(Dialect):
 
     driver_errors = DRIVER_ERRORS
     own_words = WORDS
-    upsert = staticmethod(upsert)
     kind = "sqlite"
     about_space = (
         "SQLite keeps the space in its file, for new rows; the statement VACUUM makes the file as small as it can be, "
@@ -61,10 +92,12 @@ class SQLiteDialect(Dialect):
         self._path = path
         self._synchronous = synchronous
         self.claiming = SQLiteClaiming()
+        self.inserts = SQLiteInserts()
 
-    @property
-    def inserts(self) -> SQLiteInserts:
-        return SQLiteInserts()
+    @staticmethod
+    def upsert(changes: Mapping[str, str], condition: str, key: str = "unique_key") -> str:
+        where = f" WHERE {condition}" if condition else ""
+        return f"ON CONFLICT ({key}) DO UPDATE SET {assignments(changes)}{where}"
 
     def error(self, error: BaseException, where: str = "") -> DatabaseError:
         return error_of(error, where or self._path, self.table)
