@@ -5,8 +5,10 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Callable, Iterator
+from itertools import pairwise
 from typing import Any
 
+import psycopg
 import pytest
 
 from taskserver import TaskServer
@@ -15,8 +17,11 @@ from taskserver.stores import Store
 from taskserver.stores.postgresql.dialect import WORDS
 from taskserver.stores.queue.counts import Counts
 from taskserver.stores.queue.views import Pages
+from tests.conftest import without
 from tests.stores.verbs import PLAIN, add_many, claim, ids, start
+from tests.support.pgbouncer import pooled
 from tests.support.rows import Rows
+from tests.support.servers import find_program
 from tests.support.threads import together
 
 GROUPS = (1, 3, 5)
@@ -205,6 +210,37 @@ def test_the_writes_of_a_run_are_prepared_and_claims_are_planned_anew(store: Sto
     prepared = [row[0].split() for row in store.database.fetch("SELECT statement FROM pg_prepared_statements")]
     assert sorted(words[0] for words in prepared) == ["UPDATE", "WITH"]
     assert not [words for words in prepared if "candidates" in words]
+
+
+def test_behind_a_transaction_pooler_nothing_of_a_session_is_relied_on(
+    store: Store, emptied_postgresql_dsn: str
+) -> None:
+    if find_program("pgbouncer") is None:
+        without("pgbouncer is not installed")
+    store.database.change(
+        "DO $$ BEGIN EXECUTE format('ALTER DATABASE %I SET default_transaction_isolation = serializable', "
+        "current_database()); END $$"
+    )
+    with pooled(emptied_postgresql_dsn) as dsn, TaskServer(dsn) as server, psycopg.connect(dsn) as other:
+        pooled_store, database = server.store, server.store.database
+        others = add_many(store, [PLAIN] * 4)
+        tasks = claim(pooled_store)
+        assert ids(tasks) == others
+        assert start(pooled_store, tasks[0])
+        sessions = {database.fetch_value("SELECT pg_backend_pid()")}
+        for ended, following in pairwise(tasks):
+            other.execute("SELECT 1")  # its transaction keeps the server's session that was ours
+            assert pooled_store.finishes.advance([Finish(ended)], Start(following, 3))[1]
+            sessions.add(database.fetch_value("SELECT pg_backend_pid()"))
+            assert database.fetch_value("SHOW transaction_isolation") == "read committed"
+            assert database.fetch_value("SHOW enable_seqscan") == "off"
+            other.rollback()
+        assert len(sessions) > 1
+        assert database.fetch("SELECT name FROM pg_prepared_statements") == []
+        notices = database.dialect.notices(database)
+        notices.begin()
+        assert not notices.is_listening
+    store.database.change("DO $$ BEGIN EXECUTE format('ALTER DATABASE %I RESET ALL', current_database()); END $$")
 
 
 def test_rounds_of_many_finishes_are_no_statements_of_their_own_each(store: Store) -> None:

@@ -74,7 +74,7 @@ SET_IF_DIRECT = f"{_set_all(SETTINGS | OF_A_SESSION, False)} WHERE pg_backend_pi
 BEGIN_POOLED = f"BEGIN ISOLATION LEVEL READ COMMITTED; {_set_all(SETTINGS, True)}"
 
 NEVER_BY_ITSELF = 2**62
-"""The uses after which the driver prepares a statement; None would forbid to ask for it."""
+"""The uses after which the driver prepares a statement without being asked; None: it prepares none at all."""
 MAX_IN_ONE = 10
 """Writes that go as one statement. Of more, hardly two rounds have the same: each would be planned and kept."""
 MAX_JOINED = 100
@@ -272,11 +272,7 @@ class PostgreSQLSession(Session):
         is_bracketed = len(statements) > 1 or not self.is_direct
         if is_bracketed:
             self.begin()
-        execute, prepare, cursor = self.cursor.execute, self.is_direct, self.cursor
-        outcomes = []
-        for sql, values in statements:
-            execute(sql, bindable(values), prepare=prepare)
-            outcomes.append(outcome(cursor))
+        outcomes = [outcome(self.cursor.execute(sql, bindable(values), prepare=True)) for sql, values in statements]
         if is_bracketed:
             self.send("COMMIT")
         return outcomes
