@@ -8,12 +8,13 @@ from __future__ import annotations
 
 from operator import methodcaller
 
-from ..errors import DatabaseError, LeaseLost, TaskServerError, is_refusal
+from ..errors import DatabaseError, Fatal, LeaseLost, TaskServerError, TooLong, is_refusal
 from ..interrupts.stopping import TaskInterrupted
 from ..model.attempt import Finish, NextStage, Outcome
 from ..model.task import ClaimedTask
 from .attempts import Attempts
 from .call import returned_as, run_foreign
+from .finishing import TOO_LONG_TEXT
 from .reporting import Reporter
 from .run_context import RunContext
 
@@ -56,11 +57,13 @@ class Completions:
     def write(self, connection: object, finish: Finish) -> tuple[Finish, Outcome]:
         """Write a completion in the transaction of a connection; the finish that was written, and its outcome.
 
-        Raises InvalidTask, DatabaseError.
+        Raises Fatal, InvalidTask, DatabaseError.
         """
         callers = self._run.store.callers
         try:
             return finish, callers.complete(connection, finish)
+        except TooLong:
+            raise Fatal(TOO_LONG_TEXT.removeprefix("Fatal: ")) from None
         except DatabaseError as error:
             if not is_refusal(error) or finish.next_stage is not None:
                 raise
