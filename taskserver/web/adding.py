@@ -20,7 +20,7 @@ from ..messages.printable import printable, shown
 from ..model.new_task import NewTask, new_tasks_from
 from ..server import TaskServer
 from ..settings.page import AddToken, PageSettings
-from ..stores.queue.once import KeyTaken, Once
+from ..stores.queue.notes import KeyTaken, Notes
 from .private_files import PrivateFiles
 from .tokens import WRONG_A_MINUTE, bearer_of, is_within_pace, knows
 
@@ -85,14 +85,14 @@ def _add_once(server: TaskServer, token: AddToken, key: str, tasks: Sequence[New
     """Add tasks, or find those that were added by an earlier request with the same key."""
     if not (key.isascii() and key.isprintable() and 0 < len(key) <= MAX_KEY_CHARACTERS):
         raise _Refused(400, f"Idempotency-Key is wrong; allowed: 1 to {MAX_KEY_CHARACTERS} characters of ASCII")
-    once = Once(server.store.database)
+    notes = Notes(server.store.database)
     try:
-        ids = once.add(tasks, f"{token.name} {_digest(key)}", _digest(json.dumps(tasks)))
+        ids = notes.add_once(tasks, f"{token.name} {_digest(key)}", _digest(json.dumps(tasks)))
     except KeyTaken:
         raise _Refused(409, "this Idempotency-Key was given before, with other tasks") from None
     if random.random() < FORGET_CHANCE:
         with suppress(DatabaseError):
-            once.forget()
+            notes.forget_added()
     return ids
 
 

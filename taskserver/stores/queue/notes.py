@@ -1,20 +1,32 @@
-"""What is remembered of a queue beside its tasks: findings that a person has accepted, and alarms that were told.
+"""What is remembered of a queue beside its tasks: accepted findings, reported alarms, and the keys of added requests.
 
-A note is a name, a text and the instant at which it was written. Workers know nothing of them.
+A note is a name, a text and the instant at which it was written. Workers do not use them.
 """
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from typing import NamedTuple
 
+from ...model.new_task import NewTask
 from ...model.results import as_texts
 from ..database import Database
+from ..retrying import RetryPolicy, Scope
+from ..words import with_ids
+from .adding import Adding
 
 MAX_NAME = 190
 """Characters of a name, in ASCII: the longest key of old servers."""
 MAX_READ = 1000
-"""Notes that are read at once: there are few, unless somebody forges them."""
+"""Notes that are read, or deleted, at once."""
+
+ADDED = "added"
+"""The kind of the notes with senders' keys."""
+MAX_CONFLICT_SECONDS = 10.0
+"""Wait so long for another sender of the same: a web server ends what takes longer than half a minute."""
+KEPT_SECONDS = 7 * 86_400.0
+"""After so long a sender's key is forgotten."""
 
 
 class Note(NamedTuple):
@@ -26,23 +38,30 @@ class Note(NamedTuple):
     """When it was written, as text in UTC."""
 
 
+class KeyTaken(Exception):
+    """The key was given before, with other tasks."""
+
+
 class Notes:
-    """The notes of one queue."""
+    """The notes of one queue. The verbs raise DatabaseError."""
 
     def __init__(self, database: Database) -> None:
         self._database = database
 
-    COLUMNS = "name, value, {noted_at_text}"
-    FIND = f"SELECT {COLUMNS} FROM {{notes}} WHERE name = ?"
+    FIND = "SELECT name, value, {noted_at_text} FROM {notes} WHERE name = ?"
     # The character behind a blank is "!": so all names that begin so are a part of the primary key.
-    BEGINNING = f"SELECT {COLUMNS} FROM {{notes}} WHERE name >= ? AND name < ? ORDER BY name LIMIT {MAX_READ}"
+    BEGINNING = f"""
+        SELECT name, value, {{noted_at_text}} FROM {{notes}} WHERE name >= ? AND name < ? ORDER BY name LIMIT {MAX_READ}
+    """
+    PUT = "INSERT INTO {notes} (name, value, noted_at) VALUES (?, ?, {now})"
+    REMOVE = "DELETE FROM {notes} WHERE name = ?"
 
     def find(self, name: str) -> Note | None:
-        """The note of this name, if there is one. Raises DatabaseError."""
+        """The note of this name, if there is one."""
         return next(iter(self._read(self.FIND, (name,))), None)
 
     def of_kind(self, kind: str) -> list[Note]:
-        """The notes whose names begin with a word and a blank, in order of their names. Raises DatabaseError."""
+        """The notes whose names begin with a word and a blank, in order of their names."""
         found = self._read(self.BEGINNING, (f"{kind} ", f"{kind}!"))
         return [note for note in found if note.name.startswith(f"{kind} ")]  # to MySQL blanks at the end are nothing
 
@@ -52,26 +71,17 @@ class Notes:
         except TypeError as error:  # a proxy answered something else
             raise self._database.dialect.error(error) from error
 
-    # ---- for a person, whose later word counts
-
-    PUT = "INSERT INTO {notes} (name, value, noted_at) VALUES (?, ?, {now})"
-    REMOVE = "DELETE FROM {notes} WHERE name = ?"
-
     def put(self, name: str, value: str) -> None:
-        """Write a note, over one of this name. Raises DatabaseError."""
-        words = self._database.words
-        given = {column: words["given"].format(column) for column in ("value", "noted_at")}
+        """Write a note, over one of this name."""
+        given = {column: self._database.words["given"].format(column) for column in ("value", "noted_at")}
         self._database.change(f"{self.PUT} {self._database.upsert(given, '', 'name')}", (name, value))
 
     def remove(self, name: str) -> bool:
-        """Delete a note; whether there was one. Raises DatabaseError."""
+        """Delete a note; whether there was one."""
         removed, in_doubt = self._database.change_in_doubt(self.REMOVE, (name,))
         return bool(removed) or in_doubt
 
-    # ---- for programs that look at once, of which one is to speak
-    #
-    # Each write names the value that was read. Of all programs that read it one finds it unchanged, and has the word.
-    # Where the answer to a write was lost, two may have it: rather two mails than none.
+    # ---- replace: of all programs that read the same value, one writes the next
 
     MAKE = "{insert_or_ignore} INTO {notes} (name, value) VALUES (?, ?) {or_ignore}"
     CHANGE = "UPDATE {notes} SET value = ?, noted_at = {now} WHERE name = ? AND value = ?"
@@ -80,13 +90,53 @@ class Notes:
     def replace(self, name: str, read: str | None, value: str | None) -> bool:
         """Write a note in the place of the one that was read; None is no note. Whether this program was the one.
 
-        Raises DatabaseError.
+        Two programs may be if the answer to a write was lost: better two mails than none.
         """
-        sql, values = self._replacing(name, read, value)
-        written, in_doubt = self._database.change_in_doubt(sql, values)
+        if read is None:
+            written, in_doubt = self._database.change_in_doubt(self.MAKE, (name, value))
+        elif value is None:
+            written, in_doubt = self._database.change_in_doubt(self.END, (name, read))
+        else:
+            written, in_doubt = self._database.change_in_doubt(self.CHANGE, (value, name, read))
         return bool(written) or in_doubt
 
-    def _replacing(self, name: str, read: str | None, value: str | None) -> tuple[str, Sequence[str | None]]:
-        if read is None:
-            return self.MAKE, (name, value)
-        return (self.END, (name, read)) if value is None else (self.CHANGE, (value, name, read))
+    # ---- add once, however often a sender repeats itself: a note with its key is committed together with the tasks
+
+    READ = "SELECT value FROM {notes} WHERE name = ?"
+    COMPLETE = "UPDATE {notes} SET value = ? WHERE name = ?"
+    EXPIRE = "DELETE FROM {notes} WHERE name = ? AND noted_at < {after}"
+    OLD = f"""
+        SELECT name FROM {{notes}}
+        WHERE name >= '{ADDED} ' AND name < '{ADDED}!' AND noted_at < {{after}} LIMIT {MAX_READ // 2}
+    """
+
+    def add_once(self, tasks: Sequence[NewTask], key: str, digest: str) -> list[int]:
+        """Add tasks under a key, all or none; their ids, also if they were added under it before.
+
+        `digest` tells these tasks from others. Raises KeyTaken, InvalidTask.
+        """
+        seconds = min(self._database.conflict_seconds, MAX_CONFLICT_SECONDS)
+        policy = RetryPolicy(Scope.TRANSACTION, seconds, is_repeatable=False)
+        return self._database.run(policy, self._add_once, tasks, f"{ADDED} {key}", digest)
+
+    def _add_once(self, tasks: Sequence[NewTask], name: str, digest: str) -> list[int]:
+        self._database.write(self.EXPIRE, (name, -KEPT_SECONDS))
+        # The note comes first: of two who send the same at once, the second waits here until the first has committed.
+        if not self._database.write(self.MAKE, (name, "")):
+            try:
+                (value,) = as_texts(self._database.rows(self.READ, (name,))[0])
+                found = json.loads(value)
+                if found["digest"] == digest:
+                    return [int(one) for one in found["ids"]]
+            except (ValueError, TypeError, KeyError, IndexError):
+                pass
+            raise KeyTaken
+        ids = [one for portion in Adding(self._database).insert_all(tasks) for one in portion]
+        self._database.write(self.COMPLETE, (json.dumps({"digest": digest, "ids": ids}), name))
+        return ids
+
+    def forget_added(self) -> None:
+        """Forget some old keys of senders."""
+        names = [row[0] for row in self._database.fetch(self.OLD, (-KEPT_SECONDS,))]
+        if names:
+            self._database.change(with_ids("DELETE FROM {notes} WHERE name IN ({ids})", names), names)
