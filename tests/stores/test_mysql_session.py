@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -241,22 +240,6 @@ def test_a_task_that_the_server_does_not_take_is_refused_before_it_is_sent(serve
         server.add_task("packets.short", ["x" * length])
     assert server.add_task("packets.short", ["x" * (SIZE - 200)])
     assert server.store.database.session().connection.thread_id() == thread
-
-
-@pytest.mark.parametrize("key", [None, "k"])
-def test_many_tasks_are_added_by_statements_as_short_as_the_server_takes_them(
-    server: TaskServer, mysql_server: MySQLServer, mysql_dsn: str, key: str | None
-) -> None:
-    texts = [letter * 9_000 for letter in 'x"ä🦊' * 10]
-    given = [
-        {"task": "packets.short", "args": [text]} | ({"unique_key": f"{key}{number}"} if key else {})
-        for number, text in enumerate(texts)
-    ]
-    ids = server.add_tasks(given)
-    rows = stored(mysql_server, mysql_dsn, "id, args")
-    assert [row[0] for row in rows] == sorted(ids)
-    args = {row[0]: json.loads(row[1]) for row in rows}
-    assert [args[one] for one in ids] == [task["args"] for task in given]
 
 
 # ---- replication by statements, which refuses to write in READ COMMITTED

@@ -33,22 +33,12 @@ MAX_TEXT_LENGTH = 500
 """An error's text comes from any server, and goes into cron's mail."""
 
 LOCK_WAIT_ENDED = 1205
-SNAPSHOT_CHANGED = 1020
-"""A row was changed since the transaction's snapshot, on a MariaDB that refuses to write to such rows."""
 NO_ID_LEFT = 1467
 """MariaDB says the same if an INSERT of many rows holds the counter of ids for longer than our lock waits last."""
-CONFLICTS = frozenset({SNAPSHOT_CHANGED, 1028, LOCK_WAIT_ENDED, 1206, 1213, 1317, NO_ID_LEFT, 1614, 1969, 3024, 3572})
-"""Deadlocks, locks that did not come in time, and statements that an administrator or a time limit ended."""
-CROWDED = frozenset({1206, 1969})
-LOST_CONNECTION = frozenset(
-    {0, 1053, 1077, 1079, 1152, 1158, 1159, 1160, 1161, 1180, 1184, 1927, 2006, 2013, 2014, 2055, 3168, 3169, 4031}
-)
 TOO_LONG = 1153
-SAVEPOINT_MISSING = 1305
 RIGHTS_MISSING = frozenset({1142, 1143})  # on a table, on a column
 TABLE_MISSING = 1146
 COLUMN_MISSING = 1054
-INDEX_MISSING = 1176
 ACCESS_DENIED = 1045
 NEEDS_TLS = frozenset({ACCESS_DENIED, 3159})
 CANNOT_CONNECT = 2003
@@ -56,9 +46,12 @@ TLS_FAILED = 2026
 CLEAR_PASSWORD = 2061
 
 KINDS: dict[int | None, type[DatabaseError]] = {
-    **dict.fromkeys(CONFLICTS, Conflict),
-    **dict.fromkeys(CROWDED, Crowded),
-    **dict.fromkeys(LOST_CONNECTION, ConnectionLost),
+    # Deadlocks, locks that did not come in time, snapshots in which a row changed, and statements that an administrator
+    # or a time limit ended.
+    **dict.fromkeys((1020, 1028, LOCK_WAIT_ENDED, 1213, 1317, NO_ID_LEFT, 1614, 3024, 3572), Conflict),
+    **dict.fromkeys((1206, 1969), Crowded),  # no room for more locks; MariaDB's limit on a statement's time
+    **dict.fromkeys((0, 1053, 1077, 1079, 1152, 1158, 1159, 1160, 1161, 1180, 1184, 1927), ConnectionLost),
+    **dict.fromkeys((2006, 2013, 2014, 2055, 3168, 3169, 4031), ConnectionLost),
     # Too many connections or threads; no memory for one more.
     **dict.fromkeys((1037, 1040, 1041, 1135, 1203, 1226), ServerFull),
     # Not reached; read-only or offline for a while, as in a failover or a backup; a full disk; too many transactions;
@@ -69,8 +62,9 @@ KINDS: dict[int | None, type[DatabaseError]] = {
     **dict.fromkeys((1060, 1061), AlreadyThere),  # a column, an index
     TOO_LONG: TooLong,
     1064: NotUnderstood,
-    SAVEPOINT_MISSING: NoTransaction,
+    1305: NoTransaction,  # a savepoint is missing
 }
+"""The class of our error, which says whether another try is worth it. Other numbers are a plain DatabaseError."""
 
 PREFIX = "panels put the account's name before it, as in you_shop"
 LIMITED = f"let fewer workers run at once ({WORKER} --slots), or ask your host for more"
@@ -116,7 +110,7 @@ HINTS = {
         f"the queue's tables; {CLIENT} init needs CREATE and ALTER too; see docs/security.md for what to grant",
     ),
     TOO_LONG: "give the task smaller arguments, or raise the server's max_allowed_packet",
-    INDEX_MISSING: f"run {CLIENT} init, which makes it",
+    1176: f"run {CLIENT} init, which makes it",
     1203: LIMITED,
     1217: REFERRED_TO,
     1226: f"your host limits this account; a limit per hour ends with the hour: start {WORKER} less often, as */5; "
@@ -130,11 +124,6 @@ HINTS = {
     1836: READ_ONLY,
     TLS_FAILED: TLS,
 }
-
-
-def kind_of(number: int | None) -> type[DatabaseError]:
-    """The class of our error for a number, which says whether it deserves another try."""
-    return KINDS.get(number, DatabaseError)
 
 
 def number_of(error: BaseException | None) -> int | None:
@@ -151,7 +140,7 @@ def error_of(error: BaseException, dsn: MySQLDsn, table: str, is_login: bool = F
         return no_tables(where, table)
     if number == COLUMN_MISSING:
         return other_columns(where, table, text)
-    kind, hint = kind_of(number), HINTS.get(number or 0, "")
+    kind, hint = KINDS.get(number, DatabaseError), HINTS.get(number or 0, "")
     if number == NO_ID_LEFT:
         hint = (
             f"another INSERT holds the counter of ids of {table} or {table}_done, or a row has the greatest id: delete "

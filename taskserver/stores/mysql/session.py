@@ -217,8 +217,10 @@ class MySQLSession(Session):
         if len(text) * MAX_UTF8_BYTES > SHORT_BYTES:
             size = len(text.encode("utf-8", "surrogateescape"))
             if size > SHORT_BYTES:
-                self._packet_bytes = self._packet_bytes or packet_bytes(self.cursor)
-                if size >= self._packet_bytes - 1:
+                if not self._packet_bytes:
+                    self.cursor.execute("SELECT @@SESSION.max_allowed_packet LIMIT 1")
+                    self._packet_bytes = int(self.cursor.fetchall()[0][0])
+                if size >= self._packet_bytes - 1:  # a statement and one byte must be shorter
                     raise pymysql.OperationalError(TOO_LONG, f"a statement has more than {self._packet_bytes} bytes")
         self.cursor.execute(text)
 
@@ -229,12 +231,6 @@ class MySQLSession(Session):
         while cursor.nextset():
             matched.append(cursor.rowcount)
         return matched[:-1]
-
-
-def packet_bytes(cursor: Any) -> int:
-    """The server's max_allowed_packet, as a session began with it: a statement and one byte must be shorter."""
-    cursor.execute("SELECT @@SESSION.max_allowed_packet LIMIT 1")
-    return int(cursor.fetchall()[0][0])
 
 
 def filled(cursor: Any, sql: str, values: Sequence[Any]) -> str:
