@@ -176,20 +176,13 @@ def groups_in_words(group_ids: str) -> str:
 
 
 def last_run(row: Sequence[Any]) -> LastRun:
-    """A run from a row of LastRun's columns. SQLite's may hold anything: what is no number counts as 0."""
-    columns = as_texts(row)
-    counts = (value if isinstance(value, int) else 0 for value in columns[7:12])
-    return LastRun._make((*columns[:7], *counts, *columns[12:]))
+    """A run from a row of LastRun's columns."""
+    return LastRun._make(as_texts(row))
 
 
 def worker_process(row: Sequence[Any]) -> WorkerProcess:
-    """A process from a row of WorkerProcess's columns. SQLite's may hold anything: what is no number counts as 0."""
-    columns = as_texts(row)
-    number, host, groups, pid, identity, started_at, started_ago, seen_ago, ended_at, *counts = columns
-    number, pid, *counts = (value if isinstance(value, int) else 0 for value in (number, pid, *counts))
-    return WorkerProcess(
-        number, str(host), str(groups), pid, str(identity), str(started_at), started_ago, seen_ago, ended_at, *counts
-    )
+    """A process from a row of WorkerProcess's columns."""
+    return WorkerProcess._make(as_texts(row))
 
 
 def running_task(row: Sequence[Any], number: int | None) -> RunningTask:

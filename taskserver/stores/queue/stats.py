@@ -16,7 +16,6 @@ from .store import Store
 CONFLICT_SECONDS = 2.0
 """Adding to the stats is tried again for so long while others are in its way."""
 MAX_ROWS_PER_STATEMENT = 50
-MAX_NAMES = 10_000
 MAX_SUMS = 10_000
 """Sums that one look reads."""
 HOUR_SECONDS = 3600
@@ -165,32 +164,25 @@ class Stats:
         rows = self._database.fetch(sql, (-since_seconds - HOUR_SECONDS, MAX_SUMS))
         return sorted(_summed(dict(zip(keys, row, strict=False)), row[len(keys) :]) for row in rows)
 
-    TIMES = """
-        SELECT task, SUM(ran_seconds), 1e0 * SUM(done + failed), MAX(slowest_seconds) FROM {stats}
-        WHERE hour > {after} GROUP BY task LIMIT ?
-    """
-
     def times(self, since_seconds: float) -> list[tuple[str, float, float]]:
-        """Name, mean and slowest time in seconds of the attempts that ended since so many seconds ago, by task name."""
-        rows = self._database.fetch(self.TIMES, (-since_seconds, MAX_NAMES))
-        numbers = ((str(task), *map(_number, (ran, ended, slowest))) for task, ran, ended, slowest in rows)
-        return [(task, ran / ended, slowest) for task, ran, ended, slowest in numbers if ended]
+        """Name, mean and slowest time in seconds of the attempts that ended in these hours, in order of the names."""
+        found = self.sums(since_seconds, "task")
+        return [
+            (one.task, one.mean_run_seconds, one.slowest_seconds) for one in found if one.mean_run_seconds is not None
+        ]
 
     def recent(self) -> RecentStats:
         """What was done in this hour so far, and in the hour before."""
-        this_hour, now = (str(text)[:19] for text in self._database.fetch(self.THIS_HOUR)[0])
-        found = self.sums(HOUR_SECONDS, "hour", "group_id")
-        before = _hour_before(this_hour)
-        rows_by_group: dict[int, list[HourStats]] = {}
-        for one in found:
-            rows_by_group.setdefault(one.group_id, []).append(one)
-        seconds = (datetime.fromisoformat(now) - datetime.fromisoformat(this_hour)).total_seconds()
-        return RecentStats(
-            _of_hour(this_hour, found),
-            _of_hour(before, found),
-            {group: (_of_hour(this_hour, rows), _of_hour(before, rows)) for group, rows in rows_by_group.items()},
-            seconds,
-        )
+        this_hour, now = (datetime.fromisoformat(str(text)[:19]) for text in self._database.fetch(self.THIS_HOUR)[0])
+        by_group: dict[int, list[HourStats]] = {}
+        for one in (found := self.sums(HOUR_SECONDS, "hour", "group_id")):
+            by_group.setdefault(one.group_id, []).append(one)
+
+        def both(rows: Sequence[HourStats]) -> tuple[HourStats, HourStats]:
+            return _of_hour(str(this_hour), rows), _of_hour(str(this_hour - timedelta(hours=1)), rows)
+
+        groups = {group: both(rows) for group, rows in by_group.items()}
+        return RecentStats(*both(found), groups, (now - this_hour).total_seconds())
 
 
 def _number(value: Any) -> Any:
@@ -199,17 +191,14 @@ def _number(value: Any) -> Any:
 
 
 def _summed(key: dict[str, Any], values: Sequence[Any]) -> HourStats:
-    hour, group_id, task = str(key.get("hour", ""))[:19], _number(key.get("group_id", 0)), key.get("task", "")
     numbers: dict[str, Any] = {
         name: float(_number(value)) if name.endswith("_seconds") else int(_number(value))
         for name, value in zip(COLUMNS, values, strict=True)
     }
-    return HourStats(hour, group_id, str(task), **numbers)
+    return HourStats(
+        str(key.get("hour", ""))[:19], _number(key.get("group_id", 0)), str(key.get("task", "")), **numbers
+    )
 
 
 def _of_hour(hour: str, several: Iterable[HourStats]) -> HourStats:
     return total([HourStats(hour, 0, ""), *(one for one in several if one.hour == hour)])
-
-
-def _hour_before(hour: str) -> str:
-    return str(datetime.fromisoformat(hour) - timedelta(hours=1))
