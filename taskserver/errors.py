@@ -49,10 +49,6 @@ class Conflict(DatabaseError):
     """A deadlock, or a lock that did not come in time. The transaction is rolled back: try again at once."""
 
 
-class Crowded(Conflict):
-    """A statement was ended, as it met too many rows of others, or locks fill the server's memory."""
-
-
 class TablesMissing(DatabaseError):
     """The queue's tables are not there."""
 

@@ -260,19 +260,15 @@ class TaskServer:
         return self._operations().cancel(tasks)
 
     def pause(self, group_id: int) -> bool:
-        """Have no worker take tasks of a group, from the next claim on. False where it was paused already."""
-        from .stores.queue.group_pauses import GroupPauses
-
-        return bool(GroupPauses(self.store.database).pause([check_group_id(group_id)]))
+        """Stop workers from taking tasks of a group, from the next claim on. False if it was paused already."""
+        return bool(self.store.claims.pause([check_group_id(group_id)]))
 
     def resume(self, group_id: int) -> bool:
-        """Have workers take tasks of a group again. False where it was not paused.
+        """Let workers take tasks of a group again. False if it was not paused.
 
-        Where all groups were, by `client.py pause --all`, the others stay paused that have tasks or were known then.
+        Raises InvalidTask while all groups are paused, by `client.py pause --all`.
         """
-        from .stores.queue.group_pauses import GroupPauses
-
-        return bool(GroupPauses(self.store.database).resume([check_group_id(group_id)]))
+        return bool(self.store.claims.resume([check_group_id(group_id)]))
 
     def stats(self, since: float | timedelta | datetime | None = None) -> Sequence[HourStats]:
         """Counts and times by hour, group and task name: since an instant, for so many seconds, or all that is kept."""

@@ -13,7 +13,8 @@ MAX_ID = 2**64 - 1
 """No id of MySQL is greater; those of SQLite end at MAX_SIGNED."""
 MAX_SIGNED = 2**63 - 1
 """SQLite takes no greater number; each limit on how many rows are meant ends here, too."""
-MAX_GROUP_ID = 2**32 - 1
+MAX_GROUP_ID = 2**32 - 2
+"""The number behind it stands for all groups in the table of pauses."""
 MAX_PRIORITY = 2**31 - 1
 MIN_PRIORITY = -(2**31)
 MAX_ATTEMPTS = 1_000_000
@@ -122,8 +123,6 @@ class Claim(NamedTuple):
     """In the order in which they run."""
     changed: int
     """Rows that the UPDATE changed: the tasks, and new rows that became waiting because their time lies ahead."""
-    token_in_doubt: int | None = None
-    """The claim's token where an earlier try may still claim other rows: its connection broke before the answer."""
 
 
 class Changed(NamedTuple):
@@ -131,14 +130,8 @@ class Changed(NamedTuple):
 
     rows: int
     """How many: those of the claim, and those that became waiting instead."""
-    some_may_wait: bool
-    was_all: bool = False
-    """Of the first new rows alone: whether there were no other ones."""
     tasks: list[ClaimedTask] | None = None
     """The claimed ones, in the order in which they are to run; None where they are still to be read."""
-
-
-NOTHING_CHANGED = Changed(0, some_may_wait=False)
 
 
 class LostTask(NamedTuple):

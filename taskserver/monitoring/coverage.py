@@ -126,14 +126,8 @@ def describe_unserved(counts: Sequence[QueueCount], runs: Sequence[LastRun], pau
 
 
 def paused_of(counts: Sequence[QueueCount], groups: Sequence[int], are_all: bool) -> Paused:
-    """The paused groups, by the rows that pause them; where all are, also those whose tasks were added since.
-
-    The row of the last group is the pause of all then.
-    """
-    if not are_all:
-        return Paused(groups, False)
-    by_number = (group for group in groups if group != MAX_GROUP_ID)
-    return Paused(sorted({*by_number, *(count.group_id for count in counts)}), True)
+    """The paused groups; if all are, every group that has tasks."""
+    return Paused(sorted({*groups, *(count.group_id for count in counts)}), True) if are_all else Paused(groups, False)
 
 
 def describe_resuming(paused: Paused) -> str:

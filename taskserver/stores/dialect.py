@@ -55,17 +55,6 @@ if TYPE_CHECKING:
             cannot be passed over.
             """
 
-        def claim_first(self, database: Any, token: int, lease_seconds: int, limit: int, count: int) -> Changed:
-            """The same for the first `count` new rows in order, of which rows of paused groups are passed over."""
-
-        def claim_seen(
-            self, database: Any, free_rows: Any, token: int, lease_seconds: int, limit: int, groups: Sequence[int]
-        ) -> bool:
-            """The same for rows that a look without locks finds, leaving out those of them that others hold.
-
-            Whether it may have claimed more, since a connection broke before its answer came.
-            """
-
         def has_new(self, database: Any, groups: Sequence[int]) -> bool:
             """Whether a look without locks finds a new row in these groups (none: in any)."""
 

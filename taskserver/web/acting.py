@@ -21,7 +21,6 @@ from ..model.task import CANCELLED, MAX_GROUP_ID, MAX_ID, Status, name_of_status
 from ..page.rendering import link
 from ..page.views import BadQuery, Page, error_like, since_of, status_of_name
 from ..server import TaskServer
-from ..stores.queue.group_pauses import GroupPauses
 from ..stores.queue.operations import CANCEL, RETRY, Operations, Verb
 from .private_files import PrivateFiles
 
@@ -135,8 +134,9 @@ def preview(server: TaskServer, act: Act, seal: Callable[[Act], str]) -> Page:
         if found.first and found.rows == len(found.first):  # the page names all of them
             act = act._replace(selection=act.selection._replace(ids=[task.id for task in found.first]))
     values = {"act": act, "preview": found, "choice": seal(act), "back": _way_back(act)}
-    were_all = act.verb == "resume" and bool(act.selection.groups) and server.store.claims.are_all_paused()
-    return Page("confirm.html", values | {"in_error": in_error, "cancelled": cancelled, "were_all": were_all})
+    if act.verb == "resume" and act.selection.groups and server.store.claims.are_all_paused():
+        raise BadQuery("All groups are paused: resume all of them first.")
+    return Page("confirm.html", values | {"in_error": in_error, "cancelled": cancelled})
 
 
 def _way_back(act: Act) -> str:
@@ -180,10 +180,10 @@ def do(server: TaskServer, act: Act) -> int:
     if act.verb in VERBS:
         changing: Callable[..., int] = {"retry": server.retry, "cancel": server.cancel}[act.verb]
         return changing(act.selection)
-    groups, pauses = act.selection.groups, GroupPauses(server.store.database)
+    groups, claims = act.selection.groups, server.store.claims
     if groups is None:
-        return pauses.resume_all()
-    return len(pauses.pause(groups) if act.verb == "pause" else pauses.resume(groups))
+        return claims.resume_all()
+    return len(claims.pause(groups) if act.verb == "pause" else claims.resume(groups))
 
 
 def note(files: PrivateFiles, address: str, act: Act, outcome: str) -> None:

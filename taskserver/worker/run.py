@@ -77,7 +77,6 @@ class Runner:
         self._equipment: Equipment | None = None
         self._history: History | None = None
         self._lingering = self._linger() if limits.linger_seconds is not None else None
-        self._doubtful: list[int] = []
         """Tokens of claims of which an earlier try may yet take effect."""
         self._open = ExitStack()
 
@@ -147,11 +146,8 @@ class Runner:
         while not (reason := self._limits.reason_to_end()):
             may_have_more = self._maintenance.look()
             self._tell_failures()
-            self._release_doubtful()
             claimed_at = time.monotonic()
             claim = self._store.claims.claim(self._limits.claim_size(), self._groups, self._record.number)
-            if claim.token_in_doubt is not None:
-                self._doubtful.append(claim.token_in_doubt)
             if claim.changed:
                 LOG.debug("claimed %d tasks", len(claim.tasks))
                 self._run_claim(claim, claimed_at)
@@ -166,7 +162,6 @@ class Runner:
                     return Reason.EMPTY
             elif not pauses.pause(self._settings.patience_seconds) and not self._wait_for_tasks():
                 return Reason.CROWDED
-        self._release_doubtful()
         if reason != Reason.STOPPED:
             self._maintenance.look_at_end()
         self._maintenance.report_given_up()
@@ -182,11 +177,6 @@ class Runner:
         self._write_stats()
         self._record.tell(every_seconds=0.0)
         return self._lingering.wait()
-
-    def _release_doubtful(self) -> None:
-        """Give back what a claim took after its connection had broken: a server that stood still goes on with it."""
-        for token in self._doubtful:
-            self._result.released += self._store.claims.release_claim(token)
 
     def _run_claim(self, claim: Claim, claimed_at: float) -> None:
         """Run tasks of one claim, and give back those that were not started."""

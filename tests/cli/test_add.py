@@ -62,11 +62,11 @@ def test_add_prints_the_id_of_the_task_and_nothing_else(queue: Queue) -> None:
 def test_add_has_defaults_and_takes_the_limits_and_needs_no_tasks_file(queue: Queue) -> None:
     queue.define("raise SystemExit\n")
     add(queue, "tasks.note")
-    add(queue, "tasks:Letter.send", "[]", "--group", 4294967295, "--priority", 2147483647)
+    add(queue, "tasks:Letter.send", "[]", "--group", 4294967294, "--priority", 2147483647)
     add(queue, "tasks.Letter.send", "{}", "--priority", -2147483648)
     assert rows_of(queue) == [
         ("tasks.note", None, 0, 0),
-        ("tasks:Letter.send", "[]", 4294967295, 2147483647),
+        ("tasks:Letter.send", "[]", 4294967294, 2147483647),
         ("tasks.Letter.send", "{}", 0, -2147483648),
     ]
 

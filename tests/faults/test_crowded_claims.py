@@ -3,27 +3,22 @@
 from __future__ import annotations
 
 import sys
-import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
-from unittest.mock import Mock
 from urllib.parse import urlsplit
 
 import pytest
 
 from taskserver import TaskServer
-from taskserver.errors import DatabaseError
-from taskserver.stores.mysql import claiming
 from taskserver.worker.result import Reason, RunResult
 from tests.support.postgresql import PostgreSQLServer
 from tests.support.processes import WAIT_SECONDS, wait_until
 from tests.support.queues import server_skips_locked
 from tests.support.servers import MySQLServer
-from tests.support.sessions import whenever_connected
 
 GROUPS = (3, 5, 6)
 TASKS = """
@@ -160,109 +155,19 @@ def test_a_run_takes_the_rows_that_others_do_not_hold(
 
 @pytest.mark.long
 def test_a_lock_on_the_whole_table_is_waited_for_by_looking_again(
-    skipping_crowd: Crowd,
-    looks: Callable[[TaskServer], list[bool]],
-    monkeypatch: pytest.MonkeyPatch,
+    skipping_crowd: Crowd, looks: Callable[[TaskServer], list[bool]]
 ) -> None:
     """As a backup sets it: no single row could be had, and a signal is heard between two looks."""
-    claim_seen = Mock()
-    monkeypatch.setattr(claiming.MySQLClaiming, "claim_seen", claim_seen)
     with skipping_crowd.open() as server, skipping_crowd.connect() as backup:
         with backup.cursor() as cursor:
             is_mysql = skipping_crowd.dsn.startswith("mysql")
             cursor.execute("LOCK TABLES jobs_queue READ" if is_mysql else "LOCK TABLE jobs_queue IN SHARE MODE")
             found = looks(server)
             run = skipping_crowd.run(server)
-            wait_until(lambda: len(found) >= 4)
+            wait_until(lambda: len(found) >= 2)
             cursor.execute("UNLOCK TABLES" if is_mysql else "ROLLBACK")
         result = run.result(WAIT_SECONDS)
     assert (result.reason, result.done) == (Reason.EMPTY, 6)
-    claim_seen.assert_not_called()
-
-
-def test_claims_get_their_turn_among_locks_on_the_whole_table(
-    skipping_mysql_crowd: Crowd, mysql_server: MySQLServer, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Readers whose locks overlap, one of them at any time, as where pages lock what they read."""
-    database, ended = urlsplit(skipping_mysql_crowd.dsn).path[1:], threading.Event()
-
-    def read_on() -> None:
-        with mysql_server.connect(database=database) as page, page.cursor() as cursor:
-            while not ended.is_set():
-                cursor.execute("LOCK TABLES jobs_queue READ")
-                ended.wait(0.3)
-                cursor.execute("UNLOCK TABLES")
-
-    with skipping_mysql_crowd.open(db_patience=20) as server, ThreadPoolExecutor() as pages:
-        for _ in range(6):
-            pages.submit(read_on)
-        try:
-            result = server.run()
-        finally:
-            ended.set()
-    assert (result.reason, result.done) == (Reason.EMPTY, 6)
-
-
-OTHERS = """
-    INSERT INTO jobs_queue (task, group_id, status, claim, started_at, due_at)
-    VALUES ('others', 99, 9, 1, NULL, NULL), ('others', 99, 1, 1, NOW(6), NOW(6) + INTERVAL 1 HOUR)
-"""
-LOCKED_ROWS = "SELECT MAX(trx_rows_locked) FROM information_schema.innodb_trx"
-
-
-@pytest.mark.parametrize("paused", [(), (77,)])
-def test_a_claim_that_meets_very_many_uncommitted_rows_is_given_up_before_they_are_all_locked(
-    skipping_mysql_crowd: Crowd, mysql_server: MySQLServer, monkeypatch: pytest.MonkeyPatch, paused: Sequence[int]
-) -> None:
-    """MariaDB ends itself once its memory is full of locks."""
-    if "MariaDB" not in str(mysql_server.execute("SELECT VERSION()")):
-        pytest.skip("this server has memory for locks")
-    monkeypatch.setattr(claiming, "IN_TIME", claiming.IN_TIME.replace("= 0.3 ", "= 0.02 "))
-    monkeypatch.setattr("taskserver.stores.queue.beside_paused.MIN_KEPT_SECONDS", 0.0)
-    send = Mock(side_effect=claiming._changed)
-    monkeypatch.setattr(claiming, "_changed", send)
-    with skipping_mysql_crowd.open() as server, skipping_mysql_crowd.held("id = 1") as page, page.cursor() as cursor:
-        page.rollback()
-        values = ", ".join(["('hanging.task', -5)"] * 40_000)
-        cursor.execute(f"INSERT INTO jobs_queue (task, priority) VALUES {values}")
-        for group in paused:
-            server.pause(group)
-        result = server.run()
-        ((locked,),) = mysql_server.execute(LOCKED_ROWS)
-    assert (result.reason, result.done) == (Reason.EMPTY, 6)
-    assert locked < 40_000
-    assert send.call_count == 1 + len(paused)  # by the first of two, no row at all while a group is paused
-
-
-STALLING = """
-    CREATE TRIGGER stalling BEFORE UPDATE ON jobs_queue FOR EACH ROW
-    IF OLD.status = 0 AND NEW.status = 1 AND IS_FREE_LOCK(DATABASE()) AND NOT EXISTS (SELECT 1 FROM stalls) THEN
-        SET @first = GET_LOCK(DATABASE(), 0), @slept = SLEEP(2);
-        INSERT INTO stalls VALUES (1);
-    END IF
-"""
-
-
-@pytest.mark.parametrize("held", ["status = 9", "status = 1"])
-def test_what_a_claim_takes_after_its_connection_broke_is_given_back(
-    skipping_mysql_crowd: Crowd, mysql_server: MySQLServer, monkeypatch: pytest.MonkeyPatch, held: str
-) -> None:
-    # Whoever holds a row that another worker's task runs on delays nothing.
-    monkeypatch.setattr("taskserver.stores.mysql.session.READ_SECONDS_IN_A_RUN", 0.5)
-    monkeypatch.setattr(claiming, "IN_TIME", "")
-    database = urlsplit(skipping_mysql_crowd.dsn).path[1:]
-
-    def wait_for_the_first_claim(result: RunResult) -> None:
-        if result.done == 1:
-            wait_until(lambda: bool(mysql_server.execute("SELECT * FROM stalls", database=database)))
-
-    with skipping_mysql_crowd.open() as server:
-        mysql_server.execute(OTHERS, database=database)
-        mysql_server.execute("CREATE TABLE stalls (number INT)", database=database)
-        mysql_server.execute(STALLING, database=database)
-        with skipping_mysql_crowd.held(held):
-            result = server.run(batch=3, on_progress=wait_for_the_first_claim)
-    assert (result.reason, result.done, result.released) == (Reason.EMPTY, 6, 3)
 
 
 @pytest.mark.parametrize("db_patience", [0, 1])
@@ -307,33 +212,13 @@ def test_a_claim_without_skip_locked_waits_for_the_rows_and_takes_them(
     assert (result.reason, result.done) == (Reason.EMPTY, 6)
 
 
-@pytest.mark.parametrize("paused", [[], [77]])
-@pytest.mark.parametrize("groups", [None, GROUPS])
-def test_an_uncommitted_row_keeps_no_other_task_waiting_without_skip_locked(
-    crowd: Crowd, groups: Sequence[int] | None, paused: Sequence[int]
-) -> None:
+def test_a_held_row_keeps_no_task_of_another_group_waiting_without_skip_locked(crowd: Crowd) -> None:
     """As of a page that hangs in the transaction in which it adds a task."""
     with without_skip_locked(crowd, db_patience=1) as server, crowd.held("id = 1") as page, page.cursor() as cursor:
         page.rollback()
-        server.pause(*paused) if paused else None
         cursor.execute("INSERT INTO jobs_queue (task, group_id, priority) VALUES ('hanging.task', 3, -1)")
-        result = crowd.run(server, groups).result(WAIT_SECONDS)
-        assert (result.reason, result.done) == (Reason.EMPTY, 6)
-
-
-@pytest.mark.long
-def test_a_held_row_keeps_no_other_task_waiting_without_skip_locked(crowd: Crowd) -> None:
-    with without_skip_locked(crowd, db_patience=1) as server, crowd.held("id = 2"):
-        result = crowd.run(server).result(WAIT_SECONDS)
-    assert (result.reason, result.done) == (Reason.CROWDED, 5)
-
-
-@pytest.mark.long
-def test_held_rows_before_all_others_leave_these_to_a_claim_of_fewer_without_skip_locked(crowd: Crowd) -> None:
-    with without_skip_locked(crowd) as server, crowd.held("id < 4"):
-        assert server.run(1).done == 1
-        assert server.run(2, batch=2).done == 2
-        assert crowd.ran() == [3, 4, 5]
+        result = crowd.run(server, (5, 6)).result(WAIT_SECONDS)
+        assert (result.reason, result.done) == (Reason.EMPTY, 4)
 
 
 def test_a_claim_without_skip_locked_that_loses_its_rows_to_another_takes_the_next_ones(crowd: Crowd) -> None:
@@ -355,34 +240,5 @@ def test_a_claim_without_skip_locked_that_loses_its_rows_to_another_takes_the_ne
 
 @pytest.mark.long
 def test_a_run_without_skip_locked_whose_patience_ran_out_ends_as_crowded(crowd: Crowd) -> None:
-    with without_skip_locked(crowd, db_patience=1) as server:
-        server.store.database.change("SET SESSION innodb_lock_wait_timeout = 1")
-        with crowd.held():
-            assert_crowded(server)
-
-
-def test_a_lock_that_did_not_come_in_time_is_tried_again(crowd: Crowd, monkeypatch: pytest.MonkeyPatch) -> None:
-    with without_skip_locked(crowd) as server:
-        failures: list[int] = []
-        failed = threading.Event()
-        dialect = server.store.database.dialect
-        real_error = dialect.error
-
-        def seen_error(error: BaseException) -> DatabaseError:
-            failures.append(error.args[0])
-            failed.set()
-            return real_error(error)
-
-        def be_impatient(connection: Any) -> None:
-            with connection.cursor() as cursor:
-                cursor.execute("SET SESSION innodb_lock_wait_timeout = 1")
-
-        monkeypatch.setattr(dialect, "error", seen_error)
-        whenever_connected(server.store, be_impatient)
-        with crowd.held() as holder:
-            run = crowd.run(server)
-            assert failed.wait(WAIT_SECONDS)
-            holder.rollback()
-            result = run.result(WAIT_SECONDS)
-    assert set(failures) <= {1205, 1969}  # the lock's time ends, or the claim's own
-    assert (result.reason, result.done) == (Reason.EMPTY, 6)
+    with without_skip_locked(crowd, db_patience=1) as server, crowd.held():
+        assert_crowded(server)

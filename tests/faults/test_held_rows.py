@@ -32,7 +32,6 @@ def test_a_held_row_costs_the_running_task_no_lease(shared_queue: FailingQueue) 
     shared_queue.set(LEASE=5)
     worker = shared_queue.start_first()
     with shared_queue.locking(LOCK_TASK, 2):
-        wait_until(shared_queue.waiting_since)
         first_lease_ended = f"SELECT 1 FROM jobs_queue WHERE id = 1 AND started_at < {shared_queue.ago(5)}"
         wait_until(lambda: shared_queue.sql(first_lease_ended))
         assert shared_queue.worker("1").returncode == 0  # it takes what is due
@@ -181,20 +180,6 @@ def test_tasks_behind_a_start_that_waits_are_given_back_after_half_a_lease(share
         wait_until(shared_queue.waiting_since)
         wait_until(lambda: shared_queue.sql("SELECT 1 FROM jobs_queue WHERE id = 3 AND status = 0"))
         assert shared_queue.sql("SELECT 1 FROM jobs_queue WHERE id = 2 AND status = 1 AND started_at IS NULL")
-    assert end_of(worker) == (0, "", "")
-    assert shared_queue.notes() == ["first", "second", "third"]
-
-
-@pytest.mark.long
-def test_a_lock_on_the_whole_table_costs_no_connections(shared_queue: FailingQueue) -> None:
-    """As a backup sets it: what waits must wait on the connection that there is."""
-    shared_queue.set(LEASE=4, MODE="mark")
-    worker = shared_queue.start_first()
-    before = shared_queue.connections()
-    with shared_queue.locking_table():
-        wait_until(lambda: shared_queue.log().count("the heartbeat cannot write: Conflict") >= 2)
-        assert len(shared_queue.connections()) == len(before) + 1, "more than the backup's"
-    shared_queue.go()
     assert end_of(worker) == (0, "", "")
     assert shared_queue.notes() == ["first", "second", "third"]
 

@@ -32,7 +32,7 @@ from tests.support.queues import Queue
 from tests.support.servers import MySQLServer
 from tests.support.threads import in_another_thread, together
 
-NOBODYS_GROUP = 4294967295
+NOBODYS_GROUP = 4294967294
 """Without a task: whoever works for it takes back what is due, and runs nothing."""
 NO_RUN_YET = "no worker ran yet: is worker.py in a crontab?\n"
 PAUSE_SECONDS = 0.5

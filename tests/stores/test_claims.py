@@ -9,11 +9,11 @@ import threading
 
 import pytest
 
+from taskserver.errors import InvalidTask
 from taskserver.model.task import MAX_GROUP_ID, Claim, ClaimedTask
 from taskserver.stores import Store
 from taskserver.stores.queue import claims
 from taskserver.stores.queue.claims import MAX_INLINE_BYTES
-from taskserver.stores.queue.group_pauses import GroupPauses
 from tests.stores.verbs import (
     PLAIN,
     add,
@@ -237,28 +237,25 @@ def test_a_claim_of_given_groups_passes_over_those_that_are_paused(store: Store,
     assert ids(claim(store, 100, 3, 5, 6)) == [six, five]
 
 
-def test_no_claim_of_all_groups_takes_a_row_while_all_are_paused(
-    store: Store, rows: Rows, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(claims, "PAUSED_SECONDS", 0.0)
-    first = add(store, 3)
-    pauses = GroupPauses(store.database)
-    pauses.pause([3, MAX_GROUP_ID])
-    assert not store.claims.are_all_paused()
-    other = add(store, 4)
+def test_no_claim_takes_a_row_while_all_groups_are_paused(store: Store) -> None:
+    """Not even of a group that is named, or first used later."""
+    first, claims = add(store, 3), store.claims
+    claims.pause([3])
+    other = add(store, MAX_GROUP_ID)
+    assert not claims.are_all_paused()
     assert ids(claim(store)) == [other]
     for _ in range(2):  # safe to repeat
-        pauses.pause_all()
-    assert store.claims.are_all_paused()
+        claims.pause_all()
+    assert claims.are_all_paused()
     later = add(store, 77)
-    assert claim(store) == []
-    assert not store.claims.has_new(())
-    assert pauses.resume([77]) == [77]
-    assert not store.claims.are_all_paused()
-    assert store.claims.paused_groups() == [3, 4, MAX_GROUP_ID]  # 4 came up meanwhile
-    assert ids(claim(store)) == [later]
-    assert pauses.resume_all() == 3
-    assert ids(claim(store)) == [first]
+    for groups in ((), (3,), (77,), (3, 77)):
+        assert claim(store, 100, *groups) == []
+        assert not claims.has_new(groups)
+    with pytest.raises(InvalidTask, match=r"all groups are paused: run client\.py resume --all first"):
+        claims.resume([77])
+    assert claims.paused_groups() == [3]
+    assert claims.resume_all() == 2
+    assert ids(claim(store)) == [first, later]
 
 
 def test_a_claim_puts_off_what_is_not_due_beside_paused_groups_and_in_none_of_them(store: Store, rows: Rows) -> None:
@@ -287,15 +284,10 @@ def test_of_more_groups_than_one_claim_can_name_all_have_their_turn_beside_a_pau
     assert len(set(claimed)) == 998
 
 
-def a_paused_backlog(store: Store, rows: Rows) -> None:
-    """In front of all others: more rows than a claim passes over, and more groups than a claim can name."""
+def test_a_paused_backlog_of_many_groups_hides_no_task_of_others(store: Store, rows: Rows) -> None:
     paused = range(2, 1402, 2)
     add_many(store, (PLAIN._replace(group_id=group, priority=-1) for group in [*paused, *paused]))
     pause(rows, *paused)
-
-
-def test_a_paused_backlog_of_many_groups_hides_no_task_of_others(store: Store, rows: Rows) -> None:
-    a_paused_backlog(store, rows)
     order = [(301, 5), (5000, 4), (0, 4), (301, -9), (1401, 5)]
     in_order = [task_id for _, task_id in sorted((priority, add(store, group, priority)) for group, priority in order)]
     claimed: list[int] = []
@@ -307,7 +299,8 @@ def test_a_paused_backlog_of_many_groups_hides_no_task_of_others(store: Store, r
 
 
 def test_a_pause_and_a_new_group_are_heeded_by_claims_that_remember_groups(store: Store, rows: Rows) -> None:
-    a_paused_backlog(store, rows)
+    add(store, 2)
+    pause(rows, 2)
     first, _, other = add(store, 1), add(store, 1), add(store, 3)
     assert ids(claim(store, 1)) == [first]
     pause(rows, 1)
@@ -316,3 +309,13 @@ def test_a_pause_and_a_new_group_are_heeded_by_claims_that_remember_groups(store
     assert store.claims.has_new(())
     assert ids(claim(store)) == [later]
     assert not store.claims.has_new(())
+
+
+def test_a_window_of_groups_moves_on_though_its_tasks_never_end(store: Store, rows: Rows) -> None:
+    add_many(store, (PLAIN._replace(group_id=group) for group in range(claims.MAX_GROUPS + 10) for _ in range(2)))
+    pause(rows, 0)
+    claimed: set[int] = set()
+    for _ in range(3):
+        assert store.claims.has_new(())  # a new list
+        claimed |= {task.group_id for task in claim(store, claims.MAX_GROUPS)}
+    assert claimed == set(range(1, claims.MAX_GROUPS + 10))

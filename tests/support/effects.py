@@ -16,7 +16,7 @@ EFFECTS = {
 """By the kind of the store."""
 SETTINGS = {"TASKSERVER_LEASE": "600", "TASKSERVER_MAX_ATTEMPTS": "3", "TASKSERVER_BACKOFF": "fixed:500"}
 """Nothing ends, is renewed or comes back while a test looks, unless it says so."""
-OTHER_GROUP = 4294967295
+OTHER_GROUP = 4294967294
 """Without a task: whoever works for it takes back what is due, and runs nothing."""
 TASKS = """
 import json

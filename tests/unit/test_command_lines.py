@@ -33,7 +33,7 @@ WORKER = {
     "3,5,6": ("MAX_TASKS", "'3,5,6'", "worker.py 0 3,5,6"),
     "all": ("'all'", "0 is for all"),
     "-100": ("'-100'", "from 0 on"),
-    "100 4294967296": ("4294967296", "from 0 to 4294967295"),
+    "100 4294967295": ("4294967295", "from 0 to 4294967294"),
     "--mode=done": ("--mode", "'done'", "delete", "move", "mark"),
     "--mode=marked": ("did you mean 'mark'?",),
     "--slot=2": ("--slot", "did you mean --slots?"),
@@ -198,7 +198,7 @@ def test_the_examples_of_the_help_are_right_and_a_command_tells_what_it_does(
         parser.parse_args(arguments)
     with pytest.raises(SystemExit):
         parser.parse_args(["pause", "--help"])
-    assert "\n\nHave no worker take tasks of some groups, or of all.\n\n" in capsys.readouterr().out
+    assert "\n\nStop workers from taking tasks of some groups, or of all.\n\n" in capsys.readouterr().out
 
 
 # ---- JSON lines

@@ -14,11 +14,11 @@ from tests.support.documents import table
     ("given", "message"),
     [
         ({"ids": [2**64]}, "ids has 18446744073709551616; allowed: whole numbers from 0 to"),
-        ({"groups": [2**32]}, "groups has 4294967296; allowed: whole numbers from 0 to 4294967295"),
+        ({"groups": [2**32 - 1]}, "groups has 4294967295; allowed: whole numbers from 0 to 4294967294"),
         ({"groups": list(range(401))}, "401 groups are chosen; allowed: at most 400"),
         ({"task": ""}, "task is ''; allowed: a text in UTF-8, not an empty one"),
         ({"error": "\udc80"}, "error is '.udc80'; allowed: a text"),
-        ({"groups": 3}, "groups is 3; allowed: a list of whole numbers from 0 to 4294967295"),
+        ({"groups": 3}, "groups is 3; allowed: a list of whole numbers from 0 to 4294967294"),
         ({"limit": True}, "limit is True; allowed: a whole number from 1 to"),
         ({"since": -1}, "since is -1; allowed: seconds from 0 on, a timedelta, or an aware datetime"),
         ({"status": 9}, "status is 9; allowed: 0 new, 1 in_progress, 2 done, 3 error, 4 fatal, 5 waiting"),

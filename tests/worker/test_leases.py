@@ -34,7 +34,7 @@ from tests.support.queues import Queue
 from tests.support.rows import Rows
 from tests.support.turns import A_SERVER, ONE_STORE, on_stores_in_turn
 
-OTHER_GROUP = "4294967295"
+OTHER_GROUP = "4294967294"
 """Without a task: whoever works for it takes back what is due, and runs nothing."""
 LOST = "lost: its worker vanished, hung, or could not record its end, and its lease ended"
 SETTINGS = {"TASKSERVER_LEASE": "600", "TASKSERVER_MAX_ATTEMPTS": "10", "TASKSERVER_BACKOFF": "fixed:500"}

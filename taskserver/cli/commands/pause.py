@@ -7,17 +7,15 @@ from collections.abc import Sequence
 from typing import Any
 
 from ...errors import InvalidTask
-from ...monitoring.coverage import groups_served
 from ...server import TaskServer
-from ...stores.queue.group_pauses import GroupPauses
 from ..terminal.arguments import ABOUT_GROUPS, group_ids
 
 FROM_NOW_ON = "paused from the next claim on; what workers claimed before that, they run"
 
 
 def add_parser(subparsers: Any) -> None:
-    parser = subparsers.add_parser("pause", help="have no worker take tasks of some groups, or of all")
-    add_groups_or_all(parser, "every group, those that come up later included, until resume --all")
+    parser = subparsers.add_parser("pause", help="stop workers from taking tasks of some groups, or of all")
+    add_groups_or_all(parser, "every group, including later ones, until resume --all")
     parser.set_defaults(run=run)
 
 
@@ -44,15 +42,11 @@ def sentence(groups: Sequence[int], one: str, several: str) -> str:
 def run(server: TaskServer, options: argparse.Namespace) -> None:
     groups = chosen_groups(options)
     server.store.tables.check()
-    pauses = GroupPauses(server.store.database)
     if groups is None:
-        pauses.pause_all()
-        # A worker of named groups looks these up one by one.
-        views = server.store.views
-        pauses.pause(sorted({count.group_id for count in views.counts()} | groups_served(views.runs())))
+        server.store.claims.pause_all()
         print(f"all groups are {FROM_NOW_ON}")
         return
-    new = pauses.pause(groups)
+    new = server.store.claims.pause(groups)
     if new:
         print(sentence(new, f"is {FROM_NOW_ON}", f"are {FROM_NOW_ON}"))
     if already := [group for group in groups if group not in new]:

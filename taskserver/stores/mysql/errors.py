@@ -13,7 +13,6 @@ from ...errors import (
     AlreadyThere,
     Conflict,
     ConnectionLost,
-    Crowded,
     DatabaseError,
     NoTransaction,
     NotUnderstood,
@@ -32,7 +31,6 @@ DRIVER_ERRORS = (pymysql.MySQLError, OSError, RuntimeError, ValueError, *MALFORM
 MAX_TEXT_LENGTH = 500
 """An error's text comes from any server, and goes into cron's mail."""
 
-LOCK_WAIT_ENDED = 1205
 NO_ID_LEFT = 1467
 """MariaDB says the same if an INSERT of many rows holds the counter of ids for longer than our lock waits last."""
 TOO_LONG = 1153
@@ -47,9 +45,8 @@ CLEAR_PASSWORD = 2061
 
 KINDS: dict[int | None, type[DatabaseError]] = {
     # Deadlocks, locks that did not come in time, snapshots in which a row changed, and statements that an administrator
-    # or a time limit ended.
-    **dict.fromkeys((1020, 1028, LOCK_WAIT_ENDED, 1213, 1317, NO_ID_LEFT, 1614, 3024, 3572), Conflict),
-    **dict.fromkeys((1206, 1969), Crowded),  # no room for more locks; MariaDB's limit on a statement's time
+    # or a time limit ended; no room for more locks.
+    **dict.fromkeys((1020, 1028, 1205, 1206, 1213, 1317, NO_ID_LEFT, 1614, 1969, 3024, 3572), Conflict),
     **dict.fromkeys((0, 1053, 1077, 1079, 1152, 1158, 1159, 1160, 1161, 1180, 1184, 1927), ConnectionLost),
     **dict.fromkeys((2006, 2013, 2014, 2055, 3168, 3169, 4031), ConnectionLost),
     # Too many connections or threads; no memory for one more.

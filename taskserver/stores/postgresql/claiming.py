@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from typing import Any
 
-from ...model.task import NOTHING_CHANGED, Changed, ClaimedTask, Status
+from ...model.task import Changed, ClaimedTask, Status
 from ..database import Database
 from ..queue.claims import CLAIMED, most_inline
 from ..words import with_ids
@@ -46,20 +45,13 @@ CLAIM = """
 PICK_OF_GROUP = """
     (SELECT id, priority FROM {table}
      WHERE {group_status} = 0 AND group_id = ?
-         AND (SELECT COUNT(*) FROM {paused} WHERE group_id = ?) = 0
+         AND (SELECT COUNT(*) FROM {paused} WHERE group_id IN (?, 4294967295)) = 0
      ORDER BY priority, id LIMIT {most})
 """
 PICK_OF_ALL = """
     SELECT id, priority FROM {table} WHERE {any_status} = 0 AND (SELECT COUNT(*) FROM {paused}) = 0
     ORDER BY priority, id LIMIT {most}
 """
-PICK_BESIDE_PAUSED = """
-    SELECT id, priority FROM (
-        SELECT id, priority, group_id FROM {table} WHERE {any_status} = 0
-        ORDER BY priority, id LIMIT {first}
-    ) AS first_ones WHERE group_id NOT IN (SELECT group_id FROM {paused})
-"""
-COUNT_FIRST = "SELECT COUNT(*) FROM (SELECT 1 FROM {table} WHERE {any_status} = 0 LIMIT {most}) AS first_ones"
 LOOK_OF_GROUPS = "SELECT 1 FROM {table} WHERE {group_status} = 0 AND group_id IN ({ids}) LIMIT 1"
 LOOK_OF_ALL = "SELECT 1 FROM {table} WHERE {any_status} = 0 LIMIT 1"
 
@@ -75,20 +67,21 @@ class PostgreSQLClaiming:
 
     def claim(self, database: Database, token: int, lease_seconds: int, limit: int, groups: Sequence[int]) -> Changed:
         """New → in progress; some rows may become waiting instead."""
-        values = [value for group in groups for value in (group, group)]
-        return _claim(database, _picked(groups), values, token, lease_seconds, limit)
-
-    def claim_first(self, database: Database, token: int, lease_seconds: int, limit: int, count: int) -> Changed:
-        """The same for the first rows, beside paused groups."""
-        ((found,),) = database.rows(_filled(COUNT_FIRST, most=count + 1))
-        changed = _claim(database, _filled(PICK_BESIDE_PAUSED, first=count), [], token, lease_seconds, limit)
-        return changed._replace(was_all=found <= count)
-
-    def claim_seen(
-        self, database: Any, free_rows: Any, token: int, lease_seconds: int, limit: int, groups: Sequence[int]
-    ) -> bool:
-        """Nothing: the claim waits for no row, and what holds the whole table holds all."""
-        return False
+        picked, of_groups = _picked(groups), [value for group in groups for value in (group, group)]
+        most, inline, may_try_again = CANDIDATES_PER_TASK * limit, most_inline(limit), True
+        while True:
+            sql = _filled(CLAIM.replace("{picked}", picked), most=most, limit=limit)
+            rows = database.rows(sql, (*of_groups, token, lease_seconds, inline, inline))
+            candidates = rows[0][0]
+            if rows[0][1] is not None:
+                break
+            if candidates == most and most < MAX_CANDIDATES:  # others hold all of these
+                most = min(most * MORE_CANDIDATES, MAX_CANDIDATES)
+            elif candidates and may_try_again:  # others took them since this look, and may have left new ones
+                may_try_again = False
+            else:
+                return Changed(0)
+        return Changed(len(rows), [ClaimedTask(*task) for _, _, status, *task in rows if status == Status.IN_PROGRESS])
 
     def has_new(self, database: Database, groups: Sequence[int]) -> bool:
         """Whether a look without locks finds a new row."""
@@ -103,27 +96,6 @@ class PostgreSQLClaiming:
         # As: Index Only Scan using jobs_queue_claim_by_group on jobs_queue; in quotes where a letter is a capital
         used = (re.search(rf'using "?{database.dialect.table}_(\w+)', str(row[0])) for row in plan)
         return [found[1] for found in used if found]
-
-
-def _claim(
-    database: Database, picked: str, values: Sequence[int], token: int, lease_seconds: int, limit: int
-) -> Changed:
-    """`picked` is the SELECT of the candidates, with these values."""
-    most, inline, may_try_again = CANDIDATES_PER_TASK * limit, most_inline(limit), True
-    while True:
-        sql = _filled(CLAIM.replace("{picked}", picked), most=most, limit=limit)
-        rows = database.rows(sql, (*values, token, lease_seconds, inline, inline))
-        candidates = rows[0][0]
-        if rows[0][1] is not None:
-            break
-        if candidates == most and most < MAX_CANDIDATES:  # others hold all of these
-            most = min(most * MORE_CANDIDATES, MAX_CANDIDATES)
-        elif candidates and may_try_again:  # others took them since this look, and may have left new ones
-            may_try_again = False
-        else:
-            return NOTHING_CHANGED
-    tasks = [ClaimedTask(*task) for _, _, status, *task in rows if status == Status.IN_PROGRESS]
-    return Changed(len(rows), some_may_wait=True, tasks=tasks)
 
 
 def _picked(groups: Sequence[int]) -> str:

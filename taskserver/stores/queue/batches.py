@@ -12,7 +12,7 @@ from functools import partial
 
 from ...errors import Conflict
 from ...model.task import ClaimedTask
-from ..free_rows import Lock
+from ..free_rows import work_free
 from ..session import RowsChanged
 from ..words import Write, with_ids
 from .dependencies import end
@@ -58,8 +58,7 @@ class Batches:
         except Conflict:
             if self._store.has_one_writer:
                 raise
-            freed = self._store.free_rows.work(ids, lambda free: self._database.write(*start_of(free)))
-            matched = sum(freed.results)
+            matched = work_free(self._database, ids, lambda free: self._database.write(*start_of(free))).changed
         # An earlier try whose connection broke may have started the others.
         return {task.id for task in tasks} if matched == len(tasks) else self.started(tasks)
 
@@ -90,10 +89,8 @@ class Batches:
         as it is. Raises DatabaseError.
         """
         limits = {task.id: task.max_attempts for task in tasks}
-        unstart = partial(self._unstart, tasks[0].claim, limits)
-        return sum(
-            self._store.free_rows.work(_ids_of(tasks), unstart, writer_seconds=self._database.conflict_seconds).results
-        )
+        unstart, seconds = partial(self._unstart, tasks[0].claim, limits), self._database.conflict_seconds
+        return work_free(self._database, _ids_of(tasks), unstart, writer_seconds=seconds).changed
 
     def _unstart(self, claim: int, limits: dict[int, int | None], ids: Sequence[int]) -> int:
         """One by one: each row gets back its own limit."""
@@ -111,7 +108,13 @@ class Batches:
 
     def renew(self, tasks: Sequence[ClaimedTask]) -> bool:
         """Let the leases of started tasks begin anew, except rows that others hold. Whether any claim still stands."""
-        return bool(self._write(self.RENEW_SEVERAL, (self._store.lease_seconds,), tasks) or self.started(tasks))
+        ids, claim, lease = _ids_of(tasks), tasks[0].claim, self._store.lease_seconds
+
+        def renew(free: Sequence[int]) -> int:
+            return self._database.write(with_ids(self.RENEW_SEVERAL, free), (lease, *free, claim))
+
+        freed = work_free(self._database, ids, renew, writer_seconds=self._database.conflict_seconds)
+        return bool(freed.changed or self.started(tasks))
 
     # ---- finish: in progress, started → done
 
@@ -133,15 +136,16 @@ class Batches:
             if isinstance(error, Conflict) and has_one_writer:
                 raise
             in_doubt = error.may_have_taken_effect
-        lock = Lock(self.COMPLETABLE, (claim,))
-        freed = self._store.free_rows.work(ids, complete, lock, self._database.conflict_seconds)
+        seconds = self._database.conflict_seconds
+        freed = work_free(self._database, ids, complete, self.COMPLETABLE, (claim,), seconds)
         return set(freed.ids), in_doubt or freed.in_doubt
 
-    def _complete(self, claim: int, ids: Sequence[int]) -> None:
-        """Raises RowsChanged where a write matches fewer rows than it should."""
+    def _complete(self, claim: int, ids: Sequence[int]) -> int:
+        """How many tasks. Raises RowsChanged where a write matches fewer rows than it should."""
         for sql, values in self._completing(claim, ids):
             if self._database.write(sql, values) < len(ids):
                 raise RowsChanged()
+        return len(ids)
 
     def _completing(self, claim: int, ids: Sequence[int]) -> list[Write]:
         return [(with_ids(_of_many(sql), ids), (*ids, claim)) for sql in COMPLETE[self._store.mode]]
@@ -197,11 +201,6 @@ class Batches:
     def _writer_seconds(self) -> float:
         """How long to wait for others: where the database has one writer, they hold all rows or none."""
         return self._database.conflict_seconds if self._store.has_one_writer else 0
-
-    def _write(self, sql: str, values: Sequence[object], tasks: Sequence[ClaimedTask]) -> int:
-        """Write to the tasks' rows that nobody holds; how many. The values stand before the ids, the claim behind."""
-        ids, claim = _ids_of(tasks), tasks[0].claim
-        return self._store.free_rows.write(sql, ids, (claim,), values, self._database.conflict_seconds)
 
     def _ids(self, sql: str, tasks: Sequence[ClaimedTask]) -> set[int]:
         return {row[0] for row in self._database.fetch_ids(sql, _ids_of(tasks), (tasks[0].claim,))}

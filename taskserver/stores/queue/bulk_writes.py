@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 from ..database import MAX_IDS_PER_STATEMENT
-from ..free_rows import Lock
+from ..free_rows import work_free
 from ..retrying import Pauses, rest_after
 from ..words import with_ids
 from .store import Store
@@ -148,9 +148,9 @@ class BulkWriter:
     def _write_portion(self, ids: Sequence[int]) -> None:
         """Write to the rows of `ids` that nobody holds; note the held rows. Raises Conflict (one writer)."""
         bulk = self._bulk_write
-        lock = Lock(f"SELECT {bulk.key} FROM {bulk.table} {{by_key}} {self._where_of_ids()}", bulk.values)
+        select = f"SELECT {bulk.key} FROM {bulk.table} {{by_key}} {self._where_of_ids()}"
         seconds = self._database.conflict_seconds
-        written = sorted(self._store.free_rows.work(ids, self._write_locked, lock, seconds).ids)
+        written = sorted(work_free(self._database, ids, self._write_locked, select, bulk.values, seconds).ids)
         self._changed += len(written)
         if len(written) < len(ids):
             # A row that still meets the condition was held.
@@ -158,7 +158,7 @@ class BulkWriter:
         if written:
             self._on_written(written)
 
-    def _write_locked(self, ids: Sequence[int]) -> None:
+    def _write_locked(self, ids: Sequence[int]) -> int:
         bulk = self._bulk_write
         # The condition once more: on servers with statement-based replication the first write may begin the transaction
         # anew, and so without the locks.
@@ -168,6 +168,7 @@ class BulkWriter:
             self._database.write_ids(bulk.then, ids)
         if bulk.relate:
             bulk.relate(ids)
+        return len(ids)
 
     def _come_back(self) -> None:
         """Try again the rows that others held."""

@@ -1,25 +1,19 @@
-"""Claims: new tasks taken for this worker by one UPDATE, read back, and given back where they were not started.
+"""Claims: new tasks taken for this worker by one UPDATE, read back, and given back if they were not started.
 
-The UPDATE is the dialect's (mysql/claiming.py has the essay on it).
+The UPDATE is the dialect's (mysql/claiming.py has the essay on it). A claim passes over paused groups.
 """
 
 from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Collection, Sequence
-from functools import cached_property
-from itertools import count
-from typing import TYPE_CHECKING, Any
+from collections.abc import Collection, Iterable, Sequence
 
-from ...errors import Conflict, Crowded, DatabaseError
-from ...model.task import MAX_GROUP_ID, NOTHING_CHANGED, Changed, Claim, ClaimedTask
-from ..database import MAX_IDS_PER_STATEMENT, Database
+from ...errors import Conflict, InvalidTask
+from ...messages.programs import CLIENT
+from ...model.task import MAX_GROUP_ID, Claim, ClaimedTask
+from ..database import Database
 from ..retrying import HELD_PATIENCE_SECONDS, RetryPolicy, Scope
-
-if TYPE_CHECKING:
-    from ..free_rows import FreeRows
-    from .beside_paused import BesidePaused
 
 MAX_GROUPS = 400
 """A claim names each group; SQLite joins 500 parts in one statement at most."""
@@ -27,13 +21,6 @@ MAX_INLINE_BYTES = 16 * 1024
 """Longer texts stay in the database until their task's turn: a thousand of 1 MiB each fit into no small host."""
 MAX_CLAIM_BYTES = 4 * 1024 * 1024
 """Arguments, and stages, that one claim holds at most: of a claim of many rows, shorter ones stay there, too."""
-
-SLOW_SECONDS = 0.8
-"""A claim that took so long waited for a row, where none is passed over."""
-HELD_SECONDS = 60.0
-"""After a claim that met too many rows, or waited for one, plain looks choose the rows for so long."""
-HELD = Changed(0, some_may_wait=False)
-"""Others hold rows that the claim wants."""
 
 # updated_at may lie in the future or be no instant, as a producer wrote it: the wait then counts as 0.
 CLAIMED = """
@@ -47,32 +34,26 @@ CLAIMED = """
 _RANDOM_BITS = 32
 """The lower half of a claim token."""
 
-MARKED_AT = "1971-01-01 00:00:00"
-"""In the row of the last group: all groups are paused (group_pauses.py)."""
-MARKED_BESIDE_AT = "1971-01-02 00:00:00"
-"""The same, of a last group that is paused by itself, too."""
-IS_MARK = "paused_at < '1980-01-01 00:00:00'"
-"""Whether a row of the last group has either."""
-PAUSED_SECONDS = 1.0
-"""Paused groups are known for so long: the claim that finds nothing because of them is spared."""
+PAUSE_OF_ALL = MAX_GROUP_ID + 1
+"""The row of this group, which no task has, pauses all groups; the dialects' claims ask for it, too."""
+LISTED_SECONDS = 1.0
+"""While groups are paused, the list of the others with new tasks is kept for so long; longer if listing takes long."""
+LISTED_PER_SECOND = 10.0
+MAX_LISTED_GROUPS = 1_000_000
+
+HELD_POLICY = RetryPolicy(Scope.STATEMENT, HELD_PATIENCE_SECONDS)
 
 
 class Claims:
-    """The verbs of a worker before it starts a task."""
+    """The verbs of a worker before it starts a task. They raise DatabaseError."""
 
-    def __init__(self, database: Database, lease_seconds: int, free_rows: Callable[[], FreeRows]) -> None:
-        """`free_rows` makes them when a claim is given back."""
+    def __init__(self, database: Database, lease_seconds: int) -> None:
         self._database = database
         self._lease_seconds = lease_seconds
-        self._free_rows = free_rows
-        self._in_doubt: set[int] = set()
-        """Tokens of claims that are under way, and of which an earlier try may take effect as well."""
-        self._held_until = 0.0
-        """By time.monotonic: until then a plain look chooses the rows of a claim."""
-        self._paused_until = 0.0
-        """By time.monotonic: until then a claim of all groups takes it that some are paused, as they were."""
-        self._are_all_paused = False
-        """Whether all groups were."""
+        self._groups: Sequence[int] = ()
+        """While some groups are paused: the others with new tasks, in the order in which claims name them."""
+        self._listed_until = 0.0
+        """By time.monotonic."""
 
     # ---- claim: new → in progress
 
@@ -82,120 +63,40 @@ class Claims:
     def claim(self, limit: int, groups: Sequence[int], number: int | None = None) -> Claim:
         """New → in progress for up to `limit` rows of `groups` (none: of all), in order of priority, then id.
 
-        A new row among them whose due_at lies ahead becomes waiting instead. Where others hold the rows, the claim gets
-        nothing rather than wait for them: the caller looks again. `number` is the worker's, which its claims tell
-        (processes.py). Raises DatabaseError.
+        A new row among them whose due_at is in the future becomes waiting instead. If others hold the rows, the claim
+        gets nothing rather than wait for them: the caller looks again. `number` is the worker's, which its claims name.
         """
-        token = new_token(number)
-        changed = self._claim_of_all(token, limit) if not groups else self._claim_of(token, limit, groups)
-        in_doubt = token if token in self._in_doubt else None
-        self._in_doubt.discard(token)
-        if not changed.rows:
-            return Claim([], 0, in_doubt)
-        if changed.tasks is not None:
-            return Claim(changed.tasks, changed.rows, in_doubt)
-        tasks = self.read(token, changed.rows)
-        if len(tasks) < changed.rows and not changed.some_may_wait:
-            self._check_claim(token, len(tasks))
-        return Claim(tasks, changed.rows, in_doubt)
+        if not groups and time.monotonic() < self._listed_until:
+            return self._claim_of_listed(limit, number)
+        claim = self._claim(limit, groups, number)
+        if groups or claim.changed:
+            return claim
+        paused = self._paused()
+        return self._claim_of_listed(limit, number) if paused and self._list_groups(paused) else claim
 
-    def _check_claim(self, token: int, seen: int) -> None:
-        """Raises DatabaseError, and gives the claim back, where it holds more than the `seen` tasks.
+    def _claim_of_listed(self, limit: int, number: int | None) -> Claim:
+        """Claim by name from groups beside the paused ones: from MAX_GROUPS of them, until these are worked off."""
+        claim = self._claim(limit, self._groups[:MAX_GROUPS], number)
+        if claim.changed < limit and len(self._groups) > MAX_GROUPS:
+            self._groups = self._groups[MAX_GROUPS:]
+        elif not claim.changed:
+            self._listed_until = 0.0
+        return claim
 
-        Within the lease only a person's rerun or cancel takes a row from a claim.
-        """
-        taken = len(self._read_written(self.READ_CLAIM, (0, 0, token)))
-        if taken > seen:
-            self.release_claim(token)
-            raise DatabaseError(
-                f"a claim took {taken} tasks, and reads {seen} of them: does a proxy before the server read from a "
-                "replica? name the main server itself in TASKSERVER_DSN"
-            )
-
-    def _claim_of(self, token: int, limit: int, groups: Sequence[int]) -> Changed:
-        database, lease_seconds = self._database, self._lease_seconds
-        claim, claim_seen = database.dialect.claiming.claim, database.dialect.claiming.claim_seen
-        changed = HELD
-        if time.monotonic() >= self._held_until:
-            changed = self._unless_held(token, lambda: claim(database, token, lease_seconds, limit, groups))
-        if changed is not HELD or not (self._waits_for_rows or time.monotonic() < self._held_until):
-            return changed  # a claim that passes over rows is held up by a lock on the whole table alone
-        if claim_seen(database, self._free_rows(), token, lease_seconds, limit, groups):
-            self._in_doubt.add(token)
-        return self._claimed(token)
-
-    def _claim_of_all(self, token: int, limit: int) -> Changed:
-        if time.monotonic() >= self._paused_until:
-            changed = self._claim_of(token, limit, ())
-            last = None if changed.rows else self._last_paused()
-            if last is None:
-                return changed
-            self._paused_until = time.monotonic() + PAUSED_SECONDS
-            self._are_all_paused = bool(last[1])
-        return NOTHING_CHANGED if self._are_all_paused else self._claim_beside_paused(token, limit)
-
-    def _claim_beside_paused(self, token: int, limit: int) -> Changed:
-        return self._beside_paused.claim(
-            limit,
-            self.paused_groups,
-            lambda count: self._claim_first(token, limit, count),
-            lambda groups: self._claim_of(token, limit, groups),
-        )
-
-    def _claim_first(self, token: int, limit: int, count: int) -> Changed:
-        database = self._database
-        claim_first = database.dialect.claiming.claim_first
-        if time.monotonic() < self._held_until:
-            return HELD
-        return self._unless_held(token, lambda: claim_first(database, token, self._lease_seconds, limit, count))
-
-    @cached_property
-    def _beside_paused(self) -> BesidePaused:
-        from .beside_paused import BesidePaused  # mostly no group is paused
-
-        return BesidePaused(self._database, MAX_GROUPS)
-
-    def _unless_held(self, token: int, claim: Callable[[], Changed]) -> Changed:
-        """Claim; HELD, with nothing changed, where others hold rows that the claim wants.
-
-        A further try first looks for the rows that an earlier one may have claimed.
-        """
-        database, tries = self._database, count()
-
-        def try_claim() -> Changed:
-            if next(tries):
-                if rows := database.rows(self.READ_CLAIM, (0, 0, token)):
-                    return Changed(len(rows), some_may_wait=True)
-                if time.monotonic() < self._held_until:
-                    raise Conflict("a claim met more rows of others than another try is worth")
-            began_at = time.monotonic()
-            try:
-                return claim()
-            except Conflict as error:
-                is_slow = time.monotonic() - began_at > SLOW_SECONDS
-                if isinstance(error, Crowded) or (is_slow and self._waits_for_rows):
-                    self._held_until = time.monotonic() + HELD_SECONDS
-                raise
-
-        policy = RetryPolicy(Scope.STATEMENT, HELD_PATIENCE_SECONDS)
+    def _claim(self, limit: int, groups: Sequence[int], number: int | None) -> Claim:
+        database, token = self._database, new_token(number)
         try:
-            changed, is_in_doubt = database.run_in_doubt(policy, try_claim)
-        except Conflict as error:
-            if not error.may_have_taken_effect:
-                return HELD
-            changed, is_in_doubt = self._claimed(token), True
-        if is_in_doubt:
-            self._in_doubt.add(token)
-        return changed
-
-    @property
-    def _waits_for_rows(self) -> bool:
-        """Whether a claim waits for rows that others hold, rather than pass over them."""
-        return not (self._database.dialect.skips_locked or self._database.dialect.has_one_writer)
-
-    def _claimed(self, token: int) -> Changed:
-        """The rows that carry the token, by a look."""
-        return Changed(len(self._read_written(self.READ_CLAIM, (0, 0, token))), some_may_wait=False)
+            changed, in_doubt = database.run_in_doubt(
+                HELD_POLICY, database.dialect.claiming.claim, database, token, self._lease_seconds, limit, groups
+            )
+        except Conflict:
+            return Claim([], 0)
+        if in_doubt:  # an earlier try, whose connection broke, may have claimed these rows or others
+            tasks = self.read(token, limit)[:limit]
+            return Claim(tasks, max(changed.rows, len(tasks)))
+        if changed.rows and changed.tasks is None:
+            return Claim(self.read(token, changed.rows), changed.rows)
+        return Claim(changed.tasks or [], changed.rows)
 
     def read(self, token: int, count: int) -> list[ClaimedTask]:
         """The tasks of a claim of up to `count` rows, in the order in which they are to run."""
@@ -203,7 +104,7 @@ class Claims:
         return [ClaimedTask(*row) for row in self._database.fetch(self.READ_CLAIM, (most, most, token))]
 
     def fetch_texts(self, task: ClaimedTask) -> ClaimedTask:
-        """The task with its arguments and stages; without any where the claim was lost."""
+        """The task with its arguments and stages; without any if the claim was lost."""
         row = self._database.fetch_first(self.READ_TEXTS, (task.id, task.claim))
         args, stages = row or (None, None)
         return task._replace(args=args, stages=stages)
@@ -213,42 +114,73 @@ class Claims:
 
         Rows of paused groups do not count.
         """
-        database = self._database
-        if not database.dialect.claiming.has_new(database, groups):
+        has_new = self._database.dialect.claiming.has_new
+        if not has_new(self._database, groups):
             return False
-        paused = self.paused_groups()
+        paused = self._paused()
         if not paused:
+            self._listed_until = 0.0
             return True
         if not groups:
-            if self.are_all_paused():
-                return False
-            from .beside_paused import groups_beside
-
-            return bool(groups_beside(database, paused, most=1))
+            return self._list_groups(paused)
         beside = [group for group in groups if group not in paused]
-        return bool(beside) and database.dialect.claiming.has_new(database, beside)
+        return PAUSE_OF_ALL not in paused and bool(beside) and has_new(self._database, beside)
 
-    # ---- paused groups: no claim takes their rows
+    # ---- pauses: no claim takes rows of a paused group
 
     PAUSED = "SELECT group_id FROM {paused} ORDER BY group_id"
 
+    def _paused(self) -> dict[int, None]:
+        return dict.fromkeys(row[0] for row in self._database.fetch(self.PAUSED))
+
+    def _list_groups(self, paused: Collection[int]) -> bool:
+        """List the groups that have new tasks, except paused ones, beginning with those that had no turn yet.
+
+        Whether there are any.
+        """
+        began_at, first = time.monotonic(), self._groups[MAX_GROUPS] if len(self._groups) > MAX_GROUPS else 0
+        found: list[int] = []
+        if PAUSE_OF_ALL not in paused:
+            sql = self._database.words["groups_of_status"].format("{table}", "{by_status}", 0)
+            new = [row[1] for row in self._database.fetch(sql, (MAX_LISTED_GROUPS,))]
+            found = [group for group in new if group not in paused]
+        self._groups = [group for group in found if group >= first] + [group for group in found if group < first]
+        now = time.monotonic()
+        self._listed_until = now + max(LISTED_SECONDS, LISTED_PER_SECOND * (now - began_at)) if found else 0.0
+        return bool(found)
+
     def paused_groups(self) -> Sequence[int]:
-        """The groups whose tasks are not claimed for now, in order."""
-        return [row[0] for row in self._database.fetch(self.PAUSED)]
-
-    # The mark of a pause of all is the last group's row: one look into the key tells whether any or all are paused.
-    LAST_PAUSED = f"""
-        SELECT group_id, CASE WHEN group_id = {MAX_GROUP_ID} AND {IS_MARK} THEN 1 ELSE 0 END
-        FROM {{paused}} ORDER BY group_id DESC LIMIT 1
-    """
-
-    def _last_paused(self) -> Sequence[Any] | None:
-        return self._database.fetch_first(self.LAST_PAUSED)
+        """The groups that are paused by themselves, in order."""
+        return [group for group in self._paused() if group != PAUSE_OF_ALL]
 
     def are_all_paused(self) -> bool:
-        """Whether all groups are, those that come up later included."""
-        last = self._last_paused()
-        return last is not None and bool(last[1])
+        """Whether all groups are, including those that are first used later."""
+        return PAUSE_OF_ALL in self._paused()
+
+    PAUSE = "{insert_or_ignore} INTO {paused} (group_id) VALUES (?) {or_ignore}"
+    RESUME = "DELETE FROM {paused} WHERE group_id = ?"
+    RESUME_ALL = "DELETE FROM {paused}"
+
+    def pause(self, groups: Iterable[int]) -> list[int]:
+        """Stop claims of these groups' tasks, from the next claim on; the groups that were not paused before."""
+        return [group for group in groups if self._database.change(self.PAUSE, (group,)) == 1]
+
+    def pause_all(self) -> None:
+        """Stop all claims, from the next one on."""
+        self.pause([PAUSE_OF_ALL])
+
+    def resume(self, groups: Iterable[int]) -> list[int]:
+        """Allow claims of these groups' tasks again; the groups that were paused.
+
+        Raises InvalidTask while all groups are paused.
+        """
+        if self.are_all_paused():
+            raise InvalidTask(f"all groups are paused: run {CLIENT} resume --all first")
+        return [group for group in groups if self._database.change(self.RESUME, (group,)) == 1]
+
+    def resume_all(self) -> int:
+        """Allow claims of every group's tasks again; how many pauses ended."""
+        return self._database.change(self.RESUME_ALL)
 
     # ---- release: in progress, unstarted → new
 
@@ -257,30 +189,18 @@ class Claims:
         WHERE id IN ({ids}) AND status = 1 AND claim = ? AND started_at IS NULL
     """
 
-    UNSTARTED_OF_CLAIM = "SELECT id FROM {table} WHERE {due_status} = 1 AND claim = ? AND started_at IS NULL"
-
     def release(self, tasks: Collection[ClaimedTask]) -> int:
-        """In progress, unstarted → new for tasks of one claim; how many. No attempt is counted. Raises DatabaseError.
+        """In progress, unstarted → new for tasks of one claim; how many. No attempt is counted.
 
         A row that others hold is left until its lease ends.
         """
-        return self._release([task.id for task in tasks], next(iter(tasks)).claim) if tasks else 0
+        if not tasks:
+            return 0
+        from ..free_rows import write_free  # mostly all tasks of a claim are started
 
-    def release_claim(self, token: int) -> int:
-        """The same for all unstarted tasks of a claim, known or not. Raises DatabaseError."""
-        # No index has the claim: a write that looked for it would wait for each running row that others hold.
-        rows = self._read_written(self.UNSTARTED_OF_CLAIM, (token,))
-        return self._release([row[0] for row in rows], token)
-
-    def _release(self, ids: Sequence[int], token: int) -> int:
-        ids, seconds = sorted(ids), self._database.conflict_seconds
-        portions = (ids[first : first + MAX_IDS_PER_STATEMENT] for first in range(0, len(ids), MAX_IDS_PER_STATEMENT))
-        return sum(self._free_rows().write(self.RELEASE, portion, (token,), (), seconds) for portion in portions)
-
-    def _read_written(self, sql: str, values: Sequence[int]) -> Sequence[Sequence[Any]]:
-        """The rows of a SELECT, from the server that is written to: a proxy sends single looks to a replica."""
-        policy = RetryPolicy(Scope.TRANSACTION, self._database.conflict_seconds)
-        return self._database.run(policy, self._database.rows, sql, values)
+        values = (next(iter(tasks)).claim,)
+        ids, seconds = [task.id for task in tasks], self._database.conflict_seconds
+        return write_free(self._database, self.RELEASE, ids, values, seconds)
 
 
 def most_inline(count: int) -> int:
@@ -294,7 +214,7 @@ def new_number() -> int:
 
 
 def new_token(number: int | None = None) -> int:
-    """A random claim token, from 0 to 2^63 - 1, of the worker of this number: of any, where there is none."""
+    """A random claim token, from 0 to 2^63 - 1, of the worker of this number; None: of any."""
     random = int.from_bytes(os.urandom(4), "big")
     return (new_number() if number is None else number) << _RANDOM_BITS | random
 

@@ -7,7 +7,7 @@ claims, which lock in the order of theirs.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from ...errors import Conflict
@@ -16,7 +16,6 @@ from ..database import Database, Row
 from ..retrying import HELD_PATIENCE_SECONDS, RetryPolicy, Scope
 
 if TYPE_CHECKING:
-    from ..free_rows import FreeRows
     from .dependencies import GivenUp
 
 MAX_DUE_PER_LOOK = 250
@@ -26,11 +25,10 @@ MAX_DUE_PER_LOOK = 250
 class DueRows:
     """The verbs that keep a queue moving: wake and reclaim."""
 
-    def __init__(self, database: Database, free_rows: Callable[[], FreeRows], given_up: list[GivenUp]) -> None:
-        """`free_rows` makes them when some rows are due. Tasks that wait for a lost one are appended to `given_up`."""
+    def __init__(self, database: Database, given_up: list[GivenUp]) -> None:
+        """Tasks that wait for a lost one are appended to `given_up`."""
         self._given_up = given_up
         self._database = database
-        self._free_rows = free_rows
 
     LOOK = " UNION ALL ".join(
         f"""
@@ -45,9 +43,6 @@ class DueRows:
                 "{due_status} = 5 AND due_at <= {now} ORDER BY due_at",
             ),
             "expired": (0, "{due_status} = 1 AND due_at <= {now} ORDER BY due_at"),
-            # Rows that no verb of ours wrote: without an instant they would stay as they are for ever.
-            "failed_forged": (0, "{due_status} = 3 AND due_at IS NULL"),
-            "claimed_forged": (0, "{due_status} = 1 AND due_at IS NULL"),
         }.items()
     )
     # Schedules come along in the same look, so that queues without any pay nothing for them; the last number, -1, marks
@@ -58,11 +53,10 @@ class DueRows:
         SELECT group_id, group_id, 0, group_id, group_id, name, group_id, 0, -1
         FROM (SELECT name, group_id FROM {schedules} WHERE next_at <= {now} ORDER BY next_at LIMIT ?) AS scheduled
     """
-    IS_DUE = "(due_at <= {now} OR due_at IS NULL)"
 
     def look(self) -> Due:
         """The rows whose time has come and the claims whose lease has ended; the oldest of each kind, a portion."""
-        found = self._database.fetch(self.LOOK + self.LOOK_FOR_SCHEDULES, [MAX_DUE_PER_LOOK] * 6)
+        found = self._database.fetch(self.LOOK + self.LOOK_FOR_SCHEDULES, [MAX_DUE_PER_LOOK] * 4)
         rows = [row for row in found if not row[8]]
         expired = [row for row in rows if row[1] == Status.IN_PROGRESS]
         return Due(
@@ -81,23 +75,23 @@ class DueRows:
         UPDATE {table} {by_key}
         SET status = 0, updated_at = CASE WHEN due_at > updated_at THEN due_at ELSE updated_at END,
             due_at = CASE WHEN {is_undated} THEN due_at END
-        WHERE id IN ({ids}) AND (status IN (3, 5) AND due_at <= {now} OR status = 3 AND due_at IS NULL)
+        WHERE id IN ({ids}) AND status IN (3, 5) AND due_at <= {now}
     """
 
     def wake(self, ids: Sequence[int]) -> int:
         """Waiting, error → new for rows whose time has come; how many. Rows that others hold are left."""
-        return self._free_rows().write_ids(self.WAKE, ids) if ids else 0
+        return self._write_free(self.WAKE, ids)
 
     # ---- reclaim: in progress with an ended lease → new, error, fatal
 
-    RECLAIM = f"""
-        UPDATE {{table}} {{by_key}} SET status = 0, claim = NULL, due_at = NULL, updated_at = updated_at
-        WHERE id IN ({{ids}}) AND status = 1 AND started_at IS NULL AND {IS_DUE}
+    RECLAIM = """
+        UPDATE {table} {by_key} SET status = 0, claim = NULL, due_at = NULL, updated_at = updated_at
+        WHERE id IN ({ids}) AND status = 1 AND started_at IS NULL AND due_at <= {now}
     """
     # The row is as the look found it: these columns decided what is to become of it.
-    WHERE_AS_FOUND = f"""
+    WHERE_AS_FOUND = """
         WHERE id = ? AND status = 1 AND started_at IS NOT NULL AND attempts = ? AND COALESCE(max_attempts, 0) = ?
-            AND {{is_cancelled}} = ? AND {IS_DUE}
+            AND {is_cancelled} = ? AND due_at <= {now}
     """
     RERUN_LOST = f"""
         UPDATE {{table}} {{by_key}}
@@ -118,7 +112,14 @@ class DueRows:
 
     def reclaim_unstarted(self, ids: Sequence[int]) -> int:
         """In progress, unstarted, lease ended → new, as if never claimed; how many. Rows that others hold are left."""
-        return self._free_rows().write_ids(self.RECLAIM, ids) if ids else 0
+        return self._write_free(self.RECLAIM, ids)
+
+    def _write_free(self, sql: str, ids: Sequence[int]) -> int:
+        if not ids:
+            return 0
+        from ..free_rows import write_free  # mostly nothing is due
+
+        return write_free(self._database, sql, ids)
 
     def reclaim_lost(self, lost: LostTask, limit: int, error_text: str, retry_seconds: float | None) -> bool:
         """In progress, started, lease ended → error, to be retried after so many seconds, or (None) fatal.

@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from ...model.task import MAX_SECONDS
 from ..database import MAX_IDS_PER_STATEMENT, Database
-from ..free_rows import FreeRows
+from ..free_rows import write_free
 from ..records import WorkerProcess, worker_process
 from ..retrying import HELD_PATIENCE_SECONDS, RetryPolicy, Scope
 from .claims import number_of, tokens_of
@@ -32,9 +32,8 @@ class LeftTask(NamedTuple):
 class Processes:
     """The rows of worker processes."""
 
-    def __init__(self, database: Database, free_rows: FreeRows) -> None:
+    def __init__(self, database: Database) -> None:
         self._database = database
-        self._free_rows = free_rows
 
     BEGIN = """
         {insert_or_ignore} INTO {processes} (number, host, group_ids, pid, identity) VALUES (?, ?, ?, ?, ?) {or_ignore}
@@ -112,4 +111,4 @@ class Processes:
         """
         ids = [task.id for task in tasks]
         for first in range(0, len(ids), MAX_IDS_PER_STATEMENT):
-            self._free_rows.write_ids(self.END_LEASES, ids[first : first + MAX_IDS_PER_STATEMENT], tokens_of(number))
+            write_free(self._database, self.END_LEASES, ids[first : first + MAX_IDS_PER_STATEMENT], tokens_of(number))

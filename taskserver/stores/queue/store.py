@@ -17,7 +17,6 @@ from .due import DueRows
 from .runs import Runs
 
 if TYPE_CHECKING:
-    from ..free_rows import FreeRows
     from .adding import Producing
     from .callers import Callers
     from .dependencies import GivenUp
@@ -38,8 +37,8 @@ class Store:
         self.runs = Runs(self.database)
         self.given_up: list[GivenUp] = []
         """Tasks that became fatal because of others, for a run to report."""
-        self.due = DueRows(self.database, lambda: self.free_rows, self.given_up)
-        self.claims = Claims(self.database, lease_seconds, lambda: self.free_rows)
+        self.due = DueRows(self.database, self.given_up)
+        self.claims = Claims(self.database, lease_seconds)
 
     @property
     def table(self) -> str:
@@ -76,7 +75,7 @@ class Store:
     def processes(self) -> Processes:
         from .processes import Processes
 
-        return Processes(self.database, self.free_rows)
+        return Processes(self.database)
 
     @cached_property
     def leases(self) -> Leases:
@@ -89,12 +88,6 @@ class Store:
         from .finishes import Finishes
 
         return Finishes(self.database, self.mode, self.lease_seconds, self.given_up)
-
-    @cached_property
-    def free_rows(self) -> FreeRows:
-        from ..free_rows import FreeRows
-
-        return FreeRows(self.database)
 
     # ---- for operators
 

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from typing import Any
 
 from ...model.task import Changed
 from ..database import Database
@@ -23,7 +22,7 @@ CLAIM = """
 PICK_OF_GROUP = """
     SELECT * FROM (SELECT id, priority FROM {table} {by_status}
                    WHERE status = 0 AND group_id = {group}
-                       AND (SELECT COUNT(*) FROM {paused} WHERE group_id = {group}) = 0
+                       AND (SELECT COUNT(*) FROM {paused} WHERE group_id IN ({group}, 4294967295)) = 0
                    ORDER BY priority, id LIMIT ?3)
 """
 PICK_OF_ALL = """
@@ -31,16 +30,6 @@ PICK_OF_ALL = """
     WHERE status = 0 AND (SELECT COUNT(*) FROM {paused}) = 0 ORDER BY priority, id LIMIT ?3
 """
 LOOK_OF_GROUP = "SELECT EXISTS (SELECT 1 FROM {table} {by_status} WHERE status = 0 AND group_id = ?)"
-# SQLite keeps the inner LIMIT: it reads so many rows, whatever groups they have.
-PICK_BESIDE_PAUSED = """
-    SELECT id, priority FROM (
-        SELECT id, priority, group_id FROM {table} {by_order}
-        WHERE status = 0 ORDER BY priority, id LIMIT ?4
-    ) WHERE group_id NOT IN (SELECT group_id FROM {paused})
-"""
-COUNT_FIRST = """
-    SELECT COUNT(*) FROM (SELECT 1 FROM {table} {by_order} WHERE status = 0 LIMIT ?)
-"""
 LOOK_OF_ALL = "SELECT EXISTS (SELECT 1 FROM {table} {by_order} WHERE status = 0)"
 
 
@@ -49,20 +38,8 @@ class SQLiteClaiming:
 
     def claim(self, database: Database, token: int, lease_seconds: int, limit: int, groups: Sequence[int]) -> Changed:
         """New → in progress; some rows may become waiting instead."""
-        changed = database.write(CLAIM.replace("{picked}", _picked(groups)), (token, lease_seconds, limit, *groups))
-        return Changed(changed, some_may_wait=True)
-
-    def claim_first(self, database: Database, token: int, lease_seconds: int, limit: int, count: int) -> Changed:
-        """The same for the first rows, beside paused groups."""
-        ((found,),) = database.rows(COUNT_FIRST, (count + 1,))
-        changed = database.write(CLAIM.replace("{picked}", PICK_BESIDE_PAUSED), (token, lease_seconds, limit, count))
-        return Changed(changed, some_may_wait=True, was_all=found <= count)
-
-    def claim_seen(
-        self, database: Any, free_rows: Any, token: int, lease_seconds: int, limit: int, groups: Sequence[int]
-    ) -> bool:
-        """Nothing: whoever holds one row of SQLite's holds all."""
-        return False
+        sql = CLAIM.replace("{picked}", _picked(groups))
+        return Changed(database.execute(sql, (token, lease_seconds, limit, *groups)).rowcount)
 
     def has_new(self, database: Database, groups: Sequence[int]) -> bool:
         """Whether a look without locks finds a new row."""

@@ -159,7 +159,7 @@ class Model:
     # ---- what is due
 
     def look_for_due(self) -> Due:
-        in_progress = [task for task in self.tasks if task.status == Status.IN_PROGRESS and task.is_due()]
+        in_progress = [task for task in self.tasks if task.status == Status.IN_PROGRESS and task.when is When.PAST]
         return Due(
             to_wake=[task.id for task in self.tasks if self._is_to_wake(task)],
             unstarted=[task.id for task in in_progress if not task.is_started],
@@ -176,9 +176,7 @@ class Model:
 
     @staticmethod
     def _is_to_wake(task: Task) -> bool:
-        if task.status == Status.WAITING:
-            return task.when is When.PAST
-        return task.status == Status.ERROR and task.is_due()
+        return task.status in (Status.WAITING, Status.ERROR) and task.when is When.PAST
 
     def wake(self, ids: Iterable[int]) -> int:
         woken = [task for task in map(self.find, ids) if task and self._is_to_wake(task)]
