@@ -22,7 +22,7 @@ REASONS = (
 FINDINGS = (
     *("python", "packages", "program", "web_folder", "code", "env_file", "files", "module_files", "var", "log"),
     *("page", "database_file", "disk", "file_system", "connection", "version", "journal", "file"),
-    *("rights", "tables", "claim_index", "character_set", "strict_mode", "clock", "binlog", "durability"),
+    *("rights", "tables", "claim_index", "deletes", "character_set", "strict_mode", "clock", "binlog", "durability"),
     *("session_defaults", "wait_timeout", "connections", "packet", "transactions"),
     *("pooler", "standby"),
     *("cron", "runs", "groups", "paused", "leases", "fatal", "stray", "orphaned", "schedules"),

@@ -49,14 +49,8 @@ class Check(NamedTuple):
     fix: str = ""
 
 
-class Finding(NamedTuple):
-    """The result of a check; `why` and `fix` are empty if it is ok."""
-
-    name: str
-    level: str
-    found: str
-    why: str = ""
-    fix: str = ""
+Finding = NamedTuple("Finding", [("name", str), ("level", str), ("found", str), ("why", str), ("fix", str)])  # noqa: UP014
+"""The result of a check; `why` and `fix` are empty if it is ok."""
 
 
 def examine(asked: Asked) -> Iterator[Finding]:
@@ -82,19 +76,13 @@ class Right(NamedTuple):
 
     verb: str
     table: str
-    """As statements name it: `done`, for one."""
     column: str = ""
     needless_in: tuple[str, ...] = ()
     """Modes whose workers do without the right."""
     what_for: str = ""
 
-    def named(self, queue: str) -> str:
-        """The right in words, as `DELETE on jobs_queue`."""
-        return f"{self.verb} on {table_name(queue, self.table)}"
-
 
 def _spared(table: str, what_for: str, **columns: str) -> tuple[Right, ...]:
-    """Rights that no mode needs, by verb, each with a column."""
     return tuple(Right(verb, table, column, MODES, what_for) for verb, column in columns.items())
 
 
@@ -138,7 +126,7 @@ def _lacking(asked: Asked) -> tuple[list[str], list[str]]:
             raise
         except DatabaseError as error:  # another error than a lacking right is a fault of the tables
             if database.dialect.facts().is_denied(error):
-                name = right.named(database.dialect.table)
+                name = f"{right.verb} on {table_name(database.dialect.table, right.table)}"
                 if asked.mode in right.needless_in:
                     spared.append(f"{name} (for {right.what_for})")
                 else:
@@ -205,8 +193,9 @@ class TableLooks(NamedTuple):
     """A SELECT of table, index, whether it is unique, and its columns: of all tables, or only of ours."""
     flaws: str = ""
     """A SELECT of table, what is wrong, and the statement that fixes it; its marks are the queue and the archive."""
+    hindrances: str = ""
+    """A SELECT of what may keep rows of the queue from being deleted; its marks are the queue."""
     wanted: Mapping[str, str] = QUEUE_INDEXES
-    """The columns of the queue's indexes, by name."""
     prefix: str = ""
     """The begin of an index's name, in which `{}` stands for the table."""
     primary: str = "ALTER TABLE {table} ADD PRIMARY KEY ({columns})"
@@ -287,6 +276,24 @@ CHECK_TABLES = Check(
     _judge_tables,
     "claims would fail or be slow, or a key would not keep a task from being added twice",
 )
+
+
+def _look_at_queue(asked: Asked, sql: str) -> Any:
+    return asked.database.fetch(sql, [asked.database.dialect.table] * sql.count("?"))
+
+
+def _judge_hindrances(found: Sequence[Sequence[Any]]) -> Found:
+    named = ", ".join(str(what) for (what,) in found[:MAX_FAULTS_NAMED])
+    return Found(WARNING, f"the queue has {named}") if named else Found(OK, "nothing keeps rows from being deleted")
+
+
+CHECK_DELETES = Check(
+    "deletes",
+    lambda asked: _look_at_queue(asked, asked.database.dialect.facts().looks.hindrances),
+    _judge_hindrances,
+    "if that keeps a completed row from being deleted or moved, it is marked done, with a warning each time",
+    "drop that, or see that it lets the worker's account delete rows",
+)
 CLAIM_INDEXES = ("claim_by_group", "claim_any_group")
 
 
@@ -315,12 +322,7 @@ CHECK_CLAIM_INDEX = Check(
 )
 
 
-# ---- servers
-
-FEW_CONNECTIONS = 5
-MIN_WAIT_SECONDS = 20
-MAX_TRANSACTION_SECONDS = 300
-MAX_CLOCK_DIFFERENCE_SECONDS = 60
+FEW_CONNECTIONS, MIN_WAIT_SECONDS, MAX_TRANSACTION_SECONDS, MAX_CLOCK_DIFFERENCE_SECONDS = 5, 20, 300, 60
 
 
 def judge_encrypted(words: str, is_safe: bool, option: str) -> Found:

@@ -31,7 +31,7 @@ from tests.support.servers import MariaDB, MySQLServer
 from tests.support.turns import ONE_STORE, on_stores_in_turn
 
 PLACE_CHECKS = {"python", "packages", "web_folder", "code", "env_file", "settings", "module_files", "var"}
-QUEUE_CHECKS = {"cron", "groups", "leases", "fatal", "stray", "modules", "callables"}
+QUEUE_CHECKS = {"cron", "groups", "leases", "fatal", "stray", "modules", "callables", "deletes"}
 SQLITE_CHECKS = PLACE_CHECKS | QUEUE_CHECKS | {
     "database_file", "disk", "connection", "version", "journal", "file", "tables", "claim_index",
 }  # fmt: skip
@@ -306,6 +306,31 @@ def test_a_key_index_or_column_that_is_lost_is_named_with_the_statement_that_bri
         if words != "error_text":
             server.create_tables()
             assert table_faults(server.store.database) == []
+
+
+HINDRANCES = {
+    "sqlite": [("CREATE TRIGGER keep BEFORE DELETE ON jobs_queue BEGIN SELECT RAISE(IGNORE); END", "the trigger keep")],
+    "mysql": [
+        ("CREATE TRIGGER keep BEFORE DELETE ON jobs_queue FOR EACH ROW SET @kept = 1", "the trigger keep"),
+        (
+            "CREATE TABLE mine (id BIGINT UNSIGNED, FOREIGN KEY (id) REFERENCES jobs_queue (id)) ENGINE = InnoDB",
+            "a foreign key of mine",
+        ),
+    ],
+    "postgresql": [
+        ("CREATE RULE keep AS ON DELETE TO jobs_queue DO INSTEAD NOTHING", "the rule keep"),
+        ("CREATE TABLE mine (id BIGINT REFERENCES jobs_queue (id))", "a foreign key of mine"),
+    ],
+}
+
+
+def test_what_may_keep_rows_from_being_deleted_is_a_warning(queue: Queue) -> None:
+    assert examined(queue.server)["deletes"].level == "ok"
+    for statement, words in HINDRANCES[queue.kind]:
+        queue.sql(statement)
+        found = examined(queue.server)["deletes"]
+        assert found.level == "warning"
+        assert words in found.found
 
 
 def test_a_missing_table_is_broken_with_its_mend(healthy: Queue) -> None:

@@ -12,6 +12,7 @@ from ..facts import (
     ACCOUNT_LIMIT,
     BROKEN,
     CHECK_CLAIM_INDEX,
+    CHECK_DELETES,
     CHECK_RIGHTS,
     CHECK_TABLES,
     LISTENING,
@@ -203,6 +204,13 @@ LOOKS = TableLooks(
     SELECT table_name, CONCAT('is of the engine ', engine), CONCAT('ALTER TABLE ', table_name, ' ENGINE = InnoDB')
     FROM information_schema.tables WHERE {OURS} AND engine <> 'InnoDB'
     """,
+    """
+    SELECT CONCAT('the trigger ', trigger_name) FROM information_schema.triggers
+    WHERE event_object_schema = DATABASE() AND event_object_table = ? AND event_manipulation = 'DELETE'
+    UNION ALL
+    SELECT CONCAT('a foreign key of ', table_name) FROM information_schema.referential_constraints
+    WHERE constraint_schema = DATABASE() AND referenced_table_name = ?
+    """,
     add="ALTER TABLE {table} ADD {unique}KEY {name} ({columns})",
     drop="ALTER TABLE {table} DROP KEY {name}",
 )
@@ -219,6 +227,7 @@ CHECKS = (
     CHECK_RIGHTS,
     CHECK_TABLES,
     CHECK_CLAIM_INDEX,
+    CHECK_DELETES,
     _of_variables(
         "character_set",
         _judge_character_set,

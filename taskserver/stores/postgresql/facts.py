@@ -17,6 +17,7 @@ from ..facts import (
     ACCOUNT_LIMIT,
     BROKEN,
     CHECK_CLAIM_INDEX,
+    CHECK_DELETES,
     CHECK_RIGHTS,
     CHECK_TABLES,
     LISTENING,
@@ -199,6 +200,19 @@ LOOKS = TableLooks(
     SELECT CAST(relname AS text), 'is unlogged: a crash empties it', 'ALTER TABLE ' || relname || ' SET LOGGED'
     FROM pg_class WHERE pg_table_is_visible(oid) AND relpersistence = 'u' AND relname IN (?, ?)
     """,
+    """
+    SELECT what FROM pg_class, LATERAL (
+        SELECT 'the trigger ' || tgname FROM pg_trigger
+        WHERE tgrelid = pg_class.oid AND NOT tgisinternal AND tgtype & 8 <> 0
+        UNION ALL
+        SELECT 'the rule ' || pg_rewrite.rulename FROM pg_rewrite WHERE ev_class = pg_class.oid AND ev_type = '4'
+        UNION ALL
+        SELECT 'a foreign key of ' || CAST(CAST(conrelid AS regclass) AS text) FROM pg_constraint
+        WHERE confrelid = pg_class.oid
+        UNION ALL
+        SELECT 'row level security' WHERE row_security_active(pg_class.oid)
+    ) AS hindrance (what) WHERE relname = ? AND relkind = 'r' AND pg_table_is_visible(pg_class.oid)
+    """,
     {
         "unique_key": "unique_key",
         "claim_by_group": "group_id, priority, id",
@@ -234,6 +248,7 @@ CHECKS = (
     CHECK_RIGHTS,
     CHECK_TABLES,
     CHECK_CLAIM_INDEX,
+    CHECK_DELETES,
     _of_variables(
         "character_set",
         _judge_character_set,

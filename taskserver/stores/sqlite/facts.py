@@ -11,6 +11,7 @@ from ...messages.programs import CLIENT
 from ..facts import (
     BROKEN,
     CHECK_CLAIM_INDEX,
+    CHECK_DELETES,
     CHECK_TABLES,
     OK,
     QUEUE_INDEXES,
@@ -58,6 +59,8 @@ LOOKS = TableLooks(
     FROM sqlite_master AS tables, pragma_index_list(tables.name) AS list WHERE tables.type = 'table'
     """,
     wanted={**QUEUE_INDEXES, "claim_any_group": "priority, id"},
+    hindrances="SELECT 'the trigger ' || name FROM sqlite_master WHERE type = 'trigger' AND tbl_name = ?"
+    " AND sql LIKE '% DELETE %'",
     prefix="{}_",
     primary="ALTER TABLE {table} RENAME TO {table}_old",  # init makes it, and its rows can be copied
 )
@@ -80,5 +83,6 @@ CHECKS = (
     ),
     CHECK_TABLES,
     CHECK_CLAIM_INDEX,
+    CHECK_DELETES,
 )
 FACTS = Facts(CHECKS, LOOKS)
