@@ -161,6 +161,8 @@ class SharedExecution:
         """The most tasks that may be in a round with this one: 1 where it is to be started alone."""
         if found is None or found.options.commit_every is None or task.attempts or not task.has_texts:
             return 1
+        if task.is_undated:  # as its own turn will tell
+            return 1
         # A task that may start only once must not lose its start by another one's crash.
         limit = self._attempts.usual_max_attempts(found) if task.max_attempts is None else task.max_attempts
         return found.options.commit_every if limit > 1 else 1

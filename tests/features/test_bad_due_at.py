@@ -13,7 +13,7 @@ from tests.support.sites import Site
 BAD = ("UNIX_TIMESTAMP() + 3600", "''", "'+1 hour'", "DATE_FORMAT(NOW() + INTERVAL 1 HOUR, '%d.%m.%Y %H:%i:%s')")
 
 
-@pytest.mark.parametrize("how", ["claimed", "in a batch", "released", "awaited"])
+@pytest.mark.parametrize("how", ["claimed", "in a batch", "sharing commits", "released", "awaited"])
 @pytest.mark.parametrize("status", [0, 5])
 def test_a_task_whose_due_at_is_no_time_is_fatal_and_says_what_to_write(
     mysql_dsn: str, tmp_path: Path, status: int, how: str, monkeypatch: pytest.MonkeyPatch
@@ -21,6 +21,8 @@ def test_a_task_whose_due_at_is_no_time_is_fatal_and_says_what_to_write(
     code = "import taskserver\nRAN = []\n\n\ndef note(*args):\n    RAN.append(args)\n"
     if how == "in a batch":
         code = code.replace("def note(*args)", "@taskserver.task(batch=10)\ndef note(args)")
+    if how == "sharing commits":
+        code = code.replace("def note", "@taskserver.task(commit_every=10)\ndef note")
     with closing(Site(mysql_dsn, tmp_path, code, {})) as site, closing(Rows(mysql_dsn)) as shop:
         shop.execute("SET sql_mode = ''")
         for due_at in (*BAD, "FROM_UNIXTIME(UNIX_TIMESTAMP() - 1)", "FROM_UNIXTIME(UNIX_TIMESTAMP() + 3600)"):

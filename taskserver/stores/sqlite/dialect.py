@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import sqlite3
 from collections.abc import Iterable, Mapping, Sequence
@@ -9,7 +10,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ...errors import DatabaseError
+from ...errors import Conflict, DatabaseError
 from ...host.private_folder import make_private_folder
 from ..database import Database
 from ..dialect import Dialect, Inserts, assignments
@@ -100,7 +101,12 @@ class SQLiteDialect(Dialect):
         return f"ON CONFLICT ({key}) DO UPDATE SET {assignments(changes)}{where}"
 
     def error(self, error: BaseException, where: str = "") -> DatabaseError:
-        return error_of(error, where or self._path, self.table)
+        found = error_of(error, where or self._path, self.table)
+        if isinstance(found, Conflict):  # which comes after seconds of waiting
+            # The lock may be that of a connection which a task left open as it failed: its cache of statements refers
+            # to it, so that nothing but a collection closes it.
+            gc.collect()
+        return found
 
     # ---- connections
 
