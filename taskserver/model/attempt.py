@@ -60,6 +60,8 @@ class Outcome(Enum):
     LOST = "lost"
     """Nothing: the claim was taken away."""
     AS_ASKED = "as asked"
+    KEPT = "kept"
+    """The task is done, and its row stays, marked: the database did not delete it, and did not say why."""
     RUN_AGAIN = "run again"
     """The task is new again, as it was changed while it ran."""
     CANCELLED = "cancelled"

@@ -246,17 +246,17 @@ class Database:
 
         `are_apart` says that no write touches the row of another, so that their order means nothing. `least` is how
         many rows each write has to match, where that matters: RowsChanged is raised if one matches fewer, and nothing
-        is written. All writes go in one round trip where the server joins statements: a run's writes come by the
-        thousand, and their round trips cost most. Raises DatabaseError.
+        is written. Others go in one round trip if the server joins statements: a run's writes come by the thousand,
+        and their round trips cost most.
         """
         was_in_doubt = False
-        dialect = self.dialect
-        if dialect.joins_statements and (not least or (are_apart and dialect.checks_joined)):
+        if self.dialect.joins_statements and not least:
             try:
-                policy = RetryPolicy(Scope.BARE, conflict_seconds)
-                return self.run_in_doubt(policy, self._send_joined, writes, are_apart, least)
+                return self.run_in_doubt(
+                    RetryPolicy(Scope.BARE, conflict_seconds), self._send_joined, writes, are_apart
+                )
             except NotUnderstood as error:  # a proxy takes one statement at a time; this try did nothing
-                dialect.joins_statements, was_in_doubt = False, error.may_have_taken_effect
+                self.dialect.joins_statements, was_in_doubt = False, error.may_have_taken_effect
             except TooLong as error:  # each by itself may be short enough
                 was_in_doubt = error.may_have_taken_effect
         policy = RetryPolicy(Scope.TRANSACTION, conflict_seconds)
@@ -271,9 +271,9 @@ class Database:
                 raise RowsChanged()
         return matched
 
-    def _send_joined(self, writes: Sequence[Write], are_apart: bool, least: Sequence[int]) -> list[int]:
+    def _send_joined(self, writes: Sequence[Write], are_apart: bool) -> list[int]:
         try:
-            return self.session().send_joined([(self.compose(sql), values) for sql, values in writes], are_apart, least)
+            return self.session().send_joined([(self.compose(sql), values) for sql, values in writes], are_apart)
         except self.dialect.driver_errors as error:
             raise self.dialect.error(error) from error
 

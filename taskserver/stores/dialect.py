@@ -144,8 +144,6 @@ class Dialect(ABC):
     """The end of a SELECT that locks rows and waits for nobody: Conflict. Servers that skip locked rows know it."""
     joins_statements = False
     """Whether several statements go in one round trip; False once the server refused that."""
-    checks_joined = False
-    """Whether such statements can be undone where one matches too few rows."""
 
     def __init__(self, table: str) -> None:
         self.table = table

@@ -84,10 +84,9 @@ class Session(ABC):
     def send(self, sql: str, values: Sequence[Any] = ()) -> Any:
         """Send one composed statement; the cursor that has its rows."""
 
-    def send_joined(self, writes: Sequence[Write], are_apart: bool, least: Sequence[int]) -> list[int]:
+    def send_joined(self, writes: Sequence[Write], are_apart: bool) -> list[int]:
         """Send composed writes as one transaction in one round trip; how many rows each matched.
 
-        `are_apart`: no write touches the row of another. Where there are numbers in `least`, which a dialect may not
-        know (Dialect.checks_joined), it raises RowsChanged, with nothing written, if a write matches fewer rows.
+        `are_apart`: no write touches the row of another.
         """
         raise NotImplementedError

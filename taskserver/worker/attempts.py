@@ -68,7 +68,7 @@ class Attempts:
         started = self._finishing.save_and_start(Start(task, max_attempts))
         if started and time.monotonic() - asked_at > self._run.settings.lease_seconds / 2:
             # It took so long, or the host stood still, that another may have taken the task back since it was started.
-            started = self._run.store.leases.renew(task)
+            started = self._run.store.finishes.renew(task)
         return self.attempt(task, started)
 
     def prepare(self) -> None:
@@ -179,12 +179,12 @@ class Attempts:
         A task that was changed while it ran is run again instead.
         """
         self._finishing.save()  # tasks that have ended must not wait for this call
-        if self._run.store.leases.is_to_run_again(task):
+        if self._run.store.finishes.is_to_run_again(task):
             self.end_failed(Finish(task, failure.text), attempt, failure)
             return
         self._reporter.report_handed_over(task, on_fatal)
         # The lease may be nearly over, and the task may have changed the objects that it got as arguments.
-        if not self._run.store.leases.renew(task):
+        if not self._run.store.finishes.renew(task):
             self._reporter.report_lost(task, "before what is called for that")
             return
         plan = self.plan([task], call)

@@ -285,7 +285,7 @@ class BatchExecution:
             self._wrong.add(tasks[0].task)
             LOG.warning("%s: %s (so each is called again alone; said once a run)", tasks[0].task, failure.text)
         failure = failure._replace(full_text="", text=CANCELLED_BESIDE if was_cancelled else failure.text)
-        cancelled_by_id = self._run.store.leases.claimed_still(tasks)
+        cancelled_by_id = self._run.store.finishes.claimed_still(tasks)
         for task, item in zip(self._in_turn(tasks), items, strict=True):
             attempt = self._run.stats.share(task, *share)
             if cancelled_by_id.get(task.id):

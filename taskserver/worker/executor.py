@@ -154,7 +154,7 @@ class Executor:
 
     def _record_limit(self, ready: ReadyTask) -> bool:
         """Record the limit of attempts of a started task, unless its row says it. Whether the claim still stands."""
-        return ready.task.max_attempts is not None or self._run.store.leases.limit_attempts(
+        return ready.task.max_attempts is not None or self._run.store.finishes.limit_attempts(
             ready.task, ready.max_attempts
         )
 

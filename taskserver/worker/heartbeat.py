@@ -257,7 +257,7 @@ class Heartbeat:
         if now >= call.renew_at:
             has_claim = self._write(call, lambda store: renew(store, [*call.tasks, *tuple(self.waiting)]))
             if has_claim and call.plan.heeds_cancel:
-                cancelled_by_id = self._write(call, lambda store: store.leases.claimed_still(call.tasks))
+                cancelled_by_id = self._write(call, lambda store: store.finishes.claimed_still(call.tasks))
                 if cancelled_by_id and any(cancelled_by_id.values()):
                     self._cancel(call)
             # The last time at its timeout: whatever ends the call does so before a lease is over.
@@ -349,4 +349,4 @@ class Heartbeat:
 
 def renew(store: Store, tasks: Sequence[ClaimedTask]) -> bool:
     """Let the leases of started tasks begin anew. Whether the claim of any of them still stands."""
-    return store.leases.renew(tasks[0]) if len(tasks) == 1 else Batches(store).renew(tasks)
+    return store.finishes.renew(tasks[0]) if len(tasks) == 1 else Batches(store).renew(tasks)

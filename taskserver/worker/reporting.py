@@ -25,6 +25,11 @@ from .stats import NO_NAME, Attempt
 LOG = getLogger("taskserver")
 
 
+NOT_DELETED = (
+    "the database deletes nothing and says nothing; look for row level security, a rule or a trigger on the table"
+)
+
+
 class Ended(NamedTuple):
     """A task that is over, and how."""
 
@@ -59,8 +64,9 @@ class Reporter:
     def _report_done(self, finish: Finish, ended: Ended, outcome: Outcome) -> None:
         task, failure = finish.task, ended.failure
         self._run.result.done += 1
-        if finish.stays is not None and outcome is Outcome.AS_ASKED:
-            self._warn_once(task, f"is done, and its row stays: the database does not let it go: {finish.stays}")
+        why = NOT_DELETED if outcome is Outcome.KEPT else finish.stays if outcome is Outcome.AS_ASKED else None
+        if why is not None:
+            self._warn_once(task, f"is completed, but its row could not be deleted, and is marked done: {why}")
         if LOG.isEnabledFor(INFO):
             stage = finish.next_stage if outcome is Outcome.AS_ASKED else None
             becomes = f", and becomes {stage.task}" if stage else ""

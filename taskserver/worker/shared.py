@@ -204,7 +204,7 @@ class SharedExecution:
         if now - self._renewed_at >= self._run.settings.lease_seconds / 6:
             self._batches.renew(waiting)
             self._renewed_at = now
-        self._cancelled_by_id = self._run.store.leases.claimed_still(waiting)
+        self._cancelled_by_id = self._run.store.finishes.claimed_still(waiting)
 
     def _close_round(self) -> None:
         self._called.clear()

@@ -248,7 +248,7 @@ class TaskContext:
         began_at = time.monotonic()
         try:
             with self._store.database.tried_once(ANSWER_SECONDS):
-                cancelled_by_id = self._store.leases.claimed_still(self._call.tasks)
+                cancelled_by_id = self._store.finishes.claimed_still(self._call.tasks)
         except DatabaseError as error:
             LOG.debug("%s cannot ask for its row: %s", self._call, error)
             self._ask_again_at = time.monotonic() + ASK_AGAIN_SECONDS
@@ -296,7 +296,7 @@ class TaskContext:
         if progress is None:
             return
         try:
-            self._store.leases.write_progress(self._call.tasks, progress, conflict_seconds)
+            self._store.finishes.write_progress(self._call.tasks, progress, conflict_seconds)
             self._store_again_at = time.monotonic() + STORE_EVERY_SECONDS
         except DatabaseError as error:
             LOG.debug("%s cannot store its progress: %s", self._call, error)

@@ -861,7 +861,7 @@ def test_a_worker_whose_task_was_taken_by_force_can_write_nothing_more(queue: Qu
     assert queue.server.reclaim() == (0, 0, 0, 0, 0, 0)
     assert queue.server.reclaim(Selection(groups=[0])) == (2, 0, 1, 1, 0, 0)
     assert queue.server.store.finishes.advance([Finish(started)], Start(unstarted, 10)) == ([Outcome.LOST], False)
-    assert not queue.server.store.leases.renew(started)
+    assert not queue.server.store.finishes.renew(started)
     assert queue.rows("status, attempts, claim") == [(3, 1, None), (0, 0, None)]
 
 

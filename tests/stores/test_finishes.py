@@ -15,8 +15,7 @@ from taskserver.model.task import ClaimedTask, Status
 from taskserver.stores import Store
 from taskserver.stores.queue import finishes
 from taskserver.stores.queue.batches import Batches
-from taskserver.stores.queue.finish_writes import RUN_AGAIN
-from taskserver.stores.queue.leases import START
+from taskserver.stores.queue.finishes import RUN_AGAIN, START
 from taskserver.stores.retrying import RetryPolicy, Scope
 from tests.stores.verbs import (
     ENDINGS,
@@ -120,8 +119,8 @@ def test_a_stale_token_starts_finishes_renews_and_releases_nothing(
         assert end(store, finish_of(stale)) == Outcome.LOST
         if "cancelled" not in meanwhile:  # else the row is as an earlier try may have left it
             assert end(store, finish_of(stale), is_repeated=True) == Outcome.LOST
-    assert not store.leases.renew(stale)
-    assert not store.leases.limit_attempts(stale, 5)
+    assert not store.finishes.renew(stale)
+    assert not store.finishes.limit_attempts(stale, 5)
     assert store.claims.release([stale]) == 0
     assert rows.all() == before
     rows.execute("DELETE FROM jobs_queue")
@@ -334,9 +333,8 @@ def test_what_others_did_to_a_started_task_stands_when_it_is_given_back(store: S
     rows.set(f"error_text = 'cancelled' WHERE id = {cancelled}")
     take_away(rows, taken)
     assert batches.unstart(tasks) == 2
-    assert [row["status"] for row in rows.all()] == [0, 4, 1, 0]
+    assert [row["status"] for row in rows.all()] == [0, 1, 1, 0], "a cancelled one waits for the end of its lease"
     assert (rows.row(changed)["args"], rows.row(changed)["attempts"]) == ("[2]", 0)
-    assert rows.row(cancelled)["claim"] is None
     assert rows.row(taken)["claim"] != tasks[2].claim
     assert rows.row(free)["attempts"] == 0
 

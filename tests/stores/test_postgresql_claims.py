@@ -156,10 +156,10 @@ def test_writes_to_one_row_read_that_row_alone(
     tasks = claim(store, 1000)
     assert start(store, tasks[0])
     for write in (
-        lambda: store.leases.renew(tasks[0]),
+        lambda: store.finishes.renew(tasks[0]),
         lambda: store.claims.release([tasks[1]]),
         lambda: store.due.reclaim_unstarted([tasks[2].id]),
-        lambda: store.leases.write_progress([tasks[0]], "{}", 1.0),
+        lambda: store.finishes.write_progress([tasks[0]], "{}", 1.0),
     ):
         used, hits, _ = plan(write)
         assert used == {"pkey"}

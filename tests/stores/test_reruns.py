@@ -5,22 +5,18 @@ What becomes of one that runs meanwhile, however it ends, is shown by test_store
 
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
 
-from taskserver.model.attempt import Finish, Outcome, Start
+from taskserver.model.attempt import Start
 from taskserver.model.new_task import NewTask
 from taskserver.model.task import Status
 from taskserver.stores import Store
-from taskserver.stores.queue.finish_writes import RUN_AGAIN
 from tests.stores.verbs import (
     STATES,
     a_running_task,
     add_many,
     cancel_running,
     claim_one,
-    end,
     end_leases,
     finish,
     give_up_as_lost,
@@ -92,7 +88,7 @@ def test_a_claimed_task_that_is_run_again_is_taken_from_its_worker(store: Store,
     before = rows.all()
     assert not start(store, task)
     assert store.claims.release([task]) == 0
-    assert not store.leases.renew(task)
+    assert not store.finishes.renew(task)
     assert not finish(store, task, "BadTask: x")
     assert rows.all() == before
     assert claim_one(store).args == "[2]"
@@ -103,7 +99,7 @@ def test_a_limit_of_the_callable_before_is_not_written_to_a_row_that_is_run_agai
     task = claim_one(store)
     assert store.finishes.advance([], Start(task, None))[1]
     store.producing.add(rerun("[2]", task="tasks.once"))
-    assert store.leases.limit_attempts(task, 9)
+    assert store.finishes.limit_attempts(task, 9)
     assert rows.one("max_attempts") is None
 
 
@@ -122,15 +118,15 @@ def test_a_lost_task_that_was_run_again_since_the_look_is_left_to_the_next_look(
 
 def test_a_worker_sees_that_its_running_task_was_cancelled(store: Store, rows: Rows) -> None:
     task = a_running_task(store)
-    assert not any(store.leases.claimed_still([task]).values())
+    assert not any(store.finishes.claimed_still([task]).values())
     rows.set("error_text = 'E: cancelled'")
-    assert not any(store.leases.claimed_still([task]).values())
+    assert not any(store.finishes.claimed_still([task]).values())
     cancel_running(rows)
-    assert any(store.leases.claimed_still([task]).values())
-    assert not any(store.leases.claimed_still([task._replace(claim=task.claim + 1)]).values())
-    assert not any(store.leases.claimed_still([task._replace(id=task.id + 1)]).values())
-    assert store.leases.renew(task)
-    assert any(store.leases.claimed_still([task]).values())
+    assert any(store.finishes.claimed_still([task]).values())
+    assert not any(store.finishes.claimed_still([task._replace(claim=task.claim + 1)]).values())
+    assert not any(store.finishes.claimed_still([task._replace(id=task.id + 1)]).values())
+    assert store.finishes.renew(task)
+    assert any(store.finishes.claimed_still([task]).values())
 
 
 def test_a_lost_task_that_was_cancelled_since_the_look_is_left_to_the_next_look(store: Store, rows: Rows) -> None:
@@ -141,21 +137,3 @@ def test_a_lost_task_that_was_cancelled_since_the_look_is_left_to_the_next_look(
     before = rows.all()
     assert not store.due.reclaim_lost(lost, 3, "lost: x", 0.0)
     assert rows.all() == before
-
-
-def test_a_task_cancelled_just_before_it_would_run_again_is_fatal_in_the_same_turn(
-    store: Store, rows: Rows, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Between the write that finds it changed by a rerun and the one that would make it new."""
-    task = a_running_task(store)
-    store.producing.add(rerun("[2]"))
-    together = store.database.write_together
-
-    def change_before(writes: Any, *how: Any) -> tuple[list[int], bool]:
-        if RUN_AGAIN in [sql for sql, _ in writes]:
-            cancel_running(rows)
-        return together(writes, *how)
-
-    monkeypatch.setattr(store.database, "write_together", change_before)
-    assert end(store, Finish(task)) == Outcome.CANCELLED
-    assert rows.one("status", "error_text", "args") == (4, "cancelled", "[2]")

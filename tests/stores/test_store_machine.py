@@ -288,7 +288,7 @@ def test_a_limit_that_became_known_after_a_look_counts_when_the_task_is_taken_ba
     place.rows.execute(f"UPDATE jobs_queue SET due_at = {place.rows.after(-1)}")
     (lost,) = store.due.look().lost
     # Its worker was only frozen, and has imported the module: the callable may start once.
-    assert store.leases.limit_attempts(claimed, 1)
+    assert store.finishes.limit_attempts(claimed, 1)
     store.due.reclaim_lost(lost, SETTINGS_LIMIT, LOST_TEXT, 0.0)
     assert place.rows.row(claimed.id)["status"] != Status.ERROR
     assert store.finishes.advance([Finish(claimed)], None) == ([Outcome.AS_ASKED], False)

@@ -398,7 +398,6 @@ NEVER_IN_AN_EMPTY_RUN = {"pymysql", "dotenv", "ssl", "inspect", "json", "json.de
     "taskserver.stores.queue.stats",
     "taskserver.stores.queue.adding",
     "taskserver.stores.queue.finishes",
-    "taskserver.stores.queue.leases",
     "taskserver.stores.queue.views",
     "taskserver.stores.free_rows",
     "taskserver.worker.stats",

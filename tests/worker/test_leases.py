@@ -344,18 +344,18 @@ def test_a_task_whose_time_passed_as_its_host_stood_still_in_a_heartbeat_s_look_
 ) -> None:
     sqlite_queue.define("""
 import os, signal
-from taskserver.stores.queue.leases import Leases
-renew = Leases.renew
+from taskserver.stores.queue.finishes import Finishes
+renew = Finishes.renew
 began_at = time.monotonic()
 
 def stand_still(leases, task):
     if time.monotonic() >= began_at + float(os.environ["AT"]):
-        Leases.renew = renew
+        Finishes.renew = renew
         os.kill(os.getpid(), signal.SIGSTOP)
     return renew(leases, task)
 
 def sleep():
-    Leases.renew = stand_still
+    Finishes.renew = stand_still
     signal.setitimer(signal.ITIMER_REAL, 0)  # so the heartbeat has to interrupt it, as where it has an alarm of its own
     try:
         time.sleep(60)
@@ -851,14 +851,14 @@ def test_a_run_returns_once_its_heartbeat_s_last_write_is_over_and_not_before(
 ) -> None:
     """On a connection of its own, while the worker's is in use: the run need not wait for it before its very end."""
     writes, may_write = threading.Event(), threading.Event()
-    renew = here.server.store.leases.renew
+    renew = here.server.store.finishes.renew
 
     def renew_late(task: ClaimedTask) -> bool:
         writes.set()
         assert may_write.wait(WAIT_SECONDS)
         return renew(task)
 
-    monkeypatch.setattr(here.server.store.leases, "renew", renew_late)
+    monkeypatch.setattr(here.server.store.finishes, "renew", renew_late)
     with running(here, "use_connection") as run:
         try:
             assert writes.wait(WAIT_SECONDS)

@@ -224,7 +224,7 @@ class MySQLSession(Session):
                     raise pymysql.OperationalError(TOO_LONG, f"a statement has more than {self._packet_bytes} bytes")
         self.cursor.execute(text)
 
-    def send_joined(self, writes: Sequence[Write], are_apart: bool, least: Sequence[int]) -> list[int]:
+    def send_joined(self, writes: Sequence[Write], are_apart: bool) -> list[int]:
         cursor = self.cursor
         self._send("; ".join(["BEGIN", *(filled(cursor, sql, values) for sql, values in writes), "COMMIT"]))
         matched = []

@@ -137,7 +137,7 @@ class PostgreSQLDialect(Dialect):
     skip_locked = " FOR UPDATE SKIP LOCKED"
     for_update = " FOR UPDATE"
     for_update_at_once = " FOR UPDATE NOWAIT"
-    joins_statements = checks_joined = True
+    joins_statements = True
 
     def __init__(self, dsn: PostgreSQLDsn, table: str) -> None:
         super().__init__(table)

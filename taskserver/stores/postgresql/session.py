@@ -28,7 +28,7 @@ from psycopg.types.numeric import Int8Dumper
 from ...errors import DatabaseError
 from ...host import server_accounts
 from ...settings.dsn import PostgreSQLDsn
-from ..session import Pace, RowsChanged, Session
+from ..session import Pace, Session
 from ..words import Write
 from .errors import DRIVER_ERRORS
 
@@ -256,16 +256,13 @@ class PostgreSQLSession(Session):
             raise psycopg.errors.InFailedSqlTransaction("the transaction was rolled back")
         return self.cursor
 
-    def send_joined(self, writes: Sequence[Write], are_apart: bool, least: Sequence[int]) -> list[int]:
+    def send_joined(self, writes: Sequence[Write], are_apart: bool) -> list[int]:
         # As one statement, writes take less time than in a transaction of their own.
-        if are_apart and (least or 1 < len(writes) <= MAX_IN_ONE):
-            one = joined_writes(tuple(sql for sql, _ in writes), bool(least))
+        if are_apart and 1 < len(writes) <= MAX_IN_ONE:
+            one = joined_writes(tuple(sql for sql, _ in writes))
             values = [value for _, several in writes for value in several]
-            try:
-                (counts,) = self._send_in_transaction([(one, (*values, *least))], lambda cursor: cursor.fetchone())
-            except psycopg.errors.DivisionByZero:
-                raise RowsChanged() from None
-            return list(counts[:-1])
+            (counts,) = self._send_in_transaction([(one, values)], lambda cursor: cursor.fetchone())
+            return list(counts)
         return self._send_in_transaction(writes, lambda cursor: cursor.rowcount)
 
     def _send_in_transaction(self, statements: Sequence[Write], outcome: Callable[[Any], T]) -> list[T]:
@@ -279,20 +276,18 @@ class PostgreSQLSession(Session):
 
 
 @lru_cache(MAX_JOINED)
-def joined_writes(writes: tuple[str, ...], is_checked: bool) -> str:
+def joined_writes(writes: tuple[str, ...]) -> str:
     """One statement of several that write and return nothing, each with marks from $1 on; they see the same rows.
 
-    It returns how many rows each matched, and a last column. `is_checked`: the last values say how many rows each has
-    to match; if one matches fewer, the statement ends in a division by zero.
+    It returns how many rows each matched.
     """
     parts: list[str] = []
     numbers = count(1)
     for number, sql in enumerate(writes):
         # Each mark stands once.
         parts.append(f"w{number} AS ({re.sub(MARK, lambda _: f'${next(numbers)}', sql)} RETURNING 1)")
-    counts = [f"(SELECT COUNT(*) FROM w{number})" for number in range(len(writes))]
-    enough = " AND ".join(f"{matched} >= ${next(numbers)}" for matched in counts) if is_checked else "TRUE"
-    return f"WITH {', '.join(parts)} SELECT {', '.join(counts)}, 1 / CASE WHEN {enough} THEN 1 ELSE 0 END"
+    counts = ", ".join(f"(SELECT COUNT(*) FROM w{number})" for number in range(len(writes)))
+    return f"WITH {', '.join(parts)} SELECT {counts}"
 
 
 def bindable(values: Sequence[Any]) -> list[Any]:

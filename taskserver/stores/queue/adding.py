@@ -2,7 +2,7 @@
 
 A row that has the key either stays as it is, or (`rerun`) becomes new again, as its producer now describes it. A rerun
 needs no column of its own: it sets `attempts` to 0, which no other running row has, as its start was counted. So the
-writes that finish a task (finish_writes.py) ask for attempts above 0; a running row with 0 becomes new at its end.
+writes that finish a task (finishes.py) ask for attempts above 0; a running row with 0 becomes new at its end.
 """
 
 from __future__ import annotations

@@ -15,9 +15,7 @@ from ...model.task import ClaimedTask
 from ..free_rows import work_free
 from ..session import RowsChanged
 from ..words import Write, with_ids
-from .dependencies import end
-from .finish_writes import CANCEL, COMPLETE, RUN_AGAIN
-from .leases import RENEW, START
+from .finishes import COMPLETE, RENEW, RUN_AGAIN, START
 from .store import Store
 
 
@@ -40,12 +38,13 @@ class Batches:
     # ---- start: in progress, unstarted → in progress, started
 
     START_SEVERAL = _while_ready(_of_many(START))
+    RUN_AGAIN_SEVERAL = _of_many(RUN_AGAIN)
     CLAIMED = "SELECT id FROM {table} {by_key} WHERE id IN ({ids}) AND status = 1 AND claim = ?"
     SELECT_STARTED = f"{CLAIMED} AND started_at IS NOT NULL"
     SELECT_UNSTARTED = f"{CLAIMED} AND started_at IS NULL"
 
     def start(self, tasks: Sequence[ClaimedTask], max_attempts: int) -> set[int]:
-        """In progress, unstarted → in progress, started; the ids of the started tasks. Raises DatabaseError.
+        """In progress, unstarted → in progress, started; the ids of the started tasks.
 
         Others hold the rows of the remaining tasks, or took them. `max_attempts` is the limit for tasks whose row has
         none.
@@ -79,28 +78,20 @@ class Batches:
         UPDATE {table} {by_key}
         SET status = 0, attempts = attempts - 1, max_attempts = ?, claim = NULL, due_at = NULL, started_at = NULL,
             updated_at = updated_at
-        WHERE id = ? AND status = 1 AND claim = ? AND started_at IS NOT NULL AND attempts > 0 AND {is_cancelled} = 0
+        WHERE id IN ({ids}) AND status = 1 AND claim = ? AND started_at IS NOT NULL AND attempts > 0
+            AND {is_cancelled} = 0
     """
 
     def unstart(self, tasks: Sequence[ClaimedTask]) -> int:
         """In progress, started → new, with the attempt uncounted, as if the tasks had never been claimed; how many.
 
-        A task that was changed since its start becomes new, too, a cancelled one fatal. A row that others hold is left
-        as it is. Raises DatabaseError.
+        A task that was changed since its start becomes new, too. One that was cancelled, or whose row others hold, is
+        left as it is until its lease ends.
         """
-        limits = {task.id: task.max_attempts for task in tasks}
-        unstart, seconds = partial(self._unstart, tasks[0].claim, limits), self._database.conflict_seconds
-        return work_free(self._database, _ids_of(tasks), unstart, writer_seconds=seconds).changed
-
-    def _unstart(self, claim: int, limits: dict[int, int | None], ids: Sequence[int]) -> int:
-        """One by one: each row gets back its own limit."""
-        write, unstarted = self._database.write, 0
-        for task_id in ids:
-            if write(self.UNSTART, (limits[task_id], task_id, claim)) or write(RUN_AGAIN, (task_id, claim)):
-                unstarted += 1
-            elif write(CANCEL, (task_id, claim, 1)):
-                end(self._database, task_id, is_done=False)
-        return unstarted
+        unstarted = 0
+        for limit in {task.max_attempts for task in tasks}:  # which the start may have written
+            unstarted += self._write(self.UNSTART, (limit,), [task for task in tasks if task.max_attempts == limit])
+        return unstarted + (self._write(self.RUN_AGAIN_SEVERAL, (), tasks) if unstarted < len(tasks) else 0)
 
     # ---- while they run: the lease anew
 
@@ -108,20 +99,14 @@ class Batches:
 
     def renew(self, tasks: Sequence[ClaimedTask]) -> bool:
         """Let the leases of started tasks begin anew, except rows that others hold. Whether any claim still stands."""
-        ids, claim, lease = _ids_of(tasks), tasks[0].claim, self._store.lease_seconds
-
-        def renew(free: Sequence[int]) -> int:
-            return self._database.write(with_ids(self.RENEW_SEVERAL, free), (lease, *free, claim))
-
-        freed = work_free(self._database, ids, renew, writer_seconds=self._database.conflict_seconds)
-        return bool(freed.changed or self.started(tasks))
+        return bool(self._write(self.RENEW_SEVERAL, (self._store.lease_seconds,), tasks) or self.started(tasks))
 
     # ---- finish: in progress, started → done
 
     COMPLETABLE = f"{CLAIMED} AND attempts > 0 AND awaited = 0"
 
     def complete(self, tasks: Sequence[ClaimedTask]) -> tuple[set[int], bool]:
-        """In progress, started → gone, archived or done; the ids of the completed tasks. Raises DatabaseError.
+        """In progress, started → gone, archived or done; the ids of the completed tasks.
 
         The others are left to `advance`: tasks whose claim was taken away, changed or awaited tasks, rows that somebody
         holds. The flag tells whether they may be done all the same, as a connection broke before its answer came.
@@ -155,7 +140,7 @@ class Batches:
     def complete_and_start(
         self, ended: Sequence[ClaimedTask], tasks: Sequence[ClaimedTask], max_attempts: int
     ) -> tuple[bool, bool]:
-        """Complete tasks and start others of the same claim in one commit: all of them, or none. Raises DatabaseError.
+        """Complete tasks and start others of the same claim in one commit: all of them, or none.
 
         None where a row was changed, or others hold it: `complete` and `start` then do what can be done. The second
         flag tells whether all may be done then, as a connection broke before its answer came.
@@ -201,6 +186,15 @@ class Batches:
     def _writer_seconds(self) -> float:
         """How long to wait for others: where the database has one writer, they hold all rows or none."""
         return self._database.conflict_seconds if self._store.has_one_writer else 0
+
+    def _write(self, sql: str, values: Sequence[object], tasks: Sequence[ClaimedTask]) -> int:
+        """Write to the tasks' rows that nobody holds; how many. The values stand before the ids, the claim behind."""
+        claim, seconds = tasks[0].claim, self._database.conflict_seconds
+
+        def write(free: Sequence[int]) -> int:
+            return self._database.write(with_ids(sql, free), (*values, *free, claim))
+
+        return work_free(self._database, _ids_of(tasks), write, writer_seconds=seconds).changed
 
     def _ids(self, sql: str, tasks: Sequence[ClaimedTask]) -> set[int]:
         return {row[0] for row in self._database.fetch_ids(sql, _ids_of(tasks), (tasks[0].claim,))}

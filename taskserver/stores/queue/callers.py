@@ -25,7 +25,7 @@ from ...model.results import MAX_RESULT_BYTES
 from ..dialect import Dialect, Inserts
 from ..words import Statements, words_of
 from .adding import Adding
-from .finish_writes import FinishWrites
+from .finishes import FinishWrites
 
 T = TypeVar("T")
 
@@ -125,7 +125,7 @@ class Callers:
     def _complete(self, rows: CallersRows, finish: Finish) -> Outcome:
         matched = [rows.execute(sql, values).rowcount for sql, values in self._writes.of(finish)]
         if matched[0]:
-            return Outcome.AS_ASKED
+            return Outcome.AS_ASKED if all(matched) else self._writes.keep(rows, finish)
         outcome, _ = self._writes.otherwise(rows, finish)
         return self._writes.late(rows, finish) if outcome is Outcome.LOST else outcome
 

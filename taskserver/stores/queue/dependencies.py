@@ -2,7 +2,7 @@
 
 An edge, a row of the table of dependencies, says that a child waits for a parent. A task for which no other waits costs
 nothing more: its own row says in `awaited` whether others may wait for it, and the writes that end a task ask for 0
-(finish_writes.py). Otherwise the parent ends in one transaction that also tells its children: `end`. A new child has an
+(finishes.py). Otherwise the parent ends in one transaction that also tells its children: `end`. A new child has an
 instant in due_at, which a look for due rows finds: `Dependencies.settle` then decides whether it has to wait.
 
 No child is missed. Whoever decides about a child has the locks of its row and of the parents in question: either the

@@ -1,13 +1,15 @@
-"""Finishes: ended tasks and the next start, in one commit.
+"""A worker's verbs on a claimed task: start, lease and progress while it runs, finish; and what an earlier try did.
 
-A finish that matched nothing was overtaken: by its own earlier try, by a rerun, a cancel or a dependency, or by another
-worker. The row tells by which of them.
+Three rules hold for every write to a claimed row: it names the row by its primary key, it names the claim token, and
+it counts the rows that it matched. The token decides who may write, never the clock.
+
+Finishes are written together with the next start, in one commit. A finish that matched nothing was overtaken: by its
+own earlier try, by a rerun, a cancel or a dependency, or by another worker. The row says by which of them.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from itertools import accumulate
 from typing import TYPE_CHECKING
 
 from ...errors import DatabaseError
@@ -15,11 +17,152 @@ from ...model.attempt import Finish, Outcome, Start
 from ...model.task import CANCELLED, ClaimedTask, Status
 from ..database import Database, T
 from ..retrying import RetryPolicy, Scope
-from .finish_writes import FinishWrites
-from .leases import RENEW, START
+from ..words import Write, with_ids
+from .dependencies import GivenUp, end
 
 if TYPE_CHECKING:
-    from .dependencies import GivenUp
+    from ..dialect import Rows
+
+START = """
+    UPDATE {table} {by_key}
+    SET attempts = attempts + 1, max_attempts = COALESCE(max_attempts, ?), started_at = {now}, due_at = {after},
+        error_text = NULLIF(error_text, {cancelled}), result = NULL, progress = NULL, updated_at = {now}
+    WHERE id = ? AND status = 1 AND claim = ? AND started_at IS NULL
+"""
+"""In progress, unstarted → in progress, started."""
+RENEW = "UPDATE {table} {by_key} SET due_at = {after}, updated_at = {now} WHERE id = ? AND status = 1 AND claim = ?"
+# Guards: a write leaves a row alone that somebody touched while its task ran. That is rare; the write matches nothing
+# then, and `FinishWrites.otherwise` follows.
+#   attempts > 0        no rerun, which sets attempts to 0
+#   is_cancelled = 0    no cancel: a cancelled task is not retried, and has no next stage
+#   awaited = 0         no task waits for this one: otherwise its end tells them in the same transaction
+
+IS_OURS = "id = ? AND status = 1 AND claim = ? AND (attempts > 0 OR started_at IS NULL)"
+NOT_AWAITED = " AND awaited = 0"
+IS_ALONE = f"{IS_OURS}{NOT_AWAITED}"
+DELETE = f"DELETE FROM {{table}} WHERE {IS_ALONE}"
+MARK = f"""
+    UPDATE {{table}} {{by_key}}
+    SET status = 2, awaited = 0, claim = NULL, due_at = NULL, error_text = NULL, finished_at = {{now}},
+        updated_at = {{now}}
+    WHERE {IS_ALONE}
+"""
+# A move is three writes in one transaction. The first takes the row's lock and says whether the claim still stands. The
+# others find only the row that it marked, by a status that nobody else sees.
+MARK_TO_MOVE = MARK.replace("status = 2, awaited = 0, claim = NULL,", "status = 6, awaited = 0,")
+ARCHIVE = """
+    INSERT INTO {done} ({columns}) SELECT {archived_columns} FROM {table}
+    WHERE id = ? AND status = 6 AND claim = ?
+"""
+DELETE_ARCHIVED = "DELETE FROM {table} WHERE id = ? AND status = 6 AND claim = ?"
+COMPLETE = {"delete": (DELETE,), "mark": (MARK,), "move": (MARK_TO_MOVE, ARCHIVE, DELETE_ARCHIVED)}
+# For a row that the database does not delete: it gives up its key, which the next task may need.
+KEEP = MARK.replace("status = 2,", "status = 2, unique_key = NULL,")
+# The same after a DELETE that silently did nothing, by row level security, a rule or a trigger.
+KEEP_UNDELETED = KEEP.replace(IS_ALONE, "id = ? AND status IN (1, 6) AND claim = ?")
+RETRY = f"""
+    UPDATE {{table}} {{by_key}}
+    SET status = 3, claim = NULL, due_at = {{after}}, error_text = ?, updated_at = {{now}}
+    WHERE {IS_OURS} AND {{is_cancelled}} = 0
+"""
+GIVE_UP = f"""
+    UPDATE {{table}} {{by_key}}
+    SET status = 4, claim = NULL, due_at = NULL, error_text = ?,
+        attempts = attempts - CASE WHEN attempts > 0 THEN ? ELSE 0 END, finished_at = {{now}},
+        updated_at = {{now}}
+    WHERE {IS_ALONE} AND ({{is_cancelled}} = 0 OR started_at IS NULL)
+"""
+# → new, as the next stage of its pipeline.
+NEXT_STAGE = f"""
+    UPDATE {{table}} {{by_key}}
+    SET status = 0, task = ?, args = ?, group_id = COALESCE(?, group_id), priority = COALESCE(?, priority),
+        max_attempts = ?, attempts = 0, stage = stage + 1, claim = NULL, due_at = NULL, started_at = NULL,
+        error_text = NULL, progress = NULL, updated_at = {{now}}
+    WHERE {IS_OURS} AND {{is_cancelled}} = 0
+"""
+# A rerun came while the task ran → new, however the attempt ended.
+RUN_AGAIN = """
+    UPDATE {table} {by_key} SET status = 0, claim = NULL, due_at = NULL, error_text = NULL, updated_at = {now}
+    WHERE id = ? AND status = 1 AND claim = ? AND started_at IS NOT NULL AND attempts = 0 AND {is_cancelled} = 0
+"""
+# The task was cancelled while it ran → fatal: after an attempt that failed, or in place of the next stage or rerun.
+CANCEL = """
+    UPDATE {table} {by_key}
+    SET status = 4, claim = NULL, due_at = NULL, finished_at = {now}, updated_at = {now}
+    WHERE id = ? AND status = 1 AND claim = ? AND started_at IS NOT NULL AND {is_cancelled} = 1
+        AND (attempts = 0 OR ? = 1)
+"""
+# A lost task that may start once only: fatal, as its worker seemed to have vanished → in progress, to be completed in
+# the same transaction. A person who did something to it meanwhile took its status or its token away.
+RESUME = """
+    UPDATE {table} {by_key} SET status = 1, attempts = CASE WHEN attempts > 0 THEN attempts ELSE 1 END
+    WHERE id = ? AND status = 4 AND claim = ? AND max_attempts = 1 AND error_text LIKE 'lost: %'
+"""
+
+
+class FinishWrites:
+    """The writes for a finish, in the mode of a queue."""
+
+    def __init__(self, mode: str, lease_seconds: int) -> None:
+        self._mode = mode
+        self._lease_seconds = lease_seconds
+
+    # ---- nobody touched the task while it ran
+
+    def of(self, finish: Finish) -> list[Write]:
+        """Finish a task that nobody touched while it ran. The first write matches nothing if somebody did."""
+        claimed = (finish.task.id, finish.task.claim)
+        if finish.next_stage is not None:
+            task, group_id, priority, max_attempts, args = finish.next_stage
+            return [(NEXT_STAGE, (task, args, group_id, priority, max_attempts, *claimed))]
+        if finish.retry_seconds is not None:
+            return [(RETRY, (finish.retry_seconds, finish.error_text, *claimed))]
+        if finish.error_text is None:
+            first, *others = COMPLETE[self._mode] if finish.stays is None else (KEEP,)
+            complete = (first, claimed) if finish.result is None else (_with_result(first), (finish.result, *claimed))
+            return [complete, *((sql, claimed) for sql in others)]
+        return [(GIVE_UP, (finish.error_text, 1 if finish.uncount else 0, *claimed))]
+
+    # ---- the task was changed, cancelled or awaited while it ran: statement by statement in an open transaction
+
+    def otherwise(self, place: Rows, finish: Finish) -> tuple[Outcome, list[GivenUp]]:
+        """In progress → new, fatal, or as asked, with its children; the outcome, and the children that became fatal."""
+        claimed = (finish.task.id, finish.task.claim)
+        # The first write takes the row's lock, if the claim stands: else the row could change between two writes.
+        if not _write(place, RENEW, self._lease_seconds, *claimed):
+            return Outcome.LOST, []
+        if _write(place, RUN_AGAIN, *claimed):
+            return Outcome.RUN_AGAIN, []
+        if _write(place, CANCEL, *claimed, int(finish.error_text is not None or finish.next_stage is not None)):
+            return Outcome.CANCELLED, end(place, finish.task.id, is_done=False)
+        return self._as_asked(place, finish)
+
+    def late(self, place: Rows, finish: Finish) -> Outcome:
+        """Fatal, lost → as asked, for a task that may start only once and whose worker is alive after all."""
+        if not _write(place, RESUME, finish.task.id, finish.task.claim):
+            return Outcome.LOST
+        return self._as_asked(place, finish)[0]
+
+    def _as_asked(self, place: Rows, finish: Finish) -> tuple[Outcome, list[GivenUp]]:
+        matched = [_write(place, sql.replace(NOT_AWAITED, ""), *values) for sql, values in self.of(finish)]
+        outcome = Outcome.AS_ASKED if all(matched) else self.keep(place, finish)
+        is_over = finish.is_end and outcome is not Outcome.LOST
+        return outcome, end(place, finish.task.id, finish.error_text is None) if is_over else []
+
+    def keep(self, place: Rows, finish: Finish) -> Outcome:
+        """In progress → done for a completed task whose row is ours, and was not deleted when it was asked for."""
+        is_done = finish.error_text is None and finish.next_stage is None
+        is_kept = is_done and _write(place, KEEP_UNDELETED, finish.task.id, finish.task.claim)
+        return Outcome.KEPT if is_kept else Outcome.LOST
+
+
+def _write(place: Rows, sql: str, *values: object) -> int:
+    matched: int = place.execute(sql, values).rowcount
+    return matched
+
+
+def _with_result(mark: str) -> str:
+    return mark.replace("SET status", "SET result = ?, status", 1)
 
 
 class Finishes:
@@ -41,13 +184,11 @@ class Finishes:
         unstarted → in progress, started. Returns each finish's Outcome, and whether the task was started.
 
         LOST means that the row does not carry our claim any more. `is_repeated` says that an earlier call with the same
-        finishes may have taken effect: a row that is as that would have left it is not LOST. Raises DatabaseError.
-        With finishes and a start, a held row raises Conflict at once: the caller then writes the finishes alone, as
-        ended tasks must not wait for the row of one that has not begun.
+        finishes may have taken effect: a row that is as that would have left it is not LOST. With finishes and a start,
+        a held row raises Conflict at once: the caller then writes the finishes first, as ended tasks must not wait for
+        the row of one that has not begun.
         """
         writes = [self._writes.of(finish) for finish in finishes]
-        # Only a finish's first write tells: the further writes of a move touch the row that it marked.
-        firsts = list(accumulate((len(several) for several in writes), initial=0))[:-1]
         flat = [write for several in writes for write in several]
         if start is not None:
             flat.append((START, (start.max_attempts, self._lease_seconds, start.task.id, start.task.claim)))
@@ -57,10 +198,11 @@ class Finishes:
         are_apart = all(len(several) == 1 for several in writes)  # each task has its row
         matched, in_doubt = self._database.write_together(flat, conflict_seconds, are_apart)
         in_doubt = in_doubt or is_repeated
+        counts = iter(matched)
         try:
             outcomes = [
-                Outcome.AS_ASKED if matched[first] else self._find_outcome(finish, in_doubt)
-                for finish, first in zip(finishes, firsts, strict=True)
+                self._outcome_of(finish, [next(counts) for _ in several], in_doubt)
+                for finish, several in zip(finishes, writes, strict=True)
             ]
             has_started = start is not None and (bool(matched[-1]) or (in_doubt and self._was_started(start.task)))
         except DatabaseError as error:
@@ -68,8 +210,12 @@ class Finishes:
             raise
         return outcomes, has_started
 
-    def _find_outcome(self, finish: Finish, in_doubt: bool) -> Outcome:
-        """The outcome of a finish whose write matched nothing."""
+    def _outcome_of(self, finish: Finish, matched: Sequence[int], in_doubt: bool) -> Outcome:
+        """The outcome of a finish whose writes matched so many rows each; what they left undone is done here."""
+        if all(matched):
+            return Outcome.AS_ASKED
+        if matched[0]:  # a move whose row was not deleted
+            return self._in_transaction(self._writes.keep, finish)[0]
         outcome = self._effect_of(finish) if in_doubt else Outcome.LOST
         return self._finish_otherwise(finish) if outcome is Outcome.LOST else outcome
 
@@ -92,6 +238,62 @@ class Finishes:
     def _in_transaction(self, work: Callable[[Database, Finish], T], finish: Finish) -> tuple[T, bool]:
         policy = RetryPolicy(Scope.TRANSACTION, self._database.conflict_seconds)
         return self._database.run_in_doubt(policy, work, self._database, finish)
+
+    # ---- while the task runs
+
+    # A row that a rerun changed meanwhile gets no limit: it may name another callable.
+    LIMIT_ATTEMPTS = """
+        UPDATE {table} {by_key}
+        SET max_attempts = COALESCE(max_attempts, CASE WHEN attempts > 0 THEN ? END), due_at = {after},
+            updated_at = {now}
+        WHERE id = ? AND status = 1 AND claim = ?
+    """
+
+    def limit_attempts(self, task: ClaimedTask, max_attempts: int) -> bool:
+        """Record a started task's limit that was not known at its start, and renew its lease.
+
+        Whether the claim still stands.
+        """
+        values = (max_attempts, self._lease_seconds, task.id, task.claim)
+        return self._database.change(self.LIMIT_ATTEMPTS, values) == 1
+
+    def renew(self, task: ClaimedTask) -> bool:
+        """Let the lease of a started task begin anew. Whether the claim still stands."""
+        return self._database.change(RENEW, (self._lease_seconds, task.id, task.claim)) == 1
+
+    LOOK_WHETHER_CHANGED = """
+        SELECT 1 FROM {table} WHERE id = ? AND status = 1 AND claim = ? AND attempts = 0 AND {is_cancelled} = 0
+    """
+
+    def is_to_run_again(self, task: ClaimedTask) -> bool:
+        """Whether a rerun came while the task ran."""
+        return bool(self._database.fetch(self.LOOK_WHETHER_CHANGED, (task.id, task.claim)))
+
+    # A lost task that may start once only keeps its token: it counts as claimed still, as it can be completed late. A
+    # person's UPDATE may have made a cancelled task new again, and have left its token there, too.
+    CLAIMED_STILL = """
+        SELECT id, CASE WHEN status = 1 THEN {is_cancelled} ELSE 0 END FROM {table} {by_key}
+        WHERE id IN ({ids}) AND claim = ?
+    """
+    WRITE_PROGRESS = """
+        UPDATE {table} {by_key} SET progress = ?, updated_at = {now} WHERE id IN ({ids}) AND status = 1 AND claim = ?
+    """
+
+    def claimed_still(self, tasks: Sequence[ClaimedTask]) -> dict[int, bool]:
+        """The running tasks of one call that still carry their claim, by id; whether a person cancelled each."""
+        rows = self._database.fetch_ids(self.CLAIMED_STILL, [task.id for task in tasks], (tasks[0].claim,))
+        return {row[0]: bool(row[1]) for row in rows}
+
+    def write_progress(self, tasks: Sequence[ClaimedTask], progress: str, conflict_seconds: float) -> int:
+        """Store how far the running tasks of one call have come; how many of them still carried their claim.
+
+        Raises Conflict where others hold one of the rows for `conflict_seconds`.
+        """
+        database, ids = self._database, sorted([task.id for task in tasks])
+        # Not repeatable: a progress is not worth a wait for an absent database.
+        policy = RetryPolicy(Scope.STATEMENT, conflict_seconds, is_repeatable=False)
+        sql = with_ids(self.WRITE_PROGRESS, ids)
+        return database.run(policy, database.write, sql, (progress, *ids, tasks[0].claim))
 
     # ---- the effect of an earlier try, by the row
 

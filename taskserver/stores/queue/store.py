@@ -21,7 +21,6 @@ if TYPE_CHECKING:
     from .callers import Callers
     from .dependencies import GivenUp
     from .finishes import Finishes
-    from .leases import Leases
     from .processes import Processes
     from .views import Views
 
@@ -76,12 +75,6 @@ class Store:
         from .processes import Processes
 
         return Processes(self.database)
-
-    @cached_property
-    def leases(self) -> Leases:
-        from .leases import Leases
-
-        return Leases(self.database, self.lease_seconds)
 
     @cached_property
     def finishes(self) -> Finishes:

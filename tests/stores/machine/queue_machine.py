@@ -281,7 +281,7 @@ class QueueMachine(RuleBasedStateMachine):
         held.stage = Stage.RUNNING
         if held.claimed.max_attempts is None:
             still_ours = self.model.limit_attempts(held.claimed, held.limit())
-            assert worker.store.leases.limit_attempts(held.claimed, held.limit()) == still_ours
+            assert worker.store.finishes.limit_attempts(held.claimed, held.limit()) == still_ours
             held.stage = Stage.RUNNING if still_ours else Stage.OVER
             self.note("limited" if still_ours else "refused to limit")
 
@@ -309,10 +309,10 @@ class QueueMachine(RuleBasedStateMachine):
 
     def renew(self, worker: Worker, held: Held) -> None:
         still_ours = self.model.renew(held.claimed)
-        assert worker.store.leases.renew(held.claimed) == still_ours
+        assert worker.store.finishes.renew(held.claimed) == still_ours
         task = self.model.held(held.claimed)
         is_cancelled = task is not None and task.error_text == CANCELLED_TEXT
-        assert any(worker.store.leases.claimed_still([held.claimed]).values()) == is_cancelled
+        assert any(worker.store.finishes.claimed_still([held.claimed]).values()) == is_cancelled
         self.note("heard that it was cancelled", is_cancelled)
         self.note("renewed" if still_ours else "refused to renew")
 
