@@ -253,7 +253,7 @@ class TaskServer:
         return self._operations().retry(tasks, as_task)
 
     def cancel(self, tasks: int | Iterable[int] | Selection) -> int:
-        """New, waiting, error → fatal `cancelled`; a running task is interrupted at its next heartbeat or progress().
+        """New, waiting, error → cancelled; a running task is interrupted at its next heartbeat or progress().
 
         For an id, some ids, or a Selection; returns how many tasks changed. Raises as `retry` does.
         """

@@ -68,8 +68,8 @@ class TaskState(NamedTuple):
 
     @property
     def is_over(self) -> bool:
-        """Whether the task is done or fatal: it does not change any more by itself."""
-        return self.status in (Status.DONE, Status.FATAL)
+        """Whether the task is done, fatal or cancelled: it does not change any more by itself."""
+        return self.status in (Status.DONE, Status.FATAL, Status.CANCELLED)
 
 
 # ---- written by the worker

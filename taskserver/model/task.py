@@ -43,6 +43,8 @@ class Status(IntEnum):
     FATAL = 4
     """The task failed, and is not retried."""
     WAITING = 5
+    CANCELLED = 7
+    """A person cancelled the task; retry brings it back. (6 is a row on its way to the archive, seen by nobody.)"""
 
 
 T = TypeVar("T")
@@ -74,7 +76,7 @@ def name_of_status(status: int) -> str:
 
 
 CANCELLED = "cancelled"
-"""The error_text of a task that a person cancelled: fatal, or running until its worker hears of it."""
+"""The error_text of a task that a person cancelled; a running one has it until its worker hears of it."""
 
 
 class ClaimedTask(NamedTuple):

@@ -178,7 +178,7 @@ def task(server: TaskServer, query: Mapping[str, str]) -> Page:
         "is_gone": bool(gone_among(server, [row])),
         "run_seconds": row.run_seconds(now),
         "comes_seconds": row.comes_in_seconds(now),
-        "may_be_retried": not row.archived and row.status in (Status.ERROR, Status.FATAL),
+        "may_be_retried": not row.archived and row.status in (Status.ERROR, Status.FATAL, Status.CANCELLED),
         "may_be_cancelled": not row.archived and bool(Operations(server.store).preview(CANCEL, of_row, 0).rows),
     }
     return Page("task.html", values)

@@ -145,7 +145,9 @@ class StoredTask(NamedTuple):
         would be the import of its module.
         """
         error = self.error_text or ""
-        if self.status in (Status.ERROR, Status.FATAL) and (error == CANCELLED or error.startswith("lost: ")):
+        if self.status in (Status.ERROR, Status.FATAL, Status.CANCELLED) and (
+            error == CANCELLED or error.startswith("lost: ")
+        ):
             return None
         if self.status == Status.FATAL and not self.attempts:
             return None

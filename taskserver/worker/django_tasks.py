@@ -35,6 +35,7 @@ STATES: dict[int, str] = {
     Status.DONE: "SUCCESSFUL",
     Status.ERROR: "READY",
     Status.FATAL: "FAILED",
+    Status.CANCELLED: "FAILED",
     Status.WAITING: "READY",
 }
 MOST_PRIORITY = 100

@@ -178,6 +178,9 @@ class Maintenance:
     def _log_lost(self, lost: LostTask, text: str, is_fatal: bool) -> None:
         extra = about_task(lost.id, lost.task, lost.attempts, text, "", is_fatal, for_log_alone=not is_fatal)
         end = "is fatal" if is_fatal else "failed, and comes again"
+        if text == CANCELLED:
+            LOG.error("task %d %s is cancelled", lost.id, lost.task, extra=extra)
+            return
         LOG.log(
             WARNING if lost.is_cancelled else ERROR, "task %d %s %s: %s", lost.id, lost.task, end, text, extra=extra
         )

@@ -89,7 +89,10 @@ class Reporter:
             reason = "" if ended.failure is None or error_text == CANCELLED else ended.failure.why_fatal
             why = f", as {reason}" if reason else ""
             level = ERROR if ended.attempt is None else WARNING  # that of an attempt was told
-            LOG.log(level, "task %d %s is fatal%s: %s", task.id, task.task, why, text, extra=extra)
+            if error_text == CANCELLED:
+                LOG.log(level, "task %d %s is cancelled", task.id, task.task, extra=extra)
+            else:
+                LOG.log(level, "task %d %s is fatal%s: %s", task.id, task.task, why, text, extra=extra)
         else:
             self._run.result.failed += 1
             extra = about_task(task.id, task.task, attempt)

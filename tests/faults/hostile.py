@@ -422,7 +422,7 @@ def outcome_of(written: Written, after: Mapping[int, Row]) -> str:
     error_text = text_of(now[ERROR_TEXT])
     if error_text.startswith("lost") and (now[STATUS] == 4 or (now[STATUS] == 3 and now[DUE_AT])):
         return LOST
-    if now[STATUS] == 4 and error_text == "cancelled":
+    if now[STATUS] == 7 and error_text == "cancelled":
         return CANCELLED
     if now[STATUS] == 4 and error_text.startswith("BadTask: ") and len(error_text) > 20 and not now[STARTED_AT]:
         return FATAL

@@ -520,7 +520,7 @@ def test_a_task_cancelled_in_its_call_has_the_others_run_alone(
     result = site.run()
     assert (result.done, result.failed, result.fatal) == (2, 0, 1)
     assert site.calls() == [("many", [0, 1, 2]), ("many", [0]), ("many", [2])]
-    assert site.columns("id, status, error_text") == [(2, 4, CANCELLED)]
+    assert site.columns("id, status, error_text") == [(2, 7, CANCELLED)]
 
 
 def test_a_call_with_one_of_one_start_is_not_interrupted_for_another(

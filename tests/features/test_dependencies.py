@@ -276,7 +276,7 @@ def test_a_cancelled_task_counts_as_fatal(site: Family, status: str) -> None:
         assert site.row(child)[0] == 5
         assert site.end(task, "TaskInterrupted: cancelled") == Outcome.CANCELLED
         site.settle()
-    assert site.row(parent) == (4, False, "cancelled")
+    assert site.row(parent) == (7, False, "cancelled")
     assert [site.row(one)[2] for one in (child, grandchild)] == [GIVEN_UP.format(one) for one in (parent, child)]
     site.server.retry(parent)
     assert site.run().done == 3
@@ -290,7 +290,7 @@ def test_a_waiting_task_can_be_cancelled_and_waits_again_when_retried(any_site: 
     site.settle()
     task = site.begin(parent)
     assert site.server.cancel(child) == 1
-    assert site.row(child) == (4, False, "cancelled")
+    assert site.row(child) == (7, False, "cancelled")
     assert site.row(grandchild) == (4, False, GIVEN_UP.format(child))
     assert site.server.retry(child) == 1
     assert [site.row(one) for one in (child, grandchild)] == [(5, False, None)] * 2
@@ -298,7 +298,7 @@ def test_a_waiting_task_can_be_cancelled_and_waits_again_when_retried(any_site: 
     assert site.server.cancel(child) == 1
     assert site.end(task) == Outcome.AS_ASKED
     assert site.run().done == 0
-    assert site.row(child) == (4, False, "cancelled")
+    assert site.row(child) == (7, False, "cancelled")
     assert site.server.retry(child) == 1
     assert site.run().done == 2
     site.assert_all_done(parent, child, grandchild)

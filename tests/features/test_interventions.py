@@ -108,7 +108,7 @@ KINDS: dict[str, dict[str, object]] = {
     "running, cancelled": {
         "status": 1, "claim": TOKEN, "due_at": FAR, "started_at": LONG_AGO, "attempts": 1, "error_text": "cancelled",
     },
-    "cancelled": {"status": 4, "attempts": 1, "error_text": "cancelled", "finished_at": LONG_AGO},
+    "cancelled": {"status": 7, "attempts": 1, "error_text": "cancelled", "finished_at": LONG_AGO},
     "done": {"status": 2, "attempts": 1, "finished_at": LONG_AGO},
     "strange": {"status": 9},
 }  # fmt: skip
@@ -189,7 +189,7 @@ def test_a_misspelt_task_runs_under_the_name_that_its_retry_gives_it(queue: Queu
     assert ended.stderr.startswith("1 of these left, as they are pipelines")
     ended = client("retry", pipeline, "--as", "tasks.note")
     assert (ended.returncode, ended.stdout) == (0, "0 tasks retried as tasks.note\n")
-    assert "is for tasks that are in error or fatal, and no pipeline" in ended.stderr
+    assert "is for tasks that are in error, fatal or cancelled, and no pipeline" in ended.stderr
     assert_one_line(client("retry", "--all", "--as", "note"), 2, "client.py: --as: task is 'note'; allowed: module.")
     assert_silent(queue.worker())
     assert queue.notes() == ["0", "1", "2"]
@@ -200,14 +200,14 @@ def test_a_cancel_ends_what_waits_and_marks_what_runs(queue: Queue) -> None:
     count, found = changes(queue, ids, lambda: queue.server.cancel(Selection()))
     ended_now = ("new", "waiting", "waiting for others", "error", "claimed", "lost")
     assert all(found[kind].pop("finished_at") is not None for kind in ended_now)
-    ended = {"status": 4, "error_text": "cancelled"}
+    ended = {"status": 7, "error_text": "cancelled"}
     assert found == {
         "new": ended,
         "waiting": ended | {"due_at": None},
         "waiting for others": ended,
         "error": ended | {"due_at": None},
         "claimed": ended | {"due_at": None, "claim": None},
-        "lost": {"claim": None},  # what a person must know of it stays
+        "lost": {"status": 7, "claim": None},  # what a person must know of it stays
         "running": {"error_text": "cancelled"},
         "running, to run again": {"error_text": "cancelled"},
     }
@@ -425,7 +425,7 @@ def test_ids_may_stand_among_the_options(sqlite_queue: Queue, capsys: pytest.Cap
 
 def test_ids_to_which_nothing_could_be_done_are_told_one_by_one(queue: Queue, client: Run) -> None:
     ids = put_all_kinds(queue)
-    suits = "retry is for tasks that are in error or fatal"
+    suits = "retry is for tasks that are in error, fatal or cancelled"
     told = [
         f"task {ids['new']} was left as it is: new, group 0, tasks.note; {suits}, and meet all that was given",
         f"task {ids['done']} is done; {suits}",
@@ -451,10 +451,10 @@ def add_and_start(queue: Queue, task: str, **env: str) -> subprocess.Popen[str]:
 
 def assert_cancelled_for_good(queue: Queue) -> None:
     """The one row is fatal `cancelled`, and no later run brings it back."""
-    assert queue.rows("status, error_text, claim, due_at") == [(4, "cancelled", None, None)]
+    assert queue.rows("status, error_text, claim, due_at") == [(7, "cancelled", None, None)]
     noted = queue.notes()
     assert_silent(queue.worker())
-    assert queue.rows("status, error_text") == [(4, "cancelled")]
+    assert queue.rows("status, error_text") == [(7, "cancelled")]
     assert queue.notes() == noted
 
 
@@ -467,7 +467,7 @@ def test_a_cancel_interrupts_a_running_task_at_its_heartbeat(queue: Queue, clien
     )
     code, output, errors = end_of(worker)
     assert (code, output) == (0, "")
-    assert errors == "task 1 tasks.wait is fatal: cancelled\n"
+    assert errors == "task 1 tasks.wait is cancelled\n"
     assert queue.rows("attempts") == [(1,)]
     assert_cancelled_for_good(queue)
 
@@ -475,7 +475,7 @@ def test_a_cancel_interrupts_a_running_task_at_its_heartbeat(queue: Queue, clien
 @ONE_STORE
 def test_a_cancelled_task_that_fails_by_itself_is_never_retried(queue: Queue, client: Run) -> None:
     """And one that succeeds before its worker hears of the cancel is done."""
-    for task, end in (("wait", (2, None)), ("wait_and_fail", (4, "cancelled"))):
+    for task, end in (("wait", (2, None)), ("wait_and_fail", (7, "cancelled"))):
         queue.sql("DELETE FROM jobs_queue")
         (queue.folder / "go").unlink(missing_ok=True)
         worker = add_and_start(queue, task, TASKSERVER_MODE="mark")
@@ -493,7 +493,7 @@ def test_a_cancelled_task_whose_worker_is_killed_is_never_retried(queue: Queue, 
     kill(worker)
     assert queue.rows("status") == [(1,)]
     queue.end_leases()
-    assert queue.worker().stderr == "task 1 tasks.wait is fatal: cancelled\n"
+    assert queue.worker().stderr == "task 1 tasks.wait is cancelled\n"
     assert_cancelled_for_good(queue)
 
 
@@ -902,7 +902,9 @@ def act_beside_workers(queue: Queue, each: int) -> None:
         operator = Operations(server.store)
         wait_until(queue.notes)
         deadline = time.monotonic() + max(WAIT_SECONDS, each / 10)
-        while queue.sql("SELECT 1 FROM jobs_queue WHERE status NOT IN (2, 4) OR group_id = 1 AND status = 4 LIMIT 1"):
+        while queue.sql(
+            "SELECT 1 FROM jobs_queue WHERE status NOT IN (2, 4, 7) OR group_id = 1 AND status = 4 LIMIT 1"
+        ):
             assert time.monotonic() < deadline, Counter(queue.rows("group_id, status"))
             rounds += 1
             noted_at_acts.append(len(queue.notes()))
@@ -927,7 +929,7 @@ def act_beside_workers(queue: Queue, each: int) -> None:
     assert (retried, of_group[1]) == (each, Counter({f"1-{n}": 2 for n in range(each)}))
     assert rows[1, 2, None] == each
     # Each was either cancelled and did not run, or ran once.
-    gone = rows[2, 4, "cancelled"]
+    gone = rows[2, 7, "cancelled"]
     assert rows[2, 2, None] == len(of_group[2]) == each - gone
     assert gone <= cancelled <= gone + 3 * rounds  # those that ran when they were cancelled, and succeeded
     for group in (3, 4, 5):

@@ -425,7 +425,7 @@ def test_a_cancel_while_a_stage_runs_ends_the_pipeline_and_a_retry_resumes_there
     assert queue.server.cancel(task_id) == 1
     go_on(queue)
     assert end_of(process)[0] == 0
-    assert queue.rows("status, stage, task, error_text, claim") == [(4, stage, HOLDS[stage], "cancelled", None)]
+    assert queue.rows("status, stage, task, error_text, claim") == [(7, stage, HOLDS[stage], "cancelled", None)]
     assert_silent(queue.worker("--mode", mode))
     assert len(queue.notes()) == stage + 1
     assert queue.server.retry(task_id) == 1

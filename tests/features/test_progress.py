@@ -259,7 +259,7 @@ def test_a_cancelled_task_is_interrupted_at_its_next_call(
         else:
             in_another_thread(lambda: run(server, work))
     assert heard == ["finally"]
-    assert queue.rows("status, error_text") == [(Status.FATAL, CANCELLED)]
+    assert queue.rows("status, error_text") == [(Status.CANCELLED, CANCELLED)]
     assert read_progress(in_row(queue)) == Progress(1, 9)
 
 
@@ -353,7 +353,7 @@ def test_a_cancel_of_one_of_several_is_heard_if_all_may_start_again(
     several(server, work, **({} if others_may_start_again else {"max_attempts": 1}))
     assert heard == ([3] if others_may_start_again else [3, 0])
     done = Status.DONE
-    assert queue.statuses() == ([done, done, Status.FATAL] if others_may_start_again else [done] * 3)
+    assert queue.statuses() == ([done, done, Status.CANCELLED] if others_may_start_again else [done] * 3)
 
 
 def test_a_call_of_several_goes_on_while_one_of_them_is_ours(queue: Queue, server: TaskServer) -> None:

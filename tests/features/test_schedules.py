@@ -184,7 +184,7 @@ def test_times_that_were_missed_come_once(server: TaskServer, rows: Rows) -> Non
 ENDED = {
     "done": "status = 2, attempts = 3, finished_at = created_at",
     "fatal": "status = 4, attempts = 3, error_text = 'lost: x', claim = 7, max_attempts = 1, finished_at = created_at",
-    "cancelled": "status = 4, error_text = 'cancelled'",
+    "cancelled": "status = 7, error_text = 'cancelled'",
 }
 UNDER_WAY = {
     "new": "status = 0",

@@ -123,7 +123,7 @@ STATES: dict[str, str] = {
     "started": "status = 1, claim = 7, due_at = {future}, started_at = created_at, attempts = 2, max_attempts = 3",
     "to be retried": "status = 3, due_at = {future}, started_at = created_at, attempts = 2, error_text = 'E: x'",
     "fatal": "status = 4, started_at = created_at, finished_at = created_at, attempts = 3, error_text = 'E: x'",
-    "cancelled": "status = 4, finished_at = created_at, error_text = 'cancelled'",
+    "cancelled": "status = 7, finished_at = created_at, error_text = 'cancelled'",
     "lost": "status = 4, claim = 7, attempts = 1, max_attempts = 1, started_at = created_at, error_text = 'lost: x'",
     "done": "status = 2, started_at = created_at, finished_at = created_at, attempts = 1",
 }

@@ -51,7 +51,7 @@ STATES = {
     "error": f"status = 3, attempts = 1, due_at = '{FAR}', error_text = 'E: e'",
     "fatal": "status = 4, attempts = 3, error_text = 'E: e'",
     "lost": "status = 4, claim = 17, attempts = 1, max_attempts = 1, error_text = 'lost: it vanished'",
-    "cancelled": "status = 4, error_text = 'cancelled'",
+    "cancelled": "status = 7, error_text = 'cancelled'",
     "done": "status = 2, attempts = 1",
 }
 GOES_ON = {"running": 1, "running, cancelled": 1, "waiting for other tasks": 5}

@@ -81,7 +81,7 @@ def insist(queue: Queue, worker: subprocess.Popen[str]) -> None:
     [
         ("hasty", "worker.py", time_out, Status.ERROR, "timeout of 1.5 s"),
         ("hasty", "in_thread.py", time_out, Status.ERROR, "time"),
-        ("plant", "worker.py", cancel, Status.FATAL, "cancelled"),
+        ("plant", "worker.py", cancel, Status.CANCELLED, "cancelled"),
         ("plant", "worker.py", insist, Status.ERROR, "stopped by a second signal"),
     ],
 )

@@ -112,7 +112,7 @@ def test_a_task_after_a_cancelled_one_is_not_taken_for_cancelled(dsn: str, tmp_p
     assert ends == {
         "broken_tasks.a": broken,
         "broken_tasks.b": broken,
-        "cancelled_tasks.hang": (Status.FATAL, CANCELLED),
+        "cancelled_tasks.hang": (Status.CANCELLED, CANCELLED),
         "broken_tasks.c": broken,
     }
 

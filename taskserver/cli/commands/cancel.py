@@ -1,4 +1,4 @@
-"""client.py cancel: waiting tasks become fatal, running tasks are interrupted."""
+"""client.py cancel: waiting tasks will not run, running tasks are interrupted."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from ..terminal.selecting import add_selection, change_chosen
 
 
 def add_parser(subparsers: Any) -> None:
-    parser = subparsers.add_parser("cancel", help="have tasks not run, and interrupt those that do: fatal then")
+    parser = subparsers.add_parser("cancel", help="cancel tasks; running ones are interrupted")
     add_selection(parser, (Status.NEW, Status.IN_PROGRESS, Status.ERROR, Status.FATAL, Status.WAITING))
     parser.set_defaults(run=run)
 

@@ -20,7 +20,7 @@ def add_parser(subparsers: Any) -> None:
     parser = subparsers.add_parser("prune", help="delete what ended long ago: done and archived tasks, or others")
     parser.add_argument("--older-than", metavar="AGE", type=span, required=True, help="as 30d: s, m, h, d or w")
     parser.add_argument("--done", action="store_true", help="tasks that are done, as mode mark leaves them")
-    parser.add_argument("--fatal", action="store_true", help="fatal tasks")
+    parser.add_argument("--fatal", action="store_true", help="fatal and cancelled tasks")
     parser.add_argument("--archived", action="store_true", help="the archive, where mode move puts what is done")
     parser.add_argument("--stats", action="store_true", help=f"figures, which {CLIENT} stats shows")
     parser.add_argument("--keys", action="store_true", help="tasks of the queue that hold a unique_key, too")

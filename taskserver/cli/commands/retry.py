@@ -17,7 +17,7 @@ from ..terminal.selecting import add_selection, change_chosen, selection_of
 
 def add_parser(subparsers: Any) -> None:
     parser = subparsers.add_parser("retry", help="have tasks in error and fatal ones run again, attempts from 0")
-    add_selection(parser, (Status.ERROR, Status.FATAL))
+    add_selection(parser, (Status.ERROR, Status.FATAL, Status.CANCELLED))
     parser.add_argument("--as", dest="as_task", metavar="NAME", help="under this name, where theirs was misspelt")
     parser.set_defaults(run=run)
 

@@ -184,7 +184,10 @@ def _show_rows(overview: Overview) -> None:
         of_rest = [in_progress.get(group_id, (0, 0)) for group_id, _ in rest]
         lines.append((f"{len(rest)} more groups", sum_of([rows for _, rows in rest]), of_rest, ""))
     lines.append(("all", overview.total, list(in_progress.values()), ""))
-    others = [status for status in overview.total.by_status if status not in (Status.NEW, Status.IN_PROGRESS)]
+    hidden = [Status.NEW, Status.IN_PROGRESS]
+    if not overview.total.by_status.get(Status.CANCELLED):
+        hidden.append(Status.CANCELLED)  # rare: the table has many columns
+    others = [status for status in overview.total.by_status if status not in hidden]
     print_table(
         [
             "group",

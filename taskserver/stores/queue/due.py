@@ -82,7 +82,7 @@ class DueRows:
         """Waiting, error → new for rows whose time has come; how many. Rows that others hold are left."""
         return self._write_free(self.WAKE, ids)
 
-    # ---- reclaim: in progress with an ended lease → new, error, fatal
+    # ---- reclaim: in progress with an ended lease → new, error, fatal, cancelled
 
     RECLAIM = """
         UPDATE {table} {by_key} SET status = 0, claim = NULL, due_at = NULL, updated_at = updated_at
@@ -109,6 +109,7 @@ class DueRows:
             due_at = NULL, error_text = ?, finished_at = {{now}}, updated_at = {{now}}
         {WHERE_AS_FOUND}
     """
+    CANCEL_LOST = GIVE_UP_LOST.replace("status = 4", "status = 7", 1)
 
     def reclaim_unstarted(self, ids: Sequence[int]) -> int:
         """In progress, unstarted, lease ended → new, as if never claimed; how many. Rows that others hold are left."""
@@ -132,7 +133,8 @@ class DueRows:
             return self._write_unless_held(self.RERUN_LOST, as_found)
         if retry_seconds is None:
             keeps_token = limit == 1 and not lost.is_cancelled
-            return self._write_unless_held(self.GIVE_UP_LOST, (int(keeps_token), limit, error_text, *as_found), lost.id)
+            give_up = self.CANCEL_LOST if lost.is_cancelled else self.GIVE_UP_LOST
+            return self._write_unless_held(give_up, (int(keeps_token), limit, error_text, *as_found), lost.id)
         return self._write_unless_held(self.RETRY_LOST, (retry_seconds, error_text, *as_found))
 
     def _write_unless_held(self, sql: str, values: Sequence[object], fatal: int | None = None) -> bool:

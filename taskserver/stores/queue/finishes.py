@@ -72,6 +72,7 @@ GIVE_UP = f"""
         updated_at = {{now}}
     WHERE {IS_ALONE} AND ({{is_cancelled}} = 0 OR started_at IS NULL)
 """
+GIVE_UP_CANCELLED = GIVE_UP.replace("status = 4", "status = 7")
 # → new, as the next stage of its pipeline.
 NEXT_STAGE = f"""
     UPDATE {{table}} {{by_key}}
@@ -85,10 +86,10 @@ RUN_AGAIN = """
     UPDATE {table} {by_key} SET status = 0, claim = NULL, due_at = NULL, error_text = NULL, updated_at = {now}
     WHERE id = ? AND status = 1 AND claim = ? AND started_at IS NOT NULL AND attempts = 0 AND {is_cancelled} = 0
 """
-# The task was cancelled while it ran → fatal: after an attempt that failed, or in place of the next stage or rerun.
+# The task was cancelled while it ran → cancelled: after an attempt that failed, or in place of the next stage or rerun.
 CANCEL = """
     UPDATE {table} {by_key}
-    SET status = 4, claim = NULL, due_at = NULL, finished_at = {now}, updated_at = {now}
+    SET status = 7, claim = NULL, due_at = NULL, finished_at = {now}, updated_at = {now}
     WHERE id = ? AND status = 1 AND claim = ? AND started_at IS NOT NULL AND {is_cancelled} = 1
         AND (attempts = 0 OR ? = 1)
 """
@@ -121,7 +122,8 @@ class FinishWrites:
             first, *others = COMPLETE[self._mode] if finish.stays is None else (KEEP,)
             complete = (first, claimed) if finish.result is None else (_with_result(first), (finish.result, *claimed))
             return [complete, *((sql, claimed) for sql in others)]
-        return [(GIVE_UP, (finish.error_text, 1 if finish.uncount else 0, *claimed))]
+        give_up = GIVE_UP_CANCELLED if finish.error_text == CANCELLED else GIVE_UP
+        return [(give_up, (finish.error_text, 1 if finish.uncount else 0, *claimed))]
 
     # ---- the task was changed, cancelled or awaited while it ran: statement by statement in an open transaction
 

@@ -40,21 +40,21 @@ class Verb(NamedTuple):
     """The same as `condition`, in words."""
 
 
-# ---- retry: error, fatal → new
+# ---- retry: error, fatal, cancelled → new
 
 # The row keeps its error until the task succeeds, but not the word `cancelled`, which asks for the task's end. A claim
 # token goes: a lost worker that turns out to be alive must not complete a task that a person wants to run again. A task
 # that waits for others becomes waiting: a look decides whether it still has to wait (dependencies.py).
 RETRY = Verb(
     "retry",
-    "{status} IN (3, 4)",
+    "{status} IN (3, 4, 7)",
     f"""
     UPDATE {{table}} {{by_key}} SET attempts = 0, due_at = CASE WHEN {{is_linked}} THEN {{now}} END, claim = NULL,
         finished_at = NULL, updated_at = {{now}},
         error_text = CASE WHEN {IS_GIVEN_UP} THEN NULL ELSE NULLIF(error_text, {{cancelled}}) END,
         status = CASE WHEN {{is_linked}} THEN 5 ELSE 0 END
     """,
-    "in error or fatal",
+    "in error, fatal or cancelled",
 )
 
 # ---- retry as: the same under another name, for tasks whose name was misspelt
@@ -69,7 +69,7 @@ RETRY_AS = Verb(
 PIPELINES = RETRY._replace(condition=f"{RETRY.condition} AND stages IS NOT NULL")
 """The tasks that RETRY_AS leaves out."""
 
-# ---- cancel: new, waiting, error, claimed → fatal; running → running, with the word that its heartbeat looks for
+# ---- cancel: new, waiting, error, claimed, lost → cancelled; running → running, with the word for its heartbeat
 
 RUNS = Adding.IS_RUNNING
 # A lost task is fatal already, but its worker may be alive and complete it. After a cancel it cannot.
@@ -85,7 +85,7 @@ CANCEL = Verb(
         due_at = CASE WHEN {RUNS} THEN due_at END,
         finished_at = CASE WHEN {RUNS} THEN finished_at ELSE {{now}} END,
         updated_at = {{now}},
-        status = CASE WHEN {RUNS} THEN 1 ELSE 4 END
+        status = CASE WHEN {RUNS} THEN 1 ELSE 7 END
     """,
     "new, waiting, in error, in progress or lost",
 )
@@ -147,11 +147,11 @@ class Operations:
     # ---- verbs to chosen rows
 
     def retry(self, tasks: Chosen, as_task: str | Callable[..., Any] | None = None) -> int:
-        """Error, fatal → new, with attempts 0, perhaps under another name; how many. Raises as `_changed` does."""
+        """Error, fatal, cancelled → new, with attempts 0, perhaps renamed; how many. Raises as `_changed` does."""
         return self._changed(RETRY, tasks) if as_task is None else self._changed(RETRY_AS, tasks, (name_of(as_task),))
 
     def cancel(self, tasks: Chosen) -> int:
-        """New, waiting, error, claimed → fatal `cancelled`; running tasks are interrupted. How many; raises alike."""
+        """New, waiting, error, claimed, lost → cancelled; running tasks are interrupted. How many; raises alike."""
         return self._changed(CANCEL, tasks)
 
     def set_priority(self, tasks: Chosen, priority: int) -> int:
@@ -235,14 +235,14 @@ class Operations:
         found: int = self._database.fetch_value(self.STILL_RUNNING)
         return found
 
-    # ---- claim one: new, waiting, error, fatal → in progress, whatever its group and its time
+    # ---- claim one: new, waiting, error, fatal, cancelled → in progress, whatever its group and its time
 
     # The status comes last, as above. A task that waits for others is not claimed.
     CLAIM_ONE = """
-        UPDATE {table} {by_key} SET attempts = CASE WHEN status = 4 THEN 0 ELSE attempts END,
+        UPDATE {table} {by_key} SET attempts = CASE WHEN status IN (4, 7) THEN 0 ELSE attempts END,
             error_text = NULLIF(error_text, {cancelled}), claim = ?, due_at = {after}, started_at = NULL,
             finished_at = NULL, updated_at = CASE WHEN status = 0 THEN updated_at ELSE {now} END, status = 1
-        WHERE id = ? AND status IN (0, 3, 4, 5)
+        WHERE id = ? AND status IN (0, 3, 4, 5, 7)
             AND NOT EXISTS (SELECT 1 FROM {dependencies} WHERE child_id = id)
     """
 

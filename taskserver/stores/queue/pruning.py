@@ -37,13 +37,13 @@ HOLDS_KEY = "unique_key IS NOT NULL"
 _KINDS = {
     # By key, as the old rows come first in order of id, and are most of the table.
     "done": BulkWrite("{status} = 2", (), "{delete_task}", hint="{by_key}"),
-    "fatal": BulkWrite("{status} = 4", (), "{delete_task}", then=FORGET),
+    "fatal": BulkWrite("{status} IN (4, 7)", (), "{delete_task}", then=FORGET),
     "archived": BulkWrite("status >= 0", (), "{delete_archived}", (), "{done}", "done_id", hint="{by_key}"),
 }
 KEYED = ("done", "fatal")
 """The kinds whose rows may hold a unique_key, which keeps others from being added."""
 KINDS = (*_KINDS, "stats")
-"""The kinds that can be named: tasks that are done, fatal or archived, and stats."""
+"""The kinds that can be named: tasks that are done, fatal (or cancelled) or archived, and stats."""
 COMPLETED = ("done", "archived")
 """The kinds that are meant where none is named: nobody has to look at these rows any more."""
 

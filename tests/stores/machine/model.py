@@ -21,6 +21,7 @@ LIMITS = {"tasks.once": 1, "tasks.twice": 2, "tasks.plain": None}
 ERROR_TEXT = "ValueError: no\nthe end of a traceback"
 BAD_TEXT = "BadTask: there is no such callable"
 CANCELLED_TEXT = "cancelled"
+OVER = (Status.DONE, Status.FATAL, Status.CANCELLED)
 FORGED_CLAIM = 4711
 KEYS = ("a", "b", "c")
 DUE_AT = {"2020-01-01 00:00:00.000000": False, "2037-01-01 00:00:00.000000": True}
@@ -201,7 +202,7 @@ class Model:
         if task.is_to_rerun():
             task.run_again()
         elif task.is_cancelled():
-            task.end(Status.FATAL, CANCELLED_TEXT)
+            task.end(Status.CANCELLED, CANCELLED_TEXT)
             task.max_attempts = limit
         elif task.attempts < limit:
             task.become(Status.ERROR, when_retried)
@@ -283,7 +284,7 @@ class Model:
             task.run_again()
             return Outcome.RUN_AGAIN
         if task.is_cancelled() and (finish.error_text is not None or task.was_changed()):
-            task.end(Status.FATAL, CANCELLED_TEXT)
+            task.end(Status.CANCELLED, CANCELLED_TEXT)
             return Outcome.CANCELLED
         if finish.error_text is None:
             assert task.ran == task.new.args, "it was changed, and would not run again"
@@ -303,7 +304,7 @@ class Model:
 
     def _fail(self, task: Task, finish: Finish, error_text: str) -> None:
         if finish.retry_seconds is None:
-            task.end(Status.FATAL, error_text)
+            task.end(Status.CANCELLED if error_text == CANCELLED_TEXT else Status.FATAL, error_text)
         else:
             task.become(Status.ERROR, when_after(finish.retry_seconds))
             task.error_text = error_text
@@ -325,7 +326,7 @@ class Model:
     # ---- a person's commands, as the issue has them; each gives how many tasks it was for
 
     def retry(self, task: Task) -> int:
-        if task.status not in (Status.ERROR, Status.FATAL):
+        if task.status not in (Status.ERROR, Status.FATAL, Status.CANCELLED):
             return 0
         task.become(Status.NEW)
         task.attempts = task.starts = 0
@@ -337,18 +338,18 @@ class Model:
         is_lost = (
             task.status == Status.FATAL and task.claim is not None and (task.error_text or "").startswith("lost: ")
         )
-        if task.is_cancelled() or (task.status in (Status.DONE, Status.FATAL) and not is_lost):
+        if task.is_cancelled() or (task.status in OVER and not is_lost):
             return 0
         if task.is_running():
             task.error_text = CANCELLED_TEXT
         elif is_lost:  # fatal it is already: its worker may complete it no more
-            task.end(Status.FATAL, task.error_text)
+            task.end(Status.CANCELLED, task.error_text)
         else:
-            task.end(Status.FATAL, task.error_text if is_lost else CANCELLED_TEXT)
+            task.end(Status.CANCELLED, task.error_text if is_lost else CANCELLED_TEXT)
         return 1
 
     def set_priority(self, task: Task, priority: int) -> int:
-        if task.status in (Status.DONE, Status.FATAL):
+        if task.status in OVER:
             return 0
         task.new = task.new._replace(priority=priority)
         return 1

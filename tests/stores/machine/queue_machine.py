@@ -454,5 +454,5 @@ class QueueMachine(RuleBasedStateMachine):
                 self.turn(worker, [(held, Ending.WELL) for held in running])
             self.all_is_as_the_model_says()
         # A waiting task without an instant waits for others; in another status only a person takes the instant away.
-        left = [task for task in self.model.tasks if task.status not in (Status.DONE, Status.FATAL)]
+        left = [task for task in self.model.tasks if task.status not in (Status.DONE, Status.FATAL, Status.CANCELLED)]
         assert [task for task in left if task.status == Status.NEW or task.when is not When.NEVER] == []
