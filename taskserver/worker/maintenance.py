@@ -9,7 +9,7 @@ from __future__ import annotations
 import random
 import time
 from collections.abc import Callable, Collection, Sequence
-from logging import ERROR, WARNING, getLogger
+from logging import getLogger
 from typing import TYPE_CHECKING
 
 from ..errors import DatabaseError, Unavailable
@@ -179,11 +179,9 @@ class Maintenance:
         extra = about_task(lost.id, lost.task, lost.attempts, text, "", is_fatal, for_log_alone=not is_fatal)
         end = "is fatal" if is_fatal else "failed, and comes again"
         if text == CANCELLED:
-            LOG.error("task %d %s is cancelled", lost.id, lost.task, extra=extra)
+            LOG.warning("task %d %s is cancelled", lost.id, lost.task, extra=extra)
             return
-        LOG.log(
-            WARNING if lost.is_cancelled else ERROR, "task %d %s %s: %s", lost.id, lost.task, end, text, extra=extra
-        )
+        LOG.error("task %d %s %s: %s", lost.id, lost.task, end, text, extra=extra)
 
     def _dependencies_of_queue(self) -> Dependencies:
         if self._dependencies is None:
