@@ -260,6 +260,8 @@ def test_a_run_survives_hostile_rows_in_the_tables_beside_the_queue(queue: Queue
             row = honest | {name: value for name, value in own.items() if name in honest} | {column: value}
             written += script.write(row, f"jobs_queue_{table}") is not None
         assert written >= len(honest)
+        # MySQL without strict mode makes the group that pauses all of a number that is too large.
+        queue.sql("DELETE FROM jobs_queue_paused WHERE group_id = 4294967295")
         assert script.write({"task": "tasks.note", "args": '["good"]', "group_id": 9999})
         assert_ran_clean(queue, most_lines=written)  # each schedule that can be none is told
         assert_client_lives(queue)

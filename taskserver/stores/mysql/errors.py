@@ -102,7 +102,7 @@ HINTS = {
     1130: "allow this machine in your host's panel (remote MySQL); on the web server itself name localhost",
     **dict.fromkeys(
         RIGHTS_MISSING,
-        f"which account does TASKSERVER_DSN name? a website's may only add; {WORKER} needs a worker's; {CLIENT} pause, "
+        f"check this account's rights: a website's may only add; {WORKER} needs a worker's; {CLIENT} pause, "
         "resume, schedule, unschedule and prune need an operator's, with SELECT, INSERT, UPDATE and DELETE on all of "
         f"the queue's tables; {CLIENT} init needs CREATE and ALTER too; see docs/security.md for what to grant",
     ),

@@ -63,7 +63,7 @@ NO_SPACE = "free some space, or ask your host to raise the database's quota"
 LIMITED = f"let fewer workers run at once ({WORKER} --slots), or ask your host for more"
 HINTS = {
     RIGHTS_MISSING: (
-        f"which account does TASKSERVER_DSN name? a website's may only add; {WORKER} needs a worker's; {CLIENT} pause, "
+        f"check this account's rights: a website's may only add; {WORKER} needs a worker's; {CLIENT} pause, "
         "resume, schedule, unschedule and prune need an operator's, with SELECT, INSERT, UPDATE and DELETE on all of "
         f"the queue's tables; {CLIENT} init needs to own them, or CREATE on the schema if there are none; see "
         "docs/security.md for what to grant"
