@@ -14,8 +14,7 @@ from typing import NamedTuple
 from ..messages.printable import age
 from ..model.task import Status
 from ..stores.queue.counts import Counts
-from ..stores.queue.failures import ErrorCount
-from ..stores.records import LastRun
+from ..stores.records import ErrorCount, LastRun
 from .acceptance import Acceptances, read_accepted
 from .coverage import groups_in, late_after_seconds, names_all_groups, seconds_since_start
 from .overview import Overview, Queue, read_overview, rows_by_group

@@ -15,11 +15,10 @@ from ..model.task import Status
 from ..settings.load import Settings
 from ..stores import Store
 from ..stores.queue.claims import number_of
-from ..stores.queue.counts import SAMPLE, Counts, Lapsed, NameCount, limited
-from ..stores.queue.failures import ErrorCount, Failures
+from ..stores.queue.counts import SAMPLE, Counts, Lapsed, NameCount
 from ..stores.queue.schedules import Schedules, StoredSchedule
 from ..stores.queue.stats import HOUR_SECONDS, HourStats, RecentStats, Stats
-from ..stores.records import OTHER, LastRun, QueueCount, RunningTask, StoredTask, WorkerProcess
+from ..stores.records import OTHER, ErrorCount, LastRun, QueueCount, RunningTask, StoredTask, WorkerProcess
 from ..worker.record import host_name
 from .coverage import describe_paused, describe_resuming, describe_unserved, paused_of, unserved
 
@@ -179,13 +178,14 @@ class Overview(NamedTuple):
 
 def read_overview(queue: Queue) -> Overview:
     """Read a queue; changes nothing. Raises DatabaseError, Conflict if the database is too busy to answer in time."""
-    with limited(queue.store.database, MAX_STATEMENT_SECONDS):
+    with queue.store.database.statements_limited(MAX_STATEMENT_SECONDS):
         return _read(queue)
 
 
 def _read(queue: Queue) -> Overview:
     queue.store.tables.check()
-    look, runs = Counts(queue.store.database), queue.store.views.runs()
+    look, views = Counts(queue.store.database), queue.store.views
+    runs, in_progress = views.runs(), views.in_progress()
     counted = look.by_group()
     counts = counted.counts
     claims = queue.store.claims
@@ -215,17 +215,17 @@ def _read(queue: Queue) -> Overview:
         this_hour=recent.this_hour,
         hour_before=recent.hour_before,
         paces=paces_of(groups, recent, paused.groups),
-        running=queue.store.views.running(MAX_RUNNING),
-        running_by_group=queue.store.views.running_counts(),
-        claimed_by_number=queue.store.views.claimed_counts(),
+        running=views.running(MAX_RUNNING),
+        running_by_group=in_progress.running,
+        claimed_by_number=in_progress.claimed,
         processes=workers_at_work(queue),
         names=_by_name(names),
         unnamed=frozenset(status for status in Status if _rows_of(names, status) >= SAMPLE),
-        errors=Failures(queue.store.database).recent(MAX_ERRORS),
+        errors=views.recent_errors(MAX_ERRORS),
         hours=stats.sums((HOURS - 1) * HOUR_SECONDS, "hour"),
         lapsed=look.lapsed(queue.settings.lease_seconds),
         undated=look.undated(),
-        now=queue.store.views.now(),
+        now=views.now(),
     )
 
 

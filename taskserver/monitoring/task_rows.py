@@ -12,13 +12,11 @@ from ..messages.printable import shown
 from ..model.arguments import parse_json
 from ..model.field_checks import check_text
 from ..model.results import Progress, read_progress, read_result
-from ..model.selection import Selection
 from ..model.task import MAX_SIGNED, Status
 from ..settings.checks import check_groups, check_whole_number
 from ..stores import Store
 from ..stores.queue.claims import MAX_GROUPS
-from ..stores.queue.failures import ErrorCount, Failures
-from ..stores.records import StoredTask
+from ..stores.records import ErrorCount, StoredTask
 
 
 class TaskRow(NamedTuple):
@@ -86,8 +84,10 @@ def list_tasks(
 
 def count_errors(store: Store, groups: Iterable[int] | None, task: str | None, limit: int | None) -> list[ErrorLine]:
     """Failed tasks by the first lines of their errors. Raises SettingError, InvalidTask, DatabaseError."""
-    selection = Selection(None, check_groups(groups, MAX_GROUPS), task, limit=limit)
-    return [error_line(one) for one in Failures(store.database).errors(selection)]
+    if task is not None:
+        check_text("task", task)
+    most = MAX_SIGNED if limit is None else check_whole_number("limit", limit, 1, MAX_SIGNED)
+    return [error_line(one) for one in store.views.errors(check_groups(groups, MAX_GROUPS) or (), task, most)]
 
 
 def error_line(counted: ErrorCount) -> ErrorLine:

@@ -23,11 +23,10 @@ from ..monitoring.stages import stage_lines, stage_of
 from ..monitoring.verdict import judge
 from ..server import TaskServer
 from ..stores.queue.dependencies import links
-from ..stores.queue.failures import SAMPLE, Failures
 from ..stores.queue.operations import CANCEL, Operations
 from ..stores.queue.schedules import Schedules
 from ..stores.queue.stats import HOUR_SECONDS, HourStats, Stats
-from ..stores.queue.views import BY_TIME, FIRST, Filter, Pages, Place
+from ..stores.queue.views import BY_TIME, FIRST, SAMPLE, Filter, Pages, Place
 from .charts import Chart, Part, bars
 
 TASKS_A_PAGE = 50
@@ -186,7 +185,7 @@ def task(server: TaskServer, query: Mapping[str, str]) -> Page:
 
 def errors(server: TaskServer, query: Mapping[str, str]) -> Page:
     """The errors of failed tasks, counted by their first lines."""
-    return Page("errors.html", {"errors": Failures(server.store.database).recent(ERRORS_SHOWN), "sample": SAMPLE})
+    return Page("errors.html", {"errors": server.store.views.recent_errors(ERRORS_SHOWN), "sample": SAMPLE})
 
 
 def hours(server: TaskServer, query: Mapping[str, str]) -> Page:
@@ -219,12 +218,13 @@ def schedules(server: TaskServer, query: Mapping[str, str]) -> Page:
 def workers(server: TaskServer, query: Mapping[str, str]) -> Page:
     """The workers at work, and the last run of each crontab line."""
     views = server.store.views
+    in_progress = views.in_progress()
     read = SimpleNamespace(
         runs=views.runs(),
         processes=workers_at_work(server),
-        claimed_by_number=views.claimed_counts(),
+        claimed_by_number=in_progress.claimed,
         running=views.running(MAX_RUNNING),
-        running_by_group=views.running_counts(),
+        running_by_group=in_progress.running,
     )
     return Page("workers.html", {"overview": read})
 

@@ -112,6 +112,20 @@ class Database:
         return self._paced(is_unhurried=True)
 
     @contextmanager
+    def statements_limited(self, seconds: int) -> Iterator[None]:
+        """In the `with`, the server ends each statement of this thread after so long: Conflict. None is tried again."""
+        limit = self.words["limit_statements"]
+        with self.tried_once(float("inf")):
+            if limit:
+                self.change(limit.format(seconds))
+            try:
+                yield
+            finally:
+                if limit and self.is_connected:
+                    with suppress(DatabaseError):
+                        self.change(limit.format(0))
+
+    @contextmanager
     def _paced(self, **changes: Any) -> Iterator[None]:
         before = {name: getattr(self._pace, name) for name in changes}  # a task of an outer run may run a queue itself
         vars(self._pace).update(changes)

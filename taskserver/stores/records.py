@@ -29,6 +29,29 @@ class QueueCount(NamedTuple):
     """Whether there are more rows, which were not counted."""
 
 
+GIVEN_UP_LINE = "dependency: task …, for which it waits, is fatal"
+"""Stands for the errors of all tasks that were given up because of others."""
+
+
+class ErrorCount(NamedTuple):
+    """Tasks in error and fatal whose errors have the same first line. Instants are text in UTC."""
+
+    line: str
+    rows: int
+    fatal: int
+    """How many of these tasks are fatal."""
+    first_seen: str
+    """The earliest of these failures; only rows that stand in the queue count."""
+    last_seen: str
+    example_id: int
+    """The id of the newest of these tasks."""
+
+    @property
+    def is_given_up(self) -> bool:
+        """Whether these tasks failed because of others, each for which it waits: they are of several errors."""
+        return self.line == GIVEN_UP_LINE
+
+
 class LastRun(NamedTuple):
     """The last run of one crontab line. Instants are text in UTC; `ended_at` is None while it runs, or if killed."""
 

@@ -375,12 +375,8 @@ def test_a_process_of_another_start_of_the_machine_is_left_to_its_lease(sqlite_q
     assert sqlite_queue.statuses() == [Status.IN_PROGRESS]
 
 
-def test_status_and_doctor_live_through_odd_values_in_the_records_of_sqlite(sqlite_queue: Queue) -> None:
+def test_status_and_doctor_show_a_schedule_at_the_last_instant(sqlite_queue: Queue) -> None:
     assert sqlite_queue.worker().returncode == 0
-    sqlite_queue.sql(
-        "UPDATE jobs_queue_workers SET pid = x'ff', reason = x'00ff', taken = 'many', done = x'01', fatal = 1.5,"
-        " started_at = x'ff', ended_at = x'fe'"
-    )
     sqlite_queue.sql(
         "INSERT INTO jobs_queue_schedules (name, task, every_seconds, next_at)"
         " VALUES ('never', 'tasks.note', 3600, '9999-12-31 23:59:59.999999')"

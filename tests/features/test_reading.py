@@ -8,10 +8,9 @@ from typing import Any
 
 import pytest
 
-from taskserver import InvalidTask, Progress, Selection, SettingError, Status
+from taskserver import InvalidTask, Progress, SettingError, Status
 from taskserver.cli.client import main
 from taskserver.cli.terminal.output import error_as_json
-from taskserver.stores.queue.failures import Failures
 from tests.support.processes import run_here
 from tests.support.queues import Queue
 from tests.support.sites import Site
@@ -130,7 +129,7 @@ def test_errors_have_instants_and_print_as_before(make_site: Any, site_dsn: str)
     assert is_now(first.first_seen)
     (only,) = site.server.errors(task=f"{site.name}.gone", limit=1)
     assert only == second
-    printed = error_as_json(Failures(site.store.database).errors(Selection(task=f"{site.name}.gone"))[0])
+    printed = error_as_json(site.store.views.errors(task=f"{site.name}.gone")[0])
     assert printed["first_seen"] == f"{second.first_seen:%Y-%m-%dT%H:%M:%S.%f}Z"
 
 

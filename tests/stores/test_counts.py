@@ -15,9 +15,8 @@ from taskserver.model.task import Status
 from taskserver.monitoring.overview import read_overview
 from taskserver.page.views import trouble_in_words
 from taskserver.stores import Store
-from taskserver.stores.queue import counts, failures
-from taskserver.stores.queue.counts import Counts, NameCount, limited
-from taskserver.stores.queue.failures import Failures
+from taskserver.stores.queue import counts, views
+from taskserver.stores.queue.counts import Counts, NameCount
 from taskserver.stores.queue.stats import Stats
 from taskserver.stores.queue.views import Filter, Pages, Place
 from taskserver.stores.records import OTHER
@@ -143,13 +142,13 @@ def test_names_are_counted_in_a_sample_of_each_status(
 def test_recent_errors_are_those_of_the_last_failed_tasks(
     store: Store, rows: Rows, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(failures, "SAMPLE", 2)
+    monkeypatch.setattr(views, "SAMPLE", 2)
     put(rows, ("a", 3, 4), error="E: old")
     put(rows, ("a", 3, 4), ("a", 3, 4), error="E: new")
     put(rows, ("a", 3, 3), error="F: again", due=rows.after(60))
-    found = Failures(store.database).recent(10)
+    found = store.views.recent_errors(10)
     assert [(one.line, one.rows, one.fatal) for one in found] == [("E: new", 2, 2), ("F: again", 1, 0)]
-    assert [one.line for one in Failures(store.database).recent(1)] == ["E: new"]
+    assert [one.line for one in store.views.recent_errors(1)] == ["E: new"]
 
 
 def test_stats_are_summed_in_the_database(store: Store, rows: Rows) -> None:
@@ -189,6 +188,7 @@ def test_no_look_of_an_overview_or_a_page_sorts_many_rows(
         sent.append((sql, values))
         return fetch(sql, values)
 
+    monkeypatch.setattr(counts, "LOOKS_PER_STATEMENT", 1)
     monkeypatch.setattr(store.database, "fetch", remember)
     for _ in range(2):  # as it is, and with fresh statistics
         look = Counts(store.database)
@@ -242,7 +242,7 @@ def test_a_read_that_takes_too_long_is_busy_and_is_stopped_on_the_server(busy: s
     with TaskServer(busy) as server:
         database = server.store.database
         began = time.monotonic()
-        with limited(database, 1), pytest.raises(Conflict) as ended:
+        with database.statements_limited(1), pytest.raises(Conflict) as ended:
             database.fetch(SLOW[rows.kind])
         assert trouble_in_words(ended.value) == "The database is busy"
         assert time.monotonic() - began < 5

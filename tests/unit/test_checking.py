@@ -21,11 +21,10 @@ from taskserver.monitoring.alarms import WELL, Alarm, alarm_of, is_news, name_of
 from taskserver.monitoring.checking import Judgement, Limit, Limits, State, judge_by_limits, measure, span
 from taskserver.monitoring.overview import AtWork, Overview, RowCounts
 from taskserver.stores.queue.counts import Lapsed
-from taskserver.stores.queue.failures import ErrorCount
 from taskserver.stores.queue.notes import MAX_NAME
 from taskserver.stores.queue.schedules import StoredSchedule
 from taskserver.stores.queue.stats import HourStats
-from taskserver.stores.records import LastRun, RunningTask, WorkerProcess
+from taskserver.stores.records import ErrorCount, LastRun, RunningTask, WorkerProcess
 from tests.support.commands import parsers_of_client
 from tests.support.deployment import ROOT
 

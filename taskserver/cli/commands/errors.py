@@ -5,10 +5,8 @@ from __future__ import annotations
 import argparse
 from typing import Any
 
-from ...model.selection import Selection
 from ...model.task import MAX_SIGNED
 from ...server import TaskServer
-from ...stores.queue.failures import Failures
 from ..terminal.arguments import whole_number
 from ..terminal.instants import headed, in_column
 from ..terminal.output import as_json, error_as_json, print_table
@@ -29,8 +27,7 @@ def add_parser(subparsers: Any) -> None:
 
 def run(server: TaskServer, options: argparse.Namespace) -> None:
     server.store.tables.check()
-    selection = Selection(None, options.groups or None, options.task, limit=options.limit)
-    errors = Failures(server.store.database).errors(selection)
+    errors = server.store.views.errors(options.groups or (), options.task, options.limit)
     if options.json:
         print(as_json([error_as_json(error) for error in errors]))
     elif not errors:

@@ -13,9 +13,8 @@ from ...messages.printable import in_units as spelt_in_units
 from ...model.task import Status, name_of_status
 from ...monitoring.acceptance import Acceptances
 from ...stores.queue.dependencies import Links
-from ...stores.queue.failures import ErrorCount
 from ...stores.queue.stats import COLUMNS, HourStats
-from ...stores.records import StoredTask
+from ...stores.records import ErrorCount, StoredTask
 from ...stores.words import INSTANTS
 from .live_line import terminal_width
 from .style import BOLD, COLOURS, cut, painted, width_of

@@ -7,11 +7,9 @@ rows of a status for `due_at IS NULL ORDER BY due_at, id`.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-from ...errors import DatabaseError
 from ...model.results import as_texts
 from ...model.task import Status
 from ..database import Database, Row
@@ -25,7 +23,7 @@ MIN_SHARE = 100
 MAX_GROUPS = 1000
 """Groups of a status; rows of further ones are not counted."""
 MAX_GROUPS_BY_PRIORITY = 200
-PAIRS_PER_STATEMENT = 50
+LOOKS_PER_STATEMENT = 50
 SAMPLE = 1000
 """Rows of a status whose names are read, and new ones whose ages are."""
 HEADS = 20
@@ -36,6 +34,10 @@ NO_STATUS = (*(f"= {number}" for number in range(max(Status)) if number not in s
 """What a number meets that is no status."""
 BY_AGE = (Status.NEW, Status.IN_PROGRESS, Status.ERROR, Status.WAITING)
 """The names of their first rows are read, of the others those of the newest."""
+
+
+Look = tuple[str, Sequence[Any]]
+"""A SELECT and its values."""
 
 
 class NameCount(NamedTuple):
@@ -78,7 +80,7 @@ class Lapsed(NamedTuple):
 
 
 class Counts:
-    """The counts of one queue."""
+    """The counts of one queue. Raises DatabaseError."""
 
     def __init__(self, database: Database) -> None:
         self._database = database
@@ -90,21 +92,25 @@ class Counts:
             SELECT 1 FROM {table} {by_status} WHERE {group_status} = ? AND group_id = ? LIMIT ?
         ) AS counted
     """
+    OTHERS = f"""
+        SELECT {OTHER} AS status, group_id, COUNT(*) FROM (
+            SELECT group_id FROM {{table}} {{by_status}} WHERE {{group_status}} {{is_other}} LIMIT ?
+        ) AS others GROUP BY group_id
+    """
 
     def by_group(self, groups: Sequence[int] = ()) -> Counted:
         """Rows by group and status, in that order; only of these groups (none: of all)."""
-        if groups:
-            pairs = [(int(status), group) for status in Status for group in groups]
-        else:
-            pairs = self._pairs()
+        pairs = [(int(status), group) for status in Status for group in groups] if groups else self._pairs()
         share = _rounded(max(MAX_COUNTED // (len(pairs) or 1), MIN_SHARE))
-        found = self._of_each(self.COUNT, [(*pair, *pair, share + 1) for pair in pairs]) + self._others(share)
-        ages = self._ages(sorted({group for status, group, rows in found if status == Status.NEW and rows}))
-        counts = [
-            QueueCount(group, status, min(rows, share), *_ages_of(ages, status, group), rows > share)
-            for group, status, rows in sorted((int(group), int(status), rows) for status, group, rows in found)
-            if rows and (not groups or group in groups)
-        ]
+        looks: list[Look] = [(self.COUNT, (*pair, *pair, share + 1)) for pair in pairs]
+        looks += [(self.OTHERS.replace("{is_other}", condition), (share + 1,)) for condition in NO_STATUS]
+        found = sorted((int(group), int(status), rows) for status, group, rows in self._of_all(looks))
+        ages = self._ages(sorted({group for group, status, rows in found if status == Status.NEW and rows}))
+        counts = []
+        for group, status, rows in found:
+            if rows and (not groups or group in groups):
+                oldest = ages.get(group, Ages()) if status == Status.NEW else Ages()
+                counts.append(QueueCount(group, status, min(rows, share), *oldest, rows > share))
         cut = [status for status in Status if sum(pair[0] == status for pair in pairs) >= MAX_GROUPS and not groups]
         oldest = Ages()
         for one in ages.values():
@@ -114,28 +120,16 @@ class Counts:
     def _pairs(self) -> list[tuple[int, int]]:
         """Each status and group that rows have, up to MAX_GROUPS of a status."""
         sql = f"SELECT * FROM ({self._database.words['groups_of_status']}) AS grouped"
-        each = [sql.format("{table}", "{by_status}", int(status)) for status in Status]
-        rows = self._database.fetch(" UNION ALL ".join(each), [MAX_GROUPS] * len(each))
-        return [(int(status), int(group)) for status, group in rows]
+        looks: list[Look] = [(sql.format("{table}", "{by_status}", int(status)), (MAX_GROUPS,)) for status in Status]
+        return [(int(status), int(group)) for status, group in self._of_all(looks)]
 
-    OTHERS = f"""
-        SELECT {OTHER} AS status, group_id, COUNT(*) FROM (
-            SELECT group_id FROM {{table}} {{by_status}} WHERE {{group_status}} {{is_other}} LIMIT ?
-        ) AS others GROUP BY group_id
-    """
-
-    def _others(self, most: int) -> list[Row]:
-        """Rows whose status is none, by group."""
-        each = [self.OTHERS.replace("{is_other}", condition) for condition in NO_STATUS]
-        return list(self._database.fetch(" UNION ALL ".join(each), [most + 1] * len(each)))
-
-    def _of_each(self, sql: str, wanted: Sequence[tuple[Any, ...]]) -> list[Row]:
-        """The rows of a SELECT with each of these values, in few round trips."""
+    def _of_all(self, looks: Sequence[Look]) -> list[Row]:
+        """The rows of several SELECTs, in few round trips."""
         rows: list[Row] = []
-        for first in range(0, len(wanted), PAIRS_PER_STATEMENT):
-            some = wanted[first : first + PAIRS_PER_STATEMENT]
-            joined = " UNION ALL ".join([sql] * len(some))
-            rows += self._database.fetch(joined, [value for one in some for value in one])
+        for first in range(0, len(looks), LOOKS_PER_STATEMENT):
+            some = looks[first : first + LOOKS_PER_STATEMENT]
+            joined = " UNION ALL ".join(sql for sql, _ in some)
+            rows += self._database.fetch(joined, [value for _, values in some for value in values])
         return rows
 
     UP_TO = (
@@ -171,10 +165,10 @@ class Counts:
         """The ages of the oldest new rows of each group, among the first ones of all and of its last priority."""
         if not groups:
             return {}
-        rows = list(self._database.fetch(self.AGES, (SAMPLE,)))
-        rows += self._of_each(self.AGES_OF_LAST, [(one, one, one, HEADS) for one in groups[:MAX_GROUPS_BY_PRIORITY]])
+        looks: list[Look] = [(self.AGES, (SAMPLE,))]
+        looks += [(self.AGES_OF_LAST, (one, one, one, HEADS)) for one in groups[:MAX_GROUPS_BY_PRIORITY]]
         ages: dict[int, Ages] = {}
-        for group, *both in rows:
+        for group, *both in self._of_all(looks):
             ages[int(group)] = ages.get(int(group), Ages()).or_older(*both)
         return ages
 
@@ -240,25 +234,6 @@ class Counts:
         """How many rows wait for tasks that are gone or over."""
         rows: int = self._database.fetch_value(self.ORPHANED)
         return rows
-
-
-@contextmanager
-def limited(database: Database, seconds: int) -> Iterator[None]:
-    """In the `with`, the server ends each statement of this thread after so long: Conflict. None is tried again."""
-    limit = database.words["limit_statements"]
-    with database.tried_once(float("inf")):
-        if limit:
-            database.change(limit.format(seconds))
-        try:
-            yield
-        finally:
-            if limit and database.is_connected:
-                with suppress(DatabaseError):
-                    database.change(limit.format(0))
-
-
-def _ages_of(ages: Mapping[int, Ages], status: int, group: int) -> Ages:
-    return ages.get(group, Ages()) if status == Status.NEW else Ages()
 
 
 def _rounded(rows: int) -> int:

@@ -1,4 +1,4 @@
-"""What people see of a queue: lists, pages, single tasks, running ones and runs. Changes nothing.
+"""What people see of a queue: lists, pages, single tasks, running ones, errors and runs. Changes nothing.
 
 No index has the tasks of a group, or of a name, in the order of their ids. So a page looks through a window: so many
 rows at most in the order of an index, and never by OFFSET. The next page goes on behind the window.
@@ -10,38 +10,62 @@ from collections.abc import Iterator, Sequence
 from datetime import datetime, timedelta
 from typing import Any, NamedTuple
 
-from ...model.results import TaskState, task_state
+from ...messages.error_text import MAX_ERROR_LENGTH
+from ...model.results import TaskState, as_texts, task_state
 from ...model.task import MAX_SIGNED, Status
 from ..database import Database
-from ..records import LastRun, QueueCount, RunningTask, StoredTask, earliest, last_run, running_task, stored_task
+from ..records import (
+    GIVEN_UP_LINE,
+    ErrorCount,
+    LastRun,
+    QueueCount,
+    RunningTask,
+    StoredTask,
+    earliest,
+    last_run,
+    running_task,
+    stored_task,
+)
 from ..words import marks
 from .claims import number_of
 from .counts import Counts
+from .dependencies import IS_GIVEN_UP
 
 MAX_IN_PROGRESS = 10_000
 """Rows in progress that are counted."""
 MAX_RUNNING = 1000
 """Rows in progress among which the running ones are shown."""
-MAX_CLAIMS = 1000
-"""Claims whose tasks are counted; each worker has one at a time."""
+SAMPLE = 1000
+"""Rows of each status whose errors `recent_errors` reads."""
 WINDOW = 5000
 """Rows that one page looks through."""
 
 
+class InProgress(NamedTuple):
+    """Tasks in progress, counted."""
+
+    running: dict[int, int]
+    """By group; the others are claimed and wait for their turn."""
+    claimed: dict[int, int]
+    """By the number of their worker."""
+
+
 class Views:
-    """The queue as an operator sees it."""
+    """The queue as an operator sees it. Raises DatabaseError."""
 
     def __init__(self, database: Database) -> None:
         self._database = database
 
+    NOW = "SELECT {now_text}"
     RUNS = """
         SELECT host, group_ids, pid, {started_at_text}, {started_at_age}, {ended_at_text}, reason,
             taken, done, fatal, lost, released, {previous_started_at_age}
         FROM {workers} ORDER BY host, group_ids
     """
-    LIST = "SELECT {readable}, 0 FROM {table}"
-    SHOW = "SELECT {readable}, 0 FROM {table} WHERE id = ?"
-    SHOW_ARCHIVED = "SELECT {readable}, 1 FROM {done} WHERE id = ? ORDER BY done_id DESC LIMIT 1"
+
+    def now(self) -> str:
+        """The database's clock, as text in UTC."""
+        return str(self._database.fetch_value(self.NOW))
 
     def counts(self) -> list[QueueCount]:
         """Rows by group and status, with the age of the oldest new one, as far as `Counts` counts them."""
@@ -51,39 +75,110 @@ class Views:
         """The last run of each host and groups."""
         return [last_run(row) for row in self._database.fetch(self.RUNS)]
 
-    # Of the first rows in progress, those that tell how far they have come, then those that have run the longest.
-    IN_PROGRESS = "SELECT {wanted} FROM {table} {by_due} WHERE {due_status} = 1 ORDER BY due_at, id LIMIT ?"
+    # ---- tasks in progress
+
+    FIRST_ONES = """
+        FROM (
+            SELECT id, task, group_id, attempts, started_at, progress, claim FROM {table} {by_due}
+            WHERE {due_status} = 1 ORDER BY due_at, id LIMIT ?
+        ) AS seen
+    """
     RUNNING = f"""
-        SELECT id, task, group_id, attempts, {{started_at_age}}, progress, claim FROM ({IN_PROGRESS}) AS seen
+        SELECT id, task, group_id, attempts, {{started_at_age}}, progress, claim {FIRST_ONES}
         WHERE started_at IS NOT NULL ORDER BY progress IS NULL, started_at, id LIMIT ?
     """
-    OF_RUNNING = "id, task, group_id, attempts, started_at, progress, claim"
-    RUNNING_COUNTS = f"""
-        SELECT group_id, COUNT(*) FROM ({IN_PROGRESS}) AS seen WHERE started_at IS NOT NULL GROUP BY group_id
+    COUNT_IN_PROGRESS = f"""
+        SELECT CASE WHEN started_at IS NULL THEN claim END, CASE WHEN started_at IS NOT NULL THEN group_id END, COUNT(*)
+        {FIRST_ONES} GROUP BY 1, 2
     """
-    CLAIMED_COUNTS = f"""
-        SELECT claim, COUNT(*) FROM ({IN_PROGRESS}) AS seen WHERE started_at IS NULL GROUP BY claim LIMIT ?
-    """
-
-    def claimed_counts(self) -> dict[int, int]:
-        """How many tasks are claimed and wait for their turn, by the number of the worker that has them."""
-        counts: dict[int, int] = {}
-        sql = self.CLAIMED_COUNTS.replace("{wanted}", "claim, started_at")
-        for claim, count in self._database.fetch(sql, (MAX_IN_PROGRESS, MAX_CLAIMS)):
-            if isinstance(claim, int):
-                counts[number_of(claim)] = counts.get(number_of(claim), 0) + count
-        return counts
 
     def running(self, limit: int) -> list[RunningTask]:
-        """Running tasks; `limit` at most."""
-        sql = self.RUNNING.replace("{wanted}", self.OF_RUNNING)
-        rows = self._database.fetch(sql, (MAX_RUNNING, limit))
+        """Running tasks, `limit` at most: those that report progress first, then the oldest."""
+        rows = self._database.fetch(self.RUNNING, (MAX_RUNNING, limit))
         return [running_task(row, number_of(claim) if isinstance(claim, int) else None) for *row, claim in rows]
 
-    def running_counts(self) -> dict[int, int]:
-        """How many tasks are running, by group; others in progress are claimed, and wait for their turn."""
-        sql = self.RUNNING_COUNTS.replace("{wanted}", "group_id, started_at")
-        return dict(self._database.fetch(sql, (MAX_IN_PROGRESS,)))
+    def in_progress(self) -> InProgress:
+        """How many tasks are running, and how many are claimed and not started."""
+        found = InProgress({}, {})
+        for claim, group, count in self._database.fetch(self.COUNT_IN_PROGRESS, (MAX_IN_PROGRESS,)):
+            if group is not None:
+                found.running[group] = count
+            elif isinstance(claim, int):
+                found.claimed[number_of(claim)] = found.claimed.get(number_of(claim), 0) + count
+        return found
+
+    # ---- one task
+
+    SHOW = "SELECT {readable}, 0 FROM {table} WHERE id = ?"
+    SHOW_ARCHIVED = "SELECT {readable}, 1 FROM {done} WHERE id = ? ORDER BY done_id DESC LIMIT 1"
+    STATE = "SELECT id, task, status, attempts, result, error_text, progress FROM {table} WHERE id = ?"
+    STATE_ARCHIVED = STATE.replace("{table}", "{done}") + " ORDER BY done_id DESC LIMIT 1"
+
+    def show(self, task_id: int) -> StoredTask | None:
+        """One task, from the queue, or else the last one of this id in the archive."""
+        row = self._database.fetch_first(self.SHOW, (task_id,))
+        row = row or self._database.fetch_first(self.SHOW_ARCHIVED, (task_id,))
+        return stored_task(row) if row else None
+
+    def state(self, task_id: int) -> TaskState | None:
+        """One task as a page may show it, found as `show` finds it."""
+        row = self._database.fetch_first(self.STATE, (task_id,))
+        row = row or self._database.fetch_first(self.STATE_ARCHIVED, (task_id,))
+        return task_state(row) if row else None
+
+    # ---- errors, counted by their first lines
+
+    # Tasks that were given up because of others are one line, the last. The last attempt of a fatal task ended at
+    # finished_at; that of a task in error at updated_at, as its row was last written then.
+    LINE = f"""
+        SUBSTR(CASE WHEN {IS_GIVEN_UP} THEN '{GIVEN_UP_LINE}'
+            WHEN {{error_position}} > 0 THEN SUBSTR(error_text, 1, {{error_position}} - 1)
+            ELSE COALESCE(error_text, '') END, 1, {MAX_ERROR_LENGTH})
+    """
+    ERRORS = f"""
+        SELECT line, COUNT(*), SUM(CASE WHEN status = 4 THEN 1 ELSE 0 END), {{first_seen}}, {{last_seen}}, MAX(id)
+        FROM (
+            SELECT id, status, CASE WHEN status = 4 THEN COALESCE(finished_at, updated_at) ELSE updated_at END AS seen,
+                {{line}} AS line
+            FROM {{failed}}
+        ) AS failed
+        GROUP BY line
+        ORDER BY CASE WHEN line = '{GIVEN_UP_LINE}' THEN 1 ELSE 0 END, COUNT(*) DESC, MAX(id) DESC LIMIT ?
+    """
+    FAILED = "{table} {by_status} WHERE {group_status} IN (3, 4) AND {conditions}"
+    FAILED_LAST = " UNION ALL ".join(
+        f"""
+        SELECT * FROM (
+            SELECT id, status, finished_at, updated_at, error_text FROM {{table}} {{by_due}}
+            WHERE {{due_status}} = {status} ORDER BY due_at DESC, id DESC LIMIT ?
+        ) AS failed_{status}
+        """
+        for status in (3, 4)
+    )
+
+    def errors(self, groups: Sequence[int] = (), task: str | None = None, most: int = MAX_SIGNED) -> list[ErrorCount]:
+        """Tasks in error and fatal by the first line of their errors, the most frequent first: `most` lines at most."""
+        conditions, values = _among(group_id=groups, task=() if task is None else (task,))
+        with self._database.unhurried():
+            return self._errors(self.FAILED.replace("{conditions}", " AND ".join(conditions)), values, most)
+
+    def recent_errors(self, most: int) -> list[ErrorCount]:
+        """The same of the SAMPLE fatal tasks that were added last, and of as many in error."""
+        return self._errors(f"({self.FAILED_LAST}) AS recent", [SAMPLE, SAMPLE], most)
+
+    def _errors(self, failed: str, values: Sequence[Any], most: int) -> list[ErrorCount]:
+        words = self._database.words
+        sql = self.ERRORS.replace("{line}", words["as_bytes"].format(self.LINE)).replace("{failed}", failed)
+        sql = sql.replace("{first_seen}", words["text"].format("MIN(seen)"))
+        sql = sql.replace("{last_seen}", words["text"].format("MAX(seen)"))
+        rows = self._database.fetch(sql, ("\n", "\n", *values, most))
+        return [ErrorCount(line, count, int(fatal), *rest) for line, count, fatal, *rest in map(as_texts, rows)]
+
+    # ---- several tasks
+
+    LIST = "SELECT {readable}, 0 FROM {table} WHERE {conditions} ORDER BY id DESC LIMIT ?"
+    HAPPENED = ("created_at", "started_at", "finished_at", "CASE WHEN status = 3 THEN updated_at END")
+    """When a task was added, last started and ended; one in error ended as its row was last written."""
 
     def list(
         self,
@@ -99,9 +194,7 @@ class Views:
         `error` is the begin of their error_text, byte by byte. `since`, in seconds or a timedelta before now, or as an
         aware datetime, restricts them to those that were added, started or ended since. Raises SettingError.
         """
-        wanted = {"status": statuses, "group_id": groups, "task": () if task is None else (task,)}
-        conditions = [f"{column} IN ({marks(len(values))})" for column, values in wanted.items() if values]
-        values: list[Any] = [value for several in wanted.values() for value in several]
+        conditions, values = _among(status=statuses, group_id=groups, task=() if task is None else (task,))
         if error is not None:
             conditions.append("{error_position} = 1")
             values.append(error)
@@ -109,36 +202,15 @@ class Views:
             instant, value = earliest(since)
             conditions.append(f"({' OR '.join(f'{column} >= {instant}' for column in self.HAPPENED)})")
             values += [value] * len(self.HAPPENED)
-        where = f" WHERE {' AND '.join(conditions)}" if conditions else ""
-        sql = f"{self.LIST}{where} ORDER BY id DESC LIMIT ?"
+        sql = self.LIST.replace("{conditions}", " AND ".join(conditions))
         with self._database.unhurried():
             return [stored_task(row) for row in self._database.fetch(sql, (*values, limit))]
 
-    HAPPENED = ("created_at", "started_at", "finished_at", "CASE WHEN status = 3 THEN updated_at END")
-    """When a task was added, and when it was last started and ended. One in error ended as its row was last written."""
 
-    NOW = "SELECT {now_text}"
-
-    def now(self) -> str:
-        """The database's clock, as text in UTC."""
-        return str(self._database.fetch_value(self.NOW))
-
-    def show(self, task_id: int) -> StoredTask | None:
-        """One task, from the queue, or else the last one of this id in the archive."""
-        row = self._database.fetch_first(self.SHOW, (task_id,))
-        row = row or self._database.fetch_first(self.SHOW_ARCHIVED, (task_id,))
-        return stored_task(row) if row else None
-
-    STATE = """
-        SELECT id, task, status, attempts, result, error_text, progress FROM {table} WHERE id = ?
-    """
-    STATE_ARCHIVED = STATE.replace("{table}", "{done}") + " ORDER BY done_id DESC LIMIT 1"
-
-    def state(self, task_id: int) -> TaskState | None:
-        """One task as a page may show it, found as `show` finds it."""
-        row = self._database.fetch_first(self.STATE, (task_id,))
-        row = row or self._database.fetch_first(self.STATE_ARCHIVED, (task_id,))
-        return task_state(row) if row else None
+def _among(**allowed: Sequence[Any]) -> tuple[list[str], list[Any]]:
+    """The conditions that columns have one of the values allowed for them (none: any), and these values."""
+    conditions = [f"{column} IN ({marks(len(values))})" for column, values in allowed.items() if values]
+    return ["1 = 1", *conditions], [value for values in allowed.values() for value in values]
 
 
 # ---- pages
