@@ -21,7 +21,6 @@ from tests.support.documents import blocks
 from tests.support.pgbouncer import pooled
 from tests.support.postgresql import CHOSEN_PROGRAMS, PostgreSQL, PostgreSQLServer, programs_folder
 from tests.support.processes import wait_until
-from tests.support.servers import find_program
 
 WELL = {"durability": WARNING}
 """The tests' own server is quick rather than safe."""
@@ -162,8 +161,6 @@ def test_in_an_encoding_that_lacks_letters_no_queue_is_made(postgresql_server: P
 
 
 def test_a_pooler_of_transactions_is_noticed_and_all_else_is_seen_through_it(made_dsn: str) -> None:
-    if find_program("pgbouncer") is None:
-        without("pgbouncer is not installed")
     with pooled(made_dsn) as dsn:
         found = found_at(dsn)
     assert worse(found) == {"pooler": WARNING}

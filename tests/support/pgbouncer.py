@@ -13,6 +13,7 @@ from urllib.parse import urlsplit
 
 import psycopg
 
+from tests.conftest import without
 from tests.support.servers import STOP_SECONDS, find_program, free_port
 
 SERVER_CONNECTIONS = 5
@@ -35,9 +36,8 @@ ignore_startup_parameters = extra_float_digits,options
 
 @contextmanager
 def pooled(dsn: str) -> Iterator[str]:
-    """The DSN of the same database by a pooler of transactions, while the `with` lasts."""
-    program = find_program("pgbouncer")
-    assert program is not None
+    """The DSN of the same database by a pooler of transactions, while the `with` lasts; skips a test without one."""
+    program = find_program("pgbouncer") or without("pgbouncer is not installed")
     parts = urlsplit(dsn)
     with tempfile.TemporaryDirectory() as name:
         port, folder = free_port(), Path(name)

@@ -1,4 +1,4 @@
-"""What errors of MySQL, MariaDB and their driver mean: which deserve another try, and what a person can do.
+"""What errors of MySQL, MariaDB and their driver mean: which are worth another try, and what a person can do.
 
 Errors are known by their numbers: some servers have no texts, and others translate them.
 """
@@ -44,9 +44,10 @@ TLS_FAILED = 2026
 CLEAR_PASSWORD = 2061
 
 KINDS: dict[int | None, type[DatabaseError]] = {
-    # Deadlocks, locks that did not come in time, snapshots in which a row changed, and statements that an administrator
-    # or a time limit ended; no room for more locks.
+    # Deadlocks, locks that did not come in time or at once, snapshots in which a row changed, no room for more locks,
+    # and statements that an administrator or a time limit ended.
     **dict.fromkeys((1020, 1028, 1205, 1206, 1213, 1317, NO_ID_LEFT, 1614, 1969, 3024, 3572), Conflict),
+    # The connection is gone: a shutdown, a KILL, an idle timeout, the network.
     **dict.fromkeys((0, 1053, 1077, 1079, 1152, 1158, 1159, 1160, 1161, 1180, 1184, 1927), ConnectionLost),
     **dict.fromkeys((2006, 2013, 2014, 2055, 3168, 3169, 4031), ConnectionLost),
     # Too many connections or threads; no memory for one more.
@@ -59,19 +60,15 @@ KINDS: dict[int | None, type[DatabaseError]] = {
     **dict.fromkeys((1060, 1061), AlreadyThere),  # a column, an index
     TOO_LONG: TooLong,
     1064: NotUnderstood,
-    1305: NoTransaction,  # a savepoint is missing
+    1305: NoTransaction,  # or no such savepoint
 }
-"""The class of our error, which says whether another try is worth it. Other numbers are a plain DatabaseError."""
+"""The class of our error by number. Others are a plain DatabaseError."""
 
 PREFIX = "panels put the account's name before it, as in you_shop"
 LIMITED = f"let fewer workers run at once ({WORKER} --slots), or ask your host for more"
 NO_SPACE = "free some space, or ask your host to raise the database's quota"
-READ_ONLY = "if the server is read-only for now: wait, or name its main server in TASKSERVER_DSN"
+READ_ONLY = "the server takes no writes for now: wait, or name its main server in TASKSERVER_DSN"
 COLUMN = "give that column its type and character set of schema.sql, with ALTER TABLE"
-REFERRED_TO = (
-    "another table refers to the queue's rows by a foreign key, which is not supported: drop that table or key, or ask "
-    "your host's administrator to"
-)
 LOGIN = (
     "check user and password in TASKSERVER_DSN and TASKSERVER_PASSWORD, which wins if both have one; of a user, "
     f"{PREFIX}; in .env a password stands in single quotes, and in a DSN its % is %25"
@@ -107,15 +104,13 @@ HINTS = {
         f"the queue's tables; {CLIENT} init needs CREATE and ALTER too; see docs/security.md for what to grant",
     ),
     TOO_LONG: "give the task smaller arguments, or raise the server's max_allowed_packet",
-    1176: f"run {CLIENT} init, which makes it",
+    1176: f"run {CLIENT} init, which makes that index",
     1203: LIMITED,
-    1217: REFERRED_TO,
     1226: f"your host limits this account; a limit per hour ends with the hour: start {WORKER} less often, as */5; "
     f"else {LIMITED}",
     1290: READ_ONLY,
     1366: COLUMN,
     1406: COLUMN,
-    1451: REFERRED_TO,
     1698: LOGIN,
     1792: READ_ONLY,
     1836: READ_ONLY,
@@ -124,24 +119,24 @@ HINTS = {
 
 
 def number_of(error: BaseException | None) -> int | None:
-    """The server's or driver's error number."""
+    """The server's or the driver's error number."""
     number = error.args[0] if error is not None and error.args else None
     return number if isinstance(number, int) else None
 
 
-def error_of(error: BaseException, dsn: MySQLDsn, table: str, is_login: bool = False, where: str = "") -> DatabaseError:
-    """Our error for an error of a driver; `where` it came, if on a caller's connection."""
+def error_of(error: BaseException, dsn: MySQLDsn, table: str, where: str = "", is_login: bool = False) -> DatabaseError:
+    """Our error for an error of a driver; `where` it came from, if on a caller's connection."""
     number, where = number_of(error), where or dsn.place
     text = " ".join(str(error.args[-1] if error.args else error)[:MAX_TEXT_LENGTH].split())
+    kind, hint = KINDS.get(number, DatabaseError), HINTS.get(number or 0, "")
     if number == TABLE_MISSING:
         return no_tables(where, table)
     if number == COLUMN_MISSING:
         return other_columns(where, table, text)
-    kind, hint = KINDS.get(number, DatabaseError), HINTS.get(number or 0, "")
     if number == NO_ID_LEFT:
         hint = (
-            f"another INSERT holds the counter of ids of {table} or {table}_done, or a row has the greatest id: delete "
-            f"that row, then ALTER TABLE {table} AUTO_INCREMENT = 1"
+            f"another INSERT holds the counter of ids, or no id is left: then delete the row of {table} (or "
+            f"{table}_done) with the greatest id, then ALTER TABLE {table} AUTO_INCREMENT = 1"
         )
     elif number == CLEAR_PASSWORD:
         hint = SHOWN_ON_THIS_HOST if dsn.is_loopback else SHOWN_TO_ANOTHER
@@ -165,8 +160,7 @@ def _hint_at_address(dsn: MySQLDsn) -> str:
         return "does the server run? if so, check unix_socket in TASKSERVER_DSN"
     if dsn.host != "localhost" or usual_socket("localhost") is not None:
         return "does the server run? if so, check host and port in TASKSERVER_DSN"
-    folder = folder_of_sockets()
-    if folder:
+    if folder := folder_of_sockets():
         return (
             f"the server seems to be down: no MySQL socket in {folder}. Workers resume once it runs again; your host "
             "knows more. If web pages of this account reach it now, add ?unix_socket=/its/path to TASKSERVER_DSN"

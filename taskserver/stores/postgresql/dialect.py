@@ -1,4 +1,4 @@
-"""PostgreSQL, on psycopg 3: an extra."""
+"""PostgreSQL, on psycopg 3: an extra. Differs from MySQL where a comment says so."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import psycopg
 from psycopg.pq import TransactionStatus
 from psycopg.rows import tuple_row
 
-from ...errors import Conflict, DatabaseError, InvalidTask, Refused
+from ...errors import Conflict, DatabaseError, InvalidTask
 from ...messages.printable import shown
 from ...messages.programs import CLIENT
 from ...settings.dsn import PostgreSQLDsn
@@ -35,12 +35,11 @@ RETURNING_ID = " RETURNING id"
 RETURNING_KEY = " RETURNING unique_key, id"
 
 WORDS = {
-    # The begin of the statement, as NOW() of MySQL: PostgreSQL's own now() is the begin of the transaction, and
-    # clock_timestamp() keeps a condition from an index.
+    # Differs from MySQL: now() is the begin of the transaction, and clock_timestamp() keeps a condition from an index.
     "now": "statement_timestamp()",
     "after": "statement_timestamp() + make_interval(secs => ?)",
     "age": "CAST(EXTRACT(EPOCH FROM statement_timestamp() - {}) AS float8)",
-    # Whatever time zone the session has: behind a pooler of transactions no setting of a session holds.
+    # In each time zone: behind a transaction pooler no setting of a session holds.
     "text": "to_char({} AT TIME ZONE 'UTC', 'YYYY-MM-DD HH24:MI:SS.US')",
     "instant": "CAST(? AS timestamp) AT TIME ZONE 'UTC'",
     "this_hour": "date_trunc('hour', statement_timestamp(), 'UTC')",
@@ -50,14 +49,14 @@ WORDS = {
     "greatest": "GREATEST",
     "insert_or_ignore": "INSERT",
     "or_ignore": "ON CONFLICT DO NOTHING",
-    # Not DO UPDATE, which would write the row anew.
+    # Not DO UPDATE, which would write the row again.
     "keep_standing": "ON CONFLICT (unique_key) WHERE unique_key IS NOT NULL DO NOTHING",
     "any_key": "convert_from(decode(?, 'hex'), 'UTF8')",
     "given": "EXCLUDED.{}",
     "standing": "{0}.{1}",  # a bare column could be either of the two
     "quoted": '"{}"',
-    # PostgreSQL takes no hints. In their place each index has the status in a form of its own (schema.sql): only looks
-    # that are to read it say the status in that form.
+    # Differs from MySQL: there are no hints. Each index has the status in a form of its own (schema.postgresql.sql),
+    # and only looks that should read that index use this form.
     "by_key": "",
     "by_status": "",
     "by_due": "",
@@ -65,7 +64,7 @@ WORDS = {
     "due_status": "(status + 0)",
     "undated_order": "due_at DESC,",
     "any_status": "(status - 0)",
-    # As on SQLite, DISTINCT would read every entry of an index, so each group is looked for behind the last.
+    # As on SQLite, DISTINCT would read every entry of an index, so each group is searched behind the last.
     "groups_of_status": """
         WITH RECURSIVE found (group_id) AS (
             SELECT (SELECT MIN(group_id) FROM {0} WHERE (0 + status) = {2})
@@ -88,7 +87,7 @@ def numbered(sql: str) -> str:
 
 
 class PostgreSQLInserts(Inserts):
-    """How rows are added."""
+    """How rows are added, and the ids that they get."""
 
     def key(self, key: str) -> str:
         if "\0" in key:
@@ -96,7 +95,7 @@ class PostgreSQLInserts(Inserts):
         return super().key(key)
 
     def insert(self, database: Rows, sql: str, values: Sequence[Any], count: int) -> Sequence[int]:
-        return all_of(count, [int(row[0]) for row in database.rows(sql + RETURNING_ID, values)])
+        return [int(row[0]) for row in database.rows(sql + RETURNING_ID, values)]
 
     def insert_key(self, database: Rows, sql: str, values: Sequence[Any], key: str) -> int:
         # A row that stays as it is, since it has the key already, is not returned. The next statement sees it, also
@@ -112,15 +111,6 @@ class PostgreSQLInserts(Inserts):
             return [ids[key.encode()] for key in keys]
         except KeyError:
             raise Conflict("a task whose key stood was deleted meanwhile: add it again") from None
-
-
-def all_of(count: int, ids: Sequence[int]) -> Sequence[int]:
-    """The ids of so many rows. Raises Refused where there are fewer."""
-    if len(ids) < count:
-        raise Refused(
-            f"{count - len(ids)} of {count} tasks were not added: a trigger or a rule of the queue's table drops them"
-        )
-    return ids
 
 
 class PostgreSQLDialect(Dialect):
@@ -165,8 +155,8 @@ class PostgreSQLDialect(Dialect):
     def _login_error(self, error: BaseException) -> DatabaseError:
         return error_of(error, self._dsn, self.table, is_login=True)
 
-    # The driver begins the transaction before its first statement. A task may compute, or wait for a lock, for longer
-    # than hosts let a statement or a transaction take. Behind a pooler settings are those of the one transaction.
+    # The driver begins the transaction itself. A task may compute, or wait for a lock, for longer than hosts let a
+    # statement or a transaction take. The settings are for this transaction only, as a pooler keeps no others.
     begin_task = """
         SELECT pg_catalog.set_config(name, '0', true) FROM pg_catalog.pg_settings
         WHERE name IN
@@ -177,7 +167,7 @@ class PostgreSQLDialect(Dialect):
         try:
             connection = connect_to(self._dsn, pace.answer_seconds, prepare_threshold=None)
             connection.isolation_level = psycopg.IsolationLevel.READ_COMMITTED
-        except Exception as error:  # a server that is none of PostgreSQL's may make the driver raise anything
+        except Exception as error:  # the driver may raise anything if the server is not PostgreSQL
             raise self._login_error(error) from None
         return connection
 
@@ -188,7 +178,8 @@ class PostgreSQLDialect(Dialect):
         return connection.closed and not connection.broken
 
     def close_task_connection(self, connection: Connection) -> None:
-        # A statement goes on without us, and keeps its locks from the next attempt. An old libpq could wait for long.
+        # Differs from MySQL: a statement goes on without its client, and keeps its locks from the next attempt. Only a
+        # new libpq can cancel it without a long wait.
         with suppress(*DRIVER_ERRORS):
             is_busy = connection.info.transaction_status == TransactionStatus.ACTIVE
             if is_busy and psycopg.capabilities.has_cancel_safe():
@@ -197,7 +188,7 @@ class PostgreSQLDialect(Dialect):
 
     # ---- a caller's own connection
 
-    # Locks the row, and writes it not: until the caller commits no worker can claim it, nor delete it.
+    # Locks the row without writing it: until the caller commits, no worker can claim or delete it.
     callers_words: ClassVar[dict[str, str]] = {
         "keep_standing": "ON CONFLICT (unique_key) WHERE unique_key IS NOT NULL "
         "DO UPDATE SET unique_key = EXCLUDED.unique_key WHERE FALSE"
@@ -210,7 +201,7 @@ class PostgreSQLDialect(Dialect):
     def callers_cursor(self, connection: Any) -> Any:
         if not isinstance(connection, psycopg.Connection):
             return connection.cursor()
-        if connection.pgconn.pipeline_status:  # which tells late what a statement came to
+        if connection.pgconn.pipeline_status:  # where a statement's outcome comes late
             raise InvalidTask("connection is in pipeline mode; allowed: one outside of `with connection.pipeline()`")
         return psycopg.Cursor(connection, row_factory=tuple_row)
 
@@ -222,12 +213,12 @@ class PostgreSQLDialect(Dialect):
     """
 
     def make_place(self, database: Database) -> None:
-        """Raises DatabaseError where the database cannot hold every text, or the tables belong to another account."""
+        """Raises DatabaseError if the database cannot hold every text, or the tables belong to another account."""
         encoding = database.fetch_value("SELECT current_setting('server_encoding')")
         if encoding != "UTF8":
             raise DatabaseError(
-                f"{self._dsn.place}: the database's encoding is {encoding}, in which not every task, nor every error "
-                "of one, can be stored and read: make a database with ENCODING 'UTF8' TEMPLATE template0 for the queue"
+                f"{self._dsn.place}: the database's encoding is {encoding}, which cannot store every text: make a "
+                "database with ENCODING 'UTF8' TEMPLATE template0 for the queue"
             )
         owner = database.fetch_value(self.FOREIGN_OWNER, (WORDS["quoted"].format(self.table),))
         if owner is not None:

@@ -1,6 +1,6 @@
-"""What errors of PostgreSQL and its driver mean: which deserve another try, and what a person can do.
+"""What errors of PostgreSQL and its driver mean: which are worth another try, and what a person can do.
 
-The server's errors are known by their SQLSTATE. A failed login has none, only a text, if the server speaks English.
+Differs from MySQL: an error is known by its SQLSTATE. A failed login has none, only a text, in English as a rule.
 """
 
 from __future__ import annotations
@@ -25,9 +25,7 @@ from ...messages.programs import CLIENT, WORKER
 from ...settings.dsn import PostgreSQLDsn
 from ..dialect import no_tables, other_columns
 
-MALFORMED = (AssertionError, ValueError, LookupError, TypeError, AttributeError, ArithmeticError)
-"""What the driver raises if an answer is not one of PostgreSQL's."""
-DRIVER_ERRORS = (psycopg.Error, OSError, *MALFORMED)
+DRIVER_ERRORS = (psycopg.Error, OSError, ValueError, ArithmeticError)  # the last two by values in an answer
 MAX_TEXT_LENGTH = 500
 """An error's text comes from any server, and goes into cron's mail."""
 
@@ -58,8 +56,8 @@ KINDS: dict[str, type[DatabaseError]] = {
     "23": Refused,
     "P0": Refused,
 }
+"""The class of our error by SQLSTATE, or by its first two characters. Others are a plain DatabaseError."""
 
-NO_SPACE = "free some space, or ask your host to raise the database's quota"
 LIMITED = f"let fewer workers run at once ({WORKER} --slots), or ask your host for more"
 HINTS = {
     RIGHTS_MISSING: (
@@ -68,12 +66,10 @@ HINTS = {
         f"the queue's tables; {CLIENT} init needs to own them, or CREATE on the schema if there are none; see "
         "docs/security.md for what to grant"
     ),
-    "55P03": "another session holds that row, or the whole table: pg_locks and pg_stat_activity name it",
     NO_SCHEMA: "no schema is chosen: set the account's search_path, or make the schema public",
-    "53100": NO_SPACE,
+    "53100": "free some space, or ask your host to raise the database's quota",
     "53300": LIMITED,
     "53400": LIMITED,
-    "22P05": "the database's encoding lacks a character: make a database with ENCODING 'UTF8'",
     READ_ONLY: "the server takes no writes for now: wait, or name its main server in TASKSERVER_DSN",
 }
 IN_SCHEMA = (
@@ -135,7 +131,7 @@ def kind_of(state: str) -> type[DatabaseError]:
 def error_of(
     error: BaseException, dsn: PostgreSQLDsn, table: str, where: str = "", is_login: bool = False
 ) -> DatabaseError:
-    """Our error for an error of a driver; `where` it came, if on a caller's connection."""
+    """Our error for an error of a driver; `where` it came from, if on a caller's connection."""
     state, text, where = state_of(error), text_of(error), where or dsn.place
     kind, hint = kind_of(state), HINTS.get(state, "")
     if state == TABLE_MISSING:
@@ -147,10 +143,7 @@ def error_of(
     elif state == RIGHTS_MISSING and (schema := re.search(r"for schema (\w+)", text)):
         hint = IN_SCHEMA.format(schema=schema[1], user=dsn.user or "this account")
     elif state in (NO_ID_LEFT, KEY_TAKEN):
-        kind, hint = _meaning_for_keys(error, table)
-    # A text, or a value that cannot be sent, is refused each time; any other answer may come better next time.
-    elif isinstance(error, MALFORMED) and not isinstance(error, (UnicodeError, OverflowError)):
-        kind, hint, text = ConnectionLost, STRANGER, f"its answer cannot be read: {text}"
+        kind, hint = _meaning_for_ids(error, state, table)
     elif not state and (isinstance(error, OSError) or type(error).__name__ in ("OperationalError", "InterfaceError")):
         kind, text = ConnectionLost, text or "the connection is closed"
     if is_login and kind is ConnectionLost:
@@ -159,20 +152,17 @@ def error_of(
     return kind(f"{what}: {hint}" if hint else what)
 
 
-def _meaning_for_keys(error: BaseException, table: str) -> tuple[type[DatabaseError], str]:
-    """The class and the hint if a row's id is not to be had, or a key is taken."""
+def _meaning_for_ids(error: BaseException, state: str, table: str) -> tuple[type[DatabaseError], str]:
+    """The class and the hint if there is no next id, or an id or a key is taken."""
     diagnosis = getattr(error, "diag", None)
     if getattr(diagnosis, "schema_name", None) == "pg_catalog":
-        return AlreadyThere, ""  # another makes the same table or index just now
-    if state_of(error) == NO_ID_LEFT:
-        which = (
-            f"the id counter of {table} or {table}_done is at its end: delete the row that has the greatest id, then "
-        )
-        return DatabaseError, which + NEXT_ID.format(table, "id")
+        return AlreadyThere, ""  # another connection makes the same table at the same time
+    if state == NO_ID_LEFT:
+        how = f"delete the row of {table} (or {table}_done) with the greatest id, then {NEXT_ID.format(table, 'id')}"
+        return DatabaseError, f"no id is left: {how}"
     for name, key in ((table, "id"), (f"{table}_done", "done_id")):
         if getattr(diagnosis, "constraint_name", None) == f"{name}_pkey":
-            next_id = NEXT_ID.format(name, key)
-            return Refused, f"rows were added with ids of their own, and the counter has come to them: {next_id}"
+            return Refused, f"rows were added with ids of their own; set the next id: {NEXT_ID.format(name, key)}"
     return Refused, ""
 
 

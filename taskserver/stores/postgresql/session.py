@@ -1,7 +1,7 @@
-"""A connection to PostgreSQL on psycopg: login, settings, the wait for answers, statements.
+"""A connection to PostgreSQL on psycopg: login, settings of the session, the wait for answers, statements.
 
-A transaction pooler (pgbouncer, `pool_mode = transaction`) can stand between us and the server. It gives each
-transaction another of the server's sessions, so settings, prepared statements and LISTEN do not last. Such a
+Differs from MySQL: a transaction pooler (pgbouncer, `pool_mode = transaction`) may stand between us and the server. It
+gives each transaction another of the server's sessions, so settings, prepared statements and LISTEN do not last. Such a
 connection is recognized at login: the process id that it was given is not the server's. There each statement gets a
 transaction, which begins with the settings, and nothing is prepared.
 """
@@ -36,19 +36,15 @@ if TYPE_CHECKING:
     from psycopg.abc import Buffer
     from psycopg.waiting import Wait
 
-    DriversConnection = psycopg.Connection[tuple[Any, ...]]
-else:
-    DriversConnection = psycopg.Connection
-
 CONNECT_SECONDS = 10
 HAS_REQUIRE_AUTH = 160000
 READ_SECONDS_IN_A_RUN = 10
-"""A worker's statements are short. A server that is silent for so long is gone, though TCP may not know it yet."""
+"""A worker's statements are short: a server that is silent for so long is gone, though TCP may not know it yet."""
 READ_SECONDS = 60
 """Producers wait longer: after a timeout they would not know whether their task was added."""
 
-# Hosts set some of these otherwise. Locks are waited for in turns of a second, between which signals are heard and
-# patience ends. The statistics of a queue are always old: they may say that no task is new. By them the planner would
+# Hosts change the defaults of sessions. Locks are waited for in turns of a second, between which signals are heard and
+# patience ends. The statistics of a queue are always old and may say that no task is new: by them the planner would
 # read all rows instead of an index, or compile a statement that takes a millisecond.
 SETTINGS = {
     "timezone": "UTC",
@@ -56,8 +52,8 @@ SETTINGS = {
     "statement_timeout": "0",
     **dict.fromkeys(("enable_seqscan", "enable_bitmapscan", "enable_hashjoin", "enable_mergejoin", "jit"), "off"),
 }
-# The server notices a dead client within a minute, and rolls back what it left open; the default is two hours.
-OF_A_SESSION = {
+# The server notices a dead client within a minute and rolls back what it left open; the default is two hours.
+SETTINGS_OF_SESSION = {
     "default_transaction_isolation": "read committed",
     "tcp_keepalives_idle": "30",
     "tcp_keepalives_interval": "10",
@@ -69,20 +65,19 @@ def _set_all(settings: dict[str, str], is_local: bool) -> str:
     return "SELECT " + ", ".join(f"set_config('{name}', '{value}', {is_local})" for name, value in settings.items())
 
 
-SET_IF_DIRECT = f"{_set_all(SETTINGS | OF_A_SESSION, False)} WHERE pg_backend_pid() = $1"
+SET_IF_DIRECT = f"{_set_all(SETTINGS | SETTINGS_OF_SESSION, False)} WHERE pg_backend_pid() = $1"
 """Returns a row only if the server's own session answers."""
 BEGIN_POOLED = f"BEGIN ISOLATION LEVEL READ COMMITTED; {_set_all(SETTINGS, True)}"
 
 NEVER_BY_ITSELF = 2**62
-"""The uses after which the driver prepares a statement without being asked; None: it prepares none at all."""
+"""Uses after which the driver prepares a statement without being asked; None would mean that it prepares none."""
 MAX_IN_ONE = 10
-"""Writes that go as one statement. Of more, hardly two rounds have the same: each would be planned and kept."""
-MAX_JOINED = 100
+"""Writes that go as one statement. With more, hardly two rounds are equal: each would be planned and kept."""
 MARK = re.compile(r"\$\d+")
 REPLACEMENT = "\ufffd"
 MAX_NUMBER = 2**63
 
-# The driver logs what it cannot undo on a broken connection. Without a handler Python prints it, into cron's mail.
+# The driver logs what it cannot undo on a broken connection. Without a handler Python prints it: cron would mail it.
 getLogger("psycopg").addHandler(NullHandler())
 
 T = TypeVar("T")
@@ -91,24 +86,25 @@ T = TypeVar("T")
 # ---- the driver's connection
 
 
-class Connection(DriversConnection):
-    """A connection that is given up when nothing comes for `answer_seconds`. None: it waits for ever."""
+class Connection(psycopg.Connection[tuple[Any, ...]]):
+    """The driver's connection. A wait for an answer ends after `answer_seconds` without a byte."""
 
     answer_seconds: float | None = None
+    """None: never."""
 
     def wait(self, gen: Any, interval: float = 0.1, timeout: float | None = None) -> Any:
         if timeout is None and self.answer_seconds is not None:
-            gen = _given_up_after(self.answer_seconds, gen)
+            gen = _wait_for_answer(gen, self.answer_seconds)
         return super().wait(gen, interval, timeout)
 
 
-def _given_up_after(seconds: float, gen: Generator[Wait, Any, T]) -> Generator[Wait, Any, T]:
-    """The driver's wait for an answer, which wakes ten times a second. Raises OperationalError."""
+def _wait_for_answer(gen: Generator[Wait, Any, T], seconds: float) -> Generator[Wait, Any, T]:
+    """The driver's wait, which wakes ten times a second. Raises OperationalError after so long without a byte."""
     ends_at = monotonic() + seconds
     try:
         wanted = next(gen)
         while True:
-            # Asked before the wait: a process that was stopped meanwhile finds the answer at its next look.
+            # Checked before the wait: a process that was stopped meanwhile finds the answer at its next look.
             is_over = monotonic() > ends_at
             ready = yield wanted
             if ready:
@@ -124,7 +120,7 @@ def _given_up_after(seconds: float, gen: Generator[Wait, Any, T]) -> Generator[W
 
 
 class _NumberLoader(Loader):
-    """Sums of numbers are NUMERIC: whole ones become ints, as a COUNT is."""
+    """Sums are NUMERIC: whole ones become ints, as a COUNT is."""
 
     def load(self, data: Buffer) -> int | float:
         text = bytes(data)
@@ -141,12 +137,12 @@ class _FlagLoader(Loader):
 # ---- login
 
 
-def connect_to(dsn: PostgreSQLDsn, seconds: float, **options: Any) -> Connection:
-    """A new connection. `options` are those of the driver's `connect`. Raises the driver's errors.
+def connect_to(dsn: PostgreSQLDsn, answer_seconds: float, **options: Any) -> Connection:
+    """A connection of the driver; `options` are those of its `connect`. Raises the driver's errors.
 
-    The server chooses how the password is asked for: as a proof of it (scram-sha-256, md5), or the password itself
-    (password, ldap, pam). The latter is only for a verified server, or one at a socket that nobody else can have made.
-    libpq before version 16 cannot refuse it, so it has to insist on scram-sha-256 bound to TLS.
+    The server chooses how the password is sent: as a proof (scram-sha-256, md5), or itself (password, ldap, pam). The
+    latter is only for a verified server, or one at a socket that nobody else can have made. libpq before version 16
+    cannot refuse it, so there we insist on scram-sha-256 bound to TLS.
     """
     may_be_shown = dsn.is_verified or (
         bool(dsn.unix_socket) and server_accounts.is_of_server(dsn.unix_socket, server_accounts.POSTGRESQL)
@@ -161,9 +157,8 @@ def connect_to(dsn: PostgreSQLDsn, seconds: float, **options: Any) -> Connection
         "sslmode": dsn.sslmode,
         "sslrootcert": dsn.sslrootcert,
     }
-    keywords = {name: value for name, value in keywords.items() if value}  # libpq looks for the rest in its environment
-    # `localhost` may mean ::1, where most servers do not listen, so that any account of the host can. Empty, PGHOSTADDR
-    # does not count.
+    keywords = {name: value for name, value in keywords.items() if value}  # libpq takes the rest from its environment
+    # `localhost` may mean ::1, where most servers do not listen: any account of the host could. Not from PGHOSTADDR.
     keywords["hostaddr"] = "127.0.0.1" if dsn.host == "localhost" else ""
     if not may_be_shown and "PGREQUIREAUTH" not in os.environ:
         keywords |= {"channel_binding": "require"} if is_old else {"require_auth": "!password"}
@@ -172,7 +167,7 @@ def connect_to(dsn: PostgreSQLDsn, seconds: float, **options: Any) -> Connection
         keywords.setdefault("sslmode", "allow")
     return Connection.connect(
         **keywords,
-        connect_timeout=max(1, int(min(CONNECT_SECONDS, seconds))),
+        connect_timeout=max(1, int(min(CONNECT_SECONDS, answer_seconds))),
         application_name=f"taskserver {os.getpid()}",
         client_encoding="utf8",
         keepalives_idle=30,  # a cable that was cut is noticed, also while nothing is sent
@@ -252,12 +247,12 @@ class PostgreSQLSession(Session):
     def send(self, sql: str, values: Sequence[Any] = ()) -> Any:
         self.cursor.execute(sql, bindable(values) if values else None)
         if sql == "COMMIT" and self.cursor.statusmessage != "COMMIT":
-            # The server answers so after an error in the transaction, and raises none.
+            # After an error in the transaction the server answers ROLLBACK, which is no error.
             raise psycopg.errors.InFailedSqlTransaction("the transaction was rolled back")
         return self.cursor
 
     def send_joined(self, writes: Sequence[Write], are_apart: bool) -> list[int]:
-        # As one statement, writes take less time than in a transaction of their own.
+        # Writes take less time as one statement than in a transaction.
         if are_apart and 1 < len(writes) <= MAX_IN_ONE:
             one = joined_writes(tuple(sql for sql, _ in writes))
             values = [value for _, several in writes for value in several]
@@ -275,11 +270,11 @@ class PostgreSQLSession(Session):
         return outcomes
 
 
-@lru_cache(MAX_JOINED)
+@lru_cache(100)
 def joined_writes(writes: tuple[str, ...]) -> str:
-    """One statement of several that write and return nothing, each with marks from $1 on; they see the same rows.
+    """One statement of several writes, each with marks from $1 on; it returns how many rows each matched.
 
-    It returns how many rows each matched.
+    All of them see the rows as they were before it.
     """
     parts: list[str] = []
     numbers = count(1)
@@ -296,11 +291,7 @@ def bindable(values: Sequence[Any]) -> list[Any]:
 
 
 def _bindable(value: Any) -> Any:
-    """The value in a form that the server takes.
-
-    A text has no NUL and no half of a character there. In place of a whole number beyond 64 bits, as an id of MySQL may
-    be, a float is sent that equals no id.
-    """
+    """A text without NUL and halves of characters; for an id beyond 64 bits, as MySQL has, a float that equals none."""
     if type(value) is str:
         if "\0" in value:
             value = value.replace("\0", REPLACEMENT)

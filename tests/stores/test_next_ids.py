@@ -1,0 +1,45 @@
+"""The id of a new row cannot be had, or is that of another row: the error names the statement that fixes it."""
+
+from __future__ import annotations
+
+import re
+from contextlib import closing
+
+import pytest
+
+from taskserver import TaskServer
+from taskserver.errors import DatabaseError, Refused
+from tests.support.rows import Rows
+
+GREATEST = {
+    "sqlite": f"INSERT INTO jobs_queue (id, task) VALUES ({2**63 - 1}, 'tasks.send')",
+    "mysql": f"INSERT INTO jobs_queue (id, task) VALUES ({2**64 - 1}, 'tasks.send')",
+    "postgresql": f"SELECT setval('jobs_queue_id_seq', {2**63 - 1})",
+}
+
+
+def fix_of(error: DatabaseError) -> str:
+    return str(re.findall("(?:UPDATE sqlite_sequence|ALTER TABLE|SELECT setval).*", str(error))[0])
+
+
+def test_the_greatest_id_is_named_with_the_statement_that_fixes_it(queue_dsn: str, rows: Rows) -> None:
+    with TaskServer(queue_dsn) as server:
+        first = server.add_task("tasks.send")
+        rows.execute(GREATEST[server.store.database.dialect.kind])
+        with server.store.database.tried_once(5), pytest.raises(DatabaseError, match="greatest") as raised:
+            server.add_task("tasks.send")
+        rows.execute(f"DELETE FROM jobs_queue WHERE id > {2**60}")
+        rows.execute(fix_of(raised.value))
+        assert server.add_task("tasks.send") == first + 1
+
+
+def test_an_id_that_a_row_has_already_is_named_with_the_statement_that_fixes_it(emptied_postgresql_dsn: str) -> None:
+    """Only PostgreSQL's counter does not follow the ids that rows are given."""
+    with TaskServer(emptied_postgresql_dsn) as server, closing(Rows(emptied_postgresql_dsn)) as rows:
+        first = server.add_task("tasks.send")
+        for step in (1, 7):
+            rows.execute(f"INSERT INTO jobs_queue (id, task) VALUES ({first + step}, 'tasks.send')")
+        with pytest.raises(Refused, match="ids of their own") as raised:
+            server.add_task("tasks.send")
+        rows.execute(fix_of(raised.value))
+        assert server.add_task("tasks.send") == first + 8
