@@ -1,11 +1,20 @@
-"""The parts of a dialect: the seam between the queue's verbs and MySQL, SQLite or another database.
+"""What a dialect supplies: the seam between the queue's verbs and MySQL, SQLite or another database.
 
-To add a database, write a folder beside `mysql/` with these parts. Where `queue/` holds SQL that the database does not
-take, put a word for it into the dialects' words.
+A dialect is a folder beside `queue/`. In the order in which a task needs them, its files supply:
+
+    dialect.py    a `Dialect`: WORDS for SQL that differs (words.py lists them), and how the tables' place is made
+    session.py    a `Session`: one thread's connection
+    dialect.py    `Inserts`: tasks are added, on our connections and on callers' own
+    claiming.py   a `Claiming`: new → in progress
+    dialect.py    the connection for a task's own transaction
+    errors.py     which of our errors a driver's error means
+    facts.py      what `client.py doctor` checks
 """
 
 from __future__ import annotations
 
+import os
+import threading
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
@@ -13,91 +22,136 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from ..errors import Conflict, DatabaseError, TablesMissing
 from ..messages.programs import CLIENT
-from .session import Pace, Session
-from .words import with_ids
+from .retrying import Patience
+from .words import Statements, Write, with_ids
 
 if TYPE_CHECKING:
-    from typing import Protocol
-
     from ..model.task import Changed
     from .facts import Facts
 
-    # Faces for the type checker alone: a run that finds no task need not pay for them. A `database` in them is a
-    # database.Database, whose file imports this one.
 
-    class Rows(Protocol):
-        """A connection on which rows are added: our database's, or a caller's own."""
-
-        @property
-        def words(self) -> Mapping[str, str]: ...
-
-        def upsert(self, changes: Mapping[str, str], condition: str, key: str = "unique_key") -> str: ...
-
-        @property
-        def inserts(self) -> Inserts: ...
-
-        @property
-        def max_keyed_rows(self) -> int: ...
-
-        def compose(self, sql: str) -> str: ...
-
-        def execute(self, sql: str, values: Sequence[Any] = ()) -> Any: ...
-
-        def rows(self, sql: str, values: Sequence[Any] = ()) -> Sequence[tuple[Any, ...]]: ...
-
-    class Claiming(Protocol):
-        """The claim of a dialect: its hard part."""
-
-        def claim(self, database: Any, token: int, lease_seconds: int, limit: int, groups: Sequence[int]) -> Changed:
-            """New → in progress by one UPDATE, in order of priority, then id.
-
-            A new row whose due_at lies ahead becomes waiting instead. Raises Conflict where others hold rows that
-            cannot be passed over.
-            """
-
-        def has_new(self, database: Any, groups: Sequence[int]) -> bool:
-            """Whether a look without locks finds a new row in these groups (none: in any)."""
-
-        def indexes(self, database: Any, groups: Sequence[int]) -> Sequence[str]:
-            """The indexes by which the claim of these groups (none: of all) reads the queue."""
+# ---- connections of ours
 
 
-ADD = "INSERT INTO {table} (task, args, group_id, priority) VALUES "
-ADD_ROW = "(?, ?, ?, ?)"
-"""A plain row."""
+class Pace(threading.local):
+    """How a thread deals with the database; each thread has its own."""
+
+    session: Session | None = None
+    patience: Patience | None = None
+    """Only a run's thread and its heartbeat have patience."""
+    is_unhurried = False
+    """Whether a statement may take any time."""
+    answer_seconds = float("inf")
+    """The longest wait for an answer, if a dialect would wait longer."""
+
+    @property
+    def is_in_run(self) -> bool:
+        return self.patience is not None
+
+
+class Session(ABC):
+    """One thread's connection, made when it is first needed, and made again after it broke.
+
+    Its verbs raise the driver's own errors, unless they say otherwise: Database makes ours of them.
+    """
+
+    begin_sql = "BEGIN"
+    commits_by_itself = True
+    """Whether a statement outside of a transaction is committed when it returns."""
+
+    def __init__(self) -> None:
+        self.connection: Any = None
+        self.cursor: Any = None
+        self.pid = os.getpid()
+        self.in_transaction = False
+        self.in_use = threading.RLock()
+        """Held for the length of a verb, so that a process that is forked meanwhile leaves the connection alone."""
+        self.generation = 0
+        """That of the database when it connected."""
+        self.used_at = 0.0
+        """By time.monotonic."""
+
+    @abstractmethod
+    def connect(self, pace: Pace) -> None:
+        """Connect, and configure the connection. Raises DatabaseError."""
+
+    def make_ready(self, pace: Pace) -> None:  # noqa: B027
+        """Before each verb: set the timeout of answers. Must cost next to nothing. Raises DatabaseError."""
+
+    def is_alive(self) -> bool:
+        """Ask an idle connection whether it still stands."""
+        return True
+
+    @abstractmethod
+    def send(self, sql: str, values: Sequence[Any] = ()) -> Any:
+        """Send one composed statement; the cursor that has its rows."""
+
+    def send_joined(self, writes: Sequence[Write], are_apart: bool) -> list[int]:
+        """Send composed writes as one transaction in one round trip; how many rows each matched.
+
+        `are_apart`: no write touches the row of another.
+        """
+        raise NotImplementedError
+
+    def roll_back(self) -> None:
+        self.send("ROLLBACK")
+
+    @abstractmethod
+    def close(self) -> None:
+        """Close the connection; swallow the driver's errors."""
+
+
+# ---- add
+
+
+class Rows(ABC):
+    """A connection on which rows are written: our database's, or a caller's own. Raises DatabaseError."""
+
+    max_keyed_rows: int
+    """New rows with keys a statement."""
+
+    def __init__(self, dialect: Dialect, statements: Statements) -> None:
+        self.dialect = dialect
+        self.inserts, self.upsert = dialect.inserts, dialect.upsert
+        self.words, self.compose = statements.words, statements.compose
+
+    @abstractmethod
+    def execute(self, sql: str, values: Sequence[Any] = ()) -> Any:
+        """Send one statement; the driver's cursor."""
+
+    @abstractmethod
+    def rows(self, sql: str, values: Sequence[Any] = ()) -> Sequence[tuple[Any, ...]]:
+        """The rows of a SELECT."""
+
+    def write(self, sql: str, values: Sequence[Any] = ()) -> int:
+        """Send a statement that writes; how many rows it matched."""
+        matched: int = self.execute(sql, values).rowcount
+        return matched
 
 
 class Inserts(ABC):
-    """How rows are added, and the ids that they get."""
+    """How rows are added, and the ids that they get. Raises DatabaseError."""
 
     rows_per_statement = 1000
     """Plain rows, of task, args, group and priority; rows with more columns are fewer a statement."""
 
     def key(self, key: str) -> str:
-        """A key as the word `any_key` takes it: in hexadecimal, which is the same in each character set.
-
-        Raises InvalidTask.
-        """
+        """A key as the word `any_key` takes it: in hexadecimal, which is the same in each character set."""
         return key.encode().hex()
 
-    def insert_plain(self, database: Rows, rows: Sequence[Sequence[Any]]) -> Sequence[int]:
-        """Insert plain rows; their ids, in order. Raises DatabaseError."""
-        sql = ADD + ", ".join([ADD_ROW] * len(rows))
-        return self.insert(database, sql, [value for row in rows for value in row], len(rows))
-
     @abstractmethod
-    def insert(self, database: Rows, sql: str, values: Sequence[Any], count: int) -> Sequence[int]:
-        """Insert `count` rows; their ids, in order. Raises DatabaseError."""
+    def insert(self, place: Rows, sql: str, values: Sequence[Any], count: int) -> Sequence[int]:
+        """Insert `count` rows; their ids, in order."""
 
-    def insert_key(self, database: Rows, sql: str, values: Sequence[Any], key: str) -> int:
-        """Insert one row with a key, or change the row that has this key; its id. Raises DatabaseError."""
-        database.execute(sql, values)
-        return id_of_key(database, key)
+    def insert_key(self, place: Rows, sql: str, values: Sequence[Any], key: str) -> int:
+        """Insert one row with a key, or change the row that has this key; its id."""
+        place.execute(sql, values)
+        return id_of_key(place, key)
 
-    def insert_keyed(self, database: Rows, sql: str, values: Sequence[Any], keys: Sequence[str]) -> Sequence[int]:
+    def insert_keyed(self, place: Rows, sql: str, values: Sequence[Any], keys: Sequence[str]) -> Sequence[int]:
         """The same for several rows, on a connection of ours; their ids, in order of `keys`."""
-        database.execute(sql, values)
-        ids = ids_of_keys(database, keys)
+        place.execute(sql, values)
+        ids = ids_of_keys(place, keys)
         return [ids[key.encode()] for key in keys]
 
 
@@ -105,91 +159,105 @@ ID_OF_KEY = "SELECT id FROM {table} WHERE unique_key = {any_key}"
 IDS_OF_KEYS = "SELECT unique_key, id FROM {table} WHERE unique_key IN ({ids})"
 
 
-def ids_of_keys(database: Rows, keys: Sequence[str], lock: str = "") -> dict[bytes, int]:
+def ids_of_keys(place: Rows, keys: Sequence[str], lock: str = "") -> dict[bytes, int]:
     """The ids of the rows that have these keys, by key. `lock` ends the SELECT."""
-    found = database.rows(with_ids(IDS_OF_KEYS, keys) + lock, keys)
+    found = place.rows(with_ids(IDS_OF_KEYS, keys) + lock, keys)
     # MySQL keeps keys as bytes.
     return {key if isinstance(key, bytes) else key.encode(): row_id for key, row_id in found}
 
 
-def id_of_key(database: Rows, key: str) -> int:
+def id_of_key(place: Rows, key: str) -> int:
     """The id of the row that has the key. Raises Conflict if there is none."""
-    rows = database.rows(ID_OF_KEY, (database.inserts.key(key),))
+    rows = place.rows(ID_OF_KEY, (place.inserts.key(key),))
     if not rows:
         raise Conflict("the task with this key was deleted meanwhile, as its row was committed by itself: add it again")
     return int(rows[0][0])
 
 
+# ---- claim
+
+
+class Claiming(ABC):
+    """The claim: a dialect's hard part. `database` is a Database. Raises DatabaseError."""
+
+    @abstractmethod
+    def claim(self, database: Any, token: int, lease_seconds: int, limit: int, groups: Sequence[int]) -> Changed:
+        """New → in progress by one UPDATE, in order of priority, then id; of these groups (none: of all).
+
+        A new row whose due_at is in the future becomes waiting instead. Raises Conflict if others hold rows that cannot
+        be passed over.
+        """
+
+    @abstractmethod
+    def has_new(self, database: Any, groups: Sequence[int]) -> bool:
+        """Whether a look without locks finds a new row."""
+
+    @abstractmethod
+    def indexes(self, database: Any, groups: Sequence[int]) -> Sequence[str]:
+        """The indexes by which the claim reads the queue."""
+
+
+# ---- all of it
+
+
 class Dialect(ABC):
     """One queue's database: how to reach it, what its errors mean, and the words in which its SQL differs."""
 
-    own_words: Mapping[str, str]
-    """See words_of."""
-    claiming: Claiming
-    inserts: Inserts
-    driver_errors: tuple[type[BaseException], ...]
     kind: str
     """One of schema.KINDS."""
+    own_words: Mapping[str, str]
+    """See words.words_of."""
+    inserts: Inserts
+    claiming: Claiming
+    driver_errors: tuple[type[BaseException], ...]
     about_space: str
     """A sentence for a person: the fate of the space of rows that were deleted from the tables `{}`."""
     has_one_writer = False
     """Whether a transaction that writes keeps all others from writing, whichever rows they want."""
-    skips_locked = False
-    """Whether a SELECT can pass over rows that others hold; False once the server refused such a SELECT."""
-    skip_locked = ""
-    """The end of a SELECT that locks rows and passes over rows that others hold."""
-    for_update = ""
-    """The end of a SELECT that locks rows and waits for rows that others hold."""
-    for_update_at_once = ""
-    """The end of a SELECT that locks rows and waits for nobody: Conflict. Servers that skip locked rows know it."""
     joins_statements = False
     """Whether several statements go in one round trip; False once the server refused that."""
+    skips_locked = False
+    """Whether a SELECT can pass over rows that others hold; False once the server refused such a SELECT."""
+    # The ends of a SELECT that locks rows, and which passes over rows that others hold; waits for them; or raises
+    # Conflict at once. Servers know the first and the third, or neither.
+    skip_locked = ""
+    for_update = ""
+    for_update_at_once = ""
 
     def __init__(self, table: str) -> None:
         self.table = table
 
-    @staticmethod
     @abstractmethod
-    def upsert(changes: Mapping[str, str], condition: str, key: str = "unique_key") -> str:
-        """The end of an INSERT that changes the row which has the key, where the condition (empty: always) holds.
+    def error(self, error: BaseException, where: str = "") -> DatabaseError:
+        """The error of ours that a driver's error means; `where` it came from, if from a caller's connection."""
 
-        `key` names the key's columns; `changes` has each column's new value. In the new values and in the condition,
-        `{given_…}` is the value that was to be inserted into a column.
-        """
+    def make_place(self, database: Any) -> None:  # noqa: B027
+        """Make the file, or other place, in which the tables are to be. Raises DatabaseError."""
 
-    def with_marks(self, sql: str) -> str:
-        """A statement with the driver's parameter marks for `?`."""
-        return sql
+    def rebuild_tables(self, database: Any, statements: Iterable[str]) -> None:  # noqa: B027
+        """In an upgrade: rebuild tables that cannot be altered to what `statements` create. Raises DatabaseError."""
 
     @abstractmethod
     def new_session(self) -> Session:
         """A session for one thread, not yet connected."""
 
-    # ---- a task's own transaction
+    def with_marks(self, sql: str) -> str:
+        """A statement with the driver's parameter marks for `?`."""
+        return sql
 
-    begin_task = "START TRANSACTION"
-
+    @staticmethod
     @abstractmethod
-    def open_task_connection(self, pace: Pace) -> Any:
-        """A new connection of the driver's, without autocommit, for a task's own transaction. Raises DatabaseError."""
+    def upsert(changes: Mapping[str, str], condition: str, key: str = "unique_key") -> str:
+        """The end of an INSERT that changes the row which has the key, if the condition (empty: always) holds.
 
-    def set_timeout(self, connection: Any, seconds: float | None) -> None:  # noqa: B027
-        """Set how long the task's connection waits for each answer; None: for ever."""
-
-    def was_closed(self, connection: Any) -> bool:
-        """Whether the task's code closed its connection, if a statement on it would not say so clearly."""
-        return False
-
-    def close_task_connection(self, connection: Any) -> None:
-        """Close it, and so roll back its transaction; swallow the driver's errors."""
-        with suppress(*self.driver_errors):
-            connection.close()
+        `key` names the key's columns; `changes` has each column's new value. In the new values and in the condition,
+        `{given_…}` is the value that was to be inserted into a column.
+        """
 
     # ---- a caller's own connection
 
     callers_words: ClassVar[dict[str, str]] = {}
     """The words that differ there, as a caller's session may have any settings."""
-
     callers_quoted = ""
     """A table's name in full there, as `{}` in quotes; empty: as elsewhere."""
 
@@ -210,26 +278,48 @@ class Dialect(ABC):
         """False if the connection would commit each statement by itself, which a savepoint there would not show."""
         return True
 
-    @abstractmethod
-    def error(self, error: BaseException, where: str = "") -> DatabaseError:
-        """The error of ours that a driver's error means; `where` it came, if on a caller's connection."""
+    # ---- a task's own transaction
+
+    begin_task = "START TRANSACTION"
 
     @abstractmethod
-    def facts(self) -> Facts:
-        """The checks of `client.py doctor`."""
+    def open_task_connection(self, pace: Pace) -> Any:
+        """A new connection of the driver's, without autocommit. Raises DatabaseError."""
+
+    def set_timeout(self, connection: Any, seconds: float | None) -> None:  # noqa: B027
+        """Set how long the connection waits for each answer; None: for ever."""
+
+    def was_closed(self, connection: Any) -> bool:
+        """Whether the task's code closed its connection, if a statement on it would not say so clearly."""
+        return False
+
+    def close_task_connection(self, connection: Any) -> None:
+        """Close it, and so roll back its transaction; swallow the driver's errors."""
+        with suppress(*self.driver_errors):
+            connection.close()
+
+    # ---- beside the tasks
 
     def notices(self, database: Any) -> Any:
         """What wakes a waiting worker when tasks are added, as postgresql.notices.Notices; None: nothing does."""
         return None
 
-    def rebuild_tables(self, database: Any, statements: Iterable[str]) -> None:  # noqa: B027
-        """In an upgrade: rebuild tables that cannot be altered to what `statements` create. Raises DatabaseError."""
-
-    def make_place(self, database: Any) -> None:  # noqa: B027
-        """Make the file, or other place, in which the tables are to lie. Raises DatabaseError."""
+    @abstractmethod
+    def facts(self) -> Facts:
+        """The checks of `client.py doctor`."""
 
 
-# ---- errors that all dialects have
+# ---- for the dialects: SQL and errors that they share
+
+
+def assignments(changes: Mapping[str, str]) -> str:
+    """Columns and their new values, in the form that follows SET."""
+    return ", ".join(f"{column} = {to}" for column, to in changes.items())
+
+
+def missing(what: str) -> TablesMissing:
+    """The file or tables are missing that `client.py init` makes."""
+    return TablesMissing(f"{what}: run {CLIENT} init")
 
 
 def no_tables(place: object, table: str) -> TablesMissing:
@@ -243,13 +333,3 @@ def other_columns(place: object, table: str, text: str) -> DatabaseError:
         f"{place}: table {table} was not made by taskserver, or by another version of it ({text}): run "
         f"{CLIENT} init, or choose another TASKSERVER_TABLE"
     )
-
-
-def missing(what: str) -> TablesMissing:
-    """`client.py init` makes the missing file or tables that `what` tells of."""
-    return TablesMissing(f"{what}: run {CLIENT} init")
-
-
-def assignments(changes: Mapping[str, str]) -> str:
-    """Columns and their new values, in the form that follows SET."""
-    return ", ".join(f"{column} = {to}" for column, to in changes.items())

@@ -12,9 +12,8 @@ from contextlib import suppress
 from typing import Any, NamedTuple
 
 from ..errors import Conflict, Refused
-from .database import MAX_IDS_PER_STATEMENT, Database
+from .database import MAX_IDS_PER_STATEMENT, Database, RowsChanged
 from .retrying import HELD_PATIENCE_SECONDS, RetryPolicy, Scope
-from .session import RowsChanged
 from .words import with_ids
 
 MAX_HELD = 2
@@ -53,8 +52,8 @@ def work_free(
             return locked, work(locked) if locked else 0
 
         policy = RetryPolicy(Scope.TRANSACTION, conflict_seconds)
-        (locked, changed), in_doubt = database.skipping_locked(
-            lambda end: database.run_in_doubt(policy, lock_and_work, end)
+        (locked, changed), in_doubt = database.locking(
+            database.dialect.skip_locked, lambda end: database.run_in_doubt(policy, lock_and_work, end)
         )
         return Freed(locked, changed, in_doubt)
 

@@ -49,73 +49,6 @@ class RetryPolicy(NamedTuple):
 AT_ONCE = RetryPolicy(Scope.STATEMENT, conflict_seconds=0)
 
 
-class Patience:
-    """How long a run waits for an absent database."""
-
-    def __init__(self, seconds: float, max_pause_seconds: float = 5.0) -> None:
-        self.seconds = seconds
-        self.max_pause_seconds = max_pause_seconds
-        """The longest pause between two tries to reach it."""
-        self.has_begun = False
-        """Whether the database was reached once. Before that nobody waits: a wrong address is told at once."""
-        self.is_over = False
-        """Whether the patience is used up. The run ends then: it tries its last writes once each, and waits no more."""
-
-    def bears(self, error: Unavailable) -> bool:
-        """Whether to wait after this error."""
-        return self.has_begun or isinstance(error, ServerFull)
-
-
-class Tries:
-    """The tries of one piece of work."""
-
-    def __init__(self, policy: RetryPolicy, patience: Patience | None) -> None:
-        """Without patience, as outside of a run, the work does not wait for an absent database."""
-        self._policy = policy
-        self._patience = patience
-        self._conflicts: Pauses | None = None
-        self._absences: Pauses | None = None
-
-    def go_on_after(self, error: DatabaseError) -> bool:
-        """Pause. Whether the work is to be tried again; False without a pause."""
-        if isinstance(error, Conflict):
-            return self._wait_for_others()
-        return isinstance(error, Unavailable) and self._wait_for_database(error)
-
-    def succeeded(self) -> None:
-        """Note that the database was reached: from now on the run waits for it while it is absent."""
-        if self._patience is not None:
-            self._patience.has_begun = True
-
-    def _wait_for_others(self) -> bool:
-        patience, policy = self._patience, self._policy
-        self._conflicts = self._conflicts or Pauses(0.002, 0.5)
-        if self._conflicts.pause(0 if patience is not None and patience.is_over else policy.conflict_seconds):
-            return True
-        # Only a failure that ends the run uses the patience up. Work with a short wait is left for later, and the
-        # failure of an add concerns its caller alone.
-        if patience is not None and policy.is_repeatable and policy.conflict_seconds >= MIN_CONFLICT_SECONDS:
-            patience.is_over = True
-        return False
-
-    def _wait_for_database(self, error: Unavailable) -> bool:
-        patience = self._patience
-        if patience is None or not self._policy.is_repeatable or not patience.bears(error):
-            return False
-        self._absences = self._absences or Pauses(0.05, patience.max_pause_seconds / MAX_CHANCE)
-        if self._absences.pause(0 if patience.is_over else patience.seconds):
-            _log(error)
-            return True
-        patience.is_over = True
-        return False
-
-
-def _log(error: Unavailable) -> None:
-    from logging import getLogger  # imported here: producers do not need it
-
-    getLogger("taskserver").info("trying again: %s", error)
-
-
 class Pauses:
     """Random pauses, each about twice as long as the one before."""
 
@@ -135,3 +68,49 @@ class Pauses:
         time.sleep(min(self._pause * random.uniform(0.5, MAX_CHANCE), left))
         self._pause = min(self._pause * 2, self._max)
         return True
+
+
+class Patience:
+    """How long a run waits for an absent database."""
+
+    def __init__(self, seconds: float, max_pause_seconds: float = 5.0) -> None:
+        self.seconds = seconds
+        self.max_pause_seconds = max_pause_seconds
+        """The longest pause between two tries to reach it."""
+        self.has_begun = False
+        """Whether the database was reached once. Before that only a full one is waited for: a wrong address is an error
+        at once."""
+        self.is_over = False
+        """Whether the patience is used up. The run ends then: it tries its last writes once each, and waits no more."""
+
+
+class Tries:
+    """The tries of one piece of work that failed once. Without patience it does not wait for an absent database."""
+
+    def __init__(self, policy: RetryPolicy, patience: Patience | None) -> None:
+        self._policy = policy
+        self._patience = patience
+        self._conflicts = Pauses(0.002, 0.5)
+        self._absences = Pauses(0.05, patience.max_pause_seconds / MAX_CHANCE if patience is not None else 0)
+
+    def go_on_after(self, error: DatabaseError) -> bool:
+        """Pause. Whether the work is to be tried again; False without a pause."""
+        policy, patience = self._policy, self._patience
+        is_over = patience is not None and patience.is_over
+        if isinstance(error, Conflict):
+            if self._conflicts.pause(0 if is_over else policy.conflict_seconds):
+                return True
+            # Only a failure that ends the run uses the patience up. Work with a short wait is left for later, and the
+            # failure of an add concerns its caller alone.
+            if patience is not None and policy.is_repeatable and policy.conflict_seconds >= MIN_CONFLICT_SECONDS:
+                patience.is_over = True
+        elif isinstance(error, Unavailable) and patience is not None and policy.is_repeatable:
+            if not patience.has_begun and not isinstance(error, ServerFull):
+                return False
+            if self._absences.pause(0 if is_over else patience.seconds):
+                from logging import getLogger  # imported here: producers do not need it
+
+                getLogger("taskserver").info("trying again: %s", error)
+                return True
+            patience.is_over = True
+        return False

@@ -26,6 +26,7 @@ from taskserver.stores import retrying as tries
 from taskserver.stores.queue import stats
 from taskserver.stores.queue.stats import COLUMNS, HourStats, Stats
 from taskserver.stores.sqlite import session as sqlite
+from taskserver.stores.words import Statements
 from taskserver.worker import stats as run_stats
 from taskserver.worker.stats import ANY_OTHER, MAX_KEYS, MAX_WAIT_SECONDS, RunStats
 from tests.support.locks import are_locks_awaited, holding
@@ -330,8 +331,9 @@ def store(dsn: str) -> Iterator[Store]:
 
 def at_one_hour(server: TaskServer, hour: str = ONE_HOUR) -> Store:
     """Its store, by whose clock it stays that hour."""
-    server.store.database._statements.words["this_hour"] = f"'{hour}'"
-    server.store.database._statements._composed.clear()
+    database = server.store.database
+    database.words["this_hour"] = f"'{hour}'"
+    database.compose = Statements(database.words, database.dialect.with_marks).compose
     return server.store
 
 

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from taskserver.stores import Store
-from taskserver.stores.session import Pace, Session
+from taskserver.stores.dialect import Pace, Session
 
 
 def new_connection(store: Store) -> Any:

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from ...errors import NotUnderstood
 from ...model.task import Changed
 from ..database import Database
+from ..dialect import Claiming
 from ..retrying import AT_ONCE
 from ..words import with_ids
 
@@ -57,7 +58,7 @@ LOOK_OF_GROUPS = """
 LOOK_OF_ALL = "SELECT 1 FROM {table} FORCE INDEX (claim_any_group) WHERE status = 0 LIMIT 1"
 
 
-class MySQLClaiming:
+class MySQLClaiming(Claiming):
     """The claiming UPDATE, and looks at new rows."""
 
     def claim(self, database: Database, token: int, lease_seconds: int, limit: int, groups: Sequence[int]) -> Changed:

@@ -10,14 +10,12 @@ import pymysql
 
 from ...errors import DatabaseError
 from ...settings.dsn import MySQLDsn
-from ..dialect import Dialect, Inserts, assignments, ids_of_keys
-from ..session import Pace
+from ..dialect import Dialect, Inserts, Pace, Rows, assignments, ids_of_keys
 from .claiming import MySQLClaiming
 from .errors import DRIVER_ERRORS, error_of
 from .session import READ_COMMITTED, Abilities, MySQLSession, log_in, set_isolation, set_timeout
 
 if TYPE_CHECKING:
-    from ..dialect import Rows
     from ..facts import Facts
 
 QUIET = (
@@ -63,25 +61,25 @@ class MySQLInserts(Inserts):
     def __init__(self, abilities: Abilities) -> None:
         self._abilities = abilities
 
-    def insert(self, database: Rows, sql: str, values: Sequence[Any], count: int) -> Sequence[int]:
-        first = int(database.execute(sql, values).lastrowid)
+    def insert(self, place: Rows, sql: str, values: Sequence[Any], count: int) -> Sequence[int]:
+        first = int(place.execute(sql, values).lastrowid)
         if count == 1:
             return (first,)
         # InnoDB gives the rows of one INSERT … VALUES consecutive ids, in the steps of this variable (Galera sets it).
-        step = int(database.rows("SELECT @@SESSION.auto_increment_increment LIMIT 1")[0][0])
+        step = int(place.rows("SELECT @@SESSION.auto_increment_increment LIMIT 1")[0][0])
         return range(first, first + count * step, step)
 
-    def insert_key(self, database: Rows, sql: str, values: Sequence[Any], key: str) -> int:
-        return int(database.execute(sql, values).lastrowid)
+    def insert_key(self, place: Rows, sql: str, values: Sequence[Any], key: str) -> int:
+        return int(place.execute(sql, values).lastrowid)
 
-    def insert_keyed(self, database: Rows, sql: str, values: Sequence[Any], keys: Sequence[str]) -> Sequence[int]:
+    def insert_keyed(self, place: Rows, sql: str, values: Sequence[Any], keys: Sequence[str]) -> Sequence[int]:
         # In REPEATABLE READ a plain SELECT sees the database as it was at the transaction's first look. A locking one
         # sees the right row, which is locked already. For several keys it would wait for rows beside them, so it is
         # sent for one key at a time.
-        database.execute(sql, values)
-        ids = ids_of_keys(database, keys) if self._abilities.isolation == READ_COMMITTED else {}
+        place.execute(sql, values)
+        ids = ids_of_keys(place, keys) if self._abilities.isolation == READ_COMMITTED else {}
         for unseen in [key for key in keys if key.encode() not in ids]:
-            ids |= ids_of_keys(database, [unseen], " FOR UPDATE")
+            ids |= ids_of_keys(place, [unseen], " FOR UPDATE")
         return [ids[key.encode()] for key in keys]
 
 

@@ -20,7 +20,7 @@ from pymysql.constants import CLIENT
 from ...errors import DatabaseError
 from ...host import server_accounts
 from ...settings.dsn.mysql import VERIFY_IDENTITY, MySQLDsn, usual_socket
-from ..session import Pace, Session
+from ..dialect import Pace, Session
 from ..words import MAX_UTF8_BYTES, SHORT_BYTES, Write
 from .errors import CLEAR_PASSWORD, DRIVER_ERRORS, NEEDS_TLS, TLS_FAILED, TOO_LONG, number_of
 
@@ -195,7 +195,7 @@ class MySQLSession(Session):
             except DRIVER_ERRORS:
                 pass
 
-    def hasten(self, pace: Pace) -> None:
+    def make_ready(self, pace: Pace) -> None:
         most = pace.answer_seconds
         if not pace.is_unhurried:
             most = min(READ_SECONDS_IN_A_RUN if pace.is_in_run else READ_SECONDS, most)

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 
 from ...model.task import Changed, ClaimedTask, Status
 from ..database import Database
+from ..dialect import Claiming
 from ..queue.claims import CLAIMED, most_inline
 from ..words import with_ids
 
@@ -62,7 +63,7 @@ MORE_CANDIDATES = 20
 MAX_CANDIDATES = 200_000
 
 
-class PostgreSQLClaiming:
+class PostgreSQLClaiming(Claiming):
     """The claiming statement, and looks at new rows; of one store."""
 
     def claim(self, database: Database, token: int, lease_seconds: int, limit: int, groups: Sequence[int]) -> Changed:

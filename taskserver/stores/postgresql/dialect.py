@@ -17,14 +17,12 @@ from ...messages.printable import shown
 from ...messages.programs import CLIENT
 from ...settings.dsn import PostgreSQLDsn
 from ..database import Database
-from ..dialect import Dialect, Inserts, assignments, id_of_key, ids_of_keys
-from ..session import Pace
+from ..dialect import Dialect, Inserts, Pace, Rows, assignments, id_of_key, ids_of_keys
 from .claiming import PostgreSQLClaiming
 from .errors import DRIVER_ERRORS, error_of
 from .session import Connection, PostgreSQLSession, connect_to
 
 if TYPE_CHECKING:
-    from ..dialect import Rows
     from ..facts import Facts
     from .notices import Notices
 
@@ -94,19 +92,19 @@ class PostgreSQLInserts(Inserts):
             raise InvalidTask(f"unique_key is {shown(key)}; allowed on PostgreSQL: a text without NUL")
         return super().key(key)
 
-    def insert(self, database: Rows, sql: str, values: Sequence[Any], count: int) -> Sequence[int]:
-        return [int(row[0]) for row in database.rows(sql + RETURNING_ID, values)]
+    def insert(self, place: Rows, sql: str, values: Sequence[Any], count: int) -> Sequence[int]:
+        return [int(row[0]) for row in place.rows(sql + RETURNING_ID, values)]
 
-    def insert_key(self, database: Rows, sql: str, values: Sequence[Any], key: str) -> int:
+    def insert_key(self, place: Rows, sql: str, values: Sequence[Any], key: str) -> int:
         # A row that stays as it is, since it has the key already, is not returned. The next statement sees it, also
         # where another transaction has committed it just now; unless a worker has deleted it since.
-        rows = database.rows(sql + RETURNING_ID, values)
-        return int(rows[0][0]) if rows else id_of_key(database, key)
+        rows = place.rows(sql + RETURNING_ID, values)
+        return int(rows[0][0]) if rows else id_of_key(place, key)
 
-    def insert_keyed(self, database: Rows, sql: str, values: Sequence[Any], keys: Sequence[str]) -> Sequence[int]:
-        ids = {key.encode(): row_id for key, row_id in database.rows(sql + RETURNING_KEY, values)}
+    def insert_keyed(self, place: Rows, sql: str, values: Sequence[Any], keys: Sequence[str]) -> Sequence[int]:
+        ids = {key.encode(): row_id for key, row_id in place.rows(sql + RETURNING_KEY, values)}
         if unseen := [key for key in dict.fromkeys(keys) if key.encode() not in ids]:
-            ids |= ids_of_keys(database, unseen)
+            ids |= ids_of_keys(place, unseen)
         try:
             return [ids[key.encode()] for key in keys]
         except KeyError:

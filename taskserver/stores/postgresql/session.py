@@ -28,7 +28,7 @@ from psycopg.types.numeric import Int8Dumper
 from ...errors import DatabaseError
 from ...host import server_accounts
 from ...settings.dsn import PostgreSQLDsn
-from ..session import Pace, Session
+from ..dialect import Pace, Session
 from ..words import Write
 from .errors import DRIVER_ERRORS
 
@@ -188,12 +188,8 @@ class PostgreSQLSession(Session):
         super().__init__()
         self._dsn = dsn
         self._login_error = login_error
-        self.is_direct = False
-        """Whether the session is the server's own: there is no transaction pooler."""
-
-    @property
-    def commits_by_itself(self) -> bool:
-        return self.is_direct
+        self.commits_by_itself = False
+        """Once connected: whether the session is the server's own, so that there is no transaction pooler."""
 
     def connect(self, pace: Pace) -> None:
         try:
@@ -210,9 +206,10 @@ class PostgreSQLSession(Session):
             adapters.register_loader("numeric", _NumberLoader)
             adapters.register_loader("bool", _FlagLoader)
             self.cursor = self.connection.cursor()
-            self.hasten(pace)
-            self.is_direct = bool(self.send(SET_IF_DIRECT, (self.connection.info.backend_pid,)).fetchall())
-            if self.is_direct:
+            self.make_ready(pace)
+            own = self.send(SET_IF_DIRECT, (self.connection.info.backend_pid,)).fetchall()
+            self.commits_by_itself, self.begin_sql = bool(own), "BEGIN" if own else BEGIN_POOLED
+            if own:
                 self.connection.prepare_threshold = NEVER_BY_ITSELF
         except Exception as error:  # the driver may raise anything if the server is not PostgreSQL
             self.close()
@@ -224,7 +221,7 @@ class PostgreSQLSession(Session):
             with suppress(*DRIVER_ERRORS):
                 connection.close()
 
-    def hasten(self, pace: Pace) -> None:
+    def make_ready(self, pace: Pace) -> None:
         most = pace.answer_seconds
         if not pace.is_unhurried:
             most = min(READ_SECONDS_IN_A_RUN if pace.is_in_run else READ_SECONDS, most)
@@ -236,9 +233,6 @@ class PostgreSQLSession(Session):
         except DRIVER_ERRORS:
             return False
         return True
-
-    def begin(self) -> None:
-        self.send("BEGIN" if self.is_direct else BEGIN_POOLED)
 
     def roll_back(self) -> None:
         if self.connection.info.transaction_status != TransactionStatus.IDLE:
@@ -261,9 +255,9 @@ class PostgreSQLSession(Session):
         return self._send_in_transaction(writes, lambda cursor: cursor.rowcount)
 
     def _send_in_transaction(self, statements: Sequence[Write], outcome: Callable[[Any], T]) -> list[T]:
-        is_bracketed = len(statements) > 1 or not self.is_direct
+        is_bracketed = len(statements) > 1 or not self.commits_by_itself
         if is_bracketed:
-            self.begin()
+            self.send(self.begin_sql)
         outcomes = [outcome(self.cursor.execute(sql, bindable(values), prepare=True)) for sql, values in statements]
         if is_bracketed:
             self.send("COMMIT")

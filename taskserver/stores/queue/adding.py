@@ -9,18 +9,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import chain
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 from ...errors import InvalidTask
 from ...model.new_task import NewTask
 from ...model.task import MAX_SIGNED, Status
 from ..database import Database
-from ..dialect import ADD, ADD_ROW, Inserts
+from ..dialect import Inserts, Rows
 from ..retrying import RetryPolicy, Scope
 from ..words import MAX_UTF8_BYTES
-
-if TYPE_CHECKING:
-    from ..dialect import Rows
 
 MAX_STATEMENT_BYTES = 400_000
 """Old servers take 1 MiB a statement, and quoting may double its length."""
@@ -36,7 +33,9 @@ class Adding:
 
     # ---- add: → new, waiting
 
-    ADD_PLAIN = ADD + ADD_ROW
+    ADD_PLAIN = "INSERT INTO {table} (task, args, group_id, priority) VALUES "
+    PLAIN_ROW = "(?, ?, ?, ?)"
+    ADD_ONE_PLAIN = ADD_PLAIN + PLAIN_ROW
     ADD_ANY = """
         INSERT INTO {table}
             (task, args, group_id, priority, max_attempts, status, due_at, unique_key, version, stages)
@@ -99,7 +98,7 @@ class Adding:
 
     def insert_plain(self, task: NewTask) -> int:
         """Insert a task with nothing but its name, arguments, group and priority; its id."""
-        return self._place.inserts.insert(self._place, self.ADD_PLAIN, task[:PLAIN_VALUES], 1)[0]
+        return self._place.inserts.insert(self._place, self.ADD_ONE_PLAIN, task[:PLAIN_VALUES], 1)[0]
 
     def insert(self, tasks: Sequence[NewTask], names: Sequence[str] = ("",)) -> Sequence[int]:
         """Insert tasks of one kind by one statement, then their dependencies; the tasks' ids, in order.
@@ -108,7 +107,10 @@ class Adding:
         """
         place, kind = self._place, _kind(tasks[0])
         if kind is None:
-            return place.inserts.insert_plain(place, [task[:PLAIN_VALUES] for task in tasks])
+            sql = self.ADD_PLAIN + ", ".join([self.PLAIN_ROW] * len(tasks))
+            return place.inserts.insert(
+                place, sql, [value for task in tasks for value in task[:PLAIN_VALUES]], len(tasks)
+            )
         sql = self.ADD_ANY + ", ".join([place.words["any_row"]] * len(tasks))
         values = [value for task in tasks for value in _all_values(task, place.inserts)]
         has_key, is_rerun, has_version, is_later, has_parents = kind

@@ -12,8 +12,8 @@ from functools import partial
 
 from ...errors import Conflict
 from ...model.task import ClaimedTask
+from ..database import RowsChanged
 from ..free_rows import work_free
-from ..session import RowsChanged
 from ..words import Write, with_ids
 from .finishes import COMPLETE, RENEW, RUN_AGAIN, START
 from .store import Store

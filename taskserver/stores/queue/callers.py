@@ -22,7 +22,7 @@ from ...model.attempt import Finish, Outcome
 from ...model.new_task import LAST_INSTANT, NewTask
 from ...model.pipeline import MAX_STAGES_BYTES
 from ...model.results import MAX_RESULT_BYTES
-from ..dialect import Dialect, Inserts
+from ..dialect import Dialect, Rows
 from ..words import Statements, words_of
 from .adding import Adding
 from .finishes import FinishWrites
@@ -123,7 +123,7 @@ class Callers:
             raise InvalidTask(NO_TRANSACTION) from None
 
     def _complete(self, rows: CallersRows, finish: Finish) -> Outcome:
-        matched = [rows.execute(sql, values).rowcount for sql, values in self._writes.of(finish)]
+        matched = [rows.write(sql, values) for sql, values in self._writes.of(finish)]
         if matched[0]:
             return Outcome.AS_ASKED if all(matched) else self._writes.keep(rows, finish)
         outcome, _ = self._writes.otherwise(rows, finish)
@@ -151,32 +151,25 @@ class Callers:
         ask(self._dialect, cursor.close)
 
 
-class CallersRows:
+class CallersRows(Rows):
     """A caller's connection, for as long as rows are written there."""
 
     max_keyed_rows = 1
     """The id of one row with a key can be found without reading keys."""
 
     def __init__(self, dialect: Dialect, statements: Statements, cursor: Any) -> None:
-        self._dialect = dialect
-        self.words: Mapping[str, str] = statements.words
-        self.compose = statements.compose
-        self.upsert = dialect.upsert
+        super().__init__(dialect, statements)
         self.cursor = cursor
-
-    @property
-    def inserts(self) -> Inserts:
-        return self._dialect.inserts
 
     def execute(self, sql: str, values: Sequence[Any] = ()) -> Any:
         """Send one statement; our cursor."""
         # Django replaces marks only if it gets a list of values, even an empty one.
-        ask(self._dialect, self.cursor.execute, self.compose(sql), list(values))
+        ask(self.dialect, self.cursor.execute, self.compose(sql), list(values))
         return self.cursor
 
     def rows(self, sql: str, values: Sequence[Any] = ()) -> Sequence[tuple[Any, ...]]:
         """The rows of a SELECT, as tuples, whatever form the caller's connection gives them."""
-        rows = ask(self._dialect, self.execute(sql, values).fetchall)
+        rows = ask(self.dialect, self.execute(sql, values).fetchall)
         return [tuple(row.values() if isinstance(row, Mapping) else row) for row in rows]
 
 

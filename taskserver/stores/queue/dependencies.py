@@ -15,16 +15,14 @@ from __future__ import annotations
 
 import random
 from collections.abc import Collection, Iterator, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 from ...errors import Conflict
 from ...model.task import Status
 from ..database import MAX_IDS_PER_STATEMENT, Database, Row
+from ..dialect import Rows
 from ..retrying import HELD_PATIENCE_SECONDS, RetryPolicy, Scope
 from ..words import with_ids
-
-if TYPE_CHECKING:
-    from ..dialect import Rows
 
 GIVEN_UP = "dependency: task "
 """The start of the error_text of a task that was given up because of another one."""
@@ -211,8 +209,9 @@ class Dependencies:
 
     def _settle(self, children: Sequence[int]) -> int:
         policy = RetryPolicy(Scope.TRANSACTION, HELD_PATIENCE_SECONDS)
-        settled, given_up = self._database.locking_at_once(
-            lambda end: self._database.run(policy, self._decide, children, end)
+        settled, given_up = self._database.locking(
+            self._database.dialect.for_update_at_once,
+            lambda end: self._database.run(policy, self._decide, children, end),
         )
         self._given_up += given_up
         return settled

@@ -10,18 +10,15 @@ own earlier try, by a rerun, a cancel or a dependency, or by another worker. The
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING
 
 from ...errors import DatabaseError
 from ...model.attempt import Finish, Outcome, Start
 from ...model.task import CANCELLED, ClaimedTask, Status
 from ..database import Database, T
+from ..dialect import Rows
 from ..retrying import RetryPolicy, Scope
 from ..words import Write, with_ids
 from .dependencies import GivenUp, end
-
-if TYPE_CHECKING:
-    from ..dialect import Rows
 
 START = """
     UPDATE {table} {by_key}
@@ -131,22 +128,22 @@ class FinishWrites:
         """In progress → new, fatal, or as asked, with its children; the outcome, and the children that became fatal."""
         claimed = (finish.task.id, finish.task.claim)
         # The first write takes the row's lock, if the claim stands: else the row could change between two writes.
-        if not _write(place, RENEW, self._lease_seconds, *claimed):
+        if not place.write(RENEW, (self._lease_seconds, *claimed)):
             return Outcome.LOST, []
-        if _write(place, RUN_AGAIN, *claimed):
+        if place.write(RUN_AGAIN, claimed):
             return Outcome.RUN_AGAIN, []
-        if _write(place, CANCEL, *claimed, int(finish.error_text is not None or finish.next_stage is not None)):
+        if place.write(CANCEL, (*claimed, int(finish.error_text is not None or finish.next_stage is not None))):
             return Outcome.CANCELLED, end(place, finish.task.id, is_done=False)
         return self._as_asked(place, finish)
 
     def late(self, place: Rows, finish: Finish) -> Outcome:
         """Fatal, lost → as asked, for a task that may start only once and whose worker is alive after all."""
-        if not _write(place, RESUME, finish.task.id, finish.task.claim):
+        if not place.write(RESUME, (finish.task.id, finish.task.claim)):
             return Outcome.LOST
         return self._as_asked(place, finish)[0]
 
     def _as_asked(self, place: Rows, finish: Finish) -> tuple[Outcome, list[GivenUp]]:
-        matched = [_write(place, sql.replace(NOT_AWAITED, ""), *values) for sql, values in self.of(finish)]
+        matched = [place.write(sql.replace(NOT_AWAITED, ""), values) for sql, values in self.of(finish)]
         outcome = Outcome.AS_ASKED if all(matched) else self.keep(place, finish)
         is_over = finish.is_end and outcome is not Outcome.LOST
         return outcome, end(place, finish.task.id, finish.error_text is None) if is_over else []
@@ -154,13 +151,8 @@ class FinishWrites:
     def keep(self, place: Rows, finish: Finish) -> Outcome:
         """In progress → done for a completed task whose row is ours, and was not deleted when it was asked for."""
         is_done = finish.error_text is None and finish.next_stage is None
-        is_kept = is_done and _write(place, KEEP_UNDELETED, finish.task.id, finish.task.claim)
+        is_kept = is_done and place.write(KEEP_UNDELETED, (finish.task.id, finish.task.claim)) == 1
         return Outcome.KEPT if is_kept else Outcome.LOST
-
-
-def _write(place: Rows, sql: str, *values: object) -> int:
-    matched: int = place.execute(sql, values).rowcount
-    return matched
 
 
 def _with_result(mark: str) -> str:

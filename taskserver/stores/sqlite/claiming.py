@@ -10,6 +10,7 @@ from collections.abc import Sequence
 
 from ...model.task import Changed
 from ..database import Database
+from ..dialect import Claiming
 
 CLAIM = """
     UPDATE {table}
@@ -33,7 +34,7 @@ LOOK_OF_GROUP = "SELECT EXISTS (SELECT 1 FROM {table} {by_status} WHERE status =
 LOOK_OF_ALL = "SELECT EXISTS (SELECT 1 FROM {table} {by_order} WHERE status = 0)"
 
 
-class SQLiteClaiming:
+class SQLiteClaiming(Claiming):
     """The claiming UPDATE, and looks at new rows."""
 
     def claim(self, database: Database, token: int, lease_seconds: int, limit: int, groups: Sequence[int]) -> Changed:

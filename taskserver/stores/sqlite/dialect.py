@@ -13,14 +13,12 @@ from typing import TYPE_CHECKING, Any
 from ...errors import Conflict, DatabaseError
 from ...host.private_folder import make_private_folder
 from ..database import Database
-from ..dialect import Dialect, Inserts, assignments
-from ..session import Pace
+from ..dialect import Dialect, Inserts, Pace, Rows, assignments
 from .claiming import SQLiteClaiming
 from .errors import DRIVER_ERRORS, error_of
 from .session import Connection, SQLiteSession, open_connection
 
 if TYPE_CHECKING:
-    from ..dialect import Rows
     from ..facts import Facts
 
 OLDEST = (3, 24, 0)
@@ -68,8 +66,8 @@ class SQLiteInserts(Inserts):
     def key(self, key: str) -> str:
         return key  # each connection is in UTF-8, and there is no function for hexadecimal
 
-    def insert(self, database: Rows, sql: str, values: Sequence[Any], count: int) -> Sequence[int]:
-        last = database.execute(sql, values).lastrowid or 0
+    def insert(self, place: Rows, sql: str, values: Sequence[Any], count: int) -> Sequence[int]:
+        last = place.execute(sql, values).lastrowid or 0
         return range(last - count + 1, last + 1)
 
 

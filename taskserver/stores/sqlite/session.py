@@ -16,8 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from ...errors import DatabaseError
-from ..dialect import missing
-from ..session import Pace, Session
+from ..dialect import Pace, Session, missing
 from .errors import DRIVER_ERRORS
 
 LOCK_WAIT_SECONDS = 2.0
@@ -174,6 +173,8 @@ def open_connection(path: Path, synchronous: str, error_of: Callable[[BaseExcept
 class SQLiteSession(Session):
     """One thread's connection of ours to a file."""
 
+    begin_sql = "BEGIN IMMEDIATE"
+
     def __init__(self, path: Path, synchronous: str, error_of: Callable[[BaseException], DatabaseError]) -> None:
         super().__init__()
         self._path = path
@@ -194,13 +195,10 @@ class SQLiteSession(Session):
             with suppress(*DRIVER_ERRORS):
                 connection.close()
 
-    def hasten(self, pace: Pace) -> None:
+    def make_ready(self, pace: Pace) -> None:
         if self.connection.is_abandoned:
             self.close()
             raise DatabaseError(f"{self._path}: {FILES_CHANGED}")
-
-    def begin(self) -> None:
-        self.send("BEGIN IMMEDIATE")
 
     def roll_back(self) -> None:
         if self.connection is not None and self.connection.in_transaction:
