@@ -76,13 +76,6 @@ class Child:
         return json.loads(text)
 
 
-def test_a_forked_child_and_its_parent_add_at_the_same_time(server: TaskServer, dsn: str) -> None:
-    first = add(server, "first")
-    child = Child(lambda: add(server, "child", 60))
-    parent = add(server, "parent", 60)
-    assert sorted([*first, *child.outcome(), *parent]) == stored(dsn)
-
-
 @pytest.mark.parametrize("child_was_first", [False, True])
 def test_what_a_child_adds_after_its_parent_closed_is_not_lost(
     server: TaskServer, dsn: str, child_was_first: bool
@@ -157,11 +150,6 @@ def test_a_child_that_was_forked_amid_another_thread_s_adding_adds_or_is_told_wh
     assert outcome == "nothing" or ("sqlite" in dsn and "was forked" in outcome)
     assert len(stored(dsn)) == 1 + 1001 + (outcome == "nothing")
     assert server.add_task("tasks.a")
-
-
-def test_a_forked_child_runs_tasks_too(server: TaskServer) -> None:
-    server.add_task("os.getcwd")  # in no listed module: fatal, which is an outcome as good as any
-    assert Child(lambda: server.run().fatal).outcome() == 1
 
 
 # ---- in memory

@@ -1,4 +1,7 @@
-"""SQLite, on the standard library's driver: the embedded default, for several processes at once."""
+"""SQLite, on the standard library's driver: the embedded default, for several processes at once.
+
+Differs from MySQL: one transaction writes at a time, so no statement locks rows.
+"""
 
 from __future__ import annotations
 
@@ -101,8 +104,8 @@ class SQLiteDialect(Dialect):
     def error(self, error: BaseException, where: str = "") -> DatabaseError:
         found = error_of(error, where or self._path, self.table)
         if isinstance(found, Conflict):  # which comes after seconds of waiting
-            # The lock may be that of a connection which a task left open as it failed: its cache of statements refers
-            # to it, so that nothing but a collection closes it.
+            # The lock may be that of a connection which a failed task left open: its cache of statements refers to it,
+            # so only a collection closes it.
             gc.collect()
         return found
 
@@ -117,7 +120,7 @@ class SQLiteDialect(Dialect):
         return open_connection(self._path, self._synchronous, self.error)
 
     def close_task_connection(self, connection: Connection) -> None:
-        with suppress(*DRIVER_ERRORS):  # the cursors of a failed task, which its traceback holds, would keep the lock
+        with suppress(*DRIVER_ERRORS):  # cursors of a failed task, which its traceback holds, would keep the lock
             connection.rollback()
         super().close_task_connection(connection)
 
@@ -198,13 +201,11 @@ def is_private_file(path: Path) -> bool:
 
 def remove_with(owner: object, path: Path) -> None:
     """Remove the file with its folder once the owner is gone, or this process ends."""
+    import shutil
     import weakref
 
-    weakref.finalize(owner, _remove, path.parent, os.getpid())
+    def remove(maker: int = os.getpid()) -> None:
+        if os.getpid() == maker:  # a forked child uses its parent's file
+            shutil.rmtree(path.parent, ignore_errors=True)
 
-
-def _remove(folder: Path, pid: int) -> None:
-    import shutil
-
-    if os.getpid() == pid:  # a forked child uses its parent's file
-        shutil.rmtree(folder, ignore_errors=True)
+    weakref.finalize(owner, remove)

@@ -1,7 +1,7 @@
-"""A session of SQLite: one thread's connection of the standard library's driver, its verbs, and what a fork does to it.
+"""A connection to an SQLite file on the standard library's driver: its files, forks, statements.
 
 Differs from MySQL: every transaction takes the write lock when it begins, as a reader that becomes a writer later could
-not wait for the lock.
+not wait for the lock. And a connection is no more than this process's files: a fork copies it, a task can close it.
 """
 
 from __future__ import annotations
@@ -30,36 +30,33 @@ Identity = tuple[int, int]
 """Distinguishes a file from all others."""
 
 
-def identity_of(file: str | Path | int, if_unseen: Identity | None = None) -> Identity | None:
-    """The identity of a file, by its path or descriptor; None if there is none.
-
-    `if_unseen` is for one that this process may not look at, as once a task has changed rights or accounts.
-    """
+def identity_of(file: str | Path | int) -> Identity | None:
+    """The identity of a file, by its path or descriptor; None if there is none."""
     try:
         found = os.stat(file)
-    except PermissionError:
-        return if_unseen
     except OSError:
         return None
     return found.st_dev, found.st_ino
 
 
-class Connection(sqlite3.Connection):
-    """The driver's connection. Once its files are others it is abandoned: it writes nothing, and it is never closed.
+# ---- the driver's connection
 
-    A close writes what the log holds into the database's file and removes the log, by names that may lead to other
-    files by then.
+
+class Connection(sqlite3.Connection):
+    """The driver's connection. If its files are others by now, it is abandoned: nothing is written, it is never closed.
+
+    A close writes the log into the database's file and removes the log, by names that may lead to other files by then.
     """
 
     in_use = threading.RLock()
     """Its session's lock, once it has a session."""
     files: Sequence[tuple[Sequence[str | int], Identity]] = ()
-    """The database's file, the log's index, and this process's descriptors of the first, as it was opened.
+    """The database's file, the log's index, and this process's descriptors of the first, as they were when it opened.
 
-    When a task opens the database's file by other means than SQLite, closing it drops this process's locks: another
-    process then removes the log that is in use here, with its index. A look at the log itself would make each commit a
-    third slower: Linux gives a file that was looked at exact times, and has to write these. A task that closes
-    descriptors which are not its own would have SQLite write to the files that it opens next.
+    A task that opens the database's file by other means than SQLite, and closes it, drops this process's locks: another
+    process then removes the log that is in use here, with its index. (A look at the log itself would make each commit a
+    third slower: Linux gives exact times to a file that was looked at, and has to write them.) A task that closes
+    descriptors which are not its own would make SQLite write to the files that it opens next.
     """
 
     @property
@@ -67,30 +64,27 @@ class Connection(sqlite3.Connection):
         """Whether nothing may be written by it any more."""
         for files, seen in self.files:  # in plain loops: this comes before each verb
             for file in files:
-                if identity_of(file, seen) == seen:
+                if identity_of(file) == seen:
                     break
             else:
                 return True
         return False
 
     def close(self) -> None:
-        if self.is_abandoned:
-            _keep(self)
-        else:
+        if not self.is_abandoned:
             super().close()
+            return
+        with suppress(ImportError):  # a Python without ctypes
+            import ctypes
+
+            ctypes.pythonapi.Py_IncRef(ctypes.py_object(self))  # or the end of Python would close it
+        _abandoned.append(self)
 
 
-def _keep(connection: Connection) -> None:
-    """Losing its last reference would close the connection, and so would the end of Python."""
-    with suppress(ImportError):  # a Python without ctypes
-        import ctypes
+# ---- forks
 
-        ctypes.pythonapi.Py_IncRef(ctypes.py_object(connection))
-    _abandoned.append(connection)
-
-
-# The open connections of this process, the abandoned ones, and those that a fork left in it in the midst of a
-# transaction; and the files of the descriptors that a fork left in it, except those of our connections.
+# The open connections of this process; the abandoned ones; those that a fork left in it amid a transaction; and the
+# files of the descriptors that a fork left in it, except those of our connections.
 _open: weakref.WeakSet[Connection] = weakref.WeakSet()
 _abandoned: list[Connection] = []
 _unfinished: list[Connection] = []
@@ -102,15 +96,15 @@ def _close_inherited() -> None:
 
     SQLite keeps one account of its locks for each file and process, and a fork copies the account without the locks. A
     connection that the child opens beside an inherited one takes the file for locked, and a parent that closes last
-    removes the log into which the child goes on writing. A connection in the midst of a transaction stays open, as a
-    close would roll back the parent's transaction; beside it the child can open no other. Nor can it beside one of
-    the program's own, which is not ours to close.
+    removes the log into which the child goes on writing. Amid a transaction a connection stays open, as a close would
+    roll back the parent's transaction: beside it the child can open no other. Nor can it beside a connection of the
+    program's own, which is not ours to close.
     """
     for connection in list(_open):
         with suppress(sqlite3.ProgrammingError):  # it is closed, and something still refers to it
-            # The parent's heartbeat may be in the midst of a statement: the child would wait for its end for ever.
             if connection in _abandoned:
                 continue
+            # The parent's heartbeat may be amid a statement: the child would wait for its end for ever.
             if connection.in_transaction or not connection.in_use.acquire(blocking=False):
                 _unfinished.append(connection)
             else:
@@ -121,6 +115,9 @@ def _close_inherited() -> None:
     _inherited.update(_descriptors())
 
 
+os.register_at_fork(after_in_child=_close_inherited)
+
+
 def _descriptors() -> dict[int, Identity | None]:
     """The files of this process's descriptors; empty if the system does not list them, as at their limit."""
     with suppress(OSError):
@@ -128,7 +125,7 @@ def _descriptors() -> dict[int, Identity | None]:
     return {}
 
 
-os.register_at_fork(after_in_child=_close_inherited)
+# ---- opening
 
 
 def open_connection(path: Path, synchronous: str, error_of: Callable[[BaseException], DatabaseError]) -> Connection:
@@ -138,14 +135,13 @@ def open_connection(path: Path, synchronous: str, error_of: Callable[[BaseExcept
     if _unfinished:
         raise DatabaseError(f"{path}: this process was forked while another thread wrote to SQLite; fork before that")
     database = identity_of(path)
-    for number, identity in list(_inherited.items()):
-        if identity == database and identity_of(number) == database:
+    for number in [number for number, identity in _inherited.items() if identity == database]:
+        if identity_of(number) == database:
             raise DatabaseError(
                 f"{path}: this process was forked while the program had this file open, as by a connection of its own; "
                 "close that before the fork"
             )
-        if identity == database:  # closed since: this number may be that of our own connection next
-            del _inherited[number]
+        del _inherited[number]  # closed since: this number may be that of our own connection next
     if any(kept.files[0][1] == database for kept in _abandoned):
         # SQLite would share locks and descriptors with the abandoned connection.
         raise DatabaseError(f"{path}: {FILES_CHANGED}; this process cannot open it any more")
@@ -170,6 +166,9 @@ def open_connection(path: Path, synchronous: str, error_of: Callable[[BaseExcept
     return connection
 
 
+# ---- statements
+
+
 class SQLiteSession(Session):
     """One thread's connection of ours to a file."""
 
@@ -183,7 +182,7 @@ class SQLiteSession(Session):
 
     def connect(self, pace: Pace) -> None:
         connection = open_connection(self._path, self._synchronous, self._error_of)
-        # Text that is no UTF-8 must not end a worker here; the code that uses the text finds the surrogates.
+        # Text that is no UTF-8 must not end a worker; the code that uses the text finds the surrogates.
         connection.text_factory = lambda value: value.decode("utf-8", "surrogateescape")
         connection.in_use = self.in_use
         self.cursor = connection.cursor()
@@ -213,5 +212,5 @@ class SQLiteSession(Session):
 
 
 def _bindable(value: Any) -> Any:
-    """The value; in place of a whole number beyond 64 bits, as an id of MySQL may be, a float that equals no number."""
+    """The value; for an id beyond 64 bits, as MySQL has, a float that equals none."""
     return float(value) if isinstance(value, int) and abs(value) >= 2**63 else value
