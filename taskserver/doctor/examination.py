@@ -1,4 +1,4 @@
-"""Every check of a deployment, in an order in which later checks rest on earlier ones."""
+"""Every check of a deployment; later checks rely on earlier ones."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from . import files, modules, page, queue
 from .findings import CheckResult, Level, broken, ok
 
 PATIENT = float("inf")
-"""The seconds for which a person waits, in a shell, for the database's answer to one question."""
+"""How many seconds a person in a shell waits for the answer to one statement."""
 
 
 def accepted_in(folder: Path, answer_seconds: float = PATIENT, env_file: Path | None = None) -> Acceptances:
@@ -29,17 +29,16 @@ def accepted_in(folder: Path, answer_seconds: float = PATIENT, env_file: Path | 
                 return read_accepted(store)
         finally:
             store.close()
-    except Exception:  # which the checks tell, or what a file that was cut off raises
+    except Exception:  # the checks report it
         return Acceptances({})
 
 
 def examine(
     folder: Path, answer_seconds: float = PATIENT, env_file: Path | None = None, for_page: bool = False
 ) -> Iterator[CheckResult]:
-    """Every check of the deployment in a folder, one after the other, as far as each finding lets it go on.
+    """Every check of the deployment in a folder, as far as earlier findings allow.
 
-    `answer_seconds` is how long it waits for the database's answer to one question; `env_file` as in `load_settings`;
-    `for_page`: a web server asks.
+    `answer_seconds`: the longest wait for the database's answer to one statement. `for_page`: a web server asks.
     """
     yield from _of_files(files.of_program(folder, env_file))
     try:

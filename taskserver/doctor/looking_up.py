@@ -19,7 +19,7 @@ from ..messages.error_text import describe
 from ..settings.load import Settings, make_importable
 
 MAX_REFUSED = 100
-"""Names that are looked up: suggestions take time, and who may INSERT can make up any number of names."""
+"""Refused names, after which no more are looked up: suggestions take time, and there may be many wrong names."""
 PROGRAM = """
 import sys
 sys.path[:] = sys.argv[2:]
@@ -37,9 +37,9 @@ class Answer(NamedTuple):
     refused: dict[str, str]
     """The reason why a callable may not run, by its name in the rows."""
     hooks: dict[str, str]
-    """The reason why a function of the settings cannot be had, by its `module:function`."""
+    """The reason why a function of the settings cannot be called, by its `module:function`."""
     setup: str
-    """The reason why TASKSERVER_SETUP failed, before all else; empty where it went well, or was not asked for."""
+    """The reason why TASKSERVER_SETUP failed; then nothing else was looked up. Empty if it did not."""
 
 
 def look_up_apart(
@@ -50,9 +50,9 @@ def look_up_apart(
     hooks: Sequence[str] = (),
     setup: str | None = None,
 ) -> Answer | None:
-    """Call the `setup`, import these listed modules, and those that the names need, and look up the names and `hooks`.
+    """Call the `setup`, import the modules, and look up the names and `hooks`, in another process.
 
-    None where the other process ended without an answer, or took longer. Raises OSError where none can be started.
+    None if that process gave no answer in time. Raises OSError if no process can be started.
     """
     given = {
         "folder": str(settings.folder),
@@ -66,7 +66,7 @@ def look_up_apart(
     with NamedTemporaryFile() as answer:
         try:
             subprocess.run(
-                # -B: whoever asks leaves no bytecode beside the modules.
+                # -B: another account that asks leaves no bytecode beside the modules.
                 [sys.executable, "-B", "-c", PROGRAM, answer.name, *sys.path],
                 check=False,
                 input=json.dumps(given).encode(),
@@ -102,7 +102,7 @@ def _look_up(
     hooks: Sequence[str],
     setup: str | None,
 ) -> Answer:
-    """Do all this here."""
+    """Look all this up in this process."""
     from ..worker.callables import Callables
     from ..worker.hooks import call_hook, find_hook
 
@@ -135,7 +135,7 @@ def _look_up(
 
 
 def _why_not(function: Callable[[str], object], hook: str) -> str:
-    """Why this function of a hook's name fails; empty where it does not."""
+    """Why this function of a hook's name fails; empty if it does not."""
     from ..worker.call import Failure
     from ..worker.hooks import in_words_with_place
 

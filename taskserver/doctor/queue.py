@@ -35,15 +35,15 @@ from .findings import CheckResult, ok, unknown, warning
 MAX_NEXT_ROWS = 1000
 """Rows of each kind whose callables' names are read."""
 RECENT_SECONDS = 7 * 86_400
-"""Older records of runs belong to hosts and crontab lines that are gone."""
+"""Older records of runs belong to removed hosts and crontab lines."""
 MIN_LAPSED_SECONDS = 3600
-"""A lease that ended less long ago may still be taken back by the next run."""
+"""The next run may still reclaim a lease that expired later than that."""
 MAX_RUNS_NAMED = 10
 MAX_SCHEDULES_NAMED = 3
 
 
 def names_in(store: Store, schedules: Sequence[StoredSchedule]) -> tuple[str, ...]:
-    """The callables that the next rows name, and those of schedules, each once. Raises DatabaseError."""
+    """The callables of the next rows and of schedules, each once. Raises DatabaseError."""
     next_ones = Counts(store.database).names_of_next(MAX_NEXT_ROWS)
     return tuple(sorted({*next_ones, *(stored.schedule.task for stored in schedules)}))
 
@@ -67,19 +67,18 @@ def findings(store: Store, schedules: Sequence[StoredSchedule], settings: Settin
 
 
 def _cron(runs: Sequence[LastRun], folder: Path) -> CheckResult:
-    mend = f"{_line_of_cron(folder)} into your crontab; look at cron's mail, and at both paths in the line"
+    fix = f"{_line_of_cron(folder)} into your crontab; look at cron's mail, and at both paths in the line"
     if not runs:
-        return warning("cron", "no worker ran yet", "tasks stay where they are", mend)
+        return warning("cron", "no worker ran yet", "tasks stay where they are", fix)
     newest = sorted(runs, key=seconds_since_start)
     if is_late(newest[0]):
         stopped = newest[:1]
     else:
         stopped = _stopped(_recent(newest))
-        mend += f"; a line that you took out is named until {age(RECENT_SECONDS)} after its last run, and needs no mend"
+        fix += f"; if you removed that line, wait: it is named until {age(RECENT_SECONDS)} after its last run"
+    found = "; ".join(map(_describe_run, (stopped or newest)[:MAX_RUNS_NAMED]))
     if stopped:
-        found = "; ".join(_describe_run(run) for run in stopped[:MAX_RUNS_NAMED])
-        return warning("cron", found, "cron seems to have stopped: tasks stay where they are", mend)
-    found = "; ".join(_describe_run(run) for run in newest[:MAX_RUNS_NAMED])
+        return warning("cron", found, "cron seems to have stopped: tasks stay where they are", fix)
     if all(run.every_seconds is None for run in runs):
         return unknown("cron", found, "one run may have been by hand: look again after the next")
     return ok("cron", found)
@@ -88,7 +87,7 @@ def _cron(runs: Sequence[LastRun], folder: Path) -> CheckResult:
 def _line_of_cron(folder: Path) -> str:
     if not IS_INSTALLED:
         return "paste a line of crontab.example"
-    # Beside the Python as a rule; pip has another place for the commands of a user.
+    # As a rule the command is beside Python; pip has another place for the commands of a user.
     program = Path(sys.executable).with_name(WORKER)
     words = [str(program)] if program.exists() else [sys.executable, "-m", "taskserver", "worker"]
     return f"paste */5 * * * * {shlex.join([*words, '--folder', str(folder)])}"
@@ -142,7 +141,7 @@ def _groups(counts: Sequence[QueueCount], runs: Sequence[LastRun], paused: Seque
         "groups",
         words,
         "these tasks stay where they are",
-        "name the group in the crontab line, or leave GROUP_IDS out there, or mend what adds these tasks",
+        "name the group in the crontab line, or leave GROUP_IDS out there, or fix what adds these tasks",
     )
 
 
@@ -156,12 +155,12 @@ def _paused(counts: Sequence[QueueCount], paused: Paused) -> Iterator[CheckResul
 
 def _leases(lapsed: Lapsed) -> CheckResult:
     if not lapsed.rows:
-        return ok("leases", "no claim is left from workers that vanished")
+        return ok("leases", "no lease has expired for long")
     return warning(
         "leases",
-        f"{lapsed.rows} claims ended up to {age(lapsed.oldest_seconds)} ago, and no run took them back",
-        "their workers vanished, and no later run came",
-        f"see that cron runs {WORKER}: any run takes them back",
+        f"{lapsed.rows} leases expired up to {age(lapsed.oldest_seconds)} ago, and no run reclaimed them",
+        "their workers died, and no later run came",
+        f"see that cron runs {WORKER}: any run reclaims them",
     )
 
 
@@ -172,7 +171,7 @@ def _fatal(counts: Sequence[QueueCount]) -> CheckResult:
     return warning(
         "fatal",
         f"{rows} task{' is' if rows == 1 else 's are'} fatal",
-        "they failed for good, and wait for a person",
+        "they failed for good: no worker retries them",
         f"{CLIENT} errors counts them, {CLIENT} show ID has the whole error, and {CLIENT} retry ID runs one again",
     )
 
@@ -180,12 +179,12 @@ def _fatal(counts: Sequence[QueueCount]) -> CheckResult:
 def _stray(undated: int, counts: Sequence[QueueCount]) -> CheckResult:
     strange = sum(count.rows for count in counts if count.status == OTHER)
     if not undated and not strange:
-        return ok("stray", "every row has a status that comes to an end")
+        return ok("stray", "every row has a status that workers know")
     return warning(
         "stray",
-        f"{undated} tasks have status 3 or 5 and wait for no instant, {strange} have a status that is none",
+        f"{undated} tasks have status 3 or 5, but no due_at and no parent; {strange} have an unknown status",
         "no worker ever takes them",
-        "set their status to 0, and mend what adds them",
+        "set their status to 0, and fix what adds them",
     )
 
 
@@ -193,9 +192,9 @@ def _orphaned(rows: int) -> Iterator[CheckResult]:
     if rows:
         yield warning(
             "orphaned",
-            f"{rows} tasks wait for others that are gone or over, and nothing tells them",
+            f"{rows} tasks wait only for parents that are deleted or have ended",
             "a parent was deleted by hand, or they were added without due_at; they never start",
-            f"{CLIENT} reclaim looks at them: what is gone counts as done",
+            f"run {CLIENT} reclaim: a missing parent counts as done",
         )
 
 
@@ -205,26 +204,19 @@ def _orphaned(rows: int) -> Iterator[CheckResult]:
 def _schedules(schedules: Sequence[StoredSchedule]) -> Iterator[CheckResult]:
     faulty = [stored for stored in schedules if stored.fault is not None]
     if faulty:
-        yield warning(
-            "schedules", _describe_faults(faulty), "no task comes of them", "; ".join(dict.fromkeys(map(_mend, faulty)))
-        )
+        faults = [f"{stored.schedule.name}: {stored.fault}" for stored in faulty[:MAX_SCHEDULES_NAMED]]
+        if len(faulty) > len(faults):
+            faults.append(f"and {len(faulty) - len(faults)} more")
+        fixes = "; ".join(dict.fromkeys(map(_fix, faulty)))
+        yield warning("schedules", "; ".join(faults), "they add no tasks", fixes)
     elif schedules:
         first = schedules[0]
-        yield ok(
-            "schedules",
-            f"{len(schedules)}, of which nothing is wrong; "
-            f"next comes {first.schedule.name}, at {first.next_at[:19]} UTC",
-        )
+        words = f"{len(schedules)} without a fault; the next is {first.schedule.name}, at {first.next_at[:19]} UTC"
+        yield ok("schedules", words)
 
 
-def _describe_faults(faulty: Sequence[StoredSchedule]) -> str:
-    faults = [f"{stored.schedule.name}: {stored.fault}" for stored in faulty[:MAX_SCHEDULES_NAMED]]
-    more = len(faulty) - len(faults)
-    return "; ".join([*faults, f"and {more} more"] if more else faults)
-
-
-def _mend(stored: StoredSchedule) -> str:
-    # Where this host lacks a package, the fault says how to get it; a schedule given anew would lack it still.
+def _fix(stored: StoredSchedule) -> str:
+    # If this host lacks a package, the fault says how to install it; the schedule itself is right.
     if INSTALLS in (stored.fault or ""):
         return "install the package, as said there"
     return f"{CLIENT} schedule NAME … again, or {CLIENT} unschedule NAME"

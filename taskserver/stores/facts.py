@@ -16,6 +16,7 @@ from ..messages.printable import age
 from ..messages.programs import CLIENT
 from ..model.task import MODES
 from ..settings.dsn import Dsn
+from .schema import indexes, tables
 
 OK, UNKNOWN, WARNING, BROKEN = "ok", "unknown", "warning", "broken"
 
@@ -77,34 +78,39 @@ class Right(NamedTuple):
     verb: str
     table: str
     column: str = ""
-    needless_in: tuple[str, ...] = ()
-    """Modes whose workers do without the right."""
+    modes: Sequence[str] = MODES
+    """The modes whose workers need it."""
     what_for: str = ""
-
-
-def _spared(table: str, what_for: str, **columns: str) -> tuple[Right, ...]:
-    return tuple(Right(verb, table, column, MODES, what_for) for verb, column in columns.items())
 
 
 RIGHTS = (
     Right("SELECT", "table", "{columns}"),
     Right("UPDATE", "table", "priority"),
-    Right("DELETE", "table", "", ("mark",), "the modes delete and move"),
-    Right("INSERT", "done", "id", ("delete", "mark"), "the mode move"),
-    *(Right(verb, "workers", "pid") for verb in ("SELECT", "INSERT", "UPDATE")),
+    Right("DELETE", "table", "", ("delete", "move"), "the modes delete and move"),
+    Right("INSERT", "done", "id", ("move",), "the mode move"),
+    Right("SELECT", "workers", "pid"),
+    Right("INSERT", "workers", "pid"),
+    Right("UPDATE", "workers", "pid"),
     Right("SELECT", "paused", "group_id, paused_at"),
     Right("SELECT", "schedules", "name"),
     Right("UPDATE", "schedules", "next_at"),
     Right("SELECT", "dependencies", "child_id"),
     Right("SELECT", "schema", "version"),
-    *_spared("table", "tasks that add tasks, and periodic ones", INSERT="task"),
-    *_spared("done", f"{CLIENT} show", SELECT="id"),
-    *_spared("processes", "the list of workers, and quick returns of a killed worker's tasks", SELECT="pid"),
-    *_spared("processes", "the same", INSERT="pid", UPDATE="taken", DELETE=""),
-    *_spared("dependencies", "tasks that wait for others", DELETE="", INSERT="parent_id"),
-    *_spared("stats", "figures", SELECT="task", INSERT="task", UPDATE="done"),
-    *_spared("notes", "what doctor and check accept", SELECT="name"),
-    *_spared("notes", f"{CLIENT} check --mail and --accept", INSERT="name", UPDATE="value", DELETE=""),
+    Right("INSERT", "table", "task", (), "tasks that add tasks, and periodic ones"),
+    Right("SELECT", "done", "id", (), f"{CLIENT} show"),
+    Right("SELECT", "processes", "pid", (), "the list of workers, and quick returns of a killed worker's tasks"),
+    Right("INSERT", "processes", "pid", (), "the same"),
+    Right("UPDATE", "processes", "taken", (), "the same"),
+    Right("DELETE", "processes", "", (), "the same"),
+    Right("INSERT", "dependencies", "parent_id", (), "tasks that wait for others"),
+    Right("DELETE", "dependencies", "", (), "tasks that wait for others"),
+    Right("SELECT", "stats", "task", (), "stats"),
+    Right("INSERT", "stats", "task", (), "stats"),
+    Right("UPDATE", "stats", "done", (), "stats"),
+    Right("SELECT", "notes", "name", (), "what doctor and check accept"),
+    Right("INSERT", "notes", "name", (), f"{CLIENT} check --mail and --accept"),
+    Right("UPDATE", "notes", "value", (), f"{CLIENT} check --mail and --accept"),
+    Right("DELETE", "notes", "", (), f"{CLIENT} check --mail and --accept"),
 )
 TRIED = {
     "SELECT": "SELECT {column} FROM {{{table}}} WHERE 1 = 0",
@@ -115,36 +121,39 @@ TRIED = {
 """Statements that need a right and change nothing: a server's grants, with roles and patterns, are hard to read."""
 
 
-def _lacking(asked: Asked) -> tuple[list[str], list[str]]:
-    """The rights that a worker of this mode lacks, and those that it lacks and does without."""
-    database, (denied, spared) = asked.database, ([], [])
+def _missing_rights(asked: Asked) -> tuple[list[str], list[str]]:
+    """The missing rights that a worker of this mode needs, and those that it does without."""
+    database = asked.database
+    needed: list[str] = []
+    spared: list[str] = []
     for right in RIGHTS:
         sql = TRIED[right.verb].format(table=right.table, column=right.column)
         try:
             (database.fetch if right.verb == "SELECT" else database.change)(sql)
         except ConnectionLost:
             raise
-        except DatabaseError as error:  # another error than a lacking right is a fault of the tables
+        except DatabaseError as error:  # any other error is a fault of the tables
             if database.dialect.facts().is_denied(error):
-                name = f"{right.verb} on {table_name(database.dialect.table, right.table)}"
-                if asked.mode in right.needless_in:
-                    spared.append(f"{name} (for {right.what_for})")
+                suffix = "" if right.table == "table" else f"_{right.table}"
+                name = f"{right.verb} on {database.dialect.table}{suffix}"
+                if asked.mode in right.modes:
+                    needed.append(name)
                 else:
-                    denied.append(name)
-    return denied, spared
+                    spared.append(f"{name} (for {right.what_for})")
+    return needed, spared
 
 
-def _judge_rights(lacking: tuple[list[str], list[str]]) -> Found:
-    denied, spared = lacking
-    if denied:
-        return Found(BROKEN, f"this account may not {', '.join(denied)}")
+def _judge_rights(missing: tuple[list[str], list[str]]) -> Found:
+    needed, spared = missing
+    if needed:
+        return Found(BROKEN, f"this account may not {', '.join(needed)}")
     but = f", but not {', '.join(spared)}" if spared else ""
     return Found(OK, f"this account may do all that a worker does{but}")
 
 
 CHECK_RIGHTS = Check(
     "rights",
-    _lacking,
+    _missing_rights,
     _judge_rights,
     "workers cannot do their work without that",
     "grant it in the host's panel, or as docs/security.md says",
@@ -163,26 +172,6 @@ class Fault(NamedTuple):
     """A statement; empty if `client.py init` makes it."""
 
 
-PRIMARY_KEYS = {
-    "table": "id",
-    "done": "done_id",
-    "dependencies": "parent_id, child_id",
-    "workers": "host, group_ids",
-    "processes": "number",
-    "paused": "group_id",
-    "schedules": "name",
-    "stats": "hour, group_id, task",
-    "notes": "name",
-    "schema": "version",
-}
-UNIQUE_KEY = "unique_key"
-"""Without this index a key could stand twice, and its task would be done twice."""
-QUEUE_INDEXES = {
-    UNIQUE_KEY: UNIQUE_KEY,
-    "claim_by_group": "status, group_id, priority, id",
-    "claim_any_group": "status, priority, id",
-    "wake_due": "status, due_at",
-}
 MAX_FAULTS_NAMED = 3
 
 
@@ -191,13 +180,10 @@ class TableLooks(NamedTuple):
 
     indexes: str
     """A SELECT of table, index, whether it is unique, and its columns: of all tables, or only of ours."""
+    hindrances: str
+    """A SELECT of what may keep rows of the queue from being deleted; its marks are the queue."""
     flaws: str = ""
     """A SELECT of table, what is wrong, and the statement that fixes it; its marks are the queue and the archive."""
-    hindrances: str = ""
-    """A SELECT of what may keep rows of the queue from being deleted; its marks are the queue."""
-    wanted: Mapping[str, str] = QUEUE_INDEXES
-    prefix: str = ""
-    """The begin of an index's name, in which `{}` stands for the table."""
     primary: str = "ALTER TABLE {table} ADD PRIMARY KEY ({columns})"
     drop: str = "DROP INDEX {name}"
     add: str = ""
@@ -215,59 +201,59 @@ class Facts(NamedTuple):
 
 def table_faults(database: Any) -> list[Fault]:
     """What tables lack of columns, keys and indexes, as after an import that was cut off. Raises DatabaseError."""
-    looks, queue = database.dialect.facts().looks, database.dialect.table
-    faults: list[Fault] = []
+    dialect, faults = database.dialect, list[Fault]()
+    looks, is_denied = dialect.facts().looks, dialect.facts().is_denied
     found: dict[str, dict[str, tuple[bool, str]]] = {}
-    for table, index, is_unique, columns in database.fetch(looks.indexes):
-        found.setdefault(str(table).lower(), {})[str(index)] = (bool(is_unique), str(columns))
-    for table, key in PRIMARY_KEYS.items():
-        name = table_name(queue, table)
+    for name, index, is_unique, columns in database.fetch(looks.indexes):
+        found.setdefault(str(name).lower(), {})[str(index)] = (bool(is_unique), str(columns))
+    for table in tables():
+        name = table.name.replace("jobs_queue", dialect.table)
+        word = table.name.removeprefix("jobs_queue").lstrip("_") or "table"
+        columns = ", ".join(column.name for column in table.columns)
         try:
-            database.fetch(f"SELECT {'{columns}' if table in ('table', 'done') else key} FROM {{{table}}} WHERE 1 = 0")
+            database.fetch(f"SELECT {columns} FROM {{{word}}} WHERE 1 = 0")
         except Unavailable:
             raise
         except DatabaseError as error:
-            if not database.dialect.facts().is_denied(error):
+            if not is_denied(error):
                 faults.append(Fault(name, "is missing" if isinstance(error, TablesMissing) else str(error), ""))
             continue
-        indexes = found.get(name.lower(), {})
-        if (True, key) not in indexes.values():
+        standing = found.get(name.lower(), {})
+        key = table.key.strip("()") or table.columns[0].name
+        if (True, key) not in standing.values():
             fix = looks.primary.format(table=name, columns=key)
             faults.append(Fault(name, f"has no primary key ({key})", fix))
-        if table == "table":
-            faults += _of_indexes(looks, name, indexes)
+        for index, is_unique, columns in indexes(dialect.kind, table):
+            wanted = (index.replace("jobs_queue", dialect.table), is_unique, columns)
+            faults += _index_faults(looks, name, wanted, standing)
     if looks.flaws:
-        values = [queue, table_name(queue, "done")] * (looks.flaws.count("?") // 2)
+        values = [dialect.table, f"{dialect.table}_done"] * (looks.flaws.count("?") // 2)
         faults += [Fault(*map(str, row)) for row in database.fetch(looks.flaws, values)]
     return faults
 
 
-def _of_indexes(looks: TableLooks, table: str, found: Mapping[str, tuple[bool, str]]) -> Iterator[Fault]:
-    for wanted, columns in looks.wanted.items():
-        name, is_unique = looks.prefix.format(table) + wanted, wanted == UNIQUE_KEY
-        standing = found.get(name)
-        if standing != (is_unique, columns):
-            unique = "UNIQUE " if is_unique else ""
-            drop = looks.drop.format(table=table, name=name) if standing else ""
-            add = looks.add.format(table=table, name=name, unique=unique, columns=columns)
-            is_now = f"is {'unique ' if standing[0] else ''}({standing[1]}), not" if standing else "is missing:"
-            yield Fault(
-                table, f"index {name} {is_now} {unique.lower()}({columns})", "; ".join(filter(None, (drop, add)))
-            )
-
-
-def table_name(queue: str, table: str) -> str:
-    """The name of the table that statements call `table`, `done` and so on."""
-    return queue if table == "table" else f"{queue}_{table}"
+def _index_faults(
+    looks: TableLooks, table: str, wanted: tuple[str, bool, str], standing: Mapping[str, tuple[bool, str]]
+) -> Iterator[Fault]:
+    name, is_unique, columns = wanted
+    there = standing.get(name)
+    if there != (is_unique, columns):
+        unique = "UNIQUE " if is_unique else ""
+        drop = looks.drop.format(table=table, name=name) if there else ""
+        add = looks.add.format(table=table, name=name, unique=unique, columns=columns)
+        is_now = f"is {'unique ' if there[0] else ''}({there[1]}), not" if there else "is missing:"
+        what = f"index {name} {is_now} {unique.lower()}({columns})"
+        yield Fault(table, what, "; ".join(filter(None, (drop, add))))
 
 
 def _judge_tables(faults: Sequence[Fault]) -> Found:
     if not faults:
         return Found(OK, "tables, keys and indexes are as this version makes them")
-    named = "; ".join(f"{fault.table} {fault.what}" for fault in faults[:MAX_FAULTS_NAMED])
-    more = f"; and {len(faults) - MAX_FAULTS_NAMED} more" if len(faults) > MAX_FAULTS_NAMED else ""
-    fixes = [f"{fault.fix};" for fault in faults[:MAX_FAULTS_NAMED] if fault.fix]
-    return Found(BROKEN, named + more, f"run {' '.join([*fixes, f'{CLIENT} init'])}; keep a copy of the database first")
+    named_ones, more = faults[:MAX_FAULTS_NAMED], len(faults) - MAX_FAULTS_NAMED
+    words = "; ".join(f"{fault.table} {fault.what}" for fault in named_ones)
+    fixes = " ".join([*(f"{fault.fix};" for fault in named_ones if fault.fix), f"{CLIENT} init"])
+    words += f"; and {more} more" if more > 0 else ""
+    return Found(BROKEN, words, f"run {fixes}; keep a copy of the database first")
 
 
 CHECK_TABLES = Check(
@@ -278,18 +264,20 @@ CHECK_TABLES = Check(
 )
 
 
-def _look_at_queue(asked: Asked, sql: str) -> Any:
-    return asked.database.fetch(sql, [asked.database.dialect.table] * sql.count("?"))
+def _hindrances(asked: Asked) -> Sequence[Sequence[Any]]:
+    sql = asked.database.dialect.facts().looks.hindrances
+    found: Sequence[Sequence[Any]] = asked.database.fetch(sql, [asked.database.dialect.table] * sql.count("?"))
+    return found
 
 
 def _judge_hindrances(found: Sequence[Sequence[Any]]) -> Found:
-    named = ", ".join(str(what) for (what,) in found[:MAX_FAULTS_NAMED])
-    return Found(WARNING, f"the queue has {named}") if named else Found(OK, "nothing keeps rows from being deleted")
+    what = ", ".join(str(what) for (what,) in found[:MAX_FAULTS_NAMED])
+    return Found(WARNING, f"the queue has {what}") if what else Found(OK, "nothing keeps rows from being deleted")
 
 
 CHECK_DELETES = Check(
     "deletes",
-    lambda asked: _look_at_queue(asked, asked.database.dialect.facts().looks.hindrances),
+    _hindrances,
     _judge_hindrances,
     "if that keeps a completed row from being deleted or moved, it is marked done, with a warning each time",
     "drop that, or see that it lets the worker's account delete rows",
@@ -321,6 +309,8 @@ CHECK_CLAIM_INDEX = Check(
     f"make that index as in the file of the schema, or run {CLIENT} init",
 )
 
+
+# ---- judgements that several dialects share
 
 FEW_CONNECTIONS, MIN_WAIT_SECONDS, MAX_TRANSACTION_SECONDS, MAX_CLOCK_DIFFERENCE_SECONDS = 5, 20, 300, 60
 
@@ -390,9 +380,15 @@ def judge_transaction(rows: Sequence[Sequence[Any]], way_to_end: str) -> Found:
 
 
 TRANSACTION = "nothing that was deleted since then is freed, and every claim reads past it; tasks may be held as well"
-READ_ONLY = Found(
-    WARNING,
-    "",
-    "wait for the end of its maintenance, or ask the host",
-    "no transaction may write: no task can be added",
-)
+
+
+def judge_session_defaults(usual: Mapping[str, Sequence[str]], found: Mapping[str, str]) -> Found:
+    """Whether sessions begin with the usual values of these variables."""
+    odd = [f"{name} {' '.join(value.split())[:60]}" for name, value in found.items() if value not in usual[name]]
+    if not odd:
+        return Found(OK, "the host leaves them as servers come")
+    words = f"the host, or the account, sets {', '.join(odd)}"
+    if any(name.endswith("read_only") and value.lower() == "on" for name, value in found.items()):
+        fix = "wait for the end of its maintenance, or ask the host"
+        return Found(WARNING, words, fix, "no transaction may write: no task can be added")
+    return Found(OK, f"{words}: workers and {CLIENT} set what they need, pages' own connections do not")

@@ -1,4 +1,4 @@
-"""The tables of one queue, once, as data, and the statements that create and upgrade them on each database.
+"""The tables of one queue, once, as data, and the SQL that creates them on each database.
 
 `make schema.sql schema.postgresql.sql` writes the two files at the top of the repository from here. Workers never
 import this file: `tables.py` has what a run needs.
@@ -7,10 +7,9 @@ import this file: `tables.py` has what a run needs.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import NamedTuple
 
-from .dialect import Dialect
 from .words import SCHEMA_VERSION
 
 TABLES = """
@@ -299,8 +298,9 @@ class Table(NamedTuple):
     is_checked: bool
 
 
-def _tables() -> list[Table]:
-    tables: list[Table] = []
+def tables() -> list[Table]:
+    """The tables in the order in which they are created; the first one is the queue."""
+    found: list[Table] = []
     for section in TABLES.strip().split("\n\n"):
         about = [line for line in section.splitlines() if line[:2] == "--"]
         table = Table("", about, [], "", [], False)
@@ -314,11 +314,11 @@ def _tables() -> list[Table]:
             elif word in ("INDEX", "UNIQUE"):
                 table.indexes.append(line.split(None, 2))
             elif word == "COLUMNS":
-                table.columns.extend(map(_archived, tables[0].columns[1:]))
+                table.columns.extend(map(_archived, found[0].columns[1:]))
             else:
                 table.columns.append(Column(*line.split(None, 3)))
-        tables.append(table)
-    return tables
+        found.append(table)
+    return found
 
 
 def _archived(column: Column) -> Column:
@@ -330,27 +330,13 @@ def script(name: str) -> str:
     """The file of a kind of database, to be read by people, and applied by hand."""
     kind = KINDS[name]
     version = kind.first_version.format(SCHEMA_VERSION, "NOT EXISTS (SELECT * FROM jobs_queue_schema)")
-    parts = [kind.about, *(_create(kind, table) for table in _tables()), f"{ABOUT_VERSION}\n{version}\n"]
+    parts = [kind.about, *(_create(kind, table) for table in tables()), f"{ABOUT_VERSION}\n{version}\n"]
     return "\n".join(parts)
 
 
 ABOUT_VERSION = (
     "-- Only where none is recorded: tables of an older version are upgraded by client.py init, not by this file."
 )
-
-
-def schema_statements(dialect: Dialect) -> Iterator[str]:
-    """The statements that create the newest tables, under the queue's name."""
-    lines = (line.partition("-- ")[0].rstrip() for line in script(dialect.kind).splitlines() if line[:2] != "--")
-    # Lines of one statement are indented, except its first: so are those of a function, which have semicolons, too.
-    for statement in re.split(r";\n+(?=\S)", named("\n".join(lines).strip(), dialect)):
-        yield statement.removesuffix(";")
-
-
-def named(text: str, dialect: Dialect) -> str:
-    """SQL about jobs_queue and its tables, under the queue's name."""
-    # In quotes: `order` is an allowed table name, too.
-    return re.sub(r"jobs_queue(\w*)", lambda found: dialect.own_words["quoted"].format(dialect.table + found[1]), text)
 
 
 def _create(kind: Kind, table: Table) -> str:
@@ -371,6 +357,13 @@ def _create(kind: Kind, table: Table) -> str:
         body = [f"{sql + ' ':<52} -- {what}" if what else sql for sql, (_, what) in zip(body, lines, strict=True)]
     end = f"){kind.ends.get(table.name, kind.ends['*'])};"
     return "\n".join([*table.about, f"CREATE TABLE IF NOT EXISTS {table.name} (", *body, end, after])
+
+
+def indexes(name: str, table: Table) -> list[tuple[str, bool, str]]:
+    """The indexes of a table on a kind of database, by name: whether each is unique, and its columns."""
+    pattern = r"(UNIQUE )?(?:KEY|INDEX IF NOT EXISTS) (\w+) (?:ON \w+ )?\((.*)\)(?: WHERE .*)?[,;]?$"
+    found = re.findall(pattern, _create(KINDS[name], table), re.MULTILINE)
+    return [(index, bool(unique), columns) for unique, index, columns in found]
 
 
 def _definition(kind: Kind, column: Column, is_checked: bool) -> str:

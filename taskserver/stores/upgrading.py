@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import re
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 
 from ..errors import AlreadyThere, TablesMissing, TablesOutdated
 from ..messages.programs import CLIENT
 from .database import Database
+from .dialect import Dialect
 from .retrying import RetryPolicy, Scope
-from .schema import POSTGRESQL, SQLITE, named, schema_statements
+from .schema import POSTGRESQL, SQLITE, script
 from .words import SCHEMA_VERSION
 
 FIRST_RELEASED = 7
@@ -128,3 +130,20 @@ UPGRADES: dict[int, Mapping[str, tuple[str, ...]]] = {
     }
 }
 """From version n to n + 1, by kind of database: changes to existing tables. The newest tables are made before."""
+
+
+# ---- SQL under the queue's name
+
+
+def schema_statements(dialect: Dialect) -> Iterator[str]:
+    """The statements that create the newest tables, under the queue's name."""
+    lines = (line.partition("-- ")[0].rstrip() for line in script(dialect.kind).splitlines() if line[:2] != "--")
+    # Lines of one statement are indented, except its first: so are those of a function, which have semicolons, too.
+    for statement in re.split(r";\n+(?=\S)", named("\n".join(lines).strip(), dialect)):
+        yield statement.removesuffix(";")
+
+
+def named(text: str, dialect: Dialect) -> str:
+    """SQL about jobs_queue and its tables, under the queue's name."""
+    # In quotes: `order` is an allowed table name, too.
+    return re.sub(r"jobs_queue(\w*)", lambda found: dialect.own_words["quoted"].format(dialect.table + found[1]), text)

@@ -622,7 +622,7 @@ ROWS: dict[str, tuple[list[str], str, tuple[str, ...]]] = {
     "rows that nobody will ever take": (
         [NONE_TAKES.format(5), NONE_TAKES.format(9)],
         "stray",
-        ("1 tasks have status 3 or 5 and wait for no instant", "1 have a status that is none"),
+        ("1 tasks have status 3 or 5, but no due_at and no parent", "1 have an unknown status"),
     ),
     "leases that nobody took back": (
         [f"INSERT INTO jobs_queue (task, status, claim, due_at) VALUES ('tasks.note', 1, 7, '{LONG_AGO}')"],
@@ -646,7 +646,7 @@ ROWS: dict[str, tuple[list[str], str, tuple[str, ...]]] = {
             "INSERT INTO jobs_queue_dependencies (parent_id, child_id) VALUES (89, 91), (89, 92), (90, 92)",
         ],
         "orphaned",
-        ("1 tasks wait for others that are gone or over", "client.py reclaim"),
+        ("1 tasks wait only for parents that are deleted or have ended", "client.py reclaim"),
     ),
 }
 
@@ -670,7 +670,7 @@ def test_schedules_of_which_nothing_is_wrong_are_well(healthy: Queue) -> None:
     assert healthy.client("schedule", "tidy", "tasks.note", "--every", 600).returncode == 0
     report = Report(healthy)
     assert report.worse() == {}
-    assert "1, of which nothing is wrong; next comes tidy, at 20" in report.told("schedules")
+    assert "1 without a fault; the next is tidy, at 20" in report.told("schedules")
     assert healthy.client("schedule", "tidy", "tasks.nota", "--every", 600).returncode == 0
     report = Report(healthy)
     assert report.worse() == {"callables": "warning"}

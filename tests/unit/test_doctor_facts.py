@@ -169,12 +169,11 @@ def test_a_crontab_line_that_stopped_is_told_though_others_run(runs: list[LastRu
     assert told is None or told in finding.found
 
 
-def test_a_line_that_an_owner_took_out_is_said_to_need_no_mend_where_others_run() -> None:
-    taken_out = a_run("all", 5 * 86_400, 5 * 86_400 + 300)
-    assert (
-        "that you took out is named until 7 d after its last run" in _cron([a_run("3", 60, 360), taken_out], HERE).mend
-    )
-    assert "took out" not in _cron([taken_out], HERE).mend
+def test_a_removed_crontab_line_needs_no_fix_if_others_run() -> None:
+    removed = a_run("all", 5 * 86_400, 5 * 86_400 + 300)
+    fix = _cron([a_run("3", 60, 360), removed], HERE).mend
+    assert "if you removed that line, wait: it is named until 7 d after its last run" in fix
+    assert "removed" not in _cron([removed], HERE).mend
 
 
 def test_a_run_that_began_in_the_future_tells_nothing_of_cron() -> None:

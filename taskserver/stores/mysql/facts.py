@@ -7,7 +7,6 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from ...errors import DatabaseError, Unavailable
-from ...messages.programs import CLIENT
 from ..facts import (
     ACCOUNT_LIMIT,
     BROKEN,
@@ -17,7 +16,6 @@ from ..facts import (
     CHECK_TABLES,
     LISTENING,
     OK,
-    READ_ONLY,
     TRANSACTION,
     UNKNOWN,
     WAIT_TIMEOUT,
@@ -30,6 +28,7 @@ from ..facts import (
     check_clock,
     judge_account_limit,
     judge_encrypted,
+    judge_session_defaults,
     judge_transaction,
     judge_wait_timeout,
 )
@@ -130,16 +129,6 @@ def _judge_durability(variables: Variables) -> Found:
     return Found(OK, f"innodb_flush_log_at_trx_commit is {value}: {lost}")
 
 
-def _judge_session_defaults(variables: Variables) -> Found:
-    odd = [f"{name} {' '.join(it.split())[:60]}" for name, it in variables.items() if it not in USUAL[name]]
-    if not odd:
-        return Found(OK, "the host leaves them as servers come")
-    words = f"the host sets {', '.join(odd)}"
-    if "ON" in (variables.get("tx_read_only"), variables.get("transaction_read_only")):
-        return READ_ONLY._replace(words=words)
-    return Found(OK, f"{words}: workers and {CLIENT} set what they need, pages' own connections do not")
-
-
 def _judge_connections(variables: Variables) -> Found:
     limit = int(variables.get("max_user_connections", 0))
     return judge_account_limit(limit) if limit else Found(OK, "the account has no limit of its own")
@@ -193,6 +182,13 @@ LOOKS = TableLooks(
         GROUP_CONCAT(column_name, COALESCE(CONCAT('(', sub_part, ')'), '') ORDER BY seq_in_index SEPARATOR ', ')
     FROM information_schema.statistics WHERE table_schema = DATABASE() GROUP BY table_name, index_name
     """,
+    """
+    SELECT CONCAT('the trigger ', trigger_name) FROM information_schema.triggers
+    WHERE event_object_schema = DATABASE() AND event_object_table = ? AND event_manipulation = 'DELETE'
+    UNION ALL
+    SELECT CONCAT('a foreign key of ', table_name) FROM information_schema.referential_constraints
+    WHERE constraint_schema = DATABASE() AND referenced_table_name = ?
+    """,
     f"""
     SELECT table_name, CONCAT('has no AUTO_INCREMENT in ', column_name), CONCAT('{SERIAL}')
     FROM information_schema.columns WHERE {OURS} AND extra NOT LIKE '%auto_increment%'
@@ -203,13 +199,6 @@ LOOKS = TableLooks(
     UNION ALL
     SELECT table_name, CONCAT('is of the engine ', engine), CONCAT('ALTER TABLE ', table_name, ' ENGINE = InnoDB')
     FROM information_schema.tables WHERE {OURS} AND engine <> 'InnoDB'
-    """,
-    """
-    SELECT CONCAT('the trigger ', trigger_name) FROM information_schema.triggers
-    WHERE event_object_schema = DATABASE() AND event_object_table = ? AND event_manipulation = 'DELETE'
-    UNION ALL
-    SELECT CONCAT('a foreign key of ', table_name) FROM information_schema.referential_constraints
-    WHERE constraint_schema = DATABASE() AND referenced_table_name = ?
     """,
     add="ALTER TABLE {table} ADD {unique}KEY {name} ({columns})",
     drop="ALTER TABLE {table} DROP KEY {name}",
@@ -250,7 +239,7 @@ CHECKS = (
         "ask the host for binlog_format ROW or MIXED",
     ),
     _of_variables("durability", _judge_durability, "innodb_flush_log_at_trx_commit"),
-    _of_variables("session_defaults", _judge_session_defaults, " ".join(USUAL)),
+    _of_variables("session_defaults", lambda found: judge_session_defaults(USUAL, found), " ".join(USUAL)),
     _of_variables(
         "wait_timeout",
         lambda variables: judge_wait_timeout(float(variables["wait_timeout"])),

@@ -14,7 +14,6 @@ from ..facts import (
     CHECK_DELETES,
     CHECK_TABLES,
     OK,
-    QUEUE_INDEXES,
     UNKNOWN,
     Asked,
     Check,
@@ -58,10 +57,8 @@ LOOKS = TableLooks(
         SELECT name FROM pragma_index_info(list.name) ORDER BY seqno))
     FROM sqlite_master AS tables, pragma_index_list(tables.name) AS list WHERE tables.type = 'table'
     """,
-    wanted={**QUEUE_INDEXES, "claim_any_group": "priority, id"},
-    hindrances="SELECT 'the trigger ' || name FROM sqlite_master WHERE type = 'trigger' AND tbl_name = ?"
+    "SELECT 'the trigger ' || name FROM sqlite_master WHERE type = 'trigger' AND tbl_name = ?"
     " AND sql LIKE '% DELETE %'",
-    prefix="{}_",
     primary="ALTER TABLE {table} RENAME TO {table}_old",  # init makes it, and its rows can be copied
 )
 CHECKS = (
