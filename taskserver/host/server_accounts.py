@@ -10,11 +10,13 @@ import socket
 import stat
 import struct
 from collections.abc import Sequence
+from contextlib import suppress
 
 MYSQL = ("mysql", "mariadb", "_mysql")
 POSTGRESQL = ("postgres", "_postgres", "_postgresql", "pgsql")
 """The accounts that packages make for a server. One kind of server must not see the passwords of the other."""
 TABLES = ("/proc/net/tcp", "/proc/net/tcp6")
+LISTENING = "0A"
 NOT_ACCEPTED = "0"
 """The inode of a connection that no program has accepted, or has open any more. It is listed as root's."""
 MAPPED = "".join(f"{word:08X}" for word in struct.unpack("=3I", bytes(10) + b"\xff\xff"))
@@ -39,6 +41,12 @@ def is_at_other_end(connected: socket.socket, names: Sequence[str]) -> bool:
     return bool(owners) and all(is_account_of_server(owner, names) for owner in owners)
 
 
+def listens(port: int, names: Sequence[str]) -> bool:
+    """Whether only a server's account listens at a port of this host now. False if the system does not say."""
+    owners = [int(row[7]) for row in _connections() if row[3] == LISTENING and row[1].endswith(f":{port:04X}")]
+    return bool(owners) and all(is_account_of_server(owner, names) for owner in owners)
+
+
 def is_account_of_server(uid: int, names: Sequence[str]) -> bool:
     """Whether a user id is that of root, of this account, or of a server's account with one of these names."""
     if uid in (0, os.getuid()):
@@ -59,17 +67,20 @@ def _owners_of_unix(connected: socket.socket) -> list[int]:
 
 def _owners_of_tcp(connected: socket.socket) -> list[int]:
     ends = [_as_listed(*address[:2]) for address in (connected.getpeername(), connected.getsockname())]
-    owners = []
+    return [
+        -1 if row[9] == NOT_ACCEPTED else int(row[7])
+        for row in _connections()
+        if [row[1].removeprefix(MAPPED), row[2].removeprefix(MAPPED)] == ends
+    ]
+
+
+def _connections() -> list[list[str]]:
+    """The system's TCP sockets: their own address, the other end's, state, owner and inode are words 1, 2, 3, 7, 9."""
+    rows: list[list[str]] = []
     for table in TABLES:
-        try:
-            with open(table, encoding="ascii") as lines:
-                rows = [line.split() for line in lines]
-        except OSError:
-            continue
-        for _, own, other, _, _, _, _, owner, _, inode, *_ in rows[1:]:
-            if [own.removeprefix(MAPPED), other.removeprefix(MAPPED)] == ends:
-                owners.append(-1 if inode == NOT_ACCEPTED else int(owner))
-    return owners
+        with suppress(OSError), open(table, encoding="ascii") as lines:
+            rows += [line.split() for line in lines][1:]
+    return rows
 
 
 def _as_listed(host: str, port: int) -> str:

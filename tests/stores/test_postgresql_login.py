@@ -62,7 +62,10 @@ def libpq(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> No
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "localhost", "0.0.0.0"])
-def test_an_unverified_server_is_not_shown_the_password(libpq: None, host: str) -> None:
+def test_an_unverified_server_is_not_shown_the_password(
+    libpq: None, monkeypatch: pytest.MonkeyPatch, host: str
+) -> None:
+    monkeypatch.setattr(server_accounts, "is_account_of_server", lambda uid, names: False)
     with asking(host) as (message, received):
         assert "sslrootcert" in message
         assert not any(received)
@@ -72,9 +75,17 @@ def test_an_old_libpq_sends_no_proof_of_the_password_that_could_be_guessed_from(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(session, "HAS_REQUIRE_AUTH", 10**9)
+    monkeypatch.setattr(server_accounts, "is_account_of_server", lambda uid, names: False)
     with asking("127.0.0.1", ASK_FOR_MD5) as (message, received):
         assert "sslrootcert" in message
         assert not any(received)
+
+
+def test_an_old_libpq_logs_in_without_tls_where_the_servers_account_listens(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(session, "HAS_REQUIRE_AUTH", 10**9)
+    with asking("127.0.0.1", ASK_FOR_MD5) as (message, received):
+        assert "password authentication failed" in message
+        assert any(b"md5" in text for text in received)
 
 
 @pytest.mark.parametrize("is_servers", [True, False])

@@ -413,7 +413,7 @@ def test_groups_and_priorities_are_taken_to_their_limits(group_id: int, priority
 
 
 def test_the_limits_are_those_of_the_columns() -> None:
-    assert (MAX_GROUP_ID, MIN_PRIORITY, MAX_PRIORITY) == (4_294_967_295, -2_147_483_648, 2_147_483_647)
+    assert (MAX_GROUP_ID, MIN_PRIORITY, MAX_PRIORITY) == (4_294_967_294, -2_147_483_648, 2_147_483_647)
 
 
 class Group(IntEnum):

@@ -241,7 +241,7 @@ def fill_odd(site: PageQueue) -> None:
     for status in (0, 1, 2, 3, 4, 5):
         site.insert(
             [
-                {"task": text[:255], "args": json.dumps({"text": text}), "group_id": 4_294_967_295, "status": status}
+                {"task": text[:255], "args": json.dumps({"text": text}), "group_id": 4_294_967_294, "status": status}
                 | {"attempts": 4_294_967_295, "max_attempts": 0, "due_at": Ago(-3600), "claim": number}
                 | {"error_text": f"ValueError: {text} {long}"[:1000], "progress": json.dumps({"done": 1, "text": text})}
                 | {"result": json.dumps(text), "stages": text, "finished_at": Ago(60), "started_at": Ago(61)}

@@ -144,7 +144,7 @@ def test_without_scripts_all_is_shown_and_done(browser: Browser, site: PageQueue
         wait_until(lambda: text_of(browser, "h1") == "2 tasks would be cancelled")
         browser.click("main form button")
         wait_until(lambda: text_of(browser, "[role=status]") == "2 tasks cancelled.")
-        assert site.sql("SELECT COUNT(*) FROM jobs_queue WHERE status = 4 AND group_id = 6") == [(2,)]
+        assert site.sql("SELECT COUNT(*) FROM jobs_queue WHERE status = 7 AND group_id = 6") == [(2,)]
 
         for verb, groups in (("pause", [(3,)]), ("resume", [])):
             browser.open(f"{website.url}/")

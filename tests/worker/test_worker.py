@@ -89,7 +89,7 @@ def test_tasks_of_the_named_groups_run_in_order_of_priority_then_id_across_them(
 
 @A_SERVER
 def test_a_worker_without_groups_takes_from_all(queue: Queue) -> None:
-    for group_id, priority in [(0, 5), (7, -5), (4_294_967_295, 0)]:
+    for group_id, priority in [(0, 5), (7, -5), (4_294_967_294, 0)]:
         queue.add("tasks.note", f'["{group_id}"]', group_id, priority)
     assert_silent(queue.worker())
     assert queue.notes() == ["7", "4294967294", "0"]

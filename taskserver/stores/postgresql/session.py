@@ -142,12 +142,14 @@ def connect_to(dsn: PostgreSQLDsn, answer_seconds: float, **options: Any) -> Con
 
     The server chooses how the password is sent: as a proof (scram-sha-256, md5), or itself (password, ldap, pam). The
     latter is only for a verified server, or one at a socket that nobody else can have made. libpq before version 16
-    cannot refuse it, so there we insist on scram-sha-256 bound to TLS.
+    cannot refuse it: unless a server's account listens on this host, we insist on scram-sha-256 bound to TLS there.
     """
     may_be_shown = dsn.is_verified or (
         bool(dsn.unix_socket) and server_accounts.is_of_server(dsn.unix_socket, server_accounts.POSTGRESQL)
     )
     is_old = pq.version() < HAS_REQUIRE_AUTH
+    if is_old and dsn.is_loopback and not dsn.unix_socket:
+        may_be_shown = may_be_shown or server_accounts.listens(dsn.port, server_accounts.POSTGRESQL)
     keywords: dict[str, Any] = {
         "user": dsn.user,
         "password": dsn.password,
@@ -163,7 +165,7 @@ def connect_to(dsn: PostgreSQLDsn, answer_seconds: float, **options: Any) -> Con
     if not may_be_shown and "PGREQUIREAUTH" not in os.environ:
         keywords |= {"channel_binding": "require"} if is_old else {"require_auth": "!password"}
     # Nobody can listen in on a loopback address. TLS only costs time there, unless the server or an old libpq needs it.
-    if dsn.is_loopback and not is_old and not {"PGSSLMODE", "PGSERVICE"}.intersection(os.environ):
+    if dsn.is_loopback and (may_be_shown or not is_old) and not {"PGSSLMODE", "PGSERVICE"}.intersection(os.environ):
         keywords.setdefault("sslmode", "allow")
     return Connection.connect(
         **keywords,
