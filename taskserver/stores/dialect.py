@@ -18,6 +18,7 @@ import threading
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
+from math import isfinite
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from ..errors import Conflict, DatabaseError, TablesMissing
@@ -32,6 +33,12 @@ if TYPE_CHECKING:
 
 # ---- connections of ours
 
+CONNECT_SECONDS = 10
+READ_SECONDS_IN_A_RUN = 10
+"""A worker's statements are short: a server that is silent for so long is gone, though TCP may not know it yet."""
+READ_SECONDS = 60
+"""Producers wait longer: after a timeout they would not know whether their task was added."""
+
 
 class Pace(threading.local):
     """How a thread deals with the database; each thread has its own."""
@@ -42,11 +49,22 @@ class Pace(threading.local):
     is_unhurried = False
     """Whether a statement may take any time."""
     answer_seconds = float("inf")
-    """The longest wait for an answer, if a dialect would wait longer."""
+    """The longest wait for an answer, if it would be longer else."""
 
     @property
     def is_in_run(self) -> bool:
         return self.patience is not None
+
+    @property
+    def connect_seconds(self) -> float:
+        return min(CONNECT_SECONDS, self.answer_seconds)
+
+    @property
+    def read_seconds(self) -> float | None:
+        """How long to wait for an answer; None: for ever."""
+        if self.is_unhurried:
+            return self.answer_seconds if isfinite(self.answer_seconds) else None
+        return min(READ_SECONDS if self.patience is None else READ_SECONDS_IN_A_RUN, self.answer_seconds)
 
 
 class Session(ABC):
@@ -55,6 +73,7 @@ class Session(ABC):
     Its verbs raise the driver's own errors, unless they say otherwise: Database makes ours of them.
     """
 
+    driver_errors: ClassVar[tuple[type[BaseException], ...]]
     begin_sql = "BEGIN"
     commits_by_itself = True
     """Whether a statement outside of a transaction is committed when it returns."""
@@ -96,9 +115,12 @@ class Session(ABC):
     def roll_back(self) -> None:
         self.send("ROLLBACK")
 
-    @abstractmethod
     def close(self) -> None:
         """Close the connection; swallow the driver's errors."""
+        connection, self.connection, self.cursor = self.connection, None, None
+        if connection is not None:
+            with suppress(*self.driver_errors):
+                connection.close()
 
 
 # ---- add

@@ -16,15 +16,13 @@ from typing import Any, NamedTuple
 import pytest
 
 from taskserver import DatabaseError, RunResult, TaskServer
-from taskserver.stores.mysql import session as mysql
-from taskserver.stores.postgresql import session as postgresql
+from taskserver.stores import dialect
 from tests.faults.failing import QUEUES, TASKS, FailingQueue
 from tests.support.processes import assert_one_line, assert_silent, end_of, wait_until
 from tests.support.proxy import Cut, Proxy, contains
 from tests.support.queues import NOTE
 
-READ_SECONDS_IN_A_RUN = mysql.READ_SECONDS_IN_A_RUN
-assert READ_SECONDS_IN_A_RUN == postgresql.READ_SECONDS_IN_A_RUN
+READ_SECONDS_IN_A_RUN = dialect.READ_SECONDS_IN_A_RUN
 SHORT_READ_SECONDS = 0.25
 """In place of the ten that a worker waits for an answer."""
 WHEN = pytest.mark.parametrize("is_done", [True, False], ids=["done", "not-done"])
@@ -215,8 +213,7 @@ class Here(NamedTuple):
 
 @pytest.fixture
 def open_here(proxied_queue: FailingQueue, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., Here]]:
-    for session in (mysql, postgresql):
-        monkeypatch.setattr(session, "READ_SECONDS_IN_A_RUN", SHORT_READ_SECONDS)
+    monkeypatch.setattr(dialect, "READ_SECONDS_IN_A_RUN", SHORT_READ_SECONDS)
     opened = ExitStack()
 
     def opens(tasks: str = "", **settings: Any) -> Here:
@@ -294,8 +291,7 @@ def test_a_worker_gets_away_from_a_connection_that_is_half_open(
 def test_a_heartbeat_gets_away_from_a_connection_that_is_half_open_before_its_lease_ends(
     open_here: Callable[..., Here], proxy: Proxy, pool: ThreadPoolExecutor, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for session in (mysql, postgresql):
-        monkeypatch.setattr(session, "READ_SECONDS_IN_A_RUN", READ_SECONDS_IN_A_RUN)
+    monkeypatch.setattr(dialect, "READ_SECONDS_IN_A_RUN", READ_SECONDS_IN_A_RUN)
     here = open_here(lease=6)
     queue = here.queue
 

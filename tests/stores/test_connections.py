@@ -15,7 +15,7 @@ from taskserver import DatabaseError, TaskServer
 from taskserver.host import server_accounts
 from taskserver.settings.dsn import mysql as dsn_module
 from taskserver.stores import database as stores_database
-from taskserver.stores.mysql import session
+from taskserver.stores import dialect
 from taskserver.stores.queue.transactions import Transactions
 from tests.stores.accounts import QUOTED_SECRET, SECRET, account, failure
 from tests.support.deployment import Deployment
@@ -259,7 +259,7 @@ def test_a_server_that_is_no_mysql_is_a_database_error_in_one_line(greeting: byt
 @pytest.mark.parametrize("greeting", ["nothing", "ssh"])
 def test_a_server_that_says_nothing_more_is_given_up_by_itself(greeting: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Web servers, Redis and a half-dead host take a connection and wait; cron must not pile up workers there."""
-    monkeypatch.setattr(session, "CONNECT_SECONDS", 1)
+    monkeypatch.setattr(dialect, "CONNECT_SECONDS", 1)
     with Stranger(GREETINGS[greeting], closes=False) as stranger:
         told: list[str] = []
         dsn = f"mysql://root:{QUOTED_SECRET}@127.0.0.1:{stranger.port}/shop"

@@ -13,7 +13,7 @@ import pytest
 
 from taskserver import DatabaseError, TaskServer
 from taskserver.errors import ConnectionLost
-from taskserver.stores.postgresql import session
+from taskserver.stores import dialect
 from tests.support.fake_postgresql import NUMBER, READY, FakePostgreSQL, Peer, answering, column, message, result
 
 SECONDS = 0.8
@@ -26,7 +26,7 @@ LONG = b"x" * 6_000
 @pytest.fixture(autouse=True)
 def in_short(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("CONNECT_SECONDS", "READ_SECONDS_IN_A_RUN", "READ_SECONDS"):
-        monkeypatch.setattr(session, name, SECONDS)
+        monkeypatch.setattr(dialect, name, SECONDS)
 
 
 def be_silent(peer: Peer, statement: bytes = b"") -> None:

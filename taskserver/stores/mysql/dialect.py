@@ -134,7 +134,7 @@ class MySQLDialect(Dialect):
     def open_task_connection(self, pace: Pace) -> Any:
         try:
             # With the defaults of the driver and the server, but for QUIET: the task may do anything with it.
-            connection = log_in(self._dsn, pace.answer_seconds, autocommit=False, init_command=QUIET)
+            connection = log_in(self._dsn, pace.connect_seconds, autocommit=False, init_command=QUIET)
             set_isolation(connection, self.abilities)
             if self.abilities.isolation != READ_COMMITTED:
                 _allow_renewals(connection)

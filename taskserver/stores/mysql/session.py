@@ -1,8 +1,8 @@
-"""A connection to MySQL or MariaDB on PyMySQL: login, TLS, the variables of the session, statements.
+"""A connection to MySQL or MariaDB on PyMySQL: login and TLS, settings of the session, statements.
 
-The server chooses how the password is asked for. Some ways show it: mysql_clear_password and dialog, sha256_password
-and caching_sha2_password inside TLS or encrypted with a key that the server has just sent. Another program that listens
-in the server's place could choose one of these.
+The server chooses how the password is sent. Some ways show it: mysql_clear_password and dialog, sha256_password and
+caching_sha2_password inside TLS or encrypted with a key that the server has just sent. Another program that listens in
+the server's place could choose one of these.
 """
 
 from __future__ import annotations
@@ -10,7 +10,6 @@ from __future__ import annotations
 import codecs
 import ssl
 from collections.abc import Callable, Sequence
-from math import isfinite
 from typing import Any
 from weakref import ref
 
@@ -23,12 +22,6 @@ from ...settings.dsn.mysql import VERIFY_IDENTITY, MySQLDsn, usual_socket
 from ..dialect import Pace, Session
 from ..words import MAX_UTF8_BYTES, SHORT_BYTES, Write
 from .errors import CLEAR_PASSWORD, DRIVER_ERRORS, NEEDS_TLS, TLS_FAILED, TOO_LONG, number_of
-
-CONNECT_SECONDS = 10
-READ_SECONDS_IN_A_RUN = 10
-"""A worker's statements are short. A server that is silent for so long is gone, though TCP may not know it yet."""
-READ_SECONDS = 60
-"""Producers wait longer: after a timeout they would not know whether their task was added."""
 
 # Hosts change the defaults of sessions, so these are set:
 # - UTC: in a zone with summer time NOW() gives one hour twice a year.
@@ -56,7 +49,7 @@ ANY_BYTES = "taskserver_any_bytes"
 
 
 class Abilities:
-    """What the store's first connection found out about the server; all its connections share it."""
+    """What the store's first connection found out about the server, for all its connections."""
 
     isolation = ""
     """REPEATABLE READ if replication is by statements, as the server then refuses to write in READ COMMITTED."""
@@ -66,9 +59,9 @@ class Abilities:
 
 
 class _Password(bytes):
-    """A password that is refused to a server that may not see it.
+    """A password that a server gets only if it may see it.
 
-    The driver hashes a password, or else it adds a zero byte, which ends it in every form that shows it.
+    The driver hashes a password, or else adds a zero byte, which ends it in every form that shows it.
     """
 
     may_be_shown: Callable[[], bool]
@@ -79,21 +72,20 @@ class _Password(bytes):
         return super().__add__(end)
 
 
-def log_in(dsn: MySQLDsn, answer_seconds: float, **options: Any) -> Any:
+def log_in(dsn: MySQLDsn, seconds: float, **options: Any) -> Any:
     """A connection of the driver, made with a DSN's address and TLS. Raises the driver's errors."""
     if dsn.ssl_mode or not dsn.is_loopback:
-        return _log_in(dsn, dsn.ssl_mode or "preferred", answer_seconds, options)
+        return _log_in(dsn, dsn.ssl_mode or "preferred", seconds, options)
     # Nobody can listen in on a loopback address. TLS only costs time there, unless the login needs it.
     try:
-        return _log_in(dsn, "disabled", answer_seconds, options)
+        return _log_in(dsn, "disabled", seconds, options)
     except (pymysql.MySQLError, RuntimeError) as error:
         if number_of(error) not in NEEDS_TLS and not isinstance(error, RuntimeError):
             raise
-    return _log_in(dsn, "preferred", answer_seconds, options)
+    return _log_in(dsn, "preferred", seconds, options)
 
 
-def _log_in(dsn: MySQLDsn, ssl_mode: str, answer_seconds: float, options: dict[str, Any]) -> Any:
-    seconds = min(CONNECT_SECONDS, answer_seconds)
+def _log_in(dsn: MySQLDsn, ssl_mode: str, seconds: float, options: dict[str, Any]) -> Any:
     password = _Password(dsn.password.encode("utf-8", "surrogateescape"))
     # `localhost` may mean ::1, where most servers do not listen, so that any account of the host can.
     is_mere_localhost = dsn.host == "localhost" and not dsn.is_verified
@@ -164,6 +156,8 @@ def set_timeout(connection: Any, seconds: float | None) -> None:
 class MySQLSession(Session):
     """One thread's connection of ours."""
 
+    driver_errors = DRIVER_ERRORS
+
     def __init__(self, dsn: MySQLDsn, abilities: Abilities, login_error: Callable[[Exception], DatabaseError]) -> None:
         super().__init__()
         self._dsn = dsn
@@ -177,7 +171,7 @@ class MySQLSession(Session):
         flags = CLIENT.FOUND_ROWS | CLIENT.MULTI_STATEMENTS
         try:
             connection = log_in(
-                self._dsn, pace.answer_seconds, autocommit=True, client_flag=flags, init_command=SESSION
+                self._dsn, pace.connect_seconds, autocommit=True, client_flag=flags, init_command=SESSION
             )
             set_isolation(connection, self._abilities)
         except Exception as error:  # the driver may raise anything if the server is not one of MySQL's
@@ -187,19 +181,8 @@ class MySQLSession(Session):
         self.cursor = connection.cursor()
         self.connection = connection
 
-    def close(self) -> None:
-        connection, self.connection, self.cursor = self.connection, None, None
-        if connection is not None:
-            try:
-                connection.close()
-            except DRIVER_ERRORS:
-                pass
-
     def make_ready(self, pace: Pace) -> None:
-        most = pace.answer_seconds
-        if not pace.is_unhurried:
-            most = min(READ_SECONDS_IN_A_RUN if pace.is_in_run else READ_SECONDS, most)
-        set_timeout(self.connection, most if isfinite(most) else None)
+        set_timeout(self.connection, pace.read_seconds)
 
     def is_alive(self) -> bool:
         try:
@@ -213,7 +196,7 @@ class MySQLSession(Session):
         return self.cursor
 
     def _send(self, text: str) -> None:
-        """Send a text. Raises an error, as of the driver, where the server would hang up on it."""
+        """Send a text. Raises an error like the driver's if it is too long: the server would hang up on it."""
         if len(text) * MAX_UTF8_BYTES > SHORT_BYTES:
             size = len(text.encode("utf-8", "surrogateescape"))
             if size > SHORT_BYTES:
@@ -234,8 +217,8 @@ class MySQLSession(Session):
 
 
 def filled(cursor: Any, sql: str, values: Sequence[Any]) -> str:
-    """A statement with its values filled in, in the driver's quotes: the driver's protocol has no parameters."""
-    # The driver would do the same at a higher cost, which counts here: numbers need no quotes.
+    """A statement with its values filled in, in the driver's quotes: its protocol has no parameters."""
+    # As the driver does, at a lower cost: numbers need no quotes.
     escape = cursor.connection.escape
     return sql % tuple([value if type(value) is int else escape(value) for value in values])
 

@@ -163,7 +163,7 @@ class PostgreSQLDialect(Dialect):
 
     def open_task_connection(self, pace: Pace) -> Connection:
         try:
-            connection = connect_to(self._dsn, pace.answer_seconds, prepare_threshold=None)
+            connection = connect_to(self._dsn, pace.connect_seconds, prepare_threshold=None)
             connection.isolation_level = psycopg.IsolationLevel.READ_COMMITTED
         except Exception as error:  # the driver may raise anything if the server is not PostgreSQL
             raise self._login_error(error) from None

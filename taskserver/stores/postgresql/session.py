@@ -11,11 +11,9 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Callable, Generator, Sequence
-from contextlib import suppress
 from functools import lru_cache
 from itertools import count
 from logging import NullHandler, getLogger
-from math import isfinite
 from time import monotonic
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -36,12 +34,7 @@ if TYPE_CHECKING:
     from psycopg.abc import Buffer
     from psycopg.waiting import Wait
 
-CONNECT_SECONDS = 10
 HAS_REQUIRE_AUTH = 160000
-READ_SECONDS_IN_A_RUN = 10
-"""A worker's statements are short: a server that is silent for so long is gone, though TCP may not know it yet."""
-READ_SECONDS = 60
-"""Producers wait longer: after a timeout they would not know whether their task was added."""
 
 # Hosts change the defaults of sessions. Locks are waited for in turns of a second, between which signals are heard and
 # patience ends. The statistics of a queue are always old and may say that no task is new: by them the planner would
@@ -137,7 +130,7 @@ class _FlagLoader(Loader):
 # ---- login
 
 
-def connect_to(dsn: PostgreSQLDsn, answer_seconds: float, **options: Any) -> Connection:
+def connect_to(dsn: PostgreSQLDsn, seconds: float, **options: Any) -> Connection:
     """A connection of the driver; `options` are those of its `connect`. Raises the driver's errors.
 
     The server chooses how the password is sent: as a proof (scram-sha-256, md5), or itself (password, ldap, pam). The
@@ -169,7 +162,7 @@ def connect_to(dsn: PostgreSQLDsn, answer_seconds: float, **options: Any) -> Con
         keywords.setdefault("sslmode", "allow")
     return Connection.connect(
         **keywords,
-        connect_timeout=max(1, int(min(CONNECT_SECONDS, answer_seconds))),
+        connect_timeout=max(1, int(seconds)),
         application_name=f"taskserver {os.getpid()}",
         client_encoding="utf8",
         keepalives_idle=30,  # a cable that was cut is noticed, also while nothing is sent
@@ -186,6 +179,8 @@ def connect_to(dsn: PostgreSQLDsn, answer_seconds: float, **options: Any) -> Con
 class PostgreSQLSession(Session):
     """One thread's connection of ours."""
 
+    driver_errors = DRIVER_ERRORS
+
     def __init__(self, dsn: PostgreSQLDsn, login_error: Callable[[BaseException], DatabaseError]) -> None:
         super().__init__()
         self._dsn = dsn
@@ -197,7 +192,7 @@ class PostgreSQLSession(Session):
         try:
             self.connection = connect_to(
                 self._dsn,
-                pace.answer_seconds,
+                pace.connect_seconds,
                 autocommit=True,
                 prepare_threshold=None,
                 cursor_factory=psycopg.RawCursor,
@@ -217,17 +212,8 @@ class PostgreSQLSession(Session):
             self.close()
             raise self._login_error(error) from None
 
-    def close(self) -> None:
-        connection, self.connection, self.cursor = self.connection, None, None
-        if connection is not None:
-            with suppress(*DRIVER_ERRORS):
-                connection.close()
-
     def make_ready(self, pace: Pace) -> None:
-        most = pace.answer_seconds
-        if not pace.is_unhurried:
-            most = min(READ_SECONDS_IN_A_RUN if pace.is_in_run else READ_SECONDS, most)
-        self.connection.answer_seconds = most if isfinite(most) else None
+        self.connection.answer_seconds = pace.read_seconds
 
     def is_alive(self) -> bool:
         try:

@@ -172,6 +172,7 @@ def open_connection(path: Path, synchronous: str, error_of: Callable[[BaseExcept
 class SQLiteSession(Session):
     """One thread's connection of ours to a file."""
 
+    driver_errors = DRIVER_ERRORS
     begin_sql = "BEGIN IMMEDIATE"
 
     def __init__(self, path: Path, synchronous: str, error_of: Callable[[BaseException], DatabaseError]) -> None:
@@ -187,12 +188,6 @@ class SQLiteSession(Session):
         connection.in_use = self.in_use
         self.cursor = connection.cursor()
         self.connection = connection
-
-    def close(self) -> None:
-        connection, self.connection, self.cursor = self.connection, None, None
-        if connection is not None:
-            with suppress(*DRIVER_ERRORS):
-                connection.close()
 
     def make_ready(self, pace: Pace) -> None:
         if self.connection.is_abandoned:
