@@ -11,7 +11,7 @@ from collections.abc import Collection, Iterable, Sequence
 
 from ...errors import Conflict, InvalidTask
 from ...messages.programs import CLIENT
-from ...model.task import MAX_GROUP_ID, Claim, ClaimedTask
+from ...model.task import MAX_GROUP_ID, Changed, Claim, ClaimedTask
 from ..database import Database
 from ..retrying import HELD_PATIENCE_SECONDS, RetryPolicy, Scope
 
@@ -66,37 +66,33 @@ class Claims:
         A new row among them whose due_at is in the future becomes waiting instead. If others hold the rows, the claim
         gets nothing rather than wait for them: the caller looks again. `number` is the worker's, which its claims name.
         """
-        if not groups and time.monotonic() < self._listed_until:
-            return self._claim_of_listed(limit, number)
-        claim = self._claim(limit, groups, number)
-        if groups or claim.changed:
-            return claim
-        paused = self._paused()
-        return self._claim_of_listed(limit, number) if paused and self._list_groups(paused) else claim
-
-    def _claim_of_listed(self, limit: int, number: int | None) -> Claim:
-        """Claim by name from groups beside the paused ones: from MAX_GROUPS of them, until these are worked off."""
-        claim = self._claim(limit, self._groups[:MAX_GROUPS], number)
-        if claim.changed < limit and len(self._groups) > MAX_GROUPS:
-            self._groups = self._groups[MAX_GROUPS:]
-        elif not claim.changed:
-            self._listed_until = 0.0
-        return claim
-
-    def _claim(self, limit: int, groups: Sequence[int], number: int | None) -> Claim:
+        is_listed = not groups and time.monotonic() < self._listed_until
+        of_groups = self._groups[:MAX_GROUPS] if is_listed else groups
         database, token = self._database, new_token(number)
         try:
             changed, in_doubt = database.run_in_doubt(
-                HELD_POLICY, database.dialect.claiming.claim, database, token, self._lease_seconds, limit, groups
+                HELD_POLICY, database.dialect.claiming.claim, database, token, self._lease_seconds, limit, of_groups
             )
         except Conflict:
-            return Claim([], 0)
+            changed, in_doubt = Changed(0), False
+        tasks, rows = changed.tasks or [], changed.rows
         if in_doubt:  # an earlier try, whose connection broke, may have claimed these rows or others
             tasks = self.read(token, limit)[:limit]
-            return Claim(tasks, max(changed.rows, len(tasks)))
-        if changed.rows and changed.tasks is None:
-            return Claim(self.read(token, changed.rows), changed.rows)
-        return Claim(changed.tasks or [], changed.rows)
+            rows = max(rows, len(tasks))
+        elif rows and changed.tasks is None:
+            tasks = self.read(token, rows)
+        if is_listed:
+            self._go_on_in_list(rows, limit)
+        elif not rows and not groups and (paused := self._paused()) and self._list_groups(paused):
+            return self.claim(limit, groups, number)
+        return Claim(tasks, rows)
+
+    def _go_on_in_list(self, rows: int, limit: int) -> None:
+        """After a claim of listed groups that got so many rows: the next of them once these are worked off."""
+        if rows < limit and len(self._groups) > MAX_GROUPS:
+            self._groups = self._groups[MAX_GROUPS:]
+        elif not rows:
+            self._listed_until = 0.0
 
     def read(self, token: int, count: int) -> list[ClaimedTask]:
         """The tasks of a claim of up to `count` rows, in the order in which they are to run."""
