@@ -171,10 +171,78 @@ def test_inside_the_stores_imports_go_one_way(module: str) -> None:
             assert folder(imported) in allowed, f"{module} imports {imported}"
 
 
+OF_EACH_DIALECT = {"__init__.py", "dialect.py", "session.py", "claiming.py", "errors.py", "facts.py"}
+OF_ONE_DIALECT = {
+    "sqlite": {"rebuilding.py"},  # SQLite cannot alter a CHECK: an upgrade, which few runs import, makes tables again
+    "postgresql": {"notices.py"},  # only PostgreSQL can wake a waiting worker
+}
+
+
 def test_dialects_have_the_same_files() -> None:
-    files = [{file.name for file in (PACKAGE / "stores" / name).glob("*.*")} for name in DIALECTS]
-    parts = ("dialect", "session", "claiming", "errors", "facts")
-    assert all({"__init__.py", *(f"{part}.py" for part in parts)} <= names for names in files)
+    for name in DIALECTS:
+        files = {file.name for file in (PACKAGE / "stores" / name).glob("*.*")}
+        assert files == OF_EACH_DIALECT | OF_ONE_DIALECT.get(name, set()), name
+
+
+# ---- the face of the store: a table of all verbs
+
+# Classes of queue/ that hold no verbs: the face itself, and what verbs are made of.
+BENEATH_VERBS = {"Store", "Adding", "FinishWrites", "CallersRows", "BulkWriter"}
+ROW_OF_FACE = re.compile(r"^    (\w+\.py) +(?:store\.)?(\w+) +(\w+(?:, \w+)*)(?: {2,}(\S.*))?$", re.MULTILINE)
+
+
+def verbs_in_code() -> dict[tuple[str, str, str], bool]:
+    """Each public method of the store's parts, by file, class and name; whether its docstring has a transition."""
+    found: dict[tuple[str, str, str], bool] = {}
+    for module in [name for name in MODULES if name.startswith("taskserver.stores.queue.")]:
+        for name, cls in classes_of(module).items():
+            if name not in BENEATH_VERBS and "NamedTuple" not in map(ast.unparse, cls.bases):
+                for verb in [node for node in cls.body if isinstance(node, ast.FunctionDef) and node.name[0] != "_"]:
+                    found[MODULES[module].name, name, verb.name] = "→" in (ast.get_docstring(verb) or "")
+    return found
+
+
+def verbs_in_face() -> dict[tuple[str, str, str], bool]:
+    """The same by the table in the docstring of stores/queue/store.py."""
+    store = classes_of("taskserver.stores.queue.store")["Store"]
+    # Of each attribute of Store: the class that it holds.
+    parts = {
+        node.name: ast.unparse(node.returns)
+        for node in store.body
+        if isinstance(node, ast.FunctionDef) and node.returns
+    }
+    for node in ast.walk(store):
+        if isinstance(node, ast.Assign) and isinstance(node.value, ast.Call):
+            parts[ast.unparse(node.targets[0]).removeprefix("self.")] = ast.unparse(node.value.func)
+    rows = ROW_OF_FACE.findall(ast.get_docstring(tree_of("taskserver.stores.queue.store"), clean=False) or "")
+    return {
+        (file, parts.get(part, part), verb): "→" in transition
+        for file, part, verbs, transition in rows
+        for verb in verbs.split(", ")
+    }
+
+
+def test_the_store_s_face_names_each_verb_its_file_and_whether_it_changes_a_status() -> None:
+    """A transition is also in the verb's own docstring, which is more exact."""
+    assert verbs_in_face() == verbs_in_code()
+
+
+CHANGES_STATUS = re.compile(r"UPDATE .*SET\b.*\bstatus = (?!status\b).*WHERE", re.DOTALL)
+
+
+def test_a_verb_that_sends_a_write_of_a_status_has_a_transition() -> None:
+    for module in [name for name in MODULES if name.startswith("taskserver.stores.queue.")]:
+        writes = set()
+        for node in ast.walk(tree_of(module)):
+            if isinstance(node, ast.Assign) and CHANGES_STATUS.search(
+                ast.unparse(node.value).partition("WHERE")[0] + "WHERE"
+            ):
+                writes.add(ast.unparse(node.targets[0]))
+        for cls in classes_of(module).values():
+            for verb in [node for node in cls.body if isinstance(node, ast.FunctionDef) and node.name[0] != "_"]:
+                used = {ast.unparse(node).removeprefix("self.") for node in ast.walk(verb)}
+                if used & writes:
+                    assert "→" in (ast.get_docstring(verb) or ""), f"{module}: {cls.name}.{verb.name}, {used & writes}"
 
 
 # ---- parts: each has a face, and nobody reaches past it

@@ -140,7 +140,7 @@ class Batches:
     def complete_and_start(
         self, ended: Sequence[ClaimedTask], tasks: Sequence[ClaimedTask], max_attempts: int
     ) -> tuple[bool, bool]:
-        """Complete tasks and start others of the same claim in one commit: all of them, or none.
+        """Both in one commit, `ended` → gone, archived or done, and `tasks` → started: all of them, or none.
 
         None where a row was changed, or others hold it: `complete` and `start` then do what can be done. The second
         flag tells whether all may be done then, as a connection broke before its answer came.
@@ -169,7 +169,7 @@ class Batches:
     WAS_STARTED_AGAIN = "SELECT 1 FROM {table} WHERE id = ? AND status = 1 AND claim = ? AND attempts = ?"
 
     def start_again(self, task: ClaimedTask) -> bool:
-        """Count another attempt at a started task, and let its lease begin anew.
+        """In progress, started → started once more: another attempt is counted, and the lease renewed.
 
         False where the row is not as its start left it.
         """

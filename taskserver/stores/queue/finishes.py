@@ -108,7 +108,7 @@ class FinishWrites:
     # ---- nobody touched the task while it ran
 
     def of(self, finish: Finish) -> list[Write]:
-        """Finish a task that nobody touched while it ran. The first write matches nothing if somebody did."""
+        """In progress → as asked. The first write matches nothing if somebody touched the task while it ran."""
         claimed = (finish.task.id, finish.task.claim)
         if finish.next_stage is not None:
             task, group_id, priority, max_attempts, args = finish.next_stage

@@ -111,7 +111,7 @@ class Notes:
     """
 
     def add_once(self, tasks: Sequence[NewTask], key: str, digest: str) -> list[int]:
-        """Add tasks under a key, all or none; their ids, also if they were added under it before.
+        """→ new, or waiting, all or none, once for a key; their ids, also if they were added under it before.
 
         `digest` tells these tasks from others. Raises KeyTaken, InvalidTask.
         """

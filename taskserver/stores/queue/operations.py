@@ -172,9 +172,9 @@ class Operations:
     def change(
         self, verb: Verb, selection: Selection, values: Sequence[Any] = (), on_written: OnWritten = lambda ids: None
     ) -> Written:
-        """Do a verb to all chosen rows that it suits. `on_written` is called with the ids of each portion.
+        """From → to, as the verb says, for all chosen rows that it suits.
 
-        Raises InvalidTask.
+        `on_written` is called with the ids of each portion. Raises InvalidTask.
         """
         bulk = bulk_write(verb, selection, values)._replace(relate=self._relations.get(verb.name))
         writer = BulkWriter(self._store, bulk, on_written)
@@ -247,7 +247,7 @@ class Operations:
     """
 
     def claim_one(self, task_id: int) -> ClaimedTask:
-        """Claim this task alone; a fatal task begins anew, with attempts 0.
+        """New, waiting, error, fatal, cancelled → in progress for one task; an ended one gets attempts 0.
 
         Raises InvalidTask, which says why not, and Conflict where others hold its row.
         """

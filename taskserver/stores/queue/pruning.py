@@ -97,8 +97,9 @@ class Pruning:
     # ---- delete: done, fatal, archived → gone
 
     def run(self, progress: Callable[[int], object] = lambda deleted: None) -> Pruned:
-        """Delete the old rows. An interrupted run keeps its deletions; the next run finds the rest.
+        """Done, fatal, cancelled, archived → gone for old rows.
 
+        An interrupted run keeps its deletions; the next run finds the rest.
         `progress` is called after each portion with the number of deleted rows so far.
         """
         spared = self._spared()

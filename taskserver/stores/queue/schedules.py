@@ -148,7 +148,7 @@ class Schedules:
     } | {"max_attempts": "NULL", "claim": "NULL", "due_at": "NULL", "status": "0"}
 
     def fire_all(self, names: Sequence[str]) -> int:
-        """Fire schedules until others hold one of them; how many times were moved."""
+        """→ new by schedules that are due, until others hold one of them; how many times were moved."""
         fired = 0
         try:
             for name in random.sample(names, len(names)):  # in order, a held one would keep those behind it waiting
@@ -158,7 +158,7 @@ class Schedules:
         return fired
 
     def fire(self, name: str) -> bool:
-        """Add the task of a schedule whose time has come, and write its next time. Whether its time was moved.
+        """→ new by a schedule that is due, whose next time is written. Whether its time was moved.
 
         Reports an invalid schedule once a run and puts it off. Raises Conflict if others hold the row.
         """

@@ -121,7 +121,7 @@ class Transactions:
             raise Conflict(FAILED) from error
 
     def commit(self, finish: Finish, outcome: Outcome) -> Outcome:
-        """Commit the task's writes and its completion; what the completion came to, as its row tells.
+        """In progress → as the finish says, with all that the task wrote; what the completion came to.
 
         Raises DatabaseError if nothing was committed.
         """
