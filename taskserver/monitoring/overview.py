@@ -200,9 +200,7 @@ def _read(queue: Queue) -> Overview:
         mode=queue.settings.mode,
         database=queue.settings.dsn.place,
         groups=groups,
-        total=_row_counts(counts, counted.cut)._replace(
-            oldest_new_seconds=counted.oldest.since_added, oldest_ready_seconds=counted.oldest.since_ready
-        ),
+        total=_row_counts(counts, counted.cut),
         has_more_groups=bool(counted.cut),
         runs=runs,
         paused_groups=paused.groups,

@@ -30,10 +30,14 @@ class History:
 
     def _read(self) -> dict[str, float]:
         try:
-            times = Stats(self._store).times(DAYS_SECONDS)
+            found = Stats(self._store).sums(DAYS_SECONDS, "task")
         except Unavailable:
             raise
         except DatabaseError as error:  # as without the right to read them
             LOG.info("how long tasks take is not known: %s", error)
             return {}
-        return {name: min(slowest, MAX_TIMES_MEAN * mean) for name, mean, slowest in times}
+        return {
+            one.task: min(one.slowest_seconds, MAX_TIMES_MEAN * one.mean_run_seconds)
+            for one in found
+            if one.mean_run_seconds is not None
+        }

@@ -29,7 +29,7 @@ NONE = {status.name.lower(): 0 for status in Status}
 
 @ONE_STORE
 def test_status_counts_rows_by_group_and_status(queue: Queue) -> None:
-    for group_id, status in [(3, 0), (3, 0), (3, 4), (5, 2), (5, 77), (6, 1), (6, 3), (6, 5)]:
+    for group_id, status in [(3, 0), (3, 0), (3, 4), (5, 2), (5, 77), (6, 1), (6, 3), (6, 5), (6, 7)]:
         queue.sql(f"INSERT INTO jobs_queue (task, group_id, status) VALUES ('tasks.note', {group_id}, {status})")
     queue.sql(f"UPDATE jobs_queue SET created_at = {queue.ago(3 * 3600)} WHERE id = 1")
     report = json_of(queue, "status")
@@ -37,7 +37,7 @@ def test_status_counts_rows_by_group_and_status(queue: Queue) -> None:
     assert report["groups"] == [
         NONE | {"group_id": 3, "new": 2, "fatal": 1},
         NONE | {"group_id": 5, "done": 1, "other": 1},
-        NONE | {"group_id": 6, "in_progress": 1, "error": 1, "waiting": 1},
+        NONE | {"group_id": 6, "in_progress": 1, "error": 1, "waiting": 1, "cancelled": 1},
     ]
     assert report["total"] == dict.fromkeys(NONE, 1) | {"new": 2, "other": 1}
     assert ages[1:] == [None, None]
@@ -47,7 +47,18 @@ def test_status_counts_rows_by_group_and_status(queue: Queue) -> None:
     assert " other " in text
     assert "3 h" in text
     assert report["in_progress"] == [{"group_id": 6, "claimed": 1, "running": 0}]
-    assert ["5", "0", "0", "0", "1", "0", "0", "0", "1"] in [line.split() for line in text.splitlines()]
+    assert ["5", "0", "0", "0", "1", "0", "0", "0", "0", "1"] in [line.split() for line in text.splitlines()]
+
+
+@ONE_STORE
+def test_a_cancelled_task_is_shown_everywhere_and_alarms_nobody(queue: Queue) -> None:
+    assert queue.worker().returncode == 0
+    queue.sql("INSERT INTO jobs_queue (task, status, error_text) VALUES ('tasks.note', 7, 'cancelled')")
+    assert text_of(queue, "status").splitlines()[1] == "all is well"
+    assert [task["status_name"] for task in json_of(queue, "list", "--status", "cancelled")] == ["cancelled"]
+    assert 'taskserver_tasks{group="0",status="cancelled"} 1' in text_of(queue, "metrics")
+    assert queue.client("check").returncode == 0
+    assert json_of(queue, "errors") == []
 
 
 def test_of_many_groups_a_person_sees_the_largest_and_how_many_more_there_are(one_queue: Queue) -> None:

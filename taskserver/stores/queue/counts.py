@@ -1,13 +1,13 @@
 """How many rows a queue has, by group, status and name, how old the new ones are, and which may need a person.
 
-A count of every row takes as long as there are rows, and a page that shows it is loaded again and again. So each of
-these statements reads so many entries of an index at most, and takes no lock. None of them may sort: MariaDB sorts all
-rows of a status for `due_at IS NULL ORDER BY due_at, id`.
+A page that shows a count is loaded again and again, and a count of every row takes as long as there are rows. So each
+of these statements reads so many entries of an index at most, and takes no lock. None of them may sort: MariaDB sorts
+all rows of a status for `due_at IS NULL ORDER BY due_at, id`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
 from ...model.results import as_texts
@@ -30,14 +30,15 @@ HEADS = 20
 """Rows at the head of a group's last priority, among which the oldest is looked for."""
 MAX_LAPSED = 10_000
 """Expired claims that are counted."""
-NO_STATUS = (*(f"= {number}" for number in range(max(Status)) if number not in set(Status)), f"> {max(Status):d}")
-"""What a number meets that is no status."""
+UNKNOWN_STATUS = [f"= {number}" for number in range(max(Status)) if number not in set(Status)] + [f"> {max(Status):d}"]
+"""Conditions that numbers meet which are no Status."""
 BY_AGE = (Status.NEW, Status.IN_PROGRESS, Status.ERROR, Status.WAITING)
 """The names of their first rows are read, of the others those of the newest."""
 
-
 Look = tuple[str, Sequence[Any]]
 """A SELECT and its values."""
+Ages = tuple[float | None, float | None]
+"""Of the oldest new row, in seconds: since it was added, and since it is ready. None if no row is new."""
 
 
 class NameCount(NamedTuple):
@@ -49,30 +50,16 @@ class NameCount(NamedTuple):
     rows: int
 
 
-class Ages(NamedTuple):
-    """Ages in seconds of the oldest new rows; None without one."""
-
-    since_added: float | None = None
-    since_ready: float | None = None
-
-    def or_older(self, added: Any, ready: Any) -> Ages:
-        """The greater of these ages and others. The clock of the program that added a row may be ahead."""
-        ages = zip(self, (added, ready), strict=True)
-        return Ages(*(max((max(float(age), 0.0) for age in two if age is not None), default=None) for two in ages))
-
-
 class Counted(NamedTuple):
     """Rows by group and status."""
 
     counts: list[QueueCount]
     cut: frozenset[int]
     """The statuses of which there may be further groups, which were not counted."""
-    oldest: Ages
-    """Of all new rows that were looked at, also those of further groups."""
 
 
 class Lapsed(NamedTuple):
-    """Claims that no run took back."""
+    """Claims that no run reclaimed."""
 
     rows: int
     oldest_seconds: float
@@ -103,27 +90,24 @@ class Counts:
         pairs = [(int(status), group) for status in Status for group in groups] if groups else self._pairs()
         share = _rounded(max(MAX_COUNTED // (len(pairs) or 1), MIN_SHARE))
         looks: list[Look] = [(self.COUNT, (*pair, *pair, share + 1)) for pair in pairs]
-        looks += [(self.OTHERS.replace("{is_other}", condition), (share + 1,)) for condition in NO_STATUS]
-        found = sorted((int(group), int(status), rows) for status, group, rows in self._of_all(looks))
-        ages = self._ages(sorted({group for group, status, rows in found if status == Status.NEW and rows}))
+        looks += [(self.OTHERS.replace("{is_other}", condition), (share + 1,)) for condition in UNKNOWN_STATUS]
+        found = sorted((int(group), int(status), rows) for status, group, rows in self._rows_of(looks) if rows)
+        found = [row for row in found if not groups or row[0] in groups]
+        ages = self._ages([group for group, status, _ in found if status == Status.NEW])
         counts = []
         for group, status, rows in found:
-            if rows and (not groups or group in groups):
-                oldest = ages.get(group, Ages()) if status == Status.NEW else Ages()
-                counts.append(QueueCount(group, status, min(rows, share), *oldest, rows > share))
+            oldest = ages.get(group, (None, None)) if status == Status.NEW else (None, None)
+            counts.append(QueueCount(group, status, min(rows, share), *oldest, rows > share))
         cut = [status for status in Status if sum(pair[0] == status for pair in pairs) >= MAX_GROUPS and not groups]
-        oldest = Ages()
-        for one in ages.values():
-            oldest = oldest.or_older(*one)
-        return Counted(counts, frozenset(cut), oldest)
+        return Counted(counts, frozenset(cut))
 
     def _pairs(self) -> list[tuple[int, int]]:
         """Each status and group that rows have, up to MAX_GROUPS of a status."""
         sql = f"SELECT * FROM ({self._database.words['groups_of_status']}) AS grouped"
         looks: list[Look] = [(sql.format("{table}", "{by_status}", int(status)), (MAX_GROUPS,)) for status in Status]
-        return [(int(status), int(group)) for status, group in self._of_all(looks)]
+        return [(int(status), int(group)) for status, group in self._rows_of(looks)]
 
-    def _of_all(self, looks: Sequence[Look]) -> list[Row]:
+    def _rows_of(self, looks: Sequence[Look]) -> list[Row]:
         """The rows of several SELECTs, in few round trips."""
         rows: list[Row] = []
         for first in range(0, len(looks), LOOKS_PER_STATEMENT):
@@ -131,18 +115,6 @@ class Counts:
             joined = " UNION ALL ".join(sql for sql, _ in some)
             rows += self._database.fetch(joined, [value for _, values in some for value in values])
         return rows
-
-    UP_TO = (
-        "SELECT COUNT(*) FROM (SELECT 1 FROM {table} {by_status} WHERE {group_status} = ?{groups} LIMIT ?) AS counted"
-    )
-
-    def up_to(self, most: int, status: Status, groups: Sequence[int] = ()) -> int:
-        """The rows of a status in these groups (none: in all); `most` if there are more."""
-        condition = f" AND group_id IN ({marks(len(groups))})" if groups else ""
-        found: int = self._database.fetch_value(self.UP_TO.replace("{groups}", condition), (status, *groups, most))
-        return found
-
-    # ---- ages of new rows
 
     # The first rows by id, of any group and priority; updated_at is the instant since which a new row is ready.
     AGES = """
@@ -162,15 +134,29 @@ class Counts:
     """
 
     def _ages(self, groups: Sequence[int]) -> dict[int, Ages]:
-        """The ages of the oldest new rows of each group, among the first ones of all and of its last priority."""
+        """The ages of the oldest new rows of these groups, among the first ones of all and of its last priority."""
         if not groups:
             return {}
         looks: list[Look] = [(self.AGES, (SAMPLE,))]
         looks += [(self.AGES_OF_LAST, (one, one, one, HEADS)) for one in groups[:MAX_GROUPS_BY_PRIORITY]]
-        ages: dict[int, Ages] = {}
-        for group, *both in self._of_all(looks):
-            ages[int(group)] = ages.get(int(group), Ages()).or_older(*both)
-        return ages
+        found: dict[int, list[Row]] = {}
+        for group, *both in self._rows_of(looks):
+            found.setdefault(int(group), []).append(tuple(both))
+        return {
+            group: (_oldest(row[0] for row in rows), _oldest(row[1] for row in rows)) for group, rows in found.items()
+        }
+
+    UP_TO = """
+        SELECT COUNT(*) FROM (
+            SELECT 1 FROM {table} {by_status} WHERE {group_status} = ?{groups} LIMIT ?
+        ) AS counted
+    """
+
+    def up_to(self, most: int, status: Status, groups: Sequence[int] = ()) -> int:
+        """The rows of a status in these groups (none: in all); `most` if there are more."""
+        condition = f" AND group_id IN ({marks(len(groups))})" if groups else ""
+        found: int = self._database.fetch_value(self.UP_TO.replace("{groups}", condition), (status, *groups, most))
+        return found
 
     # ---- by name
 
@@ -183,14 +169,6 @@ class Counts:
         """
         for status in Status
     )
-
-    def by_name(self) -> list[NameCount]:
-        """Rows by name, group and status: of each status the first SAMPLE rows, of ended ones the newest."""
-        rows = self._database.fetch(self.NAMES, [SAMPLE] * len(Status))
-        return [NameCount(str(task), group, status, count) for status, task, group, count in map(as_texts, rows)]
-
-    # ---- rows that may need a person
-
     NAMES_OF_NEXT = """
         SELECT DISTINCT task FROM (
             SELECT * FROM (SELECT task FROM {table} WHERE {any_status} = 0 ORDER BY priority, id LIMIT ?) AS next_new
@@ -200,6 +178,18 @@ class Counts:
             SELECT * FROM (SELECT task FROM {table} WHERE {due_status} = 5 ORDER BY due_at LIMIT ?) AS next_waiting
         ) AS next_rows
     """
+
+    def by_name(self) -> list[NameCount]:
+        """Rows by name, group and status: of each status the first SAMPLE rows, of ended ones the newest."""
+        rows = self._database.fetch(self.NAMES, [SAMPLE] * len(Status))
+        return [NameCount(str(task), group, status, count) for status, task, group, count in map(as_texts, rows)]
+
+    def names_of_next(self, most: int) -> list[str]:
+        """The callables that the next rows name which are new, in error or waiting; `most` rows of each."""
+        return sorted(str(name) for (name,) in map(as_texts, self._database.fetch(self.NAMES_OF_NEXT, [most] * 3)))
+
+    # ---- rows that may need a person
+
     LAPSED = f"""
         SELECT COUNT(*), MAX({{due_at_age}}) FROM (
             SELECT due_at FROM {{table}} {{by_due}} WHERE {{due_status}} = 1 AND due_at < {{after}} LIMIT {MAX_LAPSED}
@@ -216,10 +206,6 @@ class Counts:
     """
     ORPHANED = f"SELECT COUNT(*) FROM {{table}} WHERE {IS_ORPHAN}"
 
-    def names_of_next(self, most: int) -> list[str]:
-        """The callables that the next rows name which are new, in error or waiting; `most` rows of each."""
-        return sorted(str(name) for (name,) in map(as_texts, self._database.fetch(self.NAMES_OF_NEXT, [most] * 3)))
-
     def lapsed(self, seconds: float) -> Lapsed:
         """The claims whose lease ended more than so many seconds ago."""
         rows, oldest = self._database.fetch(self.LAPSED, [-seconds])[0]
@@ -231,9 +217,14 @@ class Counts:
         return rows
 
     def orphaned(self) -> int:
-        """How many rows wait for tasks that are gone or over."""
+        """How many rows wait only for tasks that are deleted or have ended."""
         rows: int = self._database.fetch_value(self.ORPHANED)
         return rows
+
+
+def _oldest(ages: Iterable[Any]) -> float | None:
+    # The clock of the program that added a row may be ahead.
+    return max((max(float(age), 0.0) for age in ages if age is not None), default=None)
 
 
 def _rounded(rows: int) -> int:

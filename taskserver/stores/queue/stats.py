@@ -39,7 +39,7 @@ class HourStats(NamedTuple):
     fatal: int = 0
     """Tasks that will not run again: their last attempt failed or was lost, or they could not be started at all."""
     lost: int = 0
-    """Attempts whose worker vanished."""
+    """Attempts whose worker died."""
     ran_seconds: float = 0.0
     """The sum over the attempts that are done or failed; the next three are of these attempts, too."""
     slowest_seconds: float = 0.0
@@ -54,12 +54,12 @@ class HourStats(NamedTuple):
 
     @property
     def mean_run_seconds(self) -> float | None:
-        """None without an attempt that is done or failed."""
+        """None if no attempt is done or failed."""
         return self._mean(self.ran_seconds)
 
     @property
     def mean_wait_seconds(self) -> float | None:
-        """From the instant at which a task was ready to the start of the attempt; None as above."""
+        """From the instant at which a task was ready to the start of the attempt; None if none is done or failed."""
         return self._mean(self.waited_seconds)
 
     def _mean(self, seconds: float) -> float | None:
@@ -93,23 +93,23 @@ def total(several: Sequence[HourStats]) -> HourStats:
 
 
 class Stats:
-    """The stats of one queue."""
+    """The stats of one queue. Raises DatabaseError."""
 
     def __init__(self, store: Store) -> None:
         self._database = store.database
 
     # ---- add: a worker's counts since its last add
 
-    # Rows come in the order of the primary key, so that workers which write at the same time wait for one another and
-    # do not deadlock. The hour is that of the database's clock as it writes; a worker's own may be wrong.
+    # Rows are sorted by the primary key, so that workers that write at the same time do not deadlock. The hour is that
+    # of the database's clock; a worker's own may be wrong.
     ADD = f"INSERT INTO {{stats}} ({', '.join(KEY + COLUMNS)}) VALUES "
     ADD_ROW = f"({{this_hour}}, {', '.join('?' * (len(HourStats._fields) - 1))})"
 
     def add(self, rows: Iterable[tuple[Any, ...]]) -> None:
-        """Add to the stats of this hour; each row is a group, a name and the columns of COLUMNS. Raises DatabaseError.
+        """Add to the stats of this hour; each row is a group, a name and the columns of COLUMNS.
 
-        The add is not repeated after the connection broke: counts are rather lost than counted twice. After a Conflict
-        nothing was added.
+        After a broken connection it does not try again: a count may be lost, but is never counted twice. After a
+        Conflict nothing was added.
         """
         policy = RetryPolicy(Scope.TRANSACTION, CONFLICT_SECONDS, is_repeatable=False)
         self._database.run(policy, self._add, sorted(rows))
@@ -130,6 +130,10 @@ class Stats:
 
     HOURS = f"SELECT {{hour_text}}, {', '.join((KEY + COLUMNS)[1:])} FROM {{stats}}"
     IN_ORDER = f" ORDER BY {', '.join(KEY)}"
+    SUMS = f"""
+        SELECT {{columns}}, {", ".join(f"{'MAX' if name in GREATEST else 'SUM'}(1e0 * {name})" for name in COLUMNS)}
+        FROM {{stats}} WHERE hour > {{after}} GROUP BY {{keys}} ORDER BY SUM(1e0 * attempts + fatal) DESC LIMIT ?
+    """
     THIS_HOUR = "SELECT {this_hour_text}, {now_text}"
 
     def hours(self, since: float | timedelta | datetime | None = None) -> list[HourStats]:
@@ -144,15 +148,7 @@ class Stats:
             after, value = earliest(since, HOUR_SECONDS)
             condition, values = f" WHERE hour > {after}", [value]
         rows = self._database.fetch(self.HOURS + condition + self.IN_ORDER, values)
-        return [
-            HourStats(str(hour)[:19], _number(group_id), str(task), *map(_number, rest))
-            for hour, group_id, task, *rest in rows
-        ]
-
-    SUMS = f"""
-        SELECT {{columns}}, {", ".join(f"{'MAX' if name in GREATEST else 'SUM'}(1e0 * {name})" for name in COLUMNS)}
-        FROM {{stats}} WHERE hour > {{after}} GROUP BY {{keys}} ORDER BY SUM(1e0 * attempts + fatal) DESC LIMIT ?
-    """
+        return [_stats_of(KEY, row) for row in rows]
 
     def sums(self, since_seconds: float, *keys: str) -> list[HourStats]:
         """The stats of the hours that ended since so many seconds ago, summed up by one or more of KEY, in order.
@@ -162,43 +158,33 @@ class Stats:
         shown = ["{hour_text}" if key == "hour" else key for key in keys]
         sql = self.SUMS.replace("{columns}", ", ".join(shown)).replace("{keys}", ", ".join(keys))
         rows = self._database.fetch(sql, (-since_seconds - HOUR_SECONDS, MAX_SUMS))
-        return sorted(_summed(dict(zip(keys, row, strict=False)), row[len(keys) :]) for row in rows)
-
-    def times(self, since_seconds: float) -> list[tuple[str, float, float]]:
-        """Name, mean and slowest time in seconds of the attempts that ended in these hours, in order of the names."""
-        found = self.sums(since_seconds, "task")
-        return [
-            (one.task, one.mean_run_seconds, one.slowest_seconds) for one in found if one.mean_run_seconds is not None
-        ]
+        return sorted(_stats_of(keys, row) for row in rows)
 
     def recent(self) -> RecentStats:
         """What was done in this hour so far, and in the hour before."""
         this_hour, now = (datetime.fromisoformat(str(text)[:19]) for text in self._database.fetch(self.THIS_HOUR)[0])
+        hours = str(this_hour), str(this_hour - timedelta(hours=1))
+        found = self.sums(HOUR_SECONDS, "hour", "group_id")
         by_group: dict[int, list[HourStats]] = {}
-        for one in (found := self.sums(HOUR_SECONDS, "hour", "group_id")):
+        for one in found:
             by_group.setdefault(one.group_id, []).append(one)
 
-        def both(rows: Sequence[HourStats]) -> tuple[HourStats, HourStats]:
-            return _of_hour(str(this_hour), rows), _of_hour(str(this_hour - timedelta(hours=1)), rows)
+        def of_both(rows: Sequence[HourStats]) -> tuple[HourStats, HourStats]:
+            sums = [total([HourStats(hour, 0, ""), *(one for one in rows if one.hour == hour)]) for hour in hours]
+            return sums[0], sums[1]
 
-        groups = {group: both(rows) for group, rows in by_group.items()}
-        return RecentStats(*both(found), groups, (now - this_hour).total_seconds())
-
-
-def _number(value: Any) -> Any:
-    """A number of a column; 0 for any other value, or an infinite one: SQLite's columns may hold anything."""
-    return value if type(value) in (int, float) and isfinite(value) else 0
+        of_groups = {group: of_both(rows) for group, rows in by_group.items()}
+        return RecentStats(*of_both(found), of_groups, (now - this_hour).total_seconds())
 
 
-def _summed(key: dict[str, Any], values: Sequence[Any]) -> HourStats:
-    numbers: dict[str, Any] = {
-        name: float(_number(value)) if name.endswith("_seconds") else int(_number(value))
-        for name, value in zip(COLUMNS, values, strict=True)
-    }
-    return HourStats(
-        str(key.get("hour", ""))[:19], _number(key.get("group_id", 0)), str(key.get("task", "")), **numbers
-    )
-
-
-def _of_hour(hour: str, several: Iterable[HourStats]) -> HourStats:
-    return total([HourStats(hour, 0, ""), *(one for one in several if one.hour == hour)])
+def _stats_of(keys: Sequence[str], row: Sequence[Any]) -> HourStats:
+    """The stats in a row of these columns of KEY and all of COLUMNS."""
+    key = dict(zip(keys, row, strict=False))
+    numbers: dict[str, Any] = {}
+    for name, value in zip(COLUMNS, row[len(keys) :], strict=True):
+        # SQLite's columns may hold anything.
+        is_number = type(value) in (int, float) and isfinite(value)
+        numbers[name] = (float if name.endswith("_seconds") else int)(value if is_number else 0)
+    group_id = key.get("group_id", 0)
+    group_id = group_id if type(group_id) is int else 0
+    return HourStats(str(key.get("hour", ""))[:19], group_id, str(key.get("task", "")), **numbers)

@@ -41,7 +41,7 @@ All verbs, in the order of a task's life, with their transitions (gone: deleted,
     passing.py       Passing           let_pass, next_seconds
     runs.py          store.runs        begin, end, at_work
     processes.py     store.processes   begin, tell, end, all, mark_ended, claimed_by, end_leases
-    stats.py         Stats             add, hours, sums, times, recent
+    stats.py         Stats             add, hours, sums, recent
     views.py         store.views       now, counts, runs, running, in_progress, show, state, errors, recent_errors, list
     views.py         Pages             page, most_attempts
     counts.py        Counts            by_group, up_to, by_name, names_of_next, lapsed, undated, orphaned
