@@ -1,4 +1,4 @@
-"""Whether root, this account or a database server's own account has the other end of a connection within this host.
+"""Whether root, our account or a database server's own account has the other end of a connection within this host.
 
 Another account can listen in the server's place while the server is away, and ask for the password.
 """

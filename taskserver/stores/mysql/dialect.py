@@ -1,4 +1,4 @@
-"""MySQL and MariaDB, on PyMySQL: the home ground, on old shared servers too."""
+"""MySQL and MariaDB, on PyMySQL: the home ground, on old shared servers too. Other dialects say how they differ."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ QUIET = (
     "/*M!100300 , idle_transaction_timeout = 0, idle_write_transaction_timeout = 0, "
     "idle_readonly_transaction_timeout = 0*/"
 )
-"""A task may compute or wait for longer between two of its statements than hosts let a connection be idle, and reads
-all rows that it asks for."""
+"""For a task's own connection: the task reads all rows that it asks for, and between two of its statements it may
+compute or wait for longer than hosts let a connection be idle."""
 
 WORDS = {
     "now": "NOW(6)",
@@ -74,7 +74,7 @@ class MySQLInserts(Inserts):
 
     def insert_keyed(self, place: Rows, sql: str, values: Sequence[Any], keys: Sequence[str]) -> Sequence[int]:
         # In REPEATABLE READ a plain SELECT sees the database as it was at the transaction's first look. A locking one
-        # sees the right row, which is locked already. For several keys it would wait for rows beside them, so it is
+        # sees the right row, which is locked already. With several keys it would wait for rows beside them, so it is
         # sent for one key at a time.
         place.execute(sql, values)
         ids = ids_of_keys(place, keys) if self._abilities.isolation == READ_COMMITTED else {}
@@ -109,6 +109,15 @@ class MySQLDialect(Dialect):
         self.claiming = MySQLClaiming()
         self.inserts = MySQLInserts(self.abilities)
 
+    def error(self, error: BaseException, where: str = "") -> DatabaseError:
+        return error_of(error, self._dsn, self.table, where)
+
+    def _login_error(self, error: BaseException) -> DatabaseError:
+        return error_of(error, self._dsn, self.table, is_login=True)
+
+    def new_session(self) -> MySQLSession:
+        return MySQLSession(self._dsn, self.abilities, self._login_error)
+
     def with_marks(self, sql: str) -> str:
         return sql.replace("%", "%%").replace("?", "%s")
 
@@ -119,40 +128,11 @@ class MySQLDialect(Dialect):
         returns_id = ", id = LAST_INSERT_ID(id)" if key == "unique_key" else ""
         return f"ON DUPLICATE KEY UPDATE {assignments(new)}{returns_id}"
 
-    def error(self, error: BaseException, where: str = "") -> DatabaseError:
-        return error_of(error, self._dsn, self.table, where=where)
-
-    # ---- connections
-
-    def new_session(self) -> MySQLSession:
-        return MySQLSession(self._dsn, self.abilities, self.login_error)
-
-    def login_error(self, error: BaseException) -> DatabaseError:
-        """Our error for an error at login: nothing was sent by then."""
-        return error_of(error, self._dsn, self.table, is_login=True)
-
-    def open_task_connection(self, pace: Pace) -> Any:
-        try:
-            # With the defaults of the driver and the server, but for QUIET: the task may do anything with it.
-            connection = log_in(self._dsn, pace.connect_seconds, autocommit=False, init_command=QUIET)
-            set_isolation(connection, self.abilities)
-            if self.abilities.isolation != READ_COMMITTED:
-                _allow_renewals(connection)
-        except Exception as error:
-            raise self.login_error(error) from None
-        return connection
-
-    def set_timeout(self, connection: Any, seconds: float | None) -> None:
-        set_timeout(connection, seconds)
-
-    def was_closed(self, connection: Any) -> bool:
-        return bool(connection._closed)  # public is only whether it is open, which a broken one is not either
-
     # ---- a caller's own connection
 
-    # The server converts an instant from the session's time zone to the column's, so a statement gives it in the
-    # session's. NOW(6) plus an interval would be an hour off across a change of summer time, and UNIX_TIMESTAMP(NOW(6))
-    # in the hour that comes twice. UNIX_TIMESTAMP() is right; it lacks the microseconds.
+    # The server converts an instant from the session's time zone to the column's. NOW(6) plus an interval would be an
+    # hour off across a change of summer time, and UNIX_TIMESTAMP(NOW(6)) in the hour that comes twice. UNIX_TIMESTAMP()
+    # is right; it lacks the microseconds.
     callers_words: ClassVar[dict[str, str]] = {
         "after": "FROM_UNIXTIME(UNIX_TIMESTAMP() + MICROSECOND(NOW(6)) * 0.000001 + ?)",
         "instant": "CONVERT_TZ(?, '+00:00', @@SESSION.time_zone)",
@@ -163,7 +143,26 @@ class MySQLDialect(Dialect):
     def callers_place(self) -> str:
         return self._dsn.place
 
-    # ---- for client.py doctor
+    # ---- a task's own transaction
+
+    def open_task_connection(self, pace: Pace) -> Any:
+        try:
+            # With the defaults of the driver and the server, except QUIET: the task may do anything with it.
+            connection = log_in(self._dsn, pace.connect_seconds, autocommit=False, init_command=QUIET)
+            set_isolation(connection, self.abilities)
+            if self.abilities.isolation != READ_COMMITTED:
+                _allow_renewals(connection)
+        except Exception as error:  # the driver may raise anything if the server is not one of MySQL's
+            raise self._login_error(error) from None
+        return connection
+
+    def set_timeout(self, connection: Any, seconds: float | None) -> None:
+        set_timeout(connection, seconds)
+
+    def was_closed(self, connection: Any) -> bool:
+        return bool(connection._closed)  # public is only `open`, which is False for a broken one, too
+
+    # ---- beside the tasks
 
     def facts(self) -> Facts:
         from .facts import FACTS

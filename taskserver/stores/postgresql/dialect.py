@@ -96,8 +96,8 @@ class PostgreSQLInserts(Inserts):
         return [int(row[0]) for row in place.rows(sql + RETURNING_ID, values)]
 
     def insert_key(self, place: Rows, sql: str, values: Sequence[Any], key: str) -> int:
-        # A row that stays as it is, since it has the key already, is not returned. The next statement sees it, also
-        # where another transaction has committed it just now; unless a worker has deleted it since.
+        # A row that has the key already is not returned, as it stays as it is. The next statement sees it, even if
+        # another transaction has just committed it, unless a worker has deleted it since.
         rows = place.rows(sql + RETURNING_ID, values)
         return int(rows[0][0]) if rows else id_of_key(place, key)
 
@@ -133,6 +133,35 @@ class PostgreSQLDialect(Dialect):
         self.claiming = PostgreSQLClaiming()
         self.inserts = PostgreSQLInserts()
 
+    def error(self, error: BaseException, where: str = "") -> DatabaseError:
+        return error_of(error, self._dsn, self.table, where)
+
+    def _login_error(self, error: BaseException) -> DatabaseError:
+        return error_of(error, self._dsn, self.table, is_login=True)
+
+    FOREIGN_OWNER = """
+        SELECT pg_get_userbyid(relowner) FROM pg_class
+        WHERE oid = to_regclass(?) AND NOT pg_has_role(relowner, 'USAGE')
+    """
+
+    def make_place(self, database: Database) -> None:
+        """Raises DatabaseError if the database cannot hold every text, or the tables belong to another account."""
+        encoding = database.fetch_value("SELECT current_setting('server_encoding')")
+        if encoding != "UTF8":
+            raise DatabaseError(
+                f"{self._dsn.place}: the database's encoding is {encoding}, which cannot store every text: make a "
+                "database with ENCODING 'UTF8' TEMPLATE template0 for the queue"
+            )
+        owner = database.fetch_value(self.FOREIGN_OWNER, (WORDS["quoted"].format(self.table),))
+        if owner is not None:
+            raise DatabaseError(
+                f"{self._dsn.place}: the tables of {self.table} belong to {shown(owner)}: run {CLIENT} init as that "
+                "account, by TASKSERVER_DSN and TASKSERVER_PASSWORD in the environment of this one command"
+            )
+
+    def new_session(self) -> PostgreSQLSession:
+        return PostgreSQLSession(self._dsn, self._login_error)
+
     def with_marks(self, sql: str) -> str:
         return numbered(sql)
 
@@ -142,16 +171,26 @@ class PostgreSQLDialect(Dialect):
         where = f" WHERE {condition}" if condition else ""
         return f"ON CONFLICT ({key}){rows} DO UPDATE SET {assignments(changes)}{where}"
 
-    def error(self, error: BaseException, where: str = "") -> DatabaseError:
-        return error_of(error, self._dsn, self.table, where)
+    # ---- a caller's own connection
 
-    # ---- connections
+    # Locks the row without writing it: until the caller commits, no worker can claim or delete it.
+    callers_words: ClassVar[dict[str, str]] = {
+        "keep_standing": "ON CONFLICT (unique_key) WHERE unique_key IS NOT NULL "
+        "DO UPDATE SET unique_key = EXCLUDED.unique_key WHERE FALSE"
+    }
 
-    def new_session(self) -> PostgreSQLSession:
-        return PostgreSQLSession(self._dsn, self._login_error)
+    @property
+    def callers_place(self) -> str:
+        return f"{self._dsn.place}, and their schema in its search_path"
 
-    def _login_error(self, error: BaseException) -> DatabaseError:
-        return error_of(error, self._dsn, self.table, is_login=True)
+    def callers_cursor(self, connection: Any) -> Any:
+        if not isinstance(connection, psycopg.Connection):
+            return connection.cursor()
+        if connection.pgconn.pipeline_status:  # where a statement's outcome comes late
+            raise InvalidTask("connection is in pipeline mode; allowed: one outside of `with connection.pipeline()`")
+        return psycopg.Cursor(connection, row_factory=tuple_row)
+
+    # ---- a task's own transaction
 
     # The driver begins the transaction itself. A task may compute, or wait for a lock, for longer than hosts let a
     # statement or a transaction take. The settings are for this transaction only, as a pooler keeps no others.
@@ -184,55 +223,12 @@ class PostgreSQLDialect(Dialect):
                 connection.cancel_safe(timeout=CANCEL_SECONDS)
         super().close_task_connection(connection)
 
-    # ---- a caller's own connection
-
-    # Locks the row without writing it: until the caller commits, no worker can claim or delete it.
-    callers_words: ClassVar[dict[str, str]] = {
-        "keep_standing": "ON CONFLICT (unique_key) WHERE unique_key IS NOT NULL "
-        "DO UPDATE SET unique_key = EXCLUDED.unique_key WHERE FALSE"
-    }
-
-    @property
-    def callers_place(self) -> str:
-        return f"{self._dsn.place}, and their schema in its search_path"
-
-    def callers_cursor(self, connection: Any) -> Any:
-        if not isinstance(connection, psycopg.Connection):
-            return connection.cursor()
-        if connection.pgconn.pipeline_status:  # where a statement's outcome comes late
-            raise InvalidTask("connection is in pipeline mode; allowed: one outside of `with connection.pipeline()`")
-        return psycopg.Cursor(connection, row_factory=tuple_row)
-
-    # ---- tables
-
-    FOREIGN_OWNER = """
-        SELECT pg_get_userbyid(relowner) FROM pg_class
-        WHERE oid = to_regclass(?) AND NOT pg_has_role(relowner, 'USAGE')
-    """
-
-    def make_place(self, database: Database) -> None:
-        """Raises DatabaseError if the database cannot hold every text, or the tables belong to another account."""
-        encoding = database.fetch_value("SELECT current_setting('server_encoding')")
-        if encoding != "UTF8":
-            raise DatabaseError(
-                f"{self._dsn.place}: the database's encoding is {encoding}, which cannot store every text: make a "
-                "database with ENCODING 'UTF8' TEMPLATE template0 for the queue"
-            )
-        owner = database.fetch_value(self.FOREIGN_OWNER, (WORDS["quoted"].format(self.table),))
-        if owner is not None:
-            raise DatabaseError(
-                f"{self._dsn.place}: the tables of {self.table} belong to {shown(owner)}: run {CLIENT} init as that "
-                "account, by TASKSERVER_DSN and TASKSERVER_PASSWORD in the environment of this one command"
-            )
-
-    # ---- for a run that lingers
+    # ---- beside the tasks
 
     def notices(self, database: Database) -> Notices:
         from .notices import Notices
 
         return Notices(database)
-
-    # ---- for client.py doctor
 
     def facts(self) -> Facts:
         from .facts import FACTS

@@ -96,11 +96,6 @@ class SQLiteDialect(Dialect):
         self.claiming = SQLiteClaiming()
         self.inserts = SQLiteInserts()
 
-    @staticmethod
-    def upsert(changes: Mapping[str, str], condition: str, key: str = "unique_key") -> str:
-        where = f" WHERE {condition}" if condition else ""
-        return f"ON CONFLICT ({key}) DO UPDATE SET {assignments(changes)}{where}"
-
     def error(self, error: BaseException, where: str = "") -> DatabaseError:
         found = error_of(error, where or self._path, self.table)
         if isinstance(found, Conflict):  # which comes after seconds of waiting
@@ -108,42 +103,6 @@ class SQLiteDialect(Dialect):
             # so only a collection closes it.
             gc.collect()
         return found
-
-    # ---- connections
-
-    def new_session(self) -> SQLiteSession:
-        return SQLiteSession(self._path, self._synchronous, self.error)
-
-    begin_task = "BEGIN IMMEDIATE"
-
-    def open_task_connection(self, pace: Pace) -> Connection:
-        return open_connection(self._path, self._synchronous, self.error)
-
-    def close_task_connection(self, connection: Connection) -> None:
-        with suppress(*DRIVER_ERRORS):  # cursors of a failed task, which its traceback holds, would keep the lock
-            connection.rollback()
-        super().close_task_connection(connection)
-
-    # ---- a caller's own connection
-
-    @property
-    def callers_place(self) -> str:
-        hint = "; in a test, open a task_queue (docs/testing.md)" if is_private_file(self._path) else ""
-        return f"{self._path}{hint}"
-
-    def callers_cursor(self, connection: Any) -> Any:
-        return sqlite3.Cursor(connection) if isinstance(connection, sqlite3.Connection) else connection.cursor()
-
-    def has_open(self, rows: Rows) -> bool:
-        return any(file and os.path.samefile(file, self._path) for _, _, file in rows.rows("PRAGMA database_list"))
-
-    def keeps_transaction(self, cursor: Any) -> bool:
-        # A savepoint begins a transaction itself. The driver does before a write, unless it is told not to.
-        connection = cursor.connection
-        begins = getattr(connection, "isolation_level", "") is not None and getattr(connection, "autocommit", 0) != 1
-        return begins or connection.in_transaction
-
-    # ---- tables
 
     def make_place(self, database: Database) -> None:
         """Make the file. Raises DatabaseError."""
@@ -171,7 +130,46 @@ class SQLiteDialect(Dialect):
 
         rebuild_tables(database, statements)
 
-    # ---- for client.py doctor
+    def new_session(self) -> SQLiteSession:
+        return SQLiteSession(self._path, self._synchronous, self.error)
+
+    @staticmethod
+    def upsert(changes: Mapping[str, str], condition: str, key: str = "unique_key") -> str:
+        where = f" WHERE {condition}" if condition else ""
+        return f"ON CONFLICT ({key}) DO UPDATE SET {assignments(changes)}{where}"
+
+    # ---- a caller's own connection
+
+    @property
+    def callers_place(self) -> str:
+        hint = "; in a test, open a task_queue (docs/testing.md)" if is_private_file(self._path) else ""
+        return f"{self._path}{hint}"
+
+    def callers_cursor(self, connection: Any) -> Any:
+        return sqlite3.Cursor(connection) if isinstance(connection, sqlite3.Connection) else connection.cursor()
+
+    def has_open(self, rows: Rows) -> bool:
+        return any(file and os.path.samefile(file, self._path) for _, _, file in rows.rows("PRAGMA database_list"))
+
+    def keeps_transaction(self, cursor: Any) -> bool:
+        # A savepoint begins a transaction itself. The driver does before a write, unless it is told not to.
+        connection = cursor.connection
+        begins = getattr(connection, "isolation_level", "") is not None and getattr(connection, "autocommit", 0) != 1
+        return begins or connection.in_transaction
+
+    # ---- a task's own transaction
+
+    begin_task = "BEGIN IMMEDIATE"
+
+    def open_task_connection(self, pace: Pace) -> Connection:
+        return open_connection(self._path, self._synchronous, self.error)
+
+    def close_task_connection(self, connection: Connection) -> None:
+        with suppress(*DRIVER_ERRORS):  # cursors of a failed task, which its traceback holds, would keep the lock
+            connection.rollback()
+        super().close_task_connection(connection)
+
+    # ---- beside the tasks
 
     def facts(self) -> Facts:
         from .facts import FACTS

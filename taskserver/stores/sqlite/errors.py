@@ -1,6 +1,7 @@
-"""The meaning of the errors of SQLite and its driver: which are worth another try, and what a person can do.
+"""What errors of SQLite and its driver mean: which are worth another try, and what a person can do.
 
-Errors are recognised by their texts: SQLite's own numbers are many, and older drivers do not pass them on.
+Differs from MySQL: errors are known by their texts. SQLite's own numbers are many, and older drivers do not pass them
+on.
 """
 
 from __future__ import annotations
@@ -15,34 +16,32 @@ from ..dialect import no_tables, other_columns
 # UnicodeDecodeError: SQLite's own message may quote a damaged file.
 DRIVER_ERRORS = (sqlite3.Error, sqlite3.Warning, OverflowError, UnicodeDecodeError)
 
-INTERRUPTED = "interrupted"
-"""All of the text, if a progress handler or interrupt() of the site's ended a statement."""
 LOCKED = (
+    Conflict,
     "for longer than was waited, by other processes, by a transaction that a task left open, or by your own: then add "
-    "the task on its connection, as in add_task(…, connection=taskserver.connection())"
+    "the task on its connection, as in add_task(…, connection=taskserver.connection())",
 )
-FULL = (
-    "free some space, or have your host raise the quota; if there is space, no id is left behind the greatest one: "
-    "delete that row, then run UPDATE sqlite_sequence SET seq = 0 WHERE name = '{}'"
-)
-HINTS = {
-    "readonly database": "let this user write the file and its folder",
-    "unable to open database file": "let this user read and write the file and its folder",
-    "not a database": "name another file in TASKSERVER_DSN",
-    "malformed": f"it is damaged: stop the workers, put back a copy, or move it away and run {CLIENT} init",
-    "no such index": f"run {CLIENT} init",
-    "is full": FULL,
-    "disk I/O error": "is the disk full, or a quota used up?",
+MEANINGS: dict[str, tuple[type[DatabaseError], str]] = {
     "locked": LOCKED,
     "busy": LOCKED,
+    "interrupted": (Conflict, "by a progress handler or interrupt() of the site's"),
+    "readonly database": (DatabaseError, "let this user write the file and its folder"),
+    "unable to open database file": (DatabaseError, "let this user read and write the file and its folder"),
+    "not a database": (DatabaseError, "name another file in TASKSERVER_DSN"),
+    "malformed": (
+        DatabaseError,
+        f"it is damaged: stop the workers, put back a copy, or move it away and run {CLIENT} init",
+    ),
+    "no such index": (DatabaseError, f"run {CLIENT} init"),
+    "disk I/O error": (Unavailable, "is the disk full, or a quota used up?"),
+    "is full": (
+        Unavailable,
+        "free some space, or ask your host to raise the quota; if there is space, no id is left behind the greatest "
+        "one: delete that row, then run UPDATE sqlite_sequence SET seq = 0 WHERE name = '{}'",
+    ),
+    "duplicate column name": (AlreadyThere, ""),
 }
-KINDS = {
-    "is full": Unavailable,
-    "disk I/O error": Unavailable,
-    "duplicate column name": AlreadyThere,
-    "locked": Conflict,
-    "busy": Conflict,
-}
+"""What an error's text contains, the class of our error, and the hint. The first that matches counts."""
 
 
 def error_of(error: BaseException, path: Path | str, table: str) -> DatabaseError:
@@ -54,8 +53,5 @@ def error_of(error: BaseException, path: Path | str, table: str) -> DatabaseErro
         return no_tables(path, table)
     if "no such column" in text or "has no column" in text:
         return other_columns(path, table, text)
-    if text == INTERRUPTED:
-        return Conflict(f"{path}: a statement was {INTERRUPTED}")
-    kind = next((kind for words, kind in KINDS.items() if words in text), DatabaseError)
-    hint = next((f": {hint.format(table)}" for words, hint in HINTS.items() if words in text), "")
-    return kind(f"{path}: {text}{hint}")
+    kind, hint = next((meaning for words, meaning in MEANINGS.items() if words in text), (DatabaseError, ""))
+    return kind(f"{path}: {text}: {hint.format(table)}" if hint else f"{path}: {text}")
