@@ -246,17 +246,15 @@ class Database(Rows):
     # ---- several writes in one commit
 
     def write_together(
-        self, writes: Sequence[Write], conflict_seconds: float, are_apart: bool = False, least: Sequence[int] = ()
+        self, writes: Sequence[Write], conflict_seconds: float, are_apart: bool = False
     ) -> tuple[list[int], bool]:
         """Several writes in one commit; how many rows each matched, and whether an earlier try may have taken effect.
 
-        `are_apart` says that no write touches the row of another, so that their order means nothing. `least` is how
-        many rows each write has to match, where that matters: RowsChanged is raised if one matches fewer, and nothing
-        is written. Others go in one round trip if the server joins statements: a run's writes come by the thousand,
-        and their round trips cost most.
+        `are_apart` says that no write touches the row of another, so that their order means nothing. They go in one
+        round trip if the server joins statements: a run's writes come by the thousand, and round trips cost most.
         """
         was_in_doubt = False
-        if self.dialect.joins_statements and not least:
+        if self.dialect.joins_statements:
             policy = RetryPolicy(Scope.BARE, conflict_seconds)
             try:
                 return self.run_in_doubt(policy, self._send_joined, writes, are_apart)
@@ -265,7 +263,7 @@ class Database(Rows):
             except TooLong as error:  # each by itself may be short enough
                 was_in_doubt = error.may_have_taken_effect
         policy = RetryPolicy(Scope.TRANSACTION, conflict_seconds)
-        matched, in_doubt = self.run_in_doubt(policy, self._write_each, writes, least)
+        matched, in_doubt = self.run_in_doubt(policy, self.write_each, writes)
         return matched, in_doubt or was_in_doubt
 
     def _send_joined(self, writes: Sequence[Write], are_apart: bool) -> list[int]:
@@ -273,14 +271,6 @@ class Database(Rows):
             return self.session().send_joined([(self.compose(sql), values) for sql, values in writes], are_apart)
         except self.dialect.driver_errors as error:
             raise self.dialect.error(error) from error
-
-    def _write_each(self, writes: Sequence[Write], least: Sequence[int]) -> list[int]:
-        matched: list[int] = []
-        for (sql, values), few in zip(writes, least or [0] * len(writes), strict=True):
-            matched.append(self.execute(sql, values).rowcount)
-            if matched[-1] < few:
-                raise RowsChanged()
-        return matched
 
     # ---- statements, for work
 
@@ -299,6 +289,15 @@ class Database(Rows):
         except self.dialect.driver_errors as error:
             raise self.dialect.error(error) from error
         return rows
+
+    def write_each(self, writes: Sequence[Write], least: Sequence[int] = ()) -> list[int]:
+        """Several writes; how many rows each matched. Raises RowsChanged at one that matched fewer than its `least`."""
+        matched: list[int] = []
+        for sql, values in writes:
+            matched.append(self.execute(sql, values).rowcount)
+            if least and matched[-1] < least[len(matched) - 1]:
+                raise RowsChanged()
+        return matched
 
     def write_ids(self, sql: str, ids: Sequence[int], values: Sequence[Any] = ()) -> int:
         """Write to rows by their ids, which fill `{ids}`; how many rows matched. Other values stand behind the ids."""

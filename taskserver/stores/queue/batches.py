@@ -1,6 +1,6 @@
 """Starts, renewals and completions of several tasks in one write: of those of one call, and of those of one round.
 
-The tasks given to a verb are of one claim, and at most as many as one statement takes ids. Where others hold one of the
+The tasks given to a verb are of one claim, and at most as many as one statement takes ids. If others hold one of the
 rows, the free rows are locked and written without it. A task whose completion could not be written here is left to the
 verbs of single tasks, which know every special case.
 """
@@ -8,14 +8,14 @@ verbs of single tasks, which know every special case.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import partial
 
 from ...errors import Conflict
 from ...model.task import ClaimedTask
 from ..database import RowsChanged
 from ..free_rows import work_free
+from ..retrying import RetryPolicy, Scope
 from ..words import Write, with_ids
-from .finishes import COMPLETE, RENEW, RUN_AGAIN, START
+from .finishes import COMPLETE, RENEW, START
 from .store import Store
 
 
@@ -29,16 +29,17 @@ def _while_ready(sql: str) -> str:
 
 
 class Batches:
-    """Verbs for several tasks at once."""
+    """Verbs for several tasks at once. Raises DatabaseError."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
         self._database = store.database
+        # If the database has one writer, others hold all rows or none.
+        self._writer_seconds = store.database.conflict_seconds if store.has_one_writer else 0
 
     # ---- start: in progress, unstarted → in progress, started
 
     START_SEVERAL = _while_ready(_of_many(START))
-    RUN_AGAIN_SEVERAL = _of_many(RUN_AGAIN)
     CLAIMED = "SELECT id FROM {table} {by_key} WHERE id IN ({ids}) AND status = 1 AND claim = ?"
     SELECT_STARTED = f"{CLAIMED} AND started_at IS NOT NULL"
     SELECT_UNSTARTED = f"{CLAIMED} AND started_at IS NULL"
@@ -49,19 +50,24 @@ class Batches:
         Others hold the rows of the remaining tasks, or took them. `max_attempts` is the limit for tasks whose row has
         none.
         """
-        ids = _ids_of(tasks)
-        start_of = partial(self._start_of, tasks[0].claim, max_attempts)
+        claim, ids = tasks[0].claim, _ids_of(tasks)
         try:
             # With its commit in one round trip, where the server joins statements.
-            [matched], _ = self._database.write_together([start_of(ids)], self._writer_seconds)
+            [matched], _ = self._database.write_together(
+                [self._starting(claim, max_attempts, ids)], self._writer_seconds
+            )
         except Conflict:
             if self._store.has_one_writer:
                 raise
-            matched = work_free(self._database, ids, lambda free: self._database.write(*start_of(free))).changed
-        # An earlier try whose connection broke may have started the others.
-        return {task.id for task in tasks} if matched == len(tasks) else self.started(tasks)
 
-    def _start_of(self, claim: int, max_attempts: int, ids: Sequence[int]) -> Write:
+            def start(free: Sequence[int]) -> int:
+                return self._database.write(*self._starting(claim, max_attempts, free))
+
+            matched = work_free(self._database, ids, start).changed
+        # An earlier try whose connection broke may have started the others.
+        return set(ids) if matched == len(ids) else self.started(tasks)
+
+    def _starting(self, claim: int, max_attempts: int, ids: Sequence[int]) -> Write:
         return with_ids(self.START_SEVERAL, ids), (max_attempts, self._store.lease_seconds, *ids, claim)
 
     def unstarted(self, tasks: Sequence[ClaimedTask]) -> set[int]:
@@ -76,29 +82,25 @@ class Batches:
 
     UNSTART = """
         UPDATE {table} {by_key}
-        SET status = 0, attempts = attempts - 1, max_attempts = ?, claim = NULL, due_at = NULL, started_at = NULL,
-            updated_at = updated_at
-        WHERE id IN ({ids}) AND status = 1 AND claim = ? AND started_at IS NOT NULL AND attempts > 0
-            AND {is_cancelled} = 0
+        SET status = 0, attempts = CASE WHEN attempts > 0 THEN attempts - 1 ELSE 0 END, claim = NULL, due_at = NULL,
+            started_at = NULL, updated_at = updated_at
+        WHERE id IN ({ids}) AND status = 1 AND claim = ? AND started_at IS NOT NULL AND {is_cancelled} = 0
     """
 
     def unstart(self, tasks: Sequence[ClaimedTask]) -> int:
-        """In progress, started → new, with the attempt uncounted, as if the tasks had never been claimed; how many.
+        """In progress, started → new, with the attempt uncounted; how many.
 
-        A task that was changed since its start becomes new, too. One that was cancelled, or whose row others hold, is
-        left as it is until its lease ends.
+        A task that a rerun changed since its start becomes new, too. One that was cancelled, or whose row others hold,
+        is left as it is until its lease ends.
         """
-        unstarted = 0
-        for limit in {task.max_attempts for task in tasks}:  # which the start may have written
-            unstarted += self._write(self.UNSTART, (limit,), [task for task in tasks if task.max_attempts == limit])
-        return unstarted + (self._write(self.RUN_AGAIN_SEVERAL, (), tasks) if unstarted < len(tasks) else 0)
+        return self._write(self.UNSTART, (), tasks)
 
-    # ---- while they run: the lease anew
+    # ---- while they run
 
     RENEW_SEVERAL = _while_ready(_of_many(RENEW))
 
     def renew(self, tasks: Sequence[ClaimedTask]) -> bool:
-        """Let the leases of started tasks begin anew, except rows that others hold. Whether any claim still stands."""
+        """Renew the leases of started tasks, except for rows that others hold. Whether any claim still stands."""
         return bool(self._write(self.RENEW_SEVERAL, (self._store.lease_seconds,), tasks) or self.started(tasks))
 
     # ---- finish: in progress, started → done
@@ -108,55 +110,37 @@ class Batches:
     def complete(self, tasks: Sequence[ClaimedTask]) -> tuple[set[int], bool]:
         """In progress, started → gone, archived or done; the ids of the completed tasks.
 
-        The others are left to `advance`: tasks whose claim was taken away, changed or awaited tasks, rows that somebody
-        holds. The flag tells whether they may be done all the same, as a connection broke before its answer came.
+        The others are left to `advance`: tasks whose claim was taken away, changed or awaited tasks, rows that others
+        hold. The flag says whether they may be done all the same, as a connection broke before its answer came.
         """
-        ids, claim, has_one_writer = _ids_of(tasks), tasks[0].claim, self._store.has_one_writer
-        complete = partial(self._complete, claim)
-        try:
-            writes = self._completing(claim, ids)
-            self._database.write_together(writes, self._writer_seconds, len(writes) == 1, [len(ids)] * len(writes))
+        claim, ids = tasks[0].claim, _ids_of(tasks)
+        writes = self._completing(claim, ids)
+        are_done, in_doubt = self._write_all(writes, [len(ids)] * len(writes))
+        if are_done:
             return set(ids), False
-        except (RowsChanged, Conflict) as error:
-            if isinstance(error, Conflict) and has_one_writer:
-                raise
-            in_doubt = error.may_have_taken_effect
+
+        def complete(free: Sequence[int]) -> int:
+            return self._database.write_each(self._completing(claim, free), [len(free)] * len(writes))[0]
+
         seconds = self._database.conflict_seconds
         freed = work_free(self._database, ids, complete, self.COMPLETABLE, (claim,), seconds)
         return set(freed.ids), in_doubt or freed.in_doubt
 
-    def _complete(self, claim: int, ids: Sequence[int]) -> int:
-        """How many tasks. Raises RowsChanged where a write matches fewer rows than it should."""
-        for sql, values in self._completing(claim, ids):
-            if self._database.write(sql, values) < len(ids):
-                raise RowsChanged()
-        return len(ids)
-
     def _completing(self, claim: int, ids: Sequence[int]) -> list[Write]:
         return [(with_ids(_of_many(sql), ids), (*ids, claim)) for sql in COMPLETE[self._store.mode]]
-
-    # ---- both in one commit
 
     def complete_and_start(
         self, ended: Sequence[ClaimedTask], tasks: Sequence[ClaimedTask], max_attempts: int
     ) -> tuple[bool, bool]:
         """Both in one commit, `ended` → gone, archived or done, and `tasks` → started: all of them, or none.
 
-        None where a row was changed, or others hold it: `complete` and `start` then do what can be done. The second
-        flag tells whether all may be done then, as a connection broke before its answer came.
+        None if a row was changed, or others hold it: `complete` and `start` then do what can be done. The second flag
+        says whether all may be done then, as a connection broke before its answer came.
         """
-        claim, ended_ids, ids = tasks[0].claim, _ids_of(ended), _ids_of(tasks)
-        writes = [*self._completing(claim, ended_ids), self._start_of(claim, max_attempts, ids)]
-        least = [len(ended_ids)] * (len(writes) - 1) + [len(ids)]
-        # The writes of a move see what the one before did.
-        are_apart = len(writes) == 2
-        try:
-            self._database.write_together(writes, self._writer_seconds, are_apart, least)
-        except (RowsChanged, Conflict) as error:
-            if isinstance(error, Conflict) and self._store.has_one_writer:
-                raise
-            return False, error.may_have_taken_effect
-        return True, False
+        claim = tasks[0].claim
+        writes = self._completing(claim, _ids_of(ended))
+        starting = self._starting(claim, max_attempts, _ids_of(tasks))
+        return self._write_all([*writes, starting], [*[len(ended)] * len(writes), len(tasks)])
 
     # ---- start again: in progress, started → in progress, started once more
 
@@ -171,7 +155,7 @@ class Batches:
     def start_again(self, task: ClaimedTask) -> bool:
         """In progress, started → started once more: another attempt is counted, and the lease renewed.
 
-        False where the row is not as its start left it.
+        False if the row is not as its start left it.
         """
         attempts = task.attempts + 1
         values = (self._store.lease_seconds, task.id, task.claim, attempts)
@@ -182,10 +166,16 @@ class Batches:
 
     # ---- several rows
 
-    @property
-    def _writer_seconds(self) -> float:
-        """How long to wait for others: where the database has one writer, they hold all rows or none."""
-        return self._database.conflict_seconds if self._store.has_one_writer else 0
+    def _write_all(self, writes: Sequence[Write], least: Sequence[int]) -> tuple[bool, bool]:
+        """Whether all writes were done, in one commit, as each matched so many rows; and if not, whether in doubt."""
+        policy = RetryPolicy(Scope.TRANSACTION, self._writer_seconds)
+        try:
+            self._database.run(policy, self._database.write_each, writes, least)
+        except (RowsChanged, Conflict) as error:
+            if isinstance(error, Conflict) and self._store.has_one_writer:
+                raise
+            return False, error.may_have_taken_effect
+        return True, False
 
     def _write(self, sql: str, values: Sequence[object], tasks: Sequence[ClaimedTask]) -> int:
         """Write to the tasks' rows that nobody holds; how many. The values stand before the ids, the claim behind."""
