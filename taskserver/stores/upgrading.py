@@ -78,6 +78,14 @@ CANCELLED_AND_LAST_GROUP = (
     WHERE status = 4 AND error_text = 'cancelled' OR group_id > 4294967294
     """,
     "UPDATE jobs_queue_schedules SET group_id = 4294967294 WHERE group_id > 4294967294",
+    # A pause of all had an instant that no clock shows; else the last group alone was paused.
+    """
+    {insert_or_ignore} INTO jobs_queue_paused (group_id, paused_at)
+    SELECT 4294967294, paused_at FROM jobs_queue_paused
+    WHERE group_id = 4294967295 AND paused_at >= '1980-01-01 00:00:00' {or_ignore}
+    """,
+    "DELETE FROM jobs_queue_paused WHERE group_id = 4294967295 AND paused_at >= '1980-01-01 00:00:00'",
+    "UPDATE jobs_queue_paused SET paused_at = {now} WHERE group_id = 4294967295",
 )
 # What SQLite took for an instant: one with a time zone is translated; what is none was never meant to run at once.
 IS_NO_INSTANT = "{c} IS NOT NULL AND (" + SQLITE.checks["due"] + ") IS NOT TRUE"

@@ -289,3 +289,16 @@ def test_two_queues_live_in_one_database(dsn: str) -> None:
         assert finish(two.store, task)
         assert two.store.views.show(theirs) is not None
         assert [count.rows for count in one.store.views.counts()] == [1]
+
+
+@pytest.mark.parametrize(("paused_at", "group"), [("1971-01-01 00:00:00", 4294967295), ("", 4294967294)])
+def test_an_upgrade_keeps_a_pause_of_all_and_one_of_the_last_group(
+    old: Rows, dsn: str, paused_at: str, group: int
+) -> None:
+    instant = f"'{paused_at}'" if paused_at else old.after(-60)
+    old.execute(f"INSERT INTO jobs_queue_paused (group_id, paused_at) VALUES (4294967295, {instant})")
+    with TaskServer(dsn) as server:
+        server.create_tables()
+        assert server.store.claims.are_all_paused() == bool(paused_at)
+    recent = f"SELECT group_id FROM jobs_queue_paused WHERE paused_at > {old.after(-3600)} ORDER BY group_id"
+    assert old.execute(recent) == [(8,), (group,)]
