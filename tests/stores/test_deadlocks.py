@@ -1,16 +1,14 @@
-"""Deadlocks between producers, workers and operators: the server breaks them, and no caller hears of them.
+"""Deadlocks between producers, workers and operators: the server breaks them, and no caller gets an error.
 
 Each test shows that it raced. Of the two transactions of a deadlock a server undoes the smaller one, whoever's that is.
 """
 
 from __future__ import annotations
 
-import io
 import itertools
-import json
 import threading
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -18,7 +16,6 @@ from typing import Any
 import pytest
 
 from taskserver import TaskServer
-from taskserver.cli.commands.add import _Tasks
 from taskserver.errors import DatabaseError
 from taskserver.model.new_task import NewTask
 from taskserver.model.selection import Selection
@@ -51,11 +48,11 @@ def met(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
     """How often stores here met which error of a server's: DEADLOCK says that it broke one by undoing this side."""
     kinds: Counter[str] = Counter()
 
-    def watch(dialect: type[Dialect], told_by: Callable[[BaseException], object]) -> None:
+    def watch(dialect: type[Dialect], number_in: Callable[[BaseException], object]) -> None:
         error_of = dialect.error
 
         def error(self: Any, error: BaseException) -> DatabaseError:
-            kinds[KINDS.get(told_by(error), "")] += 1
+            kinds[KINDS.get(number_in(error), "")] += 1
             return error_of(self, error)
 
         monkeypatch.setattr(dialect, "error", error)
@@ -78,17 +75,10 @@ def server_dsn(request: pytest.FixtureRequest) -> str:
     return str(request.getfixturevalue(request.param))
 
 
-def lines_of(tasks: Sequence[NewTask]) -> _Tasks:
-    """The same tasks in a file, as `client.py add --bulk` takes them."""
-    lines = ({"task": task.task, "unique_key": task.unique_key, "rerun": task.rerun} for task in tasks)
-    return _Tasks(io.BytesIO("\n".join(map(json.dumps, lines)).encode()))
-
-
-@pytest.mark.parametrize("given_as", [list, lines_of])
 @pytest.mark.parametrize("is_rerun", [False, True], ids=["unique", "rerun"])
 @pytest.mark.parametrize("stand", [False, True], ids=["new keys", "standing keys"])
 def test_two_producers_that_add_the_same_keys_in_opposite_order_both_succeed(
-    server_dsn: str, met: Counter[str], stand: bool, is_rerun: bool, given_as: Callable[..., Iterable[NewTask]]
+    server_dsn: str, met: Counter[str], stand: bool, is_rerun: bool
 ) -> None:
     """Each has taken its first keys before either goes on, so that one of them must be undone, and does it again."""
     with TaskServer(server_dsn) as one, TaskServer(server_dsn) as two:
@@ -103,7 +93,7 @@ def test_two_producers_that_add_the_same_keys_in_opposite_order_both_succeed(
         def add(name: str, server: TaskServer, tasks: Sequence[NewTask]) -> None:
             wait_after_first_statement(server, both_are_inside)
             ids = added.setdefault(name, [])
-            server.store.producing.add_many(given_as(tasks), ids.extend, ids.clear)
+            server.store.producing.add_many(tasks, ids.extend, ids.clear)
 
         with together(partial(add, "one", one, tasks), partial(add, "two", two, tasks[::-1])):
             pass
@@ -121,8 +111,8 @@ def wait_after_first_statement(server: TaskServer, barrier: threading.Barrier) -
     insert = store.producing._adding.insert
     first = iter([True])
 
-    def insert_and_wait(tasks: Sequence[NewTask]) -> Sequence[int]:
-        ids: Sequence[int] = insert(tasks)
+    def insert_and_wait(tasks: Sequence[NewTask], *names: Any) -> Sequence[int]:
+        ids: Sequence[int] = insert(tasks, *names)
         if next(first, False):
             barrier.wait(WAIT_SECONDS)
         return ids
@@ -130,11 +120,10 @@ def wait_after_first_statement(server: TaskServer, barrier: threading.Barrier) -
     store.producing._adding.insert = insert_and_wait
 
 
-@pytest.mark.parametrize("with_cancels", [False, True], ids=["reruns", "reruns and cancels"])
-def test_reruns_beside_workers_are_errors_to_nobody_and_the_newest_arguments_run_last(
-    server_dsn: str, met: Counter[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, with_cancels: bool
+def test_reruns_and_cancels_beside_workers_are_errors_to_nobody_and_the_newest_arguments_run_last(
+    server_dsn: str, met: Counter[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    module = f"deadlock_tasks_{with_cancels}".lower()
+    module = f"deadlock_tasks_of_{server_dsn.partition(':')[0]}"
     (tmp_path / f"{module}.py").write_text(TASKS)
     monkeypatch.syspath_prepend(tmp_path)
     ran: list[tuple[str, int]] = __import__(module).ran
@@ -167,7 +156,7 @@ def test_reruns_beside_workers_are_errors_to_nobody_and_the_newest_arguments_run
 
     def cancel() -> None:
         with open_server() as server:
-            while with_cancels and not is_over.is_set():
+            while not is_over.is_set():
                 server.cancel(Selection(limit=20))
 
     with open_server() as server:
@@ -180,7 +169,7 @@ def test_reruns_beside_workers_are_errors_to_nobody_and_the_newest_arguments_run
             finally:
                 is_over.set()
         assert met[DEADLOCK] > 0
-        # What was cancelled after the last change of its key does not run: its wish came later.
+        # A task that was cancelled after the last change of its key does not run.
         add_all(server, keys)
         result = server.run()
         assert result.failed == result.lost == 0
