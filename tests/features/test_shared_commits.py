@@ -591,7 +591,7 @@ def test_a_run_that_is_to_end_gives_started_tasks_back_uncounted(
     assert (result.taken, result.done, result.released, result.reason) == (2, 2, 4, reason)
     assert site.calls() == [0, 1]
     columns = site.columns("status, attempts, max_attempts, claim, started_at, due_at")
-    assert columns == [(0, 0, None, None, None, None)] * 4
+    assert columns == [(0, 0, 10, None, None, None)] * 4  # the limit that their start recorded stays
     assert site.shared == [("start", 6), ("complete", 2), ("unstart", 4)] or site.shared == [
         ("start", 6),
         ("unstart", 4),
@@ -681,7 +681,7 @@ def test_a_started_task_whose_row_a_page_holds_is_given_back_once_it_is_free(
         site.module.does["many"] = on(0, hold)
         result = site.run(stop=stop)
     assert (result.released, result.lost) == (4, 0)
-    assert site.columns("attempts, max_attempts, claim") == ([(0, None, None)] * 4 if is_to_end else [])
+    assert site.columns("attempts, max_attempts, claim") == ([(0, 10, None)] * 4 if is_to_end else [])
     assert result.done == (1 if is_to_end else 5)
 
 
