@@ -1,4 +1,4 @@
-"""The id of a new row cannot be had, or is that of another row: the error names the statement that fixes it."""
+"""A new row gets no id, or one that another row has: the error says why, and names the statement that fixes it."""
 
 from __future__ import annotations
 
@@ -43,3 +43,16 @@ def test_an_id_that_a_row_has_already_is_named_with_the_statement_that_fixes_it(
             server.add_task("tasks.send")
         rows.execute(fix_of(raised.value))
         assert server.add_task("tasks.send") == first + 8
+
+
+def test_rows_that_a_trigger_of_the_site_drops_are_an_error_and_its_own_ids_count(postgresql_dsn: str) -> None:
+    with TaskServer(postgresql_dsn) as server, closing(Rows(postgresql_dsn)) as rows:
+        server.create_tables()
+        rows.execute(
+            "CREATE FUNCTION site() RETURNS trigger LANGUAGE plpgsql AS "
+            "'BEGIN IF NEW.group_id = 7 THEN RETURN NULL; END IF; NEW.id := NEW.id * 10; RETURN NEW; END'"
+        )
+        rows.execute("CREATE TRIGGER site BEFORE INSERT ON jobs_queue FOR EACH ROW EXECUTE FUNCTION site()")
+        with pytest.raises(Refused, match="1 of 1 tasks were not added: a trigger"):
+            server.add_task("tasks.send", group_id=7)
+        assert [server.add_task("tasks.send")] == [row["id"] for row in rows.all()]

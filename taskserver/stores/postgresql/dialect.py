@@ -12,7 +12,7 @@ import psycopg
 from psycopg.pq import TransactionStatus
 from psycopg.rows import tuple_row
 
-from ...errors import Conflict, DatabaseError, InvalidTask
+from ...errors import Conflict, DatabaseError, InvalidTask, Refused
 from ...messages.printable import shown
 from ...messages.programs import CLIENT
 from ...settings.dsn import PostgreSQLDsn
@@ -93,7 +93,12 @@ class PostgreSQLInserts(Inserts):
         return super().key(key)
 
     def insert(self, place: Rows, sql: str, values: Sequence[Any], count: int) -> Sequence[int]:
-        return [int(row[0]) for row in place.rows(sql + RETURNING_ID, values)]
+        ids = [int(row[0]) for row in place.rows(sql + RETURNING_ID, values)]
+        if len(ids) < count:
+            raise Refused(
+                f"{count - len(ids)} of {count} tasks were not added: a trigger or a rule of the table drops them"
+            )
+        return ids
 
     def insert_key(self, place: Rows, sql: str, values: Sequence[Any], key: str) -> int:
         # A row that has the key already is not returned, as it stays as it is. The next statement sees it, even if
