@@ -1,4 +1,4 @@
-"""Records of rows, for operators who look at the queue. A worker does not need them."""
+"""Rows as operators see them. A worker does not need them."""
 
 from collections.abc import Sequence
 from datetime import datetime, timedelta, timezone
@@ -8,10 +8,10 @@ from ..errors import SettingError
 from ..messages.printable import shown
 from ..model.new_task import FIRST_INSTANT, LAST_INSTANT
 from ..model.results import Progress, as_texts, read_progress
-from ..model.task import ALL_GROUPS, CANCELLED, Status
+from ..model.task import ALL_GROUPS, Status
 
 OTHER = -1
-"""Stands for all numbers that are no status, which rows may hold all the same."""
+"""Stands for all numbers in rows that are no Status."""
 
 
 class QueueCount(NamedTuple):
@@ -22,11 +22,11 @@ class QueueCount(NamedTuple):
     """A Status, or OTHER."""
     rows: int
     oldest_seconds: float | None
-    """The age of the oldest new row, since it was added; None for other statuses."""
+    """Since the oldest new row was added; None for other statuses."""
     ready_seconds: float | None = None
-    """The same since it is ready: a delayed or retried task was added long before."""
+    """Since it is ready: a delayed or retried task was added long before."""
     is_more: bool = False
-    """Whether there are more rows, which were not counted."""
+    """Whether there are more rows than were counted."""
 
 
 GIVEN_UP_LINE = "dependency: task …, for which it waits, is fatal"
@@ -48,7 +48,7 @@ class ErrorCount(NamedTuple):
 
     @property
     def is_given_up(self) -> bool:
-        """Whether these tasks failed because of others, each for which it waits: they are of several errors."""
+        """Whether this line stands for several errors: each task waits for another fatal one."""
         return self.line == GIVEN_UP_LINE
 
 
@@ -68,41 +68,41 @@ class LastRun(NamedTuple):
     lost: int
     released: int
     previous_seconds_ago: float | None = None
-    """The age of the begin of the run before it."""
+    """Since the run before it began."""
 
     @property
     def groups(self) -> str:
-        """The groups whose tasks it took, in words."""
+        """In words."""
         return groups_in_words(self.group_ids)
 
     @property
     def every_seconds(self) -> float | None:
-        """The seconds between the begin of the run before and the begin of this one."""
+        """From the begin of the run before to the begin of this one."""
         if self.started_seconds_ago is None or self.previous_seconds_ago is None:
             return None
         return max(self.previous_seconds_ago - self.started_seconds_ago, 0.0)
 
     @property
     def failed(self) -> int:
-        """Tasks that failed and will be tried again: all other tasks that the run took up."""
+        """Tasks that will be retried: all others that the run took."""
         return max(self.taken - self.done - self.fatal - self.lost, 0)
 
 
 class WorkerProcess(NamedTuple):
-    """A worker that is at work, or was when it was seen last. Instants are text in UTC."""
+    """A worker that is at work, or was when it last wrote its counts. Instants are text in UTC."""
 
     number: int
     host: str
     group_ids: str
     pid: int
     identity: str
-    """Tells the process from later ones with its id (host/process_identity.py)."""
+    """Distinguishes the process from later ones with its pid (host/process_identity.py)."""
     started_at: str
     started_seconds_ago: float | None
     seen_seconds_ago: float | None
-    """The age of the counts."""
+    """Since it wrote its counts."""
     ended_at: str | None
-    """When a run on its host found that the process is gone."""
+    """When a run on its host found that the process had ended."""
     taken: int
     done: int
     failed: int
@@ -112,7 +112,7 @@ class WorkerProcess(NamedTuple):
 
     @property
     def groups(self) -> str:
-        """The groups whose tasks it takes, in words."""
+        """In words."""
         return groups_in_words(self.group_ids)
 
 
@@ -126,9 +126,9 @@ class RunningTask(NamedTuple):
     seconds: float | None
     """Since its start."""
     number: int | None
-    """The number of the worker that has it."""
+    """The number of its worker."""
     progress: Progress | None
-    """How far it has come, where it tells that."""
+    """None if it reports none."""
 
 
 class StoredTask(NamedTuple):
@@ -155,40 +155,37 @@ class StoredTask(NamedTuple):
     stage: int
     awaited: int
     result: str | None
-    """The returned value, as JSON."""
+    """As JSON."""
     progress: str | None
-    """How far the task has come, as JSON."""
+    """As JSON."""
     archived: bool
-    """Whether the row stands in the archive."""
 
     def run_seconds(self, now: str) -> float | None:
         """How long its last attempt ran, or has run until `now`, the database's clock as text in UTC.
 
-        None where that is not known: not started, lost, or cancelled, perhaps long after its attempt. Of a bad row it
-        would be the import of its module.
+        None if it is unknown: the task was not started, is lost, or was cancelled, perhaps long after its attempt. Of
+        a bad row it would be the import of its module.
         """
-        error = self.error_text or ""
-        if self.status in (Status.ERROR, Status.FATAL, Status.CANCELLED) and (
-            error == CANCELLED or error.startswith("lost: ")
-        ):
-            return None
-        if self.status == Status.FATAL and not self.attempts:
+        has_failed = self.status in (Status.ERROR, Status.FATAL)
+        is_lost = has_failed and (self.error_text or "").startswith("lost: ")
+        is_bad = self.status == Status.FATAL and not self.attempts
+        if is_lost or is_bad or self.status == Status.CANCELLED:
             return None
         ends: dict[int, str | None] = {Status.IN_PROGRESS: now, Status.ERROR: self.updated_at}
         seconds = _seconds_between(self.started_at, ends.get(self.status, self.finished_at))
         return seconds if seconds is not None and seconds >= 0 else None
 
     def comes_in_seconds(self, now: str) -> float | None:
-        """After how long a task that failed, or waits for its time, becomes new; None of other tasks."""
+        """When a task in error or waiting becomes new; None for other tasks."""
         return _seconds_between(now, self.due_at) if self.status in (Status.ERROR, Status.WAITING) else None
 
     def lease_ends_in_seconds(self, now: str) -> float | None:
-        """After how long the lease of a task in progress ends; None of other tasks."""
+        """When the lease of a task in progress expires; None for other tasks."""
         return _seconds_between(now, self.due_at) if self.status == Status.IN_PROGRESS else None
 
 
 def _seconds_between(earlier: str | None, later: str | None) -> float | None:
-    """None where one is missing, or a column of SQLite holds what is no instant."""
+    """None if one is missing, or a column of SQLite holds no instant."""
     try:
         return (datetime.fromisoformat(later or "") - datetime.fromisoformat(earlier or "")).total_seconds()
     except (ValueError, TypeError):
@@ -196,7 +193,7 @@ def _seconds_between(earlier: str | None, later: str | None) -> float | None:
 
 
 def groups_in_words(group_ids: str) -> str:
-    """The groups of a worker, as the record of runs keeps them, in words."""
+    """The groups of a run's or worker's record, in words."""
     return "all groups" if group_ids == ALL_GROUPS else f"groups {group_ids}"
 
 
@@ -222,7 +219,7 @@ def stored_task(row: Sequence[Any]) -> StoredTask:
     return StoredTask._make((*columns, bool(archived)))
 
 
-# ---- the earliest instant that an operator asks for, of the stats and of the list of tasks
+# ---- since when operators list tasks and stats
 
 MAX_SINCE_SECONDS = 50 * 366 * 86_400
 
