@@ -23,7 +23,7 @@ __all__ = ["Store", "open_store"]
 def open_store(settings: Settings) -> Store:
     """The store that the settings name; it connects when first used. Raises DatabaseError without its driver.
 
-    A database in memory is a file of this process, made here with its tables; it goes with the store, or the process.
+    A database in memory is a file of this process, made here with its tables, and removed with the store.
     """
     if not isinstance(settings.dsn, SQLiteDsn) or settings.dsn.path != MEMORY:
         return _store(settings)
@@ -62,8 +62,8 @@ def _dialect(settings: Settings) -> Dialect:
     return PostgreSQLDialect(dsn, settings.table)
 
 
-def _missing(driver: str, error: ImportError, mend: str) -> DatabaseError:
+def _missing(driver: str, error: ImportError, fix: str) -> DatabaseError:
     why = " ".join(str(error).split())  # psycopg lists on several lines what it lacks
     if "pq wrapper" in why:
-        return DatabaseError(f"psycopg finds no libpq ({why}): install Debian's libpq5, or its compiled form: {mend}")
-    return DatabaseError(f"{driver} or newer is missing ({why}): {mend}")
+        return DatabaseError(f"psycopg finds no libpq ({why}): install Debian's libpq5, or its compiled form: {fix}")
+    return DatabaseError(f"{driver} or newer is missing ({why}): {fix}")

@@ -101,7 +101,7 @@ class Tries:
             if self._conflicts.pause(0 if is_over else policy.conflict_seconds):
                 return True
             # Only a failure that ends the run uses the patience up. Work with a short wait is left for later, and the
-            # failure of an add concerns its caller alone.
+            # failure of an add concerns only its caller.
             if patience is not None and policy.is_repeatable and policy.conflict_seconds >= MIN_CONFLICT_SECONDS:
                 patience.is_over = True
         elif isinstance(error, Unavailable) and patience is not None and policy.is_repeatable:

@@ -41,7 +41,7 @@ Write = tuple[str, Sequence[Any]]
 # bytes_of, as_bytes    the length of the text {} in bytes; the text {} in a form by which invalid ones are grouped, too
 # position              the position of the bound text in the text {}, from 1 on, by bytes; 0 if it does not occur
 # greatest              the function that returns its greatest argument
-# insert_or_ignore      the begin of an INSERT that leaves a row alone whose key stands already; or_ignore is its end
+# insert_or_ignore      the begin of an INSERT that changes nothing if a row has the key already; or_ignore is its end
 # keep_standing         the end of an INSERT into the queue that leaves the row as it is that has the unique_key already
 # given                 in an upsert: the value that was to be inserted into the column {}
 # quoted                the table {} in quotes

@@ -179,7 +179,7 @@ class Attempts:
         A task that was changed while it ran is run again instead.
         """
         self._finishing.save()  # tasks that have ended must not wait for this call
-        if self._run.store.finishes.is_to_run_again(task):
+        if self._run.store.finishes.has_rerun(task):
             self.end_failed(Finish(task, failure.text), attempt, failure)
             return
         self._reporter.report_handed_over(task, on_fatal)

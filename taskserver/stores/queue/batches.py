@@ -52,7 +52,7 @@ class Batches:
         """
         claim, ids = tasks[0].claim, _ids_of(tasks)
         try:
-            # With its commit in one round trip, where the server joins statements.
+            # With its commit in one round trip, if the server joins statements.
             [matched], _ = self._database.write_together(
                 [self._starting(claim, max_attempts, ids)], self._writer_seconds
             )

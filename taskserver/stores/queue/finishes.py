@@ -28,11 +28,11 @@ START = """
 """
 """In progress, unstarted → in progress, started."""
 RENEW = "UPDATE {table} {by_key} SET due_at = {after}, updated_at = {now} WHERE id = ? AND status = 1 AND claim = ?"
-# Guards: a write leaves a row alone that somebody touched while its task ran. That is rare; the write matches nothing
+# Guards: a write does not match a row that somebody touched while its task ran. That is rare; the write matches nothing
 # then, and `FinishWrites.otherwise` follows.
 #   attempts > 0        no rerun, which sets attempts to 0
 #   is_cancelled = 0    no cancel: a cancelled task is not retried, and has no next stage
-#   awaited = 0         no task waits for this one: otherwise its end tells them in the same transaction
+#   awaited = 0         no task waits for this one: otherwise its end updates them in the same transaction
 
 IS_OURS = "id = ? AND status = 1 AND claim = ? AND (attempts > 0 OR started_at IS NULL)"
 NOT_AWAITED = " AND awaited = 0"
@@ -125,7 +125,7 @@ class FinishWrites:
     # ---- the task was changed, cancelled or awaited while it ran: statement by statement in an open transaction
 
     def otherwise(self, place: Rows, finish: Finish) -> tuple[Outcome, list[GivenUp]]:
-        """In progress → new, fatal, or as asked, with its children; the outcome, and the children that became fatal."""
+        """In progress → new, cancelled or as asked, with its children; the outcome, and the children given up."""
         claimed = (finish.task.id, finish.task.claim)
         # The first write takes the row's lock, if the claim stands: else the row could change between two writes.
         if not place.write(RENEW, (self._lease_seconds, *claimed)):
@@ -174,8 +174,8 @@ class Finishes:
     ) -> tuple[list[Outcome], bool]:
         """Finish tasks and start the next one in one commit.
 
-        Finishes: in progress → gone, archived, done, error, fatal, or new as the next stage. Start: in progress,
-        unstarted → in progress, started. Returns each finish's Outcome, and whether the task was started.
+        Finishes: in progress → gone, archived, done, error, fatal, cancelled, or new. Start: in progress, unstarted →
+        in progress, started. Returns each finish's Outcome, and whether the task was started.
 
         LOST means that the row does not carry our claim any more. `is_repeated` says that an earlier call with the same
         finishes may have taken effect: a row that is as that would have left it is not LOST. With finishes and a start,
@@ -252,16 +252,16 @@ class Finishes:
         return self._database.change(self.LIMIT_ATTEMPTS, values) == 1
 
     def renew(self, task: ClaimedTask) -> bool:
-        """Let the lease of a started task begin anew. Whether the claim still stands."""
+        """Renew the lease of a started task. Whether the claim still stands."""
         return self._database.change(RENEW, (self._lease_seconds, task.id, task.claim)) == 1
 
-    LOOK_WHETHER_CHANGED = """
+    RERUN_CAME = """
         SELECT 1 FROM {table} WHERE id = ? AND status = 1 AND claim = ? AND attempts = 0 AND {is_cancelled} = 0
     """
 
-    def is_to_run_again(self, task: ClaimedTask) -> bool:
+    def has_rerun(self, task: ClaimedTask) -> bool:
         """Whether a rerun came while the task ran."""
-        return bool(self._database.fetch(self.LOOK_WHETHER_CHANGED, (task.id, task.claim)))
+        return bool(self._database.fetch(self.RERUN_CAME, (task.id, task.claim)))
 
     # A lost task that may start once only keeps its token: it counts as claimed still, as it can be completed late. A
     # person's UPDATE may have made a cancelled task new again, and have left its token there, too.
@@ -281,7 +281,7 @@ class Finishes:
     def write_progress(self, tasks: Sequence[ClaimedTask], progress: str, conflict_seconds: float) -> int:
         """Store how far the running tasks of one call have come; how many of them still carried their claim.
 
-        Raises Conflict where others hold one of the rows for `conflict_seconds`.
+        Raises Conflict if others hold one of the rows for `conflict_seconds`.
         """
         database, ids = self._database, sorted([task.id for task in tasks])
         # Not repeatable: a progress is not worth a wait for an absent database.
@@ -313,7 +313,7 @@ class Finishes:
         return row is not None and row[:3] == (Status.IN_PROGRESS, task.claim, 1)
 
     def _effect_of(self, finish: Finish) -> Outcome:
-        """The outcome of an earlier try of this finish; LOST where the row is not as that try would have left it."""
+        """The outcome of an earlier try of this finish; LOST if the row is not as that try would have left it."""
         row = self._database.fetch_first(self.FIND, (finish.task.id,))
         if row is None:
             return Outcome.AS_ASKED if finish.error_text is None else Outcome.LOST

@@ -4,39 +4,40 @@ Nothing above the stores sees SQL, a cursor or a driver's error. A part that an 
 it is first used. `store.` are attributes of Store; the others are classes over a store, for verbs that few runs need.
 All verbs, in the order of a task's life, with their transitions (gone: deleted, or moved to the archive):
 
-    adding.py        store.producing   add, add_many                      → new, waiting
-    callers.py       store.callers     add, add_many                      → new, waiting
-    notes.py         Notes             add_once                           → new, waiting
-    schedules.py     Schedules         fire, fire_all                     → new
+    adding.py        store.producing   add, add_many       → new, waiting
+    callers.py       store.callers     add, add_many       → new, waiting
+    notes.py         Notes             add_once            → new, waiting
+    schedules.py     Schedules         fire, fire_all      → new
     schedules.py     Schedules         put, remove, all
     due.py           store.due         look
-    due.py           store.due         wake                               waiting, error → new
-    dependencies.py  Dependencies      settle                             waiting → new, fatal
+    due.py           store.due         wake                waiting, error → new
+    dependencies.py  Dependencies      settle              waiting → new, fatal
     dependencies.py  Dependencies      sign_orphans
     claims.py        store.claims      pause, pause_all, resume, resume_all, paused_groups, are_all_paused
-    claims.py        store.claims      claim                              new → in progress (not started), waiting
+    claims.py        store.claims      claim               new → in progress (not started), waiting
     claims.py        store.claims      has_new, read, fetch_texts
-    claims.py        store.claims      release                            in progress (not started) → new
-    due.py           store.due         reclaim_unstarted                  in progress (not started) → new
-    finishes.py      store.finishes    advance                            in progress → gone, done, error, fatal, new
-    finishes.py      store.finishes    renew, limit_attempts, write_progress, claimed_still, is_to_run_again
+    claims.py        store.claims      release             in progress (not started) → new
+    due.py           store.due         reclaim_unstarted   in progress (not started) → new
+    finishes.py      store.finishes    advance             in progress → gone, done, error, fatal, cancelled, new
+    finishes.py      store.finishes    renew, limit_attempts, write_progress, claimed_still, has_rerun
     finishes.py      store.finishes    find_committed, find_out
-    due.py           store.due         reclaim_lost                       in progress → error, fatal, new
-    batches.py       Batches           start, start_again                 in progress → in progress (started)
-    batches.py       Batches           complete, complete_and_start       in progress → gone, done
-    batches.py       Batches           unstart                            in progress → new
+    due.py           store.due         reclaim_lost        in progress → error, fatal, new
+    batches.py       Batches           start, start_again  in progress → in progress (started)
+    batches.py       Batches           complete            in progress → gone, done
+    batches.py       Batches           complete_and_start  in progress → gone, done; others → started
+    batches.py       Batches           unstart             in progress → new
     batches.py       Batches           renew, started, unstarted
     transactions.py  Transactions      open, begin, check, close
-    transactions.py  Transactions      put_off                            in progress → error
-    transactions.py  Transactions      commit                             in progress → as its finish says
-    callers.py       store.callers     complete                           in progress → gone, done, new
+    transactions.py  Transactions      put_off             in progress → error
+    transactions.py  Transactions      commit              in progress → as its finish says
+    callers.py       store.callers     complete            in progress → gone, done, new
     callers.py       store.callers     on, check
-    operations.py    Operations        retry                              error, fatal, cancelled → new
-    operations.py    Operations        cancel                             all but done → cancelled
-    operations.py    Operations        claim_one                          all but done → in progress
-    operations.py    Operations        change                             as retry, cancel, …: from → to
+    operations.py    Operations        retry               error, fatal, cancelled → new
+    operations.py    Operations        cancel              all but done → cancelled
+    operations.py    Operations        claim_one           all but done → in progress
+    operations.py    Operations        change              as retry, cancel, …: from → to
     operations.py    Operations        set_priority, preview, given_up_among, show_all, still_running
-    pruning.py       Pruning           run                                done, fatal, cancelled → gone
+    pruning.py       Pruning           run                 done, fatal, cancelled → gone
     pruning.py       Pruning           count
     passing.py       Passing           let_pass, next_seconds
     runs.py          store.runs        begin, end, at_work
@@ -134,5 +135,5 @@ class Store:
         return Views(self.database)
 
     def close(self) -> None:
-        """Close the connections of all threads, a busy connection after its verb; the next use connects anew."""
+        """Close the connections of all threads, other threads' after their verbs; the next use connects again."""
         self.database.close()
