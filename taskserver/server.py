@@ -178,7 +178,7 @@ class TaskServer:
 
             # Decide at once whether it has to wait; if that fails, a worker's next look does it.
             with suppress(DatabaseError):
-                Dependencies(self.store.database).settle([task_id])
+                Dependencies(self.store.database).decide([task_id])
         return task_id
 
     def add_tasks(self, tasks: Iterable[Mapping[str, Any]], *, connection: object = None) -> builtins.list[int]:

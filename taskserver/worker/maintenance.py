@@ -129,7 +129,7 @@ class Maintenance:
         how many still are due. Raises DatabaseError.
         """
         counts = [0, 0, 0, 0]
-        orphaned = self._dependencies_of_queue().sign_orphans()
+        orphaned = self._dependencies_of_queue().find_orphans()
         while True:
             due = self._store.due.look()
             several = self._settle(due)
@@ -147,7 +147,7 @@ class Maintenance:
         woken = self._store.due.wake(due.to_wake)
         unstarted = self._store.due.reclaim_unstarted(due.unstarted)
         lost = self._reclaim_lost(due.lost)
-        linked = self._dependencies_of_queue().settle(due.linked) if due.linked else 0
+        linked = self._dependencies_of_queue().decide(due.linked) if due.linked else 0
         self.report_given_up()
         return woken, unstarted, lost, linked
 

@@ -3,7 +3,7 @@
     connect → start → begin → call → complete in the same transaction → commit
                                    ↘ it failed, or cannot be committed: roll back → fail
 
-The transaction has a connection of its own; the failure is written on that of the run, as for any other task.
+The transaction has a connection of its own. A failure is written on the run's, as for any other task.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from .run_context import RunContext
 from .stats import Attempt
 
 MAX_CAUSES = 5
-"""Errors that one error is looked through for the driver's."""
+"""Errors beneath one error among which the driver's is looked for."""
 
 
 class TransactionalExecution:
@@ -45,7 +45,7 @@ class TransactionalExecution:
         """Start a task, unless `attempt` says that it is started, and call it. Raises DatabaseError."""
         task, call, max_attempts = ready
         try:
-            self._transactions.open()  # before the start: a connection that cannot be had is no attempt
+            self._transactions.open()  # before the start: without a connection no attempt is counted
         except ServerFull as error:
             self._put_off(task, call, error)
             return
@@ -62,7 +62,7 @@ class TransactionalExecution:
             self._transactions.close()
 
     def _put_off(self, task: ClaimedTask, call: Call, error: ServerFull) -> None:
-        """Give a task back for later, as the server has no second connection for it: the tasks behind it run."""
+        """In progress → error, not counted: the server has no second connection. The tasks behind it run."""
         failure = failure_of(error)
         seconds = self._attempts.retry_seconds(call, failure, task.attempts + 1)
         if self._transactions.put_off(task, failure.text, seconds):
@@ -86,7 +86,7 @@ class TransactionalExecution:
             self._fail(task, call, attempt, failure)
 
     def _commit(self, task: ClaimedTask, attempt: Attempt, returned: Returned) -> Failure | None:
-        """Commit the rows that the task wrote, and its completion. The failure where nothing was committed."""
+        """Commit what the task wrote, and its completion; the failure if nothing was committed."""
         try:
             self._completions.check_interrupts()
             self._transactions.check()
@@ -101,9 +101,9 @@ class TransactionalExecution:
         return None
 
     def _checked(self, failure: Failure) -> Failure:
-        """The failure of a task, which is not to be retried if the task may have committed by itself."""
-        # An interrupt may have cut off an answer, which the next statement would get. And errors with which the
-        # database itself rolls back everything, as of a deadlock, leave nothing to be committed twice.
+        """The failure of a task, which is fatal if the task may have committed by itself."""
+        # After an interrupt the next statement might get a late answer. And errors that make the database roll back
+        # everything, as a deadlock, leave nothing to be committed twice.
         if failure.is_a(TaskInterrupted) or self._has_rolled_back(failure.error):
             return failure
         try:
@@ -112,22 +112,20 @@ class TransactionalExecution:
             text = describe(error)
             return Failure(error, text, f"{text}\n{failure.full_text or failure.text}")
         except DatabaseError:
-            pass  # a failed statement, or the connection broke: nothing was committed
+            pass  # a statement failed, or the connection broke: nothing was committed
         return failure
 
     def _has_rolled_back(self, error: BaseException | None) -> bool:
-        """Whether the error is one of the driver's, or came of one, with which the database rolls all back."""
+        """Whether the driver raised this error, or one beneath it, for a transaction that the database rolled back."""
         dialect = self._run.store.database.dialect
         kinds = [kind for kind in dialect.driver_errors if kind.__module__ != "builtins"]
         for _ in range(MAX_CAUSES):
-            if error is None:
-                break
-            if is_kind(type(error), kinds):
-                found = dialect.error(error)  # one of a lost connection may be that of a closed one
+            if error is not None and is_kind(type(error), kinds):
+                found = dialect.error(error)  # ConnectionLost: the task may have closed it
                 return isinstance(found, (Conflict, Unavailable)) and not isinstance(found, ConnectionLost)
-            error = error.__cause__ or error.__context__
+            error = error and (error.__cause__ or error.__context__)
         return False
 
     def _fail(self, task: ClaimedTask, call: Call, attempt: Attempt, failure: Failure) -> None:
-        self._transactions.close()  # before anything is written elsewhere: it may have the row's lock
+        self._transactions.close()  # first: it may hold the row's lock
         self._attempts.fail(task, call, attempt, failure)

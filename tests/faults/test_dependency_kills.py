@@ -52,7 +52,7 @@ def die_before(number):
     store = server.store
     session = store.database.session()
     session.send, session.send_joined = counted(session.send), counted(session.send_joined)
-    Dependencies.settle = counting(Dependencies.settle)
+    Dependencies.decide = counting(Dependencies.decide)
     Finishes._finish_otherwise = counting(Finishes._finish_otherwise)
     server.run()
     os._exit(0)

@@ -58,7 +58,7 @@ import taskserver
 from taskserver.stores.queue import transactions
 
 # In place of the minute that a worker waits for the answer to its COMMIT.
-transactions.SECONDS_OF_OURS = 1.0
+transactions.OUR_SECONDS = 1.0
 
 SEED = json.loads((HERE / "seed").read_text())
 TRACE = os.open(HERE / f"trace-{os.getpid()}", os.O_WRONLY | os.O_CREAT | os.O_APPEND)

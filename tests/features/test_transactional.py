@@ -213,7 +213,7 @@ def test_a_cancelled_task_that_hears_of_it_leaves_nothing(queue: Queue) -> None:
     code, output, errors = end_of(process)
     assert (code, output) == (0, "")
     assert "cancelled" in errors
-    assert (effects(queue), queue.statuses()) == ([], [4])
+    assert (effects(queue), queue.statuses()) == ([], [7])
     assert queue.first_lines()[0].startswith("cancelled")
 
 
@@ -224,7 +224,7 @@ def test_a_cancelled_stage_that_ends_well_has_its_effects_and_no_next_stage(queu
     assert queue.client("cancel", 1).returncode == 0
     queue.go()
     assert end_of(process)[:2] == (0, "")
-    assert (effects(queue), queue.statuses()) == ([1, 101], [4])
+    assert (effects(queue), queue.statuses()) == ([1, 101], [7])
     assert queue.first_lines()[0].startswith("cancelled")
 
 

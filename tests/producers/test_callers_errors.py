@@ -190,8 +190,6 @@ def test_every_cursor_is_closed_after_errors_too(shop: Shop) -> None:
     ids = shop.add_some(Wrapped())
     connection.commit()
     shop.assert_added(ids)
-    with pytest.raises(InvalidTask):
-        shop.server.add_tasks(iter([{"task": "tasks.note"}, {}]), connection=Wrapped())
     with TaskServer(shop.dsn, table="elsewhere") as server, pytest.raises(TablesMissing):
         server.add_task("tasks.note", connection=Wrapped())
     assert len(cursors) == 5 + 1  # a wrong task is found before

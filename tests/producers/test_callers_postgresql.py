@@ -10,10 +10,8 @@ from typing import Any
 
 import psycopg
 import pytest
-import sqlalchemy
 from psycopg import IsolationLevel
 from psycopg.rows import args_row, dict_row, kwargs_row, namedtuple_row, scalar_row
-from sqlalchemy.orm import Session
 
 from taskserver import DatabaseError, InvalidTask, TablesMissing, TaskServer
 from taskserver.errors import Conflict
@@ -90,17 +88,6 @@ def test_errors_of_psycopg2_are_ours(shop: Shop) -> None:
             shop.server.add_task("tasks.note", connection=connection)
     with pytest.raises(DatabaseError, match=r"that was given: .*closed.*: open another, and do all"):
         shop.server.add_task("tasks.note", connection=connection)
-
-
-def test_a_session_of_sqlalchemy_on_psycopg2_is_taken_as_it_is(shop: Shop) -> None:
-    engine = sqlalchemy.create_engine(sqlalchemy.make_url(shop.dsn).set(drivername="postgresql+psycopg2"))
-    with Session(engine) as session:
-        ids = shop.add_some(session)
-        session.commit()
-        shop.add_some(session.connection())
-        session.rollback()
-    engine.dispose()
-    shop.assert_added(ids)
 
 
 # ---- what is refused

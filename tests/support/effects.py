@@ -28,7 +28,7 @@ import taskserver
 from taskserver.stores.queue import transactions
 
 # In place of the minute that a worker waits for the answer to its COMMIT.
-transactions.SECONDS_OF_OURS = 1.5
+transactions.OUR_SECONDS = 1.5
 
 transactional = taskserver.task(transactional=True)
 

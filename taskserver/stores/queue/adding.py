@@ -1,8 +1,8 @@
-"""How tasks are added: one, many, one with a key, and one whose key a row has already.
+"""Adding tasks: one, many, and one whose unique key a row may already have.
 
-A row that has the key either stays as it is, or (`rerun`) becomes new again, as its producer now describes it. A rerun
-needs no column of its own: it sets `attempts` to 0, which no other running row has, as its start was counted. So the
-writes that finish a task (finishes.py) ask for attempts above 0; a running row with 0 becomes new at its end.
+A row that has the key stays as it is, or becomes new as its producer now describes it (`rerun`). A rerun of a running
+row sets `attempts` to 0, which no other running row has, as its start was counted. So the writes that finish a task
+(finishes.py) ask for attempts above 0; a running row with 0 becomes new at its end.
 """
 
 from __future__ import annotations
@@ -22,14 +22,13 @@ from ..words import MAX_UTF8_BYTES
 MAX_STATEMENT_BYTES = 400_000
 """Old servers take 1 MiB a statement, and quoting may double its length."""
 MAX_DEPENDENCY_VALUES = 600
-"""No server finds a statement with so many ids too long, and old SQLite binds 999 values a statement."""
-
+"""Old SQLite binds 999 values a statement."""
 PLAIN_VALUES = 4
 ANY_VALUES = 11
 
 
 class Adding:
-    """The INSERTs of producers. Where a verb needs several statements, its caller has begun a transaction."""
+    """The INSERTs of producers, in a transaction that the caller has begun. They raise InvalidTask, DatabaseError."""
 
     # ---- add: → new, waiting
 
@@ -45,10 +44,10 @@ class Adding:
     ADD_DEPENDENCY = "(?, ?)"
 
     IS_RUNNING = "{old_status} = 1 AND {old_started_at} IS NOT NULL"
-    # A running row keeps status, claim and lease. A row that waits for other tasks (status 5 without an instant) goes
-    # on waiting. MySQL assigns from left to right, and the order matters: the status asks for the old instant, so it
-    # comes before the claim and the instant. These ask whether the row is running, which the new status tells as well
-    # as the old one. After a delayed rerun any row that does not run has status 5: there the instant comes first.
+    # A running row keeps status, claim and lease. A row that waits for other tasks (status 5 without an instant) still
+    # waits. MySQL assigns from left to right: the status asks for the old instant, so it comes before claim and
+    # instant. These ask whether the row is running, which its new status says as well. After a delayed rerun every row
+    # that is not running has status 5: there the instant comes first.
     RERUN: ClassVar = {
         "task": "{given_task}",
         "args": "{given_args}",
@@ -76,20 +75,20 @@ class Adding:
         """,
         "status": f"CASE WHEN {IS_RUNNING} THEN 1 ELSE 5 END",
     }
-    # The condition of all assignments. It asks for the old version, so the version is assigned last.
+    # The condition of all assignments: it asks for the old version, so that is assigned last.
     IS_NEWER = "{given_version} IS NULL OR {old_version} IS NULL OR {given_version} > {old_version}"
 
     def __init__(self, place: Rows, what_now: str = "nothing was added") -> None:
-        """`what_now` tells a person what to do where a task is found to be wrong after its row was inserted."""
+        """`what_now` ends the message about a task that is found invalid after its row was inserted."""
         self._place = place
         self._what_now = what_now
 
     def insert_all(
         self, tasks: Iterable[NewTask], name: Callable[[int], str] = "task {}".format
     ) -> Iterator[Sequence[int]]:
-        """Insert tasks, a portion a statement; each portion's ids, in order. Raises InvalidTask, DatabaseError.
+        """Insert tasks, a portion a statement; each portion's ids, in order.
 
-        `name` makes the word for a task in an error from its number, counted from 1.
+        `name` makes the name of a task in a message from its number, counted from 1.
         """
         before = 0
         for portion in portions(tasks, self._place):
@@ -97,13 +96,13 @@ class Adding:
             before += len(portion)
 
     def insert_plain(self, task: NewTask) -> int:
-        """Insert a task with nothing but its name, arguments, group and priority; its id."""
+        """Insert a task for which `is_plain` is true; its id."""
         return self._place.inserts.insert(self._place, self.ADD_ONE_PLAIN, task[:PLAIN_VALUES], 1)[0]
 
     def insert(self, tasks: Sequence[NewTask], names: Sequence[str] = ("",)) -> Sequence[int]:
         """Insert tasks of one kind by one statement, then their dependencies; the tasks' ids, in order.
 
-        `names` begin the errors about each of them. Raises InvalidTask, DatabaseError.
+        A message about a task starts with its name among `names`.
         """
         place, kind = self._place, _kind(tasks[0])
         if kind is None:
@@ -115,7 +114,10 @@ class Adding:
         values = [value for task in tasks for value in _all_values(task, place.inserts)]
         has_key, is_rerun, has_version, is_later, has_parents = kind
         if has_key:
-            upsert = self._if_key_stands(is_rerun, has_version, is_later)
+            upsert = place.words["keep_standing"]
+            if is_rerun:
+                changes = self.RERUN_LATER if is_later else self.RERUN
+                upsert = place.upsert(changes, self.IS_NEWER if has_version else "")
             keys = [str(task.unique_key) for task in tasks]
             if len(keys) == 1:
                 return [place.inserts.insert_key(place, f"{sql} {upsert}", values, keys[0])]
@@ -126,7 +128,7 @@ class Adding:
         return ids
 
     def _insert_dependencies(self, tasks: Sequence[NewTask], ids: Sequence[int], names: Sequence[str]) -> None:
-        """Insert a row for each task and parent, in the same transaction; a worker decides (dependencies.py)."""
+        """Insert a row for each task and parent; dependencies.py decides whether the task has to wait."""
         values: list[int] = []
         newer = ""
         for name, task, child_id in zip(names, tasks, ids, strict=True):
@@ -142,20 +144,13 @@ class Adding:
             portion = values[first : first + MAX_DEPENDENCY_VALUES]
             rows = ", ".join([self.ADD_DEPENDENCY] * (len(portion) // 2))
             self._place.execute(self.ADD_DEPENDENCIES + rows, portion)
-        # Raised only now: a caller who commits all the same must not get a task that waits for nothing, and so runs.
+        # Raised last: if the caller commits nevertheless, the task has its edge, and does not run.
         if newer:
             raise InvalidTask(newer)
 
-    def _if_key_stands(self, is_rerun: bool, has_version: bool, is_later: bool) -> str:
-        """The end of an INSERT that says what becomes of a row that has the key already."""
-        if not is_rerun:
-            return self._place.words["keep_standing"]
-        changes = self.RERUN_LATER if is_later else self.RERUN
-        return self._place.upsert(changes, self.IS_NEWER if has_version else "")
-
 
 class Producing:
-    """The verbs of producers, in our own transactions."""
+    """The verbs of producers, in our own transactions. They raise InvalidTask, DatabaseError."""
 
     def __init__(self, database: Database) -> None:
         self._database = database
@@ -164,7 +159,7 @@ class Producing:
         self._add_any = self._add_plain._replace(scope=Scope.TRANSACTION)
 
     def add(self, task: NewTask) -> int:
-        """→ new, or waiting. The id of the new row, or of the row that has the key already. Raises DatabaseError."""
+        """→ new, or waiting. The id of the new row, or of the row that has the key already."""
         if is_plain(task):
             return self._database.run(self._add_plain, self._adding.insert_plain, task)
         return self._database.run(self._add_any, self._adding.insert, [task])[0]
@@ -176,10 +171,9 @@ class Producing:
         begun: Callable[[], object] = lambda: None,
         name: Callable[[int], str] = "task {}".format,
     ) -> None:
-        """→ new, or waiting, all or none. Raises InvalidTask, DatabaseError.
+        """→ new, or waiting, all or none. `added` gets the ids of each statement, which count once this returns.
 
-        `added` is called with the ids of each statement; they count once this returns. `begun` is called before the
-        first statement, and again if a conflict makes all tasks be added again. `name` is as in Adding.insert_all.
+        `begun` is called before the first statement, and again before another try. `name`: see Adding.insert_all.
         """
         several = list(tasks)  # no transaction waits for an iterator
 
@@ -191,21 +185,20 @@ class Producing:
         self._database.run(self._add_any, insert_all)
 
 
-_Kind = tuple[bool, bool, bool, bool, bool]
-"""The tasks of one statement have in common whether they have a key, are reruns, have a version, are delayed, and wait
-for other tasks."""
-
-
-def is_plain(task: NewTask) -> bool:
-    """Whether a task has nothing but its name, arguments, group and priority."""
-    return task[PLAIN_VALUES:] == _NOTHING_MORE
-
-
 _NOTHING_MORE = NewTask("", None, 0, 0)[PLAIN_VALUES:]
 
 
+def is_plain(task: NewTask) -> bool:
+    """Whether a task has only a name, arguments, group and priority."""
+    return task[PLAIN_VALUES:] == _NOTHING_MORE
+
+
+_Kind = tuple[bool, bool, bool, bool, bool]
+"""Has a key, is a rerun, has a version, is delayed, has parents: the same for all tasks of a statement."""
+
+
 def _kind(task: NewTask) -> _Kind | None:
-    """The kind of a task; None for a plain task."""
+    """The kind of a task; None for a plain one."""
     if is_plain(task):
         return None
     has_parents = task.depends_on is not None
@@ -226,9 +219,9 @@ def _is_later(task: NewTask) -> bool:
 
 
 def portions(tasks: Iterable[NewTask], place: Rows) -> Iterator[list[NewTask]]:
-    """The tasks of each statement: of one kind, few enough, and not too long, as servers limit a statement's length.
+    """The tasks of each statement: of one kind, within the limits of a statement, and each key only once.
 
-    A key stands once in a statement: PostgreSQL changes no row twice in one.
+    PostgreSQL changes no row twice in one statement.
     """
     portion: list[NewTask] = []
     keys: set[str] = set()
@@ -252,7 +245,7 @@ def portions(tasks: Iterable[NewTask], place: Rows) -> Iterator[list[NewTask]]:
 
 
 def _bindable(parents: Iterable[int], child_id: int) -> Iterable[int]:
-    """Parents as SQLite binds them. A larger one is newer than the child, and stays so: the child never runs."""
+    """Parents that SQLite can bind. A larger one stays greater than the child's id, so that the child never runs."""
     return dict.fromkeys(min(parent_id, max(child_id, MAX_SIGNED)) for parent_id in parents)
 
 

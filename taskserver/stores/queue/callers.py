@@ -1,10 +1,10 @@
-"""Adding and completing on a caller's own connection, whatever driver made it, as a part of the transaction there.
+"""Adding and completing on a caller's own connection, of any driver, as a part of the caller's transaction.
 
-Only INSERTs, looks and the writes of a completion go there: no COMMIT, no ROLLBACK, no SET. No statement is tried
-again: a deadlock undoes the caller's writes, too, and only the caller can repeat those.
+Only INSERTs, SELECTs and the writes of a completion go there: no COMMIT, no ROLLBACK, no SET. No statement is retried:
+a deadlock undoes the caller's writes, too, and only the caller can repeat those.
 
 The caller's session may have any time zone, character set and form of rows. So texts are sent in ASCII, keys in
-hexadecimal, instants in words that hold in each time zone (Dialect.callers_words), and only ids are read.
+hexadecimal, instants in words that are right in each time zone (Dialect.callers_words), and only ids are read.
 """
 
 from __future__ import annotations
@@ -52,13 +52,13 @@ DRIVERS = {
 """The kind of database and the parameter mark of each driver, by its package."""
 NAMES = {"mysql": "MySQL", "sqlite": "SQLite", "postgresql": "PostgreSQL"}
 SAVEPOINT = "taskserver_completes"
-"""It stands from before a completion's writes on."""
+"""Set before a completion's writes."""
 CLOCKS_DIFFER_SECONDS = 86_400
 """The database's clock decides when a delay ends, and this host's may differ."""
 
 
 class Callers:
-    """The verbs that write on the connection that each call is given. They raise InvalidTask, DatabaseError."""
+    """The verbs on a given connection. They raise InvalidTask, DatabaseError."""
 
     def __init__(self, dialect: Dialect, mode: str, lease_seconds: int) -> None:
         self._dialect = dialect
@@ -93,8 +93,8 @@ class Callers:
     def complete(self, connection: object, finish: Finish) -> Outcome:
         """In progress, started → gone, archived, done, or new as the next stage, once the caller commits.
 
-        LOST means that the row does not carry our claim any more. Raises InvalidTask if the connection is in no
-        transaction, and Conflict if nothing is left of it.
+        LOST: the row no longer carries our claim. Raises InvalidTask if the connection is in no transaction, and
+        Conflict if the database rolled that back.
         """
         following = finish.next_stage
         if following is not None:
@@ -108,7 +108,7 @@ class Callers:
                 try:  # else the caller could commit a part of the writes
                     rows.execute(f"ROLLBACK TO {SAVEPOINT}")
                 except DatabaseError:
-                    # The caller's own writes are gone with the savepoint: a trigger may roll back all.
+                    # The caller's writes are gone, too: a trigger of theirs may roll back everything.
                     if isinstance(error, DatabaseError) and is_refusal(error):
                         raise Conflict(f"{error}; it rolled the whole transaction back") from error
                 raise
@@ -118,7 +118,7 @@ class Callers:
             raise InvalidTask(NO_TRANSACTION)
         try:
             rows.execute(f"SAVEPOINT {SAVEPOINT}")
-            rows.execute(f"ROLLBACK TO {SAVEPOINT}")  # outside of a transaction it is gone with its own statement
+            rows.execute(f"ROLLBACK TO {SAVEPOINT}")  # without a transaction the savepoint is already gone
         except NoTransaction:
             raise InvalidTask(NO_TRANSACTION) from None
 
@@ -133,7 +133,7 @@ class Callers:
 
     @contextmanager
     def on(self, connection: object) -> Iterator[CallersRows]:
-        """In the `with`, statements on a caller's connection; at the end our cursor on it is closed."""
+        """In the `with`, statements on a caller's connection, by a cursor of ours that is closed at the end."""
         connection = ask(self._dialect, unwrapped, connection)
         cursor = ask(self._dialect, self._dialect.callers_cursor, connection)
         try:
@@ -152,10 +152,10 @@ class Callers:
 
 
 class CallersRows(Rows):
-    """A caller's connection, for as long as rows are written there."""
+    """The statements of one call on a caller's connection."""
 
     max_keyed_rows = 1
-    """The id of one row with a key can be found without reading keys."""
+    """The id of a single row is found without reading its key."""
 
     def __init__(self, dialect: Dialect, statements: Statements, cursor: Any) -> None:
         super().__init__(dialect, statements)
@@ -163,23 +163,23 @@ class CallersRows(Rows):
 
     def execute(self, sql: str, values: Sequence[Any] = ()) -> Any:
         """Send one statement; our cursor."""
-        # Django replaces marks only if it gets a list of values, even an empty one.
+        # Django replaces marks only if it gets a list, even an empty one.
         ask(self.dialect, self.cursor.execute, self.compose(sql), list(values))
         return self.cursor
 
     def rows(self, sql: str, values: Sequence[Any] = ()) -> Sequence[tuple[Any, ...]]:
-        """The rows of a SELECT, as tuples, whatever form the caller's connection gives them."""
+        """The rows of a SELECT as tuples, in whatever form the connection returns them."""
         rows = ask(self.dialect, self.execute(sql, values).fetchall)
         return [tuple(row.values() if isinstance(row, Mapping) else row) for row in rows]
 
 
 def ask(dialect: Dialect, work: Callable[..., T], *args: Any) -> T:
-    """Let the caller's driver do something; its errors become ours."""
+    """Do work in the caller's driver; its errors become ours."""
     try:
         return work(*args)
     except InvalidTask:
         raise
-    except Exception as error:  # whatever a driver raises if its connection is closed, too
+    except Exception as error:  # drivers raise anything on a closed connection
         raise _error_of(dialect, error) from error
 
 
@@ -189,7 +189,7 @@ def _error_of(dialect: Dialect, error: Exception) -> DatabaseError:
     if isinstance(found, TablesMissing):
         return TablesMissing(
             f"the connection that was given reaches no tables of {dialect.table}: is it to the database of "
-            f"TASKSERVER_DSN, {dialect.callers_place}? there {CLIENT} init makes them"
+            f"TASKSERVER_DSN, {dialect.callers_place}? {CLIENT} init makes them there"
         )
     hints = {Conflict: BEGIN_AGAIN, ConnectionLost: OPEN_ANOTHER}
     hint = next((hint for kind, hint in hints.items() if isinstance(found, kind)), "")
@@ -197,21 +197,21 @@ def _error_of(dialect: Dialect, error: Exception) -> DatabaseError:
 
 
 def unwrapped(connection: object) -> Any:
-    """The connection itself, or the driver's own beneath one of SQLAlchemy's. Raises InvalidTask."""
+    """The connection itself; of SQLAlchemy's, the driver's beneath it. Raises InvalidTask."""
     found: Any = connection
     if any("Async" in cls.__name__ for cls in type(found).__mro__) or getattr(found, "async_", 0) == 1:
         raise InvalidTask(NOT_ASYNC)
     while "sqlalchemy" in _packages(found) and not hasattr(found, "cursor") and hasattr(found, "connection"):
         found = found.connection() if callable(found.connection) else found.connection  # of a Session; of a Connection
     if isinstance(found, type) or not callable(getattr(found, "cursor", None)):
-        # Its text is never shown: it may hold a password, as an address does.
+        # Its text is never shown: an address holds a password.
         raise InvalidTask(f"connection is {_kind_of(connection)}; allowed: {ALLOWED}")
     return found
 
 
 def _driver_of(connection: object, cursor: object) -> tuple[str, str]:
     """The kind of database and the parameter mark. Raises InvalidTask."""
-    # The cursor tells more: that of a pool's connection is the driver's own. Django's hides it.
+    # By the cursor: a pool wraps only the connection, and Django wraps both.
     found = next((DRIVERS[name] for name in _packages(cursor) if name in DRIVERS), None)
     if found is None:
         raise InvalidTask(f"connection is {_kind_of(connection)}; allowed: {ALLOWED}")
@@ -219,8 +219,8 @@ def _driver_of(connection: object, cursor: object) -> tuple[str, str]:
 
 
 def _packages(part: object) -> list[str]:
-    """The packages that define an object's class and its base classes: shop, pymysql, builtins."""
-    # `__class__`, not type(): a wrapper that measures a cursor names the class of the wrapped cursor there.
+    """The packages of an object's class and its base classes: shop, pymysql, builtins."""
+    # Not type(): a tool that wraps cursors to measure them sets `__class__` to the cursor's.
     return [cls.__module__.partition(".")[0] for cls in part.__class__.__mro__]
 
 
@@ -236,9 +236,9 @@ def _with_percent_marks(sql: str) -> str:
 
 
 def _in_ascii(task: NewTask) -> NewTask:
-    """The task with its texts in ASCII, which is the same in all character sets. Raises InvalidTask."""
+    """The task with its texts in ASCII, which all character sets share. Raises InvalidTask."""
     seconds = task.delay_seconds
     if seconds is not None and time.time() + seconds > LAST_INSTANT.timestamp() - CLOCKS_DIFFER_SECONDS:
-        # MySQL would make NULL of the instant, and the task would wait for ever.
+        # MySQL would store NULL, and the task would wait for ever.
         raise InvalidTask(f"delay is {seconds:.0f} seconds, which ends after 2038-01-18")
     return task._replace(args=in_ascii(task.args, MAX_ARGS_BYTES), stages=in_ascii(task.stages, MAX_STAGES_BYTES))

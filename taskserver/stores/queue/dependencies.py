@@ -1,36 +1,36 @@
-"""Tasks that wait for others: a child starts once all its parents are done, and fails for good once one of them does.
+"""Tasks that wait for others: a child starts once all its parents are done, and is fatal once one of them is fatal.
 
-An edge, a row of the table of dependencies, says that a child waits for a parent. A task for which no other waits costs
-nothing more: its own row says in `awaited` whether others may wait for it, and the writes that end a task ask for 0
-(finishes.py). Otherwise the parent ends in one transaction that also tells its children: `end`. A new child has an
-instant in due_at, which a look for due rows finds: `Dependencies.settle` then decides whether it has to wait.
+An edge, a row of the table of dependencies, says that a child waits for a parent. `awaited` in a parent's row says
+whether it has children: the usual writes that end a task ask for 0 there (finishes.py), so other tasks pay nothing. A
+parent with children ends by `end`, in one transaction with its children. A new child has an instant in due_at, so a
+look for due rows finds it, and `Dependencies.decide` finds out whether it has to wait.
 
-No child is missed. Whoever decides about a child has the locks of its row and of the parents in question: either the
-parent's end comes first, and the child finds the parent ended; or the child comes first, and the end finds the edge.
-Locks are taken from parents to children, in order of id, and ids only grow: so no circle of waits arises. What is
-decided about is written, too, and not only locked: a cluster (Galera) compares writes between its nodes, not locks.
+No child is missed, as each side locks the child's row and the parent's. If the parent ends first, the child finds it
+ended; if the child is first, the parent's end finds the edge. Locks are taken from parents to children in order of id,
+and a child's id is the greater one, so there are no deadlocks. Galera compares the writes of its nodes, not their
+locks, so all that a decision rests on is also written.
 """
 
 from __future__ import annotations
 
 import random
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 from ...errors import Conflict
 from ...model.task import Status
-from ..database import MAX_IDS_PER_STATEMENT, Database, Row
+from ..database import MAX_IDS_PER_STATEMENT, Database
 from ..dialect import Rows
 from ..retrying import HELD_PATIENCE_SECONDS, RetryPolicy, Scope
 from ..words import with_ids
 
 GIVEN_UP = "dependency: task "
-"""The start of the error_text of a task that was given up because of another one."""
+"""The error_text of a child of a fatal task starts with this."""
 IS_GIVEN_UP = f"status = 4 AND error_text LIKE '{GIVEN_UP}%'"
 FAILED_FOR_GOOD = (4, 7)
-"""Fatal and cancelled: the statuses of a parent because of which its children are given up."""
+"""Fatal and cancelled."""
 MAX_HELD = 2
-"""Stop after so many children whose rows, or parents, others hold; leave the rest for the next look."""
+"""One look stops at so many children that wait for rows held by others."""
 
 
 class GivenUp(NamedTuple):
@@ -46,9 +46,8 @@ class Links(NamedTuple):
     """The ids of a task's parents and children, each in order."""
 
     waits_for: list[int]
-    """The parents that are not done; the task waits for all of them."""
+    """The parents that are not done."""
     awaited_by: list[int]
-    """The children, which wait for the task."""
 
 
 class _Locked(NamedTuple):
@@ -67,19 +66,19 @@ LOCK = f"""
 CHILDREN = "SELECT child_id FROM {dependencies} WHERE parent_id = ? ORDER BY child_id {lock_edges}"
 EDGES_OF_CHILDREN = "SELECT parent_id, child_id FROM {dependencies} WHERE child_id IN ({ids})"
 EDGES_OF_PARENTS = "SELECT parent_id, child_id FROM {dependencies} WHERE parent_id IN ({ids})"
-FORGET_CHILDREN = "DELETE FROM {dependencies} WHERE child_id IN ({ids}) AND parent_id = ?"
-FORGET_PARENTS = "DELETE FROM {dependencies} WHERE parent_id IN ({ids}) AND child_id = ?"
+DELETE_CHILDREN = "DELETE FROM {dependencies} WHERE child_id IN ({ids}) AND parent_id = ?"
+DELETE_PARENTS = "DELETE FROM {dependencies} WHERE parent_id IN ({ids}) AND child_id = ?"
 HAS_NONE = "NOT EXISTS (SELECT 1 FROM {dependencies} WHERE child_id = id)"
 
 # ---- the end of a parent, in the transaction that ends it and has its row's lock
 
-# A child with an instant in due_at stays as it is: a later look decides about it.
-LET_GO = f"""
+# A child with an instant in due_at stays: a later look decides about it.
+RELEASE = f"""
     UPDATE {{table}} {{by_key}} SET status = CASE WHEN due_at IS NULL AND {HAS_NONE} THEN 0 ELSE 5 END,
         updated_at = {{now}}
     WHERE id IN ({{ids}}) AND status = 5
 """
-# The child may wait for other parents, too: the instant in due_at makes a look decide again.
+# The child may have other parents: with an instant in due_at, the next look decides again.
 REVIVE = f"""
     UPDATE {{table}} {{by_key}} SET status = 5, due_at = {{now}}, error_text = NULL, finished_at = NULL,
         updated_at = {{now}}
@@ -92,25 +91,22 @@ GIVE_UP = """
 
 
 def end(place: Rows, parent: int, is_done: bool) -> list[GivenUp]:
-    """Tell the children of a parent that ends: waiting → new if it is done and was the last one, otherwise → fatal.
+    """The children of a done parent: waiting → new if they have no other. Of a fatal one: waiting → fatal.
 
-    Returns the tasks that became fatal. Runs in the transaction that ends the parent, which has locked its row.
+    Returns the tasks that became fatal. Runs in the transaction that ends the parent and has locked its row.
     """
     if not is_done:
         return give_up_children(place, [parent])
     for children in _children(place, parent):
         _lock(place, children)
-        _write(place, FORGET_CHILDREN, children, after=(parent,))
-        _write(place, LET_GO, children)
-        _write(place, REVIVE, children)  # as after a rerun of a parent that was fatal
+        _write(place, DELETE_CHILDREN, children, after=(parent,))
+        _write(place, RELEASE, children)
+        _write(place, REVIVE, children)  # the parent was fatal before, and run again
     return []
 
 
 def give_up_children(place: Rows, parents: Sequence[int]) -> list[GivenUp]:
-    """Waiting → fatal for the children of fatal parents, for their children, and so on; those tasks.
-
-    The edges stay, so that a retry of the parent revives them.
-    """
+    """Waiting → fatal for all descendants of fatal parents; those tasks. Edges stay, for a retry of the parent."""
     given_up: list[GivenUp] = []
     fatal = list(parents)
     for parent in fatal:  # the list grows
@@ -125,7 +121,7 @@ def give_up_children(place: Rows, parents: Sequence[int]) -> list[GivenUp]:
 
 
 def revive_children(place: Rows, parents: Sequence[int]) -> None:
-    """Fatal → waiting and due, for all that were given up because of parents that are retried, level by level."""
+    """Fatal → waiting and due, for all descendants that were given up because of these parents."""
     level = list(parents)
     while level:
         edges = [edge for ids in _portions(level) for edge in place.rows(with_ids(EDGES_OF_PARENTS, ids), ids)]
@@ -156,7 +152,7 @@ def _write(place: Rows, sql: str, ids: Sequence[int], after: Sequence[Any] = (),
 
 # ---- a child: does it have to wait?
 
-# A parent's end has to see that others wait for it. Each child changes the column, so that the row is written.
+# The parent's end has to see that it has children. The value toggles, so that each child writes the row.
 AWAIT = """
     UPDATE {table} {by_key} SET awaited = CASE awaited WHEN 1 THEN 2 ELSE 1 END, updated_at = updated_at
     WHERE id IN ({ids}) AND status <> 2
@@ -167,64 +163,69 @@ DECIDE = f"""
         status = CASE WHEN {HAS_NONE} THEN 0 ELSE 5 END, updated_at = {{now}}
     WHERE id IN ({{ids}}) AND status = 5 AND due_at <= {{now}}
 """
-# Waiting tasks that no end will tell: their parents were deleted by hand.
+# Waiting tasks whose parents a person deleted, so that no end will release them.
 IS_ORPHAN = """
     {due_status} = 5 AND due_at IS NULL AND EXISTS (SELECT 1 FROM {dependencies} WHERE child_id = id) AND NOT EXISTS (
         SELECT 1 FROM {dependencies} AS edge JOIN {table} AS parent ON parent.id = edge.parent_id
         WHERE edge.child_id = {table}.id AND parent.status NOT IN (2, 4, 7))
 """
 ORPHANS = f"SELECT id FROM {{table}} {{by_status}} WHERE {IS_ORPHAN} AND id > ? ORDER BY id LIMIT ?"
-SIGN = "UPDATE {table} {by_key} SET due_at = {now} WHERE id IN ({ids}) AND status = 5 AND due_at IS NULL"
+MAKE_DUE = "UPDATE {table} {by_key} SET due_at = {now} WHERE id IN ({ids}) AND status = 5 AND due_at IS NULL"
 
 
 class Dependencies:
-    """Decides about children whose time has come."""
+    """Decides about children that are due. The verbs raise DatabaseError."""
 
     def __init__(self, database: Database, given_up: list[GivenUp] | None = None) -> None:
         """Tasks that become fatal are appended to `given_up`."""
         self._database = database
         self._given_up = [] if given_up is None else given_up
 
-    def settle(self, children: Sequence[int]) -> int:
+    def decide(self, children: Sequence[int]) -> int:
         """Waiting and due → new, waiting without an instant, or fatal; how many children were decided.
 
-        Children whose rows or parents others hold are left for the next look. Raises DatabaseError.
+        Children that are held by others, or whose parents are, stay for the next look.
         """
         if not children:
             return 0
         try:
-            return self._settle(children)
+            return self._decide_together(children)
         except Conflict:
             if len(children) == 1 or self._database.dialect.has_one_writer:
                 return 0
-        settled = held = 0
-        for child in random.sample(children, len(children)):  # in order, the same ones would wait behind a held one
+        decided = held = 0
+        for child in random.sample(children, len(children)):  # in order, a held one would always delay the same ones
             try:
-                settled += self._settle([child])
+                decided += self._decide_together([child])
             except Conflict:
                 held += 1
                 if held == MAX_HELD:
                     break
-        return settled
+        return decided
 
-    def _settle(self, children: Sequence[int]) -> int:
+    def _decide_together(self, children: Sequence[int]) -> int:
         policy = RetryPolicy(Scope.TRANSACTION, HELD_PATIENCE_SECONDS)
-        settled, given_up = self._database.locking(
+        decided, given_up = self._database.locking(
             self._database.dialect.for_update_at_once,
-            lambda end: self._database.run(policy, self._decide, children, end),
+            lambda end: self._database.run(policy, self._lock_and_decide, children, end),
         )
         self._given_up += given_up
-        return settled
+        return decided
 
-    def _decide(self, children: Sequence[int], end: str) -> tuple[int, list[GivenUp]]:
+    def _lock_and_decide(self, children: Sequence[int], end: str) -> tuple[int, list[GivenUp]]:
         database = self._database
         edges = database.rows(with_ids(EDGES_OF_CHILDREN, children), children)
         parents = {parent for parent, child in edges if parent < child}
-        locked = {
-            row.id: row for ids in _portions(sorted(parents.union(children))) for row in _lock(database, ids, end)
-        }
+        every = sorted(parents.union(children))
+        locked = {row.id: row for ids in _portions(every) for row in _lock(database, ids, end)}
         over = {one for one in parents if one not in locked or locked[one].status == Status.DONE}
-        self._forget([edge for edge in edges if edge[0] in over])
+        over_of: dict[int, list[int]] = {}
+        for parent, child in edges:
+            if parent in over:
+                over_of.setdefault(child, []).append(parent)
+        for child, its_parents in over_of.items():
+            for ids in _portions(its_parents):
+                _write(database, DELETE_PARENTS, ids, after=(child,))
         for ids in _portions(sorted(parents - over)):
             _write(database, AWAIT, ids)
         doomed: dict[int, int] = {}
@@ -236,33 +237,19 @@ class Dependencies:
         for child, parent in sorted(doomed.items()):
             why = "fatal" if parent < child else "not older than this one"
             error_text = f"{GIVEN_UP}{parent}, for which it waits, is {why}"
-            if _write(database, GIVE_UP, [child], before=(error_text,)):  # else it was given up with an earlier one
+            if _write(database, GIVE_UP, [child], before=(error_text,)):  # else an earlier one of them gave it up
                 given_up.append(GivenUp(child, str(locked[child].task), locked[child].group_id, error_text))
                 given_up += give_up_children(database, [child])
         rest = [child for child in children if child not in doomed]
         return (_write(database, DECIDE, rest) if rest else 0) + len(given_up), given_up
 
-    def _forget(self, edges: Collection[Row]) -> None:
-        """Delete edges, by a statement for each parent or for each child: whichever are fewer."""
-        of_parent: dict[int, list[int]] = {}
-        of_child: dict[int, list[int]] = {}
-        for parent, child in edges:
-            of_parent.setdefault(parent, []).append(child)
-            of_child.setdefault(child, []).append(parent)
-        is_by_parent = len(of_parent) <= len(of_child)
-        for one, others in (of_parent if is_by_parent else of_child).items():
-            for ids in _portions(others):
-                _write(self._database, FORGET_CHILDREN if is_by_parent else FORGET_PARENTS, ids, after=(one,))
-
-    # ---- for operators
-
-    def sign_orphans(self) -> int:
-        """Make the next look decide about tasks whose parents a person deleted; how many. Raises DatabaseError."""
-        last = signed = 0
+    def find_orphans(self) -> int:
+        """Make the next look decide about tasks whose parents a person deleted; how many."""
+        last = found = 0
         while orphans := [row[0] for row in self._database.fetch(ORPHANS, (last, MAX_IDS_PER_STATEMENT))]:
-            signed += self._database.change(with_ids(SIGN, orphans), orphans)
+            found += self._database.change(with_ids(MAKE_DUE, orphans), orphans)
             last = orphans[-1]
-        return signed
+        return found
 
 
 def links(database: Database, ids: Sequence[int]) -> dict[int, Links]:

@@ -1,7 +1,4 @@
-"""What is remembered of a queue beside its tasks: accepted findings, reported alarms, and the keys of added requests.
-
-A note is a name, a text and the instant at which it was written. Workers do not use them.
-"""
+"""Notes of a queue: accepted findings, reported alarms, keys of requests that added tasks. No worker reads them."""
 
 from __future__ import annotations
 
@@ -20,22 +17,21 @@ MAX_NAME = 190
 """Characters of a name, in ASCII: the longest key of old servers."""
 MAX_READ = 1000
 """Notes that are read, or deleted, at once."""
-
 ADDED = "added"
 """The kind of the notes with senders' keys."""
 MAX_CONFLICT_SECONDS = 10.0
-"""Wait so long for another sender of the same: a web server ends what takes longer than half a minute."""
+"""The wait for another sender of the same key: web servers end requests after half a minute."""
 KEPT_SECONDS = 7 * 86_400.0
-"""After so long a sender's key is forgotten."""
+"""A sender's key is kept for so long."""
 
 
 class Note(NamedTuple):
-    """One note."""
+    """A text under a name, of which the first word is the kind."""
 
     name: str
     value: str
     noted_at: str
-    """When it was written, as text in UTC."""
+    """Text in UTC."""
 
 
 class KeyTaken(Exception):
@@ -49,30 +45,29 @@ class Notes:
         self._database = database
 
     FIND = "SELECT name, value, {noted_at_text} FROM {notes} WHERE name = ?"
-    # The character behind a blank is "!": so all names that begin so are a part of the primary key.
-    BEGINNING = f"""
+    OF_KIND = f"""
         SELECT name, value, {{noted_at_text}} FROM {{notes}} WHERE name >= ? AND name < ? ORDER BY name LIMIT {MAX_READ}
     """
     PUT = "INSERT INTO {notes} (name, value, noted_at) VALUES (?, ?, {now})"
     REMOVE = "DELETE FROM {notes} WHERE name = ?"
 
     def find(self, name: str) -> Note | None:
-        """The note of this name, if there is one."""
+        """The note of this name."""
         return next(iter(self._read(self.FIND, (name,))), None)
 
     def of_kind(self, kind: str) -> list[Note]:
         """The notes whose names begin with a word and a blank, in order of their names."""
-        found = self._read(self.BEGINNING, (f"{kind} ", f"{kind}!"))
-        return [note for note in found if note.name.startswith(f"{kind} ")]  # to MySQL blanks at the end are nothing
+        found = self._read(self.OF_KIND, (f"{kind} ", f"{kind}!"))  # "!" follows the blank in ASCII
+        return [note for note in found if note.name.startswith(f"{kind} ")]  # MySQL ignores blanks at the end
 
     def _read(self, sql: str, values: Sequence[str]) -> list[Note]:
         try:
             return [Note._make(map(str, as_texts(row))) for row in self._database.fetch(sql, values)]
-        except TypeError as error:  # a proxy answered something else
+        except TypeError as error:  # not an answer to this statement
             raise self._database.dialect.error(error) from error
 
     def put(self, name: str, value: str) -> None:
-        """Write a note, over one of this name."""
+        """Write a note, in place of one of this name."""
         given = {column: self._database.words["given"].format(column) for column in ("value", "noted_at")}
         self._database.change(f"{self.PUT} {self._database.upsert(given, '', 'name')}", (name, value))
 
@@ -81,26 +76,27 @@ class Notes:
         removed, in_doubt = self._database.change_in_doubt(self.REMOVE, (name,))
         return bool(removed) or in_doubt
 
-    # ---- replace: of all programs that read the same value, one writes the next
+    # ---- replace: only one of the programs that read a value writes the next
 
     MAKE = "{insert_or_ignore} INTO {notes} (name, value) VALUES (?, ?) {or_ignore}"
     CHANGE = "UPDATE {notes} SET value = ?, noted_at = {now} WHERE name = ? AND value = ?"
     END = "DELETE FROM {notes} WHERE name = ? AND value = ?"
 
     def replace(self, name: str, read: str | None, value: str | None) -> bool:
-        """Write a note in the place of the one that was read; None is no note. Whether this program was the one.
+        """Write a note in place of the one that was read; None is no note. Whether it was this program that wrote.
 
-        Two programs may be if the answer to a write was lost: better two mails than none.
+        Two programs may get True if the answer to a write was lost: better two mails than none.
         """
         if read is None:
-            written, in_doubt = self._database.change_in_doubt(self.MAKE, (name, value))
+            sql, values = self.MAKE, [name, value]
         elif value is None:
-            written, in_doubt = self._database.change_in_doubt(self.END, (name, read))
+            sql, values = self.END, [name, read]
         else:
-            written, in_doubt = self._database.change_in_doubt(self.CHANGE, (value, name, read))
+            sql, values = self.CHANGE, [value, name, read]
+        written, in_doubt = self._database.change_in_doubt(sql, values)
         return bool(written) or in_doubt
 
-    # ---- add once, however often a sender repeats itself: a note with its key is committed together with the tasks
+    # ---- add once, however often a sender repeats its request: a note with its key is committed with the tasks
 
     READ = "SELECT value FROM {notes} WHERE name = ?"
     COMPLETE = "UPDATE {notes} SET value = ? WHERE name = ?"
@@ -111,9 +107,9 @@ class Notes:
     """
 
     def add_once(self, tasks: Sequence[NewTask], key: str, digest: str) -> list[int]:
-        """→ new, or waiting, all or none, once for a key; their ids, also if they were added under it before.
+        """→ new, or waiting, all or none, unless they were added under this key before; their ids.
 
-        `digest` tells these tasks from others. Raises KeyTaken, InvalidTask.
+        `digest` identifies the tasks. Raises KeyTaken, InvalidTask.
         """
         seconds = min(self._database.conflict_seconds, MAX_CONFLICT_SECONDS)
         policy = RetryPolicy(Scope.TRANSACTION, seconds, is_repeatable=False)
@@ -121,7 +117,7 @@ class Notes:
 
     def _add_once(self, tasks: Sequence[NewTask], name: str, digest: str) -> list[int]:
         self._database.write(self.EXPIRE, (name, -KEPT_SECONDS))
-        # The note comes first: of two who send the same at once, the second waits here until the first has committed.
+        # The note comes first: a second sender of the same key waits here until the first has committed.
         if not self._database.write(self.MAKE, (name, "")):
             try:
                 (value,) = as_texts(self._database.rows(self.READ, (name,))[0])
@@ -136,7 +132,7 @@ class Notes:
         return ids
 
     def forget_added(self) -> None:
-        """Forget some old keys of senders."""
+        """Delete some of the keys that are too old."""
         names = [row[0] for row in self._database.fetch(self.OLD, (-KEPT_SECONDS,))]
         if names:
             self._database.change(with_ids("DELETE FROM {notes} WHERE name IN ({ids})", names), names)

@@ -206,7 +206,7 @@ class Operations:
         """Decide about retried tasks that wait for others; a worker decides about the rest."""
         dependencies = Dependencies(self._store.database)
         until = time.monotonic() + SETTLE_SECONDS
-        while time.monotonic() < until and dependencies.settle(self._store.due.look().linked):
+        while time.monotonic() < until and dependencies.decide(self._store.due.look().linked):
             pass
 
     def preview(self, verb: Verb, selection: Selection, most: int) -> Preview:

@@ -1,7 +1,7 @@
-"""Periodic tasks: producers put schedules into a table, and workers add a task when a schedule's time has come.
+"""Periodic tasks: producers put schedules into a table, and workers add a task when a schedule is due.
 
-A look for due rows names the schedules (`Due.schedules`), and the run fires each of them. Python computes the next time
-(model/schedule.py), from the planned time and the time of the database's clock.
+A look for due rows names the schedules (`Due.schedules`), and the run fires each. Python computes the next time
+(model/schedule.py) from the planned time and the database's clock.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from .store import Store
 LOG = getLogger("taskserver")
 
 PUT_OFF_SECONDS = 3600
-"""An invalid schedule is looked at again after so long: otherwise cron would mail the same line each minute."""
+"""An invalid schedule is tried again after so long: otherwise cron would mail the same line each minute."""
 KEY_PREFIX = "schedule:"
 """This and the schedule's name are the unique_key of its tasks."""
 
@@ -33,13 +33,13 @@ class StoredSchedule(NamedTuple):
 
     schedule: Schedule
     next_at: str
-    """The next time, as text in UTC."""
+    """Text in UTC."""
     next_seconds: float | None
-    """The seconds until then, below 0 if it is late; None if `next_at` is no instant."""
+    """Below 0 if it is late; None if `next_at` is no instant."""
     fault: str | None
-    """The reason why no task can be added; None without one."""
+    """Why no task can be added."""
     held: str | None = None
-    """The task that has its key and has not ended: until then its times add nothing. None without one."""
+    """The task that has its key and has not ended: until then its times add nothing."""
 
 
 class _Planned(NamedTuple):
@@ -50,29 +50,26 @@ class _Planned(NamedTuple):
     now: str
 
     def following(self) -> str:
-        """The time after the planned one, as text in UTC.
-
-        Raises InvalidTask, and SettingError if this host lacks something.
-        """
+        """The time after the planned one. Raises InvalidTask, and SettingError if this host lacks cronsim."""
         check_schedule(self.schedule)
         now = _instant(self.now)
         return _text(next_time(self.schedule, _instant_or_none(self.next_at) or now, now))
 
 
 class Schedules:
-    """The periodic tasks of a queue."""
+    """The periodic tasks of a queue. The verbs raise DatabaseError."""
 
     def __init__(self, store: Store) -> None:
         self._database = store.database
         self._reported: set[str] = set()
         self._left_to_others: set[str] = set()
-        """Schedules whose next time only another host can compute."""
+        """Schedules whose next time this host cannot compute."""
 
     # ---- put: made, or changed
 
     COLUMNS = ", ".join(Schedule._fields)
     PUT = f"INSERT INTO {{schedules}} ({COLUMNS}, next_at) VALUES (?, ?, ?, ?, ?, ?, ?, ?, {{instant}})"
-    # Assigned first: MySQL assigns from left to right, and this compares the old timing with the new one.
+    # Assigned first: MySQL assigns from left to right, and this compares old timing and new.
     NEXT_AT = """
         CASE WHEN COALESCE({old_every_seconds}, 0) = COALESCE({every_seconds}, 0)
             AND COALESCE({old_cron}, '') = COALESCE({cron}, '') AND {old_timezone} = {timezone}
@@ -82,29 +79,23 @@ class Schedules:
     REMOVE = "DELETE FROM {schedules} WHERE name = ?"
 
     def put(self, schedule: Schedule) -> datetime:
-        """Make a schedule, or change the one of its name; only another timing changes its next time.
+        """Make a schedule, or change the one of its name; a changed timing also changes its next time.
 
-        Returns that time, which is in the past if no run has met it yet. Raises InvalidTask, SettingError,
-        DatabaseError.
+        Returns the next time, which is in the past if a run is late. Raises InvalidTask, SettingError.
         """
         now = _instant(self._database.fetch_value(self.NOW))
         first = next_time(schedule, now, now)
-        self._database.change(f"{self.PUT} {self._if_it_stands()}", (*schedule, _text(first)))
-        stored = self._find(schedule.name)
-        return (stored and _instant_or_none(stored.next_at)) or first
-
-    def _if_it_stands(self) -> str:
         words, columns = self._database.words, (*Schedule._fields, "next_at")
         given = {column: words["given"].format(column) for column in columns}
         standing = {f"old_{column}": words["standing"].format("{schedules}", column) for column in columns}
-        changes = {"next_at": self.NEXT_AT.format_map(given | standing)} | {
-            column: given[column] for column in Schedule._fields
-        }
-        del changes["name"]
-        return self._database.upsert(changes, "", "name")
+        changes = {"next_at": self.NEXT_AT.format_map(given | standing)}
+        changes |= {column: given[column] for column in Schedule._fields if column != "name"}
+        self._database.change(f"{self.PUT} {self._database.upsert(changes, '', 'name')}", (*schedule, _text(first)))
+        stored = self._find(schedule.name)
+        return (stored and _instant_or_none(stored.next_at)) or first
 
     def remove(self, name: str) -> bool:
-        """Delete a schedule; the tasks that it added stay. Whether there was one."""
+        """Delete a schedule, and none of its tasks; whether there was one."""
         removed, in_doubt = self._database.change_in_doubt(self.REMOVE, (name,))
         return bool(removed) or in_doubt
 
@@ -132,23 +123,22 @@ class Schedules:
 
     # ---- fire: its time has come → a new task, and the next time
     #
-    # The next time is computed in Python, from a row that was read without a lock. So the write names the time that was
-    # read: of all workers that read it, one finds it unchanged, and adds the task in the same transaction. A worker
-    # that is killed between the two writes leaves neither.
+    # The row is read without a lock, so the write names the time that was read: only one of all workers that read it
+    # finds it unchanged, and adds the task in the same transaction. A worker that is killed then leaves neither write.
 
     MOVE = "UPDATE {schedules} SET next_at = {instant} WHERE name = ? AND next_at = {instant}"
     PUT_OFF = "UPDATE {schedules} SET next_at = {after} WHERE name = ? AND next_at = {instant}"
     ADD = "INSERT INTO {table} (task, args, group_id, priority, unique_key) VALUES (?, ?, ?, ?, ?)"
-    # The row that an earlier time added has the key already. While that task waits, runs or is to be retried it stays
-    # as it is, so that two tasks of one schedule never run at once. Once it has ended it becomes new, as by a
-    # rerun. MySQL assigns from left to right: the status comes last, as the condition of each assignment asks for it.
+    # A task of an earlier time has the key until it has ended, and stays as it is, so that two tasks of one schedule
+    # never run at once. An ended one becomes new, as by a rerun. MySQL assigns from left to right: the status comes
+    # last, as the condition of each assignment asks for it.
     HAS_ENDED = "{old_status} IN (2, 4, 7)"
-    ANEW = {
+    RUN_AGAIN = {
         column: to for column, to in Adding.RERUN.items() if column not in ("max_attempts", "version", "status")
     } | {"max_attempts": "NULL", "claim": "NULL", "due_at": "NULL", "status": "0"}
 
     def fire_all(self, names: Sequence[str]) -> int:
-        """→ new by schedules that are due, until others hold one of them; how many times were moved."""
+        """→ new by schedules that are due, up to one that others hold; how many next times were written."""
         fired = 0
         try:
             for name in random.sample(names, len(names)):  # in order, a held one would keep those behind it waiting
@@ -158,9 +148,9 @@ class Schedules:
         return fired
 
     def fire(self, name: str) -> bool:
-        """→ new by a schedule that is due, whose next time is written. Whether its time was moved.
+        """→ new by a due schedule, whose next time is written; whether that was written.
 
-        Reports an invalid schedule once a run and puts it off. Raises Conflict if others hold the row.
+        An invalid schedule is logged once a run and put off. Raises Conflict if others hold the row.
         """
         if name in self._left_to_others:
             return False
@@ -174,9 +164,8 @@ class Schedules:
             following = planned.following()
         except InvalidTask as error:
             self._report(name, error)
-            return bool(
-                self._database.run(policy, self._database.write, self.PUT_OFF, (PUT_OFF_SECONDS, name, planned.next_at))
-            )
+            values = (PUT_OFF_SECONDS, name, planned.next_at)
+            return bool(self._database.run(policy, self._database.write, self.PUT_OFF, values))
         except SettingError as error:
             self._left_to_others.add(name)
             return self._report(name, error)
@@ -184,20 +173,20 @@ class Schedules:
             return bool(self._database.run(policy, self._move_and_add, name, planned, following))
         except (Conflict, Unavailable):
             raise
-        except DatabaseError as error:  # for example, no id is left: the tasks of the queue run all the same
+        except DatabaseError as error:  # for example, no id is left: the other tasks still run
             return self._report(name, error)
 
     def _move_and_add(self, name: str, planned: _Planned, following: str) -> int:
         moved = self._database.write(self.MOVE, (following, name, planned.next_at))
         if moved:
-            # Read again now that the row is locked: a deploy script may have changed it.
+            # Read again under the lock: a deploy script may have changed it.
             schedule = (self._find(name) or planned).schedule
             values = (schedule.task, schedule.args, schedule.group_id, schedule.priority, KEY_PREFIX + schedule.name)
-            self._database.execute(f"{self.ADD} {self._database.upsert(self.ANEW, self.HAS_ENDED)}", values)
+            self._database.execute(f"{self.ADD} {self._database.upsert(self.RUN_AGAIN, self.HAS_ENDED)}", values)
         return moved
 
     def _report(self, name: str, fault: object) -> bool:
-        """Log a schedule's fault once a run, as a warning only the first one. Returns False: its time was not moved."""
+        """Log a schedule's fault once a run, the first one as a warning. Returns False: no time was written."""
         if name not in self._reported:
             LOG.log(INFO if self._reported else WARNING, "schedule %s: %s", name, fault)
             self._reported.add(name)
@@ -212,17 +201,13 @@ def _planned(row: Row) -> _Planned:
 
 
 def _stored(planned: _Planned) -> StoredSchedule:
-    next_at = _instant_or_none(planned.next_at)
-    seconds = (next_at - _instant(planned.now)).total_seconds() if next_at else None
-    return StoredSchedule(planned.schedule, planned.next_at, seconds, _fault(planned))
-
-
-def _fault(planned: _Planned) -> str | None:
+    next_at, fault = _instant_or_none(planned.next_at), None
     try:
         planned.following()
     except (InvalidTask, SettingError) as error:
-        return str(error)
-    return None
+        fault = str(error)
+    seconds = (next_at - _instant(planned.now)).total_seconds() if next_at else None
+    return StoredSchedule(planned.schedule, planned.next_at, seconds, fault)
 
 
 def _instant(text: str) -> datetime:
@@ -230,7 +215,7 @@ def _instant(text: str) -> datetime:
 
 
 def _instant_or_none(text: str) -> datetime | None:
-    """None for a text that is no instant: SQLite lets a column hold any text, and MySQL a day that never was."""
+    """None for a text that is no instant: MySQL's 0000-00-00, and any text in an old table of SQLite."""
     try:
         return _instant(text)
     except ValueError:
@@ -242,7 +227,7 @@ def _text(instant: datetime) -> str:
 
 
 def _is_utf8(name: str | bytes) -> bool:
-    """Whether a name can be sent to the database. SQLite may hold any bytes: they find their row, surrogates do not."""
+    """Whether a name can be sent to the database; SQLite may hold any bytes."""
     try:
         return isinstance(name, bytes) or name.encode() is not None
     except UnicodeEncodeError:

@@ -11,8 +11,8 @@ All verbs, in the order of a task's life, with their transitions (gone: deleted,
     schedules.py     Schedules         put, remove, all
     due.py           store.due         look
     due.py           store.due         wake                waiting, error → new
-    dependencies.py  Dependencies      settle              waiting → new, fatal
-    dependencies.py  Dependencies      sign_orphans
+    dependencies.py  Dependencies      decide              waiting → new, fatal
+    dependencies.py  Dependencies      find_orphans
     claims.py        store.claims      pause, pause_all, resume, resume_all, paused_groups, are_all_paused
     claims.py        store.claims      claim               new → in progress (not started), waiting
     claims.py        store.claims      has_new, read, fetch_texts

@@ -1,10 +1,10 @@
-"""A task's own transaction: begun before its code runs, and committed together with the task's completion.
+"""A task's own transaction: begun before its code runs, and committed together with its completion.
 
     open → begin, SAVEPOINT → the task's code → check: RELEASE SAVEPOINT → complete → commit
 
-It has a connection of its own, so that the run goes on with leases and failures meanwhile. Whatever ends the
-transaction takes the savepoint with it: while that stands, the transaction is the one that was begun. The row of the
-task is written last, by its claim: if the lease was lost, the write matches nothing, and all is rolled back.
+Whatever ends the transaction also ends the savepoint: while that stands, the transaction is the one that was begun.
+Leases and failures are written on other connections meanwhile. The completion is written last, and names the claim: if
+the lease was lost, it matches no row, and all is rolled back.
 """
 
 from __future__ import annotations
@@ -21,12 +21,10 @@ from ..database import T
 from ..retrying import RetryPolicy, Scope, rest_after
 from .store import Store
 
-SET_SAVEPOINT = "SAVEPOINT taskserver_task"
-RELEASE_SAVEPOINT = "RELEASE SAVEPOINT taskserver_task"
-ROLLBACK_TO_SAVEPOINT = "ROLLBACK TO SAVEPOINT taskserver_task"
+SAVEPOINT = "SAVEPOINT taskserver_task"
 COMMIT = "COMMIT /* of a task, with its completion */"
-"""A text by which an administrator, or a test, knows it from others."""
-SECONDS_OF_OURS = 60.0
+"""An administrator, or a test, recognizes it by the comment."""
+OUR_SECONDS = 60.0
 """The wait for the answer to a statement of ours: longer than a server waits for a lock."""
 
 ENDED = (
@@ -41,13 +39,10 @@ FAILED = (
 
 
 class Transactions:
-    """The transactions of one run's tasks, one after the other, each on a connection of its own.
-
-    Raises DatabaseError.
-    """
+    """The transactions of one run's tasks, one after the other. The verbs raise DatabaseError."""
 
     connection: Any = None
-    """The driver's connection, for the task's code."""
+    """The driver's, for the task's code."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
@@ -57,8 +52,8 @@ class Transactions:
     # ---- before the task's code
 
     def open(self) -> None:
-        """Open the task's connection. Raises ServerFull at once."""
-        self.connection = self._tried(_may_pass, self._database.open_task_connection)
+        """Open the task's connection. ServerFull is not retried."""
+        self.connection = self._retrying((Conflict, Unavailable), self._database.open_task_connection)
 
     PUT_OFF = """
         UPDATE {table} {by_key}
@@ -68,52 +63,52 @@ class Transactions:
     """
 
     def put_off(self, task: ClaimedTask, why: str, seconds: float) -> bool:
-        """In progress → error, due again in so many seconds, with no attempt counted: none of its code ran.
+        """In progress → error, with no attempt counted, as none of its code ran.
 
-        False if the task was cancelled, changed or taken over meanwhile.
+        False if the task was cancelled, changed or lost meanwhile.
         """
         return self._database.change(self.PUT_OFF, (seconds, why, task.id, task.claim)) == 1
 
     IS_OURS = "SELECT 1 FROM {table} WHERE id = ? AND status = 1 AND claim = ?"
 
     def begin(self, task: ClaimedTask) -> bool:
-        """Begin the transaction of a started task. False if the task is not ours any more.
+        """Begin the transaction of a started task. False if its lease was lost.
 
-        Only a database with one writer is asked that: the wait for its lock may have been longer than the lease.
+        Only a database with one writer is asked: the wait for its lock may have been longer than the lease.
         """
         dialect = self._database.dialect
-        dialect.set_timeout(self.connection, SECONDS_OF_OURS)
-        self._tried(_is_conflict, self._execute, dialect.begin_task)
+        dialect.set_timeout(self.connection, OUR_SECONDS)
+        self._retrying((Conflict,), self._execute, dialect.begin_task)
         self._began_at = time.monotonic()
-        self._execute(SET_SAVEPOINT)
-        dialect.set_timeout(self.connection, None)  # the task's own statements may take any time
+        self._execute(SAVEPOINT)
+        dialect.set_timeout(self.connection, None)
         return not self._store.has_one_writer or bool(self._database.fetch(self.IS_OURS, (task.id, task.claim)))
 
-    def _tried(self, may_pass: Callable[[DatabaseError], bool], do: Callable[..., T], *args: str) -> T:
-        """Do something; again after an error that may pass, with the patience of the run."""
+    def _retrying(self, errors: tuple[type[DatabaseError], ...], work: Callable[..., T], *args: str) -> T:
+        """Do work, and retry it after these errors with the run's patience."""
         tries = self._database.tries(RetryPolicy(Scope.STATEMENT, self._database.conflict_seconds))
         while True:
             try:
-                return do(*args)
+                return work(*args)
             except DatabaseError as error:
-                if not may_pass(error) or not tries.go_on_after(error):
+                if not isinstance(error, errors) or isinstance(error, ServerFull) or not tries.go_on_after(error):
                     raise
 
     # ---- after the task's code
 
     def check(self) -> None:
-        """Raises Fatal if the transaction is not the one that was begun, DatabaseError if it cannot be committed."""
+        """Raises Fatal if the transaction was ended, Conflict if it can only be rolled back."""
         dialect = self._database.dialect
-        dialect.set_timeout(self.connection, SECONDS_OF_OURS)
+        dialect.set_timeout(self.connection, OUR_SECONDS)
         if dialect.was_closed(self.connection):
             raise Fatal(ENDED)
         try:
-            self._execute(RELEASE_SAVEPOINT)
+            self._execute(f"RELEASE {SAVEPOINT}")
         except Unavailable:
             raise
         except DatabaseError as error:
             try:
-                self._execute(ROLLBACK_TO_SAVEPOINT)
+                self._execute(f"ROLLBACK TO {SAVEPOINT}")
             except Unavailable:
                 raise
             except DatabaseError:
@@ -121,7 +116,7 @@ class Transactions:
             raise Conflict(FAILED) from error
 
     def commit(self, finish: Finish, outcome: Outcome) -> Outcome:
-        """In progress → as the finish says, with all that the task wrote; what the completion came to.
+        """In progress → as the finish says, with all that the task wrote; the outcome.
 
         Raises DatabaseError if nothing was committed.
         """
@@ -129,7 +124,7 @@ class Transactions:
             self._execute(COMMIT)
         except DatabaseError:
             self.close()
-            # The broken transaction has the row's lock for as long as it may still be committed.
+            # The broken transaction holds the row's lock for as long as it may still be committed.
             found = self._store.finishes.find_out(finish, outcome)
             if found is None:
                 raise
@@ -137,7 +132,7 @@ class Transactions:
         return outcome
 
     def close(self) -> None:
-        """Close the connection, and so roll back its open transaction."""
+        """Close the connection, which rolls back an open transaction."""
         closing, self.connection = self.connection, None
         began_at, self._began_at = self._began_at, None
         if closing is not None:
@@ -147,17 +142,9 @@ class Transactions:
 
     @uninterrupted
     def _execute(self, sql: str) -> None:
-        """Send one statement on the task's connection. It is never sent again in another transaction."""
+        """Send one statement on the task's connection, once."""
         dialect = self._database.dialect
         try:
             self.connection.cursor().execute(sql)
         except dialect.driver_errors as error:
             raise dialect.error(error) from error
-
-
-def _is_conflict(error: DatabaseError) -> bool:
-    return isinstance(error, Conflict)
-
-
-def _may_pass(error: DatabaseError) -> bool:
-    return isinstance(error, (Conflict, Unavailable)) and not isinstance(error, ServerFull)
