@@ -87,9 +87,17 @@ CANCELLED_AND_LAST_GROUP = (
     "DELETE FROM jobs_queue_paused WHERE group_id = 4294967295 AND paused_at >= '1980-01-01 00:00:00'",
     "UPDATE jobs_queue_paused SET paused_at = {now} WHERE group_id = 4294967295",
 )
+# Version 7 noted in due_at that a parent had ended and its children were not told: those are looked at again.
+UNTOLD_CHILDREN = (
+    """
+    UPDATE jobs_queue SET due_at = {now}, updated_at = updated_at
+    WHERE status = 5 AND due_at IS NULL AND EXISTS (SELECT 1 FROM jobs_queue_dependencies WHERE child_id = id)
+    """,
+    "UPDATE jobs_queue SET due_at = NULL, updated_at = updated_at WHERE status IN (2, 4, 7) AND due_at IS NOT NULL",
+)
 # What SQLite took for an instant: one with a time zone is translated; what is none was never meant to run at once.
 IS_NO_INSTANT = "{c} IS NOT NULL AND (" + SQLITE.checks["due"] + ") IS NOT TRUE"
-IN_UTC = "strftime('%Y-%m-%d %H:%M:%f', {c}) || '000'"
+IN_UTC = "strftime('%Y-%m-%d %H:%M:%f', {c}, '0 days') || '000'"
 INSTANTS_OF_SQLITE = tuple(
     sql.replace("NO_INSTANT", IS_NO_INSTANT).replace("IN_UTC", IN_UTC).replace("{c}", column)
     for column, sql in (
@@ -119,9 +127,10 @@ def _checked_again(table: str, column: str, word: str) -> tuple[str, str]:
 
 UPGRADES: dict[int, Mapping[str, tuple[str, ...]]] = {
     7: {
-        "mysql": CANCELLED_AND_LAST_GROUP,
+        "mysql": (*CANCELLED_AND_LAST_GROUP, *UNTOLD_CHILDREN),
         "postgresql": (
             *CANCELLED_AND_LAST_GROUP,
+            *UNTOLD_CHILDREN,
             "DROP FUNCTION IF EXISTS jobs_queue_tell() CASCADE",
             "DROP TABLE IF EXISTS jobs_queue_waiting",
             *_checked_again("jobs_queue", "group_id", "group"),
@@ -131,6 +140,7 @@ UPGRADES: dict[int, Mapping[str, tuple[str, ...]]] = {
         ),
         "sqlite": (
             *CANCELLED_AND_LAST_GROUP,
+            *UNTOLD_CHILDREN,
             *INSTANTS_OF_SQLITE,
             "DROP INDEX jobs_queue_claim_any_group",
             "CREATE INDEX jobs_queue_claim_any_group ON jobs_queue (priority, id) WHERE status = 0",

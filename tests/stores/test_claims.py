@@ -6,6 +6,7 @@ That it takes new rows alone, each once, test_store_machine.py shows.
 from __future__ import annotations
 
 import threading
+from typing import Any
 
 import pytest
 
@@ -311,7 +312,10 @@ def test_a_pause_and_a_new_group_are_heeded_by_claims_that_remember_groups(store
     assert not store.claims.has_new(())
 
 
-def test_a_window_of_groups_moves_on_though_its_tasks_never_end(store: Store, rows: Rows) -> None:
+def test_a_window_of_groups_moves_on_though_its_tasks_never_end(
+    store: Store, rows: Rows, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(claims, "MAX_LISTED_ROWS", 10**6)
     add_many(store, (PLAIN._replace(group_id=group) for group in range(claims.MAX_GROUPS + 10) for _ in range(2)))
     pause(rows, 0)
     claimed: set[int] = set()
@@ -319,3 +323,29 @@ def test_a_window_of_groups_moves_on_though_its_tasks_never_end(store: Store, ro
         assert store.claims.has_new(())  # a new list
         claimed |= {task.group_id for task in claim(store, claims.MAX_GROUPS)}
     assert claimed == set(range(1, claims.MAX_GROUPS + 10))
+
+
+def test_a_claim_of_many_listed_groups_reads_few_rows_of_each(
+    store: Store, rows: Rows, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(claims, "MAX_LISTED_ROWS", 8)
+    add_many(store, (PLAIN._replace(group_id=group) for group in range(5) for _ in range(3)))
+    pause(rows, 0)
+    assert [len(claim(store)) for _ in range(8)] == [2, 2, 2, 2, 2, 2, 0, 0]
+
+
+def test_a_claim_that_took_effect_twice_gives_back_what_is_too_much(
+    store: Store, rows: Rows, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As when a connection breaks before the first answer comes."""
+    add_many(store, [PLAIN] * 5)
+    run_in_doubt = store.database.run_in_doubt
+
+    def run_twice(policy: Any, work: Any, *args: Any) -> Any:
+        is_claim = work == store.database.dialect.claiming.claim
+        first = run_in_doubt(policy, work, *args)
+        return (run_in_doubt(policy, work, *args)[0], True) if is_claim else first
+
+    monkeypatch.setattr(store.database, "run_in_doubt", run_twice)
+    assert len(claim(store, 2)) == 2
+    assert rows.statuses() == [1, 1, 0, 0, 0]

@@ -302,3 +302,16 @@ def test_an_upgrade_keeps_a_pause_of_all_and_one_of_the_last_group(
         assert server.store.claims.are_all_paused() == bool(paused_at)
     recent = f"SELECT group_id FROM jobs_queue_paused WHERE paused_at > {old.after(-3600)} ORDER BY group_id"
     assert old.execute(recent) == [(8,), (group,)]
+
+
+def test_children_of_a_parent_that_ended_before_the_upgrade_are_let_go(old: Rows, dsn: str) -> None:
+    """Version 7 left such a parent with an instant in due_at, until a look told its children."""
+    old.execute("INSERT INTO jobs_queue (id, task, status, awaited) VALUES (60, 'tasks.parent', 2, 1)")
+    old.execute("INSERT INTO jobs_queue (id, task, status) VALUES (61, 'tasks.child', 5)")
+    old.execute("INSERT INTO jobs_queue_dependencies (parent_id, child_id) VALUES (60, 61)")
+    old.set(f"due_at = {old.after(-5)} WHERE id = 60")
+    with TaskServer(dsn) as server:
+        server.create_tables()
+        assert old.execute("SELECT due_at FROM jobs_queue WHERE id = 60") == [(None,)]
+        server.run(max_tasks=1, groups=[99])
+    assert old.execute("SELECT status FROM jobs_queue WHERE id = 61") == [(0,)]

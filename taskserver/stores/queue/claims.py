@@ -6,6 +6,7 @@ The UPDATE is the dialect's (mysql/claiming.py has the essay on it). A claim pas
 from __future__ import annotations
 
 import os
+import random
 import time
 from collections.abc import Collection, Iterable, Sequence
 
@@ -40,6 +41,8 @@ LISTED_SECONDS = 1.0
 """While groups are paused, the list of the others with new tasks is kept for so long; longer if listing takes long."""
 LISTED_PER_SECOND = 10.0
 MAX_LISTED_GROUPS = 1_000_000
+MAX_LISTED_ROWS = 4000
+"""A claim of listed groups reads so many rows in all."""
 
 HELD_POLICY = RetryPolicy(Scope.STATEMENT, HELD_PATIENCE_SECONDS)
 
@@ -68,17 +71,20 @@ class Claims:
         """
         is_listed = not groups and time.monotonic() < self._listed_until
         of_groups = self._groups[:MAX_GROUPS] if is_listed else groups
+        if is_listed:  # it reads, and locks, up to `limit` rows of each group
+            limit = min(limit, max(MAX_LISTED_ROWS // len(of_groups), 1))
         database, token = self._database, new_token(number)
         try:
             changed, in_doubt = database.run_in_doubt(
                 HELD_POLICY, database.dialect.claiming.claim, database, token, self._lease_seconds, limit, of_groups
             )
-        except Conflict:
-            changed, in_doubt = Changed(0), False
+        except Conflict as error:
+            changed, in_doubt = Changed(0), error.may_have_taken_effect
         tasks, rows = changed.tasks or [], changed.rows
         if in_doubt:  # an earlier try, whose connection broke, may have claimed these rows or others
-            tasks = self.read(token, limit)[:limit]
-            rows = max(rows, len(tasks))
+            found = self.read(token, limit)
+            tasks, rows = found[:limit], max(rows, len(found))
+            self.release(found[limit:])
         elif rows and changed.tasks is None:
             tasks = self.read(token, rows)
         if is_listed:
@@ -134,12 +140,15 @@ class Claims:
 
         Whether there are any.
         """
-        began_at, first = time.monotonic(), self._groups[MAX_GROUPS] if len(self._groups) > MAX_GROUPS else 0
+        began_at = time.monotonic()
+        first = self._groups[MAX_GROUPS] if len(self._groups) > MAX_GROUPS else None
         found: list[int] = []
         if PAUSE_OF_ALL not in paused:
             sql = self._database.words["groups_of_status"].format("{table}", "{by_status}", 0)
             new = [row[1] for row in self._database.fetch(sql, (MAX_LISTED_GROUPS,))]
             found = [group for group in new if group not in paused]
+        if first is None:  # each run begins with other groups, if there are too many for one claim
+            first = random.choice(found) if len(found) > MAX_GROUPS else 0
         self._groups = [group for group in found if group >= first] + [group for group in found if group < first]
         now = time.monotonic()
         self._listed_until = now + max(LISTED_SECONDS, LISTED_PER_SECOND * (now - began_at)) if found else 0.0
@@ -211,8 +220,8 @@ def new_number() -> int:
 
 def new_token(number: int | None = None) -> int:
     """A random claim token, from 0 to 2^63 - 1, of the worker of this number; None: of any."""
-    random = int.from_bytes(os.urandom(4), "big")
-    return (new_number() if number is None else number) << _RANDOM_BITS | random
+    low = int.from_bytes(os.urandom(4), "big")
+    return (new_number() if number is None else number) << _RANDOM_BITS | low
 
 
 def number_of(token: int) -> int:
