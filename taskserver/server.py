@@ -11,11 +11,10 @@ from typing import TYPE_CHECKING, Any
 
 from .errors import DatabaseError
 from .interrupts.stopping import Stop
-from .model.task import DEFAULT_TABLE, NOT_GIVEN, NotGiven
+from .model.task import DEFAULT_TABLE, MAX_GROUPS, NOT_GIVEN, NotGiven
 from .settings.checks import check_group_id, check_groups, check_kind, check_task_id
 from .settings.load import Settings, load_settings, make_importable, make_settings, program_folder
 from .stores import Store, open_store
-from .stores.queue.claims import MAX_GROUPS
 from .worker.result import RunResult
 
 if TYPE_CHECKING:

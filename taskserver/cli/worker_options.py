@@ -6,8 +6,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from ..messages.programs import WORKER
-from ..model.task import MAX_BATCH, MODES
-from ..stores.queue.claims import MAX_GROUPS
+from ..model.task import MAX_BATCH, MAX_GROUPS, MODES
 
 MAX_SLOTS = 1000
 USUAL_SLOTS = 4

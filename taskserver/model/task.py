@@ -15,6 +15,8 @@ MAX_SIGNED = 2**63 - 1
 """SQLite takes no greater number; each limit on how many rows are meant ends here, too."""
 MAX_GROUP_ID = 2**32 - 2
 """The number behind it stands for all groups in the table of pauses."""
+MAX_GROUPS = 400
+"""Of one claim, and of one choice of tasks: SQLite joins 500 parts in one statement at most."""
 MAX_PRIORITY = 2**31 - 1
 MIN_PRIORITY = -(2**31)
 MAX_ATTEMPTS = 1_000_000

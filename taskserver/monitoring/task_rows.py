@@ -12,10 +12,9 @@ from ..messages.printable import shown
 from ..model.arguments import parse_json
 from ..model.field_checks import check_text
 from ..model.results import Progress, read_progress, read_result
-from ..model.task import MAX_SIGNED, Status
+from ..model.task import MAX_GROUPS, MAX_SIGNED, Status
 from ..settings.checks import check_groups, check_whole_number
 from ..stores import Store
-from ..stores.queue.claims import MAX_GROUPS
 from ..stores.records import ErrorCount, StoredTask
 
 

@@ -1,14 +1,13 @@
 """Writes that leave out the rows that others hold, so that an open transaction delays no rows beside its own.
 
-Where the server has SKIP LOCKED, a SELECT locks the free rows, and the write is done to these. Other servers wait a
-second for a held row: after that each row is written by itself, until a second one is held.
+A plain write comes first. If a row is held, a SELECT with SKIP LOCKED locks the free rows, and these are written. Other
+servers wait a second for a held row: there each row is then written by itself, until a second one is held.
 """
 
 from __future__ import annotations
 
 import random
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 from typing import Any, NamedTuple
 
 from ..errors import Conflict, Refused
@@ -84,21 +83,23 @@ def work_free(
 
 def write_free(
     database: Database,
-    sql: str,
     ids: Sequence[int],
-    values: Sequence[Any] = (),
+    write: Callable[[list[int]], int],
     writer_seconds: float = HELD_PATIENCE_SECONDS,
 ) -> int:
-    """Write to rows by their ids; how many were changed. Held rows are left for the next look.
+    """Do a write of one statement to those rows of `ids` that nobody holds; how many it changed.
 
-    `values` are for the marks behind the ids.
+    If the database has one writer, others hold all of it or nothing: after `writer_seconds` it raises Conflict.
     """
+    has_one_writer = database.dialect.has_one_writer
+    policy = RetryPolicy(Scope.STATEMENT, writer_seconds if has_one_writer else 0)
     ids, changed = sorted(ids), 0
     for first in range(0, len(ids), MAX_IDS_PER_STATEMENT):
-        with suppress(Conflict):
-            changed += work_free(
-                *(database, ids[first : first + MAX_IDS_PER_STATEMENT]),
-                lambda some: database.write_ids(sql, some, values),
-                writer_seconds=writer_seconds,
-            ).changed
+        portion = ids[first : first + MAX_IDS_PER_STATEMENT]
+        try:
+            changed += database.run(policy, write, portion)
+        except Conflict:
+            if has_one_writer:
+                raise
+            changed += work_free(database, portion, write).changed
     return changed

@@ -28,7 +28,6 @@ from ..settings.dsn import parse_dsn
 from ..settings.load import Settings, load_settings, make_importable
 from ..stores import Store, open_store
 from ..stores.queue import operations
-from ..stores.queue.passing import Passing
 from ..worker.hooks import find_hook
 from ..worker.limits import Limits
 from ..worker.result import Reason
@@ -97,16 +96,16 @@ class TaskQueue:
         more than `max_tasks` ran, as tasks that add each other would never end.
         """
         __tracebackhide__ = True
-        left, passing, ran = _seconds(until), Passing(self.store), Ran()
+        left, due, ran = _seconds(until), self.store.due, Ran()
         raises = self.raises if raises is None else raises
         while True:
             self._run_ready(ran, raises, max_tasks)
-            seconds = passing.next_seconds()
+            seconds = due.next_seconds()
             if seconds is None or seconds > left + MAX_ROUNDED_SECONDS:
                 break
-            passing.let_pass(seconds)
+            due.let_pass(seconds)
             left = max(left - seconds, 0.0)
-        passing.let_pass(left)
+        due.let_pass(left)
         return ran
 
     def _run_ready(self, ran: Ran, raises: bool, max_tasks: int) -> None:

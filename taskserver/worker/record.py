@@ -48,7 +48,7 @@ class RunRecord:
         """Record that the run begins. Raises DatabaseError."""
         try:
             began_at = self._line_began_at
-            age = None if began_at is None else time.monotonic() - began_at + LINE_SLACK_SECONDS
+            age = 0.0 if began_at is None else time.monotonic() - began_at + LINE_SLACK_SECONDS
             self._store.runs.begin(self.host, self.groups, line_seconds=age)
             self._has_begun = True
         except Conflict as error:
@@ -89,7 +89,7 @@ class RunRecord:
         if not self._is_at_work or time.monotonic() < self._told_at + every_seconds:
             return
         try:
-            self._store.processes.tell(self.number, self._result.all_counts())
+            self._store.processes.show(self.number, self._result.all_counts())
         except Unavailable:
             raise
         except DatabaseError as error:

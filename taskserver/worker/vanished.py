@@ -14,7 +14,7 @@ from typing import NamedTuple
 from ..errors import DatabaseError
 from ..host.process_identity import has_ended
 from ..stores import Store
-from ..stores.queue.processes import LeftTask
+from ..stores.queue.runs import LeftTask
 
 LOG = getLogger("taskserver")
 

@@ -24,8 +24,8 @@ from taskserver.model.attempt import Finish, Outcome, Start
 from taskserver.model.selection import Selection
 from taskserver.model.task import MAX_GROUP_ID
 from taskserver.stores.mysql.dialect import MySQLDialect
-from taskserver.stores.queue import bulk_writes
-from taskserver.stores.queue.operations import RETRY, Operations
+from taskserver.stores.queue import many_rows
+from taskserver.stores.queue.operations import PRIORITY, RETRY, Operations
 from taskserver.stores.queue.pruning import Pruning
 from tests.support.locks import holding
 from tests.support.processes import (
@@ -310,34 +310,48 @@ def old_or_new(mysql_queue: Queue, request: pytest.FixtureRequest) -> Iterator[t
         yield mysql_queue, Operations(server.store)
 
 
-def test_rows_that_others_hold_are_told_and_come_back_to(
+def test_rows_that_others_hold_are_tried_again_and_reported(
     old_or_new: tuple[Queue, Operations], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     queue, operator = old_or_new
-    monkeypatch.setattr(bulk_writes, "COME_BACK_SECONDS", 0.2)
+    monkeypatch.setattr(many_rows, "HELD_SECONDS", 0.2)
     ids = [put(queue, 4) for _ in range(9)]
     with holding(queue.dsn, f"id = {ids[0]}"):
-        assert operator.change(RETRY, Selection(limit=2)) == (2, ())
-        assert operator.change(RETRY, Selection(ids=ids[:6])) == (3, [ids[0]])
+        assert operator.change(RETRY, Selection(limit=2)) == (1, [ids[0]])
+        assert operator.change(RETRY, Selection(ids=ids[:6])) == (4, [ids[0]])
     monkeypatch.undo()
     portions: list[Sequence[int]] = []
-    # In order of id: at random both held rows may come first, time and again, and nothing is written to let them go.
+    # In order of id: at random both held rows may come first, time and again, and nothing is written to release them.
     monkeypatch.setattr("taskserver.stores.free_rows.random.sample", lambda found, count: list(found))
     with holding(queue.dsn, f"id IN ({ids[0]}, {ids[8]})") as rollback:
 
-        def let_go(written: Sequence[int]) -> None:
+        def release(written: Sequence[int]) -> None:
             portions.append(written)
             if len(portions) == 1:
                 rollback()
 
-        assert operator.change(RETRY, Selection(), on_written=let_go) == (4, [])
+        assert operator.change(RETRY, Selection(), on_written=release) == (4, [])
     assert not {ids[0], ids[8]} & set(portions[0])
+
+
+@pytest.mark.parametrize(("priority", "rows"), [(-5, 23), (0, 0)])
+def test_many_rows_are_found_a_portion_after_the_other_and_none_twice(
+    queue: Queue, monkeypatch: pytest.MonkeyPatch, priority: int, rows: int
+) -> None:
+    monkeypatch.setattr(many_rows, "MAX_IDS_PER_LOOK", 6)
+    monkeypatch.setattr(many_rows, "MAX_IDS_PER_STATEMENT", 4)
+    ids = [put(queue, 0, group_id=number % 3) for number in range(23)]
+    written: list[int] = []
+    outcome = Operations(queue.server.store).change(PRIORITY, Selection(), (priority,), written.extend)
+    assert (outcome, sorted(written)) == ((rows, []), ids[:rows])
+    assert queue.rows("priority") == [(priority,)] * 23
+    assert queue.server.retry(Selection()) == 0
 
 
 def test_a_program_and_a_person_hear_of_rows_that_others_hold(
     mysql_queue: Queue, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(bulk_writes, "COME_BACK_SECONDS", 0.2)
+    monkeypatch.setattr(many_rows, "HELD_SECONDS", 0.2)
     ids = [put(mysql_queue, 0) for _ in range(3)]
     server = mysql_queue.server
     with holding(mysql_queue.dsn, f"id = {ids[0]}"):
@@ -348,29 +362,29 @@ def test_a_program_and_a_person_hear_of_rows_that_others_hold(
     assert ended.stderr == "1 task left, as other programs hold them: try again\n"
 
 
-def test_a_limit_holds_for_each_who_found_the_same_rows(queue: Queue, monkeypatch: pytest.MonkeyPatch) -> None:
-    for _ in range(50):
-        put(queue, 4)
-    barrier = threading.Barrier(4)
-    look, first_looks = bulk_writes.BulkWriter.look, []
+def test_those_who_found_the_same_rows_change_no_more_than_their_limit(
+    queue: Queue, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ids = [put(queue, 4) for _ in range(50)]
+    barrier, look, found = threading.Barrier(4), many_rows.ManyRows.look, []
 
-    def look_together(self: bulk_writes.BulkWriter, last: int | None, most: int) -> list[int]:
-        found = look(self, last, most)
-        if last is None:
-            first_looks.append(found)
-            barrier.wait(WAIT_SECONDS)
-        return found
+    def look_together(self: many_rows.ManyRows, most: int) -> list[int]:
+        found.append(look(self, most))
+        barrier.wait(WAIT_SECONDS)
+        return found[-1]
 
-    monkeypatch.setattr(bulk_writes.BulkWriter, "look", look_together)
+    monkeypatch.setattr(many_rows.ManyRows, "look", look_together)
+    retried: list[int] = []
 
     def retry() -> None:
         with TaskServer(queue.dsn, folder=queue.folder) as server:
-            assert server.retry(Selection(limit=10)) == 10
+            retried.append(server.retry(Selection(limit=10)))
 
     with together(*[retry] * 4):
         pass
-    assert Counter(queue.statuses()) == {0: 40, 4: 10}
-    assert first_looks == [first_looks[0]] * 4  # they raced for the same rows
+    assert found == [ids[:10]] * 4  # they raced for the same rows
+    assert sum(retried) == 10
+    assert Counter(queue.statuses()) == {0: 10, 4: 40}
 
 
 # ---- the commands
@@ -793,7 +807,7 @@ def test_a_prune_must_say_how_old(queue: Queue, client: Run) -> None:
 
 
 def test_a_prune_that_was_broken_off_goes_on_the_next_time(queue: Queue, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(bulk_writes, "MAX_IDS_PER_STATEMENT", 4)
+    monkeypatch.setattr(many_rows, "MAX_IDS_PER_STATEMENT", 4)
     for _ in range(10):
         put(queue, 2, finished_at=LONG_AGO)
         archive(queue, LONG_AGO)

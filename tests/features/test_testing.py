@@ -23,7 +23,7 @@ import pytest
 import taskserver
 from taskserver import DatabaseError, InvalidTask, SettingError, TaskServer, TaskServerError, testing
 from taskserver.errors import TablesMissing
-from taskserver.stores.queue.passing import Passing
+from taskserver.stores.queue.due import DueRows
 from taskserver.testing import TaskQueue, running_task
 from tests.support.deployment import ROOT
 
@@ -468,8 +468,8 @@ def test_a_task_is_due_at_the_end_of_its_delay_though_instants_are_rounded(
     queue: TaskQueue, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Where a task is added and looked at in one millisecond."""
-    next_seconds = Passing.next_seconds
-    monkeypatch.setattr(Passing, "next_seconds", lambda passing: next_seconds(passing) and 60.00001)
+    next_seconds = DueRows.next_seconds
+    monkeypatch.setattr(DueRows, "next_seconds", lambda due: next_seconds(due) and 60.00001)
     queue.server.add_task("tasks.note", ["x"], delay=60)
     assert queue.run_all(until=60).done == 1
 

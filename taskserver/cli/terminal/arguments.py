@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 from ...messages.printable import SPANS, UNIT_SECONDS, printable, span_seconds
 from ...messages.suggestions import alike, nearest
-from ...model.task import MAX_GROUP_ID
-from ...stores.queue.claims import MAX_GROUPS
+from ...model.task import MAX_GROUP_ID, MAX_GROUPS
 from .program import Exit
 
 if TYPE_CHECKING:

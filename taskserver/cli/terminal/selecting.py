@@ -102,7 +102,7 @@ def change_chosen(
     server.store.tables.check()
     summary = partial(_summary, done, done_to_one or done)
     if options.dry_run:
-        return _preview(server, verb, options, summary)
+        return _preview(server, verb, options, summary, values)
     changed: list[int] = []
     with LiveLine(sys.stderr) as live:
 
@@ -132,10 +132,16 @@ def _summary(done: str, done_to_one: str, rows: int, would_be: str = "") -> str:
     return f"{counted(rows)} {would_be}{done_to_one if rows == 1 else done}"
 
 
-def _preview(server: TaskServer, verb: Verb, options: argparse.Namespace, summary: Callable[[int, str], str]) -> int:
+def _preview(
+    server: TaskServer,
+    verb: Verb,
+    options: argparse.Namespace,
+    summary: Callable[[int, str], str],
+    values: Sequence[Any],
+) -> int:
     """Print the first tasks that the verb would change, and how many it would; return how many."""
     most = min(max(MAX_TASKS_SHOWN, len(options.ids)), MAX_IDS_LOOKED_AT)
-    preview = Operations(server.store).preview(verb, selection_of(options), most)
+    preview = Operations(server.store).preview(verb, selection_of(options), most, values)
     if preview.first:
         print_table(HEADS, [_cells(task) for task in preview.first[:MAX_TASKS_SHOWN]])
     if preview.first and preview.rows > MAX_TASKS_SHOWN:

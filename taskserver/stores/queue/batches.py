@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from ...errors import Conflict
 from ...model.task import ClaimedTask
 from ..database import RowsChanged
-from ..free_rows import work_free
+from ..free_rows import work_free, write_free
 from ..retrying import RetryPolicy, Scope
 from ..words import Write, with_ids
 from .finishes import COMPLETE, RENEW, START
@@ -184,7 +184,7 @@ class Batches:
         def write(free: Sequence[int]) -> int:
             return self._database.write(with_ids(sql, free), (*values, *free, claim))
 
-        return work_free(self._database, _ids_of(tasks), write, writer_seconds=seconds).changed
+        return write_free(self._database, _ids_of(tasks), write, seconds)
 
     def _ids(self, sql: str, tasks: Sequence[ClaimedTask]) -> set[int]:
         return {row[0] for row in self._database.fetch_ids(sql, _ids_of(tasks), (tasks[0].claim,))}

@@ -9,15 +9,15 @@ import os
 import random
 import time
 from collections.abc import Collection, Iterable, Sequence
+from contextlib import suppress
+from functools import partial
 
 from ...errors import Conflict, InvalidTask
 from ...messages.programs import CLIENT
-from ...model.task import MAX_GROUP_ID, Changed, Claim, ClaimedTask
+from ...model.task import MAX_GROUP_ID, MAX_GROUPS, Changed, Claim, ClaimedTask
 from ..database import Database
 from ..retrying import HELD_PATIENCE_SECONDS, RetryPolicy, Scope
 
-MAX_GROUPS = 400
-"""A claim names each group; SQLite joins 500 parts in one statement at most."""
 MAX_INLINE_BYTES = 16 * 1024
 """Longer texts stay in the database until their task's turn: a thousand of 1 MiB each fit into no small host."""
 MAX_CLAIM_BYTES = 4 * 1024 * 1024
@@ -203,9 +203,11 @@ class Claims:
             return 0
         from ..free_rows import write_free  # mostly all tasks of a claim are started
 
-        values = (next(iter(tasks)).claim,)
-        ids, seconds = [task.id for task in tasks], self._database.conflict_seconds
-        return write_free(self._database, self.RELEASE, ids, values, seconds)
+        claim, seconds = next(iter(tasks)).claim, self._database.conflict_seconds
+        release = partial(self._database.write_ids, self.RELEASE, values=(claim,))
+        with suppress(Conflict):
+            return write_free(self._database, [task.id for task in tasks], release, seconds)
+        return 0
 
 
 def most_inline(count: int) -> int:

@@ -1,4 +1,4 @@
-"""Due rows: tasks whose time has come, and claims whose lease has ended.
+"""Due rows: tasks whose time has come, and claims whose lease has ended; in a test, time can be made to pass.
 
 Due rows are found without locks, then written by sorted primary keys; each write checks again whether its row is due.
 An UPDATE over the range of due rows would lock all rows that it reads, in the order of that index, and deadlock with
@@ -8,6 +8,8 @@ claims, which lock in the order of theirs.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
+from functools import partial
 from typing import TYPE_CHECKING
 
 from ...errors import Conflict
@@ -105,11 +107,10 @@ class DueRows:
     """
     # A task that may start once only keeps its token: its worker may be alive after all, and complete it.
     GIVE_UP_LOST = f"""
-        UPDATE {{table}} {{by_key}} SET status = 4, claim = CASE WHEN ? = 1 THEN claim END, max_attempts = ?,
+        UPDATE {{table}} {{by_key}} SET status = ?, claim = CASE WHEN ? = 1 THEN claim END, max_attempts = ?,
             due_at = NULL, error_text = ?, finished_at = {{now}}, updated_at = {{now}}
         {WHERE_AS_FOUND}
     """
-    CANCEL_LOST = GIVE_UP_LOST.replace("status = 4", "status = 7", 1)
 
     def reclaim_unstarted(self, ids: Sequence[int]) -> int:
         """In progress, unstarted, lease ended → new, as if never claimed; how many. Rows that others hold are left."""
@@ -120,7 +121,9 @@ class DueRows:
             return 0
         from ..free_rows import write_free  # mostly nothing is due
 
-        return write_free(self._database, sql, ids)
+        with suppress(Conflict):
+            return write_free(self._database, ids, partial(self._database.write_ids, sql))
+        return 0
 
     def reclaim_lost(self, lost: LostTask, limit: int, error_text: str, retry_seconds: float | None) -> bool:
         """In progress, started, lease ended → error, to be retried after so many seconds, or (None) fatal.
@@ -129,32 +132,51 @@ class DueRows:
         look found it; a row that others hold is left for the next look.
         """
         as_found = (lost.id, lost.attempts, lost.max_attempts or 0, int(lost.is_cancelled))
+        fatal = None
+        values: tuple[object, ...]
         if lost.is_to_rerun:
-            return self._write_unless_held(self.RERUN_LOST, as_found)
-        if retry_seconds is None:
-            keeps_token = limit == 1 and not lost.is_cancelled
-            give_up = self.CANCEL_LOST if lost.is_cancelled else self.GIVE_UP_LOST
-            return self._write_unless_held(give_up, (int(keeps_token), limit, error_text, *as_found), lost.id)
-        return self._write_unless_held(self.RETRY_LOST, (retry_seconds, error_text, *as_found))
-
-    def _write_unless_held(self, sql: str, values: Sequence[object], fatal: int | None = None) -> bool:
-        """`fatal` is the id of a task that is fatal with this write: its children become fatal, too."""
+            sql, values = self.RERUN_LOST, as_found
+        elif retry_seconds is not None:
+            sql, values = self.RETRY_LOST, (retry_seconds, error_text, *as_found)
+        else:
+            keeps_token = int(limit == 1 and not lost.is_cancelled)
+            fatal = lost.id
+            sql, values = self.GIVE_UP_LOST, (7 if lost.is_cancelled else 4, keeps_token, limit, error_text, *as_found)
         policy = RetryPolicy(Scope.STATEMENT if fatal is None else Scope.TRANSACTION, HELD_PATIENCE_SECONDS)
         try:
             (matched, given_up), in_doubt = self._database.run_in_doubt(policy, self._write, sql, values, fatal)
-            self._given_up += given_up
         except Conflict as error:
             return error.may_have_taken_effect
-        # Where the answer was cut off the row cannot tell whose write it was: rather told twice than not at all.
+        self._given_up += given_up
+        # If the answer was cut off, the row cannot say whose write it was: better reported twice than not at all.
         return bool(matched) or in_doubt
 
     def _write(self, sql: str, values: Sequence[object], fatal: int | None) -> tuple[int, list[GivenUp]]:
+        """`fatal` is the id of a task that becomes fatal: its children become fatal, too."""
         matched = self._database.write(sql, values)
         if not matched or fatal is None:
             return matched, []
         from .dependencies import end  # few tasks are lost for good
 
         return matched, end(self._database, fatal, is_done=False)
+
+    # ---- in a test of a site, with no worker at work: as if time passed
+
+    # Not claims: their due_at is the end of their lease.
+    AHEAD = (
+        "SELECT id, 0.0 - {due_at_age} FROM {table} WHERE {due_status} IN (0, 3, 5) AND due_at > {now} ORDER BY due_at"
+    )
+    MOVE = "UPDATE {table} SET due_at = {after}, updated_at = updated_at WHERE id = ? AND status IN (0, 3, 5)"
+
+    def next_seconds(self) -> float | None:
+        """Seconds until the next task is due; None if none will be."""
+        row = self._database.fetch_first(f"{self.AHEAD} LIMIT 1")
+        return None if row is None else float(row[1])
+
+    def let_pass(self, seconds: float) -> None:
+        """Move all due_at in the future nearer by so many seconds."""
+        for task_id, ahead in self._database.fetch(self.AHEAD):
+            self._database.change(self.MOVE, (float(ahead) - seconds, task_id))
 
 
 def _lost_task(row: Row) -> LostTask:

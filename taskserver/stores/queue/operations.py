@@ -1,43 +1,54 @@
-"""An operator's verbs: run tasks again, cancel, move. Pauses have group_pauses.py.
-
-A worker does not need them. Verbs to many rows go through bulk_writes.py.
-"""
+"""An operator's verbs: retry, cancel, priority, reclaim by force, run one task. many_rows.py writes the rows."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Sequence, Set
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple
 
 from ...errors import Conflict, InvalidTask, SettingError
-from ...messages.printable import shown
 from ...messages.programs import CLIENT
 from ...model.field_checks import check_priority, name_of
-from ...model.selection import Selection, selection_of
-from ...model.task import MAX_GROUP_ID, MAX_ID, MAX_SIGNED, ClaimedTask, Status, name_of_status
+from ...model.selection import Selection, check_selection, selection_of
+from ...model.task import MAX_SIGNED, ClaimedTask, Status
+from ..database import Database
 from ..records import StoredTask, earliest, stored_task
 from ..words import marks, with_ids
 from .adding import Adding
-from .bulk_writes import BulkWrite, BulkWriter, OnWritten, Written
-from .claims import MAX_GROUPS, new_token
+from .claims import new_token
 from .dependencies import IS_GIVEN_UP, Dependencies, give_up_children, links, revive_children
+from .many_rows import ChosenRows, ManyRows, OnWritten, Then, Written
 from .store import Store
 
 Chosen = int | Iterable[int] | Selection
 """An id, some ids, or a Selection."""
-SETTLE_SECONDS = 10.0
+DECIDE_SECONDS = 10.0
 """After a retry, waiting tasks are decided about for so long; a worker decides about the rest."""
 
 
+# ---- the children of changed tasks
+
+ARE_FATAL = "SELECT id FROM {table} {by_key} WHERE id IN ({ids}) AND status IN (4, 7) AND awaited <> 0"
+
+
+def _give_up_children(database: Database, ids: Sequence[int]) -> None:
+    """Waiting → fatal for the children of cancelled tasks that do not run."""
+    give_up_children(database, [row[0] for row in database.rows(with_ids(ARE_FATAL, ids), ids)])
+
+
 class Verb(NamedTuple):
-    """A write to chosen rows, and the condition for rows that it suits."""
+    """A write to chosen rows."""
 
     name: str
     condition: str
+    """For the rows that it suits, with `{status}` for the status by which an index has them."""
     write: str
     """The statement, without its WHERE."""
     suits: str
     """The same as `condition`, in words."""
+    then: Then | None = None
+    undone: str = ""
+    """For rows to which it was not done yet, with marks for the values of `write`: a look finds no row twice."""
 
 
 # ---- retry: error, fatal, cancelled → new
@@ -55,16 +66,17 @@ RETRY = Verb(
         status = CASE WHEN {{is_linked}} THEN 5 ELSE 0 END
     """,
     "in error, fatal or cancelled",
+    revive_children,
 )
 
 # ---- retry as: the same under another name, for tasks whose name was misspelt
 
 # Not for pipelines: the stages of a row name callables, too, and a row whose task differs from its stage is fatal.
-RETRY_AS = Verb(
-    "retry --as",
-    f"{RETRY.condition} AND stages IS NULL",
-    RETRY.write.replace("SET", "SET task = ?,", 1),
-    f"{RETRY.suits}, and no pipeline",
+RETRY_AS = RETRY._replace(
+    name="retry --as",
+    condition=f"{RETRY.condition} AND stages IS NULL",
+    write=RETRY.write.replace("SET", "SET task = ?,", 1),
+    suits=f"{RETRY.suits}, and no pipeline",
 )
 PIPELINES = RETRY._replace(condition=f"{RETRY.condition} AND stages IS NOT NULL")
 """The tasks that RETRY_AS leaves out."""
@@ -88,6 +100,7 @@ CANCEL = Verb(
         status = CASE WHEN {RUNS} THEN 1 ELSE 7 END
     """,
     "new, waiting, in error, in progress or lost",
+    _give_up_children,
 )
 
 # ---- priority: for tasks that may run yet; for a task in progress, of its next attempt
@@ -98,6 +111,7 @@ PRIORITY = Verb(
     "{status} IN (0, 1, 3, 5)",
     "UPDATE {table} {by_key} SET priority = ?, updated_at = updated_at",
     "new, waiting, in error or in progress",
+    undone="priority <> ?",
 )
 
 # ---- end leases: of claims that hold, so that their tasks are taken back
@@ -107,6 +121,7 @@ END_LEASE = Verb(
     "{status} = 1",
     "UPDATE {table} {by_key} SET due_at = {now}, updated_at = updated_at",
     "in progress",
+    undone="due_at > {now}",
 )
 
 
@@ -136,31 +151,29 @@ class Reclaimed(NamedTuple):
 
 
 class Operations:
-    """An operator's verbs over one queue."""
+    """An operator's verbs over one queue. They raise InvalidTask, DatabaseError."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
         self._database = store.database
-        self._relations = dict.fromkeys((RETRY.name, RETRY_AS.name), self._revive_children)
-        self._relations[CANCEL.name] = self._give_up_children
 
     # ---- verbs to chosen rows
 
     def retry(self, tasks: Chosen, as_task: str | Callable[..., Any] | None = None) -> int:
-        """Error, fatal, cancelled → new, with attempts 0, perhaps renamed; how many. Raises as `_changed` does."""
+        """Error, fatal, cancelled → new, with attempts 0, perhaps renamed; how many."""
         return self._changed(RETRY, tasks) if as_task is None else self._changed(RETRY_AS, tasks, (name_of(as_task),))
 
     def cancel(self, tasks: Chosen) -> int:
-        """New, waiting, error, claimed, lost → cancelled; running tasks are interrupted. How many; raises alike."""
+        """New, waiting, error, claimed, lost → cancelled; running tasks are interrupted. How many."""
         return self._changed(CANCEL, tasks)
 
     def set_priority(self, tasks: Chosen, priority: int) -> int:
-        """Give tasks that may run yet another priority; how many. Raises alike."""
+        """Give tasks that may run yet another priority; how many."""
         check_priority(priority)
         return self._changed(PRIORITY, tasks, (priority,))
 
     def _changed(self, verb: Verb, tasks: Chosen, values: Sequence[Any] = ()) -> int:
-        """How many rows a verb changed. Raises InvalidTask, and Conflict where others held some rows."""
+        """How many rows a verb changed. Raises Conflict if others held some rows."""
         written = self.change(verb, selection_of(tasks), values)
         if written.held:
             raise Conflict(
@@ -172,29 +185,18 @@ class Operations:
     def change(
         self, verb: Verb, selection: Selection, values: Sequence[Any] = (), on_written: OnWritten = lambda ids: None
     ) -> Written:
-        """From → to, as the verb says, for all chosen rows that it suits.
-
-        `on_written` is called with the ids of each portion. Raises InvalidTask.
-        """
-        bulk = bulk_write(verb, selection, values)._replace(relate=self._relations.get(verb.name))
-        writer = BulkWriter(self._store, bulk, on_written)
-        written = writer.run(selection.ids, selection.limit)
+        """From → to, as the verb says, for all chosen rows that it suits."""
+        writer = ManyRows(self._database, chosen_rows(verb, selection, values), on_written)
+        written = writer.write(selection.ids, selection.limit)
         if written.changed and verb in (RETRY, RETRY_AS):
-            self._settle()
+            self._decide_about_waiting()
         return written
 
-    # ---- the children of the changed tasks, in the same transaction
-
-    ARE_FATAL = "SELECT id FROM {table} {by_key} WHERE id IN ({ids}) AND status IN (4, 7) AND awaited <> 0"
-
-    def _give_up_children(self, ids: Sequence[int]) -> None:
-        """Waiting → fatal for the children of cancelled tasks that do not run."""
-        fatal = [row[0] for row in self._database.rows(with_ids(self.ARE_FATAL, ids), ids)]
-        give_up_children(self._database, fatal)
-
-    def _revive_children(self, ids: Sequence[int]) -> None:
-        """Fatal → waiting for children that were given up because of retried tasks."""
-        revive_children(self._database, ids)
+    def _decide_about_waiting(self) -> None:
+        dependencies = Dependencies(self._database)
+        until = time.monotonic() + DECIDE_SECONDS
+        while time.monotonic() < until and dependencies.decide(self._store.due.look().linked):
+            pass
 
     GIVEN_UP_AMONG = f"SELECT id FROM {{table}} WHERE id IN ({{ids}}) AND {IS_GIVEN_UP}"
 
@@ -202,22 +204,15 @@ class Operations:
         """How many of these tasks are fatal because of a task for which they wait."""
         return len(self._database.fetch_ids(self.GIVEN_UP_AMONG, ids))
 
-    def _settle(self) -> None:
-        """Decide about retried tasks that wait for others; a worker decides about the rest."""
-        dependencies = Dependencies(self._store.database)
-        until = time.monotonic() + SETTLE_SECONDS
-        while time.monotonic() < until and dependencies.decide(self._store.due.look().linked):
-            pass
-
-    def preview(self, verb: Verb, selection: Selection, most: int) -> Preview:
-        """How many rows a verb would change, and the first `most` of them. Raises InvalidTask."""
-        writer = BulkWriter(self._store, bulk_write(verb, selection))
-        limit = MAX_SIGNED if selection.limit is None else selection.limit
-        if selection.ids is not None:
-            found = writer.look_among(sorted(set(selection.ids)))
-            count, first = len(found), found
+    def preview(self, verb: Verb, selection: Selection, most: int, values: Sequence[Any] = ()) -> Preview:
+        """How many rows a verb would change, and the first `most` of them."""
+        rows = ManyRows(self._database, chosen_rows(verb, selection, values))
+        if selection.ids is None:
+            count, first = rows.count(), rows.look(most)
         else:
-            count, first = writer.count(), writer.look(None, most)
+            first = rows.look_among(selection.ids)
+            count = len(first)
+        limit = MAX_SIGNED if selection.limit is None else selection.limit
         return Preview(min(count, limit), self.show_all(first[: min(most, limit)]))
 
     SHOW_ALL = "SELECT {readable}, 0 FROM {table} WHERE id IN ({ids}) ORDER BY id"
@@ -249,7 +244,7 @@ class Operations:
     def claim_one(self, task_id: int) -> ClaimedTask:
         """New, waiting, error, fatal, cancelled → in progress for one task; an ended one gets attempts 0.
 
-        Raises InvalidTask, which says why not, and Conflict where others hold its row.
+        Raises InvalidTask, which says why not, and Conflict if others hold its row.
         """
         store = self._store
         token = new_token()
@@ -275,63 +270,31 @@ def _why_not_claimed(store: Store, task_id: int) -> str:
     return f"task {task_id} has the status {row.status}, and cannot be run; look again"
 
 
-def bulk_write(verb: Verb, selection: Selection, values: Sequence[Any] = ()) -> BulkWrite:
-    """The write of a verb to chosen rows. Raises InvalidTask."""
-    _check(selection)
-    conditions = [verb.condition]
-    groups = selection.groups or ()
+def chosen_rows(verb: Verb, selection: Selection, values: Sequence[Any] = ()) -> ChosenRows:
+    """The write of a verb to chosen rows; `values` are the statement's own. Raises InvalidTask."""
+    check_selection(selection)
+    conditions: list[str] = [verb.condition]
+    given: list[Any] = []
+
+    def add(condition: str, *its_values: Any) -> None:
+        conditions.append(condition)
+        given.extend(its_values)
+
     if selection.groups is not None:
-        conditions.append(f"group_id IN ({marks(len(groups))})" if groups else "1 = 0")
+        add(f"group_id IN ({marks(len(selection.groups))})" if selection.groups else "1 = 0", *selection.groups)
     if selection.task is not None:
-        conditions.append("task = ?")
+        add("task = ?", selection.task)
     if selection.error is not None:
-        conditions.append("{error_position} = 1")  # LIKE of SQLite holds a and A for the same
-    given: list[Any] = [text for text in (selection.task, selection.error) if text is not None]
+        add("{error_position} = 1", selection.error)  # LIKE of SQLite takes a and A for the same
     if selection.error_line is not None:
-        conditions.append("{error_bytes} = ? OR {error_position} = 1")
-        given += [selection.error_line, f"{selection.error_line}\n"]
+        add("{error_bytes} = ? OR {error_position} = 1", selection.error_line, f"{selection.error_line}\n")
     if selection.status is not None:
-        conditions.append("{status} = ?")
-        given.append(selection.status)
-    instants = []
+        add("{status} = ?", selection.status)
     if selection.since is not None:
         try:
             instant, value = earliest(selection.since)
         except SettingError as error:
             raise InvalidTask(str(error)) from None
-        conditions.append(f"COALESCE(finished_at, updated_at) >= {instant}")
-        instants.append(value)
+        add(f"COALESCE(finished_at, updated_at) >= {instant}", value)
     condition = " AND ".join(f"({condition})" for condition in conditions)
-    return BulkWrite(condition, (*groups, *given, *instants), verb.write, values)
-
-
-def _check(selection: Selection) -> None:
-    _check_numbers("ids", selection.ids, MAX_ID)
-    _check_numbers("groups", selection.groups, MAX_GROUP_ID)
-    if selection.groups is not None and len(selection.groups) > MAX_GROUPS:
-        raise InvalidTask(f"{len(selection.groups)} groups are chosen; allowed: at most {MAX_GROUPS}")
-    for name, text in (("task", selection.task), ("error", selection.error), ("error_line", selection.error_line)):
-        if text is not None and not _is_text(text):
-            raise InvalidTask(f"{name} is {shown(text)}; allowed: a text in UTF-8, not an empty one")
-    if selection.status is not None and selection.status not in list(Status):
-        statuses = ", ".join(f"{status:d} {name_of_status(status)}" for status in Status)
-        raise InvalidTask(f"status is {shown(selection.status)}; allowed: {statuses}")
-    if selection.limit is not None and (type(selection.limit) is not int or not 1 <= selection.limit <= MAX_SIGNED):
-        raise InvalidTask(f"limit is {shown(selection.limit)}; allowed: a whole number from 1 to {MAX_SIGNED}")
-
-
-def _check_numbers(name: str, numbers: Sequence[int] | None, most: int) -> None:
-    if numbers is None:
-        return
-    if not isinstance(numbers, (Sequence, Set)) or isinstance(numbers, (str, bytes)):
-        raise InvalidTask(f"{name} is {shown(numbers)}; allowed: a list of whole numbers from 0 to {most}")
-    for number in numbers:
-        if type(number) is not int or not 0 <= number <= most:
-            raise InvalidTask(f"{name} has {shown(number)}; allowed: whole numbers from 0 to {most}")
-
-
-def _is_text(text: object) -> bool:
-    try:
-        return isinstance(text, str) and text.encode() != b""
-    except UnicodeEncodeError:
-        return False
+    return ChosenRows(condition, given, verb.write, values, verb.then, verb.undone)

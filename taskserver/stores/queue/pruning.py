@@ -1,51 +1,45 @@
-"""How old rows are deleted, a portion a transaction: finished tasks, archived tasks, and stats.
+"""Deletes old rows, a portion a transaction: finished tasks, archived tasks, and stats.
 
-A task's age counts from its end, by the database's clock. Tasks are deleted through bulk_writes.py.
+A task's age counts from its end, by the database's clock.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 from datetime import timedelta
 from typing import NamedTuple
 
 from ...errors import InvalidTask
 from ...messages.printable import shown
 from ...settings.checks import check_kind
-from .bulk_writes import BulkWrite, BulkWriter
+from ..database import Database
+from .many_rows import ChosenRows, ManyRows
 from .store import Store
 
 MAX_DAYS = 36_500
 """An older age would lie before the begin of the databases' calendars."""
 
-
-def seconds_of(older_than: float | timedelta) -> float:
-    """An age in seconds. Raises InvalidTask."""
-    seconds = older_than.total_seconds() if isinstance(older_than, timedelta) else older_than
-    if type(seconds) not in (int, float) or not 0 <= seconds <= MAX_DAYS * 86_400:
-        raise InvalidTask(
-            f"older_than is {shown(older_than)}; allowed: seconds or a timedelta, from 0 to {MAX_DAYS} days"
-        )
-    return float(seconds)
-
-
 # A person who sets the status by hand may leave finished_at empty.
 OLD = "COALESCE(finished_at, updated_at) < {after}"
-FORGET = "DELETE FROM {dependencies} WHERE child_id IN ({ids})"
-HOLDS_KEY = "unique_key IS NOT NULL"
+DELETE_EDGES = "DELETE FROM {dependencies} WHERE child_id IN ({ids})"
+
+
+def _delete_edges(database: Database, ids: Sequence[int]) -> None:
+    database.write_ids(DELETE_EDGES, ids)
+
 
 _KINDS = {
     # By key, as the old rows come first in order of id, and are most of the table.
-    "done": BulkWrite("{status} = 2", (), "{delete_task}", hint="{by_key}"),
-    "fatal": BulkWrite("{status} IN (4, 7)", (), "{delete_task}", then=FORGET),
-    "archived": BulkWrite("status >= 0", (), "{delete_archived}", (), "{done}", "done_id", hint="{by_key}"),
+    "done": ChosenRows(f"{{status}} = 2 AND {OLD}", (), "{delete_task}", hint="{by_key}"),
+    "fatal": ChosenRows(f"{{status}} IN (4, 7) AND {OLD}", (), "{delete_task}", then=_delete_edges),
+    "archived": ChosenRows(OLD, (), "{delete_archived}", table="{done}", key="done_id", hint="{by_key}"),
 }
 KEYED = ("done", "fatal")
 """The kinds whose rows may hold a unique_key, which keeps others from being added."""
 KINDS = (*_KINDS, "stats")
 """The kinds that can be named: tasks that are done, fatal (or cancelled) or archived, and stats."""
 COMPLETED = ("done", "archived")
-"""The kinds that are meant where none is named: nobody has to look at these rows any more."""
+"""The kinds that are meant if none is named: nobody has to look at these rows any more."""
 
 
 class Pruned(NamedTuple):
@@ -66,35 +60,26 @@ class Pruned(NamedTuple):
 
 
 class Pruning:
-    """Deletes old rows of some kinds."""
+    """Deletes old rows of some kinds. Raises DatabaseError."""
 
     def __init__(self, store: Store, older_than: float | timedelta, kinds: Collection[str], keys: bool) -> None:
         """`older_than` is an age in seconds or a timedelta. With `keys`, rows that hold a unique_key are deleted, too.
 
         Raises InvalidTask.
         """
-        self._store = store
         self._database = store.database
-        self._seconds = seconds_of(older_than)
+        self._ago = (-_seconds_of(older_than),)
         self.kinds = [kind for kind in KINDS if kind in (kinds or COMPLETED)]
-        self._keys = keys
-
-    # ---- how many there are
+        self._spares = () if keys else KEYED
 
     COUNT_HOURS = "SELECT COUNT(*) FROM {stats} WHERE hour < {after}"
 
     def count(self) -> Pruned:
         """How many rows `run` would delete."""
-        counts = {kind: self._writer(kind).count() for kind in self.kinds if kind != "stats"}
+        counts = {kind: self._rows(kind).count() for kind in self.kinds if kind != "stats"}
         if "stats" in self.kinds:
-            counts["stats"] = self._database.fetch_value(self.COUNT_HOURS, (-self._seconds,))
+            counts["stats"] = self._database.fetch_value(self.COUNT_HOURS, self._ago)
         return Pruned(**counts, spared=self._spared())
-
-    def _spared(self) -> int:
-        kinds = [] if self._keys else [kind for kind in self.kinds if kind in KEYED]
-        return sum(BulkWriter(self._store, self._bulk_write(kind, HOLDS_KEY)).count() for kind in kinds)
-
-    # ---- delete: done, fatal, archived → gone
 
     def run(self, progress: Callable[[int], object] = lambda deleted: None) -> Pruned:
         """Done, fatal, cancelled, archived → gone for old rows.
@@ -102,41 +87,54 @@ class Pruning:
         An interrupted run keeps its deletions; the next run finds the rest.
         `progress` is called after each portion with the number of deleted rows so far.
         """
-        spared = self._spared()
-        deleted = 0
+        deleted, held, counts = 0, 0, dict.fromkeys(self.kinds, 0)
 
         def count_deleted(more: int) -> None:
             nonlocal deleted
             deleted += more
             progress(deleted)
 
-        written = {kind: self._writer(kind, count_deleted).run() for kind in self.kinds if kind != "stats"}
-        counts = {kind: one.changed for kind, one in written.items()}
-        if "stats" in self.kinds:
-            counts["stats"] = self._delete_hours(count_deleted)
-        return Pruned(**counts, spared=spared, held=sum(len(one.held) for one in written.values()))
+        spared = self._spared()
+        for kind in self.kinds:
+            if kind == "stats":
+                counts[kind] = self._delete_hours(count_deleted)
+            else:
+                written = self._rows(kind, count_deleted).write()
+                counts[kind], held = written.changed, held + len(written.held)
+        return Pruned(**counts, spared=spared, held=held)
 
-    def _writer(self, kind: str, count_deleted: Callable[[int], object] = lambda more: None) -> BulkWriter:
-        spares = kind in KEYED and not self._keys
-        bulk_write = self._bulk_write(kind, "unique_key IS NULL" if spares else "")
-        return BulkWriter(self._store, bulk_write, lambda ids: count_deleted(len(ids)))
+    def _rows(self, kind: str, count_deleted: Callable[[int], object] = lambda more: None) -> ManyRows:
+        chosen = self._chosen(kind, "unique_key IS NULL" if kind in self._spares else "1 = 1")
+        return ManyRows(self._database, chosen, lambda ids: count_deleted(len(ids)))
 
-    def _bulk_write(self, kind: str, more: str = "") -> BulkWrite:
-        condition = " AND ".join(filter(None, [_KINDS[kind].condition, OLD, more]))
-        return _KINDS[kind]._replace(condition=condition, values=(-self._seconds,))
+    def _spared(self) -> int:
+        kinds = [kind for kind in self.kinds if kind in self._spares]
+        return sum(ManyRows(self._database, self._chosen(kind, "unique_key IS NOT NULL")).count() for kind in kinds)
 
-    # ---- stats: an hour a statement, as their key begins with the hour
+    def _chosen(self, kind: str, condition: str) -> ChosenRows:
+        chosen = _KINDS[kind]
+        return chosen._replace(condition=f"{chosen.condition} AND {condition}", values=self._ago)
 
+    # An hour a statement, as the key of stats begins with the hour.
     OLDEST_HOUR = "SELECT {hour_text} FROM {stats} WHERE hour < {after} ORDER BY hour LIMIT 1"
     DELETE_HOUR = "DELETE FROM {stats} WHERE hour = {instant}"
 
     def _delete_hours(self, count_deleted: Callable[[int], object]) -> int:
         deleted = 0
-        while (hour := self._database.fetch_value(self.OLDEST_HOUR, (-self._seconds,))) is not None:
+        while (hour := self._database.fetch_value(self.OLDEST_HOUR, self._ago)) is not None:
             gone = self._database.change(self.DELETE_HOUR, (hour,))
             deleted += gone
             count_deleted(gone)
         return deleted
+
+
+def _seconds_of(older_than: float | timedelta) -> float:
+    seconds = older_than.total_seconds() if isinstance(older_than, timedelta) else older_than
+    if type(seconds) not in (int, float) or not 0 <= seconds <= MAX_DAYS * 86_400:
+        raise InvalidTask(
+            f"older_than is {shown(older_than)}; allowed: seconds or a timedelta, from 0 to {MAX_DAYS} days"
+        )
+    return float(seconds)
 
 
 def prune(store: Store, older_than: float | timedelta, keys: bool, **kinds: bool) -> Pruned:

@@ -1,23 +1,48 @@
-"""The record of runs: one row for each host and groups, so that anyone can see whether cron runs the worker."""
+"""The record of runs, and the workers at work now.
+
+One row for each host and groups shows whether cron runs the worker. One row for each process that has tasks, or waits
+for some, shows who runs what: a worker's number is the upper half of its claim tokens.
+"""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
+from contextlib import suppress
+from functools import partial
+from typing import NamedTuple
 
+from ...errors import Conflict
+from ...model.task import MAX_SECONDS
 from ..database import Database
+from ..records import WorkerProcess, worker_process
 from ..retrying import HELD_PATIENCE_SECONDS, MIN_CONFLICT_SECONDS, RetryPolicy, Scope
+from .claims import number_of, tokens_of
+
+FORGOTTEN_SECONDS = MAX_SECONDS + 86_400
+"""A process that has written nothing for so long, on another host perhaps, is gone: no task may run for longer."""
+
+
+class LeftTask(NamedTuple):
+    """A task that a process which is gone had claimed."""
+
+    id: int
+    task: str
+    is_started: bool
+    has_lease: bool
 
 
 class Runs:
-    """The last run of each host and groups, as its worker records it."""
+    """The last run of each host and groups. The verbs raise Conflict if others hold the record, and DatabaseError."""
 
     def __init__(self, database: Database) -> None:
         self._database = database
 
+    # What began since `after` is a worker of the same line: it does not show how often cron starts the line.
     BEGIN = """
-        UPDATE {workers} SET pid = ?, previous_started_at = started_at, started_at = {now},
-            ended_at = NULL, reason = NULL, taken = 0, done = 0, fatal = 0, lost = 0, released = 0
+        UPDATE {workers}
+        SET pid = ?, previous_started_at = CASE WHEN started_at >= {after} THEN previous_started_at ELSE started_at END,
+            started_at = {now}, ended_at = NULL, reason = NULL, taken = 0, done = 0, fatal = 0, lost = 0, released = 0
         WHERE host = ? AND group_ids = ?
     """
     BEGIN_FIRST = """
@@ -29,37 +54,23 @@ class Runs:
         WHERE host = ? AND group_ids = ?
     """
 
-    BEGIN_OF_LINE = BEGIN.replace(
-        "previous_started_at = started_at",
-        "previous_started_at = CASE WHEN started_at >= {after} THEN previous_started_at ELSE started_at END",
-    )
-
     def begin(
-        self, host: str, group_ids: str, seconds: float = HELD_PATIENCE_SECONDS, line_seconds: float | None = None
+        self, host: str, group_ids: str, seconds: float = HELD_PATIENCE_SECONDS, line_seconds: float = 0.0
     ) -> None:
-        """Record that a run begins in this process. Raises Conflict where others hold the record for so long.
+        """Record that a run begins in this process; others that hold the record are waited for so long.
 
-        `line_seconds` is the age of a line of several workers: what began since is of the same line, and does not tell
-        how often cron starts it.
+        `line_seconds` is the age of a line of several workers.
         """
-        who = (os.getpid(), host, group_ids)
-        sql, ages = (self.BEGIN, ()) if line_seconds is None else (self.BEGIN_OF_LINE, (-line_seconds,))
-        if not self._change(seconds, sql, (who[0], *ages, *who[1:])):
-            self._change(seconds, self.BEGIN_FIRST, who)
+        pid = os.getpid()
+        if not self._change(seconds, self.BEGIN, (pid, -line_seconds, host, group_ids)):
+            self._change(seconds, self.BEGIN_FIRST, (pid, host, group_ids))
 
     def end(
-        self,
-        host: str,
-        group_ids: str,
-        seconds: float,
-        reason: str,
-        counts: Sequence[int],
-        has_begun: bool = True,
+        self, host: str, group_ids: str, seconds: float, reason: str, counts: Sequence[int], has_begun: bool = True
     ) -> None:
-        """Record how a run ended that began `seconds` ago. Raises Conflict where others hold the record.
+        """Record how a run ended that began `seconds` ago, with its tasks taken, done, fatal, lost and released.
 
-        It writes the begin again, as a run beside this one may have written its own since; `has_begun` tells whether
-        this run's own was recorded. `counts` are the tasks taken, done, fatal, lost and released.
+        It writes the begin again, as another run may have written its own since. `has_begun`: the begin was recorded.
         """
         if not has_begun:
             self.begin(host, group_ids, MIN_CONFLICT_SECONDS)
@@ -69,7 +80,7 @@ class Runs:
     AT_WORK = "SELECT number, pid, identity FROM {processes} WHERE host = ?"
 
     def at_work(self, host: str) -> list[tuple[int, int, str]]:
-        """Number, process id and identity of each worker at work on a host (processes.py). Raises DatabaseError."""
+        """Number, process id and identity of each worker at work on a host."""
         # SQLite's may hold anything.
         return [row for row in self._database.fetch(self.AT_WORK, (host,)) if tuple(map(type, row)) == (int, int, str)]
 
@@ -78,3 +89,82 @@ class Runs:
             seconds = self._database.conflict_seconds
         policy = RetryPolicy(Scope.STATEMENT, seconds)
         return self._database.run(policy, self._database.write, sql, values)
+
+
+class Processes:
+    """The rows of worker processes. The verbs raise DatabaseError."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+
+    BEGIN = """
+        {insert_or_ignore} INTO {processes} (number, host, group_ids, pid, identity) VALUES (?, ?, ?, ?, ?) {or_ignore}
+    """
+    FORGET = "DELETE FROM {processes} WHERE seen_at < {after}"
+    SHOW = """
+        UPDATE {processes}
+        SET seen_at = {now}, taken = ?, done = ?, failed = ?, fatal = ?, lost = ?, released = ?
+        WHERE number = ?
+    """
+    END = "DELETE FROM {processes} WHERE number = ?"
+    MARK_ENDED = "UPDATE {processes} SET ended_at = {now} WHERE number = ? AND ended_at IS NULL"
+    ALL = """
+        SELECT number, host, group_ids, pid, identity, {started_at_text}, {started_at_age}, {seen_at_age},
+            {ended_at_text}, taken, done, failed, fatal, lost, released
+        FROM {processes} ORDER BY started_at, number
+    """
+
+    def begin(self, number: int, host: str, group_ids: str, identity: str) -> None:
+        """Record that this process is at work, and delete the rows of those that vanished long ago."""
+        self._change(self.BEGIN, (number, host, group_ids, os.getpid(), identity))
+        self._change(self.FORGET, (-FORGOTTEN_SECONDS,))
+
+    def show(self, number: int, counts: Sequence[int]) -> None:
+        """Write the counts of the run so far (`RunResult.all_counts`)."""
+        self._change(self.SHOW, (*counts, number))
+
+    def end(self, number: int) -> None:
+        """Record that a process is no longer at work."""
+        self._change(self.END, (number,))
+
+    def mark_ended(self, number: int) -> bool:
+        """Record that a process vanished. Whether that was not recorded before."""
+        return self._change(self.MARK_ENDED, (number,)) == 1
+
+    def _change(self, sql: str, values: Sequence[object]) -> int:
+        policy = RetryPolicy(Scope.STATEMENT, HELD_PATIENCE_SECONDS)  # only people read these rows
+        return self._database.run(policy, self._database.write, sql, values)
+
+    def all(self) -> list[WorkerProcess]:
+        """The processes of all hosts, the oldest first."""
+        return [worker_process(row) for row in self._database.fetch(self.ALL)]
+
+    # ---- the tasks of processes that are gone
+
+    CLAIMED = """
+        SELECT id, task, started_at IS NOT NULL, CASE WHEN due_at > {now} THEN 1 ELSE 0 END, claim
+        FROM {table} {by_status} WHERE {group_status} = 1 ORDER BY id
+    """
+    END_LEASES = """
+        UPDATE {table} {by_key} SET due_at = {now}, updated_at = updated_at
+        WHERE id IN ({ids}) AND status = 1 AND claim >= ? AND claim <= ?
+    """
+
+    def claimed_by(self, numbers: Collection[int]) -> dict[int, list[LeftTask]]:
+        """The tasks that these processes have claimed, by the number of each."""
+        tasks: dict[int, list[LeftTask]] = {number: [] for number in numbers}
+        for task_id, task, is_started, has_lease, claim in self._database.fetch(self.CLAIMED):
+            if isinstance(claim, int) and number_of(claim) in tasks:
+                tasks[number_of(claim)].append(LeftTask(task_id, str(task), bool(is_started), bool(has_lease)))
+        return tasks
+
+    def end_leases(self, number: int, tasks: Sequence[LeftTask]) -> None:
+        """End the leases of tasks that a process has claimed, so that the next look takes them back.
+
+        A row that others hold is left until its lease ends.
+        """
+        from ..free_rows import write_free  # few workers vanish
+
+        write = partial(self._database.write_ids, self.END_LEASES, values=tokens_of(number))
+        with suppress(Conflict):
+            write_free(self._database, [task.id for task in tasks], write)

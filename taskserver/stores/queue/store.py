@@ -58,14 +58,13 @@ from ..database import Database
 from ..tables import Tables
 from .claims import Claims
 from .due import DueRows
-from .runs import Runs
+from .runs import Processes, Runs
 
 if TYPE_CHECKING:
     from .adding import Producing
     from .callers import Callers
     from .dependencies import GivenUp
     from .finishes import Finishes
-    from .processes import Processes
     from .views import Views
 
 
@@ -78,6 +77,7 @@ class Store:
         self.database = database
         self.tables = Tables(self.database)
         self.runs = Runs(self.database)
+        self.processes = Processes(self.database)
         self.given_up: list[GivenUp] = []
         """Tasks that became fatal because of others, for a run to report."""
         self.due = DueRows(self.database, self.given_up)
@@ -113,12 +113,6 @@ class Store:
         return Callers(self.database.dialect, self.mode, self.lease_seconds)
 
     # ---- for a worker that has a task
-
-    @cached_property
-    def processes(self) -> Processes:
-        from .processes import Processes
-
-        return Processes(self.database)
 
     @cached_property
     def finishes(self) -> Finishes:
