@@ -187,7 +187,7 @@ def test_dialects_have_the_same_files() -> None:
 # ---- the face of the store: a table of all verbs
 
 # Classes of queue/ that hold no verbs: the face itself, and what verbs are made of.
-BENEATH_VERBS = {"Store", "Adding", "FinishWrites", "CallersRows", "BulkWriter"}
+BENEATH_VERBS = {"Store", "Adding", "FinishWrites", "CallersRows", "ManyRows"}
 ROW_OF_FACE = re.compile(r"^    (\w+\.py) +(?:store\.)?(\w+) +(\w+(?:, \w+)*)(?: {2,}(\S.*))?$", re.MULTILINE)
 
 

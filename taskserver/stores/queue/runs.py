@@ -10,14 +10,16 @@ import os
 from collections.abc import Collection, Sequence
 from contextlib import suppress
 from functools import partial
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from ...errors import Conflict
 from ...model.task import MAX_SECONDS
 from ..database import Database
-from ..records import WorkerProcess, worker_process
 from ..retrying import HELD_PATIENCE_SECONDS, MIN_CONFLICT_SECONDS, RetryPolicy, Scope
 from .claims import number_of, tokens_of
+
+if TYPE_CHECKING:
+    from ..records import WorkerProcess
 
 FORGOTTEN_SECONDS = MAX_SECONDS + 86_400
 """A process that has written nothing for so long, on another host perhaps, is gone: no task may run for longer."""
@@ -137,6 +139,8 @@ class Processes:
 
     def all(self) -> list[WorkerProcess]:
         """The processes of all hosts, the oldest first."""
+        from ..records import worker_process  # only for people
+
         return [worker_process(row) for row in self._database.fetch(self.ALL)]
 
     # ---- the tasks of processes that are gone

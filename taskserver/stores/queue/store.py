@@ -39,9 +39,9 @@ All verbs, in the order of a task's life, with their transitions (gone: deleted,
     operations.py    Operations        set_priority, preview, given_up_among, show_all, still_running
     pruning.py       Pruning           run                 done, fatal, cancelled → gone
     pruning.py       Pruning           count
-    passing.py       Passing           let_pass, next_seconds
+    due.py           store.due         let_pass, next_seconds
     runs.py          store.runs        begin, end, at_work
-    processes.py     store.processes   begin, tell, end, all, mark_ended, claimed_by, end_leases
+    runs.py          store.processes   begin, show, end, all, mark_ended, claimed_by, end_leases
     stats.py         Stats             add, hours, sums, recent
     views.py         store.views       now, counts, runs, running, in_progress, show, state, errors, recent_errors, list
     views.py         Pages             page, most_attempts
