@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import pytest
 
@@ -89,6 +89,29 @@ def test_a_row_that_is_no_unstarted_claim_any_more_when_it_is_written_is_not_tak
     before = rows.all()
     assert store.due.reclaim_unstarted(unstarted) == 0
     assert rows.all() == before
+
+
+def test_rows_that_nobody_holds_are_woken_taken_back_and_released_by_one_statement_each(
+    store: Store, rows: Rows, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    added = add_many(store, [PLAIN] * 9)
+    sent, execute = [], store.database.execute
+
+    def note_and_execute(sql: str, values: Sequence[object] = ()) -> object:
+        sent.append(sql.split(maxsplit=1)[0])
+        return execute(sql, values)
+
+    rows.set(f"status = 3, due_at = {rows.after(-10)}")
+    monkeypatch.setattr(store.database, "execute", note_and_execute)
+    assert store.due.wake(added) == 9
+    rows.set(f"status = 1, due_at = {rows.after(-10)}")
+    assert store.due.reclaim_unstarted(added) == 9
+    assert [sql for sql in sent if sql not in ("BEGIN", "COMMIT")] == ["UPDATE"] * 2
+    claimed = claim(store)
+    sent.clear()
+    assert store.claims.release(claimed) == 9
+    assert [sql for sql in sent if sql not in ("BEGIN", "COMMIT")] == ["UPDATE"]
+    assert rows.statuses() == [0] * 9
 
 
 def test_what_is_due_is_found_in_portions_the_oldest_of_each_kind_first(store: Store, rows: Rows) -> None:
