@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from taskserver.errors import InvalidTask
-from taskserver.model.task import MAX_GROUP_ID, Claim, ClaimedTask
+from taskserver.model.task import MAX_GROUP_ID, MAX_GROUPS, Claim, ClaimedTask
 from taskserver.stores import Store
 from taskserver.stores.queue import claims
 from taskserver.stores.queue.claims import MAX_INLINE_BYTES
@@ -316,13 +316,13 @@ def test_a_window_of_groups_moves_on_though_its_tasks_never_end(
     store: Store, rows: Rows, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(claims, "MAX_LISTED_ROWS", 10**6)
-    add_many(store, (PLAIN._replace(group_id=group) for group in range(claims.MAX_GROUPS + 10) for _ in range(2)))
+    add_many(store, (PLAIN._replace(group_id=group) for group in range(MAX_GROUPS + 10) for _ in range(2)))
     pause(rows, 0)
     claimed: set[int] = set()
     for _ in range(3):
         assert store.claims.has_new(())  # a new list
-        claimed |= {task.group_id for task in claim(store, claims.MAX_GROUPS)}
-    assert claimed == set(range(1, claims.MAX_GROUPS + 10))
+        claimed |= {task.group_id for task in claim(store, MAX_GROUPS)}
+    assert claimed == set(range(1, MAX_GROUPS + 10))
 
 
 def test_a_claim_of_many_listed_groups_reads_few_rows_of_each(
