@@ -128,7 +128,7 @@ class DueRows:
     def reclaim_lost(self, lost: LostTask, limit: int, error_text: str, retry_seconds: float | None) -> bool:
         """In progress, started, lease ended → error, to be retried after so many seconds, or (None) fatal.
 
-        → new where a rerun came while it ran. `limit` is how often the task may start. Whether the row was still as the
+        → new if a rerun came while it ran. `limit` is how often the task may start. Whether the row was still as the
         look found it; a row that others hold is left for the next look.
         """
         as_found = (lost.id, lost.attempts, lost.max_attempts or 0, int(lost.is_cancelled))

@@ -145,7 +145,7 @@ class Reclaimed(NamedTuple):
     lost: int
     """Started tasks → error or fatal, for a lost attempt."""
     orphaned: int
-    """Waiting tasks whose parents somebody deleted; they are looked at anew."""
+    """Waiting tasks whose parents somebody deleted; a look decides again whether they wait."""
     left: int
     """Tasks left unchanged, as others held them."""
 
@@ -266,7 +266,7 @@ def _why_not_claimed(store: Store, task_id: int) -> str:
     if row.status == Status.IN_PROGRESS:
         return f"task {task_id} is in progress: a worker has it, or had it until its lease ended, at {row.due_at} (UTC)"
     if parents := links(store.database, [task_id])[task_id].waits_for:
-        return f"task {task_id} waits for task {parents[0]}: run or retry that one; {CLIENT} show {task_id} tells more"
+        return f"task {task_id} waits for task {parents[0]}: run or retry that one; {CLIENT} show {task_id} shows more"
     return f"task {task_id} has the status {row.status}, and cannot be run; look again"
 
 
