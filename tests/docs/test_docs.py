@@ -332,7 +332,7 @@ def test_a_right_on_the_whole_table_is_enough_for_a_foreign_key_elsewhere_and_on
     with TaskServer(guarded.dsn("you_worker", "worker-password"), folder=guarded.folder) as server:
         server.add_task("tasks.greet", ["Ada"])
         guarded.execute("INSERT INTO you_own.holds VALUES (0)")
-        with pytest.raises(DatabaseError, match=r"_own`\.`holds`.*drop that table or key"):
+        with pytest.raises(DatabaseError, match=r"_own`\.`holds`"):
             server.run()
         guarded.execute("DROP DATABASE you_own")
         assert server.run().done == 1

@@ -26,6 +26,7 @@ import pymysql
 from pymysql.constants import ER
 
 PROGRAM_FOLDERS = os.pathsep.join(["/usr/local/sbin", "/usr/local/bin", "/usr/sbin", "/usr/bin", "/sbin", "/bin"])
+UNPACKED = [str(folder) for folder in Path(__file__).resolve().parents[2].glob(".servers/*/usr/sbin")]
 NOBODY = 65534
 START_SECONDS = 60.0
 STOP_SECONDS = 60.0
@@ -42,8 +43,8 @@ FAST = [
 
 
 def find_program(name: str) -> str | None:
-    """Path of a server's program; /usr/sbin is looked into even where it is not in an ordinary user's PATH."""
-    return shutil.which(name, path=os.environ.get("PATH", "") + os.pathsep + PROGRAM_FOLDERS)
+    """Path of a server's program, also outside of an ordinary user's PATH: in /usr/sbin, or unpacked in .servers."""
+    return shutil.which(name, path=os.pathsep.join([os.environ.get("PATH", ""), PROGRAM_FOLDERS, *UNPACKED]))
 
 
 def missing_programs() -> list[str]:

@@ -128,7 +128,8 @@ class Counts:
         SELECT ? AS group_id, MAX({created_at_age}), MAX({updated_at_age}) FROM (
             SELECT created_at, updated_at, due_at FROM {table} {by_status}
             WHERE {group_status} = 0 AND group_id = ? AND priority = (
-                SELECT MAX(priority) FROM {table} {by_status} WHERE {group_status} = 0 AND group_id = ?
+                SELECT priority FROM {table} {by_status} WHERE {group_status} = 0 AND group_id = ?
+                ORDER BY priority DESC LIMIT 1
             ) ORDER BY id LIMIT ?
         ) AS heads WHERE due_at IS NULL OR due_at <= {now}
     """
