@@ -244,7 +244,7 @@ class TaskServer:
         return self._operations().set_priority(check_task_id(task_id), priority) == 1
 
     def retry(self, tasks: int | Iterable[int] | Selection, *, as_task: str | Callable[..., Any] | None = None) -> int:
-        """Error, fatal → new, with attempts 0, for an id, some ids, or a Selection; return how many tasks changed.
+        """Error, fatal, cancelled → new, with attempts 0, for an id, some ids, or a Selection; how many tasks changed.
 
         `as_task` is another callable for them, for a name that was misspelt; pipelines stay as they are then. Raises
         InvalidTask, and DatabaseError where other programs held some of the rows.
@@ -318,8 +318,8 @@ class TaskServer:
     ) -> Pruned:
         """Delete rows that ended so long ago (seconds, or a timedelta); return how many.
 
-        Rows of each kind that is named; where none is named, completed tasks: done or archived. Rows of the queue
-        that hold a unique_key stay unless `keys` is true. Raises InvalidTask.
+        Rows of each kind that is named; where none is named, completed tasks: done or archived. `fatal` includes
+        cancelled tasks. Rows of the queue that hold a unique_key stay unless `keys` is true. Raises InvalidTask.
         """
         from .stores.queue.pruning import prune
 

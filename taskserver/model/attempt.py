@@ -27,12 +27,12 @@ class NextStage(NamedTuple):
 
 
 class Finish(NamedTuple):
-    """The end of an attempt: it succeeded where `error_text` is None; otherwise the task is retried, or fatal."""
+    """The end of an attempt: it succeeded if `error_text` is None; else the task is retried, fatal or cancelled."""
 
     task: ClaimedTask
     error_text: str | None = None
     retry_seconds: float | None = None
-    """Seconds until a failed task becomes new again; None makes it fatal."""
+    """Seconds until a failed task becomes new again; None makes it fatal, or cancelled if that is its error_text."""
     uncount: bool = False
     """Whether a row was found to be bad only after its start: nothing was called, so no attempt is counted."""
     next_stage: NextStage | None = None
@@ -65,4 +65,4 @@ class Outcome(Enum):
     RUN_AGAIN = "run again"
     """The task is new again, as it was changed while it ran."""
     CANCELLED = "cancelled"
-    """The task is fatal: a person cancelled it while it ran, so no error has it retried, and no change rerun."""
+    """The task is cancelled: a person did that while it ran, so no error retries it, and no change reruns it."""

@@ -29,7 +29,7 @@ class QueueCount(NamedTuple):
     """Whether there are more rows than were counted."""
 
 
-GIVEN_UP_LINE = "dependency: task …, for which it waits, is fatal"
+GIVEN_UP_LINE = "dependency: task …, for which it waits, is fatal or was cancelled"
 """Stands for the errors of all tasks that were given up because of others."""
 
 

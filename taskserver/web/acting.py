@@ -17,7 +17,7 @@ from ..messages.printable import printable
 from ..messages.programs import CLIENT
 from ..messages.shell_lines import begin_in_shell, error_in_shell
 from ..model.selection import Selection
-from ..model.task import CANCELLED, MAX_GROUP_ID, MAX_ID, Status, name_of_status
+from ..model.task import MAX_GROUP_ID, MAX_ID, Status, name_of_status
 from ..page.rendering import link
 from ..page.views import BadQuery, Page, error_like, since_of, status_of_name
 from ..server import TaskServer
@@ -128,7 +128,7 @@ def preview(server: TaskServer, act: Act, seal: Callable[[Act], str]) -> Page:
         found = operations.preview(VERBS[act.verb], act.selection, MAX_SHOWN)
         if act.verb == "retry":
             in_error = _rows(operations, act.selection, status=Status.ERROR)
-            cancelled = _rows(operations, act.selection, error_line=CANCELLED)
+            cancelled = _rows(operations, act.selection, status=Status.CANCELLED)
         # More tasks than the page says are not touched, whatever comes to pass before the form is sent.
         act = act._replace(selection=act.selection._replace(limit=max(found.rows, 1)))
         if found.first and found.rows == len(found.first):  # the page names all of them

@@ -167,10 +167,13 @@ class Maintenance:
         seconds = None if is_last else self._settings.backoff.seconds_after(lost.attempts)
         is_reclaimed = self._store.due.reclaim_lost(lost, limit, text, seconds)
         if is_reclaimed:
-            self._stats().lost(lost, is_last)
+            self._stats().lost(lost, is_last and not lost.is_cancelled)
+            if lost.is_cancelled:
+                extra = about_task(lost.id, lost.task, lost.attempts)
+                LOG.info("task %d %s is cancelled, and its worker vanished", lost.id, lost.task, extra=extra)
+                return True
             self._log_lost(lost, text, is_last)
-            if not lost.is_cancelled:
-                self._tell_lost(lost, text, is_last)
+            self._tell_lost(lost, text, is_last)
             if loss and not loss.is_told and not is_last:
                 LOG.warning("task %d %s comes again in %.0f s: %s", lost.id, lost.task, seconds or 0.0, text)
         return is_reclaimed
@@ -178,9 +181,6 @@ class Maintenance:
     def _log_lost(self, lost: LostTask, text: str, is_fatal: bool) -> None:
         extra = about_task(lost.id, lost.task, lost.attempts, text, "", is_fatal, for_log_alone=not is_fatal)
         end = "is fatal" if is_fatal else "failed, and comes again"
-        if text == CANCELLED:
-            LOG.warning("task %d %s is cancelled", lost.id, lost.task, extra=extra)
-            return
         LOG.error("task %d %s %s: %s", lost.id, lost.task, end, text, extra=extra)
 
     def _dependencies_of_queue(self) -> Dependencies:

@@ -83,23 +83,22 @@ class Reporter:
         task, error_text, retry_seconds = finish[:3]
         text = (error_text or "").partition("\n")[0]
         attempt = task.attempts + (ended.attempt is not None)  # of a bad row, the last one that it had
+        if error_text == CANCELLED:  # a person did that: no alert
+            self._run.result.cancelled += 1
+            LOG.info("task %d %s is cancelled", task.id, task.task, extra=about_task(task.id, task.task, attempt))
+            return
         if retry_seconds is None:
             self._run.result.fatal += 1
             extra = about_task(task.id, task.task, attempt, text, is_fatal=True)
-            reason = "" if ended.failure is None or error_text == CANCELLED else ended.failure.why_fatal
+            reason = ended.failure.why_fatal if ended.failure else ""
             why = f", as {reason}" if reason else ""
-            level = ERROR if ended.attempt is None else WARNING  # that of an attempt was told
-            if error_text == CANCELLED:
-                LOG.log(level, "task %d %s is cancelled", task.id, task.task, extra=extra)
-            else:
-                LOG.log(level, "task %d %s is fatal%s: %s", task.id, task.task, why, text, extra=extra)
+            level = ERROR if ended.attempt is None else WARNING  # that of an attempt was reported
+            LOG.log(level, "task %d %s is fatal%s: %s", task.id, task.task, why, text, extra=extra)
         else:
             self._run.result.failed += 1
             extra = about_task(task.id, task.task, attempt)
             LOG.info("task %d %s comes again in %.0f s", task.id, task.task, retry_seconds, extra=extra)
-        if error_text != CANCELLED:  # a person wished that
-            failure = ended.failure or Failure(None, text)
-            self._tell(task, attempt, failure, is_fatal=retry_seconds is None)
+        self._tell(task, attempt, ended.failure or Failure(None, text), is_fatal=retry_seconds is None)
 
     def _tell(self, task: ClaimedTask, attempt: int, failure: Failure, is_fatal: bool) -> None:
         error = failure.error or TaskServerError(failure.text)
@@ -142,8 +141,10 @@ class Reporter:
                 self._log_done(task, ran_seconds)
 
     def count_attempt(self, finish: Finish, attempt: Attempt | None) -> None:
-        """Count an attempt in the stats alone; without one, a bad row that is refused."""
+        """Count an attempt only in the stats, or a bad row that is refused; a cancelled task is not counted."""
         task, error_text, retry_seconds = finish[:3]
+        if error_text == CANCELLED:
+            return
         name = task.task if self._run.callables.found(task.task) else NO_NAME
         if attempt is None:
             self._run.stats.refused(task, name)

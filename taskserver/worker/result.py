@@ -54,6 +54,8 @@ class RunResult:
         self.failed = 0
         """Attempts that failed, whose tasks will be retried."""
         self.fatal = 0
+        self.cancelled = 0
+        """Tasks that a person cancelled while the run had them."""
         self.lost = 0
         """Tasks that another worker took over while this one had them; that worker's run counts their ends."""
         self.released = 0
@@ -67,7 +69,8 @@ class RunResult:
 
     def in_words(self) -> str:
         """The counts as a person reads them."""
-        return counts_in_words(self.done, self.failed, self.fatal, self.lost)
+        words = counts_in_words(self.done, self.failed, self.fatal, self.lost)
+        return f"{words}, {self.cancelled} cancelled" if self.cancelled else words
 
     def end(self, reason: Reason, seconds: float) -> None:
         """The run has ended after so many seconds."""
@@ -79,5 +82,5 @@ class RunResult:
         return self.taken, self.done, self.failed, self.fatal, self.lost, self.released
 
     def counts(self) -> tuple[int, ...]:
-        """Taken, done, fatal, lost and released, as the record of runs has them."""
-        return self.taken, self.done, self.fatal, self.lost, self.released
+        """Taken, done, fatal, lost and released, as the record of runs has them; what is left of `taken` failed."""
+        return self.taken - self.cancelled, self.done, self.fatal, self.lost, self.released

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import socket
@@ -50,15 +51,19 @@ def test_status_counts_rows_by_group_and_status(queue: Queue) -> None:
     assert ["5", "0", "0", "0", "1", "0", "0", "0", "0", "1"] in [line.split() for line in text.splitlines()]
 
 
-@ONE_STORE
 def test_a_cancelled_task_is_shown_everywhere_and_alarms_nobody(queue: Queue) -> None:
     assert queue.worker().returncode == 0
     queue.sql("INSERT INTO jobs_queue (task, status, error_text) VALUES ('tasks.note', 7, 'cancelled')")
     assert text_of(queue, "status").splitlines()[1] == "all is well"
     assert [task["status_name"] for task in json_of(queue, "list", "--status", "cancelled")] == ["cancelled"]
     assert 'taskserver_tasks{group="0",status="cancelled"} 1' in text_of(queue, "metrics")
+    assert json_of(queue, "show", "1")["status_name"] == "cancelled"
     assert queue.client("check").returncode == 0
     assert json_of(queue, "errors") == []
+    checks = json.loads(queue.client("doctor", "--json").stdout)["checks"]
+    assert [one["level"] for one in checks if one["check"] == "fatal"] == ["ok"]
+    assert text_of(queue, "prune", "--fatal", "--older-than", "0s").startswith("1 fatal or cancelled task, ")
+    assert queue.rows() == []
 
 
 def test_of_many_groups_a_person_sees_the_largest_and_how_many_more_there_are(one_queue: Queue) -> None:

@@ -518,7 +518,7 @@ def test_a_task_cancelled_in_its_call_has_the_others_run_alone(
     site.module.does["many"] = once_together(cancel)
     site.add("many", 0, 1, 2)
     result = site.run()
-    assert (result.done, result.failed, result.fatal) == (2, 0, 1)
+    assert (result.done, result.failed, result.cancelled) == (2, 0, 1)
     assert site.calls() == [("many", [0, 1, 2]), ("many", [0]), ("many", [2])]
     assert site.columns("id, status, error_text") == [(2, 7, CANCELLED)]
 
@@ -558,7 +558,7 @@ def test_a_cancelled_rescue_leaves_the_next_task_its_own_and_a_cancelled_task_ha
     site.module.does.update(rescuable=do, rescue=rescue)
     site.add("rescuable", 0, 1, 2)
     result = site.run()
-    assert (result.done, result.fatal) == (1, 2)
+    assert (result.done, result.cancelled) == (1, 2)
     assert site.module.rescued == [("ValueError", {"n": 0}), ("ValueError", {"n": 1})]
     assert site.columns("id, error_text") == [(1, CANCELLED), (3, CANCELLED)]
 
@@ -573,7 +573,7 @@ def test_a_task_that_is_cancelled_while_it_waits_to_be_called_alone_is_not_calle
     site.module.does["many"] = do
     site.add("many", 0, 1, 2)
     result = site.run()
-    assert (result.done, result.fatal) == (2, 1)
+    assert (result.done, result.cancelled) == (2, 1)
     assert site.calls() == [("many", [0, 1, 2]), ("many", [0]), ("many", [2])]
     assert site.columns("id, error_text") == [(2, CANCELLED)]
 

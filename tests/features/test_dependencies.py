@@ -52,6 +52,7 @@ def note_all(items):
     ran.append(sorted(name for [name] in items))
 """
 GIVEN_UP = "dependency: task {}, for which it waits, is fatal"
+CANCELLED = "dependency: task {}, for which it waits, was cancelled"
 
 
 class Family(Site):
@@ -264,7 +265,7 @@ def test_a_retry_of_one_of_two_fatal_parents_leaves_the_child_fatal(site: Family
 
 
 @pytest.mark.parametrize("status", ["new", "waiting", "running"])
-def test_a_cancelled_task_counts_as_fatal(site: Family, status: str) -> None:
+def test_the_children_of_a_cancelled_task_are_given_up(site: Family, status: str) -> None:
     parent = site.add("parent", delay=3600 if status == "waiting" else None)
     child = site.add("child", parent)
     grandchild = site.add("grandchild", child)
@@ -276,7 +277,7 @@ def test_a_cancelled_task_counts_as_fatal(site: Family, status: str) -> None:
         assert site.end(task, "TaskInterrupted: cancelled") == Outcome.CANCELLED
         site.decide()
     assert site.row(parent) == (7, False, "cancelled")
-    assert [site.row(one)[2] for one in (child, grandchild)] == [GIVEN_UP.format(one) for one in (parent, child)]
+    assert [site.row(one)[2] for one in (child, grandchild)] == [CANCELLED.format(parent), GIVEN_UP.format(child)]
     site.server.retry(parent)
     assert site.run().done == 3
 
@@ -290,7 +291,7 @@ def test_a_waiting_task_can_be_cancelled_and_waits_again_when_retried(any_site: 
     task = site.begin(parent)
     assert site.server.cancel(child) == 1
     assert site.row(child) == (7, False, "cancelled")
-    assert site.row(grandchild) == (4, False, GIVEN_UP.format(child))
+    assert site.row(grandchild) == (4, False, CANCELLED.format(child))
     assert site.server.retry(child) == 1
     assert [site.row(one) for one in (child, grandchild)] == [(5, False, None)] * 2
     assert site.run().done == 0
@@ -592,7 +593,7 @@ def test_one_that_is_added_by_itself_stands_at_once_as_it_has_to(any_site: Famil
 
     assert add(done) == (0, False, None)
     assert add(done, parent) == (5, False, None)
-    assert add(parent, cancelled) == (4, False, GIVEN_UP.format(cancelled))
+    assert add(parent, cancelled) == (4, False, CANCELLED.format(cancelled))
     assert site.run().done == 3
 
 

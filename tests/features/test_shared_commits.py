@@ -467,7 +467,7 @@ def test_what_became_of_a_started_task_is_found_out_before_its_turn(
     else:
         assert (site.calls(), result.done, result.taken) == ([0, 2], 2, 3)
     if meanwhile == "cancelled":
-        assert (result.fatal, left) == (1, [(ids[1], 7, 1, CANCELLED)])
+        assert (result.cancelled, left) == (1, [(ids[1], 7, 1, CANCELLED)])
     elif meanwhile != "changed":
         assert result.lost == 1
         assert left == ([(ids[1], 1, 1, None)] if meanwhile == "taken away" else [])
@@ -500,7 +500,7 @@ def test_what_became_of_a_task_that_has_run_is_found_out_as_its_finish_is_writte
     assert site.calls() == [0, 1, 2, *([11] if meanwhile == "changed" else [])]
     left = [row for row in site.columns("id, status, attempts") if row[0] == ids[1] and row[1] != Status.DONE]
     if meanwhile == "cancelled":  # which came too late for one that is done
-        assert (result.done, result.fatal, left) == ((2, 1, [(ids[1], 7, 1)]) if fails else (3, 0, []))
+        assert (result.done, result.cancelled, left) == ((2, 1, [(ids[1], 7, 1)]) if fails else (3, 0, []))
     elif meanwhile == "changed":
         assert (result.done + result.failed, left) == (4, [])
     else:

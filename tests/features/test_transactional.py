@@ -210,9 +210,7 @@ def test_a_cancelled_task_that_hears_of_it_leaves_nothing(queue: Queue) -> None:
     add(queue, "hold", 1)
     process = queue.start_task()
     assert queue.client("cancel", 1).returncode == 0
-    code, output, errors = end_of(process)
-    assert (code, output) == (0, "")
-    assert "cancelled" in errors
+    assert end_of(process) == (0, "", "")
     assert (effects(queue), queue.statuses()) == ([], [7])
     assert queue.first_lines()[0].startswith("cancelled")
 

@@ -17,6 +17,7 @@ from taskserver.page.views import trouble_in_words
 from taskserver.stores import Store
 from taskserver.stores.queue import counts, views
 from taskserver.stores.queue.counts import Counts, NameCount
+from taskserver.stores.queue.pruning import Pruning
 from taskserver.stores.queue.stats import Stats
 from taskserver.stores.queue.views import Filter, Pages, Place
 from taskserver.stores.records import OTHER
@@ -173,6 +174,26 @@ MANY = 20_000
 def plan_of(rows: Rows, store: Store, sql: str, values: Sequence[object]) -> str:
     explain = {"sqlite": "EXPLAIN QUERY PLAN", "mysql": "EXPLAIN FORMAT = TRADITIONAL", "postgresql": "EXPLAIN"}
     return str(store.database.fetch(f"{explain[rows.kind]} {sql}", values))
+
+
+def test_a_prune_of_fatal_and_cancelled_tasks_reads_no_others(
+    store: Store, rows: Rows, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A write to many rows looks for them by the index of their statuses, whatever else is in the table."""
+    sent: list[tuple[str, Sequence[object]]] = []
+    fetch = store.database.fetch
+
+    def note(sql: str, values: Sequence[object] = (), *more: Any) -> Any:
+        sent.append((sql, values))
+        return fetch(sql, values, *more)
+
+    put(rows, *[("a", 0, 0)] * 1000)
+    monkeypatch.setattr(store.database, "fetch", note)
+    assert Pruning(store, 0, ["fatal"], keys=True).count().fatal == 0
+    monkeypatch.undo()
+    (plan,) = [plan_of(rows, store, *one) for one in sent if "IN (4, 7)" in one[0]]
+    assert ("by_status" if rows.kind == "postgresql" else "claim_by_group") in plan
+    assert rows.kind != "mysql" or "'range'" in plan
 
 
 def test_no_look_of_an_overview_or_a_page_sorts_many_rows(

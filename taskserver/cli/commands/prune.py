@@ -58,7 +58,8 @@ def _show(store: Store, pruned: Pruned, kinds: list[str], options: argparse.Name
 def _counted(kind: str, rows: int) -> str:
     if kind == "stats":
         return f"{rows} row{'s' if rows != 1 else ''} of figures"
-    return f"{rows} {kind} task{'s' if rows != 1 else ''}"
+    words = "fatal or cancelled" if kind == "fatal" else kind
+    return f"{rows} {words} task{'s' if rows != 1 else ''}"
 
 
 def _tables(store: Store, pruned: Pruned) -> str:

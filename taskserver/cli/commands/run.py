@@ -101,6 +101,8 @@ def _outcome(result: RunResult, row: StoredTask | None) -> str:
         return "was taken over or changed by others while it ran here, and its result is dropped"
     if result.released:
         return "was given back unstarted"
+    if result.cancelled:
+        return f"was cancelled after {result.seconds:.1f} s"
     ended = f"{'is done' if result.done else 'failed'} after {result.seconds:.1f} s"
     if result.done and row is not None and not row.archived and row.status != Status.DONE and row.stage:
         return f"has done stage {row.stage} after {result.seconds:.1f} s, and {_state(row)} for the next one"

@@ -1,4 +1,6 @@
-"""Tasks that wait for others: a child starts once all its parents are done, and is fatal once one of them is fatal.
+"""Tasks that wait for others: a child starts once all its parents are done.
+
+Once a parent is fatal or cancelled, the child is fatal.
 
 An edge, a row of the table of dependencies, says that a child waits for a parent. `awaited` in a parent's row says
 whether it has children: the usual writes that end a task ask for 0 there (finishes.py), so other tasks pay nothing. A
@@ -14,7 +16,7 @@ locks, so all that a decision rests on is also written.
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from ...errors import Conflict
@@ -25,10 +27,10 @@ from ..retrying import HELD_PATIENCE_SECONDS, RetryPolicy, Scope
 from ..words import with_ids
 
 GIVEN_UP = "dependency: task "
-"""The error_text of a child of a fatal task starts with this."""
+"""The error_text of a child of a fatal or cancelled task starts with this."""
 IS_GIVEN_UP = f"status = 4 AND error_text LIKE '{GIVEN_UP}%'"
-FAILED_FOR_GOOD = (4, 7)
-"""Fatal and cancelled."""
+FAILED: dict[int, str] = {Status.FATAL: "is fatal", Status.CANCELLED: "was cancelled"}
+"""The statuses of a parent that give up its children, in words."""
 MAX_HELD = 2
 """One look stops at so many children that wait for rows held by others."""
 
@@ -90,13 +92,13 @@ GIVE_UP = """
 """
 
 
-def end(place: Rows, parent: int, is_done: bool) -> list[GivenUp]:
-    """The children of a done parent: waiting → new if they have no other. Of a fatal one: waiting → fatal.
+def end(place: Rows, parent: int, status: Status) -> list[GivenUp]:
+    """The children of a done parent: waiting → new if they have no other. Of a fatal or cancelled one: waiting → fatal.
 
     Returns the tasks that became fatal. Runs in the transaction that ends the parent and has locked its row.
     """
-    if not is_done:
-        return give_up_children(place, [parent])
+    if status != Status.DONE:
+        return give_up_children(place, [parent], status)
     for children in _children(place, parent):
         _lock(place, children)
         _write(place, DELETE_CHILDREN, children, after=(parent,))
@@ -105,18 +107,18 @@ def end(place: Rows, parent: int, is_done: bool) -> list[GivenUp]:
     return []
 
 
-def give_up_children(place: Rows, parents: Sequence[int]) -> list[GivenUp]:
-    """Waiting → fatal for all descendants of fatal parents; those tasks. Edges stay, for a retry of the parent."""
+def give_up_children(place: Rows, parents: Sequence[int], status: Status = Status.FATAL) -> list[GivenUp]:
+    """Waiting → fatal for all descendants of parents of this status; those tasks. Edges stay, for a retry."""
     given_up: list[GivenUp] = []
-    fatal = list(parents)
-    for parent in fatal:  # the list grows
-        error_text = f"{GIVEN_UP}{parent}, for which it waits, is fatal"
+    failed = [(parent, status) for parent in parents]
+    for parent, ended in failed:  # the list grows
+        error_text = f"{GIVEN_UP}{parent}, for which it waits, {FAILED[ended]}"
         for children in _children(place, parent):
             waiting = [child for child in _lock(place, children) if child.status == Status.WAITING]
             if waiting:
                 _write(place, GIVE_UP, [child.id for child in waiting], before=(error_text,))
             given_up += [GivenUp(child.id, str(child.task), child.group_id, error_text) for child in waiting]
-            fatal += [child.id for child in waiting if child.awaited]
+            failed += [(child.id, Status.FATAL) for child in waiting if child.awaited]
     return given_up
 
 
@@ -228,15 +230,9 @@ class Dependencies:
                 _write(database, DELETE_PARENTS, ids, after=(child,))
         for ids in _portions(sorted(parents - over)):
             _write(database, AWAIT, ids)
-        doomed: dict[int, int] = {}
-        for parent, child in edges:
-            is_fatal = parent in locked and locked[parent].status in FAILED_FOR_GOOD
-            if (is_fatal or parent >= child) and child in locked and locked[child].status == Status.WAITING:
-                doomed.setdefault(child, parent)
+        doomed = _doomed(edges, locked)
         given_up: list[GivenUp] = []
-        for child, parent in sorted(doomed.items()):
-            why = "fatal" if parent < child else "not older than this one"
-            error_text = f"{GIVEN_UP}{parent}, for which it waits, is {why}"
+        for child, error_text in sorted(doomed.items()):
             if _write(database, GIVE_UP, [child], before=(error_text,)):  # else an earlier one of them gave it up
                 given_up.append(GivenUp(child, str(locked[child].task), locked[child].group_id, error_text))
                 given_up += give_up_children(database, [child])
@@ -250,6 +246,18 @@ class Dependencies:
             found += self._database.change(with_ids(MAKE_DUE, orphans), orphans)
             last = orphans[-1]
         return found
+
+
+def _doomed(edges: Sequence[Sequence[int]], locked: Mapping[int, _Locked]) -> dict[int, str]:
+    """The waiting children that are to be given up, with their error_text."""
+    doomed: dict[int, str] = {}
+    for parent, child in edges:
+        why = FAILED.get(locked[parent].status) if parent in locked else None
+        if parent >= child:
+            why = "is not older than this one"
+        if why and child in locked and locked[child].status == Status.WAITING:
+            doomed.setdefault(child, f"{GIVEN_UP}{parent}, for which it waits, {why}")
+    return doomed
 
 
 def links(database: Database, ids: Sequence[int]) -> dict[int, Links]:

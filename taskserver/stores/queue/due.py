@@ -126,13 +126,13 @@ class DueRows:
         return 0
 
     def reclaim_lost(self, lost: LostTask, limit: int, error_text: str, retry_seconds: float | None) -> bool:
-        """In progress, started, lease ended → error, to be retried after so many seconds, or (None) fatal.
+        """In progress, started, lease ended → error, to be retried after so many seconds, or (None) fatal or cancelled.
 
         → new if a rerun came while it ran. `limit` is how often the task may start. Whether the row was still as the
         look found it; a row that others hold is left for the next look.
         """
         as_found = (lost.id, lost.attempts, lost.max_attempts or 0, int(lost.is_cancelled))
-        fatal = None
+        end_status = None
         values: tuple[object, ...]
         if lost.is_to_rerun:
             sql, values = self.RERUN_LOST, as_found
@@ -140,25 +140,28 @@ class DueRows:
             sql, values = self.RETRY_LOST, (retry_seconds, error_text, *as_found)
         else:
             keeps_token = int(limit == 1 and not lost.is_cancelled)
-            fatal = lost.id
-            sql, values = self.GIVE_UP_LOST, (7 if lost.is_cancelled else 4, keeps_token, limit, error_text, *as_found)
-        policy = RetryPolicy(Scope.STATEMENT if fatal is None else Scope.TRANSACTION, HELD_PATIENCE_SECONDS)
+            end_status = Status.CANCELLED if lost.is_cancelled else Status.FATAL
+            sql, values = self.GIVE_UP_LOST, (int(end_status), keeps_token, limit, error_text, *as_found)
+        policy = RetryPolicy(Scope.STATEMENT if end_status is None else Scope.TRANSACTION, HELD_PATIENCE_SECONDS)
         try:
-            (matched, given_up), in_doubt = self._database.run_in_doubt(policy, self._write, sql, values, fatal)
+            write = partial(self._write, sql, values, lost.id, end_status)
+            (matched, given_up), in_doubt = self._database.run_in_doubt(policy, write)
         except Conflict as error:
             return error.may_have_taken_effect
         self._given_up += given_up
         # If the answer was cut off, the row cannot say whose write it was: better reported twice than not at all.
         return bool(matched) or in_doubt
 
-    def _write(self, sql: str, values: Sequence[object], fatal: int | None) -> tuple[int, list[GivenUp]]:
-        """`fatal` is the id of a task that becomes fatal: its children become fatal, too."""
+    def _write(
+        self, sql: str, values: Sequence[object], task_id: int, end_status: Status | None
+    ) -> tuple[int, list[GivenUp]]:
+        """With `end_status` the task does not run again: its children become fatal."""
         matched = self._database.write(sql, values)
-        if not matched or fatal is None:
+        if not matched or end_status is None:
             return matched, []
         from .dependencies import end  # few tasks are lost for good
 
-        return matched, end(self._database, fatal, is_done=False)
+        return matched, end(self._database, task_id, end_status)
 
     # ---- in a test of a site, with no worker at work: as if time passed
 

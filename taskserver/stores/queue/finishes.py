@@ -133,7 +133,7 @@ class FinishWrites:
         if place.write(RUN_AGAIN, claimed):
             return Outcome.RUN_AGAIN, []
         if place.write(CANCEL, (*claimed, int(finish.error_text is not None or finish.next_stage is not None))):
-            return Outcome.CANCELLED, end(place, finish.task.id, is_done=False)
+            return Outcome.CANCELLED, end(place, finish.task.id, Status.CANCELLED)
         return self._as_asked(place, finish)
 
     def late(self, place: Rows, finish: Finish) -> Outcome:
@@ -146,13 +146,19 @@ class FinishWrites:
         matched = [place.write(sql.replace(NOT_AWAITED, ""), values) for sql, values in self.of(finish)]
         outcome = Outcome.AS_ASKED if all(matched) else self.keep(place, finish)
         is_over = finish.is_end and outcome is not Outcome.LOST
-        return outcome, end(place, finish.task.id, finish.error_text is None) if is_over else []
+        return outcome, end(place, finish.task.id, _status_after(finish)) if is_over else []
 
     def keep(self, place: Rows, finish: Finish) -> Outcome:
         """In progress → done for a completed task whose row is ours, and was not deleted when it was asked for."""
         is_done = finish.error_text is None and finish.next_stage is None
         is_kept = is_done and place.write(KEEP_UNDELETED, (finish.task.id, finish.task.claim)) == 1
         return Outcome.KEPT if is_kept else Outcome.LOST
+
+
+def _status_after(finish: Finish) -> Status:
+    if finish.error_text is None:
+        return Status.DONE
+    return Status.CANCELLED if finish.error_text == CANCELLED else Status.FATAL
 
 
 def _with_result(mark: str) -> str:

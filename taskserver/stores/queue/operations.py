@@ -28,12 +28,13 @@ DECIDE_SECONDS = 10.0
 
 # ---- the children of changed tasks
 
-ARE_FATAL = "SELECT id FROM {table} {by_key} WHERE id IN ({ids}) AND status IN (4, 7) AND awaited <> 0"
+ARE_CANCELLED = "SELECT id FROM {table} {by_key} WHERE id IN ({ids}) AND status = 7 AND awaited <> 0"
 
 
 def _give_up_children(database: Database, ids: Sequence[int]) -> None:
     """Waiting → fatal for the children of cancelled tasks that do not run."""
-    give_up_children(database, [row[0] for row in database.rows(with_ids(ARE_FATAL, ids), ids)])
+    parents = [row[0] for row in database.rows(with_ids(ARE_CANCELLED, ids), ids)]
+    give_up_children(database, parents, Status.CANCELLED)
 
 
 class Verb(NamedTuple):
