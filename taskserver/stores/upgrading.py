@@ -96,7 +96,7 @@ UNTOLD_CHILDREN = (
     "UPDATE jobs_queue SET due_at = NULL, updated_at = updated_at WHERE status IN (2, 4, 7) AND due_at IS NOT NULL",
 )
 # What SQLite took for an instant: one with a time zone is translated; what is none was never meant to run at once.
-IS_NO_INSTANT = "{c} IS NOT NULL AND (" + SQLITE.checks["due"] + ") IS NOT TRUE"
+IS_NO_INSTANT = "{c} IS NOT NULL AND (" + SQLITE.checks["time"] + ") IS NOT TRUE"
 IN_UTC = "strftime('%Y-%m-%d %H:%M:%f', {c}, '0 days') || '000'"
 INSTANTS_OF_SQLITE = tuple(
     sql.replace("NO_INSTANT", IS_NO_INSTANT).replace("IN_UTC", IN_UTC).replace("{c}", column)
