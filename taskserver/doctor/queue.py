@@ -51,7 +51,7 @@ def names_in(store: Store, schedules: Sequence[StoredSchedule]) -> tuple[str, ..
 def findings(store: Store, schedules: Sequence[StoredSchedule], settings: Settings) -> Iterator[CheckResult]:
     """One finding for each check of the queue. Raises DatabaseError."""
     look, counts, runs = Counts(store.database), store.views.counts(), store.views.runs()
-    paused = paused_of(counts, store.claims.paused_groups(), store.claims.are_all_paused())
+    paused = paused_of(counts, *store.claims.paused())
     yield _cron(runs, settings.folder)
     yield from _ended_badly(runs)
     yield _groups(counts, runs, paused.groups)

@@ -188,8 +188,7 @@ def _read(queue: Queue) -> Overview:
     runs, in_progress = views.runs(), views.in_progress()
     counted = look.by_group()
     counts = counted.counts
-    claims = queue.store.claims
-    paused = paused_of(counts, claims.paused_groups(), claims.are_all_paused())
+    paused = paused_of(counts, *queue.store.claims.paused())
     schedules = Schedules(queue.store).all()
     stats = Stats(queue.store)
     recent = stats.recent()

@@ -21,7 +21,8 @@ from ..model.task import MAX_GROUP_ID, MAX_ID, Status, name_of_status
 from ..page.rendering import link
 from ..page.views import BadQuery, Page, error_like, since_of, status_of_name
 from ..server import TaskServer
-from ..stores.queue.operations import CANCEL, RETRY, Operations, Verb
+from ..stores.queue.many_rows import Verb
+from ..stores.queue.operations import CANCEL, RETRY, Operations
 from .private_files import PrivateFiles
 
 MAX_SHOWN = 20
@@ -134,8 +135,10 @@ def preview(server: TaskServer, act: Act, seal: Callable[[Act], str]) -> Page:
         if found.first and found.rows == len(found.first):  # the page names all of them
             act = act._replace(selection=act.selection._replace(ids=[task.id for task in found.first]))
     values = {"act": act, "preview": found, "choice": seal(act), "back": _way_back(act)}
-    if act.verb == "resume" and act.selection.groups and server.store.claims.are_all_paused():
-        raise BadQuery("All groups are paused: resume all of them first.")
+    if act.verb == "resume" and act.selection.groups:
+        _, are_all_paused = server.store.claims.paused()
+        if are_all_paused:
+            raise BadQuery("All groups are paused: resume all of them first.")
     return Page("confirm.html", values | {"in_error": in_error, "cancelled": cancelled})
 
 

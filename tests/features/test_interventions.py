@@ -569,7 +569,7 @@ def test_pause_and_resume_say_what_was_so_already(queue: Queue, client: Run) -> 
     assert client("pause", 3).stdout == "group 3 was paused already\n"
     assert not queue.server.pause(3)
     assert queue.server.pause(0)
-    assert queue.server.store.claims.paused_groups() == [0, 3]
+    assert queue.server.store.claims.paused() == ([0, 3], False)
     assert queue.server.resume(0)
     assert not queue.server.resume(0)
     with pytest.raises(SettingError, match="group_id is -1"):
@@ -581,9 +581,9 @@ def test_several_groups_are_paused_and_resumed_by_one_command(queue: Queue, clie
     ended = client("pause", "3,5,3,7")
     assert ended.stdout.startswith("groups 3, 7 are paused from the next claim on;")
     assert ended.stdout.endswith("\ngroup 5 was paused already\n")
-    assert queue.server.store.claims.paused_groups() == [3, 5, 7]
+    assert queue.server.store.claims.paused() == ([3, 5, 7], False)
     assert client("resume", "7,4,3").stdout == "groups 7, 3 are served again\ngroup 4 was not paused\n"
-    assert queue.server.store.claims.paused_groups() == [5]
+    assert queue.server.store.claims.paused() == ([5], False)
     assert client("resume", "--all").stdout == "all groups are served again\n"
     assert client("resume", "--all").stdout == "no group was paused\n"
     for wrong in ([], ["3", "--all"]):

@@ -228,7 +228,7 @@ def test_of_a_thousand_tasks_all_are_released_but_one_that_was_started(store: St
 def test_a_claim_of_given_groups_passes_over_those_that_are_paused(store: Store, rows: Rows) -> None:
     three, five, six = (add(store, group, -group) for group in (3, 5, 6))
     pause(rows, 5, 77)
-    assert store.claims.paused_groups() == [5, 77]
+    assert store.claims.paused() == ([5, 77], False)
     assert [store.claims.has_new(groups) for groups in ((3, 5), (5,), (5, 77))] == [True, False, False]
     assert claim(store, 100, 5) == []
     assert ids(claim(store, 100, 3, 5)) == [three]
@@ -243,18 +243,17 @@ def test_no_claim_takes_a_row_while_all_groups_are_paused(store: Store) -> None:
     first, claims = add(store, 3), store.claims
     claims.pause([3])
     other = add(store, MAX_GROUP_ID)
-    assert not claims.are_all_paused()
+    assert claims.paused() == ([3], False)
     assert ids(claim(store)) == [other]
     for _ in range(2):  # safe to repeat
         claims.pause_all()
-    assert claims.are_all_paused()
+    assert claims.paused() == ([3], True)
     later = add(store, 77)
     for groups in ((), (3,), (77,), (3, 77)):
         assert claim(store, 100, *groups) == []
         assert not claims.has_new(groups)
     with pytest.raises(InvalidTask, match=r"all groups are paused: run client\.py resume --all first"):
         claims.resume([77])
-    assert claims.paused_groups() == [3]
     assert claims.resume_all() == 2
     assert ids(claim(store)) == [first, later]
 

@@ -389,7 +389,7 @@ def test_a_form_without_its_token_or_with_another_visitor_s_does_nothing(site: P
     first, second = site.visitor(), site.visitor("198.51.100.9")
     for token in ("", "x", second.token()):
         assert first.act(token, verb="pause", group="3").status_code == HTTPStatus.FORBIDDEN
-    assert site.server.store.claims.paused_groups() == []
+    assert site.server.store.claims.paused() == ([], False)
     assert first.act(verb="pause", group="3").status_code == HTTPStatus.SEE_OTHER
 
 
@@ -406,7 +406,7 @@ def test_a_form_that_the_browser_calls_another_site_s_does_nothing(site: PageSit
     form = visitor.form(verb="pause", group="3")
     answer = visitor.post("view=act", data=form, headers=headers)
     assert answer.status_code == HTTPStatus.FORBIDDEN
-    assert site.server.store.claims.paused_groups() == []
+    assert site.server.store.claims.paused() == ([], False)
     assert visitor.post("view=act", data=form, headers={"Origin": URL}).status_code == HTTPStatus.SEE_OTHER
 
 

@@ -82,18 +82,18 @@ def test_a_page_says_how_many_tasks_would_be_touched_and_the_form_of_it_touches_
 def test_groups_are_paused_and_resumed(acting: PageSite) -> None:
     visitor = acting.visitor()
     assert "Groups 3, 5 would be paused" in words(visitor.get("view=confirm&verb=pause&group=3&group=5").text)
-    paused = acting.server.store.claims.paused_groups
-    assert paused() == []
+    paused = acting.server.store.claims.paused
+    assert paused() == ([], False)
     visitor.act(verb="pause", group=["3", "5"])
-    assert list(paused()) == [3, 5]
+    assert paused() == ([3, 5], False)
     assert "paused" in visitor.get().text
     visitor.act(verb="resume", group="3")
-    assert list(paused()) == [5]
+    assert paused() == ([5], False)
     assert "All groups are paused" not in visitor.get("view=confirm&verb=resume&group=5").text
     acting.server.store.claims.pause_all()
     assert "resume all of them first" in visitor.get("view=confirm&verb=resume&group=5").text
     visitor.act(verb="resume", all="1")
-    assert list(paused()) == []
+    assert paused() == ([], False)
 
 
 @pytest.mark.parametrize(

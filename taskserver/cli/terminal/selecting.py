@@ -14,7 +14,8 @@ from ...messages.programs import CLIENT
 from ...model.selection import Selection
 from ...model.task import MAX_ID, MAX_SIGNED, Status, name_of_status
 from ...server import TaskServer
-from ...stores.queue.operations import RETRY, RETRY_AS, Operations, Verb
+from ...stores.queue.many_rows import Verb
+from ...stores.queue.operations import RETRY, RETRY_AS, Operations
 from ...stores.records import StoredTask
 from .arguments import SINCE, add_groups, since, whole_number
 from .live_line import LiveLine

@@ -89,8 +89,10 @@ class Claims:
             tasks = self.read(token, rows)
         if is_listed:
             self._go_on_in_list(rows, limit)
-        elif not rows and not groups and (paused := self._paused()) and self._list_groups(paused):
-            return self.claim(limit, groups, number)
+        elif not rows and not groups:
+            paused, are_all = self.paused()
+            if paused and not are_all and self._list_groups(paused):
+                return self.claim(limit, groups, number)
         return Claim(tasks, rows)
 
     def _go_on_in_list(self, rows: int, limit: int) -> None:
@@ -119,21 +121,24 @@ class Claims:
         has_new = self._database.dialect.claiming.has_new
         if not has_new(self._database, groups):
             return False
-        paused = self._paused()
-        if not paused:
+        paused, are_all = self.paused()
+        if not paused or are_all:
             self._listed_until = 0.0
-            return True
+            return not are_all
         if not groups:
             return self._list_groups(paused)
         beside = [group for group in groups if group not in paused]
-        return PAUSE_OF_ALL not in paused and bool(beside) and has_new(self._database, beside)
+        return bool(beside) and has_new(self._database, beside)
 
     # ---- pauses: no claim takes rows of a paused group
 
     PAUSED = "SELECT group_id FROM {paused} ORDER BY group_id"
 
-    def _paused(self) -> dict[int, None]:
-        return dict.fromkeys(row[0] for row in self._database.fetch(self.PAUSED))
+    def paused(self) -> tuple[list[int], bool]:
+        """The groups that are paused by themselves, in order; whether all are, also those that are first used later."""
+        groups = [row[0] for row in self._database.fetch(self.PAUSED)]
+        are_all = groups[-1:] == [PAUSE_OF_ALL]
+        return groups[:-1] if are_all else groups, are_all
 
     def _list_groups(self, paused: Collection[int]) -> bool:
         """List the groups that have new tasks, except paused ones, beginning with those that had no turn yet.
@@ -142,25 +147,15 @@ class Claims:
         """
         began_at = time.monotonic()
         first = self._groups[MAX_GROUPS] if len(self._groups) > MAX_GROUPS else None
-        found: list[int] = []
-        if PAUSE_OF_ALL not in paused:
-            sql = self._database.words["groups_of_status"].format("{table}", "{by_status}", 0)
-            new = [row[1] for row in self._database.fetch(sql, (MAX_LISTED_GROUPS,))]
-            found = [group for group in new if group not in paused]
+        sql = self._database.words["groups_of_status"].format("{table}", "{by_status}", 0)
+        new = [row[1] for row in self._database.fetch(sql, (MAX_LISTED_GROUPS,))]
+        found = sorted(set(new).difference(paused))
         if first is None:  # each run begins with other groups, if there are too many for one claim
             first = random.choice(found) if len(found) > MAX_GROUPS else 0
         self._groups = [group for group in found if group >= first] + [group for group in found if group < first]
         now = time.monotonic()
         self._listed_until = now + max(LISTED_SECONDS, LISTED_PER_SECOND * (now - began_at)) if found else 0.0
         return bool(found)
-
-    def paused_groups(self) -> Sequence[int]:
-        """The groups that are paused by themselves, in order."""
-        return [group for group in self._paused() if group != PAUSE_OF_ALL]
-
-    def are_all_paused(self) -> bool:
-        """Whether all groups are, including those that are first used later."""
-        return PAUSE_OF_ALL in self._paused()
 
     PAUSE = "{insert_or_ignore} INTO {paused} (group_id) VALUES (?) {or_ignore}"
     RESUME = "DELETE FROM {paused} WHERE group_id = ?"
@@ -179,7 +174,8 @@ class Claims:
 
         Raises InvalidTask while all groups are paused.
         """
-        if self.are_all_paused():
+        _, are_all = self.paused()
+        if are_all:
             raise InvalidTask(f"all groups are paused: run {CLIENT} resume --all first")
         return [group for group in groups if self._database.change(self.RESUME, (group,)) == 1]
 

@@ -1,4 +1,4 @@
-"""One write to many rows, beside running workers: operations.py and pruning.py choose the rows.
+"""One write to many rows, beside running workers: operations.py and pruning.py have the verbs.
 
 The rows are looked for without locks. Each portion of them is then locked by primary key, checked again, written and
 committed. So a worker waits no longer than one portion takes, and an interrupted write keeps its finished portions. One
@@ -11,19 +11,42 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple
 
+from ...errors import InvalidTask, SettingError
+from ...model.selection import Selection, check_selection
 from ..database import MAX_IDS_PER_STATEMENT, Database
 from ..free_rows import work_free
+from ..records import earliest
 from ..retrying import Pauses, rest_after
-from ..words import with_ids
+from ..words import marks, with_ids
 
 MAX_IDS_PER_LOOK = 10_000
 HELD_SECONDS = 5.0
 """Rows that others hold are tried again for so long."""
 
-Then = Callable[[Database, Sequence[int]], object]
-"""Further writes for the ids of written rows, in the same transaction."""
+Condition = tuple[str, Sequence[Any]]
+"""A condition of rows, and its values."""
 OnWritten = Callable[[Sequence[int]], object]
 """Called with the ids of each written portion."""
+
+
+class Verb(NamedTuple):
+    """A write to many rows."""
+
+    name: str
+    suits: str
+    """For which rows it is, in words."""
+    condition: str
+    """The same in SQL, with `{status}` for the status by which an index has the rows."""
+    write: str
+    """The statement, without its WHERE."""
+    then: Callable[[Database, Sequence[int]], object] | None = None
+    """Further writes for the ids of written rows, in the same transaction."""
+    undone: str = ""
+    """For rows that were not written yet, with marks for the values of `write`: a look finds no row twice."""
+    table: str = "{table}"
+    key: str = "id"
+    hint: str = "{by_status}"
+    """The hint for the index by which the rows are looked for."""
 
 
 class Written(NamedTuple):
@@ -34,66 +57,52 @@ class Written(NamedTuple):
     """The ids of rows that were left, as others held them."""
 
 
-class ChosenRows(NamedTuple):
-    """A write to many rows: their condition, and the statement."""
-
-    condition: str
-    """With `{status}` for the status by which an index has the rows."""
-    values: Sequence[Any]
-    write: str
-    """The statement, without its WHERE."""
-    write_values: Sequence[Any] = ()
-    then: Then | None = None
-    undone: str = ""
-    """As in Verb."""
-    table: str = "{table}"
-    key: str = "id"
-    hint: str = "{by_status}"
-    """The hint for the index by which the rows are looked for."""
-
-
 class ManyRows:
-    """Rows of one condition, and a write to them. Raises DatabaseError."""
+    """The rows that a verb suits and that were chosen. Raises DatabaseError."""
 
-    def __init__(self, database: Database, chosen: ChosenRows, on_written: OnWritten = lambda ids: None) -> None:
+    def __init__(
+        self,
+        database: Database,
+        verb: Verb,
+        values: Sequence[Any],
+        chosen: Condition,
+        on_written: OnWritten = lambda ids: None,
+    ) -> None:
+        """`values` are those of the verb's statement."""
         self._database = database
-        self._chosen = chosen
+        self._verb = verb
+        self._values = values
         self._on_written = on_written
-        self._changed = 0
+        condition, self._chosen = chosen
+        self._condition = f"{verb.condition} AND {condition}"
+        where = f"WHERE {verb.key} IN ({{ids}}) AND {self._condition}"
+        self._select_by_key = f"SELECT {verb.key} FROM {verb.table} {{by_key}} {where}"
+        self._write_by_key = f"{verb.write} {where}"
 
     # ---- look, without locks
 
     def count(self) -> int:
         """How many rows there are."""
-        found: int = self._look("SELECT COUNT(*)")[0][0]
+        found: int = self._look("COUNT(*)")[0][0]
         return found
 
     def look(self, most: int, order: str = "ORDER BY {key}") -> list[int]:
         """The keys of `most` rows."""
-        return [row[0] for row in self._look("SELECT {key}", f"{order} LIMIT ?", (most,))]
+        return [row[0] for row in self._look("{key}", f"{order} LIMIT ?", (most,))]
 
-    def _look(self, select: str, end: str = "", values: Sequence[Any] = ()) -> Sequence[Sequence[Any]]:
-        chosen = self._chosen
+    def _look(self, what: str, end: str = "", values: Sequence[Any] = ()) -> Sequence[Sequence[Any]]:
+        verb = self._verb
         # A look reads the index of status and group; a write goes by key.
-        condition = f"({chosen.condition.replace('{status}', '{group_status}')})"
-        if chosen.undone:
-            condition += f" AND {chosen.undone}"
-        sql = f"{select} FROM {chosen.table} {chosen.hint} WHERE {condition} {end}".replace("{key}", chosen.key)
-        undone = chosen.write_values if chosen.undone else ()
+        condition = self._condition.replace("{status}", "{group_status}")
+        undone, its_values = (f"AND {verb.undone}", self._values) if verb.undone else ("", ())
+        sql = f"SELECT {what} FROM {verb.table} {verb.hint} WHERE {condition} {undone} {end}"
         with self._database.unhurried():
-            return self._database.fetch(sql, (*chosen.values, *undone, *values))
+            return self._database.fetch(sql.replace("{key}", verb.key), (*self._chosen, *its_values, *values))
 
     def look_among(self, ids: Iterable[int]) -> list[int]:
         """The keys among `ids`, in order."""
-        found = self._database.fetch_ids(self._select_by_key(), sorted(set(ids)), self._chosen.values)
+        found = self._database.fetch_ids(self._select_by_key, sorted(set(ids)), self._chosen)
         return sorted(row[0] for row in found)
-
-    def _select_by_key(self) -> str:
-        chosen = self._chosen
-        return f"SELECT {chosen.key} FROM {chosen.table} {{by_key}} {self._where_of_ids()}"
-
-    def _where_of_ids(self) -> str:
-        return f"WHERE {self._chosen.key} IN ({{ids}}) AND ({self._chosen.condition})"
 
     # ---- write, a portion a transaction
 
@@ -103,47 +112,72 @@ class ManyRows:
         An interrupted write keeps the portions that it wrote.
         """
         if ids is not None:
-            left = self._write(self.look_among(ids)[:limit])
+            changed, left = self._write(self.look_among(ids)[:limit])
         elif limit is not None:
-            left = self._write(self.look(limit))
+            changed, left = self._write(self.look(limit))
         else:
-            left = self._write_all()
+            changed, left = self._write_all()
         pauses = Pauses(0.05, 1.0)
         while (left := self.look_among(left)) and pauses.pause(HELD_SECONDS):
-            left = self._write(left)
-        return Written(self._changed, left)
+            more, left = self._write(left)
+            changed += more
+        return Written(changed, left)
 
-    def _write_all(self) -> list[int]:
-        """Write to all rows, whatever their order; the keys of rows that were left."""
+    def _write_all(self) -> Written:
+        """Write to all rows, whatever their order."""
+        changed = 0
         while True:
             found = self.look(MAX_IDS_PER_LOOK, order="")
-            left = self._write(sorted(found))
-            if len(found) < MAX_IDS_PER_LOOK or len(left) == len(found):
-                return left
+            more, left = self._write(sorted(found))
+            changed += more
+            if len(found) < MAX_IDS_PER_LOOK or not more:
+                return Written(changed, left)
 
-    def _write(self, ids: Sequence[int]) -> list[int]:
-        """Write to the rows that nobody holds; the keys of the others."""
-        left = set(ids)
+    def _write(self, ids: Sequence[int]) -> Written:
+        """Write to the rows that nobody holds."""
+        database, left = self._database, set(ids)
         for first in range(0, len(ids), MAX_IDS_PER_STATEMENT):
             began_at = time.monotonic()
             portion = ids[first : first + MAX_IDS_PER_STATEMENT]
-            seconds = self._database.conflict_seconds
-            select, values = self._select_by_key(), self._chosen.values
-            written = sorted(work_free(self._database, portion, self._write_locked, select, values, seconds).ids)
-            left.difference_update(written)
-            self._changed += len(written)
-            if written:
-                self._on_written(written)
-            if self._database.dialect.has_one_writer:
+            freed = work_free(
+                database, portion, self._write_locked, self._select_by_key, self._chosen, database.conflict_seconds
+            )
+            if freed.ids:
+                left.difference_update(freed.ids)
+                self._on_written(sorted(freed.ids))
+            if database.dialect.has_one_writer:
                 rest_after(began_at)
-        return sorted(left)
+        return Written(len(ids) - len(left), sorted(left))
 
     def _write_locked(self, ids: Sequence[int]) -> int:
-        chosen = self._chosen
         # The condition once more: on servers with statement-based replication the first write may begin the transaction
         # again, and so without the locks.
-        write = with_ids(f"{chosen.write} {self._where_of_ids()}", ids)
-        self._database.write(write, (*chosen.write_values, *ids, *chosen.values))
-        if chosen.then is not None:
-            chosen.then(self._database, ids)
+        self._database.write(with_ids(self._write_by_key, ids), (*self._values, *ids, *self._chosen))
+        if self._verb.then is not None:
+            self._verb.then(self._database, ids)
         return len(ids)
+
+
+def chosen_by(selection: Selection) -> Condition:
+    """The condition of the chosen rows. Raises InvalidTask."""
+    check_selection(selection)
+    found: list[Condition] = [("1 = 1", ())]
+    if selection.groups is not None:
+        found.append(
+            (f"group_id IN ({marks(len(selection.groups))})" if selection.groups else "1 = 0", selection.groups)
+        )
+    if selection.task is not None:
+        found.append(("task = ?", [selection.task]))
+    if selection.error is not None:
+        found.append(("{error_position} = 1", [selection.error]))  # LIKE of SQLite takes a and A for the same
+    if (line := selection.error_line) is not None:
+        found.append(("({error_bytes} = ? OR {error_position} = 1)", [line, f"{line}\n"]))
+    if selection.status is not None:
+        found.append(("{status} = ?", [selection.status]))
+    if selection.since is not None:
+        try:
+            instant, value = earliest(selection.since)
+        except SettingError as error:
+            raise InvalidTask(str(error)) from None
+        found.append((f"COALESCE(finished_at, updated_at) >= {instant}", [value]))
+    return " AND ".join(sql for sql, _ in found), [value for _, values in found for value in values]

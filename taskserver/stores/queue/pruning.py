@@ -13,7 +13,7 @@ from ...errors import InvalidTask
 from ...messages.printable import shown
 from ...settings.checks import check_kind
 from ..database import Database
-from .many_rows import ChosenRows, ManyRows
+from .many_rows import ManyRows, OnWritten, Verb
 from .store import Store
 
 MAX_DAYS = 36_500
@@ -30,9 +30,9 @@ def _delete_edges(database: Database, ids: Sequence[int]) -> None:
 
 _KINDS = {
     # By key, as the old rows come first in order of id, and are most of the table.
-    "done": ChosenRows(f"{{status}} = 2 AND {OLD}", (), "{delete_task}", hint="{by_key}"),
-    "fatal": ChosenRows(f"{{status}} IN (4, 7) AND {OLD}", (), "{delete_task}", then=_delete_edges),
-    "archived": ChosenRows(OLD, (), "{delete_archived}", table="{done}", key="done_id", hint="{by_key}"),
+    "done": Verb("prune", "done", "{status} = 2", "{delete_task}", hint="{by_key}"),
+    "fatal": Verb("prune", "fatal", "{status} IN (4, 7)", "{delete_task}", _delete_edges),
+    "archived": Verb("prune", "archived", "1 = 1", "{delete_archived}", table="{done}", key="done_id", hint="{by_key}"),
 }
 KEYED = ("done", "fatal")
 """The kinds whose rows may hold a unique_key, which keeps others from being added."""
@@ -99,21 +99,18 @@ class Pruning:
             if kind == "stats":
                 counts[kind] = self._delete_hours(count_deleted)
             else:
-                written = self._rows(kind, count_deleted).write()
+                written = self._rows(kind, lambda ids: count_deleted(len(ids))).write()
                 counts[kind], held = written.changed, held + len(written.held)
         return Pruned(**counts, spared=spared, held=held)
 
-    def _rows(self, kind: str, count_deleted: Callable[[int], object] = lambda more: None) -> ManyRows:
-        chosen = self._chosen(kind, "unique_key IS NULL" if kind in self._spares else "1 = 1")
-        return ManyRows(self._database, chosen, lambda ids: count_deleted(len(ids)))
+    def _rows(self, kind: str, on_written: OnWritten = lambda ids: None) -> ManyRows:
+        return self._old(kind, "unique_key IS NULL" if kind in self._spares else "1 = 1", on_written)
 
     def _spared(self) -> int:
-        kinds = [kind for kind in self.kinds if kind in self._spares]
-        return sum(ManyRows(self._database, self._chosen(kind, "unique_key IS NOT NULL")).count() for kind in kinds)
+        return sum(self._old(kind, "unique_key IS NOT NULL").count() for kind in self.kinds if kind in self._spares)
 
-    def _chosen(self, kind: str, condition: str) -> ChosenRows:
-        chosen = _KINDS[kind]
-        return chosen._replace(condition=f"{chosen.condition} AND {condition}", values=self._ago)
+    def _old(self, kind: str, condition: str, on_written: OnWritten = lambda ids: None) -> ManyRows:
+        return ManyRows(self._database, _KINDS[kind], (), (f"{OLD} AND {condition}", self._ago), on_written)
 
     # An hour a statement, as the key of stats begins with the hour.
     OLDEST_HOUR = "SELECT {hour_text} FROM {stats} WHERE hour < {after} ORDER BY hour LIMIT 1"

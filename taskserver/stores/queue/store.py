@@ -13,7 +13,7 @@ All verbs, in the order of a task's life, with their transitions (gone: deleted,
     due.py           store.due         wake                waiting, error → new
     dependencies.py  Dependencies      decide              waiting → new, fatal
     dependencies.py  Dependencies      find_orphans
-    claims.py        store.claims      pause, pause_all, resume, resume_all, paused_groups, are_all_paused
+    claims.py        store.claims      pause, pause_all, resume, resume_all, paused
     claims.py        store.claims      claim               new → in progress (not started), waiting
     claims.py        store.claims      has_new, read, fetch_texts
     claims.py        store.claims      release             in progress (not started) → new
@@ -36,7 +36,7 @@ All verbs, in the order of a task's life, with their transitions (gone: deleted,
     operations.py    Operations        cancel              all but done → cancelled
     operations.py    Operations        claim_one           all but done → in progress
     operations.py    Operations        change              as retry, cancel, …: from → to
-    operations.py    Operations        set_priority, preview, given_up_among, show_all, still_running
+    operations.py    Operations        set_priority, preview, given_up_among, still_running
     pruning.py       Pruning           run                 done, fatal, cancelled → gone
     pruning.py       Pruning           count
     due.py           store.due         let_pass, next_seconds

@@ -423,7 +423,7 @@ class QueueMachine(RuleBasedStateMachine):
         assert queue == [task.columns() for task in self.model.tasks]
         archive = self.rows.execute(f"SELECT {columns} FROM jobs_queue_done ORDER BY done_id")
         assert archive == self.model.archive
-        assert set(self.workers[0].store.claims.paused_groups()) == self.model.paused
+        assert self.workers[0].store.claims.paused() == (sorted(self.model.paused), False)
         keys = [task.new.unique_key for task in self.model.tasks if task.new.unique_key is not None]
         assert len(set(keys)) == len(keys)
         assert [task for task in self.model.tasks if task.max_attempts == 1 and task.starts > 1] == []
