@@ -47,8 +47,6 @@ def _show(store: Store, pruned: Pruned, kinds: list[str], options: argparse.Name
     counts = ", ".join(_counted(kind, getattr(pruned, kind)) for kind in kinds)
     verb = "would be deleted" if options.dry_run else "deleted"
     print(f"{counts}, older than {age(options.older_than)}: {verb}")
-    if pruned.spared:
-        print(f"{counted(pruned.spared)} spared, for holding a unique_key; --keys includes those")
     if pruned.held:
         print(f"{counted(pruned.held)} left: other programs hold them, or a foreign key or trigger", file=sys.stderr)
     if pruned.deleted and not options.dry_run:

@@ -7,13 +7,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
 from datetime import timedelta
+from functools import partial
 from typing import NamedTuple
 
 from ...errors import InvalidTask
 from ...messages.printable import shown
 from ...settings.checks import check_kind
 from ..database import Database
-from .many_rows import ManyRows, OnWritten, Verb
+from .many_rows import ManyRows, Verb
 from .store import Store
 
 MAX_DAYS = 36_500
@@ -34,8 +35,6 @@ _KINDS = {
     "fatal": Verb("prune", "fatal", "{status} IN (4, 7)", "{delete_task}", _delete_edges),
     "archived": Verb("prune", "archived", "1 = 1", "{delete_archived}", table="{done}", key="done_id", hint="{by_key}"),
 }
-KEYED = ("done", "fatal")
-"""The kinds whose rows may hold a unique_key, which keeps others from being added."""
 KINDS = (*_KINDS, "stats")
 """The kinds that can be named: tasks that are done, fatal (or cancelled) or archived, and stats."""
 COMPLETED = ("done", "archived")
@@ -49,8 +48,6 @@ class Pruned(NamedTuple):
     fatal: int = 0
     archived: int = 0
     stats: int = 0
-    spared: int = 0
-    """Old rows of the queue that were left, since they hold a unique_key."""
     held: int = 0
     """Old rows that were left, since others held them all the time."""
 
@@ -70,7 +67,7 @@ class Pruning:
         self._database = store.database
         self._ago = (-_seconds_of(older_than),)
         self.kinds = [kind for kind in KINDS if kind in (kinds or COMPLETED)]
-        self._spares = () if keys else KEYED
+        self._keys = keys
 
     COUNT_HOURS = "SELECT COUNT(*) FROM {stats} WHERE hour < {after}"
 
@@ -79,7 +76,7 @@ class Pruning:
         counts = {kind: self._rows(kind).count() for kind in self.kinds if kind != "stats"}
         if "stats" in self.kinds:
             counts["stats"] = self._database.fetch_value(self.COUNT_HOURS, self._ago)
-        return Pruned(**counts, spared=self._spared())
+        return Pruned(**counts)
 
     def run(self, progress: Callable[[int], object] = lambda deleted: None) -> Pruned:
         """Done, fatal, cancelled, archived → gone for old rows.
@@ -87,42 +84,32 @@ class Pruning:
         An interrupted run keeps its deletions; the next run finds the rest.
         `progress` is called after each portion with the number of deleted rows so far.
         """
-        deleted, held, counts = 0, 0, dict.fromkeys(self.kinds, 0)
+        held, counts = 0, dict.fromkeys(self.kinds, 0)
 
-        def count_deleted(more: int) -> None:
-            nonlocal deleted
-            deleted += more
-            progress(deleted)
+        def count_deleted(kind: str, rows: int) -> None:
+            counts[kind] += rows
+            progress(sum(counts.values()))
 
-        spared = self._spared()
         for kind in self.kinds:
             if kind == "stats":
-                counts[kind] = self._delete_hours(count_deleted)
+                self._delete_hours(partial(count_deleted, kind))
             else:
-                written = self._rows(kind, lambda ids: count_deleted(len(ids))).write()
-                counts[kind], held = written.changed, held + len(written.held)
-        return Pruned(**counts, spared=spared, held=held)
+                held += len(self._rows(kind, partial(count_deleted, kind)).write().held)
+        return Pruned(**counts, held=held)
 
-    def _rows(self, kind: str, on_written: OnWritten = lambda ids: None) -> ManyRows:
-        return self._old(kind, "unique_key IS NULL" if kind in self._spares else "1 = 1", on_written)
-
-    def _spared(self) -> int:
-        return sum(self._old(kind, "unique_key IS NOT NULL").count() for kind in self.kinds if kind in self._spares)
-
-    def _old(self, kind: str, condition: str, on_written: OnWritten = lambda ids: None) -> ManyRows:
-        return ManyRows(self._database, _KINDS[kind], (), (f"{OLD} AND {condition}", self._ago), on_written)
+    def _rows(self, kind: str, count_deleted: Callable[[int], object] = lambda rows: None) -> ManyRows:
+        # The archive keeps no key from being used again.
+        spares = not self._keys and kind != "archived"
+        old = f"{OLD} AND unique_key IS NULL" if spares else OLD
+        return ManyRows(self._database, _KINDS[kind], (), (old, self._ago), lambda ids: count_deleted(len(ids)))
 
     # An hour a statement, as the key of stats begins with the hour.
     OLDEST_HOUR = "SELECT {hour_text} FROM {stats} WHERE hour < {after} ORDER BY hour LIMIT 1"
     DELETE_HOUR = "DELETE FROM {stats} WHERE hour = {instant}"
 
-    def _delete_hours(self, count_deleted: Callable[[int], object]) -> int:
-        deleted = 0
+    def _delete_hours(self, count_deleted: Callable[[int], object]) -> None:
         while (hour := self._database.fetch_value(self.OLDEST_HOUR, self._ago)) is not None:
-            gone = self._database.change(self.DELETE_HOUR, (hour,))
-            deleted += gone
-            count_deleted(gone)
-        return deleted
+            count_deleted(self._database.change(self.DELETE_HOUR, (hour,)))
 
 
 def _seconds_of(older_than: float | timedelta) -> float:
