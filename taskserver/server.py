@@ -191,12 +191,9 @@ class TaskServer:
         """
         from .model.new_task import new_tasks_from
 
-        ids: list[int] = []
-        new_tasks = new_tasks_from(tasks)
         if connection is not None:
-            return self.store.callers.add_many(connection, new_tasks)
-        self.store.producing.add_many(new_tasks, ids.extend, ids.clear)
-        return ids
+            return self.store.callers.add_many(connection, new_tasks_from(tasks))
+        return self.store.producing.add_many(new_tasks_from(tasks))
 
     def get(self, task_id: int) -> TaskState | None:
         """Read a task's status, result, error and progress.

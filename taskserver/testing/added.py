@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from datetime import datetime
 from typing import Any, NamedTuple
 
@@ -59,15 +59,13 @@ class ToldProducing(Producing):
     def add_many(
         self,
         tasks: Iterable[NewTask],
-        added: Callable[[Sequence[int]], object],
-        begun: Callable[[], object] = lambda: None,
+        progress: Callable[[int], object] = lambda count: None,
         name: Callable[[int], str] = "task {}".format,
-    ) -> None:
-        given, ids = list(tasks), list[int]()
-        super().add_many(given, ids.extend, ids.clear, name)
-        begun()
-        added(ids)
+    ) -> list[int]:
+        given = list(tasks)
+        ids = super().add_many(given, progress, name)
         self._tell(zip(ids, given, strict=True), True)
+        return ids
 
 
 class ToldCallers(Callers):
@@ -89,11 +87,7 @@ class ToldCallers(Callers):
 
     def add_many(self, connection: object, tasks: Iterable[NewTask]) -> list[int]:
         given, is_elsewhere = list(tasks), self._is_elsewhere(connection)
-        ids = list[int]()
-        if is_elsewhere:
-            self._own.add_many(given, ids.extend, ids.clear)
-        else:
-            ids += super().add_many(connection, given)
+        ids = self._own.add_many(given) if is_elsewhere else super().add_many(connection, given)
         self._tell(zip(ids, given, strict=True), is_elsewhere)
         return ids
 

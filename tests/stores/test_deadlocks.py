@@ -85,15 +85,14 @@ def test_two_producers_that_add_the_same_keys_in_opposite_order_both_succeed(
         one.create_tables()
         tasks = [NewTask("tasks.note", None, 0, 0, unique_key=key, rerun=is_rerun) for key in KEYS]
         if stand:
-            one.store.producing.add_many(tasks, lambda ids: None)
+            one.store.producing.add_many(tasks)
         met.clear()
         both_are_inside = threading.Barrier(2)
         added: dict[str, list[int]] = {}
 
         def add(name: str, server: TaskServer, tasks: Sequence[NewTask]) -> None:
             wait_after_first_statement(server, both_are_inside)
-            ids = added.setdefault(name, [])
-            server.store.producing.add_many(tasks, ids.extend, ids.clear)
+            added[name] = server.store.producing.add_many(tasks)
 
         with together(partial(add, "one", one, tasks), partial(add, "two", two, tasks[::-1])):
             pass

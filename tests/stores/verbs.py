@@ -19,9 +19,7 @@ def add(store: Store, group_id: int = 0, priority: int = 0, task: str = "tasks.s
 
 
 def add_many(store: Store, tasks: Iterable[NewTask]) -> list[int]:
-    added: list[int] = []
-    store.producing.add_many(tasks, added.extend)
-    return added
+    return store.producing.add_many(tasks)
 
 
 def keyed(key: str | None = "k", args: str | None = None, **given: Any) -> NewTask:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any, BinaryIO
 
@@ -105,20 +105,14 @@ def _add_one(server: TaskServer, given: dict[str, Any], found: _Callables) -> in
 
 def _add_lines(server: TaskServer, name: str, found: _Callables) -> str:
     """Add the tasks of a file; return the words that say how many. `found` gets their callables."""
-    count = 0
     with _open(name) as file, LiveLine(sys.stderr) as live:
         tasks = _Tasks(file, found)
 
-        def begun() -> None:
-            nonlocal count
-            count = 0
-
-        def added(ids: Sequence[int]) -> None:
-            nonlocal count
-            count += len(ids)
+        def progress(count: int) -> None:
             live.show(f"{bar(count / tasks.count)} {count} tasks")
 
-        server.store.producing.add_many(tasks, added, begun, lambda number: f"line {tasks.line_of(number)}")
+        adding = server.store.producing
+        count = len(adding.add_many(tasks, progress, lambda number: f"line {tasks.line_of(number)}"))
     added_tasks = "1 task added" if count == 1 else f"{count} tasks added"
     return f"{added_tasks}, or there already: {tasks.keyed} have a unique_key" if tasks.keyed else added_tasks
 

@@ -8,7 +8,6 @@ row sets `attempts` to 0, which no other running row has, as its start was count
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from itertools import chain
 from typing import Any, ClassVar
 
 from ...errors import InvalidTask
@@ -104,42 +103,42 @@ class Adding:
 
         A message about a task starts with its name among `names`.
         """
-        place, kind = self._place, _kind(tasks[0])
-        if kind is None:
+        place, first = self._place, tasks[0]
+        if is_plain(first):
             sql = self.ADD_PLAIN + ", ".join([self.PLAIN_ROW] * len(tasks))
-            return place.inserts.insert(
-                place, sql, [value for task in tasks for value in task[:PLAIN_VALUES]], len(tasks)
-            )
-        sql = self.ADD_ANY + ", ".join([place.words["any_row"]] * len(tasks))
-        values = [value for task in tasks for value in _all_values(task, place.inserts)]
-        has_key, is_rerun, has_version, is_later, has_parents = kind
-        if has_key:
-            upsert = place.words["keep_standing"]
-            if is_rerun:
-                changes = self.RERUN_LATER if is_later else self.RERUN
-                upsert = place.upsert(changes, self.IS_NEWER if has_version else "")
-            keys = [str(task.unique_key) for task in tasks]
-            if len(keys) == 1:
-                return [place.inserts.insert_key(place, f"{sql} {upsert}", values, keys[0])]
-            return place.inserts.insert_keyed(place, f"{sql} {upsert}", values, keys)
-        ids = place.inserts.insert(place, sql, values, len(tasks))
-        if has_parents:
-            self._insert_dependencies(tasks, ids, names)
-        return ids
+            values = [value for task in tasks for value in task[:PLAIN_VALUES]]
+        else:
+            sql = self.ADD_ANY + ", ".join([place.words["any_row"]] * len(tasks))
+            values = [value for task in tasks for value in _all_values(task, place.inserts)]
+        if first.unique_key is None:
+            ids = place.inserts.insert(place, sql, values, len(tasks))
+            if any(task.depends_on for task in tasks):
+                self._insert_dependencies(tasks, ids, names)
+            return ids
+        if first.rerun:
+            changes = self.RERUN_LATER if _is_later(first) else self.RERUN
+            sql = f"{sql} {place.upsert(changes, '' if first.version is None else self.IS_NEWER)}"
+        else:
+            sql = f"{sql} {place.words['keep_standing']}"
+        keys = [str(task.unique_key) for task in tasks]
+        if len(keys) == 1:
+            return [place.inserts.insert_key(place, sql, values, keys[0])]
+        return place.inserts.insert_keyed(place, sql, values, keys)
 
     def _insert_dependencies(self, tasks: Sequence[NewTask], ids: Sequence[int], names: Sequence[str]) -> None:
         """Insert a row for each task and parent; dependencies.py decides whether the task has to wait."""
         values: list[int] = []
         newer = ""
         for name, task, child_id in zip(names, tasks, ids, strict=True):
-            parents = [int(text) for text in str(task.depends_on).split(",")]
-            if not newer and max(parents) >= child_id:
-                parent_id = next(one for one in parents if one >= child_id)
+            parents = [int(text) for text in task.depends_on.split(",")] if task.depends_on else []
+            parent_id = next((one for one in parents if one >= child_id), None)
+            if parent_id is not None and not newer:
                 newer = (
                     f"{name}depends_on names {parent_id}, and this task would be {child_id}: a task can wait only for "
                     f"those that were added before it; {self._what_now}"
                 )
-            values += chain.from_iterable((parent_id, child_id) for parent_id in _bindable(parents, child_id))
+            for bindable in sorted({min(one, MAX_SIGNED) for one in parents}):  # SQLite takes no larger number
+                values += bindable, child_id
         for first in range(0, len(values), MAX_DEPENDENCY_VALUES):
             portion = values[first : first + MAX_DEPENDENCY_VALUES]
             rows = ", ".join([self.ADD_DEPENDENCY] * (len(portion) // 2))
@@ -167,23 +166,26 @@ class Producing:
     def add_many(
         self,
         tasks: Iterable[NewTask],
-        added: Callable[[Sequence[int]], object],
-        begun: Callable[[], object] = lambda: None,
+        progress: Callable[[int], object] = lambda count: None,
         name: Callable[[int], str] = "task {}".format,
-    ) -> None:
-        """→ new, or waiting, all or none. `added` gets the ids of each statement, which count once this returns.
+    ) -> list[int]:
+        """→ new, or waiting, all or none; the ids, in order.
 
-        `begun` is called before the first statement, and again before another try. `name`: see Adding.insert_all.
+        `progress` is called after each statement with the number of tasks so far. `name`: see Adding.insert_all.
         """
         several = list(tasks)  # no transaction waits for an iterator
 
-        def insert_all() -> None:
-            begun()
-            for ids in self._adding.insert_all(several, name):
-                added(ids)
+        def insert_all() -> list[int]:
+            ids: list[int] = []
+            for portion in self._adding.insert_all(several, name):
+                ids += portion
+                progress(len(ids))
+            return ids
 
-        self._database.run(self._add_any, insert_all)
+        return self._database.run(self._add_any, insert_all)
 
+
+# ---- which tasks go into one statement
 
 _NOTHING_MORE = NewTask("", None, 0, 0)[PLAIN_VALUES:]
 
@@ -193,16 +195,13 @@ def is_plain(task: NewTask) -> bool:
     return task[PLAIN_VALUES:] == _NOTHING_MORE
 
 
-_Kind = tuple[bool, bool, bool, bool, bool]
-"""Has a key, is a rerun, has a version, is delayed, has parents: the same for all tasks of a statement."""
+def _kind(task: NewTask) -> tuple[bool, ...]:
+    """What decides about the INSERT of a task: the same for all tasks of a statement."""
+    return is_plain(task), task.unique_key is None, task.rerun, task.version is None, _is_later(task)
 
 
-def _kind(task: NewTask) -> _Kind | None:
-    """The kind of a task; None for a plain one."""
-    if is_plain(task):
-        return None
-    has_parents = task.depends_on is not None
-    return task.unique_key is not None, task.rerun, task.version is not None, _is_later(task), has_parents
+def _is_later(task: NewTask) -> bool:
+    return task.delay_seconds is not None or task.due_at is not None
 
 
 def _all_values(task: NewTask, inserts: Inserts) -> Sequence[Any]:
@@ -214,10 +213,6 @@ def _all_values(task: NewTask, inserts: Inserts) -> Sequence[Any]:
     )
 
 
-def _is_later(task: NewTask) -> bool:
-    return task.delay_seconds is not None or task.due_at is not None
-
-
 def portions(tasks: Iterable[NewTask], place: Rows) -> Iterator[list[NewTask]]:
     """The tasks of each statement: of one kind, within the limits of a statement, and each key only once.
 
@@ -225,17 +220,16 @@ def portions(tasks: Iterable[NewTask], place: Rows) -> Iterator[list[NewTask]]:
     """
     portion: list[NewTask] = []
     keys: set[str] = set()
-    size, kind, most = 0, None, 0
+    size, most, kind = 0, 0, None
     for task in tasks:
-        length = _length(task.args) + _length(task.stages)
-        its_kind = _kind(task)
-        is_full = len(portion) >= most or size + length > MAX_STATEMENT_BYTES or its_kind != kind
-        if portion and (is_full or task.unique_key in keys):
+        length, its_kind = _length(task.args) + _length(task.stages), _kind(task)
+        is_full = len(portion) >= most or size + length > MAX_STATEMENT_BYTES
+        if portion and (is_full or its_kind != kind or task.unique_key in keys):
             yield portion
-            portion, size = [], 0
-            keys.clear()
+            portion = []
         if not portion:
-            kind, most = its_kind, _max_rows(its_kind, place)
+            size, most, kind = 0, _max_rows(task, place), its_kind
+            keys.clear()
         portion.append(task)
         size += length
         if task.unique_key is not None:
@@ -244,17 +238,12 @@ def portions(tasks: Iterable[NewTask], place: Rows) -> Iterator[list[NewTask]]:
         yield portion
 
 
-def _bindable(parents: Iterable[int], child_id: int) -> Iterable[int]:
-    """Parents that SQLite can bind. A larger one stays greater than the child's id, so that the child never runs."""
-    return dict.fromkeys(min(parent_id, max(child_id, MAX_SIGNED)) for parent_id in parents)
-
-
 def _length(text: str | None) -> int:
     return 0 if text is None else len(text) * (1 if text.isascii() else MAX_UTF8_BYTES)
 
 
-def _max_rows(kind: _Kind | None, place: Rows) -> int:
+def _max_rows(task: NewTask, place: Rows) -> int:
     most = place.inserts.rows_per_statement
-    if kind is not None:
+    if not is_plain(task):
         most = most * PLAIN_VALUES // ANY_VALUES
-    return min(most, place.max_keyed_rows) if kind is not None and kind[0] else most
+    return most if task.unique_key is None else min(most, place.max_keyed_rows)

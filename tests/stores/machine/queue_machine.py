@@ -116,13 +116,12 @@ class QueueMachine(RuleBasedStateMachine):
             yield from tasks
             raise EOFError
 
-        added: list[int] = []
         if not breaks_off:
-            worker.store.producing.add_many(tasks, added.extend)
+            added = worker.store.producing.add_many(tasks)
             assert len(added) == len(tasks)
             return added
         with pytest.raises(EOFError):
-            worker.store.producing.add_many(broken_off(), added.extend)
+            worker.store.producing.add_many(broken_off())
         return []
 
     def insert(self, new: NewTask, state: dict[str, Any]) -> None:
