@@ -382,9 +382,9 @@ REFUSED: list[tuple[str, list[object], str]] = [
     ("act", ["taskserver.complete(taskserver.connection())"], "taskserver.complete() is "),
     ("fail_for_good", [1], "taskserver.complete() is "),
     ("work", [f"{BY_ITSELF}taskserver.complete(connect(**how))"], "InvalidTask: connection is in no transaction, and"),
-    ("work", ["taskserver.complete(None)"], "connection is a NoneType"),
-    ("work", ["taskserver.complete('here')"], "connection is a str"),
-    ("work", ["taskserver.complete(object())"], "connection is an object"),
+    ("work", ["taskserver.complete(None)"], "connection is of the type NoneType"),
+    ("work", ["taskserver.complete('here')"], "connection is of the type str"),
+    ("work", ["taskserver.complete(object())"], "connection is of the type object"),
     ("work", ["try: taskserver.complete('here')\nexcept Exception: pass"], NOT_COMMITTED),
 ]
 

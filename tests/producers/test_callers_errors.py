@@ -30,11 +30,11 @@ from tests.support.websites import WEB_PASSWORD, web_user
 @pytest.mark.parametrize(
     ("wrong", "what"),
     [
-        (lambda shop: shop.dsn, "a str"),
-        (lambda shop: shop.open().cursor(), r"a \w*Cursor"),
-        (lambda shop: Mock(), "a Mock"),
-        (lambda shop: sqlite3.Connection, "the class Connection"),
-        (lambda shop: sqlalchemy.create_engine("sqlite://"), "an Engine"),
+        (lambda shop: shop.dsn, "str"),
+        (lambda shop: shop.open().cursor(), r"\w*Cursor"),
+        (lambda shop: Mock(), "Mock"),
+        (lambda shop: sqlite3.Connection, "type"),
+        (lambda shop: sqlalchemy.create_engine("sqlite://"), "Engine"),
         (lambda shop: type("AsyncSession", (), {})(), "one of asyncio"),
     ],
 )
@@ -45,7 +45,7 @@ def test_what_is_no_connection_is_refused(shop: Shop, wrong: Callable[[Shop], ob
         partial(shop.server.add_pipeline, ["tasks.note"]),
         partial(shop.server.add_tasks, [{"task": "tasks.note"}]),
     ):
-        told = rf"connection is {what}; allowed: an open connection .*PyMySQL"
+        told = rf"connection is of the type {what}; allowed: an open connection .*PyMySQL"
         with pytest.raises(InvalidTask, match=told if "asyncio" not in what else what) as caught:
             add(connection=given)
         assert "mysql://" not in str(caught.value)

@@ -29,15 +29,10 @@ from .finishes import FinishWrites
 
 T = TypeVar("T")
 
-PLACE = "on the connection that was given"
-WHAT_NOW = "roll your transaction back, as its row is part of that"
-BEGIN_AGAIN = "roll your transaction back, and do all of it again"
-OPEN_ANOTHER = "open another, and do all of your transaction again"
 ALLOWED = (
     "an open connection to the queue's database, of PyMySQL, mysqlclient, sqlite3, psycopg 2 or 3, django.db, or "
     "SQLAlchemy's Connection or Session"
 )
-NOT_ASYNC = "connection is one of asyncio; allowed: one that waits for its answers"
 NO_TRANSACTION = (
     "connection is in no transaction, and commits each statement by itself; allowed: one on which a transaction has "
     "begun, whose commit is to complete the task"
@@ -51,6 +46,7 @@ DRIVERS = {
 }
 """The kind of database and the parameter mark of each driver, by its package."""
 NAMES = {"mysql": "MySQL", "sqlite": "SQLite", "postgresql": "PostgreSQL"}
+WHAT_NOW = "roll your transaction back, as its row is part of that"
 SAVEPOINT = "taskserver_completes"
 """Set before a completion's writes."""
 CLOCKS_DIFFER_SECONDS = 86_400
@@ -185,50 +181,50 @@ def ask(dialect: Dialect, work: Callable[..., T], *args: Any) -> T:
 
 def _error_of(dialect: Dialect, error: Exception) -> DatabaseError:
     drivers = error.__cause__ if {"django", "sqlalchemy"}.intersection(_packages(error)) else None
-    found = dialect.error(drivers or error, PLACE)
+    found = dialect.error(drivers or error, "on the connection that was given")
     if isinstance(found, TablesMissing):
         return TablesMissing(
             f"the connection that was given reaches no tables of {dialect.table}: is it to the database of "
             f"TASKSERVER_DSN, {dialect.callers_place}? {CLIENT} init makes them there"
         )
-    hints = {Conflict: BEGIN_AGAIN, ConnectionLost: OPEN_ANOTHER}
-    hint = next((hint for kind, hint in hints.items() if isinstance(found, kind)), "")
-    return type(found)(f"{found}: {hint}") if hint else found
+    if isinstance(found, Conflict):
+        return type(found)(f"{found}: roll your transaction back, and do all of it again")
+    if isinstance(found, ConnectionLost):
+        return type(found)(f"{found}: open another, and do all of your transaction again")
+    return found
 
 
 def unwrapped(connection: object) -> Any:
     """The connection itself; of SQLAlchemy's, the driver's beneath it. Raises InvalidTask."""
     found: Any = connection
     if any("Async" in cls.__name__ for cls in type(found).__mro__) or getattr(found, "async_", 0) == 1:
-        raise InvalidTask(NOT_ASYNC)
+        raise InvalidTask("connection is one of asyncio; allowed: one that waits for its answers")
     while "sqlalchemy" in _packages(found) and not hasattr(found, "cursor") and hasattr(found, "connection"):
         found = found.connection() if callable(found.connection) else found.connection  # of a Session; of a Connection
     if isinstance(found, type) or not callable(getattr(found, "cursor", None)):
-        # Its text is never shown: an address holds a password.
-        raise InvalidTask(f"connection is {_kind_of(connection)}; allowed: {ALLOWED}")
+        raise _not_allowed(connection)
     return found
 
 
 def _driver_of(connection: object, cursor: object) -> tuple[str, str]:
     """The kind of database and the parameter mark. Raises InvalidTask."""
     # By the cursor: a pool wraps only the connection, and Django wraps both.
-    found = next((DRIVERS[name] for name in _packages(cursor) if name in DRIVERS), None)
-    if found is None:
-        raise InvalidTask(f"connection is {_kind_of(connection)}; allowed: {ALLOWED}")
-    return found[0] or getattr(connection, "vendor", ""), found[1]
+    for name in _packages(cursor):
+        if name in DRIVERS:
+            kind, mark = DRIVERS[name]
+            return kind or getattr(connection, "vendor", ""), mark
+    raise _not_allowed(connection)
+
+
+def _not_allowed(connection: object) -> InvalidTask:
+    # Its text is never shown: an address holds a password.
+    return InvalidTask(f"connection is of the type {type(connection).__name__}; allowed: {ALLOWED}")
 
 
 def _packages(part: object) -> list[str]:
     """The packages of an object's class and its base classes: shop, pymysql, builtins."""
     # Not type(): a tool that wraps cursors to measure them sets `__class__` to the cursor's.
     return [cls.__module__.partition(".")[0] for cls in part.__class__.__mro__]
-
-
-def _kind_of(value: object) -> str:
-    if isinstance(value, type):
-        return f"the class {value.__name__}"
-    name = type(value).__name__
-    return f"{'an' if name[0] in 'AEIOUaeiou' else 'a'} {name}"
 
 
 def _with_percent_marks(sql: str) -> str:
