@@ -32,8 +32,6 @@ from ..stores.queue.schedules import StoredSchedule
 from ..stores.records import OTHER, LastRun, QueueCount
 from .findings import CheckResult, ok, unknown, warning
 
-MAX_NEXT_ROWS = 1000
-"""Rows of each kind whose callables' names are read."""
 RECENT_SECONDS = 7 * 86_400
 """Older records of runs belong to removed hosts and crontab lines."""
 MIN_LAPSED_SECONDS = 3600
@@ -44,8 +42,9 @@ MAX_SCHEDULES_NAMED = 3
 
 def names_in(store: Store, schedules: Sequence[StoredSchedule]) -> tuple[str, ...]:
     """The callables of the next rows and of schedules, each once. Raises DatabaseError."""
-    next_ones = Counts(store.database).names_of_next(MAX_NEXT_ROWS)
-    return tuple(sorted({*next_ones, *(stored.schedule.task for stored in schedules)}))
+    to_run = (Status.NEW, Status.ERROR, Status.WAITING)
+    named = {one.task for one in Counts(store.database).by_name() if one.status in to_run}
+    return tuple(sorted(named.union(stored.schedule.task for stored in schedules)))
 
 
 def findings(store: Store, schedules: Sequence[StoredSchedule], settings: Settings) -> Iterator[CheckResult]:

@@ -7,7 +7,7 @@ all rows of a status for `due_at IS NULL ORDER BY due_at, id`.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from ...model.results import as_texts
@@ -30,15 +30,13 @@ HEADS = 20
 """Rows at the head of a group's last priority, among which the oldest is looked for."""
 MAX_LAPSED = 10_000
 """Expired claims that are counted."""
-UNKNOWN_STATUS = [f"= {number}" for number in range(max(Status)) if number not in set(Status)] + [f"> {max(Status):d}"]
-"""Conditions that numbers meet which are no Status."""
+NO_STATUS = ("= 6", "> 7")
+"""Conditions of numbers that are no Status."""
 BY_AGE = (Status.NEW, Status.IN_PROGRESS, Status.ERROR, Status.WAITING)
 """The names of their first rows are read, of the others those of the newest."""
 
 Look = tuple[str, Sequence[Any]]
 """A SELECT and its values."""
-Ages = tuple[float | None, float | None]
-"""Of the oldest new row, in seconds: since it was added, and since it is ready. None if no row is new."""
 
 
 class NameCount(NamedTuple):
@@ -59,11 +57,11 @@ class Counted(NamedTuple):
 
 
 class Lapsed(NamedTuple):
-    """Claims that no run reclaimed."""
+    """Claims with an expired lease that no run reclaimed."""
 
     rows: int
     oldest_seconds: float
-    """The time since the end of the oldest of their leases."""
+    """Since the oldest of these leases expired."""
 
 
 class Counts:
@@ -86,18 +84,18 @@ class Counts:
     """
 
     def by_group(self, groups: Sequence[int] = ()) -> Counted:
-        """Rows by group and status, in that order; only of these groups (none: of all)."""
+        """Rows by group and status, in that order; only of these groups (none: of all, OTHER as well)."""
         pairs = [(int(status), group) for status in Status for group in groups] if groups else self._pairs()
-        share = _rounded(max(MAX_COUNTED // (len(pairs) or 1), MIN_SHARE))
+        share = max(MAX_COUNTED // max(len(pairs), 1), MIN_SHARE)
         looks: list[Look] = [(self.COUNT, (*pair, *pair, share + 1)) for pair in pairs]
-        looks += [(self.OTHERS.replace("{is_other}", condition), (share + 1,)) for condition in UNKNOWN_STATUS]
+        if not groups:
+            looks += [(self.OTHERS.replace("{is_other}", condition), (share + 1,)) for condition in NO_STATUS]
         found = sorted((int(group), int(status), rows) for status, group, rows in self._rows_of(looks) if rows)
-        found = [row for row in found if not groups or row[0] in groups]
         ages = self._ages([group for group, status, _ in found if status == Status.NEW])
         counts = []
         for group, status, rows in found:
-            oldest = ages.get(group, (None, None)) if status == Status.NEW else (None, None)
-            counts.append(QueueCount(group, status, min(rows, share), *oldest, rows > share))
+            added, ready = ages.get(group, (None, None)) if status == Status.NEW else (None, None)
+            counts.append(QueueCount(group, status, min(rows, share), added, ready, rows > share))
         cut = [status for status in Status if sum(pair[0] == status for pair in pairs) >= MAX_GROUPS and not groups]
         return Counted(counts, frozenset(cut))
 
@@ -134,18 +132,21 @@ class Counts:
         ) AS heads WHERE due_at IS NULL OR due_at <= {now}
     """
 
-    def _ages(self, groups: Sequence[int]) -> dict[int, Ages]:
-        """The ages of the oldest new rows of these groups, among the first ones of all and of its last priority."""
+    def _ages(self, groups: Sequence[int]) -> dict[int, tuple[float, float]]:
+        """The seconds since the oldest new row of each of these groups was added, and since one is ready.
+
+        Looked for among the first new rows of all, and those of a group's last priority.
+        """
         if not groups:
             return {}
         looks: list[Look] = [(self.AGES, (SAMPLE,))]
         looks += [(self.AGES_OF_LAST, (one, one, one, HEADS)) for one in groups[:MAX_GROUPS_BY_PRIORITY]]
-        found: dict[int, list[Row]] = {}
-        for group, *both in self._rows_of(looks):
-            found.setdefault(int(group), []).append(tuple(both))
-        return {
-            group: (_oldest(row[0] for row in rows), _oldest(row[1] for row in rows)) for group, rows in found.items()
-        }
+        ages: dict[int, tuple[float, float]] = {}
+        for group, added, ready in self._rows_of(looks):
+            if added is not None and ready is not None:
+                before = ages.get(int(group), (0.0, 0.0))  # the clock of the program that added a row may be ahead
+                ages[int(group)] = max(before[0], float(added)), max(before[1], float(ready))
+        return ages
 
     UP_TO = """
         SELECT COUNT(*) FROM (
@@ -170,24 +171,11 @@ class Counts:
         """
         for status in Status
     )
-    NAMES_OF_NEXT = """
-        SELECT DISTINCT task FROM (
-            SELECT * FROM (SELECT task FROM {table} WHERE {any_status} = 0 ORDER BY priority, id LIMIT ?) AS next_new
-            UNION ALL
-            SELECT * FROM (SELECT task FROM {table} WHERE {due_status} = 3 ORDER BY due_at LIMIT ?) AS next_failed
-            UNION ALL
-            SELECT * FROM (SELECT task FROM {table} WHERE {due_status} = 5 ORDER BY due_at LIMIT ?) AS next_waiting
-        ) AS next_rows
-    """
 
     def by_name(self) -> list[NameCount]:
         """Rows by name, group and status: of each status the first SAMPLE rows, of ended ones the newest."""
         rows = self._database.fetch(self.NAMES, [SAMPLE] * len(Status))
         return [NameCount(str(task), group, status, count) for status, task, group, count in map(as_texts, rows)]
-
-    def names_of_next(self, most: int) -> list[str]:
-        """The callables that the next rows name which are new, in error or waiting; `most` rows of each."""
-        return sorted(str(name) for (name,) in map(as_texts, self._database.fetch(self.NAMES_OF_NEXT, [most] * 3)))
 
     # ---- rows that may need a person
 
@@ -221,14 +209,3 @@ class Counts:
         """How many rows wait only for tasks that are deleted or have ended."""
         rows: int = self._database.fetch_value(self.ORPHANED)
         return rows
-
-
-def _oldest(ages: Iterable[Any]) -> float | None:
-    # The clock of the program that added a row may be ahead.
-    return max((max(float(age), 0.0) for age in ages if age is not None), default=None)
-
-
-def _rounded(rows: int) -> int:
-    """With two digits: `more than 30,000` is what a person reads."""
-    step: int = 10 ** max(len(str(rows)) - 2, 0)
-    return rows - rows % step
