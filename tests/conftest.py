@@ -48,7 +48,7 @@ IN_CI = os.environ.get("CI", "").lower() not in ("", "0", "false")
 
 
 ON_ALL_AT_ONCE = {
-    *("test_kinds", "test_complete", "test_notices", "test_doctor_postgresql", "test_callers_postgresql"),
+    *("test_kinds", "test_complete", "test_notices", "test_doctor_postgresql", "test_callers_sessions"),
     *("test_dsn", "test_doctor_facts", "test_env_mistakes"),
 }
 """`make test` has ten minutes. It runs the stores' contract and these on all databases. Of the others that are for

@@ -8,8 +8,8 @@ from contextlib import closing
 from datetime import datetime, timedelta, timezone
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
-from unittest.mock import Mock
 
 import psycopg
 import pymysql
@@ -19,40 +19,43 @@ import sqlalchemy
 from taskserver import DatabaseError, InvalidTask, TablesMissing, TaskServer
 from taskserver.errors import Conflict, ConnectionLost
 from taskserver.stores.queue import callers
+from tests.producers.test_callers_sessions import of_psycopg2
 from tests.support.servers import MySQLServer
 from tests.support.shops import Shop
 from tests.support.turns import EACH_SERVER
 from tests.support.websites import WEB_PASSWORD, web_user
 
-# ---- what is no connection
+# ---- what is no connection to this queue
+
+OF_TYPE = "connection is of the type {}; allowed: an open connection .*PyMySQL"
+WRONG: list[tuple[Callable[[Shop], object], str]] = [
+    (lambda shop: shop.dsn, OF_TYPE.format("str")),
+    (lambda shop: shop.open().cursor(), OF_TYPE.format(r"\w*Cursor")),
+    (lambda shop: sqlite3.Connection, OF_TYPE.format("type")),
+    (lambda shop: sqlalchemy.create_engine("sqlite://"), OF_TYPE.format("Engine")),
+    (lambda shop: type("AsyncSession", (), {})(), "connection is one of asyncio; allowed"),
+    (lambda shop: SimpleNamespace(async_=1), "connection is one of asyncio"),  # as of psycopg2
+]
 
 
-@pytest.mark.parametrize(
-    ("wrong", "what"),
-    [
-        (lambda shop: shop.dsn, "str"),
-        (lambda shop: shop.open().cursor(), r"\w*Cursor"),
-        (lambda shop: Mock(), "Mock"),
-        (lambda shop: sqlite3.Connection, "type"),
-        (lambda shop: sqlalchemy.create_engine("sqlite://"), "Engine"),
-        (lambda shop: type("AsyncSession", (), {})(), "one of asyncio"),
-    ],
-)
-def test_what_is_no_connection_is_refused(shop: Shop, wrong: Callable[[Shop], object], what: str) -> None:
-    given = wrong(shop)
+@pytest.mark.parametrize(("wrong", "words"), WRONG)
+def test_what_is_no_connection_is_refused(sqlite_shop: Shop, wrong: Callable[[Shop], object], words: str) -> None:
+    server, given = sqlite_shop.server, wrong(sqlite_shop)
     for add in (
-        partial(shop.server.add_task, "tasks.note"),
-        partial(shop.server.add_pipeline, ["tasks.note"]),
-        partial(shop.server.add_tasks, [{"task": "tasks.note"}]),
+        partial(server.add_task, "tasks.note"),
+        partial(server.add_pipeline, ["tasks.note"]),
+        partial(server.add_tasks, [{"task": "tasks.note"}]),
     ):
-        told = rf"connection is of the type {what}; allowed: an open connection .*PyMySQL"
-        with pytest.raises(InvalidTask, match=told if "asyncio" not in what else what) as caught:
+        with pytest.raises(InvalidTask, match=words) as caught:
             add(connection=given)
-        assert "mysql://" not in str(caught.value)
-    assert shop.rows() == []
+        assert "sqlite:///" not in str(caught.value)
+    assert sqlite_shop.rows() == []
 
 
-# ---- connections to other databases
+def test_a_connection_in_pipeline_mode_is_refused(postgresql_shop: Shop) -> None:
+    connection = postgresql_shop.open()
+    with connection.pipeline(), pytest.raises(InvalidTask, match="in pipeline mode; allowed: one outside of"):
+        postgresql_shop.server.add_task("tasks.note", connection=connection)
 
 
 def test_a_connection_to_another_kind_of_database_is_refused(mysql_shop: Shop, tmp_path: Path) -> None:
@@ -76,22 +79,20 @@ def test_a_connection_to_a_file_of_its_own_that_attached_the_queues_serves(sqlit
     assert sqlite_shop.added() == [[1]]
 
 
-@pytest.mark.parametrize("has_tables", [False, True])
 def test_a_connection_to_another_database_of_the_server_adds_to_the_queue(
-    mysql_shop: Shop, mysql_server: MySQLServer, has_tables: bool
+    mysql_shop: Shop, mysql_server: MySQLServer
 ) -> None:
-    with mysql_server.database() as name:
-        if has_tables:
-            with TaskServer(mysql_server.dsn(name)) as other:
-                other.store.tables.create()
-        for database in (name, None):
+    with mysql_server.database() as empty, mysql_server.database() as name:
+        with TaskServer(mysql_server.dsn(name)) as other:
+            other.store.tables.create()
+        for database in (empty, name, None):
             connection = mysql_shop.open(database=database)
             add = partial(mysql_shop.server.add_task, "tasks.note", connection=connection)
             first = add([1], unique_key="k")
             assert add([1], unique_key="k") == first
             add([2], depends_on=[first])
             connection.commit()
-            assert mysql_shop.added() == [[1], [2]]
+            assert mysql_shop.added() == [[1], [2]], database
             mysql_shop.sql("DELETE FROM jobs_queue")
 
 
@@ -104,6 +105,17 @@ def test_a_closed_connection_is_an_error_that_says_so(shop: Shop) -> None:
     with pytest.raises(DatabaseError, match=r"on the connection that was given: .*closed") as caught:
         shop.server.add_task("tasks.note", connection=connection)
     assert isinstance(caught.value.__cause__, (sqlite3.Error, pymysql.Error, psycopg.Error))
+
+
+def test_errors_of_psycopg2_are_ours(postgresql_shop: Shop) -> None:
+    shop = postgresql_shop
+    with of_psycopg2(shop) as connection:
+        with TaskServer(shop.dsn, table="elsewhere") as other, pytest.raises(TablesMissing, match="in its search_path"):
+            other.add_task("tasks.note", connection=connection)
+        with pytest.raises(DatabaseError, match="current transaction is aborted"):
+            shop.server.add_task("tasks.note", connection=connection)
+    with pytest.raises(DatabaseError, match=r"that was given: .*closed.*: open another, and do all"):
+        shop.server.add_task("tasks.note", connection=connection)
 
 
 @EACH_SERVER
@@ -120,26 +132,23 @@ def test_a_connection_that_breaks_is_an_error_that_says_so(shop: Shop) -> None:
     assert (shop.customers(), shop.rows()) == ([], [])
 
 
+WAIT_BRIEFLY = {"postgresql": "SET lock_timeout = '200ms'", "mysql": "SET innodb_lock_wait_timeout = 1"}
+
+
 def test_what_others_hold_is_a_conflict_that_only_the_caller_can_repeat(shop: Shop) -> None:
     holder, connection = shop.open(), shop.open(**({"timeout": 0.2} if shop.is_sqlite else {}))
-    shop.order(connection)
-    if not shop.is_sqlite:
-        brief = "SET lock_timeout = '200ms'" if shop.is_postgresql else "SET innodb_lock_wait_timeout = 1"
-        connection.cursor().execute(brief)
-        if shop.is_postgresql:
-            connection.commit()  # else the setting would be undone, too
-            shop.order(connection)
-        shop.server.add_task("tasks.note", ["theirs"], unique_key="k", connection=holder)
-    else:
-        connection.commit()
+    if shop.is_sqlite:
         holder.execute("BEGIN IMMEDIATE")
+    else:
+        connection.cursor().execute(WAIT_BRIEFLY[shop.kind])
+        connection.commit()
+        shop.order(connection)
+        shop.server.add_task("tasks.note", ["theirs"], unique_key="k", connection=holder)
     with pytest.raises(Conflict, match="roll your transaction back, and do all of it again"):
         shop.server.add_task("tasks.note", unique_key="k", connection=connection)
     holder.rollback()
-    if shop.is_postgresql:
-        with pytest.raises(DatabaseError, match="current transaction is aborted"):
-            shop.server.add_task("tasks.note", connection=connection)
-        connection.rollback()
+    connection.rollback()
+    shop.order(connection)
     shop.server.add_task("tasks.note", ["again"], unique_key="k", connection=connection)
     connection.commit()
     assert (shop.customers(), shop.added()) == (["Ada"], [["again"]])
@@ -166,19 +175,17 @@ def test_a_missing_right_names_the_document_and_no_password(mysql_shop: Shop, my
 # ---- what is left behind
 
 
-@pytest.mark.parametrize("key", [None, "k"], ids=["", "key"])
 @pytest.mark.parametrize("kind", [list, iter])
-def test_a_wrong_task_of_several_is_found_before_anything_is_sent(shop: Shop, kind: Any, key: str | None) -> None:
-    described = [{"task": "tasks.note", "unique_key": key}, {"task": "tasks.note", "unique_key": ""}]
-    connection = shop.open()
+def test_a_wrong_task_of_several_is_found_before_anything_is_sent(sqlite_shop: Shop, kind: Any) -> None:
+    described = [{"task": "tasks.note", "unique_key": "k"}, {"task": "tasks.note", "unique_key": ""}]
+    connection = sqlite_shop.open()
     with pytest.raises(InvalidTask, match="task 2: unique_key"):
-        shop.server.add_tasks(kind(described), connection=connection)
-    connection.commit()
-    assert shop.rows() == []
+        sqlite_shop.server.add_tasks(kind(described), connection=connection)
+    assert not connection.in_transaction
 
 
 def test_every_cursor_is_closed_after_errors_too(shop: Shop) -> None:
-    """Of a connection that a pool has wrapped: a cursor tells what it is of."""
+    """Of a connection that a pool has wrapped: a cursor shows its driver."""
     connection = shop.open()
     cursors: list[Any] = []
 
@@ -192,7 +199,7 @@ def test_every_cursor_is_closed_after_errors_too(shop: Shop) -> None:
     shop.assert_added(ids)
     with TaskServer(shop.dsn, table="elsewhere") as server, pytest.raises(TablesMissing):
         server.add_task("tasks.note", connection=Wrapped())
-    assert len(cursors) == 5 + 1  # a wrong task is found before
+    assert len(cursors) == 5 + 1
     for cursor in cursors:
         with pytest.raises((sqlite3.ProgrammingError, pymysql.ProgrammingError, psycopg.InterfaceError)):
             cursor.execute("SELECT 1")

@@ -2,20 +2,31 @@
 
 from __future__ import annotations
 
-import json
 import re
 import sqlite3
 from collections import UserDict
-from contextlib import closing, suppress
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager, suppress
 from datetime import datetime, timezone
+from importlib import import_module
 from typing import Any
 
+import psycopg
 import pymysql
 import pytest
+from psycopg import IsolationLevel
+from psycopg.rows import args_row, dict_row, kwargs_row, namedtuple_row, scalar_row
 from pymysql.cursors import DictCursor, SSCursor, SSDictCursor
 
+from taskserver.errors import Conflict
+from tests.support.processes import assert_silent
 from tests.support.servers import MySQLServer
 from tests.support.shops import AT, FALL, LEAP, ODD_TEXT, Shop, zone_with_summer_time
+from tests.support.turns import EACH_SERVER
+
+psycopg2: Any = import_module("psycopg2")  # which has no types
+extras: Any = import_module("psycopg2.extras")
+KEY = "schlüssel 日本 🎉 ' \\ \" %"
 
 # ---- what goes over the connection
 
@@ -33,93 +44,83 @@ class Recording(pymysql.connections.Connection):
         super()._execute_command(command, sql)  # type: ignore[misc]
 
 
-def test_nothing_is_sent_to_mysql_but_inserts_and_a_look(mysql_shop: Shop) -> None:
-    with closing(Recording(**mysql_shop.place)) as connection:
-        connection.sent.clear()
-        ids = mysql_shop.add_some(connection)
-        assert connection.sent
-        assert not [sql for sql in connection.sent if not OURS.match(sql)]
-        connection.commit()
-    mysql_shop.assert_added(ids)
-
-
-def test_nothing_is_sent_to_sqlite_but_inserts_and_a_look_and_the_drivers_own_begin(sqlite_shop: Shop) -> None:
-    connection = sqlite_shop.open()
+@pytest.mark.parametrize("dsn", ["sqlite", "mysql"], indirect=True)
+def test_nothing_is_sent_but_inserts_and_a_look(shop: Shop) -> None:
+    """And, on SQLite, the driver's own BEGIN."""
+    connection: Any = shop.open() if shop.is_sqlite else Recording(**shop.place)
     sent: list[str] = []
-    connection.set_trace_callback(sent.append)
-    ids = sqlite_shop.add_some(connection)
-    begins, *others = sent
-    assert begins.strip() == "BEGIN"
-    assert not [sql for sql in others if not OURS.match(sql)]
-    assert connection.in_transaction
+    if shop.is_sqlite:
+        connection.set_trace_callback(sent.append)
+    else:
+        sent = connection.sent
+        sent.clear()
+    ids = shop.add_some(connection)
+    assert [sql for sql in sent if not OURS.match(sql)] == (["BEGIN "] if shop.is_sqlite else [])
+    assert len(sent) > len(ids) / 2
     connection.commit()
-    sqlite_shop.assert_added(ids)
+    shop.assert_added(ids)
 
 
-CHANGE_BY_THEMSELVES = {"timestamp", "identity", "last_gtid", "last_insert_id", "statement_id"}
+CHANGE_BY_THEMSELVES = {"timestamp", "identity", "last_gtid", "last_insert_id", "statement_id", "in_transaction"}
 CHANGE_BY_THEMSELVES |= {"warning_count", "error_count"}
-FOREIGN_SESSION = (
-    "SET time_zone = '+05:00'",
-    "SET SESSION TRANSACTION ISOLATION LEVEL SERIALIZABLE",
-    "SET sql_mode = 'ANSI_QUOTES,NO_BACKSLASH_ESCAPES,PIPES_AS_CONCAT,IGNORE_SPACE,NO_ZERO_DATE'",
-    "SET innodb_lock_wait_timeout = 17",
-)
+SETTINGS = {
+    "mysql": (
+        "SET time_zone = '+05:00'",
+        "SET SESSION TRANSACTION ISOLATION LEVEL SERIALIZABLE",
+        "SET sql_mode = 'ANSI_QUOTES,NO_BACKSLASH_ESCAPES,PIPES_AS_CONCAT,IGNORE_SPACE,NO_ZERO_DATE'",
+        "SET innodb_lock_wait_timeout = 17",
+        "SET NAMES latin1",
+    ),
+    "postgresql": (
+        "SET timezone = 'Asia/Kathmandu'",
+        "SET datestyle = 'German, DMY'",
+        "SET intervalstyle = 'sql_standard'",
+        "SET default_transaction_isolation = 'serializable'",
+        "SET lock_timeout = '17s'",
+        "SET bytea_output = 'escape'",
+        "SET enable_indexscan = off",
+        "SET client_encoding = 'LATIN1'",
+    ),
+}
+SETTINGS_OF = {
+    "mysql": "SHOW SESSION VARIABLES",
+    # Without those of a language, which is loaded when a trigger in it first runs.
+    "postgresql": "SELECT name, setting FROM pg_settings WHERE strpos(name, '.') = 0",
+}
 
 
-def session_of(connection: Any) -> dict[str, str]:
-    with connection.cursor(pymysql.cursors.Cursor) as cursor:
-        cursor.execute("SHOW SESSION VARIABLES")
-        return {name: value for name, value in cursor.fetchall() if name not in CHANGE_BY_THEMSELVES}
-
-
+@EACH_SERVER
 @pytest.mark.parametrize("autocommit", [False, True], ids=["", "autocommit"])
 @pytest.mark.parametrize("begun", [False, True], ids=["", "begun"])
-def test_a_session_is_after_it_as_it_was_before(mysql_shop: Shop, autocommit: bool, begun: bool) -> None:
-    connection = mysql_shop.open(autocommit=autocommit, charset="latin1")
+def test_a_session_is_after_it_as_it_was_before(shop: Shop, autocommit: bool, begun: bool) -> None:
+    connection = shop.open(autocommit=autocommit)
     cursor = connection.cursor()
-    for statement in FOREIGN_SESSION:
+
+    def session() -> dict[str, str]:
+        cursor.execute(SETTINGS_OF[shop.kind])
+        return {name: value for name, value in cursor.fetchall() if name not in CHANGE_BY_THEMSELVES}
+
+    for statement in SETTINGS[shop.kind]:
         cursor.execute(statement)
+    connection.commit()
     if begun:
-        connection.begin()
-        mysql_shop.order(connection)
+        cursor.execute("BEGIN" if autocommit else "SELECT 1")
+        shop.order(connection)
         cursor.execute("SAVEPOINT theirs")
-    before = session_of(connection)
-    ids = mysql_shop.add_some(connection)
-    if not autocommit and not begun and "in_transaction" in before:  # MySQL does not tell
-        before["in_transaction"] = "1"  # as the first row of the shop's own would have it
-    assert session_of(connection) == before
-    assert before["time_zone"] == "+05:00"
-    assert len(mysql_shop.rows()) == (len(ids) - 1 if autocommit and not begun else 0)
+    before = session()
+    ids = shop.add_some(connection)
+    assert session() == before
+    assert len(shop.rows()) == (len(ids) - 1 if autocommit and not begun else 0)
     if begun:
         cursor.execute("ROLLBACK TO SAVEPOINT theirs")
         connection.commit()
-        assert (mysql_shop.customers(), mysql_shop.rows()) == (["Ada"], [])
+        assert (shop.customers(), shop.rows()) == (["Ada"], [])
     else:
         connection.commit()
-        mysql_shop.assert_added(ids)
+        shop.assert_added(ids)
 
 
 # ---- forms of rows
-
-
-@pytest.mark.parametrize(
-    "form",
-    [
-        *({"cursorclass": form} for form in (DictCursor, SSCursor, SSDictCursor)),
-        {"conv": dict(pymysql.converters.encoders)},  # numbers come as text
-    ],
-)
-def test_a_connection_to_mysql_may_give_rows_in_other_forms_and_unbuffered(
-    mysql_shop: Shop, form: dict[str, Any]
-) -> None:
-    connection = mysql_shop.open(**form)
-    mysql_shop.order(connection)
-    ids = mysql_shop.add_some(connection)
-    with connection.cursor() as cursor:  # would tell of a result that was left unread
-        cursor.execute("SELECT 1 AS one")
-        assert len(cursor.fetchall()) == 1
-    connection.commit()
-    mysql_shop.assert_added(ids)
 
 
 def of_no_use(cursor: Any, row: Any) -> object:
@@ -130,16 +131,106 @@ def as_dict(cursor: Any, row: Any) -> Any:
     return UserDict({column[0]: value for column, value in zip(cursor.description, row, strict=True)})
 
 
-@pytest.mark.parametrize("factory", [sqlite3.Row, as_dict, of_no_use])
-@pytest.mark.parametrize("text", [str, bytes, len])
-def test_a_connection_to_sqlite_may_give_rows_in_other_forms(sqlite_shop: Shop, factory: Any, text: Any) -> None:
-    connection = sqlite_shop.open(isolation_level="IMMEDIATE")
-    connection.row_factory = factory
-    connection.text_factory = text
-    ids = sqlite_shop.add_some(connection)
-    connection.commit()
-    sqlite_shop.assert_added(ids)
-    assert (connection.row_factory, connection.text_factory) == (factory, text)
+@contextmanager
+def of_sqlite(shop: Shop, factory: Any, text: Any) -> Iterator[Any]:
+    with closing(shop.open(isolation_level="IMMEDIATE")) as connection:
+        connection.row_factory, connection.text_factory = factory, text
+        yield connection
+        assert (connection.row_factory, connection.text_factory) == (factory, text)
+
+
+@contextmanager
+def of_psycopg2(shop: Shop, **form: Any) -> Iterator[Any]:
+    with closing(psycopg2.connect(**shop.place, **form)) as connection:
+        yield connection
+
+
+@contextmanager
+def opened(shop: Shop, **form: Any) -> Iterator[Any]:
+    with closing(shop.open(**form)) as connection:
+        yield connection
+
+
+FORMS: dict[str, list[tuple[Callable[..., Any], dict[str, Any]]]] = {
+    "sqlite": [
+        (of_sqlite, {"factory": factory, "text": text})
+        for factory, text in [(sqlite3.Row, bytes), (as_dict, str), (of_no_use, len), (None, len)]
+    ],
+    "mysql": [
+        *((opened, {"cursorclass": form}) for form in (DictCursor, SSCursor, SSDictCursor)),
+        (opened, {"conv": dict(pymysql.converters.encoders)}),  # numbers come as text
+    ],
+    "postgresql": [
+        *((opened, {"row_factory": factory}) for factory in (dict_row, namedtuple_row, scalar_row)),
+        *((opened, {"row_factory": of(lambda *args, **named: 1 / 0)}) for of in (args_row, kwargs_row)),
+        *((opened, {"cursor_factory": factory}) for factory in (psycopg.ClientCursor, psycopg.RawCursor)),
+        (opened, {"cursor_factory": psycopg.ClientCursor, "row_factory": dict_row}),
+        (opened, {"prepare_threshold": 0, "options": "-c standard_conforming_strings=off"}),
+        (of_psycopg2, {}),
+        *(
+            (of_psycopg2, {"cursor_factory": factory})
+            for factory in (extras.DictCursor, extras.RealDictCursor, extras.NamedTupleCursor)
+        ),
+    ],
+}
+
+
+def test_a_connection_may_give_rows_in_any_form(shop: Shop) -> None:
+    for open_form, form in FORMS[shop.kind]:
+        with open_form(shop, **form) as connection:
+            shop.order(connection)
+            ids = shop.add_some(connection)
+            cursor = connection.cursor()
+            cursor.execute("SELECT 1 AS one")  # fails after a result that was left unread
+            assert shop.rows() == [], form
+            cursor.close()
+            connection.commit()
+        shop.assert_added(ids)
+        assert shop.customers() == ["Ada"], form
+        for table in ("jobs_queue", "jobs_queue_dependencies", "orders"):
+            shop.sql(f"DELETE FROM {table}")
+
+
+# ---- texts
+
+TEXTS: dict[str, list[tuple[Callable[..., Any], dict[str, Any]]]] = {
+    "mysql": [
+        (opened, {"charset": charset, "sql_mode": mode, "init_command": statement})
+        for charset, mode, statement in [
+            ("latin1", "", "SET @nothing = 1"),
+            ("latin1", "NO_BACKSLASH_ESCAPES", "SET @nothing = 1"),
+            ("utf8mb4", "NO_BACKSLASH_ESCAPES", "SET @nothing = 1"),
+            ("utf8mb4", "ANSI_QUOTES,STRICT_ALL_TABLES", "SET NAMES utf8"),
+            ("gbk", "", "SET @nothing = 1"),
+            ("gbk", "NO_BACKSLASH_ESCAPES", "SET @nothing = 1"),
+        ]
+    ],
+    "postgresql": [
+        (by, {"client_encoding": encoding})
+        for by in (opened, of_psycopg2)
+        for encoding in ("UTF8", "LATIN1", "WIN1251", "SQL_ASCII")
+    ],
+}
+
+
+@EACH_SERVER
+def test_texts_come_through_a_session_of_any_character_set_and_mode(shop: Shop) -> None:
+    add = shop.server.add_task
+    for open_form, form in TEXTS[shop.kind]:
+        with open_form(shop, **form) as connection:
+            ids = [
+                add("tasks.note", [ODD_TEXT], connection=connection),
+                add("tasks.note", {"größe": ODD_TEXT}, unique_key=KEY, connection=connection),
+                shop.server.add_pipeline(["tasks.first", "tasks.größe"], [ODD_TEXT], connection=connection),
+            ]
+            assert add("tasks.note", unique_key=KEY, connection=connection) == ids[1], form
+            connection.commit()
+        assert shop.added() == [[ODD_TEXT], {"größe": ODD_TEXT}, [ODD_TEXT]], form
+        assert shop.rows("id") == [(task_id,) for task_id in ids]
+        assert shop.server.get(ids[2]).task == "tasks.first"  # type: ignore[union-attr]
+        assert r"tasks.gr\u00f6\u00dfe" in shop.rows("stages")[2][0]
+        assert add("tasks.note", unique_key=KEY) == ids[1], form
+        shop.sql("DELETE FROM jobs_queue")
 
 
 # ---- instants
@@ -160,64 +251,28 @@ def test_an_instant_is_right_in_a_session_of_any_time_zone(mysql_shop: Shop) -> 
     assert due(mysql_shop) == [AT.timestamp(), 1900003600.75] * 3
 
 
-@pytest.mark.parametrize(
-    ("now", "delay"),
-    [
+def test_an_instant_is_right_across_a_change_of_summer_time(mysql_shop: Shop, mysql_server: MySQLServer) -> None:
+    zone = zone_with_summer_time(mysql_server, mysql_shop.database)
+    add = mysql_shop.server.add_task
+    for now, delay in (
         (LEAP - 1799.75, 3600),  # 02:30 is not there on that day
         (LEAP - 1799.75, 86400),
         (FALL - 5399.75, 86400),
         (FALL - 1799.75, 86400),  # 02:30, for the first time
         (FALL + 1800.25, 86400),  # 02:30, for the second time
-    ],
-)
-def test_an_instant_is_right_across_a_change_of_summer_time(
-    mysql_shop: Shop, mysql_server: MySQLServer, now: float, delay: int
-) -> None:
-    zone = zone_with_summer_time(mysql_server, mysql_shop.database)
-    connection = mysql_shop.open()
-    connection.cursor().execute(f"SET time_zone = '{zone}', timestamp = {now}")
-    add = mysql_shop.server.add_task
-    add("tasks.note", delay=delay, connection=connection)
-    add("tasks.note", at=datetime.fromtimestamp(now + delay, timezone.utc), connection=connection)
-    add("tasks.note", unique_key="k", connection=connection)
-    add("tasks.note", unique_key="k", rerun=True, delay=delay, connection=connection)
-    connection.commit()
-    assert due(mysql_shop) == [now + delay] * 3
+    ):
+        connection = mysql_shop.open()
+        connection.cursor().execute(f"SET time_zone = '{zone}', timestamp = {now}")
+        add("tasks.note", delay=delay, connection=connection)
+        add("tasks.note", at=datetime.fromtimestamp(now + delay, timezone.utc), connection=connection)
+        add("tasks.note", unique_key="k", connection=connection)
+        add("tasks.note", unique_key="k", rerun=True, delay=delay, connection=connection)
+        connection.commit()
+        assert due(mysql_shop) == [now + delay] * 3, (now, delay)
+        mysql_shop.sql("DELETE FROM jobs_queue")
 
 
-# ---- texts
-
-
-@pytest.mark.parametrize(
-    ("charset", "mode"),
-    [
-        ("latin1", ""),
-        ("latin1", "NO_BACKSLASH_ESCAPES"),
-        ("utf8mb3", "ANSI_QUOTES,STRICT_ALL_TABLES"),
-        ("utf8mb4", "NO_BACKSLASH_ESCAPES"),
-        ("gbk", ""),
-        ("gbk", "NO_BACKSLASH_ESCAPES"),
-    ],
-)
-def test_texts_come_through_a_session_of_any_character_set_and_mode(mysql_shop: Shop, charset: str, mode: str) -> None:
-    connection = mysql_shop.open(charset="utf8mb4" if charset == "utf8mb3" else charset, sql_mode=mode)
-    if charset == "utf8mb3":
-        connection.cursor().execute("SET NAMES utf8")
-    key = "schlüssel 日本 🎉 ' \\ \" %"
-    add = mysql_shop.server.add_task
-    ids = [
-        add("tasks.note", [ODD_TEXT], connection=connection),
-        add("tasks.note", {"größe": ODD_TEXT}, unique_key=key, connection=connection),
-        mysql_shop.server.add_pipeline(["tasks.first", "tasks.größe"], [ODD_TEXT], connection=connection),
-    ]
-    connection.commit()
-    assert mysql_shop.added() == [[ODD_TEXT], {"größe": ODD_TEXT}, [ODD_TEXT]]
-    assert mysql_shop.rows("unique_key") == [(None,), (key.encode(),), (None,)]
-    assert json.loads(mysql_shop.rows("stages")[2][0])[1]["task"] == "tasks.größe"
-    assert add("tasks.note", unique_key=key) == ids[1]
-
-
-# ---- old snapshots
+# ---- keys that others have committed
 
 
 def test_a_key_that_another_committed_since_an_old_snapshot_is_found(mysql_shop: Shop) -> None:
@@ -236,3 +291,31 @@ def test_a_key_that_another_committed_since_an_old_snapshot_is_found(mysql_shop:
     assert again == [first, new]
     connection.commit()
     assert mysql_shop.rows("id") == [(first,), (new,)]
+
+
+def test_a_key_that_another_committed_since_an_old_snapshot_is_a_conflict_on_postgresql(postgresql_shop: Shop) -> None:
+    shop, connection = postgresql_shop, postgresql_shop.open()
+    connection.isolation_level = IsolationLevel.REPEATABLE_READ
+    shop.order(connection)
+    first = shop.server.add_task("tasks.note", unique_key="k")
+    with pytest.raises(Conflict, match=r"40001\): roll your transaction back, and do all of it again"):
+        shop.server.add_task("tasks.note", unique_key="k", connection=connection)
+    connection.rollback()
+    shop.order(connection)
+    assert shop.server.add_task("tasks.note", unique_key="k", connection=connection) == first
+
+
+@pytest.mark.parametrize("isolation", [IsolationLevel.READ_COMMITTED, IsolationLevel.SERIALIZABLE])
+def test_a_task_that_stands_is_not_taken_before_the_caller_commits(
+    postgresql_shop: Shop, isolation: IsolationLevel
+) -> None:
+    shop, connection = postgresql_shop, postgresql_shop.open()
+    first = shop.server.add_task("tasks.note", [1], unique_key="k")
+    connection.isolation_level = isolation
+    assert shop.server.add_task("tasks.note", [2], unique_key="k", connection=connection) == first
+    assert_silent(shop.worker("--mode", "delete", TASKSERVER_DB_PATIENCE="1"))  # for so long it looks again
+    assert (shop.notes(), shop.statuses()) == ([], [0])
+    connection.commit()
+    assert_silent(shop.worker("--mode", "delete"))
+    assert shop.noted() == [[[1], {}]]
+    assert shop.server.add_task("tasks.note", [3], unique_key="k", connection=connection) != first
