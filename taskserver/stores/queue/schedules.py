@@ -13,6 +13,7 @@ from logging import INFO, WARNING, getLogger
 from typing import NamedTuple
 
 from ...errors import Conflict, DatabaseError, InvalidTask, SettingError, Unavailable
+from ...model.results import as_texts
 from ...model.schedule import Schedule, check_schedule, next_time
 from ...model.task import name_of_status
 from ..database import Row
@@ -24,6 +25,7 @@ LOG = getLogger("taskserver")
 
 PUT_OFF_SECONDS = 3600
 """An invalid schedule is tried again after so long: otherwise cron would mail the same line each minute."""
+FIRE = RetryPolicy(Scope.TRANSACTION, HELD_PATIENCE_SECONDS)
 KEY_PREFIX = "schedule:"
 """This and the schedule's name are the unique_key of its tasks."""
 
@@ -62,8 +64,6 @@ class Schedules:
     def __init__(self, store: Store) -> None:
         self._database = store.database
         self._reported: set[str] = set()
-        self._left_to_others: set[str] = set()
-        """Schedules whose next time this host cannot compute."""
 
     # ---- put: made, or changed
 
@@ -109,11 +109,11 @@ class Schedules:
     def all(self) -> list[StoredSchedule]:
         """All schedules, in order of their next times."""
         found = [_stored(_planned(row)) for row in self._database.fetch(f"{self.ALL} ORDER BY next_at, name")]
-        keys = [KEY_PREFIX + stored.schedule.name for stored in found if _is_utf8(stored.schedule.name)]
+        keys = [KEY_PREFIX + stored.schedule.name for stored in found if stored.fault is None]
         held = {
-            key if isinstance(key, str) else key.decode(errors="replace"): f"task {task_id} has its key and is "
-            f"{name_of_status(status).replace('_', ' ')}: its times add nothing until that task has ended"
-            for key, task_id, status in self._database.fetch_ids(self.HOLDERS, keys)
+            key: f"task {task_id} has its key and is {name_of_status(status).replace('_', ' ')}: "
+            "its times add nothing until that task has ended"
+            for key, task_id, status in map(as_texts, self._database.fetch_ids(self.HOLDERS, keys))
         }
         return [stored._replace(held=held.get(KEY_PREFIX + stored.schedule.name)) for stored in found]
 
@@ -150,31 +150,25 @@ class Schedules:
     def fire(self, name: str) -> bool:
         """→ new by a due schedule, whose next time is written; whether that was written.
 
-        An invalid schedule is logged once a run and put off. Raises Conflict if others hold the row.
+        The fault of a schedule is logged once a run; an invalid one is put off. Raises Conflict if others hold the row.
         """
-        if name in self._left_to_others:
-            return False
-        if not _is_utf8(name):
-            return self._report(name, "its name is no UTF-8 text")
-        planned = self._find(name)
-        if planned is None or planned.next_at > planned.now:
-            return False  # another worker was here
-        policy = RetryPolicy(Scope.TRANSACTION, HELD_PATIENCE_SECONDS)
         try:
-            following = planned.following()
-        except InvalidTask as error:
-            self._report(name, error)
-            values = (PUT_OFF_SECONDS, name, planned.next_at)
-            return bool(self._database.run(policy, self._database.write, self.PUT_OFF, values))
-        except SettingError as error:
-            self._left_to_others.add(name)
-            return self._report(name, error)
-        try:
-            return bool(self._database.run(policy, self._move_and_add, name, planned, following))
+            planned = self._find(name)
+            if planned is None or planned.next_at > planned.now:
+                return False  # another worker was here
+            try:
+                following = planned.following()
+            except InvalidTask as error:
+                self._report(name, error)
+                values = (PUT_OFF_SECONDS, name, planned.next_at)
+                return bool(self._database.run(FIRE, self._database.write, self.PUT_OFF, values))
+            return bool(self._database.run(FIRE, self._move_and_add, name, planned, following))
         except (Conflict, Unavailable):
             raise
-        except DatabaseError as error:  # for example, no id is left: the other tasks still run
-            return self._report(name, error)
+        except (DatabaseError, SettingError, UnicodeEncodeError) as error:
+            # No id is left, this host lacks cronsim, or a name in SQLite is no UTF-8: the other tasks still run.
+            self._report(name, error)
+            return False
 
     def _move_and_add(self, name: str, planned: _Planned, following: str) -> int:
         moved = self._database.write(self.MOVE, (following, name, planned.next_at))
@@ -185,18 +179,15 @@ class Schedules:
             self._database.execute(f"{self.ADD} {self._database.upsert(self.RUN_AGAIN, self.HAS_ENDED)}", values)
         return moved
 
-    def _report(self, name: str, fault: object) -> bool:
-        """Log a schedule's fault once a run, the first one as a warning. Returns False: no time was written."""
+    def _report(self, name: str, fault: Exception) -> None:
+        """Log a schedule's fault once a run, the first one as a warning."""
         if name not in self._reported:
             LOG.log(INFO if self._reported else WARNING, "schedule %s: %s", name, fault)
             self._reported.add(name)
-        return False
 
 
 def _planned(row: Row) -> _Planned:
-    # A column of SQLite may hold bytes.
-    texts = (value.decode(errors="surrogateescape") if type(value) is bytes else value for value in row)
-    *columns, next_at, now = texts
+    *columns, next_at, now = as_texts(row)
     return _Planned(Schedule._make(columns), next_at, now)
 
 
@@ -215,7 +206,7 @@ def _instant(text: str) -> datetime:
 
 
 def _instant_or_none(text: str) -> datetime | None:
-    """None for a text that is no instant: MySQL's 0000-00-00, and any text in an old table of SQLite."""
+    """None for a text that is no instant, as MySQL's 0000-00-00."""
     try:
         return _instant(text)
     except ValueError:
@@ -224,11 +215,3 @@ def _instant_or_none(text: str) -> datetime | None:
 
 def _text(instant: datetime) -> str:
     return f"{instant:%Y-%m-%d %H:%M:%S.%f}"
-
-
-def _is_utf8(name: str | bytes) -> bool:
-    """Whether a name can be sent to the database; SQLite may hold any bytes."""
-    try:
-        return isinstance(name, bytes) or name.encode() is not None
-    except UnicodeEncodeError:
-        return False
