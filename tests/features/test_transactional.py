@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 import re
 import signal
-import subprocess
 import time
 from collections.abc import Callable
 
@@ -38,35 +37,18 @@ SETTINGS = common.SETTINGS
 TASKS = (
     common.TASKS
     + """
-import psycopg
-
 @transactional
 def hold_and_fail(number):
     hold(number)
     raise ValueError("in the end")
 
-@transactional
-def busy(number):
+@taskserver.task(transactional=True, timeout=0.5)
+def too_long(number, statement=None):
     write(number)
-    note("busy")
+    if statement:
+        run(statement)
     while True:
         pass
-
-@taskserver.task(transactional=True, timeout=0.5)
-def too_long(number):
-    write(number)
-    while True:
-        pass
-
-@taskserver.task(transactional=True, timeout=0.5)
-def too_long_in_the_database(number):
-    write(number)
-    run("SELECT pg_sleep(20)" if isinstance(taskserver.connection(), psycopg.Connection) else "SELECT SLEEP(20)")
-
-@transactional
-def return_a_set(number):
-    write(number)
-    return {number}
 
 def rescue(number, error):
     note(f"rescue {number}: {error}")
@@ -80,19 +62,12 @@ def fail_for_good(number):
     write(number)
     raise ValueError("for good")
 
-def ask_outside():
-    taskserver.connection()
-
 @transactional
 def add_on_another_connection(number):
     write(number)
     with taskserver.TaskServer.from_env(HERE) as server:
         other = sqlite3.connect(server.settings.dsn.database_file(HERE), timeout=0.1)
         server.add_task("tasks.note", connection=other)
-
-@transactional
-def ask(statement):
-    return [list(row) for row in run(statement).fetchall()]
 """
 )
 
@@ -100,10 +75,6 @@ def ask(statement):
 @pytest.fixture
 def make_queue(make_queue: Callable[..., Queue]) -> Callable[..., Queue]:
     return with_effects(make_queue)
-
-
-def assert_fatal(ended: subprocess.CompletedProcess[str], *words: str) -> None:
-    assert_one_line(ended, 0, "is fatal: ", *words)
 
 
 @EACH_MODE
@@ -127,20 +98,12 @@ def test_tasks_of_all_kinds_take_turns(queue: Queue) -> None:
     for number in (1, 2):
         for name, args in (("effect", [number]), ("plain", []), ("fail", [number + 10]), ("nothing", [])):
             add(queue, name, *args)
+    queue.server.add_task("tasks.effect", [3], depends_on=[1, 5])
     ended = queue.worker("--mode", "mark")
     assert (ended.returncode, len(ended.stderr.splitlines())) == (0, 2)
-    assert effects(queue) == [1, 2]
-    assert states(queue) == [(2, 1), (2, 1), (3, 1), (4, 0)] * 2
+    assert effects(queue) == [1, 2, 3]
+    assert states(queue) == [*[(2, 1), (2, 1), (3, 1), (4, 0)] * 2, (2, 1)]
     assert queue.notes() == ["plain"] * 2
-
-
-@EACH_MODE
-def test_what_waits_for_such_a_task_runs_after_it(queue: Queue, mode: str) -> None:
-    first = queue.server.add_task("tasks.effect", [1])
-    queue.server.add_task("tasks.effect", [2], depends_on=[first])
-    assert_silent(queue.worker("--mode", mode))
-    assert effects(queue) == [1, 2]
-    assert [status for status in queue.statuses() if status != 2] == []
 
 
 @ONE_STORE
@@ -156,11 +119,13 @@ def test_a_task_that_an_operator_runs_has_a_transaction_too(queue: Queue) -> Non
 @ONE_STORE
 def test_its_result_is_kept_and_one_that_cannot_be_leaves_the_task_done(queue: Queue) -> None:
     add(queue, "effect", 1, {"größe": [1]})
-    add(queue, "return_a_set", 2)
+    add(queue, "act", "write(2); result = {2}")
     add(queue, "effect", 3, "x" * 70_000)
-    queue.server.add_pipeline(["tasks.return_a_set", "tasks.effect"], [4])  # which hands nothing on, and fails
+    queue.server.add_pipeline(
+        ["tasks.act", "tasks.effect"], ["write(4); result = {4}"]
+    )  # it hands on nothing, and fails
     second, third, stage = queue.worker("--mode", "mark").stderr.splitlines()
-    assert "return_a_set is done, and its result is not kept" in second
+    assert "act is done, and its result is not kept" in second
     assert "effect is done, and its result is not kept: what it returned takes 70002 bytes" in third
     assert "what it returned is {4}; allowed: a dict, a list, a tuple or None" in stage
     assert effects(queue) == [1, 2, 3]
@@ -176,25 +141,25 @@ def test_a_task_that_raises_leaves_nothing_and_comes_again(queue: Queue) -> None
         assert (effects(queue), states(queue)) == ([], [(3 if attempt < 3 else 4, attempt)])
         assert queue.first_lines() == ["ValueError: after its write"]
         queue.end_backoffs()
-    assert_fatal(ended, "ValueError: after its write")
+    assert_one_line(ended, 0, "is fatal: ", "ValueError: after its write")
 
 
 @EACH_SERVER
 def test_a_task_whose_time_is_up_leaves_nothing(queue: Queue) -> None:
-    names = ["too_long"] if queue.is_sqlite else ["too_long", "too_long_in_the_database"]
-    for number, name in enumerate([*names, "effect"]):
-        add(queue, name, number)
+    sleep = "SELECT pg_sleep(20)" if queue.is_postgresql else "SELECT SLEEP(20)"
+    add(queue, "too_long", 1)
+    add(queue, "too_long", 2, sleep)
+    add(queue, "effect", 3)
     assert_silent(queue.worker("--mode", "mark"))
-    assert effects(queue) == [len(names)]
-    assert states(queue) == [*[(3, 1)] * len(names), (2, 1)]
+    assert (effects(queue), states(queue)) == ([3], [(3, 1), (3, 1), (2, 1)])
     assert all("TaskInterrupted" in line or "Timeout" in line for line in queue.first_lines()[:-1])
     if queue.is_postgresql:  # which would go on without the worker
-        wait_until(lambda: queue.sql("SELECT 1 FROM pg_stat_activity WHERE query = 'SELECT pg_sleep(20)'") == [])
+        wait_until(lambda: queue.sql("SELECT 1 FROM pg_stat_activity WHERE query = ?", sleep) == [])
 
 
-@on_stores_in_turn("name", ["hold", "busy"])
-def test_a_second_signal_leaves_nothing(queue: Queue, name: str) -> None:
-    add(queue, name, 1)
+@ONE_STORE
+def test_a_second_signal_leaves_nothing(queue: Queue) -> None:
+    add(queue, "hold", 1)
     add(queue, "effect", 2)
     process = queue.start_task()
     process.send_signal(signal.SIGTERM)
@@ -295,7 +260,7 @@ def test_a_task_that_was_given_up_has_its_effects_if_it_ends_well_and_late(queue
     queue.sql("UPDATE jobs_queue SET max_attempts = 1")
     process = queue.start_task("--mode", mode)
     queue.end_leases()
-    assert_fatal(queue.worker(0, OTHER_GROUP), "lost: ")
+    assert_one_line(queue.worker(0, OTHER_GROUP), 0, "is fatal: ", "lost: ")
     queue.go()
     assert end_of(process)[:2] == (0, "")
     assert effects(queue) == ([1, 101] if name == "hold" else [])
@@ -391,11 +356,6 @@ server.create_tables()
 server.add_task("tasks.do", [{EFFECTS["sqlite"]!r}])
 print(server.run().done)
 """
-ASK = """
-task_id = server.add_task("tasks.ask", ["SELECT number FROM effects ORDER BY number"])
-server.run()
-print(server.get(task_id).result)
-"""
 
 
 def test_a_database_in_memory_has_transactions_too(sqlite_queue: Queue) -> None:
@@ -406,16 +366,14 @@ calls = [("effect", [1]), ("fail", [2]), ("too_long", [3]), *(("act", [code]) fo
 ids = [server.add_task(f"tasks.{name}", args) for name, args in calls]
 server.run()
 print([int(server.get(task_id).status) for task_id in ids])
+task_id = server.add_task("tasks.act", ["result = run('SELECT number FROM effects ORDER BY number').fetchall()"])
+server.run()
+print(server.get(task_id).result)
 """
-    done, found, numbers = run_program(sqlite_queue, IN_MEMORY + code + ASK)
-    assert (done, found) == ("1", "[2, 3, 3, 2, 4, 2]")
-    assert json.loads(numbers) == [[1], [4], [5], [6]]
+    assert run_program(sqlite_queue, IN_MEMORY + code) == ["1", "[2, 3, 3, 2, 4, 2]", "[[1], [4], [5], [6]]"]
 
 
-def test_outside_of_such_a_task_there_is_no_connection(sqlite_queue: Queue) -> None:
+def test_outside_of_such_a_task_there_is_no_connection() -> None:
     words = r"taskserver\.connection\(\) is for tasks with @task\(transactional=True\), while they run"
     with pytest.raises(TaskServerError, match=words):
         taskserver.connection()
-    add(sqlite_queue, "ask_outside")
-    assert_silent(sqlite_queue.worker())
-    assert re.search(words, sqlite_queue.first_lines()[0])
