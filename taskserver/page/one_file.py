@@ -9,9 +9,10 @@ from ..doctor.examination import examine
 from ..errors import DatabaseError, TablesMissing, TablesOutdated
 from ..messages.programs import CLIENT
 from ..messages.shell_lines import client_in
+from ..model.selection import Selection
 from ..model.task import Status
 from ..server import TaskServer
-from ..stores.queue.views import FIRST, Filter, Pages
+from ..stores.queue.views import FIRST, Pages
 from .rendering import asset, csp_hash, now, render
 from .views import DAYS, hours_values, overview_values, trouble_in_words
 
@@ -23,7 +24,7 @@ LATE_AFTER = 3
 def one_file(server: TaskServer, folder: Path, every_seconds: int, with_doctor: bool, env_file: Path | None) -> str:
     """The page of a queue as one HTML text; `env_file` as in `load_settings`. Raises DatabaseError."""
     server.store.tables.check()
-    fatal = Pages(server.store.database).page(Filter(Status.FATAL), FIRST, TASKS_SHOWN)
+    fatal = Pages(server.store.database).page(Selection(status=Status.FATAL), FIRST, TASKS_SHOWN)
     values = {
         **overview_values(server),
         **hours_values(server, DAYS["1"]),

@@ -26,7 +26,7 @@ from ..stores.queue.dependencies import links
 from ..stores.queue.operations import CANCEL, Operations
 from ..stores.queue.schedules import Schedules
 from ..stores.queue.stats import HOUR_SECONDS, HourStats, Stats
-from ..stores.queue.views import BY_TIME, FIRST, SAMPLE, Filter, Pages, Place
+from ..stores.queue.views import BY_TIME, FIRST, SAMPLE, Pages, Place
 from .charts import Chart, Part, bars
 
 TASKS_A_PAGE = 50
@@ -84,7 +84,14 @@ def overview_values(server: TaskServer) -> dict[str, Any]:
 
 def tasks(server: TaskServer, query: Mapping[str, str]) -> Page:
     """The tasks of a status, a group or a name, a page at a time."""
-    chosen = _filter(server, query)
+    group = _number(query, "group", MAX_GROUP_ID)
+    chosen = Selection(
+        groups=None if group is None else [group],
+        task=query.get("task") or None,
+        error_line=error_like(server, query) or None,
+        status=status_of_name(query),
+        since=since_of(query),
+    )
     by_attempts = query.get("order") == "attempts"
     place = _place(query)
     pages = Pages(server.store.database)
@@ -92,6 +99,7 @@ def tasks(server: TaskServer, query: Mapping[str, str]) -> Page:
     values = {
         "page": found,
         "chosen": chosen,
+        "group": group,
         "by_attempts": by_attempts,
         "status": query.get("status") or None,
         "like": query.get("like") or None,
@@ -103,16 +111,6 @@ def tasks(server: TaskServer, query: Mapping[str, str]) -> Page:
         "statuses": list(STATUSES),
     }
     return Page("tasks.html", values)
-
-
-def _filter(server: TaskServer, query: Mapping[str, str]) -> Filter:
-    return Filter(
-        status_of_name(query),
-        _number(query, "group", MAX_GROUP_ID),
-        query.get("task") or None,
-        error_like(server, query),
-        since_of(query),
-    )
 
 
 def status_of_name(query: Mapping[str, str]) -> Status | None:

@@ -7,10 +7,11 @@ from typing import Any
 
 import pytest
 
+from taskserver.model.selection import Selection
 from taskserver.model.task import Status
 from taskserver.stores import Store
 from taskserver.stores.queue import views
-from taskserver.stores.queue.views import BY_TIME, FIRST, Filter, Pages
+from taskserver.stores.queue.views import BY_TIME, FIRST, Pages
 from tests.support.rows import Rows
 
 NAMES = ("tasks.a", "tasks.b", "tasks.ß")
@@ -37,7 +38,7 @@ def fill(rows: Rows, random: Random) -> list[dict[str, Any]]:
     return written
 
 
-def turn_all(store: Store, chosen: Filter, most: int) -> list[int]:
+def turn_all(store: Store, chosen: Selection, most: int) -> list[int]:
     """The ids of all pages in their order."""
     place, ids = FIRST, list[int]()
     for _ in range(3 * ROWS):
@@ -49,8 +50,9 @@ def turn_all(store: Store, chosen: Filter, most: int) -> list[int]:
     raise AssertionError("the pages come to no end")
 
 
-def is_wanted(row: dict[str, Any], chosen: Filter) -> bool:
-    exact = (chosen.status, chosen.group_id, chosen.task)
+def is_wanted(row: dict[str, Any], chosen: Selection) -> bool:
+    groups = None if chosen.groups is None else chosen.groups[0]
+    exact = (chosen.status, groups, chosen.task)
     found = (row["status"], row["group_id"], row["task"])
     if any(want is not None and want != have for want, have in zip(exact, found, strict=True)):
         return False
@@ -58,11 +60,11 @@ def is_wanted(row: dict[str, Any], chosen: Filter) -> bool:
 
 
 FILTERS = [
-    *(Filter(status) for status in (None, *map(int, Status))),
-    *(Filter(status, 3) for status in (None, 0, 3, 4, 5)),
-    *(Filter(status, None, "tasks.ß") for status in (None, 0, 3, 5)),
-    *(Filter(status, None, None, "ValueError: no") for status in (None, 3, 4)),
-    Filter(4, 5, "tasks.a", "ValueError: no"),
+    *(Selection(status=status) for status in (None, *map(int, Status))),
+    *(Selection(groups=[3], status=status) for status in (None, 0, 3, 4, 5)),
+    *(Selection(task="tasks.ß", status=status) for status in (None, 0, 3, 5)),
+    *(Selection(error_line="ValueError: no", status=status) for status in (None, 3, 4)),
+    Selection(groups=[5], task="tasks.a", error_line="ValueError: no", status=4),
 ]
 
 
@@ -80,9 +82,9 @@ def test_turning_pages_to_the_end_shows_each_wanted_task_once(
 
 def test_tasks_come_the_newest_first_and_due_ones_the_next_first(store: Store, rows: Rows) -> None:
     written = {row["id"]: row["due"] for row in fill(rows, Random(7))}
-    assert turn_all(store, Filter(), 7) == sorted(written, reverse=True)
+    assert turn_all(store, Selection(), 7) == sorted(written, reverse=True)
     for status in Status:
-        ids = turn_all(store, Filter(int(status)), 7)
+        ids = turn_all(store, Selection(status=int(status)), 7)
         dated = [one for one in ids if written[one] is not None]
         undated = [one for one in ids if written[one] is None]
         assert [written[one] for one in dated] == sorted(written[one] for one in dated)
@@ -101,6 +103,6 @@ def test_those_of_the_first_window_with_the_most_attempts_come_first(
         assert [task.id for task in page.tasks] == [row["id"] for row in wanted[:7]]
         assert page.is_cut == (len(wanted) > 7)
     monkeypatch.setattr(views, "WINDOW", 10)
-    page = Pages(store.database).most_attempts(Filter(), 7)
+    page = Pages(store.database).most_attempts(Selection(), 7)
     assert {task.id for task in page.tasks} < {row["id"] for row in written[-10:]}
     assert page.is_cut

@@ -11,6 +11,7 @@ import pytest
 
 from taskserver import TaskServer
 from taskserver.errors import Conflict
+from taskserver.model.selection import Selection
 from taskserver.model.task import Status
 from taskserver.monitoring.overview import read_overview
 from taskserver.page.views import trouble_in_words
@@ -19,7 +20,7 @@ from taskserver.stores.queue import counts, views
 from taskserver.stores.queue.counts import Counts, NameCount
 from taskserver.stores.queue.pruning import Pruning
 from taskserver.stores.queue.stats import Stats
-from taskserver.stores.queue.views import Filter, Pages, Place
+from taskserver.stores.queue.views import Pages, Place
 from taskserver.stores.records import OTHER
 from tests.support.locks import holding
 from tests.support.rows import Rows
@@ -216,7 +217,7 @@ def test_no_look_of_an_overview_or_a_page_sorts_many_rows(
         look.by_group()
         for status in (None, *Status):
             for place in (Place(), Place(10_000), Place(1, "2026-01-01 00:00:00.000000")):
-                Pages(store.database).page(Filter(status, 0), place, 50)
+                Pages(store.database).page(Selection(groups=[0], status=status), place, 50)
         rows.execute({"sqlite": "ANALYZE", "mysql": "ANALYZE TABLE jobs_queue", "postgresql": "ANALYZE"}[rows.kind])
     monkeypatch.undo()
     looks = [(sql, values) for sql, values in sent if "{listed}" not in sql and "AS grouped" not in sql]

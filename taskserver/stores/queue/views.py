@@ -6,14 +6,15 @@ rows at most in the order of an index, and never by OFFSET. The next page goes o
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from datetime import datetime, timedelta
 from typing import Any, NamedTuple
 
 from ...messages.error_text import MAX_ERROR_LENGTH
 from ...model.results import TaskState, as_texts, task_state
+from ...model.selection import Selection
 from ...model.task import MAX_SIGNED, Status
-from ..database import Database
+from ..database import Database, Row
 from ..records import (
     GIVEN_UP_LINE,
     ErrorCount,
@@ -30,6 +31,7 @@ from ..words import marks
 from .claims import number_of
 from .counts import Counts
 from .dependencies import IS_GIVEN_UP
+from .many_rows import chosen_by
 
 MAX_IN_PROGRESS = 10_000
 """Rows in progress that are counted."""
@@ -109,22 +111,24 @@ class Views:
 
     # ---- one task
 
-    SHOW = "SELECT {readable}, 0 FROM {table} WHERE id = ?"
-    SHOW_ARCHIVED = "SELECT {readable}, 1 FROM {done} WHERE id = ? ORDER BY done_id DESC LIMIT 1"
-    STATE = "SELECT id, task, status, attempts, result, error_text, progress FROM {table} WHERE id = ?"
-    STATE_ARCHIVED = STATE.replace("{table}", "{done}") + " ORDER BY done_id DESC LIMIT 1"
+    FIND = "SELECT {found}, 0 FROM {table} WHERE id = ?"
+    FIND_ARCHIVED = "SELECT {found}, 1 FROM {done} WHERE id = ? ORDER BY done_id DESC LIMIT 1"
+    STATE = "id, task, status, attempts, result, error_text, progress"
 
     def show(self, task_id: int) -> StoredTask | None:
         """One task, from the queue, or else the last one of this id in the archive."""
-        row = self._database.fetch_first(self.SHOW, (task_id,))
-        row = row or self._database.fetch_first(self.SHOW_ARCHIVED, (task_id,))
+        row = self._find("{readable}", task_id)
         return stored_task(row) if row else None
 
     def state(self, task_id: int) -> TaskState | None:
         """One task as a page may show it, found as `show` finds it."""
-        row = self._database.fetch_first(self.STATE, (task_id,))
-        row = row or self._database.fetch_first(self.STATE_ARCHIVED, (task_id,))
-        return task_state(row) if row else None
+        row = self._find(self.STATE, task_id)
+        return task_state(row[:-1]) if row else None
+
+    def _find(self, columns: str, task_id: int) -> Row | None:
+        """These columns of a task, and whether it is archived."""
+        row = self._database.fetch_first(self.FIND.replace("{found}", columns), (task_id,))
+        return row or self._database.fetch_first(self.FIND_ARCHIVED.replace("{found}", columns), (task_id,))
 
     # ---- errors, counted by their first lines
 
@@ -145,7 +149,7 @@ class Views:
         GROUP BY line
         ORDER BY CASE WHEN line = '{GIVEN_UP_LINE}' THEN 1 ELSE 0 END, COUNT(*) DESC, MAX(id) DESC LIMIT ?
     """
-    FAILED = "{table} {by_status} WHERE {group_status} IN (3, 4) AND {conditions}"
+    FAILED = "{table} {by_status} WHERE {group_status} IN (3, 4) AND {condition}"
     FAILED_LAST = " UNION ALL ".join(
         f"""
         SELECT * FROM (
@@ -158,9 +162,9 @@ class Views:
 
     def errors(self, groups: Sequence[int] = (), task: str | None = None, most: int = MAX_SIGNED) -> list[ErrorCount]:
         """Tasks in error and fatal by the first line of their errors, the most frequent first: `most` lines at most."""
-        conditions, values = _among(group_id=groups, task=() if task is None else (task,))
+        condition, values = chosen_by(Selection(groups=groups or None, task=task))
         with self._database.unhurried():
-            return self._errors(self.FAILED.replace("{conditions}", " AND ".join(conditions)), values, most)
+            return self._errors(self.FAILED.replace("{condition}", condition), values, most)
 
     def recent_errors(self, most: int) -> list[ErrorCount]:
         """The same of the SAMPLE fatal tasks that were added last, and of as many in error."""
@@ -176,7 +180,7 @@ class Views:
 
     # ---- several tasks
 
-    LIST = "SELECT {readable}, 0 FROM {table} WHERE {conditions} ORDER BY id DESC LIMIT ?"
+    LIST = "SELECT {readable}, 0 FROM {table} WHERE {condition} ORDER BY id DESC LIMIT ?"
     HAPPENED = ("created_at", "started_at", "finished_at", "CASE WHEN status = 3 THEN updated_at END")
     """When a task was added, last started and ended; one in error ended as its row was last written."""
 
@@ -192,25 +196,21 @@ class Views:
         """The newest tasks, `limit` at most: of these statuses and groups (none: of all), and of this name.
 
         `error` is the begin of their error_text, byte by byte. `since`, in seconds or a timedelta before now, or as an
-        aware datetime, restricts them to those that were added, started or ended since. Raises SettingError.
+        aware datetime, restricts them to those that were added, started or ended since. Raises SettingError,
+        InvalidTask.
         """
-        conditions, values = _among(status=statuses, group_id=groups, task=() if task is None else (task,))
-        if error is not None:
-            conditions.append("{error_position} = 1")
-            values.append(error)
+        condition, values = chosen_by(Selection(groups=groups or None, task=task, error=error))
+        values = list(values)
+        if statuses:
+            condition += f" AND status IN ({marks(len(statuses))})"
+            values += statuses
         if since is not None:
             instant, value = earliest(since)
-            conditions.append(f"({' OR '.join(f'{column} >= {instant}' for column in self.HAPPENED)})")
+            condition += f" AND ({' OR '.join(f'{column} >= {instant}' for column in self.HAPPENED)})"
             values += [value] * len(self.HAPPENED)
-        sql = self.LIST.replace("{conditions}", " AND ".join(conditions))
         with self._database.unhurried():
-            return [stored_task(row) for row in self._database.fetch(sql, (*values, limit))]
-
-
-def _among(**allowed: Sequence[Any]) -> tuple[list[str], list[Any]]:
-    """The conditions that columns have one of the values allowed for them (none: any), and these values."""
-    conditions = [f"{column} IN ({marks(len(values))})" for column, values in allowed.items() if values]
-    return ["1 = 1", *conditions], [value for values in allowed.values() for value in values]
+            rows = self._database.fetch(self.LIST.replace("{condition}", condition), (*values, limit))
+        return [stored_task(row) for row in rows]
 
 
 # ---- pages
@@ -225,24 +225,19 @@ class Place(NamedTuple):
 
 
 FIRST = Place()
-UNDATED = Place(MAX_SIGNED - 1)
-"""Before all tasks without an instant, the newest first."""
+"""Before all tasks; among those of a status, before all without an instant, the newest first."""
 DATED = Place(0, "1000-01-01 00:00:00.000000")
 """Before all tasks with an instant, the next first."""
 BY_TIME = (Status.ERROR, Status.WAITING)
 """Statuses whose pages begin with those that have an instant; others end with these, of which there are few."""
 
 
-class Filter(NamedTuple):
-    """The tasks that are looked for; None: any."""
+class _Seen(NamedTuple):
+    """A row that a page looked at."""
 
-    status: int | None = None
-    group_id: int | None = None
-    task: str | None = None
-    error_line: str | None = None
-    """The first line of the error, byte by byte."""
-    since_seconds: float | None = None
-    """They were written to, or ended, no longer ago."""
+    place: Place
+    attempts: int
+    is_wanted: bool
 
 
 class TaskPage(NamedTuple):
@@ -256,7 +251,7 @@ class TaskPage(NamedTuple):
 
 
 class Pages:
-    """The tasks of one queue, for a person who turns pages."""
+    """The tasks of one queue, for a person who turns pages. Raises DatabaseError, and InvalidTask of a Selection."""
 
     def __init__(self, database: Database) -> None:
         self._database = database
@@ -273,54 +268,41 @@ class Pages:
     """
     LISTED = "SELECT {listed}, 0 FROM {table} WHERE id IN ({ids})"
 
-    def page(self, chosen: Filter, place: Place, most: int) -> TaskPage:
+    def page(self, chosen: Selection, place: Place, most: int) -> TaskPage:
         """`most` tasks at most: the newest first; those in error or waiting for an instant the next first."""
-        looked = WINDOW if chosen[1:] != (None,) * 4 else most + 1
-        ids: list[int] = []
-        last, seen = place, 0
-        for at, _, is_wanted in self._rows(chosen, place, looked):
-            if is_wanted and len(ids) == most:
-                return TaskPage(self._listed(ids), last)
-            if is_wanted:
-                ids.append(at.id)
-            last, seen = at, seen + 1
-        return TaskPage(self._listed(ids), last if seen == looked else None)
+        looked = most + 1 if chosen == Selection(status=chosen.status) else WINDOW
+        rows = self._rows(chosen, place, looked)
+        wanted = [row.place for row in rows if row.is_wanted]
+        last = wanted[most - 1] if len(wanted) > most else rows[-1].place if len(rows) == looked else None
+        return TaskPage(self._listed([at.id for at in wanted[:most]]), last)
 
-    def most_attempts(self, chosen: Filter, most: int) -> TaskPage:
+    def most_attempts(self, chosen: Selection, most: int) -> TaskPage:
         """Those with the most attempts in the first window, `most` at most."""
-        rows = list(self._rows(chosen, FIRST, WINDOW))
-        found = sorted((-attempts, -at.id) for at, attempts, is_wanted in rows if is_wanted)
+        rows = self._rows(chosen, FIRST, WINDOW)
+        found = sorted((-row.attempts, -row.place.id) for row in rows if row.is_wanted)
         tasks = self._listed([-negative for _, negative in found[:most]])
         return TaskPage(tasks, None, len(rows) == WINDOW or len(found) > most)
 
-    def _rows(self, chosen: Filter, place: Place, most: int) -> Iterator[tuple[Place, int, bool]]:
-        """The rows behind a place in their order, `most` at most, with their attempts and whether they are wanted."""
-        at: Place | None = DATED if place == FIRST and chosen.status in BY_TIME else place
-        while at is not None and most:
-            rows = self._window(chosen, at, most)
-            yield from ((Place(row_id, at.due_at and due), attempts, bool(yes)) for row_id, due, attempts, yes in rows)
-            most -= len(rows)
-            if chosen.status is None:
-                return
-            is_first_part = (at.due_at is not None) == (chosen.status in BY_TIME)
-            at = (UNDATED if at.due_at else DATED) if is_first_part else None
+    def _rows(self, chosen: Selection, place: Place, most: int) -> list[_Seen]:
+        """The rows behind a place in their order, `most` at most."""
+        by_time = chosen.status in BY_TIME
+        at = DATED if by_time and place == FIRST else place
+        rows = self._window(chosen, at, most)
+        if len(rows) < most and chosen.status is not None and (at.due_at is not None) == by_time:
+            rows += self._window(chosen, FIRST if by_time else DATED, most - len(rows))
+        return rows
 
-    def _window(self, chosen: Filter, at: Place, most: int) -> Sequence[Any]:
-        given: dict[str, Sequence[Any]] = {
-            "group_id = ?": [chosen.group_id],
-            "task = ?": [chosen.task],
-            "({error_bytes} = ? OR {error_position} = 1)": [chosen.error_line, f"{chosen.error_line}\n"],
-            "COALESCE(finished_at, updated_at) >= {after}": [chosen.since_seconds and -chosen.since_seconds],
-        }
-        wanted = {condition: values for condition, values in given.items() if values[0] is not None}
-        values = [value for several in wanted.values() for value in several]
+    def _window(self, chosen: Selection, at: Place, most: int) -> list[_Seen]:
+        wanted, values = chosen_by(chosen._replace(status=None))
+        behind: list[Any]
         if chosen.status is None:
-            sql, values = self.OF_ALL, [*values, at.id, most]
+            sql, behind = self.OF_ALL, [at.id]
         elif at.due_at is None:
-            sql, values = self.OF_UNDATED, [*values, chosen.status, at.id, most]
+            sql, behind = self.OF_UNDATED, [chosen.status, at.id]
         else:
-            sql, values = self.OF_DATED, [*values, chosen.status, at.due_at, at.due_at, at.id, most]
-        return self._database.fetch(sql.replace("{wanted}", " AND ".join(["1 = 1", *wanted])), values)
+            sql, behind = self.OF_DATED, [chosen.status, at.due_at, at.due_at, at.id]
+        rows = self._database.fetch(sql.replace("{wanted}", wanted), [*values, *behind, most])
+        return [_Seen(Place(row_id, at.due_at and due), attempts, bool(yes)) for row_id, due, attempts, yes in rows]
 
     def _listed(self, ids: list[int]) -> list[StoredTask]:
         """The tasks of these ids, in this order, without those that went meanwhile."""
