@@ -185,7 +185,7 @@ class StoredTask(NamedTuple):
 
 
 def _seconds_between(earlier: str | None, later: str | None) -> float | None:
-    """None if one is missing, or a column of SQLite holds no instant."""
+    """None if one is missing, or is no instant, as MySQL's 0000-00-00."""
     try:
         return (datetime.fromisoformat(later or "") - datetime.fromisoformat(earlier or "")).total_seconds()
     except (ValueError, TypeError):
@@ -195,11 +195,6 @@ def _seconds_between(earlier: str | None, later: str | None) -> float | None:
 def groups_in_words(group_ids: str) -> str:
     """The groups of a run's or worker's record, in words."""
     return "all groups" if group_ids == ALL_GROUPS else f"groups {group_ids}"
-
-
-def last_run(row: Sequence[Any]) -> LastRun:
-    """A run from a row of LastRun's columns."""
-    return LastRun._make(as_texts(row))
 
 
 def worker_process(row: Sequence[Any]) -> WorkerProcess:

@@ -61,10 +61,7 @@ class Notes:
         return [note for note in found if note.name.startswith(f"{kind} ")]  # MySQL ignores blanks at the end
 
     def _read(self, sql: str, values: Sequence[str]) -> list[Note]:
-        try:
-            return [Note._make(map(str, as_texts(row))) for row in self._database.fetch(sql, values)]
-        except TypeError as error:  # not an answer to this statement
-            raise self._database.dialect.error(error) from error
+        return [Note._make(as_texts(row)) for row in self._database.fetch(sql, values)]
 
     def put(self, name: str, value: str) -> None:
         """Write a note, in place of one of this name."""
@@ -119,14 +116,11 @@ class Notes:
         self._database.write(self.EXPIRE, (name, -KEPT_SECONDS))
         # The note comes first: a second sender of the same key waits here until the first has committed.
         if not self._database.write(self.MAKE, (name, "")):
-            try:
-                (value,) = as_texts(self._database.rows(self.READ, (name,))[0])
-                found = json.loads(value)
-                if found["digest"] == digest:
-                    return [int(one) for one in found["ids"]]
-            except (ValueError, TypeError, KeyError, IndexError):
-                pass
-            raise KeyTaken
+            ((value,),) = self._database.rows(self.READ, (name,))
+            found = json.loads(value)
+            if found["digest"] != digest:
+                raise KeyTaken
+            return list(found["ids"])
         ids = [one for portion in Adding(self._database).insert_all(tasks) for one in portion]
         self._database.write(self.COMPLETE, (json.dumps({"digest": digest, "ids": ids}), name))
         return ids

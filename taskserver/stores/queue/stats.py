@@ -185,6 +185,4 @@ def _stats_of(keys: Sequence[str], row: Sequence[Any]) -> HourStats:
         # SQLite's columns may hold anything.
         is_number = type(value) in (int, float) and isfinite(value)
         numbers[name] = (float if name.endswith("_seconds") else int)(value if is_number else 0)
-    group_id = key.get("group_id", 0)
-    group_id = group_id if type(group_id) is int else 0
-    return HourStats(str(key.get("hour", ""))[:19], group_id, str(key.get("task", "")), **numbers)
+    return HourStats(str(key.get("hour", ""))[:19], key.get("group_id", 0), str(key.get("task", "")), **numbers)

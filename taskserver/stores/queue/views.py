@@ -23,7 +23,6 @@ from ..records import (
     RunningTask,
     StoredTask,
     earliest,
-    last_run,
     running_task,
     stored_task,
 )
@@ -75,7 +74,7 @@ class Views:
 
     def runs(self) -> list[LastRun]:
         """The last run of each host and groups."""
-        return [last_run(row) for row in self._database.fetch(self.RUNS)]
+        return [LastRun._make(as_texts(row)) for row in self._database.fetch(self.RUNS)]
 
     # ---- tasks in progress
 
