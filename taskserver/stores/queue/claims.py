@@ -54,7 +54,7 @@ class Claims:
         self._database = database
         self._lease_seconds = lease_seconds
         self._groups: Sequence[int] = ()
-        """While some groups are paused: the others with new tasks, in the order in which claims name them."""
+        """While some groups are paused: others with new tasks, which claims name."""
         self._listed_until = 0.0
         """By time.monotonic."""
 
@@ -70,7 +70,7 @@ class Claims:
         gets nothing rather than wait for them: the caller looks again. `number` is the worker's, which its claims name.
         """
         is_listed = not groups and time.monotonic() < self._listed_until
-        of_groups = self._groups[:MAX_GROUPS] if is_listed else groups
+        of_groups = self._groups if is_listed else groups
         if is_listed:  # it reads, and locks, up to `limit` rows of each group
             limit = min(limit, max(MAX_LISTED_ROWS // len(of_groups), 1))
         database, token = self._database, new_token(number)
@@ -87,20 +87,13 @@ class Claims:
             self.release(found[limit:])
         elif rows and changed.tasks is None:
             tasks = self.read(token, rows)
-        if is_listed:
-            self._go_on_in_list(rows, limit)
+        if is_listed and not rows:
+            self._listed_until = 0.0
         elif not rows and not groups:
             paused, are_all = self.paused()
             if paused and not are_all and self._list_groups(paused):
                 return self.claim(limit, groups, number)
         return Claim(tasks, rows)
-
-    def _go_on_in_list(self, rows: int, limit: int) -> None:
-        """After a claim of listed groups that got so many rows: the next of them once these are worked off."""
-        if rows < limit and len(self._groups) > MAX_GROUPS:
-            self._groups = self._groups[MAX_GROUPS:]
-        elif not rows:
-            self._listed_until = 0.0
 
     def read(self, token: int, count: int) -> list[ClaimedTask]:
         """The tasks of a claim of up to `count` rows, in the order in which they are to run."""
@@ -141,18 +134,15 @@ class Claims:
         return groups[:-1] if are_all else groups, are_all
 
     def _list_groups(self, paused: Collection[int]) -> bool:
-        """List the groups that have new tasks, except paused ones, beginning with those that had no turn yet.
+        """List the groups that have new tasks, except paused ones; by chance, if one claim cannot name all.
 
         Whether there are any.
         """
         began_at = time.monotonic()
-        first = self._groups[MAX_GROUPS] if len(self._groups) > MAX_GROUPS else None
         sql = self._database.words["groups_of_status"].format("{table}", "{by_status}", 0)
-        new = [row[1] for row in self._database.fetch(sql, (MAX_LISTED_GROUPS,))]
-        found = sorted(set(new).difference(paused))
-        if first is None:  # each run begins with other groups, if there are too many for one claim
-            first = random.choice(found) if len(found) > MAX_GROUPS else 0
-        self._groups = [group for group in found if group >= first] + [group for group in found if group < first]
+        new = {row[1] for row in self._database.fetch(sql, (MAX_LISTED_GROUPS,))}
+        found = sorted(new.difference(paused))
+        self._groups = found if len(found) <= MAX_GROUPS else random.sample(found, MAX_GROUPS)
         now = time.monotonic()
         self._listed_until = now + max(LISTED_SECONDS, LISTED_PER_SECOND * (now - began_at)) if found else 0.0
         return bool(found)
