@@ -27,7 +27,7 @@ from ..monitoring.coverage import (
 )
 from ..settings.load import Settings
 from ..stores import Store
-from ..stores.queue.counts import Counts, Lapsed
+from ..stores.queue.counts import Counts, ExpiredClaims
 from ..stores.queue.schedules import StoredSchedule
 from ..stores.records import OTHER, LastRun, QueueCount
 from .findings import CheckResult, ok, unknown, warning
@@ -55,7 +55,7 @@ def findings(store: Store, schedules: Sequence[StoredSchedule], settings: Settin
     yield from _ended_badly(runs)
     yield _groups(counts, runs, paused.groups)
     yield from _paused(counts, paused)
-    yield _leases(look.lapsed(settings.lease_seconds + MIN_LAPSED_SECONDS))
+    yield _leases(look.expired(settings.lease_seconds + MIN_LAPSED_SECONDS))
     yield _fatal(counts)
     yield _stray(look.undated(), counts)
     yield from _orphaned(look.orphaned())
@@ -152,7 +152,7 @@ def _paused(counts: Sequence[QueueCount], paused: Paused) -> Iterator[CheckResul
 # ---- rows
 
 
-def _leases(lapsed: Lapsed) -> CheckResult:
+def _leases(lapsed: ExpiredClaims) -> CheckResult:
     if not lapsed.rows:
         return ok("leases", "no lease has expired for long")
     return warning(

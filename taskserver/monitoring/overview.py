@@ -15,7 +15,7 @@ from ..model.task import Status
 from ..settings.load import Settings
 from ..stores import Store
 from ..stores.queue.claims import number_of
-from ..stores.queue.counts import SAMPLE, Counts, Lapsed, NameCount
+from ..stores.queue.counts import SAMPLE, Counts, ExpiredClaims, NameCount
 from ..stores.queue.schedules import Schedules, StoredSchedule
 from ..stores.queue.stats import HOUR_SECONDS, HourStats, RecentStats, Stats
 from ..stores.records import OTHER, ErrorCount, LastRun, QueueCount, RunningTask, StoredTask, WorkerProcess
@@ -131,7 +131,7 @@ class Overview(NamedTuple):
     """What the tasks failed with that failed last, the most frequent first; at most MAX_ERRORS lines."""
     hours: Sequence[HourStats]
     """What was done in each of the last HOURS hours in which something was, the oldest first."""
-    lapsed: Lapsed
+    lapsed: ExpiredClaims
     """Claims that no run took back, though their lease ended one lease ago or more."""
     undated: int
     """Tasks that wait for nothing, neither an instant nor a task: no worker ever takes them."""
@@ -220,7 +220,7 @@ def _read(queue: Queue) -> Overview:
         unnamed=frozenset(status for status in Status if _rows_of(names, status) >= SAMPLE),
         errors=views.recent_errors(MAX_ERRORS),
         hours=stats.sums((HOURS - 1) * HOUR_SECONDS, "hour"),
-        lapsed=look.lapsed(queue.settings.lease_seconds),
+        lapsed=look.expired(queue.settings.lease_seconds),
         undated=look.undated(),
         now=views.now(),
     )

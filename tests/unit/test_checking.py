@@ -20,7 +20,7 @@ from taskserver.monitoring.acceptance import FINDINGS, NAMES, REASONS, Acceptanc
 from taskserver.monitoring.alarms import WELL, Alarm, alarm_of, is_news, name_of
 from taskserver.monitoring.checking import Judgement, Limit, Limits, State, judge_by_limits, measure, span
 from taskserver.monitoring.overview import AtWork, Overview, RowCounts
-from taskserver.stores.queue.counts import Lapsed
+from taskserver.stores.queue.counts import ExpiredClaims
 from taskserver.stores.queue.notes import MAX_NAME
 from taskserver.stores.queue.schedules import StoredSchedule
 from taskserver.stores.queue.stats import HourStats
@@ -68,7 +68,7 @@ def an_overview(
         "processes": processes,
         "paused_groups": paused,
     }
-    given |= {"this_hour": NO_HOUR, "hour_before": NO_HOUR, "lapsed": Lapsed(0, 0.0), "undated": 0, "now": NOW}
+    given |= {"this_hour": NO_HOUR, "hour_before": NO_HOUR, "lapsed": ExpiredClaims(0, 0.0), "undated": 0, "now": NOW}
     given |= {"are_all_paused": False, "table": "jobs_queue", "mode": "delete", "database": "here"}
     empty = {name: () for name in Overview._fields if name not in given}
     return Overview(**given | empty | others)
@@ -196,13 +196,13 @@ def test_a_worker_in_the_midst_of_a_long_task_is_at_work_while_its_lease_holds()
     task = RunningTask(1, "tasks.long", 3, 1, 2.0 * DAY, 7, None)
     given: dict[str, Any] = {"runs": [a_run(2 * DAY)], "processes": [at_work(None, 2 * DAY)], "running": [task]}
     assert found(judged(an_overview(**given))) == {}
-    assert found(judged(an_overview(**given, lapsed=Lapsed(1, 500.0)))) == {"cron": WARNING, "leases": WARNING}
+    assert found(judged(an_overview(**given, lapsed=ExpiredClaims(1, 500.0)))) == {"cron": WARNING, "leases": WARNING}
 
 
 def test_lapsed_leases_and_what_somebody_has_to_act_on_are_warnings() -> None:
     schedule = Schedule("nightly", "tasks.a", None, 0, 0, None, "x", "UTC")
     overview = an_overview(
-        lapsed=Lapsed(3, 500.0),
+        lapsed=ExpiredClaims(3, 500.0),
         unserved="1 new task in group 7, which no worker takes: they serve 3",
         unserved_groups=[7],
         schedules=[StoredSchedule(schedule, NOW, 1.0, "no cron expression")],
@@ -301,7 +301,7 @@ def test_rows_that_an_overview_left_uncounted_count_for_a_limit_above_them(
 
 
 def test_what_was_accepted_is_apart_and_counts_for_nothing() -> None:
-    judgement = judged(an_overview({3: rows(fatal=99)}, lapsed=Lapsed(1, 1.0)), accepted=["fatal", "groups"])
+    judgement = judged(an_overview({3: rows(fatal=99)}, lapsed=ExpiredClaims(1, 1.0)), accepted=["fatal", "groups"])
     assert (found(judgement), judgement.state) == ({"leases": WARNING}, WARNING)
     assert [problem.name for problem in judgement.accepted] == ["fatal"]
 
@@ -361,7 +361,7 @@ PERFORMANCE = re.compile(r"(\w+=(U|\d+s?);\d*;\d*;0)( \w+=(U|\d+s?);\d*;\d*;0)*"
 
 def test_long_and_hostile_words_are_cut_and_leave_one_line_and_its_performance_data() -> None:
     faulty = Schedule("evil\n| age=9s\x1b[2J" * 50, "tasks.a", None, 0, 0, None, "x", "UTC")
-    overview = an_overview(schedules=[StoredSchedule(faulty, NOW, 1.0, "fault")], lapsed=Lapsed(1, 9.0))
+    overview = an_overview(schedules=[StoredSchedule(faulty, NOW, 1.0, "fault")], lapsed=ExpiredClaims(1, 9.0))
     said = line_of(judged(overview, accepted=["leases"]))
     words, performance = said.split(" | ")
     assert len(words) < 80

@@ -28,7 +28,7 @@ SAMPLE = 1000
 """Rows of a status whose names are read, and new ones whose ages are."""
 HEADS = 20
 """Rows at the head of a group's last priority, among which the oldest is looked for."""
-MAX_LAPSED = 10_000
+MAX_EXPIRED = 10_000
 """Expired claims that are counted."""
 NO_STATUS = ("= 6", "> 7")
 """Conditions of numbers that are no Status."""
@@ -56,7 +56,7 @@ class Counted(NamedTuple):
     """The statuses of which there may be further groups, which were not counted."""
 
 
-class Lapsed(NamedTuple):
+class ExpiredClaims(NamedTuple):
     """Claims with an expired lease that no run reclaimed."""
 
     rows: int
@@ -179,10 +179,10 @@ class Counts:
 
     # ---- rows that may need a person
 
-    LAPSED = f"""
+    EXPIRED = f"""
         SELECT COUNT(*), MAX({{due_at_age}}) FROM (
-            SELECT due_at FROM {{table}} {{by_due}} WHERE {{due_status}} = 1 AND due_at < {{after}} LIMIT {MAX_LAPSED}
-        ) AS lapsed
+            SELECT due_at FROM {{table}} {{by_due}} WHERE {{due_status}} = 1 AND due_at < {{after}} LIMIT {MAX_EXPIRED}
+        ) AS expired
     """
     UNDATED = """
         SELECT COUNT(*) + (
@@ -195,10 +195,10 @@ class Counts:
     """
     ORPHANED = f"SELECT COUNT(*) FROM {{table}} WHERE {IS_ORPHAN}"
 
-    def lapsed(self, seconds: float) -> Lapsed:
+    def expired(self, seconds: float) -> ExpiredClaims:
         """The claims whose lease ended more than so many seconds ago."""
-        rows, oldest = self._database.fetch(self.LAPSED, [-seconds])[0]
-        return Lapsed(rows, float(oldest or 0))
+        rows, oldest = self._database.fetch(self.EXPIRED, [-seconds])[0]
+        return ExpiredClaims(rows, float(oldest or 0))
 
     def undated(self) -> int:
         """How many rows in error, and of the oldest waiting ones, wait for neither an instant nor a task."""

@@ -10,6 +10,7 @@ from datetime import datetime, timedelta, timezone
 from math import isfinite
 from typing import Any, NamedTuple
 
+from ...model.task import MAX_SIGNED
 from ..retrying import RetryPolicy, Scope
 from .store import Store
 
@@ -128,11 +129,9 @@ class Stats:
 
     # ---- read, for operators
 
-    HOURS = f"SELECT {{hour_text}}, {', '.join((KEY + COLUMNS)[1:])} FROM {{stats}}"
-    IN_ORDER = f" ORDER BY {', '.join(KEY)}"
     SUMS = f"""
         SELECT {{columns}}, {", ".join(f"{'MAX' if name in GREATEST else 'SUM'}(1e0 * {name})" for name in COLUMNS)}
-        FROM {{stats}} WHERE hour > {{after}} GROUP BY {{keys}} ORDER BY SUM(1e0 * attempts + fatal) DESC LIMIT ?
+        FROM {{stats}} WHERE hour > {{begin}} GROUP BY {{keys}} ORDER BY SUM(1e0 * attempts + fatal) DESC LIMIT ?
     """
     THIS_HOUR = "SELECT {this_hour_text}, {now_text}"
 
@@ -141,23 +140,22 @@ class Stats:
 
         `since` is an aware datetime, or seconds or a timedelta before now. Raises SettingError.
         """
-        from ..records import earliest  # a worker only adds
+        from ..records import MAX_SINCE_SECONDS, earliest  # a worker only adds
 
-        condition, values = "", []
-        if since is not None:
-            after, value = earliest(since, HOUR_SECONDS)
-            condition, values = f" WHERE hour > {after}", [value]
-        rows = self._database.fetch(self.HOURS + condition + self.IN_ORDER, values)
-        return [_stats_of(KEY, row) for row in rows]
+        begin, value = earliest(MAX_SINCE_SECONDS if since is None else since, HOUR_SECONDS)
+        return self._sums(KEY, begin, value, MAX_SIGNED)
 
     def sums(self, since_seconds: float, *keys: str) -> list[HourStats]:
         """The stats of the hours that ended since so many seconds ago, summed up by one or more of KEY, in order.
 
         The largest MAX_SUMS sums at most. A column that is no key is empty, or 0.
         """
+        return self._sums(keys, "{after}", -since_seconds - HOUR_SECONDS, MAX_SUMS)
+
+    def _sums(self, keys: Sequence[str], begin: str, value: Any, most: int) -> list[HourStats]:
         shown = ["{hour_text}" if key == "hour" else key for key in keys]
         sql = self.SUMS.replace("{columns}", ", ".join(shown)).replace("{keys}", ", ".join(keys))
-        rows = self._database.fetch(sql, (-since_seconds - HOUR_SECONDS, MAX_SUMS))
+        rows = self._database.fetch(sql.replace("{begin}", begin), (value, most))
         return sorted(_stats_of(keys, row) for row in rows)
 
     def recent(self) -> RecentStats:
@@ -180,9 +178,9 @@ class Stats:
 def _stats_of(keys: Sequence[str], row: Sequence[Any]) -> HourStats:
     """The stats in a row of these columns of KEY and all of COLUMNS."""
     key = dict(zip(keys, row, strict=False))
-    numbers: dict[str, Any] = {}
-    for name, value in zip(COLUMNS, row[len(keys) :], strict=True):
-        # SQLite's columns may hold anything.
-        is_number = type(value) in (int, float) and isfinite(value)
-        numbers[name] = (float if name.endswith("_seconds") else int)(value if is_number else 0)
+    numbers: dict[str, Any] = {
+        # SQLite's columns may hold infinity.
+        name: (float if name.endswith("_seconds") else int)(value if isfinite(value) else 0)
+        for name, value in zip(COLUMNS, row[len(keys) :], strict=True)
+    }
     return HourStats(str(key.get("hour", ""))[:19], key.get("group_id", 0), str(key.get("task", "")), **numbers)

@@ -45,7 +45,7 @@ All verbs, in the order of a task's life, with their transitions (gone: deleted,
     stats.py         Stats             add, hours, sums, recent
     views.py         store.views       now, counts, runs, running, in_progress, show, state, errors, recent_errors, list
     views.py         Pages             page, most_attempts
-    counts.py        Counts            by_group, up_to, by_name, lapsed, undated, orphaned
+    counts.py        Counts            by_group, up_to, by_name, expired, undated, orphaned
     notes.py         Notes             find, of_kind, put, remove, replace, forget_added
 """
 
