@@ -52,7 +52,7 @@ def test_a_worker_that_is_stopped_releases_all_rows_but_those_that_are_held(shar
 
 @pytest.mark.long
 @pytest.mark.parametrize("ran_before", [True, False])
-def test_a_record_of_runs_that_is_held_stops_no_task_and_is_told(shared_queue: FailingQueue, ran_before: bool) -> None:
+def test_a_held_record_of_runs_stops_no_task_and_is_reported(shared_queue: FailingQueue, ran_before: bool) -> None:
     now = shared_queue.now
     if ran_before:
         assert shared_queue.worker().returncode == 0
@@ -230,7 +230,7 @@ IS_INSERTING = """
 
 @ON_MYSQL
 @pytest.mark.parametrize(("table", "row_id"), [("jobs_queue", "NULL"), ("jobs_queue_done", "1")])
-def test_whoever_holds_the_counter_of_ids_is_waited_for(shared_queue: OnMySQL, table: str, row_id: str) -> None:
+def test_an_insert_that_holds_the_counter_of_ids_is_waited_for(shared_queue: OnMySQL, table: str, row_id: str) -> None:
     """As an INSERT of many selected rows does. MariaDB says of it what it says where no id is left."""
     shared_queue.add_named("first")
     shared_queue.sql(

@@ -277,9 +277,9 @@ def test_tasks_are_chosen_by_all_that_is_given(queue: Queue) -> None:
         chosen = Selection(**given | ({"ids": [ids[name] for name in given["ids"]]} if "ids" in given else {}))
         preview = operator.preview(RETRY, chosen, most=3)
         assert (preview.rows, [names[task.id] for task in preview.first]) == (len(expected), expected[:3]), given
-        told: list[int] = []
-        assert operator.change(RETRY, chosen, on_written=told.extend).changed == len(expected), given
-        assert [names[one] for one in sorted(told)] == expected, given
+        written: list[int] = []
+        assert operator.change(RETRY, chosen, on_written=written.extend).changed == len(expected), given
+        assert [names[one] for one in sorted(written)] == expected, given
         new = {names[one] for one, status in queue.rows("id, status") if status == 0}
         assert new == {*expected, "new"}, given
         queue.sql("UPDATE jobs_queue SET status = 4 WHERE id <> ?", ids["new"])
@@ -436,10 +436,10 @@ def test_ids_may_stand_among_the_options(sqlite_queue: Queue, capsys: pytest.Cap
         assert ended.stdout == "1 task moved to priority -5\n"
 
 
-def test_ids_to_which_nothing_could_be_done_are_told_one_by_one(queue: Queue, client: Run) -> None:
+def test_ids_to_which_nothing_could_be_done_are_named_one_by_one(queue: Queue, client: Run) -> None:
     ids = put_all_kinds(queue)
     suits = "retry is for tasks that are in error, fatal or cancelled"
-    told = [
+    left = [
         f"task {ids['new']} was left as it is: new, group 0, tasks.note; {suits}, and meet all that was given",
         f"task {ids['done']} is done; {suits}",
         "task 999 is not there; a completed one may be deleted",
@@ -447,7 +447,7 @@ def test_ids_to_which_nothing_could_be_done_are_told_one_by_one(queue: Queue, cl
     given = (ids["fatal"], ids["new"], ids["done"], 999, "--group", 0)
     for options, said in (["--dry-run"], "1 task would be retried; nothing was changed\n"), ([], "1 task retried\n"):
         ended = client("retry", *given, *options)
-        assert (ended.returncode, ended.stderr.splitlines()) == (0, told)
+        assert (ended.returncode, ended.stderr.splitlines()) == (0, left)
         assert ended.stdout.endswith(said)
     ended = client("cancel", *range(1000, 1030))
     assert ended.stdout == "0 tasks cancelled\n"
@@ -652,7 +652,7 @@ def test_what_cannot_be_run_is_refused_in_a_sentence(queue: Queue, client: Run) 
 
 
 @pytest.mark.long
-def test_a_task_that_another_program_holds_is_not_run_and_that_is_told(
+def test_a_task_that_another_program_holds_is_not_run_and_that_is_reported(
     queue: Queue, capsys: pytest.CaptureFixture[str]
 ) -> None:
     put(queue, 0)
@@ -741,7 +741,7 @@ PRUNES: list[tuple[list[str], set[str], str]] = [
 PRUNED = {"done": "jobs_queue", "fatal": "jobs_queue", "archived": "jobs_queue_done", "figures": "jobs_queue_stats"}
 """The table of each kind of row that is pruned."""
 SPACE = {"sqlite": "VACUUM", "mysql": "OPTIMIZE TABLE {} copies", "postgresql": "VACUUM FULL {} copies"}
-"""What is told of the space on the disk, of these tables."""
+"""What is printed of the space on the disk, of these tables."""
 
 
 def archive(queue: Queue, finished_at: str, unique_key: str | None = None) -> None:
@@ -766,12 +766,12 @@ def test_a_prune_deletes_what_is_named_and_old(
     for hour, group in ((LONG_AGO, 0), (LONG_AGO, 3), ("2021-01-01 01:00:00", 0), (FAR, 0)):
         queue.sql("INSERT INTO jobs_queue_stats (hour, group_id, task) VALUES (?, ?, 'tasks.note')", hour, group)
     before = contents(queue)
-    told = client("prune", "--older-than", "30d", *options, "--dry-run").stdout
-    assert told.splitlines()[0] == f"{words}, older than 30 d: would be deleted"
-    assert "disk" not in told
+    printed = client("prune", "--older-than", "30d", *options, "--dry-run").stdout
+    assert printed.splitlines()[0] == f"{words}, older than 30 d: would be deleted"
+    assert "disk" not in printed
     assert contents(queue) == before
-    told = client("prune", "--older-than", "30d", *options).stdout
-    assert told.splitlines()[0] == f"{words}, older than 30 d: deleted"
+    printed = client("prune", "--older-than", "30d", *options).stdout
+    assert printed.splitlines()[0] == f"{words}, older than 30 d: deleted"
     assert {kind for kind, one in ids.items() if (one,) not in queue.rows("id")} == gone
     left = {table: len(rows) for table, rows in contents(queue).items() if table != "jobs_queue"}
     assert left == {
@@ -779,7 +779,7 @@ def test_a_prune_deletes_what_is_named_and_old(
         "jobs_queue_stats": 1 if "figures" in words else 4,
     }
     named = dict.fromkeys(table for kind, table in PRUNED.items() if kind in words)
-    assert SPACE[queue.kind].format(", ".join(named)) in told.splitlines()[-1]
+    assert SPACE[queue.kind].format(", ".join(named)) in printed.splitlines()[-1]
 
 
 def test_a_prune_must_say_how_old(queue: Queue, client: Run) -> None:
@@ -803,16 +803,16 @@ def test_a_prune_that_was_broken_off_goes_on_the_next_time(queue: Queue, monkeyp
         put(queue, 2, finished_at=LONG_AGO)
         archive(queue, LONG_AGO)
     pruning = Pruning(queue.server.store, 60, ["done", "archived"], keys=False)
-    heard: list[int] = []
+    portions: list[int] = []
 
     def break_off(deleted: int) -> None:
-        heard.append(deleted)
+        portions.append(deleted)
         if deleted > 10:
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
         pruning.run(break_off)
-    assert heard == [4, 8, 10, 14]
+    assert portions == [4, 8, 10, 14]
     assert len(queue.rows("id")) == 0
     assert pruning.count().archived == 6
     assert pruning.run() == (0, 0, 6, 0, 0)
@@ -842,8 +842,8 @@ def test_a_reclaim_does_at_once_what_is_due_and_by_force_what_is_not(
     monkeypatch.setattr("taskserver.stores.queue.due.MAX_DUE_PER_LOOK", 1)  # so that there is more than one look
     for row in DUE:
         put(queue, **row)  # type: ignore[arg-type]
-    told = "2 tasks woken, 1 taken back unstarted, 1 in whose midst a worker vanished: that attempt failed\n"
-    assert client("reclaim").stdout == told
+    printed = "2 tasks woken, 1 taken back unstarted, 1 in whose midst a worker vanished: that attempt failed\n"
+    assert client("reclaim").stdout == printed
     assert queue.statuses() == [0, 3, 0, 5, 0, 1, 4, 1]
     assert client("reclaim").stdout == "0 tasks woken, 0 taken back unstarted\n"
     ended = client("reclaim", "--force", 6, 8, 2)
@@ -927,8 +927,8 @@ def act_beside_workers(queue: Queue, each: int) -> None:
         pruned += server.prune(3600, done=True, fatal=True).deleted
     for worker in crew:
         assert wait_for(worker).returncode == 0
-    told = Counter(queue.notes())
-    of_group = {group: Counter({name: n for name, n in told.items() if name[0] == str(group)}) for group in range(1, 6)}
+    ran = Counter(queue.notes())
+    of_group = {group: Counter({name: n for name, n in ran.items() if name[0] == str(group)}) for group in range(1, 6)}
     rows = Counter(queue.rows("group_id, status, error_text"))
     # Each failed once, was retried once, and ran well then.
     assert (retried, of_group[1]) == (each, Counter({f"1-{n}": 2 for n in range(each)}))
@@ -940,7 +940,7 @@ def act_beside_workers(queue: Queue, each: int) -> None:
     for group in (3, 4, 5):
         assert of_group[group] == Counter({f"{group}-{n}": 1 for n in range(each)}), group
         assert rows[group, 2, None] == each
-    assert set(told.values()) == {1, 2}
+    assert set(ran.values()) == {1, 2}
     assert (pruned, rows[OLD_DONE, 2, None], rows[OLD_FATAL, 4, None]) == (2 * each, 0, 0)
     assert moved > 0
     # It was a race: workers went on between the first act and the last.

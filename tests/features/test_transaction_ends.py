@@ -58,7 +58,7 @@ def swallow_an_interrupt(then, sleep):
     try:
         run(sleep) if then != "outside" else time.sleep(20)
     except BaseException:
-        note("struck")
+        note("interrupted")
     wait()
     try:
         write(2)
@@ -159,7 +159,7 @@ def test_an_interrupt_that_was_swallowed_lets_nothing_be_committed(queue: Queue,
     add(queue, "swallow_an_interrupt", then, f"SELECT {sleep}(20)")
     add(queue, "effect", 10)
     worker = queue.start("--mode", "mark")
-    wait_until(lambda: queue.notes() == ["struck"])
+    wait_until(lambda: queue.notes() == ["interrupted"])
     queue.go()
     assert end_of(worker) == (0, "", "")
     assert (effects(queue), queue.statuses()) == ([10], [3, 2])

@@ -310,7 +310,9 @@ def test_on_sqlite_others_wait_for_it_without_an_error(sqlite_queue: Queue) -> N
     assert (effects(queue), states(queue), queue.notes()) == ([1, 101], [], ["hold 1", "added"])
 
 
-def test_on_sqlite_a_task_that_writes_past_its_transaction_is_told_what_to_do(sqlite_queue: Queue) -> None:
+def test_on_sqlite_a_task_that_writes_past_its_transaction_is_an_error_with_a_way_out(
+    sqlite_queue: Queue,
+) -> None:
     """It waits for itself, as long as for anybody."""
     set_settings(sqlite_queue, TASKSERVER_DB_PATIENCE="1")
     by_server = "write(1)\nwith taskserver.TaskServer.from_env(HERE) as server: server.add_task('tasks.note')"

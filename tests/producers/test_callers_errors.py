@@ -65,7 +65,7 @@ def test_a_connection_to_another_kind_of_database_is_refused(mysql_shop: Shop, t
         server.add_task("tasks.note", connection=mysql_shop.open())
 
 
-def test_a_connection_that_reaches_no_tables_is_told_as_such(shop: Shop) -> None:
+def test_a_connection_that_reaches_no_tables_is_an_error_that_says_so(shop: Shop) -> None:
     shop.sql("ALTER TABLE jobs_queue RENAME TO elsewhere")
     with pytest.raises(TablesMissing, match="reaches no tables of jobs_queue: is it to the database of TASKSERVER_DSN"):
         shop.server.add_task("tasks.note", connection=shop.open())

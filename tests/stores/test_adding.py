@@ -1,4 +1,4 @@
-"""What every store does with a task that is added: alone or among many, with a key or without, by SQL too."""
+"""What every store does with a task that is added: by itself or among many, with a key or without, by SQL too."""
 
 from __future__ import annotations
 
@@ -165,7 +165,7 @@ def test_a_key_that_stands_keeps_its_row_as_it_is_whatever_its_state(store: Stor
 KEYS = ("k", "K", "k ", " k", "k\0", "k\0a", "ä", "a\u0308", "Ä", "ß", "ss", "🦊", "%", "k%", "_", "'", '"', "\\", "0")
 
 
-def test_keys_are_told_apart_by_their_bytes(store: Store, rows: Rows) -> None:
+def test_keys_are_compared_by_their_bytes(store: Store, rows: Rows) -> None:
     keys = [key for key in KEYS if "\0" not in key or not rows.is_postgresql]
     added = add_many(store, [keyed(key) for key in keys])
     assert len(set(added)) == len(keys)

@@ -1,6 +1,6 @@
-"""What every store does with a claim: which tasks it takes, what it tells of them, and how they are given back.
+"""What every store does with a claim: which tasks it takes, what it says of them, and how they are given back.
 
-That it takes new rows alone, each once, test_store_machine.py shows.
+That it takes only new rows, each once, test_store_machine.py shows.
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ def test_threads_of_one_store_have_connections_of_their_own(store: Store, rows: 
     assert rows.all() == []
 
 
-# ---- what a claim writes and tells
+# ---- what a claim writes and returns
 
 
 def test_a_claim_writes_its_token_and_its_lease_and_counts_no_attempt(store: Store, rows: Rows) -> None:

@@ -170,15 +170,12 @@ class Operations:
         """From → to, as the verb says, for all chosen rows that it suits."""
         rows = ManyRows(self._database, verb, values, chosen_by(selection), on_written)
         written = rows.write(selection.ids, selection.limit)
-        if written.changed and verb.then is revive_children:
-            self._decide_about_waiting()
+        if written.changed and verb.then is revive_children:  # a retry
+            dependencies = Dependencies(self._database)
+            until = time.monotonic() + DECIDE_SECONDS
+            while time.monotonic() < until and dependencies.decide(self._store.due.look().linked):
+                pass
         return written
-
-    def _decide_about_waiting(self) -> None:
-        dependencies = Dependencies(self._database)
-        until = time.monotonic() + DECIDE_SECONDS
-        while time.monotonic() < until and dependencies.decide(self._store.due.look().linked):
-            pass
 
     SHOW = "SELECT {readable}, 0 FROM {table} WHERE id IN ({ids}) ORDER BY id"
 
@@ -206,7 +203,7 @@ class Operations:
         return len(self._database.fetch_ids(self.GIVEN_UP_AMONG, ids))
 
     def still_running(self) -> int:
-        """How many cancelled tasks still run: their workers have not heard of it yet."""
+        """How many cancelled tasks still run: their workers have not seen it yet."""
         found: int = self._database.fetch_value(self.STILL_RUNNING)
         return found
 
