@@ -22,6 +22,7 @@ STATES = {
     "changed": f"{STARTED}, attempts = 0",  # by a rerun
     "lost": "started_at = created_at, status = 4, attempts = 1, max_attempts = 1, error_text = 'lost: x'",
     "new": "started_at = created_at, status = 0, attempts = 1",  # as a person's UPDATE may leave it
+    "new, unstarted": "status = 0",
 }
 CLAIMED, STILL_RUNNING = {"claimed"}, {"started", "cancelled", "changed"}
 ALL_IN_PROGRESS = CLAIMED | STILL_RUNNING
@@ -38,12 +39,15 @@ WRITES: dict[str, tuple[Verb, set[str]]] = {
     "renew several": (lambda store, task: Batches(store).renew([task]), ALL_IN_PROGRESS),
     "limit attempts": (lambda store, task: store.finishes.limit_attempts(task, 3), ALL_IN_PROGRESS),
     "progress": (lambda store, task: store.finishes.write_progress([task], "[1]", 1), ALL_IN_PROGRESS),
-    "done": (lambda store, task: end(store, Finish(task)), {*STATES} - {"new"}),  # a lost one late
+    "done": (lambda store, task: end(store, Finish(task)), ALL_IN_PROGRESS | {"lost"}),  # a lost one late
     "several done": (lambda store, task: Batches(store).complete([task]), {"claimed", "started", "cancelled"}),
     "error": (lambda store, task: end(store, Finish(task, "E: x", 60)), ALL_IN_PROGRESS),
     "fatal": (lambda store, task: end(store, Finish(task, "E: x")), ALL_IN_PROGRESS),
     "bad": (lambda store, task: end(store, Finish(task, "BadTask: x", uncount=True)), ALL_IN_PROGRESS),
-    "next stage": (lambda store, task: end(store, Finish(task, next_stage=NextStage("tasks.b"))), {*STATES} - {"new"}),
+    "next stage": (
+        lambda store, task: end(store, Finish(task, next_stage=NextStage("tasks.b"))),
+        ALL_IN_PROGRESS | {"lost"},
+    ),
 }
 """Each verb, and the states in which it writes to a row that carries the worker's token."""
 LOOKS: dict[str, tuple[Verb, set[str]]] = {
@@ -53,6 +57,7 @@ LOOKS: dict[str, tuple[Verb, set[str]]] = {
         lambda store, task: store.finishes.has_rerun(task),
         {"claimed", "changed"},
     ),  # asked of started ones
+    "texts": (lambda store, task: store.claims.fetch_texts(task).args, ALL_IN_PROGRESS),
     "claimed still": (lambda store, task: store.finishes.claimed_still([task]), {*STATES}),
 }
 
@@ -61,7 +66,7 @@ LOOKS: dict[str, tuple[Verb, set[str]]] = {
 def tasks(store: Store, rows: Rows) -> dict[tuple[str, bool], ClaimedTask]:
     """A task of one claim for each state, with the worker's token, and with that of another."""
     places = [(state, is_ours) for state in STATES for is_ours in (True, False)]
-    add_many(store, [PLAIN] * len(places))
+    add_many(store, [PLAIN._replace(args="[1]")] * len(places))
     claimed = dict(zip(places, claim(store), strict=True))
     for (state, is_ours), task in claimed.items():
         token = task.claim if is_ours else task.claim + 1
