@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import json
 import sqlite3
-import threading
 import time
-from collections.abc import Callable, Iterator
-from contextlib import closing, contextmanager
+from collections.abc import Callable
+from contextlib import closing
 
 import pytest
 
@@ -19,6 +18,7 @@ from tests.support.processes import assert_silent, end_of, wait_until
 from tests.support.queues import Queue
 from tests.support.rows import Rows
 from tests.support.servers import MariaDB, missing_programs
+from tests.support.threads import together
 from tests.support.turns import EACH_SERVER
 
 MAY_NOT = "a transactional task may not end its transaction itself"
@@ -170,10 +170,13 @@ def test_an_interrupt_that_was_swallowed_lets_nothing_be_committed(queue: Queue,
 # ---- a transaction that the database ends
 
 
-@contextmanager
-def in_deadlock(queue: Queue) -> Iterator[None]:
-    """In the `with`, another transaction wants what the task `meet_deadlock` has, and has what that one wants."""
+@EACH_SERVER
+@pytest.mark.parametrize("then", ["raises it", "raises its own", "goes on"])
+def test_a_task_that_met_a_deadlock_is_not_half_committed(queue: Queue, then: str) -> None:
+    """It is retried, unless it went on where MySQL had rolled back all. PostgreSQL takes nothing after an error."""
     queue.sql("INSERT INTO effects (number) VALUES (0), (0)")
+    add(queue, "meet_deadlock", then)
+    process = queue.start(1)
     with closing(Rows(queue.dsn)) as other:
         if queue.is_postgresql:
             other.execute("SET deadlock_timeout = '1min'")  # it is the task's that finds the deadlock, and fails
@@ -182,22 +185,10 @@ def in_deadlock(queue: Queue) -> Iterator[None]:
         # The heavier one: it is the task's that MySQL rolls back.
         other.execute(f"INSERT INTO effects (number) VALUES {', '.join(['(-1)'] * 200)}")
         wait_until(lambda: "meet_deadlock" in queue.notes())
-        wanting = threading.Thread(target=other.execute, args=("UPDATE effects SET number = 5 WHERE id = 1",))
-        wanting.start()
-        queue.go()
-        wanting.join()
+        with together(lambda: other.execute("UPDATE effects SET number = 5 WHERE id = 1")):
+            queue.go()
         other.execute("ROLLBACK")
-    yield
-
-
-@EACH_SERVER
-@pytest.mark.parametrize("then", ["raises it", "raises its own", "goes on"])
-def test_a_task_that_met_a_deadlock_is_not_half_committed(queue: Queue, then: str) -> None:
-    """It is retried, unless it went on where MySQL had rolled back all. PostgreSQL takes nothing after an error."""
-    add(queue, "meet_deadlock", then)
-    process = queue.start(1)
-    with in_deadlock(queue):
-        code, output, errors = end_of(process)
+    code, output, errors = end_of(process)
     assert (code, output, effects(queue)) == (0, "", [0, 0])
     if then == "goes on" and not queue.is_postgresql:
         assert MAY_NOT in errors
@@ -283,11 +274,10 @@ def test_behind_a_pooler_of_transactions_each_task_has_its_own_transaction(postg
 # ---- what a task does to its session
 
 
-@pytest.mark.parametrize("mode", ["delete", "move", "mark"])
-def test_a_task_may_go_to_another_database_of_the_server(mysql_queue: Queue, mode: str) -> None:
+def test_a_task_may_go_to_another_database_of_the_server(mysql_queue: Queue) -> None:
     add(mysql_queue, "act", "write(1); run('USE information_schema')")
     add(mysql_queue, "effect", 10)
-    assert_silent(mysql_queue.worker("--mode", mode))
+    assert_silent(mysql_queue.worker("--mode", "move"))
     assert effects(mysql_queue) == [1, 10]
 
 
@@ -326,18 +316,12 @@ def test_who_waits_for_the_lock_finds_it_free_between_two_tasks(sqlite_queue: Qu
         add(sqlite_queue, "act", f"write({number}); time.sleep(0.25)")
     worker = sqlite_queue.start("--mode", "mark")
     waited: list[float] = []
-
-    def write_now_and_then() -> None:
-        while worker.poll() is None:
-            began_at = time.monotonic()
-            with closing(sqlite3.connect(sqlite_queue.path, timeout=60, isolation_level=None)) as page:
-                page.execute("INSERT INTO jobs_queue (task, group_id) VALUES ('tasks.note', 9)")
-            waited.append(time.monotonic() - began_at)
-            time.sleep(0.05)
-
-    page = threading.Thread(target=write_now_and_then)
-    page.start()
+    while worker.poll() is None:
+        began_at = time.monotonic()
+        with closing(sqlite3.connect(sqlite_queue.path, timeout=60, isolation_level=None)) as page:
+            page.execute("INSERT INTO jobs_queue (task, group_id) VALUES ('tasks.note', 9)")
+        waited.append(time.monotonic() - began_at)
+        time.sleep(0.05)
     assert end_of(worker) == (0, "", "")
-    page.join()
     assert len(waited) > 5
     assert sorted(waited)[len(waited) // 2] < 24 * 0.25 / 3
