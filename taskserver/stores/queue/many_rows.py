@@ -86,9 +86,11 @@ class ManyRows:
         found: int = self._look("COUNT(*)")[0][0]
         return found
 
-    def look(self, most: int, order: str = "ORDER BY {key}") -> list[int]:
+    def look(self, most: int, in_order: bool = True) -> list[int]:
         """The keys of `most` rows."""
-        return [row[0] for row in self._look("{key}", f"{order} LIMIT ?", (most,))]
+        key = self._verb.key
+        end = f"ORDER BY {key} LIMIT ?" if in_order else "LIMIT ?"
+        return [row[0] for row in self._look(key, end, (most,))]
 
     def _look(self, what: str, end: str = "", values: Sequence[Any] = ()) -> Sequence[Sequence[Any]]:
         verb = self._verb
@@ -97,7 +99,7 @@ class ManyRows:
         undone, its_values = (f"AND {verb.undone}", self._values) if verb.undone else ("", ())
         sql = f"SELECT {what} FROM {verb.table} {verb.hint} WHERE {condition} {undone} {end}"
         with self._database.unhurried():
-            return self._database.fetch(sql.replace("{key}", verb.key), (*self._chosen, *its_values, *values))
+            return self._database.fetch(sql, (*self._chosen, *its_values, *values))
 
     def look_among(self, ids: Iterable[int]) -> list[int]:
         """The keys among `ids`, in order."""
@@ -127,7 +129,7 @@ class ManyRows:
         """Write to all rows, whatever their order."""
         changed = 0
         while True:
-            found = self.look(MAX_IDS_PER_LOOK, order="")
+            found = self.look(MAX_IDS_PER_LOOK, in_order=False)
             more, left = self._write(sorted(found))
             changed += more
             if len(found) < MAX_IDS_PER_LOOK or not more:
