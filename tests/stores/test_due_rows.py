@@ -13,7 +13,7 @@ from tests.stores.verbs import PLAIN, add, add_many, claim, claim_one, end_lease
 from tests.support.rows import Rows
 
 
-def test_a_new_row_whose_time_lies_ahead_waits_and_is_woken_when_it_is_due(store: Store, rows: Rows) -> None:
+def test_a_new_row_whose_time_is_in_the_future_waits_and_is_woken_when_it_is_due(store: Store, rows: Rows) -> None:
     later, now = add(store, priority=-1), add(store)
     rows.set(f"due_at = {rows.after(3600)} WHERE id = {later}")
     due_at = rows.row(later)["due_at"]
@@ -30,9 +30,7 @@ def test_a_new_row_whose_time_lies_ahead_waits_and_is_woken_when_it_is_due(store
 
 
 @pytest.mark.parametrize("due_at", ["past", "ahead", "none"])
-def test_waiting_and_failed_rows_alone_are_woken_and_those_alone_that_are_due(
-    store: Store, rows: Rows, due_at: str
-) -> None:
+def test_only_waiting_and_failed_rows_that_are_due_are_woken(store: Store, rows: Rows, due_at: str) -> None:
     added = add_many(store, [PLAIN] * 6)
     instant = {"past": rows.after(-10), "ahead": rows.after(60), "none": "NULL"}[due_at]
     for status, task_id in enumerate(added):
@@ -117,21 +115,18 @@ def test_rows_that_nobody_holds_are_woken_taken_back_and_released_by_one_stateme
 def test_what_is_due_is_found_in_portions_the_oldest_of_each_kind_first(store: Store, rows: Rows) -> None:
     """However much it is: no statement reads or writes more than some hundreds of rows, so nobody waits for it long."""
     most, count, older = 500, 600, 5
-    past = f"due_at = {rows.after(-10)}"
     kinds = {
-        "failed": f"status = 3, {past}",
-        "waiting": f"status = 5, {past}",
-        "unstarted": f"status = 1, claim = 7, {past}",
-        "lost": f"status = 1, claim = 7, started_at = created_at, {past}",
+        "failed": "status = 3",
+        "waiting": "status = 5",
+        "unstarted": "status = 1, claim = 7",
+        "lost": "status = 1, claim = 7, started_at = created_at",
     }
     oldest: set[int] = set()
     for kind, values in kinds.items():
         added = add_many(store, [PLAIN._replace(task=kind)] * count)
-        rows.set(f"{values} WHERE task = '{kind}'")
-        if past in values:
-            last = added[-older:]
-            rows.set(f"due_at = {rows.after(-3600)} WHERE id BETWEEN {last[0]} AND {last[-1]}")
-            oldest.update(last)
+        rows.set(f"{values}, due_at = {rows.after(-10)} WHERE task = '{kind}'")
+        rows.set(f"due_at = {rows.after(-3600)} WHERE id BETWEEN {added[-older]} AND {added[-1]}")
+        oldest.update(added[-older:])
     look = store.due.look()
     found = [*look.to_wake, *look.unstarted, *(lost.id for lost in look.lost)]
     kind_of = {row["id"]: row["task"] for row in rows.all(columns="id, task")}
