@@ -22,7 +22,7 @@ from math import isfinite
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from ..errors import Conflict, DatabaseError, TablesMissing
-from ..messages.programs import CLIENT
+from ..messages.programs import CLIENT, WORKER
 from .retrying import Patience
 from .words import Statements, Write, with_ids
 
@@ -332,6 +332,16 @@ class Dialect(ABC):
 
 
 # ---- for the dialects: SQL and errors that they share
+
+LIMITED = (
+    "ask your host for more connections (a worker needs two for a transactional or a long task, three if it is both), "
+    f"or let fewer workers run at once ({WORKER} --slots)"
+)
+NO_RIGHT = (
+    f"check this account's rights: a website's may only add; {WORKER} needs a worker's; {CLIENT} pause, resume, "
+    "schedule, unschedule and prune need an operator's, with SELECT, INSERT, UPDATE and DELETE on all of the queue's "
+    f"tables; {CLIENT} init needs {{}}; see docs/security.md for what to grant"
+)
 
 
 def assignments(changes: Mapping[str, str]) -> str:

@@ -39,6 +39,11 @@ class Found(NamedTuple):
     why: str = ""
 
 
+def good_if(is_good: bool, words: str, level: str = WARNING, fix: str = "") -> Found:
+    """A judgement that has the same words if it is good and if it has this level."""
+    return Found(OK if is_good else level, words, fix)
+
+
 class Check(NamedTuple):
     """A check of a database."""
 
@@ -73,11 +78,11 @@ def examine(asked: Asked) -> Iterator[Finding]:
 
 
 class Right(NamedTuple):
-    """A worker's right on one of the tables."""
+    """What a worker does with one of the tables."""
 
-    verb: str
+    verbs: str
     table: str
-    column: str = ""
+    column: str = "id"
     modes: Sequence[str] = MODES
     """The modes whose workers need it."""
     what_for: str = ""
@@ -86,31 +91,20 @@ class Right(NamedTuple):
 RIGHTS = (
     Right("SELECT", "table", "{columns}"),
     Right("UPDATE", "table", "priority"),
-    Right("DELETE", "table", "", ("delete", "move"), "the modes delete and move"),
-    Right("INSERT", "done", "id", ("move",), "the mode move"),
-    Right("SELECT", "workers", "pid"),
-    Right("INSERT", "workers", "pid"),
-    Right("UPDATE", "workers", "pid"),
+    Right("DELETE", "table", modes=("delete", "move"), what_for="the modes delete and move"),
+    Right("INSERT", "done", modes=("move",), what_for="the mode move"),
+    Right("SELECT INSERT UPDATE", "workers", "pid"),
     Right("SELECT", "paused", "group_id, paused_at"),
-    Right("SELECT", "schedules", "name"),
-    Right("UPDATE", "schedules", "next_at"),
+    Right("SELECT UPDATE", "schedules", "next_at"),
     Right("SELECT", "dependencies", "child_id"),
     Right("SELECT", "schema", "version"),
     Right("INSERT", "table", "task", (), "tasks that add tasks, and periodic ones"),
     Right("SELECT", "done", "id", (), f"{CLIENT} show"),
-    Right("SELECT", "processes", "pid", (), "the list of workers, and quick returns of a killed worker's tasks"),
-    Right("INSERT", "processes", "pid", (), "the same"),
-    Right("UPDATE", "processes", "taken", (), "the same"),
-    Right("DELETE", "processes", "", (), "the same"),
-    Right("INSERT", "dependencies", "parent_id", (), "tasks that wait for others"),
-    Right("DELETE", "dependencies", "", (), "tasks that wait for others"),
-    Right("SELECT", "stats", "task", (), "stats"),
-    Right("INSERT", "stats", "task", (), "stats"),
-    Right("UPDATE", "stats", "done", (), "stats"),
+    Right("SELECT INSERT UPDATE DELETE", "processes", "taken", (), "the list of workers, quick returns of lost tasks"),
+    Right("INSERT DELETE", "dependencies", "parent_id", (), "tasks that wait for others"),
+    Right("SELECT INSERT UPDATE", "stats", "done", (), "stats"),
     Right("SELECT", "notes", "name", (), "what doctor and check accept"),
-    Right("INSERT", "notes", "name", (), f"{CLIENT} check --mail and --accept"),
-    Right("UPDATE", "notes", "value", (), f"{CLIENT} check --mail and --accept"),
-    Right("DELETE", "notes", "", (), f"{CLIENT} check --mail and --accept"),
+    Right("INSERT UPDATE DELETE", "notes", "value", (), f"{CLIENT} check --mail and --accept"),
 )
 TRIED = {
     "SELECT": "SELECT {column} FROM {{{table}}} WHERE 1 = 0",
@@ -121,25 +115,28 @@ TRIED = {
 """Statements that need a right and change nothing: a server's grants, with roles and patterns, are hard to read."""
 
 
+def _is_denied(database: Any, sql: str) -> bool:
+    try:
+        (database.fetch if sql.startswith("SELECT") else database.change)(sql)
+    except ConnectionLost:
+        raise
+    except DatabaseError as error:  # any other error is a fault of the tables
+        return bool(database.dialect.facts().is_denied(error))
+    return False
+
+
 def _missing_rights(asked: Asked) -> tuple[list[str], list[str]]:
     """The missing rights that a worker of this mode needs, and those that it does without."""
     database = asked.database
-    needed: list[str] = []
-    spared: list[str] = []
+    needed, spared = list[str](), list[str]()
     for right in RIGHTS:
-        sql = TRIED[right.verb].format(table=right.table, column=right.column)
-        try:
-            (database.fetch if right.verb == "SELECT" else database.change)(sql)
-        except ConnectionLost:
-            raise
-        except DatabaseError as error:  # any other error is a fault of the tables
-            if database.dialect.facts().is_denied(error):
-                suffix = "" if right.table == "table" else f"_{right.table}"
-                name = f"{right.verb} on {database.dialect.table}{suffix}"
+        table = database.dialect.table + ("" if right.table == "table" else f"_{right.table}")
+        for verb in right.verbs.split():
+            if _is_denied(database, TRIED[verb].format(table=right.table, column=right.column)):
                 if asked.mode in right.modes:
-                    needed.append(name)
+                    needed.append(f"{verb} on {table}")
                 else:
-                    spared.append(f"{name} (for {right.what_for})")
+                    spared.append(f"{verb} on {table} (for {right.what_for})")
     return needed, spared
 
 
@@ -209,41 +206,37 @@ def table_faults(database: Any) -> list[Fault]:
     for table in tables():
         name = table.name.replace("jobs_queue", dialect.table)
         word = table.name.removeprefix("jobs_queue").lstrip("_") or "table"
-        columns = ", ".join(column.name for column in table.columns)
         try:
-            database.fetch(f"SELECT {columns} FROM {{{word}}} WHERE 1 = 0")
+            database.fetch(f"SELECT {', '.join(column.name for column in table.columns)} FROM {{{word}}} WHERE 1 = 0")
         except Unavailable:
             raise
         except DatabaseError as error:
             if not is_denied(error):
                 faults.append(Fault(name, "is missing" if isinstance(error, TablesMissing) else str(error), ""))
             continue
-        standing = found.get(name.lower(), {})
+        there = found.get(name.lower(), {})
         key = table.key.strip("()") or table.columns[0].name
-        if (True, key) not in standing.values():
-            fix = looks.primary.format(table=name, columns=key)
-            faults.append(Fault(name, f"has no primary key ({key})", fix))
-        for index, is_unique, columns in indexes(dialect.kind, table):
-            wanted = (index.replace("jobs_queue", dialect.table), is_unique, columns)
-            faults += _index_faults(looks, name, wanted, standing)
+        if (True, key) not in there.values():
+            faults.append(Fault(name, f"has no primary key ({key})", looks.primary.format(table=name, columns=key)))
+        for generic_name, is_unique, columns in indexes(dialect.kind, table):
+            index = generic_name.replace("jobs_queue", dialect.table)
+            if there.get(index) != (is_unique, columns):
+                faults.append(_index_fault(looks, name, index, is_unique, columns, there.get(index)))
     if looks.flaws:
         values = [dialect.table, f"{dialect.table}_done"] * (looks.flaws.count("?") // 2)
         faults += [Fault(*map(str, row)) for row in database.fetch(looks.flaws, values)]
     return faults
 
 
-def _index_faults(
-    looks: TableLooks, table: str, wanted: tuple[str, bool, str], standing: Mapping[str, tuple[bool, str]]
-) -> Iterator[Fault]:
-    name, is_unique, columns = wanted
-    there = standing.get(name)
-    if there != (is_unique, columns):
-        unique = "UNIQUE " if is_unique else ""
-        drop = looks.drop.format(table=table, name=name) if there else ""
-        add = looks.add.format(table=table, name=name, unique=unique, columns=columns)
-        is_now = f"is {'unique ' if there[0] else ''}({there[1]}), not" if there else "is missing:"
-        what = f"index {name} {is_now} {unique.lower()}({columns})"
-        yield Fault(table, what, "; ".join(filter(None, (drop, add))))
+def _index_fault(
+    looks: TableLooks, table: str, name: str, is_unique: bool, columns: str, there: tuple[bool, str] | None
+) -> Fault:
+    unique = "UNIQUE " if is_unique else ""
+    drop = looks.drop.format(table=table, name=name) if there else ""
+    add = looks.add.format(table=table, name=name, unique=unique, columns=columns)
+    is_now = f"is {'unique ' if there[0] else ''}({there[1]}), not" if there else "is missing:"
+    what = f"index {name} {is_now} {unique.lower()}({columns})"
+    return Fault(table, what, "; ".join(filter(None, (drop, add))))
 
 
 def _judge_tables(faults: Sequence[Fault]) -> Found:
@@ -256,32 +249,16 @@ def _judge_tables(faults: Sequence[Fault]) -> Found:
     return Found(BROKEN, words, f"run {fixes}; keep a copy of the database first")
 
 
-CHECK_TABLES = Check(
-    "tables",
-    lambda asked: table_faults(asked.database),
-    _judge_tables,
-    "claims would fail or be slow, or a key would not keep a task from being added twice",
-)
-
-
-def _hindrances(asked: Asked) -> Sequence[Sequence[Any]]:
+def _hindrances(asked: Asked) -> Any:
     sql = asked.database.dialect.facts().looks.hindrances
-    found: Sequence[Sequence[Any]] = asked.database.fetch(sql, [asked.database.dialect.table] * sql.count("?"))
-    return found
+    return asked.database.fetch(sql, [asked.database.dialect.table] * sql.count("?"))
 
 
 def _judge_hindrances(found: Sequence[Sequence[Any]]) -> Found:
     what = ", ".join(str(what) for (what,) in found[:MAX_FAULTS_NAMED])
-    return Found(WARNING, f"the queue has {what}") if what else Found(OK, "nothing keeps rows from being deleted")
+    return good_if(not what, f"the queue has {what or 'nothing that keeps rows from being deleted'}")
 
 
-CHECK_DELETES = Check(
-    "deletes",
-    _hindrances,
-    _judge_hindrances,
-    "if that keeps a completed row from being deleted or moved, it is marked done, with a warning each time",
-    "drop that, or see that it lets the worker's account delete rows",
-)
 CLAIM_INDEXES = ("claim_by_group", "claim_any_group")
 
 
@@ -296,32 +273,47 @@ def _claim_indexes(asked: Asked) -> list[str]:
 
 def _judge_claim_index(used: Sequence[str]) -> Found:
     missing = [name for name in CLAIM_INDEXES if name not in used]
-    if not missing:
-        return Found(OK, f"claims read by {' and '.join(CLAIM_INDEXES)}")
-    return Found(BROKEN, f"claims do not read by {' and '.join(missing)}")
+    words = f"do not read by {' and '.join(missing)}" if missing else f"read by {' and '.join(CLAIM_INDEXES)}"
+    return good_if(not missing, f"claims {words}", BROKEN)
 
 
-CHECK_CLAIM_INDEX = Check(
-    "claim_index",
-    _claim_indexes,
-    _judge_claim_index,
-    "they would read, and lock, the whole queue",
-    f"make that index as in the file of the schema, or run {CLIENT} init",
+OF_TABLES = (
+    Check(
+        "tables",
+        lambda asked: table_faults(asked.database),
+        _judge_tables,
+        "claims would fail or be slow, or a key would not keep a task from being added twice",
+    ),
+    Check(
+        "claim_index",
+        _claim_indexes,
+        _judge_claim_index,
+        "they would read, and lock, the whole queue",
+        f"make that index as in the file of the schema, or run {CLIENT} init",
+    ),
+    Check(
+        "deletes",
+        _hindrances,
+        _judge_hindrances,
+        "if that keeps a completed row from being deleted or moved, it is marked done, with a warning each time",
+        "drop that, or see that it lets the worker's account delete rows",
+    ),
 )
 
 
-# ---- judgements that several dialects share
+# ---- checks that the servers share
 
 FEW_CONNECTIONS, MIN_WAIT_SECONDS, MAX_TRANSACTION_SECONDS, MAX_CLOCK_DIFFERENCE_SECONDS = 5, 20, 300, 60
 
 
-def judge_encrypted(words: str, is_safe: bool, option: str) -> Found:
-    """Whether nobody between the hosts can listen in; `option` of the DSN asks for TLS."""
-    fix = f"add ?{option} to TASKSERVER_DSN; if the server has no TLS, ask the host for it"
-    return Found(OK if is_safe else WARNING, words, fix)
-
-
 LISTENING = "anyone on the way between the hosts can read tasks and their arguments"
+
+
+def judge_encrypted(words: str, is_safe: bool, option: str) -> Found:
+    """`option` of the DSN asks for TLS."""
+    return good_if(
+        is_safe, words, fix=f"add ?{option} to TASKSERVER_DSN; if the server has no TLS, ask the host for it"
+    )
 
 
 def check_clock(clock: str, in_sql: str) -> Check:
@@ -333,23 +325,21 @@ def check_clock(clock: str, in_sql: str) -> Check:
         return there - (before + time.time()) / 2
 
     def judge(seconds: float) -> Found:
-        if abs(seconds) <= MAX_CLOCK_DIFFERENCE_SECONDS:
-            return Found(OK, f"the server's clock and this host's are {abs(seconds):.1f} s apart")
-        which = "ahead of" if seconds > 0 else "behind"
-        return Found(WARNING, f"the server's clock is {abs(seconds):.0f} s {which} this host's")
+        words = f"the server's clock is {abs(seconds):.1f} s {'ahead of' if seconds > 0 else 'behind'} this host's"
+        return good_if(abs(seconds) <= MAX_CLOCK_DIFFERENCE_SECONDS, words)
 
     why = "the queue uses the server's clock only, but PHP or a task may take another time for now"
-    return Check(
-        "clock", ahead, judge, why, f"write due dates in SQL, as {in_sql}, and ask your host to set its clocks"
-    )
+    fix = f"write due dates in SQL, as {in_sql}, and ask your host to set its clocks"
+    return Check("clock", ahead, judge, why, fix)
 
 
 def judge_wait_timeout(seconds: float) -> Found:
     """How long the server keeps a connection that is idle; 0: for ever."""
     if not seconds:
         return Found(OK, "the server drops no connection for being idle")
-    words = f"the server drops connections that are idle for {seconds:g} s"
-    return Found(OK, f"{words}; workers connect again") if seconds >= MIN_WAIT_SECONDS else Found(WARNING, words)
+    return good_if(
+        seconds >= MIN_WAIT_SECONDS, f"the server drops connections that are idle for {seconds:g} s; workers reconnect"
+    )
 
 
 WAIT_TIMEOUT = (
@@ -359,15 +349,22 @@ WAIT_TIMEOUT = (
 
 
 def judge_account_limit(limit: int) -> Found:
-    """How many connections the account may have at once."""
-    words = f"at most {limit} for this account; a worker uses two while a task is long"
-    return Found(OK if limit > FEW_CONNECTIONS else WARNING, words)
+    """How many connections the account may have at once; 0: no limit of its own."""
+    if not limit:
+        return Found(OK, "the account has no limit of its own")
+    return good_if(
+        limit > FEW_CONNECTIONS,
+        f"at most {limit} for this account; a worker needs two for a transactional or a long task, three if it is both",
+    )
 
 
 ACCOUNT_LIMIT = (
     "web pages need the rest: a page that gets none shows an error",
     "start workers with --slots 1, and ask the host for more",
 )
+
+
+TRANSACTION = "nothing that was deleted since then is freed, and every claim reads past it; tasks may be held as well"
 
 
 def judge_transaction(rows: Sequence[Sequence[Any]], way_to_end: str) -> Found:
@@ -379,12 +376,13 @@ def judge_transaction(rows: Sequence[Sequence[Any]], way_to_end: str) -> Found:
     return Found(WARNING, words, way_to_end.format(number))
 
 
-TRANSACTION = "nothing that was deleted since then is freed, and every claim reads past it; tasks may be held as well"
-
-
-def judge_session_defaults(usual: Mapping[str, Sequence[str]], found: Mapping[str, str]) -> Found:
-    """Whether sessions begin with the usual values of these variables."""
-    odd = [f"{name} {' '.join(value.split())[:60]}" for name, value in found.items() if value not in usual[name]]
+def judge_session_defaults(usual: Mapping[str, str], found: Mapping[str, str]) -> Found:
+    """Whether sessions begin with the usual values of these variables; several are apart by spaces."""
+    odd = [
+        f"{name} {' '.join(value.split())[:60]}"
+        for name, value in found.items()
+        if value not in (usual[name].split() or [""])
+    ]
     if not odd:
         return Found(OK, "the host leaves them as servers come")
     words = f"the host, or the account, sets {', '.join(odd)}"

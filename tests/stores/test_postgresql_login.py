@@ -105,3 +105,21 @@ def test_the_environment_of_libpq_leads_to_no_other_address(monkeypatch: pytest.
     with asking("127.0.0.1", ASK_FOR_MD5) as (message, received):
         assert "password authentication failed" in message
         assert b"md5" in received[0]
+
+
+AT = 'connection to server at "127.0.0.1", port 5432 failed: '
+WRONG_PASSWORD = f'{AT}FATAL:  password authentication failed for user "u"'
+
+
+@pytest.mark.parametrize(
+    "tries",
+    [
+        f"connection failed: {WRONG_PASSWORD}\n{AT}server does not support SSL, but SSL was required",
+        f'connection failed: {AT}FATAL:  no pg_hba.conf entry for host "127.0.0.1", no encryption\n{WRONG_PASSWORD}',
+    ],
+)
+def test_a_wrong_password_is_said_without_the_other_try_by_tls_or_without(tries: str) -> None:
+    dsn = PostgreSQLDsn("u", SECRET.decode(), "127.0.0.1", 5432, "shop")
+    message = str(error_of(psycopg.OperationalError(tries), dsn, "jobs_queue", is_login=True))
+    assert 'password authentication failed for user "u" (OperationalError): the password is wrong, or the' in message
+    assert not any(word in message for word in ("SSL", "pg_hba"))

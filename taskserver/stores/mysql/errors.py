@@ -23,7 +23,7 @@ from ...errors import (
 )
 from ...messages.programs import CLIENT, WORKER
 from ...settings.dsn.mysql import MySQLDsn, folder_of_sockets, usual_socket
-from ..dialect import no_tables, other_columns
+from ..dialect import LIMITED, NO_RIGHT, no_tables, other_columns
 
 MALFORMED = (AssertionError, struct.error, LookupError, TypeError, AttributeError, ArithmeticError)
 """What the driver raises if an answer is not one of MySQL's."""
@@ -65,7 +65,6 @@ KINDS: dict[int | None, type[DatabaseError]] = {
 """The class of our error by number. Others are a plain DatabaseError."""
 
 PREFIX = "panels put the account's name before it, as in you_shop"
-LIMITED = f"let fewer workers run at once ({WORKER} --slots), or ask your host for more"
 NO_SPACE = "free some space, or ask your host to raise the database's quota"
 READ_ONLY = "the server takes no writes for now: wait, or name its main server in TASKSERVER_DSN"
 COLUMN = "give that column its type and character set of schema.sql, with ALTER TABLE"
@@ -97,12 +96,7 @@ HINTS = {
     1114: NO_SPACE,
     1129: "ask your host to unblock this machine (FLUSH HOSTS)",
     1130: "allow this machine in your host's panel (remote MySQL); on the web server itself name localhost",
-    **dict.fromkeys(
-        RIGHTS_MISSING,
-        f"check this account's rights: a website's may only add; {WORKER} needs a worker's; {CLIENT} pause, "
-        "resume, schedule, unschedule and prune need an operator's, with SELECT, INSERT, UPDATE and DELETE on all of "
-        f"the queue's tables; {CLIENT} init needs CREATE and ALTER too; see docs/security.md for what to grant",
-    ),
+    **dict.fromkeys(RIGHTS_MISSING, NO_RIGHT.format("CREATE and ALTER too")),
     TOO_LONG: "give the task smaller arguments, or raise the server's max_allowed_packet",
     1176: f"run {CLIENT} init, which makes that index",
     1203: LIMITED,

@@ -21,9 +21,8 @@ from ...errors import (
     TooLong,
     Unavailable,
 )
-from ...messages.programs import CLIENT, WORKER
 from ...settings.dsn import PostgreSQLDsn
-from ..dialect import no_tables, other_columns
+from ..dialect import LIMITED, NO_RIGHT, no_tables, other_columns
 
 DRIVER_ERRORS = (psycopg.Error, OSError, ValueError, ArithmeticError)  # the last two by values in an answer
 MAX_TEXT_LENGTH = 500
@@ -58,14 +57,8 @@ KINDS: dict[str, type[DatabaseError]] = {
 }
 """The class of our error by SQLSTATE, or by its first two characters. Others are a plain DatabaseError."""
 
-LIMITED = f"let fewer workers run at once ({WORKER} --slots), or ask your host for more"
 HINTS = {
-    RIGHTS_MISSING: (
-        f"check this account's rights: a website's may only add; {WORKER} needs a worker's; {CLIENT} pause, "
-        "resume, schedule, unschedule and prune need an operator's, with SELECT, INSERT, UPDATE and DELETE on all of "
-        f"the queue's tables; {CLIENT} init needs to own them, or CREATE on the schema if there are none; see "
-        "docs/security.md for what to grant"
-    ),
+    RIGHTS_MISSING: NO_RIGHT.format("to own them, or CREATE on the schema if there are none"),
     NO_SCHEMA: "no schema is chosen: set the account's search_path, or make the schema public",
     "53100": "free some space, or ask your host to raise the database's quota",
     "53300": LIMITED,
@@ -79,8 +72,8 @@ IN_SCHEMA = (
 NEXT_ID = "SELECT setval(pg_get_serial_sequence('{0}', '{1}'), (SELECT COALESCE(MAX({1}), 1) FROM {0}))"
 
 LOGIN = (
-    "check user and password in TASKSERVER_DSN and TASKSERVER_PASSWORD, which wins if both have one; in .env a "
-    "password stands in single quotes, and in a DSN its % is %25"
+    "the password is wrong, or the user: correct them in TASKSERVER_DSN, or in TASKSERVER_PASSWORD, which wins if both "
+    "have one; in .env a password stands in single quotes, and in a DSN its % is %25"
 )
 CLEAR_PASSWORD = (
     "only a verified server gets the password itself: add ?sslrootcert=/path/of/ca.pem to TASKSERVER_DSN, the server's "
@@ -139,7 +132,10 @@ def error_of(
     if state == COLUMN_MISSING:
         return other_columns(where, table, text)
     if is_login and not state:
-        kind, hint = next((kind, hint) for pattern, kind, hint in AT_LOGIN if re.search(pattern, text))
+        pattern, kind, hint = next(meaning for meaning in AT_LOGIN if re.search(meaning[0], text))
+        # libpq may have tried twice, with TLS and without: only what the server said about this is shown.
+        said = [line for line in str(error).splitlines() if "FATAL" in line and re.search(pattern, line)]
+        text = " ".join(said[0][:MAX_TEXT_LENGTH].split()) if said else text
     elif state == RIGHTS_MISSING and (schema := re.search(r"for schema (\w+)", text)):
         hint = IN_SCHEMA.format(schema=schema[1], user=dsn.user or "this account")
     elif state in (NO_ID_LEFT, KEY_TAKEN):

@@ -12,53 +12,30 @@ from typing import Any
 import psycopg
 from psycopg import pq
 
-from ..facts import (
-    ACCOUNT_LIMIT,
-    BROKEN,
-    CHECK_CLAIM_INDEX,
-    CHECK_DELETES,
-    CHECK_RIGHTS,
-    CHECK_TABLES,
-    LISTENING,
-    OK,
-    TRANSACTION,
-    UNKNOWN,
-    WAIT_TIMEOUT,
-    WARNING,
-    Asked,
-    Check,
-    Facts,
-    Found,
-    TableLooks,
-    check_clock,
-    judge_account_limit,
-    judge_encrypted,
-    judge_session_defaults,
-    judge_transaction,
-    judge_wait_timeout,
-)
+from .. import facts
+from ..facts import BROKEN, OK, UNKNOWN, WARNING, Asked, Check, Facts, Found, TableLooks, good_if
 from .errors import RIGHTS_MISSING, state_of
 
 OLDEST = 13
 USUAL = {
-    "default_transaction_isolation": ("read committed",),
-    "default_transaction_read_only": ("off",),
-    "default_transaction_deferrable": ("off",),
-    "statement_timeout": ("0",),
-    "lock_timeout": ("0",),
-    "idle_in_transaction_session_timeout": ("0",),
-    "transaction_timeout": ("0",),
-    "session_replication_role": ("origin",),
-    "standard_conforming_strings": ("on",),
+    "default_transaction_isolation": "read committed",
+    "default_transaction_read_only": "off",
+    "default_transaction_deferrable": "off",
+    "statement_timeout": "0",
+    "lock_timeout": "0",
+    "idle_in_transaction_session_timeout": "0",
+    "transaction_timeout": "0",
+    "session_replication_role": "origin",
+    "standard_conforming_strings": "on",
 }
 """Settings that a host may set so that they are in a program's way, and their usual values. Times: milliseconds."""
 MAX_USED_SHARE = 0.9
 """Of the server's connections."""
 
-Variables = Mapping[str, str]
 
-
-def _of_variables(name: str, judge: Callable[[Variables], Found], names: str, why: str = "", fix: str = "") -> Check:
+def _of_variables(
+    name: str, names: str, judge: Callable[[Mapping[str, str]], Found], why: str = "", fix: str = ""
+) -> Check:
     """A check of the settings with which sessions of this account begin: ours set some of them."""
     wanted = ", ".join(f"'{one}'" for one in names.split())
     sql = f"SELECT name, reset_val FROM pg_settings WHERE name IN ({wanted})"
@@ -68,7 +45,8 @@ def _of_variables(name: str, judge: Callable[[Variables], Found], names: str, wh
 # ---- the connection and the server
 
 TLS = "SELECT version || ' ' || cipher FROM pg_stat_ssl WHERE pid = pg_backend_pid() AND ssl"
-IS_POOLED = "there is a pooler, as pgbouncer in transaction mode, which gives each transaction another session"
+DIRECT = "each connection has a session of the server's own"
+POOLED = "there is a pooler, as pgbouncer in transaction mode, which gives each transaction another session"
 
 
 def _connection(asked: Asked) -> tuple[Any, ...]:
@@ -85,11 +63,7 @@ def _connection(asked: Asked) -> tuple[Any, ...]:
 def _judge_connection(answer: tuple[Any, ...]) -> Found:
     dsn, user, tls = answer
     words = f"{dsn.place} as {user}, {tls or 'without TLS'}"
-    return judge_encrypted(words, bool(tls) or dsn.is_loopback, "sslmode=require")
-
-
-def _judge_pooler(is_direct: bool) -> Found:
-    return Found(OK, "each connection has a session of the server's own") if is_direct else Found(WARNING, IS_POOLED)
+    return facts.judge_encrypted(words, bool(tls) or dsn.is_loopback, "sslmode=require")
 
 
 def _judge_version(rows: Sequence[Sequence[Any]]) -> Found:
@@ -102,18 +76,7 @@ def _judge_version(rows: Sequence[Sequence[Any]]) -> Found:
     return Found(OK, words)
 
 
-def _judge_standby(rows: Sequence[Sequence[Any]]) -> Found:
-    if not rows[0][0]:
-        return Found(OK, "the server is no standby of another")
-    return Found(BROKEN, "the server is a standby: it repeats what another one does")
-
-
-def _judge_character_set(variables: Variables) -> Found:
-    encoding = variables["server_encoding"]
-    return Found(OK if encoding == "UTF8" else BROKEN, f"the database's encoding is {encoding}")
-
-
-def _judge_durability(variables: Variables) -> Found:
+def _judge_durability(variables: Mapping[str, str]) -> Found:
     off = [name for name in ("fsync", "full_page_writes", "synchronous_commit") if variables.get(name) == "off"]
     if not off:
         return Found(OK, "a commit is on the disk when the server says so")
@@ -136,9 +99,9 @@ CONNECTIONS = """
 def _judge_connections(rows: Sequence[Sequence[Any]]) -> Found:
     ((used, most, of_account),) = rows
     if of_account is not None:
-        return judge_account_limit(int(of_account))._replace(fix=ACCOUNT_LIMIT[1])
+        return facts.judge_account_limit(int(of_account))._replace(fix=facts.ACCOUNT_LIMIT[1])
     words = f"{used} in use, of {most} for all accounts together"
-    return Found(OK if used < MAX_USED_SHARE * int(most) else WARNING, words)
+    return good_if(used < MAX_USED_SHARE * int(most), words)
 
 
 OLDEST_TRANSACTION = """
@@ -156,18 +119,19 @@ OLDEST_TRANSACTION = """
 """
 
 
+WAYS_TO_END = "end that program, or SELECT pg_terminate_backend({0}); if it is prepared, ROLLBACK PREPARED {0}"
+
+
 def _judge_transactions(rows: Sequence[Sequence[Any]]) -> Found:
     ((sees_all, *oldest),) = rows
-    found = judge_transaction(
-        [oldest], "end that program, or SELECT pg_terminate_backend({0}); if it is prepared, ROLLBACK PREPARED {0}"
+    found = facts.judge_transaction([oldest], WAYS_TO_END)
+    if found.level != OK or sees_all:
+        return found
+    return Found(
+        UNKNOWN,
+        "the transactions of other accounts cannot be seen: that takes the role pg_read_all_stats",
+        "ask an administrator of the server to GRANT pg_read_all_stats to this account",
     )
-    if found.level == OK and not sees_all:
-        return Found(
-            UNKNOWN,
-            "the transactions of other accounts cannot be seen: that takes the role pg_read_all_stats",
-            "ask an administrator of the server to GRANT pg_read_all_stats to this account",
-        )
-    return found
 
 
 # ---- the tables
@@ -204,11 +168,11 @@ LOOKS = TableLooks(
     """,
 )
 CHECKS = (
-    Check("connection", _connection, _judge_connection, LISTENING),
+    Check("connection", _connection, _judge_connection, facts.LISTENING),
     Check(
         "pooler",
         lambda asked: asked.database.session().commits_by_itself,
-        _judge_pooler,
+        lambda is_direct: good_if(is_direct, DIRECT if is_direct else POOLED),
         "each statement takes more time, and a worker that waits (--linger) is not notified of new tasks",
         "name the server's own port in TASKSERVER_DSN, 5432 as a rule, at least for workers",
     ),
@@ -222,43 +186,43 @@ CHECKS = (
     Check(
         "standby",
         "SELECT pg_is_in_recovery()",
-        _judge_standby,
+        lambda rows: good_if(not rows[0][0], f"the server is {'a' if rows[0][0] else 'no'} standby of another", BROKEN),
         "it takes no writes: tasks can neither be added nor run",
         "name the main server in TASKSERVER_DSN; if that one died, promote this one",
     ),
-    CHECK_RIGHTS,
-    CHECK_TABLES,
-    CHECK_CLAIM_INDEX,
-    CHECK_DELETES,
+    facts.CHECK_RIGHTS,
+    *facts.OF_TABLES,
     _of_variables(
         "character_set",
-        _judge_character_set,
         "server_encoding",
+        lambda found: good_if(
+            "UTF8" in found.values(), f"the database's encoding is {found['server_encoding']}", BROKEN
+        ),
         "a task, or the error of one, that holds another letter cannot be stored or read",
         "make a database with ENCODING 'UTF8' TEMPLATE template0 for the queue",
     ),
     _of_variables(
         "durability",
-        _judge_durability,
         "fsync full_page_writes synchronous_commit",
+        _judge_durability,
         "a power cut, or a crash of the server's host, may destroy the whole database",
         "ask the host to set it on, in postgresql.conf",
     ),
-    _of_variables("session_defaults", lambda found: judge_session_defaults(USUAL, found), " ".join(USUAL)),
+    _of_variables("session_defaults", " ".join(USUAL), lambda found: facts.judge_session_defaults(USUAL, found)),
     _of_variables(
         "wait_timeout",
-        lambda variables: judge_wait_timeout(int(variables.get("idle_session_timeout", 0)) / 1000),
         "idle_session_timeout",
-        *WAIT_TIMEOUT,
+        lambda found: facts.judge_wait_timeout(int(found.get("idle_session_timeout", 0)) / 1000),
+        *facts.WAIT_TIMEOUT,
     ),
     Check(
         "connections",
         CONNECTIONS,
         _judge_connections,
-        ACCOUNT_LIMIT[0],
+        facts.ACCOUNT_LIMIT[0],
         "see who has them in pg_stat_activity; start fewer workers (--slots), or raise max_connections",
     ),
-    check_clock("SELECT CAST(EXTRACT(EPOCH FROM clock_timestamp()) AS float8)", "now() + interval '1 hour'"),
-    Check("transactions", OLDEST_TRANSACTION, _judge_transactions, TRANSACTION),
+    facts.check_clock("SELECT CAST(EXTRACT(EPOCH FROM clock_timestamp()) AS float8)", "now() + interval '1 hour'"),
+    Check("transactions", OLDEST_TRANSACTION, _judge_transactions, facts.TRANSACTION),
 )
 FACTS = Facts(CHECKS, LOOKS, lambda error: state_of(error.__cause__) == RIGHTS_MISSING)

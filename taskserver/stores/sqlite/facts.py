@@ -4,32 +4,12 @@ from __future__ import annotations
 
 import os
 import sqlite3
-from collections.abc import Sequence
-from typing import Any
 
 from ...messages.programs import CLIENT
-from ..facts import (
-    BROKEN,
-    CHECK_CLAIM_INDEX,
-    CHECK_DELETES,
-    CHECK_TABLES,
-    OK,
-    UNKNOWN,
-    Asked,
-    Check,
-    Facts,
-    Found,
-    TableLooks,
-)
+from ..facts import BROKEN, OF_TABLES, OK, UNKNOWN, Asked, Check, Facts, Found, TableLooks, good_if
 
 MAX_CHECKED_BYTES = 200_000_000
 """SQLite's own check reads the whole file."""
-
-
-def _judge_journal(rows: Sequence[Sequence[Any]]) -> Found:
-    if rows[0][0] == "wal":
-        return Found(OK, "WAL: readers and the writer do not wait for one another")
-    return Found(BROKEN, f"the journal is {rows[0][0]}, not WAL")
 
 
 def _damage(asked: Asked) -> str | None:
@@ -42,9 +22,7 @@ def _damage(asked: Asked) -> str | None:
 def _judge_damage(found: str | None) -> Found:
     if found is None:
         return Found(UNKNOWN, "the file is too large to be read through here", "run sqlite3 FILE 'PRAGMA quick_check'")
-    if found == "ok":
-        return Found(OK, "SQLite finds no damage in its file")
-    return Found(BROKEN, f"SQLite finds its file damaged: {found[:200]}")
+    return good_if(found == "ok", f"SQLite's check of its file: {found[:200]}", BROKEN)
 
 
 LOOKS = TableLooks(
@@ -67,7 +45,7 @@ CHECKS = (
     Check(
         "journal",
         "PRAGMA journal_mode",
-        _judge_journal,
+        lambda rows: good_if(rows[0][0] == "wal", f"the journal is {rows[0][0]}", BROKEN),
         "workers and producers would keep one another waiting",
         f"{CLIENT} init, with the file on a disk of this host",
     ),
@@ -78,8 +56,6 @@ CHECKS = (
         "tasks may be lost already",
         "stop cron, keep a copy, and save what can be read: sqlite3 FILE .recover",
     ),
-    CHECK_TABLES,
-    CHECK_CLAIM_INDEX,
-    CHECK_DELETES,
+    *OF_TABLES,
 )
 FACTS = Facts(CHECKS, LOOKS)
