@@ -178,9 +178,11 @@ class Stats:
 def _stats_of(keys: Sequence[str], row: Sequence[Any]) -> HourStats:
     """The stats in a row of these columns of KEY and all of COLUMNS."""
     key = dict(zip(keys, row, strict=False))
+    group_id = key.get("group_id", 0)
+    # SQLite's columns may hold anything; the sums are numbers, perhaps infinite.
+    group_id = group_id if type(group_id) is int else 0
     numbers: dict[str, Any] = {
-        # SQLite's columns may hold infinity.
         name: (float if name.endswith("_seconds") else int)(value if isfinite(value) else 0)
         for name, value in zip(COLUMNS, row[len(keys) :], strict=True)
     }
-    return HourStats(str(key.get("hour", ""))[:19], key.get("group_id", 0), str(key.get("task", "")), **numbers)
+    return HourStats(str(key.get("hour", ""))[:19], group_id, str(key.get("task", "")), **numbers)
