@@ -2,11 +2,10 @@
 
 A dialect is a folder beside `queue/`. In the order in which a task needs them, its files supply:
 
-    dialect.py    a `Dialect`: WORDS for SQL that differs (words.py lists them), and how the tables' place is made
+    dialect.py    a `Dialect`: WORDS for SQL that differs (words.py lists them), the tables' place, INSERTs and the ids
+                  that they return, a caller's own connection, the connection for a task's own transaction
     session.py    a `Session`: one thread's connection
-    dialect.py    `Inserts`: tasks are added, on our connections and on callers' own
     claiming.py   a `Claiming`: new → in progress
-    dialect.py    the connection for a task's own transaction
     errors.py     which of our errors a driver's error means
     facts.py      what `client.py doctor` checks
 """
@@ -50,10 +49,6 @@ class Pace(threading.local):
     """Whether a statement may take any time."""
     answer_seconds = float("inf")
     """The longest wait for an answer, if it would be longer else."""
-
-    @property
-    def is_in_run(self) -> bool:
-        return self.patience is not None
 
     @property
     def connect_seconds(self) -> float:
@@ -134,7 +129,7 @@ class Rows(ABC):
 
     def __init__(self, dialect: Dialect, statements: Statements) -> None:
         self.dialect = dialect
-        self.inserts, self.upsert = dialect.inserts, dialect.upsert
+        self.upsert = dialect.upsert
         self.words, self.compose = statements.words, statements.compose
 
     @abstractmethod
@@ -151,32 +146,6 @@ class Rows(ABC):
         return matched
 
 
-class Inserts(ABC):
-    """How rows are added, and the ids that they get. Raises DatabaseError."""
-
-    rows_per_statement = 1000
-    """Plain rows, of task, args, group and priority; rows with more columns are fewer a statement."""
-
-    def key(self, key: str) -> str:
-        """A key as the word `any_key` takes it: in hexadecimal, which is the same in each character set."""
-        return key.encode().hex()
-
-    @abstractmethod
-    def insert(self, place: Rows, sql: str, values: Sequence[Any], count: int) -> Sequence[int]:
-        """Insert `count` rows; their ids, in order."""
-
-    def insert_key(self, place: Rows, sql: str, values: Sequence[Any], key: str) -> int:
-        """Insert one row with a key, or change the row that has this key; its id."""
-        place.execute(sql, values)
-        return id_of_key(place, key)
-
-    def insert_keyed(self, place: Rows, sql: str, values: Sequence[Any], keys: Sequence[str]) -> Sequence[int]:
-        """The same for several rows, on a connection of ours; their ids, in order of `keys`."""
-        place.execute(sql, values)
-        ids = ids_of_keys(place, keys)
-        return [ids[key.encode()] for key in keys]
-
-
 ID_OF_KEY = "SELECT id FROM {table} WHERE unique_key = {any_key}"
 IDS_OF_KEYS = "SELECT unique_key, id FROM {table} WHERE unique_key IN ({ids})"
 
@@ -190,7 +159,7 @@ def ids_of_keys(place: Rows, keys: Sequence[str], lock: str = "") -> dict[bytes,
 
 def id_of_key(place: Rows, key: str) -> int:
     """The id of the row that has the key. Raises Conflict if there is none."""
-    rows = place.rows(ID_OF_KEY, (place.inserts.key(key),))
+    rows = place.rows(ID_OF_KEY, (place.dialect.key(key),))
     if not rows:
         raise Conflict("the task with this key was deleted meanwhile, as its row was committed by itself: add it again")
     return int(rows[0][0])
@@ -229,7 +198,6 @@ class Dialect(ABC):
     """One of schema.KINDS."""
     own_words: Mapping[str, str]
     """See words.words_of."""
-    inserts: Inserts
     claiming: Claiming
     driver_errors: tuple[type[BaseException], ...]
     about_space: str
@@ -275,6 +243,30 @@ class Dialect(ABC):
         `key` names the key's columns; `changes` has each column's new value. In the new values and in the condition,
         `{given_…}` is the value that was to be inserted into a column.
         """
+
+    # ---- add: on our connections and on callers' own
+
+    rows_per_statement = 1000
+    """Plain rows, of task, args, group and priority; rows with more columns are fewer a statement."""
+
+    def key(self, key: str) -> str:
+        """A key as the word `any_key` takes it: in hexadecimal, which is the same in each character set."""
+        return key.encode().hex()
+
+    @abstractmethod
+    def insert(self, place: Rows, sql: str, values: Sequence[Any], count: int) -> Sequence[int]:
+        """Insert `count` rows; their ids, in order."""
+
+    def insert_key(self, place: Rows, sql: str, values: Sequence[Any], key: str) -> int:
+        """Insert one row with a key, or change the row that has this key; its id."""
+        place.execute(sql, values)
+        return id_of_key(place, key)
+
+    def insert_keyed(self, place: Rows, sql: str, values: Sequence[Any], keys: Sequence[str]) -> Sequence[int]:
+        """The same for several rows, on a connection of ours; their ids, in order of `keys`."""
+        place.execute(sql, values)
+        ids = ids_of_keys(place, keys)
+        return [ids[key.encode()] for key in keys]
 
     # ---- a caller's own connection
 

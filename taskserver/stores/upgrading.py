@@ -1,4 +1,4 @@
-"""Creates a queue's tables, and upgrades older ones: from `client.py init` alone."""
+"""Creates a queue's tables, and upgrades older ones: only from `client.py init`."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ CANCELLED_AND_LAST_GROUP = (
     WHERE status = 4 AND error_text = 'cancelled' OR group_id > 4294967294
     """,
     "UPDATE jobs_queue_schedules SET group_id = 4294967294 WHERE group_id > 4294967294",
-    # A pause of all had an instant that no clock shows; else the last group alone was paused.
+    # A pause of all had an instant that no clock shows; else only the last group was paused.
     """
     {insert_or_ignore} INTO jobs_queue_paused (group_id, paused_at)
     SELECT 4294967294, paused_at FROM jobs_queue_paused
@@ -87,7 +87,7 @@ CANCELLED_AND_LAST_GROUP = (
     "DELETE FROM jobs_queue_paused WHERE group_id = 4294967295 AND paused_at >= '1980-01-01 00:00:00'",
     "UPDATE jobs_queue_paused SET paused_at = {now} WHERE group_id = 4294967295",
 )
-# Version 7 noted in due_at that a parent had ended and its children were not told: those are looked at again.
+# Version 7 noted in due_at that a parent had ended and its children did not learn it: those are looked at again.
 UNTOLD_CHILDREN = (
     """
     UPDATE jobs_queue SET due_at = {now}, updated_at = updated_at

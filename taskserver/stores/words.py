@@ -65,7 +65,7 @@ COMMON = {
     "undated_order": "",
     # Has the server end each statement of the session after {} seconds; 0: never. Empty if it cannot.
     "limit_statements": "",
-    # A bound instant, as YYYY-MM-DD HH:MM:SS.ffffff in UTC, and a bound unique_key, in the form of Inserts.key.
+    # A bound instant, as YYYY-MM-DD HH:MM:SS.ffffff in UTC, and a bound unique_key, in the form of Dialect.key.
     "instant": "?",
     "any_key": "?",
     # The values of one row with more columns than a plain one: see adding.ADD_ANY.

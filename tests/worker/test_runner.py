@@ -116,8 +116,8 @@ def test_a_run_inside_a_task_leaves_its_patience_to_the_outer_one(server: TaskSe
     with store.database.patiently():
         with store.database.patiently():
             pass
-        assert store.database._pace.is_in_run
-    assert not store.database._pace.is_in_run
+        assert store.database._pace.patience is not None
+    assert store.database._pace.patience is None
 
 
 def test_a_due_row_that_another_transaction_holds_keeps_no_other_task_from_running(

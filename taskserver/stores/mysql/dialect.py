@@ -10,7 +10,7 @@ import pymysql
 
 from ...errors import DatabaseError
 from ...settings.dsn import MySQLDsn
-from ..dialect import Dialect, Inserts, Pace, Rows, assignments, ids_of_keys
+from ..dialect import Dialect, Pace, Rows, assignments, ids_of_keys
 from .claiming import MySQLClaiming
 from .errors import DRIVER_ERRORS, error_of
 from .session import READ_COMMITTED, Abilities, MySQLSession, log_in, set_isolation, set_timeout
@@ -55,34 +55,6 @@ WORDS = {
 """The words of MySQL from 5.7 on, and MariaDB from 10.3 on."""
 
 
-class MySQLInserts(Inserts):
-    """How rows are added, and the ids that they get."""
-
-    def __init__(self, abilities: Abilities) -> None:
-        self._abilities = abilities
-
-    def insert(self, place: Rows, sql: str, values: Sequence[Any], count: int) -> Sequence[int]:
-        first = int(place.execute(sql, values).lastrowid)
-        if count == 1:
-            return (first,)
-        # InnoDB gives the rows of one INSERT … VALUES consecutive ids, in the steps of this variable (Galera sets it).
-        step = int(place.rows("SELECT @@SESSION.auto_increment_increment LIMIT 1")[0][0])
-        return range(first, first + count * step, step)
-
-    def insert_key(self, place: Rows, sql: str, values: Sequence[Any], key: str) -> int:
-        return int(place.execute(sql, values).lastrowid)
-
-    def insert_keyed(self, place: Rows, sql: str, values: Sequence[Any], keys: Sequence[str]) -> Sequence[int]:
-        # In REPEATABLE READ a plain SELECT sees the database as it was at the transaction's first look. A locking one
-        # sees the right row, which is locked already. With several keys it would wait for rows beside them, so it is
-        # sent for one key at a time.
-        place.execute(sql, values)
-        ids = ids_of_keys(place, keys) if self._abilities.isolation == READ_COMMITTED else {}
-        for unseen in [key for key in keys if key.encode() not in ids]:
-            ids |= ids_of_keys(place, [unseen], " FOR UPDATE")
-        return [ids[key.encode()] for key in keys]
-
-
 class MySQLDialect(Dialect):
     """A queue in a MySQL or MariaDB database."""
 
@@ -107,7 +79,6 @@ class MySQLDialect(Dialect):
         self.callers_quoted = f"`{database}`.{WORDS['quoted']}"
         self.abilities = Abilities()
         self.claiming = MySQLClaiming()
-        self.inserts = MySQLInserts(self.abilities)
 
     def error(self, error: BaseException, where: str = "") -> DatabaseError:
         return error_of(error, self._dsn, self.table, where)
@@ -127,6 +98,29 @@ class MySQLDialect(Dialect):
         new = {column: f"IF({condition}, {to}, {column})" if condition else to for column, to in changes.items()}
         returns_id = ", id = LAST_INSERT_ID(id)" if key == "unique_key" else ""
         return f"ON DUPLICATE KEY UPDATE {assignments(new)}{returns_id}"
+
+    # ---- add
+
+    def insert(self, place: Rows, sql: str, values: Sequence[Any], count: int) -> Sequence[int]:
+        first = int(place.execute(sql, values).lastrowid)
+        if count == 1:
+            return (first,)
+        # InnoDB gives the rows of one INSERT … VALUES consecutive ids, in the steps of this variable (Galera sets it).
+        step = int(place.rows("SELECT @@SESSION.auto_increment_increment LIMIT 1")[0][0])
+        return range(first, first + count * step, step)
+
+    def insert_key(self, place: Rows, sql: str, values: Sequence[Any], key: str) -> int:
+        return int(place.execute(sql, values).lastrowid)
+
+    def insert_keyed(self, place: Rows, sql: str, values: Sequence[Any], keys: Sequence[str]) -> Sequence[int]:
+        # In REPEATABLE READ a plain SELECT sees the database as it was at the transaction's first look. A locking one
+        # sees the right row, which is locked already. With several keys it would wait for rows beside them, so it is
+        # sent for one key at a time.
+        place.execute(sql, values)
+        ids = ids_of_keys(place, keys) if self.abilities.isolation == READ_COMMITTED else {}
+        for unseen in [key for key in keys if key.encode() not in ids]:
+            ids |= ids_of_keys(place, [unseen], " FOR UPDATE")
+        return [ids[key.encode()] for key in keys]
 
     # ---- a caller's own connection
 

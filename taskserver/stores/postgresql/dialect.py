@@ -17,7 +17,7 @@ from ...messages.printable import shown
 from ...messages.programs import CLIENT
 from ...settings.dsn import PostgreSQLDsn
 from ..database import Database
-from ..dialect import Dialect, Inserts, Pace, Rows, assignments, id_of_key, ids_of_keys
+from ..dialect import Dialect, Pace, Rows, assignments, id_of_key, ids_of_keys
 from .claiming import PostgreSQLClaiming
 from .errors import DRIVER_ERRORS, error_of
 from .session import Connection, PostgreSQLSession, connect_to
@@ -84,38 +84,6 @@ def numbered(sql: str) -> str:
     return re.sub(r"\?", lambda _: f"${next(numbers)}", sql)
 
 
-class PostgreSQLInserts(Inserts):
-    """How rows are added, and the ids that they get."""
-
-    def key(self, key: str) -> str:
-        if "\0" in key:
-            raise InvalidTask(f"unique_key is {shown(key)}; allowed on PostgreSQL: a text without NUL")
-        return super().key(key)
-
-    def insert(self, place: Rows, sql: str, values: Sequence[Any], count: int) -> Sequence[int]:
-        ids = [int(row[0]) for row in place.rows(sql + RETURNING_ID, values)]
-        if len(ids) < count:
-            raise Refused(
-                f"{count - len(ids)} of {count} tasks were not added: a trigger or a rule of the table drops them"
-            )
-        return ids
-
-    def insert_key(self, place: Rows, sql: str, values: Sequence[Any], key: str) -> int:
-        # A row that has the key already is not returned, as it stays as it is. The next statement sees it, even if
-        # another transaction has just committed it, unless a worker has deleted it since.
-        rows = place.rows(sql + RETURNING_ID, values)
-        return int(rows[0][0]) if rows else id_of_key(place, key)
-
-    def insert_keyed(self, place: Rows, sql: str, values: Sequence[Any], keys: Sequence[str]) -> Sequence[int]:
-        ids = {key.encode(): row_id for key, row_id in place.rows(sql + RETURNING_KEY, values)}
-        if unseen := [key for key in dict.fromkeys(keys) if key.encode() not in ids]:
-            ids |= ids_of_keys(place, unseen)
-        try:
-            return [ids[key.encode()] for key in keys]
-        except KeyError:
-            raise Conflict("a task whose key stood was deleted meanwhile: add it again") from None
-
-
 class PostgreSQLDialect(Dialect):
     """A queue in a PostgreSQL database."""
 
@@ -136,7 +104,6 @@ class PostgreSQLDialect(Dialect):
         super().__init__(table)
         self._dsn = dsn
         self.claiming = PostgreSQLClaiming()
-        self.inserts = PostgreSQLInserts()
 
     def error(self, error: BaseException, where: str = "") -> DatabaseError:
         return error_of(error, self._dsn, self.table, where)
@@ -175,6 +142,36 @@ class PostgreSQLDialect(Dialect):
         rows = " WHERE unique_key IS NOT NULL" if key == "unique_key" else ""  # as its index has it
         where = f" WHERE {condition}" if condition else ""
         return f"ON CONFLICT ({key}){rows} DO UPDATE SET {assignments(changes)}{where}"
+
+    # ---- add
+
+    def key(self, key: str) -> str:
+        if "\0" in key:
+            raise InvalidTask(f"unique_key is {shown(key)}; allowed on PostgreSQL: a text without NUL")
+        return super().key(key)
+
+    def insert(self, place: Rows, sql: str, values: Sequence[Any], count: int) -> Sequence[int]:
+        ids = [int(row[0]) for row in place.rows(sql + RETURNING_ID, values)]
+        if len(ids) < count:
+            raise Refused(
+                f"{count - len(ids)} of {count} tasks were not added: a trigger or a rule of the table drops them"
+            )
+        return ids
+
+    def insert_key(self, place: Rows, sql: str, values: Sequence[Any], key: str) -> int:
+        # A row that has the key already is not returned, as it stays as it is. The next statement sees it, even if
+        # another transaction has just committed it, unless a worker has deleted it since.
+        rows = place.rows(sql + RETURNING_ID, values)
+        return int(rows[0][0]) if rows else id_of_key(place, key)
+
+    def insert_keyed(self, place: Rows, sql: str, values: Sequence[Any], keys: Sequence[str]) -> Sequence[int]:
+        ids = {key.encode(): row_id for key, row_id in place.rows(sql + RETURNING_KEY, values)}
+        if unseen := [key for key in dict.fromkeys(keys) if key.encode() not in ids]:
+            ids |= ids_of_keys(place, unseen)
+        try:
+            return [ids[key.encode()] for key in keys]
+        except KeyError:
+            raise Conflict("a task whose key stood was deleted meanwhile: add it again") from None
 
     # ---- a caller's own connection
 

@@ -14,7 +14,7 @@ from ...errors import InvalidTask
 from ...model.new_task import NewTask
 from ...model.task import MAX_SIGNED, Status
 from ..database import Database
-from ..dialect import Inserts, Rows
+from ..dialect import Dialect, Rows
 from ..retrying import RetryPolicy, Scope
 from ..words import MAX_UTF8_BYTES
 
@@ -96,7 +96,7 @@ class Adding:
 
     def insert_plain(self, task: NewTask) -> int:
         """Insert a task for which `is_plain` is true; its id."""
-        return self._place.inserts.insert(self._place, self.ADD_ONE_PLAIN, task[:PLAIN_VALUES], 1)[0]
+        return self._place.dialect.insert(self._place, self.ADD_ONE_PLAIN, task[:PLAIN_VALUES], 1)[0]
 
     def insert(self, tasks: Sequence[NewTask], names: Sequence[str] = ("",)) -> Sequence[int]:
         """Insert tasks of one kind by one statement, then their dependencies; the tasks' ids, in order.
@@ -109,9 +109,9 @@ class Adding:
             values = [value for task in tasks for value in task[:PLAIN_VALUES]]
         else:
             sql = self.ADD_ANY + ", ".join([place.words["any_row"]] * len(tasks))
-            values = [value for task in tasks for value in _all_values(task, place.inserts)]
+            values = [value for task in tasks for value in _all_values(task, place.dialect)]
         if first.unique_key is None:
-            ids = place.inserts.insert(place, sql, values, len(tasks))
+            ids = place.dialect.insert(place, sql, values, len(tasks))
             if any(task.depends_on for task in tasks):
                 self._insert_dependencies(tasks, ids, names)
             return ids
@@ -122,8 +122,8 @@ class Adding:
             sql = f"{sql} {place.words['keep_standing']}"
         keys = [str(task.unique_key) for task in tasks]
         if len(keys) == 1:
-            return [place.inserts.insert_key(place, sql, values, keys[0])]
-        return place.inserts.insert_keyed(place, sql, values, keys)
+            return [place.dialect.insert_key(place, sql, values, keys[0])]
+        return place.dialect.insert_keyed(place, sql, values, keys)
 
     def _insert_dependencies(self, tasks: Sequence[NewTask], ids: Sequence[int], names: Sequence[str]) -> None:
         """Insert a row for each task and parent; dependencies.py decides whether the task has to wait."""
@@ -204,9 +204,9 @@ def _is_later(task: NewTask) -> bool:
     return task.delay_seconds is not None or task.due_at is not None
 
 
-def _all_values(task: NewTask, inserts: Inserts) -> Sequence[Any]:
+def _all_values(task: NewTask, dialect: Dialect) -> Sequence[Any]:
     status = int(Status.WAITING if _is_later(task) else Status.NEW)
-    key = None if task.unique_key is None else inserts.key(task.unique_key)
+    key = None if task.unique_key is None else dialect.key(task.unique_key)
     return (
         *task[:PLAIN_VALUES],
         *(task.max_attempts, status, task.delay_seconds, task.due_at, key, task.version, task.stages),
@@ -243,7 +243,7 @@ def _length(text: str | None) -> int:
 
 
 def _max_rows(task: NewTask, place: Rows) -> int:
-    most = place.inserts.rows_per_statement
+    most = place.dialect.rows_per_statement
     if not is_plain(task):
         most = most * PLAIN_VALUES // ANY_VALUES
     return most if task.unique_key is None else min(most, place.max_keyed_rows)

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from ...errors import Conflict, DatabaseError
 from ...host.private_folder import make_private_folder
 from ..database import Database
-from ..dialect import Dialect, Inserts, Pace, Rows, assignments
+from ..dialect import Dialect, Pace, Rows, assignments
 from .claiming import SQLiteClaiming
 from .errors import DRIVER_ERRORS, error_of
 from .session import Connection, SQLiteSession, open_connection
@@ -61,19 +61,6 @@ WORDS = {
 """The words of SQLite from 3.24 on."""
 
 
-class SQLiteInserts(Inserts):
-    """Adding on connections of ours. The rows of an INSERT get consecutive ids, as there is one writer."""
-
-    rows_per_statement = 200  # old SQLite binds 999 values a statement
-
-    def key(self, key: str) -> str:
-        return key  # each connection is in UTF-8, and there is no function for hexadecimal
-
-    def insert(self, place: Rows, sql: str, values: Sequence[Any], count: int) -> Sequence[int]:
-        last = place.execute(sql, values).lastrowid or 0
-        return range(last - count + 1, last + 1)
-
-
 class SQLiteDialect(Dialect):
     """A queue in an SQLite file."""
 
@@ -94,7 +81,6 @@ class SQLiteDialect(Dialect):
         self._path = path
         self._synchronous = synchronous
         self.claiming = SQLiteClaiming()
-        self.inserts = SQLiteInserts()
 
     def error(self, error: BaseException, where: str = "") -> DatabaseError:
         found = error_of(error, where or self._path, self.table)
@@ -138,6 +124,18 @@ class SQLiteDialect(Dialect):
         where = f" WHERE {condition}" if condition else ""
         return f"ON CONFLICT ({key}) DO UPDATE SET {assignments(changes)}{where}"
 
+    # ---- add
+
+    rows_per_statement = 200  # old SQLite binds 999 values a statement
+
+    def key(self, key: str) -> str:
+        return key  # each connection is in UTF-8, and there is no function for hexadecimal
+
+    def insert(self, place: Rows, sql: str, values: Sequence[Any], count: int) -> Sequence[int]:
+        # There is one writer, so the rows of an INSERT get consecutive ids.
+        last = place.execute(sql, values).lastrowid or 0
+        return range(last - count + 1, last + 1)
+
     # ---- a caller's own connection
 
     @property
@@ -152,7 +150,7 @@ class SQLiteDialect(Dialect):
         return any(file and os.path.samefile(file, self._path) for _, _, file in rows.rows("PRAGMA database_list"))
 
     def keeps_transaction(self, cursor: Any) -> bool:
-        # A savepoint begins a transaction itself. The driver does before a write, unless it is told not to.
+        # A savepoint begins a transaction itself. The driver does before a write, unless the caller forbade it.
         connection = cursor.connection
         begins = getattr(connection, "isolation_level", "") is not None and getattr(connection, "autocommit", 0) != 1
         return begins or connection.in_transaction
