@@ -461,6 +461,7 @@ def test_a_parent_that_ends_while_it_is_marked_as_awaited_releases_the_child(
     family.assert_all_ran_once()
 
 
+@pytest.mark.parametrize("family", ["delete"], indirect=True)
 @pytest.mark.parametrize("any_dsn", SERVERS, indirect=True)
 @pytest.mark.parametrize("end", ["COMMIT", "ROLLBACK"])
 def test_a_child_of_a_parent_that_just_ends_is_decided_at_the_next_look(family: Family, end: str) -> None:
