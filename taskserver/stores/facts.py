@@ -16,7 +16,7 @@ from ..messages.printable import age
 from ..messages.programs import CLIENT
 from ..model.task import MODES
 from ..settings.dsn import Dsn
-from .schema import indexes, tables
+from .schema import Table, indexes, tables
 
 OK, UNKNOWN, WARNING, BROKEN = "ok", "unknown", "warning", "broken"
 
@@ -198,45 +198,42 @@ class Facts(NamedTuple):
 
 def table_faults(database: Any) -> list[Fault]:
     """What tables lack of columns, keys and indexes, as after an import that was cut off. Raises DatabaseError."""
-    dialect, faults = database.dialect, list[Fault]()
-    looks, is_denied = dialect.facts().looks, dialect.facts().is_denied
+    looks, queue = database.dialect.facts().looks, database.dialect.table
     found: dict[str, dict[str, tuple[bool, str]]] = {}
     for name, index, is_unique, columns in database.fetch(looks.indexes):
         found.setdefault(str(name).lower(), {})[str(index)] = (bool(is_unique), str(columns))
+    faults = list[Fault]()
     for table in tables():
-        name = table.name.replace("jobs_queue", dialect.table)
-        word = table.name.removeprefix("jobs_queue").lstrip("_") or "table"
-        try:
-            database.fetch(f"SELECT {', '.join(column.name for column in table.columns)} FROM {{{word}}} WHERE 1 = 0")
-        except Unavailable:
-            raise
-        except DatabaseError as error:
-            if not is_denied(error):
-                faults.append(Fault(name, "is missing" if isinstance(error, TablesMissing) else str(error), ""))
-            continue
-        there = found.get(name.lower(), {})
-        key = table.key.strip("()") or table.columns[0].name
-        if (True, key) not in there.values():
-            faults.append(Fault(name, f"has no primary key ({key})", looks.primary.format(table=name, columns=key)))
-        for generic_name, is_unique, columns in indexes(dialect.kind, table):
-            index = generic_name.replace("jobs_queue", dialect.table)
-            if there.get(index) != (is_unique, columns):
-                faults.append(_index_fault(looks, name, index, is_unique, columns, there.get(index)))
+        name = table.name.replace("jobs_queue", queue)
+        faults += _faults_of(database, table, name, found.get(name.lower(), {}))
     if looks.flaws:
-        values = [dialect.table, f"{dialect.table}_done"] * (looks.flaws.count("?") // 2)
+        values = [queue, f"{queue}_done"] * (looks.flaws.count("?") // 2)
         faults += [Fault(*map(str, row)) for row in database.fetch(looks.flaws, values)]
     return faults
 
 
-def _index_fault(
-    looks: TableLooks, table: str, name: str, is_unique: bool, columns: str, there: tuple[bool, str] | None
-) -> Fault:
-    unique = "UNIQUE " if is_unique else ""
-    drop = looks.drop.format(table=table, name=name) if there else ""
-    add = looks.add.format(table=table, name=name, unique=unique, columns=columns)
-    is_now = f"is {'unique ' if there[0] else ''}({there[1]}), not" if there else "is missing:"
-    what = f"index {name} {is_now} {unique.lower()}({columns})"
-    return Fault(table, what, "; ".join(filter(None, (drop, add))))
+def _faults_of(database: Any, table: Table, name: str, there: Mapping[str, tuple[bool, str]]) -> Iterator[Fault]:
+    """What one table lacks; `there` are its indexes: whether they are unique, and their columns."""
+    facts = database.dialect.facts()
+    word = table.name.removeprefix("jobs_queue").lstrip("_") or "table"
+    try:
+        database.fetch(f"SELECT {', '.join(column.name for column in table.columns)} FROM {{{word}}} WHERE 1 = 0")
+    except Unavailable:
+        raise
+    except DatabaseError as error:
+        if not facts.is_denied(error):
+            yield Fault(name, "is missing" if isinstance(error, TablesMissing) else str(error), "")
+        return
+    key = table.key.strip("()") or table.columns[0].name
+    if (True, key) not in there.values():
+        yield Fault(name, f"has no primary key ({key})", facts.looks.primary.format(table=name, columns=key))
+    for usual_name, is_unique, columns in indexes(database.dialect.kind, table):
+        index, unique = usual_name.replace("jobs_queue", database.dialect.table), "UNIQUE " if is_unique else ""
+        if there.get(index) != (is_unique, columns):
+            drop = facts.looks.drop.format(table=name, name=index) if index in there else ""
+            add = facts.looks.add.format(table=name, name=index, unique=unique, columns=columns)
+            what = f"lacks the {unique.lower()}index {index} ({columns})"
+            yield Fault(name, what, "; ".join(filter(None, (drop, add))))
 
 
 def _judge_tables(faults: Sequence[Fault]) -> Found:
@@ -376,17 +373,13 @@ def judge_transaction(rows: Sequence[Sequence[Any]], way_to_end: str) -> Found:
     return Found(WARNING, words, way_to_end.format(number))
 
 
-def judge_session_defaults(usual: Mapping[str, str], found: Mapping[str, str]) -> Found:
-    """Whether sessions begin with the usual values of these variables; several are apart by spaces."""
-    odd = [
-        f"{name} {' '.join(value.split())[:60]}"
-        for name, value in found.items()
-        if value not in (usual[name].split() or [""])
-    ]
+def judge_session_defaults(odd: Mapping[str, str]) -> Found:
+    """The variables with which sessions begin otherwise than servers come."""
     if not odd:
         return Found(OK, "the host leaves them as servers come")
-    words = f"the host, or the account, sets {', '.join(odd)}"
-    if any(name.endswith("read_only") and value.lower() == "on" for name, value in found.items()):
+    sets = ", ".join(f"{name} {' '.join(value.split())[:60]}" for name, value in odd.items())
+    words = f"the host, or the account, sets {sets}"
+    if any(name.endswith("read_only") and value.lower() == "on" for name, value in odd.items()):
         fix = "wait for the end of its maintenance, or ask the host"
         return Found(WARNING, words, fix, "no transaction may write: no task can be added")
     return Found(OK, f"{words}: workers and {CLIENT} set what they need, pages' own connections do not")

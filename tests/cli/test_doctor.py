@@ -216,18 +216,18 @@ FAULTS_OF_ALL = [
     ("ALTER TABLE jobs_queue DROP COLUMN error_text", "error_text", ""),
 ]
 FAULTS_OF_SQLITE = [
-    ("DROP INDEX jobs_queue_unique_key", "index jobs_queue_unique_key is missing: unique (unique_key)", ""),
-    ("DROP INDEX jobs_queue_claim_any_group", "index jobs_queue_claim_any_group is missing", ""),
+    ("DROP INDEX jobs_queue_unique_key", "lacks the unique index jobs_queue_unique_key (unique_key)", ""),
+    ("DROP INDEX jobs_queue_claim_any_group", "lacks the index jobs_queue_claim_any_group (", ""),
     (
         "DROP INDEX jobs_queue_unique_key; CREATE INDEX jobs_queue_unique_key ON jobs_queue (unique_key)",
-        "is (unique_key), not unique (unique_key)",
+        "lacks the unique index jobs_queue_unique_key (",
         "DROP INDEX jobs_queue_unique_key",
     ),
     (COPIED, "jobs_queue has no primary key (id)", "ALTER TABLE jobs_queue RENAME TO jobs_queue_old"),
 ]
 FAULTS_OF_POSTGRESQL = [
     *FAULTS_OF_SQLITE[:3],
-    ("DROP INDEX jobs_queue_by_status", "index jobs_queue_by_status is missing", ""),
+    ("DROP INDEX jobs_queue_by_status", "lacks the index jobs_queue_by_status (", ""),
     (
         "ALTER TABLE jobs_queue DROP CONSTRAINT jobs_queue_pkey",
         "has no primary key (id)",
@@ -243,22 +243,22 @@ FAULTS_OF_POSTGRESQL = [
 FAULTS_OF_MYSQL = [
     (
         "DROP INDEX wake_due ON jobs_queue",
-        "index wake_due is missing: (status, due_at)",
+        "lacks the index wake_due (status, due_at)",
         "ALTER TABLE jobs_queue ADD KEY wake_due (status, due_at)",
     ),
     (
         "DROP INDEX claim_by_group ON jobs_queue",
-        "index claim_by_group is missing",
+        "lacks the index claim_by_group (",
         "ALTER TABLE jobs_queue ADD KEY claim_by_group (status, group_id, priority, id)",
     ),
     (
         "DROP INDEX unique_key ON jobs_queue",
-        "index unique_key is missing",
+        "lacks the unique index unique_key (",
         "ALTER TABLE jobs_queue ADD UNIQUE KEY unique_key (unique_key)",
     ),
     (
         "ALTER TABLE jobs_queue DROP KEY unique_key, ADD KEY unique_key (unique_key)",
-        "is (unique_key), not unique (unique_key)",
+        "lacks the unique index unique_key (",
         "ALTER TABLE jobs_queue DROP KEY unique_key; ALTER TABLE jobs_queue ADD UNIQUE KEY unique_key (unique_key)",
     ),
     (

@@ -15,19 +15,19 @@ OLDEST_MYSQL = (5, 7)
 MIN_PACKET_BYTES = 4 * 1024 * 1024
 """A statement with arguments of 1 MiB, which quoting may double, and room to spare."""
 USUAL = {
-    "max_join_size": "18446744073709551615",
-    "sql_safe_updates": "OFF 0",
-    "sql_select_limit": "18446744073709551615",
-    "completion_type": "NO_CHAIN 0",
-    "unique_checks": "ON 1",
-    "autocommit": "ON 1",
-    "max_statement_time": "0.000000 0",
-    "max_execution_time": "0",
-    "idle_transaction_timeout": "0",
-    "idle_write_transaction_timeout": "0",
-    "tx_read_only": "OFF 0",
-    "transaction_read_only": "OFF 0",
-    "init_connect": "",
+    "max_join_size": ("18446744073709551615",),
+    "sql_safe_updates": ("OFF", "0"),
+    "sql_select_limit": ("18446744073709551615",),
+    "completion_type": ("NO_CHAIN", "0"),
+    "unique_checks": ("ON", "1"),
+    "autocommit": ("ON", "1"),
+    "max_statement_time": ("0.000000", "0"),
+    "max_execution_time": ("0",),
+    "idle_transaction_timeout": ("0",),
+    "idle_write_transaction_timeout": ("0",),
+    "tx_read_only": ("OFF", "0"),
+    "transaction_read_only": ("OFF", "0"),
+    "init_connect": ("",),
 }
 """Variables that a host may set so that they are in a program's way, and their usual values."""
 
@@ -173,7 +173,11 @@ CHECKS = (
         "ask the host for binlog_format ROW or MIXED",
     ),
     _of_variables("durability", "innodb_flush_log_at_trx_commit", _judge_durability),
-    _of_variables("session_defaults", " ".join(USUAL), lambda found: facts.judge_session_defaults(USUAL, found)),
+    _of_variables(
+        "session_defaults",
+        " ".join(USUAL),
+        lambda found: facts.judge_session_defaults({name: of for name, of in found.items() if of not in USUAL[name]}),
+    ),
     _of_variables(
         "wait_timeout",
         "SESSION:wait_timeout",

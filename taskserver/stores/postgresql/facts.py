@@ -17,18 +17,13 @@ from ..facts import BROKEN, OK, UNKNOWN, WARNING, Asked, Check, Facts, Found, Ta
 from .errors import RIGHTS_MISSING, state_of
 
 OLDEST = 13
-USUAL = {
-    "default_transaction_isolation": "read committed",
-    "default_transaction_read_only": "off",
-    "default_transaction_deferrable": "off",
-    "statement_timeout": "0",
-    "lock_timeout": "0",
-    "idle_in_transaction_session_timeout": "0",
-    "transaction_timeout": "0",
-    "session_replication_role": "origin",
-    "standard_conforming_strings": "on",
-}
-"""Settings that a host may set so that they are in a program's way, and their usual values. Times: milliseconds."""
+# Of the settings that a host may set so that they are in a program's way: those that are not as servers come.
+ODD_DEFAULTS = """
+    SELECT name, reset_val FROM pg_settings WHERE reset_val <> boot_val AND name IN (
+        'default_transaction_isolation', 'default_transaction_read_only', 'default_transaction_deferrable',
+        'statement_timeout', 'lock_timeout', 'idle_in_transaction_session_timeout', 'transaction_timeout',
+        'session_replication_role', 'standard_conforming_strings')
+"""
 MAX_USED_SHARE = 0.9
 """Of the server's connections."""
 
@@ -208,7 +203,7 @@ CHECKS = (
         "a power cut, or a crash of the server's host, may destroy the whole database",
         "ask the host to set it on, in postgresql.conf",
     ),
-    _of_variables("session_defaults", " ".join(USUAL), lambda found: facts.judge_session_defaults(USUAL, found)),
+    Check("session_defaults", ODD_DEFAULTS, lambda rows: facts.judge_session_defaults(dict(rows))),
     _of_variables(
         "wait_timeout",
         "idle_session_timeout",
