@@ -5,13 +5,15 @@ from __future__ import annotations
 import random
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
 from taskserver.stores import Store
 from taskserver.stores.mysql import claiming
 from taskserver.stores.mysql.dialect import MySQLDialect
-from tests.stores.verbs import PLAIN, add_many, claim, pause
+from tests.stores.verbs import PLAIN, add, add_many, claim, pause
+from tests.support.processes import wait_until
 from tests.support.rows import Rows
 from tests.support.servers import MySQLServer
 
@@ -120,3 +122,21 @@ def test_a_claim_that_an_administrator_ends_is_made_again(
         killer.join()
         mysql_store.database.change("UPDATE {table} SET status = 0, claim = NULL, due_at = NULL")
     assert kills
+
+
+def test_without_skip_locked_a_claim_leaves_a_row_that_another_one_took_while_it_waited(
+    mysql_store: Store, mysql_server: MySQLServer, emptied_mysql_dsn: str
+) -> None:
+    """As on MySQL 5.7 and MariaDB before 10.6."""
+    mysql_store.database.dialect.skips_locked = False
+    add(mysql_store)
+    other = Rows(emptied_mysql_dsn)
+    other.execute("BEGIN")
+    other.execute("UPDATE jobs_queue SET status = 1, claim = 5")
+    with ThreadPoolExecutor(1) as worker:
+        claimed = worker.submit(claim, mysql_store)
+        wait_until(mysql_server.count_lock_waits)
+        other.execute("COMMIT")
+        assert claimed.result() == []
+    assert other.one("status", "claim") == (1, 5)
+    other.close()
