@@ -1,4 +1,4 @@
-"""Fixtures of the contract that every store keeps: its tests run for SQLite and for MySQL/MariaDB alike.
+"""Fixtures of the contract that every store keeps: its tests run on SQLite, MySQL/MariaDB and PostgreSQL, always.
 
 store       one on a database whose tables are there, and empty
 open_store  opens more of them, each another worker, in a mode

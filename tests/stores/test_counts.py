@@ -22,6 +22,7 @@ from taskserver.stores.queue.pruning import Pruning
 from taskserver.stores.queue.stats import Stats
 from taskserver.stores.queue.views import Pages, Place
 from taskserver.stores.records import OTHER
+from tests.stores.verbs import PLAIN, add_many, claim
 from tests.support.locks import holding
 from tests.support.rows import Rows
 
@@ -165,6 +166,8 @@ def test_stats_are_summed_in_the_database(store: Store, rows: Rows) -> None:
     assert (whole.hour, whole.done, whole.slowest_seconds, whole.ran_seconds) == (hour, 7, 7.0, 4.5)
     assert [(one.group_id, one.done) for one in stats.sums(0, "group_id")] == [(3, 3), (5, 4)]
     assert [(one.task, one.done) for one in stats.sums(0, "task")] == [("a", 5), ("b", 2)]
+    assert [(one.group_id, one.task, one.done) for one in stats.hours()] == [(3, "a", 1), (3, "b", 2), (5, "a", 4)]
+    assert sum(one.done for one in stats.recent()[:2]) == 7  # an hour may have begun meanwhile
 
 
 # ---- it costs little however many rows there are
@@ -298,3 +301,13 @@ def test_an_overview_leaves_no_transaction_and_no_lock_behind(
             number = server.store.database.fetch_value("SELECT CONNECTION_ID()")
             own = "SELECT COUNT(*) FROM information_schema.innodb_trx WHERE trx_mysql_thread_id = ?"
             assert rows.execute(own, [number]) == [(0,)]
+
+
+def test_claims_whose_lease_ended_long_ago_are_counted(store: Store, rows: Rows) -> None:
+    add_many(store, [PLAIN] * 3)
+    tasks = claim(store, 2)
+    rows.set(f"due_at = {rows.after(-100)} WHERE id = {tasks[0].id}")
+    assert Counts(store.database).expired(200).rows == 0
+    found = Counts(store.database).expired(50)
+    assert found.rows == 1
+    assert found.oldest_seconds == pytest.approx(100, abs=30)

@@ -306,6 +306,18 @@ def test_a_row_that_was_changed_meanwhile_is_locked_before_it_is_ended(
     rows.close()
 
 
+@pytest.mark.parametrize("look", ["find_committed", "find_out"])
+def test_a_finish_that_another_connection_wrote_is_found_once_it_is_there(store: Store, rows: Rows, look: str) -> None:
+    """None while the row carries our claim; LOST if it carries another."""
+    task = a_running_task(store)
+    ask, finished = getattr(store.finishes, look), Finish(task, "E: x", 60)
+    assert ask(finished, Outcome.AS_ASKED) is None
+    assert end(store, finished) == Outcome.AS_ASKED
+    assert ask(finished, Outcome.AS_ASKED) == Outcome.AS_ASKED
+    rows.set("status = 1, claim = 7, error_text = NULL")
+    assert ask(finished, Outcome.AS_ASKED) == Outcome.LOST
+
+
 # ---- several at once
 
 

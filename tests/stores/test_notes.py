@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import pytest
+
 from taskserver.stores import Store
-from taskserver.stores.queue.notes import MAX_NAME, Notes
+from taskserver.stores.queue.notes import ADDED, KEPT_SECONDS, MAX_NAME, KeyTaken, Notes
+from tests.stores.verbs import PLAIN
 from tests.support.rows import Rows
 
 
@@ -35,3 +38,18 @@ def test_a_note_is_replaced_once_by_whoever_read_the_one_before(store: Store, ro
         assert not notes.replace("check", "of nobody", after)
         assert [notes.replace("check", before, after) for _ in range(2)] == [True, False]
         assert [value for (value,) in rows.execute("SELECT value FROM jobs_queue_notes")] == ([after] if after else [])
+
+
+def test_tasks_of_one_key_are_added_once_until_the_key_is_old(store: Store, rows: Rows) -> None:
+    """→ new, or nothing if the key stands; other tasks under it are refused."""
+    notes = Notes(store.database)
+    added = notes.add_once([PLAIN] * 2, "k", "digest")
+    assert notes.add_once([PLAIN] * 2, "k", "digest") == added == [row["id"] for row in rows.all()]
+    with pytest.raises(KeyTaken):
+        notes.add_once([PLAIN], "k", "another digest")
+    notes.forget_added()
+    assert len(notes.of_kind(ADDED)) == 1
+    rows.execute(f"UPDATE jobs_queue_notes SET noted_at = {rows.after(-KEPT_SECONDS - 60)}")
+    notes.forget_added()
+    assert notes.of_kind(ADDED) == []
+    assert notes.add_once([PLAIN] * 2, "k", "digest") != added

@@ -10,6 +10,7 @@ import pytest
 
 from taskserver import SettingError
 from taskserver.stores import Store
+from taskserver.stores.queue.claims import number_of
 from tests.stores.verbs import add, claim, claim_one, finish, start
 from tests.support.rows import Rows, as_instant
 
@@ -149,3 +150,18 @@ def test_a_task_in_the_queue_is_shown_before_archived_ones_of_its_id(
     shown = store.views.show(7)
     assert shown is not None
     assert (shown.task, shown.archived) == ("tasks.other", False)
+
+
+def test_running_tasks_are_shown_with_their_worker_and_claimed_ones_are_counted(store: Store) -> None:
+    running, claimed = add(store, 3), add(store)
+    tasks = claim(store)
+    assert {task.id for task in tasks} == {running, claimed}
+    started = next(task for task in tasks if task.id == running)
+    assert start(store, started)
+    (shown,) = store.views.running(10)
+    assert (shown.id, shown.group_id, shown.attempts, shown.number) == (running, 3, 1, number_of(started.claim))
+    assert store.views.in_progress() == ({3: 1}, {number_of(started.claim): 1})
+    state = store.views.state(running)
+    assert state is not None
+    assert state.id == running
+    assert store.views.state(running + 100) is None

@@ -512,6 +512,25 @@ def test_an_empty_run_on_mysql_imports_only_what_the_driver_needs(deployment: De
     assert "sqlite3" not in imported
 
 
+PROVED_ELSEWHERE = {"callers.py": "tests/producers/test_callers_connection.py"}
+"""Whose verbs are those of callers' own connections, of each driver."""
+
+
+def test_each_verb_of_the_store_has_a_test_of_the_contract_that_calls_it() -> None:
+    proofs = "".join(file.read_text(encoding="utf-8") for file in ROOT.glob("tests/stores/test_*.py"))
+    proofs += (ROOT / "tests/stores/verbs.py").read_text(encoding="utf-8")
+    document = ast.get_docstring(tree_of("taskserver.stores.queue.store"), clean=False) or ""
+    verbs = {
+        (file, verb.strip())
+        for file, row in re.findall(r"^    (\w+\.py) +\S+ +(\w[\w, ]*)", document, re.MULTILINE)
+        for verb in re.split(r"  +", row)[0].split(",")
+    }
+    assert len(verbs) > 80, verbs
+    unproved = {(file, verb) for file, verb in verbs if not re.search(rf'["\.]{verb}\b', proofs)}
+    assert {(file, verb) for file, verb in unproved if file not in PROVED_ELSEWHERE} == set()
+    assert all((ROOT / file).exists() for file in PROVED_ELSEWHERE.values())
+
+
 def test_messages_call_the_programs_by_the_names_that_a_person_has() -> None:
     """Where pip has installed the package there is no client.py."""
     named = {

@@ -157,3 +157,16 @@ def test_a_look_for_what_is_due_finds_schedules_too_and_numbers_stay_whole_numbe
     assert lost == LostTask(tasks[0].id, 1, 10, "tasks.send", 3, False)
     numbers = (*due.to_wake, *due.unstarted, lost.id, lost.attempts, lost.max_attempts, lost.group_id)
     assert {type(number) for number in numbers} == {int}
+
+
+def test_time_that_passes_makes_the_next_task_due(store: Store, rows: Rows) -> None:
+    """Waiting, error → due; the lease of a claim stays as it is."""
+    assert store.due.next_seconds() is None
+    added = add_many(store, [PLAIN] * 3)
+    for task_id, status, seconds in zip(added, (5, 3, 1), (600, 1200, 60), strict=True):
+        rows.set(f"status = {status}, due_at = {rows.after(seconds)} WHERE id = {task_id}")
+    assert store.due.next_seconds() == pytest.approx(600, abs=30)
+    store.due.let_pass(700)
+    assert store.due.look().to_wake == added[:1]
+    assert store.due.next_seconds() == pytest.approx(500, abs=30)
+    assert rows.seconds_from_now(rows.row(added[2])["due_at"]) == pytest.approx(60, abs=30)

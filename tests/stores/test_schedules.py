@@ -1,0 +1,31 @@
+"""What every store does with a schedule whose time has come: one task, and the next time, in one commit."""
+
+from __future__ import annotations
+
+from taskserver.model.schedule import Schedule
+from taskserver.stores import Store
+from taskserver.stores.queue.schedules import Schedules
+from tests.support.rows import Rows
+
+HOURLY = Schedule("n", "tasks.send", "[1]", 3, -1, 3600, None, "UTC")
+
+
+def test_a_schedule_adds_one_task_when_its_time_has_come_and_none_before(store: Store, rows: Rows) -> None:
+    """→ new. Another worker was here, or its task has not ended: nothing is added."""
+    schedules = Schedules(store)
+    schedules.put(HOURLY)
+    make_due = f"UPDATE jobs_queue_schedules SET next_at = {rows.after(-10)}"
+    rows.execute(f"UPDATE jobs_queue_schedules SET next_at = {rows.after(600)}")
+    assert (schedules.fire("n"), schedules.fire("of nobody"), rows.all()) == (False, False, [])
+    rows.execute(make_due)
+    assert store.due.look().schedules == ["n"]
+    assert [schedules.fire("n") for _ in range(2)] == [True, False]
+    assert rows.one("task", "args", "group_id", "priority", "status") == ("tasks.send", "[1]", 3, -1, 0)
+    rows.execute(make_due)
+    before = rows.all()
+    assert schedules.fire_all(["n"]) == 1
+    assert rows.all() == before
+    rows.set("status = 4")
+    rows.execute(make_due)
+    assert schedules.fire_all(["n"]) == 1
+    assert rows.statuses() == [0]
