@@ -34,8 +34,10 @@ from zlib import crc32
 
 import pytest
 
+from taskserver.cli.client import main
 from tests.support.deployment import Deployment
 from tests.support.postgresql import ExternalPostgreSQL, PostgreSQL, PostgreSQLServer, programs_folder
+from tests.support.processes import Run, run_here
 from tests.support.queues import Queue
 from tests.support.servers import ExternalServer, MariaDB, MySQLServer, find_program, missing_programs
 
@@ -212,6 +214,12 @@ def postgresql_queue(make_queue: Callable[..., Queue], postgresql_dsn: str) -> Q
 @pytest.fixture
 def queue(make_queue: Callable[..., Queue], dsn: str) -> Queue:
     return make_queue(dsn)
+
+
+@pytest.fixture
+def client(queue: Queue, capsys: pytest.CaptureFixture[str]) -> Run:
+    """A command of client.py, inside this process."""
+    return lambda *args: run_here(main, capsys, queue.folder, *args)
 
 
 @pytest.fixture(params=["sqlite", pytest.param("mysql", marks=pytest.mark.long)])

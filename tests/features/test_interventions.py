@@ -9,28 +9,24 @@ import json
 import re
 import signal
 import subprocess
-import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
-from datetime import datetime, timedelta, timezone
-from typing import Any
-from unittest.mock import ANY
+from datetime import datetime
 
 import pytest
 
-from taskserver import DatabaseError, InvalidTask, SettingError, TaskServer
+from taskserver import DatabaseError, SettingError, TaskServer
 from taskserver.cli.client import main
 from taskserver.model.attempt import Finish, Outcome, Start
 from taskserver.model.selection import Selection
 from taskserver.model.task import MAX_GROUP_ID
-from taskserver.stores.mysql.dialect import MySQLDialect
 from taskserver.stores.queue import many_rows
-from taskserver.stores.queue.operations import END_LEASE, PRIORITY, RETRY, Operations
-from taskserver.stores.queue.pruning import Pruning
+from taskserver.stores.queue.operations import Operations
+from tests.support.kinds_of_rows import FAR, KINDS, put, put_all_kinds
 from tests.support.locks import holding
 from tests.support.processes import (
     WAIT_SECONDS,
+    Run,
     assert_one_line,
     assert_silent,
     end_of,
@@ -42,7 +38,6 @@ from tests.support.processes import (
 )
 from tests.support.queues import LONG_AGO, Queue
 from tests.support.servers import MySQLServer
-from tests.support.threads import together
 from tests.support.turns import A_SERVER, ONE_STORE
 
 TASKS = """
@@ -75,127 +70,6 @@ def speak():
     print("it speaks")
 """
 
-FAR = "2036-01-01 00:00:00.000000"
-TOKEN = 17
-
-Run = Callable[..., "subprocess.CompletedProcess[str]"]
-
-
-@pytest.fixture
-def client(queue: Queue, capsys: pytest.CaptureFixture[str]) -> Run:
-    """A command of client.py, inside this process."""
-    return lambda *args: run_here(main, capsys, queue.folder, *args)
-
-
-def put(queue: Queue, status: int = 0, **columns: object) -> int:
-    """Writes a row; its id."""
-    row = {"task": "tasks.note", "status": status, **columns}
-    marks = ", ".join("?" * len(row))
-    queue.sql(f"INSERT INTO jobs_queue ({', '.join(row)}) VALUES ({marks})", *row.values())
-    ((row_id,),) = queue.sql("SELECT MAX(id) FROM jobs_queue")
-    return int(row_id)
-
-
-KINDS: dict[str, dict[str, object]] = {
-    "new": {"status": 0},
-    "waiting": {"status": 5, "due_at": FAR},
-    "waiting for others": {"status": 5},
-    "error": {"status": 3, "attempts": 2, "due_at": FAR, "error_text": "E: e"},
-    "fatal": {"status": 4, "attempts": 9, "error_text": "E: e", "finished_at": LONG_AGO, "max_attempts": 9},
-    "lost": {"status": 4, "attempts": 1, "claim": TOKEN, "error_text": "lost: its worker", "max_attempts": 1},
-    "claimed": {"status": 1, "claim": TOKEN, "due_at": FAR, "attempts": 3},
-    "running": {"status": 1, "claim": TOKEN, "due_at": FAR, "started_at": LONG_AGO, "attempts": 1},
-    "running, to run again": {"status": 1, "claim": TOKEN, "due_at": FAR, "started_at": LONG_AGO, "attempts": 0},
-    "running, cancelled": {
-        "status": 1, "claim": TOKEN, "due_at": FAR, "started_at": LONG_AGO, "attempts": 1, "error_text": "cancelled",
-    },
-    "cancelled": {"status": 7, "attempts": 1, "error_text": "cancelled", "finished_at": LONG_AGO},
-    "done": {"status": 2, "attempts": 1, "finished_at": LONG_AGO},
-    "strange": {"status": 9},
-}  # fmt: skip
-"""A row of each kind that a verb may meet."""
-SEEN = "status, attempts, max_attempts, due_at, claim, error_text, started_at, finished_at, priority"
-
-
-def put_all_kinds(queue: Queue) -> dict[str, int]:
-    return {kind: put(queue, **{"updated_at": LONG_AGO} | columns) for kind, columns in KINDS.items()}  # type: ignore[arg-type]
-
-
-def seen(queue: Queue) -> dict[int, dict[str, Any]]:
-    columns = SEEN.split(", ")
-    return {row[0]: dict(zip(columns, row[1:], strict=True)) for row in queue.rows(f"id, {SEEN}")}
-
-
-# ---- what each verb does to each kind of row
-
-
-MAY_RUN = ("new", "waiting", "waiting for others", "error", "claimed", *(kind for kind in KINDS if "running" in kind))
-NEW = {"status": 0, "attempts": 0}
-ENDED = {"status": 7, "error_text": "cancelled", "finished_at": ANY}
-CHANGES: dict[str, tuple[Callable[[TaskServer], int], dict[str, dict[str, Any]]]] = {
-    "retry": (
-        lambda server: server.retry(Selection()),
-        {
-            "error": NEW | {"due_at": None},
-            "fatal": NEW | {"finished_at": None},
-            "lost": NEW | {"claim": None},
-            "cancelled": NEW | {"error_text": None, "finished_at": None},
-        },
-    ),
-    "cancel": (
-        lambda server: server.cancel(Selection()),
-        {
-            "new": ENDED,
-            "waiting": ENDED | {"due_at": None},
-            "waiting for others": ENDED,
-            "error": ENDED | {"due_at": None},
-            "claimed": ENDED | {"due_at": None, "claim": None},
-            "lost": {"status": 7, "claim": None, "finished_at": ANY},  # what a person must know of it stays
-            "running": {"error_text": "cancelled"},
-            "running, to run again": {"error_text": "cancelled"},
-        },
-    ),
-    "priority": (
-        lambda server: Operations(server.store).set_priority(Selection(), -7),
-        {kind: {"priority": -7} for kind in MAY_RUN},
-    ),
-    "reclaim": (
-        lambda server: Operations(server.store).change(END_LEASE, Selection()).changed,
-        {kind: {"due_at": ANY} for kind in MAY_RUN if "running" in kind or kind == "claimed"},
-    ),
-}
-"""What each verb writes to the rows of each kind; it leaves the others."""
-
-
-@pytest.mark.parametrize("verb", CHANGES)
-def test_a_verb_changes_the_rows_that_it_suits_and_leaves_all_others(queue: Queue, verb: str) -> None:
-    act, expected = CHANGES[verb]
-    ids = put_all_kinds(queue)
-    before = seen(queue)
-    assert act(queue.server) == len(expected)
-    after, updated = seen(queue), dict(queue.rows("id, updated_at"))
-    found = {
-        kind: {name: value for name, value in after[one].items() if value != before[one][name]}
-        for kind, one in ids.items()
-    }
-    assert {kind: changed for kind, changed in found.items() if changed} == expected
-    # Of a new task, updated_at is the instant since which it is ready: only what changes its state moves it.
-    moved = {kind for kind, one in ids.items() if str(updated[one])[:4] != LONG_AGO[:4]}
-    assert moved == (set(expected) if verb in ("retry", "cancel") else set())
-
-
-def test_a_retry_under_another_name_does_the_same_and_leaves_pipelines(queue: Queue) -> None:
-    ids = put_all_kinds(queue)
-    pipeline = put(queue, 4, error_text="E: e", stages='["tasks.note", "tasks.note"]')
-    assert queue.server.retry(Selection(), as_task="tasks.speak") == 4
-    renamed = sorted(ids[kind] for kind in ("error", "fatal", "lost", "cancelled"))
-    assert queue.sql("SELECT id, status FROM jobs_queue WHERE task = 'tasks.speak' ORDER BY id") == [
-        (one, 0) for one in renamed
-    ]
-    assert queue.sql("SELECT status, task FROM jobs_queue WHERE id = ?", pipeline) == [(4, "tasks.note")]
-    with pytest.raises(InvalidTask, match=r"task is .speak.; allowed: module\.function"):
-        queue.server.retry(Selection(), as_task="speak")
-
 
 def test_a_misspelt_task_runs_under_the_name_that_its_retry_gives_it(queue: Queue, client: Run) -> None:
     for number in range(3):
@@ -219,72 +93,6 @@ def test_a_misspelt_task_runs_under_the_name_that_its_retry_gives_it(queue: Queu
     assert queue.notes() == ["0", "1", "2"]
 
 
-def test_the_priority_of_one_task_is_set(queue: Queue) -> None:
-    ids = put_all_kinds(queue)
-    assert queue.server.set_priority(ids["new"], 5)
-    assert not queue.server.set_priority(ids["done"], 5)
-    assert not queue.server.set_priority(10**6, 5)
-    assert queue.sql("SELECT id FROM jobs_queue WHERE priority = 5") == [(ids["new"],)]
-    with pytest.raises(InvalidTask, match="priority is 2147483648"):
-        queue.server.set_priority(ids["new"], 2**31)
-
-
-# ---- which rows are chosen
-
-CHOICES: list[tuple[dict[str, Any], list[str]]] = [
-    ({}, ["a", "b", "c", "d", "e"]),
-    ({"groups": [3, 5]}, ["a", "b", "c"]),
-    ({"task": "tasks.note"}, ["a", "c", "e"]),
-    ({"task": "tasks.Note"}, ["d"]),
-    ({"error": "E: 100%"}, ["a", "c"]),
-    ({"error": "E: 1__%"}, []),
-    ({"error": "e: 100%"}, ["b"]),
-    ({"error": "E: 100%\nwhere"}, ["c"]),
-    ({"error": "Ä"}, ["d"]),
-    ({"limit": 2}, ["a", "b"]),
-    ({"error_line": "E: 100%"}, ["a", "c"]),
-    ({"status": 4, "groups": [5]}, ["c"]),
-    ({"status": 3}, []),
-    ({"groups": [3], "error": "e:", "limit": 1}, ["b"]),
-    ({"ids": ["c", "a", "a"]}, ["a", "c"]),
-    ({"ids": ["a", "b", "c"], "groups": [5]}, ["c"]),
-    ({"ids": []}, []),
-    ({"groups": []}, []),
-    ({"since": 0}, []),
-    ({"since": 3600}, ["a", "b", "c", "d", "e"]),
-    ({"since": datetime(2026, 1, 31, tzinfo=timezone.utc), "groups": [3]}, ["a", "b"]),
-    ({"since": timedelta(hours=1), "error": "E: 100%", "limit": 1}, ["a"]),
-]
-
-
-def put_choices(queue: Queue) -> dict[str, int]:
-    rows: dict[str, dict[str, object]] = {
-        "a": {"group_id": 3, "error_text": "E: 100%"},
-        "b": {"group_id": 3, "error_text": "e: 100% and more", "task": "tasks.other"},
-        "new": {"group_id": 3, "status": 0},
-        "c": {"group_id": 5, "error_text": "E: 100%\nwhere it was"},
-        "d": {"error_text": "Ärger", "task": "tasks.Note"},
-        "e": {"error_text": None},
-    }
-    return {name: put(queue, **{"status": 4} | row) for name, row in rows.items()}  # type: ignore[arg-type]
-
-
-def test_tasks_are_chosen_by_all_that_is_given(queue: Queue) -> None:
-    ids = put_choices(queue)
-    names = {one: name for name, one in ids.items()}
-    operator = Operations(queue.server.store)
-    for given, expected in CHOICES:
-        chosen = Selection(**given | ({"ids": [ids[name] for name in given["ids"]]} if "ids" in given else {}))
-        preview = operator.preview(RETRY, chosen, most=3)
-        assert (preview.rows, [names[task.id] for task in preview.first]) == (len(expected), expected[:3]), given
-        written: list[int] = []
-        assert operator.change(RETRY, chosen, on_written=written.extend).changed == len(expected), given
-        assert [names[one] for one in sorted(written)] == expected, given
-        new = {names[one] for one, status in queue.rows("id, status") if status == 0}
-        assert new == {*expected, "new"}, given
-        queue.sql("UPDATE jobs_queue SET status = 4 WHERE id <> ?", ids["new"])
-
-
 def test_errors_of_ill_formed_bytes_are_counted_like_any(mysql_queue: Queue, mysql_server: MySQLServer) -> None:
     """MySQL 9 lets a literal of another character set bring them, and then groups by no such text."""
     with mysql_server.connect(database=mysql_queue.dsn.rpartition("/")[2]) as connection:
@@ -295,56 +103,6 @@ def test_errors_of_ill_formed_bytes_are_counted_like_any(mysql_queue: Queue, mys
     counted = json.loads(mysql_queue.client("errors", "--json").stdout)
     assert sorted(error["rows"] for error in counted) == [1, 2]
     assert mysql_queue.client("errors").returncode == 0
-
-
-# ---- beside others
-
-
-@pytest.fixture(params=["skips locked", "waits for locked"])
-def old_or_new(mysql_queue: Queue, request: pytest.FixtureRequest) -> Iterator[tuple[Queue, Operations]]:
-    with TaskServer(mysql_queue.dsn, folder=mysql_queue.folder) as server:
-        assert isinstance(server.store.database.dialect, MySQLDialect)
-        if request.param == "waits for locked":
-            server.store.database.dialect.skips_locked = False
-        yield mysql_queue, Operations(server.store)
-
-
-def test_rows_that_others_hold_are_tried_again_and_reported(
-    old_or_new: tuple[Queue, Operations], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    queue, operator = old_or_new
-    monkeypatch.setattr(many_rows, "HELD_SECONDS", 0.2)
-    ids = [put(queue, 4) for _ in range(9)]
-    with holding(queue.dsn, f"id = {ids[0]}"):
-        assert operator.change(RETRY, Selection(limit=2)) == (1, [ids[0]])
-        assert operator.change(RETRY, Selection(ids=ids[:6])) == (4, [ids[0]])
-    monkeypatch.undo()
-    portions: list[Sequence[int]] = []
-    # In order of id: at random both held rows may come first, time and again, and nothing is written to release them.
-    monkeypatch.setattr("taskserver.stores.free_rows.random.sample", lambda found, count: list(found))
-    with holding(queue.dsn, f"id IN ({ids[0]}, {ids[8]})") as rollback:
-
-        def release(written: Sequence[int]) -> None:
-            portions.append(written)
-            if len(portions) == 1:
-                rollback()
-
-        assert operator.change(RETRY, Selection(), on_written=release) == (4, [])
-    assert not {ids[0], ids[8]} & set(portions[0])
-
-
-@pytest.mark.parametrize(("priority", "rows"), [(-5, 23), (0, 0)])
-def test_many_rows_are_found_a_portion_after_the_other_and_none_twice(
-    queue: Queue, monkeypatch: pytest.MonkeyPatch, priority: int, rows: int
-) -> None:
-    monkeypatch.setattr(many_rows, "MAX_IDS_PER_LOOK", 6)
-    monkeypatch.setattr(many_rows, "MAX_IDS_PER_STATEMENT", 4)
-    ids = [put(queue, 0, group_id=number % 3) for number in range(23)]
-    written: list[int] = []
-    outcome = Operations(queue.server.store).change(PRIORITY, Selection(), (priority,), written.extend)
-    assert (outcome, sorted(written)) == ((rows, []), ids[:rows])
-    assert queue.rows("priority") == [(priority,)] * 23
-    assert queue.server.retry(Selection()) == 0
 
 
 def test_a_program_and_a_person_hear_of_rows_that_others_hold(
@@ -359,31 +117,6 @@ def test_a_program_and_a_person_hear_of_rows_that_others_hold(
         ended = run_here(main, capsys, mysql_queue.folder, "cancel", str(ids[0]))
     assert (ended.returncode, ended.stdout) == (0, "0 tasks cancelled\n")
     assert ended.stderr == "1 task left, as other programs hold them: try again\n"
-
-
-def test_those_who_found_the_same_rows_change_no_more_than_their_limit(
-    queue: Queue, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    ids = [put(queue, 4) for _ in range(50)]
-    barrier, look, found = threading.Barrier(4), many_rows.ManyRows.look, []
-
-    def look_together(self: many_rows.ManyRows, most: int) -> list[int]:
-        found.append(look(self, most))
-        barrier.wait(WAIT_SECONDS)
-        return found[-1]
-
-    monkeypatch.setattr(many_rows.ManyRows, "look", look_together)
-    retried: list[int] = []
-
-    def retry() -> None:
-        with TaskServer(queue.dsn, folder=queue.folder) as server:
-            retried.append(server.retry(Selection(limit=10)))
-
-    with together(*[retry] * 4):
-        pass
-    assert found == [ids[:10]] * 4  # they raced for the same rows
-    assert sum(retried) == 10
-    assert Counter(queue.statuses()) == {0: 10, 4: 40}
 
 
 # ---- the commands
@@ -707,115 +440,6 @@ def test_errors_are_counted_by_their_first_lines(queue: Queue, client: Run) -> N
         "last_seen": "2026-01-03T00:00:00.000000Z", "example_id": 2,
     }  # fmt: skip
     assert client("errors", "--group", 9).stdout == "no such task is in error or fatal\n"
-
-
-# ---- prune
-
-
-OLD_AND_YOUNG: dict[str, dict[str, object]] = {
-    "old done": {"status": 2, "finished_at": LONG_AGO},
-    "young done": {"status": 2, "finished_at": FAR},
-    "old fatal": {"status": 4, "finished_at": LONG_AGO},
-    "young fatal": {"status": 4, "finished_at": FAR},
-    "fatal by hand": {"status": 4, "updated_at": LONG_AGO},
-    "old done with key": {"status": 2, "finished_at": LONG_AGO, "unique_key": "a"},
-    "old fatal with key": {"status": 4, "finished_at": LONG_AGO, "unique_key": "b"},
-    "old cancelled": {"status": 7, "finished_at": LONG_AGO},
-    "young cancelled": {"status": 7, "finished_at": FAR},
-    "old new": {"status": 0, "finished_at": LONG_AGO, "updated_at": LONG_AGO, "created_at": LONG_AGO},
-    "old error": {"status": 3, "finished_at": LONG_AGO, "updated_at": LONG_AGO, "due_at": FAR},
-    "running": KINDS["running"] | {"updated_at": LONG_AGO},
-}
-PRUNES: list[tuple[list[str], set[str], str]] = [
-    (["--done"], {"old done"}, "1 done task"),
-    (["--fatal"], {"old fatal", "fatal by hand", "old cancelled"}, "3 fatal or cancelled tasks"),
-    (["--archived"], set(), "2 archived tasks"),
-    (["--stats"], set(), "3 rows of figures"),
-    ([], {"old done"}, "1 done task, 2 archived tasks"),
-    (
-        ["--done", "--fatal", "--keys"],
-        {"old done", "old fatal", "fatal by hand", "old cancelled", "old done with key", "old fatal with key"},
-        "2 done tasks, 4 fatal or cancelled tasks",
-    ),
-]
-PRUNED = {"done": "jobs_queue", "fatal": "jobs_queue", "archived": "jobs_queue_done", "figures": "jobs_queue_stats"}
-"""The table of each kind of row that is pruned."""
-SPACE = {"sqlite": "VACUUM", "mysql": "OPTIMIZE TABLE {} copies", "postgresql": "VACUUM FULL {} copies"}
-"""What is printed of the space on the disk, of these tables."""
-
-
-def archive(queue: Queue, finished_at: str, unique_key: str | None = None) -> None:
-    queue.sql(
-        "INSERT INTO jobs_queue_done (id, task, finished_at, unique_key) VALUES (7, 'tasks.note', ?, ?)",
-        finished_at,
-        unique_key,
-    )
-
-
-def contents(queue: Queue) -> dict[str, list[Any]]:
-    return {table: queue.sql(f"SELECT * FROM {table}") for table in PRUNED.values()}
-
-
-@pytest.mark.parametrize(("options", "gone", "words"), PRUNES)
-def test_a_prune_deletes_what_is_named_and_old(
-    queue: Queue, client: Run, options: list[str], gone: set[str], words: str
-) -> None:
-    ids = {kind: put(queue, **row) for kind, row in OLD_AND_YOUNG.items()}  # type: ignore[arg-type]
-    for finished_at, key in ((LONG_AGO, "a"), (LONG_AGO, None), (FAR, None)):
-        archive(queue, finished_at, key)
-    for hour, group in ((LONG_AGO, 0), (LONG_AGO, 3), ("2021-01-01 01:00:00", 0), (FAR, 0)):
-        queue.sql("INSERT INTO jobs_queue_stats (hour, group_id, task) VALUES (?, ?, 'tasks.note')", hour, group)
-    before = contents(queue)
-    printed = client("prune", "--older-than", "30d", *options, "--dry-run").stdout
-    assert printed.splitlines()[0] == f"{words}, older than 30 d: would be deleted"
-    assert "disk" not in printed
-    assert contents(queue) == before
-    printed = client("prune", "--older-than", "30d", *options).stdout
-    assert printed.splitlines()[0] == f"{words}, older than 30 d: deleted"
-    assert {kind for kind, one in ids.items() if (one,) not in queue.rows("id")} == gone
-    left = {table: len(rows) for table, rows in contents(queue).items() if table != "jobs_queue"}
-    assert left == {
-        "jobs_queue_done": 1 if "archived" in words else 3,
-        "jobs_queue_stats": 1 if "figures" in words else 4,
-    }
-    named = dict.fromkeys(table for kind, table in PRUNED.items() if kind in words)
-    assert SPACE[queue.kind].format(", ".join(named)) in printed.splitlines()[-1]
-
-
-def test_a_prune_must_say_how_old(queue: Queue, client: Run) -> None:
-    assert_one_line(client("prune", "--done"), 2, "--older-than")
-    for wrong in ("30", "d", "1.5d", "1y", ""):
-        assert_one_line(client("prune", "--done", "--older-than", wrong), 2, "is not a span of time")
-    assert_one_line(client("prune", "--done", "--older-than", "36501d"), 2, "'36501d' is not", "at most 36500d")
-    assert client("prune", "--done", "--older-than", "1s").stdout == "0 done tasks, older than 1 s: deleted\n"
-    for key in (None, "a"):
-        put(queue, 2, finished_at=LONG_AGO, unique_key=key)
-    assert queue.server.prune(3600.0, done=True) == (1, 0, 0, 0, 0)
-    assert queue.server.prune(timedelta(days=30), done=True, keys=True) == (1, 0, 0, 0, 0)
-    for older_than in (-1, True, float("nan"), "30d", timedelta(days=-1)):
-        with pytest.raises(InvalidTask, match="older_than is"):
-            queue.server.prune(older_than, done=True)  # type: ignore[arg-type]
-
-
-def test_a_prune_that_was_broken_off_goes_on_the_next_time(queue: Queue, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(many_rows, "MAX_IDS_PER_STATEMENT", 4)
-    for _ in range(10):
-        put(queue, 2, finished_at=LONG_AGO)
-        archive(queue, LONG_AGO)
-    pruning = Pruning(queue.server.store, 60, ["done", "archived"], keys=False)
-    portions: list[int] = []
-
-    def break_off(deleted: int) -> None:
-        portions.append(deleted)
-        if deleted > 10:
-            raise KeyboardInterrupt
-
-    with pytest.raises(KeyboardInterrupt):
-        pruning.run(break_off)
-    assert portions == [4, 8, 10, 14]
-    assert len(queue.rows("id")) == 0
-    assert pruning.count().archived == 6
-    assert pruning.run() == (0, 0, 6, 0, 0)
 
 
 def test_a_prune_shows_a_person_how_far_it_is(sqlite_queue: Queue) -> None:

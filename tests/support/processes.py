@@ -83,6 +83,8 @@ def assert_one_line(ended: subprocess.CompletedProcess[str], code: int, *words: 
 
 
 Main = Callable[[Path, list[str]], int]
+Run = Callable[..., "subprocess.CompletedProcess[str]"]
+"""A command of a program inside this process."""
 
 
 def run_here(
