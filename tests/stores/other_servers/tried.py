@@ -45,6 +45,7 @@ CONTRACT = (
     "stores/due",
     "stores/finishes",
     "stores/fences",
+    "stores/batches",
     "stores/dependencies",
     "stores/operations",
     "stores/runs",
