@@ -32,6 +32,7 @@ from tests.support.locks import are_locks_awaited
 from tests.support.processes import WAIT_SECONDS, assert_one_line, assert_silent, end_of, freeze, kill, thaw, wait_until
 from tests.support.queues import Queue
 from tests.support.rows import Rows
+from tests.support.servers import MySQLServer
 from tests.support.turns import A_SERVER, ONE_STORE, on_stores_in_turn
 
 OTHER_GROUP = "4294967294"
@@ -697,18 +698,20 @@ def test_a_worker_has_a_second_connection_only_while_a_task_outlasts_a_third_of_
     assert end_of(process) == (0, "", "")
 
 
-def test_a_heartbeat_that_gets_no_connection_says_so_once_and_gets_one_later(mysql_queue: Queue) -> None:
+def test_a_heartbeat_that_gets_no_connection_says_so_once_and_gets_one_later(
+    mysql_queue: Queue, mysql_server: MySQLServer
+) -> None:
     database = mysql_queue.dsn.rpartition("/")[2].partition("?")[0]
     account = f"'{database}'@'%'"
-    mysql_queue.sql(f"CREATE USER {account} IDENTIFIED BY 'secret' WITH MAX_USER_CONNECTIONS 1")
+    mysql_queue.sql(f"CREATE USER {account} IDENTIFIED BY 'secret' WITH MAX_USER_CONNECTIONS 2")
     mysql_queue.sql(f"GRANT SELECT, INSERT, UPDATE, DELETE ON {database}.* TO {account}")
     mysql_queue.add("tasks.hold")
     log = mysql_queue.deployment.folder / "worker.log"
     dsn = re.sub("//[^@]*@", f"//{database}:secret@", mysql_queue.dsn)
+    page = mysql_server.connect(user=database, password="secret")
     process = start_holding(mysql_queue, TASKSERVER_DSN=dsn, TASKSERVER_LEASE="3", TASKSERVER_LOG="worker.log")
     wait_until(lambda: "the heartbeat has no connection" in log.read_text())
-    mysql_queue.sql(f"ALTER USER {account} WITH MAX_USER_CONNECTIONS 2")
-    mysql_queue.sql("FLUSH USER_RESOURCES")  # MySQL 5.7 keeps the old limit until then
+    page.close()
     renewals(mysql_queue, 1, lambda: None)
     let_go(mysql_queue)
     assert end_of(process)[0] == 0
