@@ -167,11 +167,11 @@ class Maintenance:
         seconds = None if is_last else self._settings.backoff.seconds_after(lost.attempts)
         is_reclaimed = self._store.due.reclaim_lost(lost, limit, text, seconds)
         if is_reclaimed:
-            self._stats().lost(lost, is_last and not lost.is_cancelled)
             if lost.is_cancelled:
                 extra = about_task(lost.id, lost.task, lost.attempts)
                 LOG.info("task %d %s is cancelled, and its worker vanished", lost.id, lost.task, extra=extra)
                 return True
+            self._stats().lost(lost, is_last)
             self._log_lost(lost, text, is_last)
             self._tell_lost(lost, text, is_last)
             if loss and not loss.is_told and not is_last:

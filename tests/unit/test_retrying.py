@@ -22,7 +22,7 @@ from taskserver.stores.retrying import (
 PASSING = {
     # Lock waits (of the counter of ids, too), deadlocks and losers of two nodes, ended statements, snapshots, limits.
     # No room for locks; MariaDB's time limits.
-    Conflict: {1020, 1028, 1105, 1205, 1206, 1213, 1317, 1467, 1614, 1969, 3024, 3572},
+    Conflict: {1020, 1028, 1205, 1206, 1213, 1317, 1467, 1614, 1969, 3024, 3572},
     # The connection is gone, by shutdowns, KILLs, idle timeouts and networks; and with it the answer, COMMIT's too.
     ConnectionLost: {
         *(0, 1053, 1077, 1079, 1152, 1158, 1159, 1160, 1161, 1180, 1184),

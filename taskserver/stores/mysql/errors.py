@@ -36,6 +36,7 @@ NO_ID_LEFT = 1467
 TOO_LONG = 1153
 RIGHTS_MISSING = frozenset({1142, 1143})  # on a table, on a column
 TABLE_MISSING = 1146
+UNKNOWN = 1105
 COLUMN_MISSING = 1054
 ACCESS_DENIED = 1045
 NEEDS_TLS = frozenset({ACCESS_DENIED, 3159})
@@ -45,8 +46,8 @@ CLEAR_PASSWORD = 2061
 
 KINDS: dict[int | None, type[DatabaseError]] = {
     # Deadlocks, locks that did not come in time or at once, snapshots in which a row changed, no room for more locks,
-    # and statements that an administrator or a time limit ended (of a claim MySQL 5.7 says 1105, an unknown error).
-    **dict.fromkeys((1020, 1028, 1105, 1205, 1206, 1213, 1317, NO_ID_LEFT, 1614, 1969, 3024, 3572), Conflict),
+    # and statements that an administrator or a time limit ended
+    **dict.fromkeys((1020, 1028, 1205, 1206, 1213, 1317, NO_ID_LEFT, 1614, 1969, 3024, 3572), Conflict),
     # The connection is gone: a shutdown, a KILL, an idle timeout, the network.
     **dict.fromkeys((0, 1053, 1077, 1079, 1152, 1158, 1159, 1160, 1161, 1180, 1184, 1927), ConnectionLost),
     **dict.fromkeys((2006, 2013, 2014, 2055, 3168, 3169, 4031), ConnectionLost),
@@ -122,7 +123,7 @@ def error_of(error: BaseException, dsn: MySQLDsn, table: str, where: str = "", i
     """Our error for an error of a driver; `where` it came from, if on a caller's connection."""
     number, where = number_of(error), where or dsn.place
     text = " ".join(str(error.args[-1] if error.args else error)[:MAX_TEXT_LENGTH].split())
-    kind, hint = KINDS.get(number, DatabaseError), HINTS.get(number or 0, "")
+    kind, hint = _kind_of(number, text), HINTS.get(number or 0, "")
     if number == TABLE_MISSING:
         return no_tables(where, table)
     if number == COLUMN_MISSING:
@@ -147,6 +148,12 @@ def error_of(error: BaseException, dsn: MySQLDsn, table: str, where: str = "", i
         kind = Unavailable  # no statement was sent
     what = f"{where}: {text or 'the connection is closed'} ({number or type(error).__name__})"
     return kind(f"{what}: {hint}" if hint else what)
+
+
+def _kind_of(number: int | None, text: str) -> type[DatabaseError]:
+    if number == UNKNOWN and "in multi-table update" in text:
+        return Conflict  # an administrator ended a claim as it wrote
+    return KINDS.get(number, DatabaseError)
 
 
 def _hint_at_address(dsn: MySQLDsn) -> str:
