@@ -267,7 +267,7 @@ def done_parent_runs_again(family: Family) -> Works:
         family.may_run_again = {parent, again}
         family.add_and_work(store, again, 3)
 
-    return [family.decide, run_again]
+    return [partial(family.work, rounds=3), run_again]
 
 
 def lost_parent_is_completed_late(family: Family) -> Works:
@@ -343,7 +343,7 @@ def test_each_task_runs_once_after_its_parents_wherever_one_worker_stood_still(f
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("scene", [*OF_FEW_STEPS, *OF_MANY_STEPS])
+@pytest.mark.parametrize("scene", [*OF_FEW_STEPS, *OF_MANY_STEPS[1:]])  # in the first, one worker has one step
 def test_each_task_runs_once_after_its_parents_wherever_both_workers_stood_still(family: Family, scene: Scene) -> None:
     """At some pairs of instants: one goes on to its end while the other stands still in the middle."""
 
