@@ -369,7 +369,7 @@ def run_program(queue: Queue, where: str, *groups: int, **env: str) -> list[Any]
         env={"PATH": os.defpath, **env},
         capture_output=True,
         text=True,
-        timeout=4 * WAIT_SECONDS,  # each interrupt waits until no write is under way
+        timeout=10 * WAIT_SECONDS,  # each interrupt waits until no write is under way: of a thread, a second
     )
     assert ended.returncode == 0, ended.stderr
     counts: list[Any] = json.loads(ended.stdout.splitlines()[-1])
