@@ -15,7 +15,7 @@ from ...model.selection import Selection
 from ...model.task import MAX_ID, MAX_SIGNED, Status, name_of_status
 from ...server import TaskServer
 from ...stores.queue.many_rows import Verb
-from ...stores.queue.operations import RETRY, RETRY_AS, Operations
+from ...stores.queue.operations import Operations
 from ...stores.records import StoredTask
 from .arguments import SINCE, add_groups, since, whole_number
 from .live_line import LiveLine
@@ -113,7 +113,7 @@ def change_chosen(
 
         outcome = Operations(server.store).change(verb, selection, values, note)
     print(summary(outcome.changed))
-    if verb in (RETRY, RETRY_AS) and (given_up := Operations(server.store).given_up_among(changed)):
+    if verb.may_wait and (given_up := Operations(server.store).given_up_among(changed)):
         print(
             f"{counted(given_up)} of these fatal again, because of tasks that they wait for: retry those",
             file=sys.stderr,

@@ -41,6 +41,8 @@ class Verb(NamedTuple):
     """The statement, without its WHERE."""
     then: Callable[[Database, Sequence[int]], object] | None = None
     """Further writes for the ids of written rows, in the same transaction."""
+    may_wait: bool = False
+    """Whether written rows may be waiting ones, about which a look then decides."""
     undone: str = ""
     """For rows that were not written yet, with marks for the values of `write`: a look finds no row twice."""
     table: str = "{table}"

@@ -33,17 +33,19 @@ DECIDE_SECONDS = 10.0
 # The row keeps its error until the task succeeds, but not the word `cancelled`, which asks for the task's end. A claim
 # token goes: a lost worker that turns out to be alive must not complete a task that a person wants to run again. A task
 # that waits for others becomes waiting: a look decides whether it still has to wait (dependencies.py).
+RETRIED = f"""
+    attempts = 0, due_at = CASE WHEN {{is_linked}} THEN {{now}} END, claim = NULL,
+    finished_at = NULL, updated_at = {{now}},
+    error_text = CASE WHEN {IS_GIVEN_UP} THEN NULL ELSE NULLIF(error_text, {{cancelled}}) END,
+    status = CASE WHEN {{is_linked}} THEN 5 ELSE 0 END
+"""
 RETRY = Verb(
     name="retry",
     suits="in error, fatal or cancelled",
     condition="{status} IN (3, 4, 7)",
-    write=f"""
-    UPDATE {{table}} {{by_key}} SET attempts = 0, due_at = CASE WHEN {{is_linked}} THEN {{now}} END, claim = NULL,
-        finished_at = NULL, updated_at = {{now}},
-        error_text = CASE WHEN {IS_GIVEN_UP} THEN NULL ELSE NULLIF(error_text, {{cancelled}}) END,
-        status = CASE WHEN {{is_linked}} THEN 5 ELSE 0 END
-    """,
+    write=f"UPDATE {{table}} {{by_key}} SET {RETRIED}",
     then=revive_children,
+    may_wait=True,
 )
 # The same under another name, for tasks whose name was misspelt. Not for pipelines: the stages of a row name callables,
 # too, and a row whose task differs from its stage is fatal.
@@ -51,7 +53,7 @@ RETRY_AS = RETRY._replace(
     name="retry --as",
     suits=f"{RETRY.suits}, and no pipeline",
     condition=f"{RETRY.condition} AND stages IS NULL",
-    write=RETRY.write.replace("SET", "SET task = ?,", 1),
+    write=f"UPDATE {{table}} {{by_key}} SET task = ?, {RETRIED}",
 )
 PIPELINES = RETRY._replace(condition=f"{RETRY.condition} AND stages IS NOT NULL")
 """The tasks that RETRY_AS leaves out."""
@@ -170,7 +172,7 @@ class Operations:
         """From → to, as the verb says, for all chosen rows that it suits."""
         rows = ManyRows(self._database, verb, values, chosen_by(selection), on_written)
         written = rows.write(selection.ids, selection.limit)
-        if written.changed and verb.then is revive_children:  # a retry
+        if written.changed and verb.may_wait:
             dependencies = Dependencies(self._database)
             until = time.monotonic() + DECIDE_SECONDS
             while time.monotonic() < until and dependencies.decide(self._store.due.look().linked):
