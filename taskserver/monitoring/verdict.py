@@ -238,7 +238,7 @@ def _stray(overview: Overview) -> Iterator[VerdictReason]:
     rows = overview.undated + overview.strange
     if rows:
         start = "task never starts" if rows == 1 else "tasks never start"
-        why = ["status 3 or 5 without due_at"] * bool(overview.undated) + ["a status that is none"] * bool(
+        why = ["status 3 or 5 without due_at"] * bool(overview.undated) + ["a status that does not exist"] * bool(
             overview.strange
         )
         words = f"{rows} {start}: {' or '.join(why)}"

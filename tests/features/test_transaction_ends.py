@@ -209,7 +209,7 @@ def test_an_error_that_a_task_kept_to_itself_undoes_what_it_wrote_on_postgresql(
     """As does a COMMIT after it, which the server answers by ROLLBACK."""
     queue = postgresql_queue
     errors = {
-        KEPT: (3, "Conflict: a statement of its transaction failed, and the task went on: "),
+        KEPT: (3, "Conflict: a statement of its transaction failed and the task went on, "),
         f"{KEPT}write(2)": (3, "InFailedSqlTransaction: current transaction is aborted"),
         f"{KEPT}{COMMIT}": (4, f"Fatal: {MAY_NOT}"),
     }

@@ -33,8 +33,8 @@ ENDED = (
     "database rolled it back and the task went on; see what it wrote before you retry it"
 )
 FAILED = (
-    "a statement of its transaction failed, and the task went on: ROLLBACK TO taskserver_task undoes what it wrote, "
-    "and the transaction goes on"
+    "a statement of its transaction failed and the task went on, so all that it wrote was rolled back: let that error "
+    "end the task, or undo first, with ROLLBACK TO taskserver_task"
 )
 
 
