@@ -18,7 +18,7 @@ from .rows import WANTED_SOONER, Filler
 
 BESIDE = {Status.WAITING: 0.4, Status.DONE: 0.3, Status.FATAL: 0.2, Status.ERROR: 0.1}
 """What waits, or is over, beside the new tasks: of the same groups and sooner; the fatal ones hold keys."""
-_PAUSED = re.compile(r" AND \(SELECT COUNT\(\*\) FROM \S+ WHERE group_id = %s\) = 0")
+_PAUSED = re.compile(r"\s+AND \(SELECT COUNT\(\*\) FROM \S+ WHERE group_id IN \(%s, 4294967295\)\) = 0")
 
 
 def kinds(place: Place) -> Iterator[Line]:
