@@ -261,9 +261,8 @@ AT_WORK = {
 }
 
 
+@pytest.mark.parametrize("queue_dsn", ["mysql", "postgresql"], indirect=True)
 def test_a_read_that_takes_too_long_is_busy_and_is_stopped_on_the_server(busy: str, rows: Rows) -> None:
-    if rows.is_sqlite:
-        pytest.skip("SQLite has no server")
     with TaskServer(busy) as server:
         database = server.store.database
         began = time.monotonic()

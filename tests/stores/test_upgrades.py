@@ -17,6 +17,7 @@ from taskserver.stores.words import HELPERS
 from tests.stores.verbs import add, claim, claim_one, finish, ids
 from tests.support.deployment import ROOT
 from tests.support.rows import Rows
+from tests.support.turns import EACH_SERVER
 
 TABLES = ("jobs_queue", *(f"jobs_queue_{name}" for name in HELPERS))
 FIXTURES = Path(__file__).with_name("fixtures")
@@ -128,10 +129,9 @@ def test_an_upgrade_keeps_every_row_and_leaves_the_tables_as_new_ones_are(old: R
         assert upgraded == described(old)
 
 
+@EACH_SERVER
 def test_the_upgrade_by_hand_that_the_documentation_gives_does_what_init_does(old: Rows, dsn: str) -> None:
     """With the schema file, which an administrator loads before."""
-    if old.is_sqlite:
-        return  # its file belongs to the account that runs init
     (block,) = re.findall(
         rf"```sql\n-- {'PostgreSQL' if old.is_postgresql else 'MySQL'}.*?\n(.*?)```",
         (ROOT / "docs" / "upgrading.md").read_text(encoding="utf-8"),

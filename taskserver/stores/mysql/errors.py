@@ -46,7 +46,7 @@ CLEAR_PASSWORD = 2061
 
 KINDS: dict[int | None, type[DatabaseError]] = {
     # Deadlocks, locks that did not come in time or at once, snapshots in which a row changed, no room for more locks,
-    # and statements that an administrator or a time limit ended
+    # and statements that an administrator or a time limit ended.
     **dict.fromkeys((1020, 1028, 1205, 1206, 1213, 1317, NO_ID_LEFT, 1614, 1969, 3024, 3572), Conflict),
     # The connection is gone: a shutdown, a KILL, an idle timeout, the network.
     **dict.fromkeys((0, 1053, 1077, 1079, 1152, 1158, 1159, 1160, 1161, 1180, 1184, 1927), ConnectionLost),
