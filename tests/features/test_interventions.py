@@ -187,6 +187,17 @@ def test_ids_to_which_nothing_could_be_done_are_named_one_by_one(queue: Queue, c
     assert ended.stderr.endswith("and 10 more like these\n")
 
 
+def test_a_retry_says_how_many_tasks_are_fatal_again_because_of_others(queue: Queue, client: Run) -> None:
+    parent = put(queue, 4)
+    child = queue.server.add_task("tasks.note", depends_on=[parent])
+    ended = client("retry", child)
+    again = "1 task is fatal again at once, as a parent is fatal or cancelled: retry the parent\n"
+    assert (ended.stdout, ended.stderr) == ("1 task retried\n", again)
+    assert queue.statuses() == [4, 4]
+    assert client("retry", parent).stderr == ""
+    assert queue.statuses() == [0, 5]
+
+
 # ---- cancel: what runs
 
 

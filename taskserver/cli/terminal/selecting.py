@@ -114,8 +114,9 @@ def change_chosen(
         outcome = Operations(server.store).change(verb, selection, values, note)
     print(summary(outcome.changed))
     if verb.may_wait and (given_up := Operations(server.store).given_up_among(changed)):
+        are = "is" if given_up == 1 else "are"
         print(
-            f"{counted(given_up)} of these fatal again, because of tasks that they wait for: retry those",
+            f"{counted(given_up)} {are} fatal again at once, as a parent is fatal or cancelled: retry the parent",
             file=sys.stderr,
         )
     if outcome.held:
