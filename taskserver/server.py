@@ -55,7 +55,6 @@ class TaskServer:
         setup: str | Callable[[], object] | None = None,
         between: str | Callable[[], object] | None = None,
         on_failure: str | Callable[[FailedAttempt], object] | None = None,
-        warn_after: int = 0,
         password: str = "",
         folder: str | Path | None = None,
     ) -> None:
@@ -65,7 +64,7 @@ class TaskServer:
         """
         self.settings = make_settings(
             *(folder, dsn, password, table, mode, modules, max_attempts, backoff, lease, timeout, db_patience),
-            *(pauses, setup, between, on_failure, warn_after),
+            *(pauses, setup, between, on_failure),
         )
         self.store: Store = open_store(self.settings)
 

@@ -13,13 +13,14 @@ from typing import Any
 
 from ..errors import SettingError
 from ..messages.printable import SPANS, shown, span_seconds
+from ..messages.programs import CLIENT
 from ..model.task import MAX_GROUP_ID, MAX_ID, MODES
 
 PREFIX = "TASKSERVER_"
 _NAMES = (
     *("DSN", "PASSWORD", "TABLE", "MODE", "MODULES"),
     *("MAX_ATTEMPTS", "BACKOFF", "LEASE", "TIMEOUT", "DB_PATIENCE", "PAUSES", "LOG", "LOG_LEVEL", "LOG_FORMAT"),
-    *("SETUP", "BETWEEN", "ON_FAILURE", "WARN_AFTER"),
+    *("SETUP", "BETWEEN", "ON_FAILURE"),
 )
 _PAGE_NAMES = ("PAGE_PASSWORD", "PAGE_ALLOW", "PAGE_PROXIES", "PAGE_ACTIONS", "METRICS_TOKEN", "ADD_TOKENS")
 SETTING_KEYS = tuple(PREFIX + name for name in _NAMES)
@@ -27,6 +28,8 @@ SETTING_KEYS = tuple(PREFIX + name for name in _NAMES)
 PAGE_KEYS = tuple(PREFIX + name for name in _PAGE_NAMES)
 """The settings that the status page alone reads."""
 ALL_KEYS = SETTING_KEYS + PAGE_KEYS
+GONE = {"TASKSERVER_WARN_AFTER": f"is gone: delete it; {CLIENT} check --mail reports what fails"}
+"""Settings of earlier versions, and what to do instead."""
 LOG_LEVELS = ("debug", "info", "warning", "error")
 LOG_FORMATS = ("text", "json")
 Hook = str | Callable[..., object] | None

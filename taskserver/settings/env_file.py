@@ -14,7 +14,7 @@ from pathlib import Path
 from dotenv.parser import Binding, parse_stream
 
 from ..errors import SettingError
-from .checks import ALL_KEYS, PREFIX, letters_of, nearest_key
+from .checks import ALL_KEYS, GONE, PREFIX, letters_of, nearest_key
 
 _ANOTHER_SETTING = re.compile(rf"({'|'.join(ALL_KEYS)})\s*=")
 _CURLED = re.compile(r"[^=]*=[ \t]*[‘’“”„‚]")
@@ -53,6 +53,8 @@ def _fault_of(binding: Binding) -> str:
     if binding.error:
         return "is not of the form KEY=value, or a quote in it is not closed; in quotes a ' of the value is written \\'"
     key = binding.key or ""
+    if key in GONE:
+        return f"sets {key}, which {GONE[key]}"
     # A mistyped key's setting would keep the default, so mode delete where rows were to be kept.
     if key not in ALL_KEYS and _is_meant_as_setting(key):
         meant = _meant_by(key)

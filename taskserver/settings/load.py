@@ -19,6 +19,7 @@ from ..model.run_pauses import RunPauses, parse_run_pauses
 from ..model.task import DEFAULT_TABLE, MAX_ATTEMPTS, MAX_SECONDS
 from .checks import (
     ALL_KEYS,
+    GONE,
     LOG_FORMATS,
     LOG_LEVELS,
     PREFIX,
@@ -66,8 +67,6 @@ class Settings(NamedTuple):
     setup: Hook = None
     between: Hook = None
     on_failure: Hook = None
-    warn_after: int = 0
-    """0: never."""
 
     @property
     def queue(self) -> str:
@@ -115,7 +114,6 @@ def make_settings(
     setup: Hook,
     between: Hook,
     on_failure: Hook,
-    warn_after: int,
 ) -> Settings:
     """Check settings that are given in Python, without a log file; `folder` as in `program_folder`.
 
@@ -137,7 +135,6 @@ def make_settings(
         setup=function_or(check_setup, "setup", setup),
         between=function_or(check_between, "between", between),
         on_failure=function_or(check_on_failure, "on_failure", on_failure),
-        warn_after=check_whole_number("warn_after", warn_after, 0, MAX_ATTEMPTS),
     )
 
 
@@ -173,7 +170,6 @@ def load_settings(folder: Path, environ: Mapping[str, str] = os.environ, env_fil
         setup=read("SETUP", check_setup, defaults["setup"]),
         between=read("BETWEEN", check_between, defaults["between"]),
         on_failure=read("ON_FAILURE", check_on_failure, defaults["on_failure"]),
-        warn_after=read("WARN_AFTER", whole_number_as_text(0, MAX_ATTEMPTS), defaults["warn_after"]),
     )
 
 
@@ -219,6 +215,8 @@ def _settings_in(env_file: Path) -> dict[str, str]:
 def _check_environment(keys: Iterable[str]) -> None:
     """Refuse keys that are very much like a setting; others in the environment may begin as ours do."""
     for key in keys:
+        if key in GONE:
+            raise SettingError(f"the environment sets {key}, which {GONE[key]}")
         meant = None if key in ALL_KEYS else nearest_key(key, 0.85)
         if meant:
             raise SettingError(f"the environment names {key[:60]}, which is no setting; did you mean {meant}?")

@@ -213,10 +213,10 @@ def _settings(folder: Path, given: dict[str, object]) -> Settings:
         for key, value in keys.items()
     }
     found = load_settings(folder, {**os.environ, **texts})
-    # A blank value leaves the one of the `.env`. What warns of failures in a row keeps count in the site's own files.
+    # A blank value leaves the one of the `.env`.
     # What is called between tasks may close the connection of a test, whose transaction is open.
     off: dict[str, Any] = {name: None for name in HOOKS if given.get(name, "" if name == "between" else None) == ""}
-    return found._replace(warn_after=0, **off)
+    return found._replace(**off)
 
 
 @contextmanager

@@ -26,7 +26,6 @@ from .failure_hook import FailureHook
 from .finishing import Finishing
 from .heartbeat import Heartbeat
 from .limits import RunLimits
-from .outages import Outages
 from .reporting import Reporter
 from .result import RunResult
 from .run_context import RunContext
@@ -75,7 +74,7 @@ def equipped(
     ):
         run = RunContext(store, settings, callables, code_files, heartbeat, limit, stop, result, stats, limits)
         between = Between(settings.between, run)
-        reporter = Reporter(run, FailureHook(settings.on_failure, run, between), Outages(settings))
+        reporter = Reporter(run, FailureHook(settings.on_failure, run, between))
         finishing = Finishing(store, reporter)
         attempts = Attempts(run, finishing, reporter, between)
         starts = Starts(run, reporter)

@@ -18,7 +18,6 @@ from ..model.failed_attempt import FailedAttempt
 from ..model.task import CANCELLED, ClaimedTask, LostTask
 from .call import Failure, aside_seconds, run_foreign
 from .failure_hook import FailureHook
-from .outages import Outages
 from .run_context import RunContext
 from .stats import NO_NAME, Attempt
 
@@ -43,10 +42,9 @@ class Ended(NamedTuple):
 class Reporter:
     """Counts and logs the ends of one run's tasks."""
 
-    def __init__(self, run: RunContext, hook: FailureHook, outages: Outages) -> None:
+    def __init__(self, run: RunContext, hook: FailureHook) -> None:
         self._run = run
         self._hook = hook
-        self._outages = outages
         self._warned: set[tuple[str, str]] = set()
         """Names of callables whose results could not be kept; each is reported once."""
 
@@ -71,9 +69,7 @@ class Reporter:
             stage = finish.next_stage if outcome is Outcome.AS_ASKED else None
             becomes = f", and becomes {stage.task}" if stage else ""
             self._log_done(task, ended.attempt.ran_seconds if ended.attempt else 0.0, becomes)
-        if failure is None:
-            self._outages.went_well(task.task)
-        else:
+        if failure is not None:
             self._tell(task, task.attempts + 1, failure, is_fatal=False)
 
     def _log_done(self, task: ClaimedTask, seconds: float, becomes: str = "") -> None:
@@ -102,16 +98,11 @@ class Reporter:
 
     def _tell(self, task: ClaimedTask, attempt: int, failure: Failure, is_fatal: bool) -> None:
         error = failure.error or TaskServerError(failure.text)
-        failed = FailedAttempt(task.id, task.task, attempt, error, is_fatal)
-        if self._run.callables.found(task.task) is not None and not failure.is_retry:
-            self._outages.failed(failed, failure.text.partition("\n")[0])
-        self._hook.tell_later(failed)
+        self._hook.tell_later(FailedAttempt(task.id, task.task, attempt, error, is_fatal))
 
     def tell_lost(self, lost: LostTask, text: str, is_fatal: bool) -> None:
         """Count a task that was taken back, as its worker vanished; the hook is to hear of it."""
-        failed = FailedAttempt(lost.id, lost.task, lost.attempts, TaskServerError(text), is_fatal)
-        self._outages.failed(failed, text)
-        self._hook.tell_later(failed)
+        self._hook.tell_later(FailedAttempt(lost.id, lost.task, lost.attempts, TaskServerError(text), is_fatal))
 
     def tell_failures(self) -> None:
         """Tell the hook of failed attempts; in the run's own thread, while no task is started."""
@@ -132,8 +123,6 @@ class Reporter:
         Seconds are per task: how long each waited from the claim on, and its share of the call.
         """
         self._run.result.done += len(tasks)
-        if tasks:
-            self._outages.went_well(tasks[0].task)
         for task in tasks:
             self._run.stats.done(task, task.task, self._run.stats.share(task, waited_seconds, ran_seconds))
         if LOG.isEnabledFor(INFO):

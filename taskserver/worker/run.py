@@ -292,7 +292,7 @@ class Runner:
 
     def _tell_lost(self, lost: LostTask, text: str, is_fatal: bool) -> None:
         """Tell of a task whose worker vanished, where anybody wants to hear of it."""
-        if self._settings.on_failure is not None or self._settings.warn_after:
+        if self._settings.on_failure is not None:
             self._equip().reporter.tell_lost(lost, text, is_fatal)
 
     def _stats_of_run(self) -> RunStats:

@@ -242,7 +242,7 @@ def test_the_environment_names_the_queue_to_programs_and_is_put_back(tasks: Any,
 
 
 def test_settings_are_the_sites_and_those_that_are_given(tasks: Any, tmp_path: Path) -> None:
-    (tmp_path / ".env").write_text("TASKSERVER_DSN=mysql://u@h/db\nTASKSERVER_MODE=mark\nTASKSERVER_WARN_AFTER=1\n")
+    (tmp_path / ".env").write_text("TASKSERVER_DSN=mysql://u@h/db\nTASKSERVER_MODE=mark\n")
     with testing.task_queue(folder=tmp_path, modules=["tasks", "other"], max_attempts=1) as queue:
         settings = queue.server.settings
         assert (settings.mode, settings.modules, settings.max_attempts) == ("mark", ("tasks", "other"), 1)

@@ -45,6 +45,10 @@ ENVS: dict[str, tuple[str | dict[str, bytes], tuple[str, ...]]] = {
         f"{RIGHT}TASKSERVER_CHARSET=utf8\n",
         ("line 2 holds no setting", "TASKSERVER_TABLE,"),
     ),
+    "kept a setting of an earlier version": (
+        f"{RIGHT}TASKSERVER_WARN_AFTER=3\n",
+        ("line 2 sets TASKSERVER_WARN_AFTER, which is gone: delete it; client.py check --mail",),
+    ),
     "wrote it as YAML": (f"TASKSERVER_DSN: {DSN}\n", ("line 1", "KEY=value")),
     "wrote a DSN as YAML": (
         f"TASKSERVER_DSN:mysql://you:{SECRET}@localhost/db\n",
@@ -114,6 +118,8 @@ def test_a_wrong_key_of_the_environment_is_answered_with_its_mend(folder: Path) 
     message = told(folder, TASKSERVER_DSN=DSN, TASKSERVER_MODULE="shop")
     assert "the environment names TASKSERVER_MODULE," in message
     assert "did you mean TASKSERVER_MODULES?" in message
+    message = told(folder, TASKSERVER_DSN=DSN, TASKSERVER_WARN_AFTER="3")
+    assert "the environment sets TASKSERVER_WARN_AFTER, which is gone: delete it" in message
 
 
 def test_an_env_of_another_program_is_nobodys_mistake(folder: Path) -> None:

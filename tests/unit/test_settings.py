@@ -63,7 +63,6 @@ def test_everything_but_the_dsn_has_the_default_of_the_contract(tmp_path: Path) 
         setup=None,
         between=None,
         on_failure=None,
-        warn_after=0,
     )
 
 
@@ -97,7 +96,6 @@ def test_everything_but_the_dsn_has_the_default_of_the_contract(tmp_path: Path) 
         ("pauses", "0.5,10s,5m", "pauses", RunPauses(0.5, 10, 300)),
         ("log_level", "debug", "log_level", "debug"),
         ("log_format", "json", "log_format", "json"),
-        ("warn_after", "3", "warn_after", 3),
         ("setup", "django:setup", "setup", "django:setup"),
         ("between", "django.db:close_old_connections", "between", "django.db:close_old_connections"),
         ("on_failure", "shop.alerts:Mail.tell", "on_failure", "shop.alerts:Mail.tell"),
@@ -145,7 +143,6 @@ WRONG = [
             "1,2,٣",
         ],
     ),
-    ("warn_after", "a whole number from 0 to", NUMBERS),
     ("log_level", "debug or info or warning or error", ["INFO", "warn", "critical", "20"]),
     ("log_format", "text or json", ["JSON", "logfmt"]),
     ("setup", "module:function, as shop.worker:setup", ["django", "django.setup", "django:setup()"]),
@@ -455,7 +452,7 @@ def test_the_example_names_every_setting_with_its_default(tmp_path: Path) -> Non
     written = dict(line.split("=", 1) for line in lines if line.startswith("TASKSERVER_"))
     keys = (
         *("DSN", "PASSWORD", "TABLE", "MODE", "MODULES", "MAX_ATTEMPTS", "BACKOFF", "LEASE", "TIMEOUT", "DB_PATIENCE"),
-        *("PAUSES", "LOG", "LOG_LEVEL", "LOG_FORMAT", "SETUP", "BETWEEN", "ON_FAILURE", "WARN_AFTER"),
+        *("PAUSES", "LOG", "LOG_LEVEL", "LOG_FORMAT", "SETUP", "BETWEEN", "ON_FAILURE"),
     )
     of_the_page = ("PAGE_PASSWORD", "PAGE_ALLOW", "PAGE_PROXIES", "PAGE_ACTIONS", "METRICS_TOKEN", "ADD_TOKENS")
     assert sorted(written) == sorted(f"TASKSERVER_{key}" for key in keys + of_the_page)

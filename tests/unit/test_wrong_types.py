@@ -46,7 +46,7 @@ def constructed(**given: Any) -> None:
 
 CALLS: dict[str, Callable[[TaskServer], Callable[..., object]]] = {
     "dsn table mode modules max_attempts backoff lease timeout db_patience pauses password": lambda server: constructed,
-    "setup between on_failure warn_after": lambda server: constructed,
+    "setup between on_failure": lambda server: constructed,
     "folder": lambda server: lambda folder: constructed(folder=folder),
     "settings": lambda server: TaskServer.from_settings,
     f"task {MORE}": lambda server: lambda **given: server.add_task(**{"task": "tasks.x"} | given),
