@@ -20,7 +20,7 @@ from typing import Any
 
 from ..errors import TaskServerError
 from .forks import end_child
-from .stopping import CANCELLABLE_BY_THREAD, TaskInterrupted, uninterrupted
+from .stopping import CANCELLABLE_BY_THREAD, TaskInterrupted
 
 BLOCKED_SECONDS = 0.5
 """Code that does not come to an `await` for so long is struck as the code of any other task."""
@@ -62,7 +62,6 @@ def _run_in_loop(awaiting: Coroutine[Any, Any, None]) -> None:
         asyncio.set_event_loop(_loop_between())
 
 
-@uninterrupted  # half a loop could not be closed
 def _new_loop() -> asyncio.AbstractEventLoop:
     return asyncio.new_event_loop()
 

@@ -15,7 +15,6 @@ from typing import Any, ParamSpec, TypeVar
 
 from ..errors import ConnectionLost, DatabaseError, NotUnderstood, TooLong, Unavailable
 from ..host.standard_descriptors import fill_standard_descriptors
-from ..interrupts.stopping import uninterrupted
 from .dialect import Dialect, Pace, Rows, Session
 from .retrying import MIN_CONFLICT_SECONDS, Patience, RetryPolicy, Scope, Tries
 from .words import Statements, Write, with_ids, words_of
@@ -165,7 +164,6 @@ class Database(Rows):
                     pace.patience.has_begun = True
                 return outcome, in_doubt
 
-    @uninterrupted
     def _try(self, scope: Scope, work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         """Do work once, on a connection that stands, and leave no transaction open behind an error."""
         session = self.session()
@@ -173,8 +171,11 @@ class Database(Rows):
             assert scope is Scope.STATEMENT, "a transaction within a transaction"
             return work(*args, **kwargs)
         with session.in_use:
-            self._make_ready(session)
+            if session.was_cut_off:
+                session.close()
+            session.was_cut_off = True  # until it is known to be otherwise: an interrupt may come at any instant
             try:
+                self._make_ready(session)
                 if scope is Scope.TRANSACTION or (scope is Scope.STATEMENT and not session.commits_by_itself):
                     self.execute(session.begin_sql)
                     session.in_transaction = True
@@ -182,11 +183,16 @@ class Database(Rows):
                     self.execute("COMMIT")
                 else:
                     outcome = work(*args, **kwargs)
-            except BaseException as error:
+            except Exception as error:
                 self._undo(session, error)
+                session.was_cut_off = False
+                raise
+            except BaseException:
+                session.close()  # at once: it may hold locks
                 raise
             finally:
                 session.in_transaction = False
+            session.was_cut_off = False
             session.used_at = time.monotonic()
             return outcome
 
@@ -204,11 +210,10 @@ class Database(Rows):
             session.used_at = time.monotonic()
             session.make_ready(self._pace)
 
-    def _undo(self, session: Session, error: BaseException) -> None:
+    def _undo(self, session: Session, error: Exception) -> None:
         """Roll back after an error; close the connection if that is not sure to work."""
-        # A server that refuses for now may have been replaced by another: a new connection finds that one. After an
-        # interrupt the answer to a statement may still be under way.
-        if isinstance(error, Exception) and not isinstance(error, Unavailable):
+        # A server that refuses for now may have been replaced by another: a new connection finds that one.
+        if session.connection is not None and not isinstance(error, Unavailable):
             with suppress(*self.dialect.driver_errors):
                 session.roll_back()
                 return

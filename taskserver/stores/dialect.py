@@ -80,6 +80,8 @@ class Session(ABC):
         self.in_transaction = False
         self.in_use = threading.RLock()
         """Held for the length of a verb, so that a process that is forked meanwhile leaves the connection alone."""
+        self.was_cut_off = False
+        """Whether an interrupt ended the last verb, which may leave an answer, or a transaction, on the connection."""
         self.generation = 0
         """That of the database when it connected."""
         self.used_at = 0.0

@@ -16,7 +16,7 @@ from logging import getLogger
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from ..errors import DatabaseError, LeaseLost, TaskServerError
-from ..interrupts.stopping import TaskInterrupted, uninterrupted
+from ..interrupts.stopping import TaskInterrupted
 from ..model.results import write_progress
 from ..model.task import CANCELLED
 from ..stores import Store
@@ -242,7 +242,6 @@ class TaskContext:
         if self._call.is_lost:
             raise TaskInterrupted(LOST_LEASE)
 
-    @uninterrupted
     def _look(self) -> None:
         """Ask the rows whether the call is cancelled or lost."""
         began_at = time.monotonic()
@@ -260,7 +259,6 @@ class TaskContext:
             self._wake()  # a task that swallows the interrupt is interrupted again
         self._looked_seconds += time.monotonic() - began_at
 
-    @uninterrupted
     def row(self) -> StoredTask | None:
         """The first task's row; None where it is gone. Raises DatabaseError."""
         with self._store.database.tried_once(ANSWER_SECONDS):
@@ -273,7 +271,6 @@ class TaskContext:
         """When progress is to be stored, by time.monotonic; infinity where there is none."""
         return float("inf") if self._unstored is None else max(self._store_again_at, self._ask_again_at)
 
-    @uninterrupted
     def store(self) -> None:
         """Store the latest progress, unless another thread is doing that."""
         with self._alone(0.0) as is_alone:

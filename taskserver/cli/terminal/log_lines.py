@@ -8,9 +8,8 @@ from __future__ import annotations
 import logging
 from collections.abc import Sequence
 from contextlib import suppress
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from ...interrupts.stopping import uninterrupted
 from ...messages.log_records import FULL_TEXT
 from ...messages.printable import escaped, printable
 
@@ -71,10 +70,12 @@ def indented(text: str) -> list[str]:
     return [f"{INDENT}{escaped(line)}" for line in text.split("\n")]
 
 
-@uninterrupted
 def deliver(record: logging.LogRecord, outlets: Sequence[logging.Handler]) -> None:
-    """Hand a record to each of these handlers that wants its level. A task's interrupt must not cut a line off."""
+    """Hand a record to each of these handlers that wants its level."""
     for outlet in outlets:
         if record.levelno >= outlet.level:
-            with suppress(Exception):  # a task may hand anything to our logger as the attributes of a record
-                outlet.handle(record)
+            lock: Any = outlet.lock
+            # Not Handler.handle(): before Python 3.13 an interrupt could leave the lock held there, and the heartbeat
+            # would wait for it for ever. A task may hand anything to our logger as the attributes of a record.
+            with suppress(Exception), lock:
+                outlet.emit(record)

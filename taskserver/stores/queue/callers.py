@@ -15,7 +15,6 @@ from contextlib import contextmanager, suppress
 from typing import Any, TypeVar
 
 from ...errors import Conflict, ConnectionLost, DatabaseError, InvalidTask, NoTransaction, TablesMissing, is_refusal
-from ...interrupts.stopping import uninterrupted
 from ...messages.programs import CLIENT
 from ...model.arguments import MAX_ARGS_BYTES, in_ascii
 from ...model.attempt import Finish, Outcome
@@ -64,13 +63,11 @@ class Callers:
 
     # ---- producers
 
-    @uninterrupted
     def add(self, connection: object, task: NewTask) -> int:
         """→ new, or waiting, once the caller commits. The id of the new row, or of the row that has the key already."""
         with self.on(connection) as rows:
             return Adding(rows, WHAT_NOW).insert([_in_ascii(task)])[0]
 
-    @uninterrupted
     def add_many(self, connection: object, tasks: Iterable[NewTask]) -> list[int]:
         """→ new, or waiting, once the caller commits; the ids, in order."""
         with self.on(connection) as rows:

@@ -14,7 +14,6 @@ from collections.abc import Callable
 from typing import Any
 
 from ...errors import Conflict, DatabaseError, Fatal, ServerFull, Unavailable
-from ...interrupts.stopping import uninterrupted
 from ...model.attempt import Finish, Outcome
 from ...model.task import ClaimedTask
 from ..database import T
@@ -140,7 +139,6 @@ class Transactions:
         if began_at is not None and self._store.has_one_writer:
             rest_after(began_at)
 
-    @uninterrupted
     def _execute(self, sql: str) -> None:
         """Send one statement on the task's connection, once."""
         dialect = self._database.dialect
