@@ -1,4 +1,4 @@
-"""The files of a deployment: its interpreter and packages, where its folder lies, and who else may read its files."""
+"""The files of a deployment: its interpreter and packages, where its folder is, and who else may read or write it."""
 
 from __future__ import annotations
 
@@ -6,22 +6,22 @@ import hashlib
 import os
 import platform
 import pwd
+import shlex
 import shutil
 import stat
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from contextlib import suppress
+from importlib.machinery import PathFinder
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 from .. import __version__
-from ..host.file_rights import who_else_may_replace
-from ..host.log_place import CLOSE, OF_SYSTEM, in_words, mend_of_var, why_no_log
-from ..host.network_mounts import network_file_system
+from ..host.files import OF_SYSTEM, network_file_system, who_else_may_write, why_no_log
 from ..messages import misplaced_files
 from ..messages.programs import CLIENT
 from ..settings.load import Settings
-from . import code_rights
 from .findings import CheckResult, broken, ok, warning
 
 WEB_FOLDERS = {*misplaced_files.WEB_FOLDERS, "html", "public", "web", "wwwroot", "webroot", "docroot"}
@@ -30,6 +30,7 @@ PROBE_BYTES = 100_000
 PROGRAM = Path(__file__).parents[2]
 FILE_LIST = "FILES.txt"
 MAX_FILES_SHOWN = 5
+MAX_OPEN_SHOWN = 3
 
 
 def of_program(folder: Path, env_file: Path | None = None) -> Iterator[CheckResult]:
@@ -40,13 +41,12 @@ def of_program(folder: Path, env_file: Path | None = None) -> Iterator[CheckResu
     if (PROGRAM / FILE_LIST).exists():
         yield whole(PROGRAM)
     yield _web_folder(folder)
-    yield code_rights.of_program(folder)
     yield _env_file(env_file or folder / ".env")
 
 
 def of_deployment(settings: Settings) -> Iterator[CheckResult]:
     """One finding for each check of the files that a deployment writes, which settings name. Raises OSError."""
-    yield from code_rights.of_modules(settings)
+    yield _code(settings.folder, settings.modules)
     yield _var(settings.folder / "var")
     if settings.log_file is not None:
         yield _log(settings.log_file, settings.folder)
@@ -129,24 +129,79 @@ def _has_page(folder: Path) -> bool:
         return False
 
 
+# ---- who else may write the code
+
+
+def _code(folder: Path, modules: Iterable[str]) -> CheckResult:
+    """Whether other accounts may change the folder, one above it, the program or the listed modules beside it."""
+    found: dict[Path, str] = {}
+    fixes: dict[str, None] = {}
+    for top, path in _code_of(folder, modules):
+        with suppress(OSError):  # a link to nowhere, or gone meanwhile
+            if path not in found and (who := who_else_may_write(path, folder)):
+                found[path] = who
+                is_ours = os.geteuid() in (0, path.stat().st_uid)
+                command = f"chmod {'-R ' if path != top else ''}go-w {shlex.quote(str(top))}"
+                fixes[command if is_ours else f"ask your host to give you {path}"] = None
+    if not found:
+        return ok("code", "no other account may change the program or the listed modules")
+    named = ", ".join(f"{_short(path, folder)} ({who})" for path, who in list(found.items())[:MAX_OPEN_SHOWN])
+    more = f" and {len(found) - MAX_OPEN_SHOWN} more" if len(found) > MAX_OPEN_SHOWN else ""
+    return warning(
+        "code",
+        f"others of this host may change {named}{more}",
+        "what they write there runs as you",
+        "; ".join(list(fixes)[:MAX_OPEN_SHOWN]),
+    )
+
+
+def _code_of(folder: Path, modules: Iterable[str]) -> Iterator[tuple[Path, Path]]:
+    """Each path to look at, after the file or folder that contains it and is corrected as a whole."""
+    for above in Path(os.path.realpath(folder)).parents:
+        if not above.stat().st_mode & stat.S_ISVTX:  # in a sticky folder nobody else can rename ours
+            yield above, above
+    for own in (folder, *sorted(folder.glob("*.py"))):
+        yield own, own
+    for name in ("taskserver", *dict.fromkeys(module.partition(".")[0] for module in modules)):
+        spec = PathFinder.find_spec(name, [str(folder), *sys.path])
+        if spec and spec.submodule_search_locations:
+            for place in map(Path, spec.submodule_search_locations):
+                files = sorted(place.rglob("*.py"))
+                yield from ((place, path) for path in (place, *dict.fromkeys(file.parent for file in files), *files))
+        elif spec and spec.origin:
+            yield Path(spec.origin), Path(spec.origin)
+
+
+def _short(path: Path, folder: Path) -> str:
+    return str(path.relative_to(folder)) if folder in path.parents else str(path)
+
+
 # ---- files
 
 
+def _open_to_others(check: str, path: Path, rights: str, why: str) -> CheckResult | None:
+    """The warning that a file or folder is not private to its owner, who is trusted; None if it is. Raises OSError."""
+    found = path.stat()
+    if found.st_uid not in (0, os.geteuid(), path.parent.stat().st_uid):
+        return warning(check, f"{path} belongs to {_owner(path)}", why, "ask your host to give it to you")
+    mode = stat.S_IMODE(found.st_mode)
+    return warning(check, f"{path} has the rights {mode:04o}", why, _chmod(rights, path)) if mode & 0o077 else None
+
+
+def _chmod(rights: str, path: Path) -> str:
+    """The command that gives a file or folder these rights, and how somebody without a shell does."""
+    return f"chmod {rights} {path} (by FTP: file permissions {rights})"
+
+
 def _env_file(path: Path) -> CheckResult:
+    why = "other accounts of this host may read or change the database's password in it"
     try:
-        mode = stat.S_IMODE(path.stat().st_mode)
+        found = _open_to_others("env_file", path, "600", why)
     except FileNotFoundError:
         return ok("env_file", f"there is no {path}: settings come from the environment alone")
     except OSError as error:
         return broken("env_file", f"{path} cannot be looked at: {error.strerror}", "settings are read from it")
-    if mode & 0o077:
-        return warning(
-            "env_file",
-            f"{path} has the rights {mode:04o}",
-            f"other accounts of this host may read {'or change ' if mode & 0o022 else ''}the database's password in it",
-            in_words("600", path),
-        )
-    return ok("env_file", f"{path} is for its owner alone")
+    return found or ok("env_file", f"{path} is for its owner alone")
 
 
 def _var(path: Path) -> CheckResult:
@@ -157,7 +212,7 @@ def _var(path: Path) -> CheckResult:
             "var",
             f"{path} cannot be written to",
             "a worker keeps its locks there, and SQLite its database",
-            f"{in_words('700', path)}, or rename it and run {CLIENT} init, as the account that cron uses",
+            f"{_chmod('700', path)}, or rename it and run {CLIENT} init, as the account that cron uses",
         )
     of_others = next((one for one in _used_by_workers(path) if one.exists() and not os.access(one, os.W_OK)), None)
     if of_others is not None:
@@ -170,10 +225,8 @@ def _var(path: Path) -> CheckResult:
     if fault := _write_some(path):
         words = f"nothing can be written into {path}: {fault}"
         return broken("var", words, "logs end in mid-line, and tasks' files, too", "make room")
-    mode = stat.S_IMODE(path.stat().st_mode)
-    if mode & 0o077:
-        return warning("var", f"{path} has the rights {mode:04o}", "what lies in it is private", in_words("700", path))
-    return ok("var", f"{path} is for its owner alone")
+    found = _open_to_others("var", path, "700", "what lies in it is private")
+    return found or ok("var", f"{path} is for its owner alone")
 
 
 def _write_some(path: Path) -> str | None:
@@ -204,15 +257,12 @@ def _owner(path: Path) -> str:
 
 
 def _log(path: Path, folder: Path) -> CheckResult:
-    if why_not := why_no_log(path):
-        return broken("log", f"{path} {why_not}", "a worker does not start with it", "name a file of its own")
+    found, _, fix = why_no_log(path, folder).rpartition(": ")
+    if found:
+        return broken("log", found, "a worker does not start with it", fix)
     if not os.access(path if path.exists() else path.parent, os.W_OK):
-        mend = mend_of_var(path, folder) or "let this user write it, or name another file as TASKSERVER_LOG"
-        return broken("log", f"{path} cannot be written", "a worker does not start without it", mend)
-    who = who_else_may_replace(path, folder)
-    if who:
-        why = "a link in its place would have the log written into any file of yours, so no worker starts"
-        return broken("log", f"{who}, on the way to {path}", why, mend_of_var(path, folder) or CLOSE)
+        fix = "let this user write it, or name another file as TASKSERVER_LOG"
+        return broken("log", f"{path} cannot be written", "a worker does not start without it", fix)
     if not os.access(path.parent, os.W_OK):
         why = "it cannot be rotated at 10 MB, and grows without end"
         return warning("log", f"its folder {path.parent} cannot be written", why, "let this user write there")
@@ -245,7 +295,6 @@ def _database_file(path: Path, folder: Path) -> Iterator[CheckResult]:
 
 def _database_rights(path: Path, folder: Path) -> CheckResult:
     served = _served_by(path.parent)
-    mode, folder_mode = (stat.S_IMODE(one.stat().st_mode) for one in (path, path.parent))
     if served is not None:
         return warning(
             "database_file",
@@ -253,19 +302,14 @@ def _database_rights(path: Path, folder: Path) -> CheckResult:
             "who knows its name might download every task with its arguments",
             "move it out of there, and write its new place into TASKSERVER_DSN",
         )
-    if mode & 0o077 and folder_mode & 0o077:
+    found = _open_to_others("database_file", path, "600", "other accounts of this host may read or forge tasks")
+    if found and path.parent.stat().st_mode & 0o077:
+        return found
+    if who := who_else_may_write(path.parent, folder):
         return warning(
             "database_file",
-            f"{path} has the rights {mode:04o}",
-            "other accounts of this host may read or forge tasks",
-            in_words("600", path),
-        )
-    who = who_else_may_replace(path, folder)
-    if who:
-        return warning(
-            "database_file",
-            f"{who}, on the way to {path}",
-            "a file in its place, or a log beside it, would replace or forge every task",
+            f"{who} of this host may write {path.parent}",
+            "a file in the place of the database, or a log beside it, would replace or forge every task",
             "move it into var/, and write its new place into TASKSERVER_DSN; or let nobody else write there",
         )
     return ok("database_file", f"{path} is for its owner alone")

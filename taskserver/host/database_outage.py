@@ -13,7 +13,7 @@ from binascii import crc32
 from contextlib import suppress
 from pathlib import Path
 
-from .private_folder import make_private_folder
+from .files import make_private_folder
 
 TELL_EVERY_SECONDS = 3600.0
 TELL_END_SECONDS = 100.0

@@ -14,7 +14,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from ..errors import DatabaseError, SettingError
-from .private_folder import make_private_folder
+from .files import make_private_folder
 
 IN_USE = frozenset({errno.EACCES, errno.EAGAIN})
 DISK_IS_FULL = frozenset({errno.ENOSPC, errno.EDQUOT})

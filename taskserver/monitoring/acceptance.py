@@ -20,7 +20,7 @@ REASONS = (
 )
 """The names of what `check` and the verdict find."""
 FINDINGS = (
-    *("python", "packages", "program", "web_folder", "code", "env_file", "files", "module_files", "var", "log"),
+    *("python", "packages", "program", "web_folder", "code", "env_file", "files", "var", "log"),
     *("page", "database_file", "disk", "file_system", "connection", "version", "journal", "file"),
     *("rights", "tables", "claim_index", "deletes", "character_set", "strict_mode", "clock", "binlog", "durability"),
     *("session_defaults", "wait_timeout", "connections", "packet", "transactions"),

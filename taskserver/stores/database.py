@@ -14,7 +14,7 @@ from contextlib import AbstractContextManager, contextmanager, suppress
 from typing import Any, ParamSpec, TypeVar
 
 from ..errors import ConnectionLost, DatabaseError, NotUnderstood, TooLong, Unavailable
-from ..host.standard_descriptors import fill_standard_descriptors
+from ..host.files import fill_standard_descriptors
 from .dialect import Dialect, Pace, Rows, Session
 from .retrying import MIN_CONFLICT_SECONDS, Patience, RetryPolicy, Scope, Tries
 from .words import Statements, Write, with_ids, words_of

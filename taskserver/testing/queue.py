@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import Retry, SettingError, TaskServerError
-from ..host.memory_folder import make_folder_in_memory
+from ..host.files import make_folder_in_memory
 from ..messages.printable import shown
 from ..model import given_function
 from ..model.failed_attempt import FailedAttempt

@@ -14,7 +14,7 @@ from pathlib import Path
 from threading import get_ident
 from typing import NamedTuple
 
-from ..host.private_folder import make_private_folder
+from ..host.files import make_private_folder
 
 SECRET_BYTES = 32
 MAX_LOG_BYTES = 1_000_000

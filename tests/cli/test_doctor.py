@@ -30,7 +30,7 @@ from tests.support.queues import LONG_AGO, Queue
 from tests.support.servers import MariaDB, MySQLServer
 from tests.support.turns import ONE_STORE, on_stores_in_turn
 
-PLACE_CHECKS = {"python", "packages", "web_folder", "code", "env_file", "settings", "module_files", "var"}
+PLACE_CHECKS = {"python", "packages", "web_folder", "code", "env_file", "settings", "var"}
 QUEUE_CHECKS = {"cron", "groups", "leases", "fatal", "stray", "modules", "callables", "deletes"}
 SQLITE_CHECKS = PLACE_CHECKS | QUEUE_CHECKS | {
     "database_file", "disk", "connection", "version", "journal", "file", "tables", "claim_index",
@@ -724,22 +724,6 @@ def test_new_tasks_that_no_worker_takes_are_told_by_doctor_and_status_and_not_by
     assert_silent(queue.worker())
     assert Report(queue).worse() == {}
     assert json.loads(queue.client("status", "--json").stdout)["unserved_groups"] == []
-
-
-def test_a_place_from_which_python_takes_code_and_others_may_write_is_a_warning(sqlite_queue: Queue) -> None:
-    early, late = sqlite_queue.folder / "early", sqlite_queue.folder / "late"
-    early.mkdir()
-    late.mkdir()
-    (late / "sitecustomize.py").touch()
-    env = {"PYTHONPATH": f"{early}:{late}"}
-    assert "code" not in Report(sqlite_queue, **env).worse()
-    for open_one in (early, late / "sitecustomize.py"):
-        rights = open_one.stat().st_mode
-        open_one.chmod(0o777)
-        said = Report(sqlite_queue, **env)
-        assert said.worse()["code"] == "warning"
-        assert f"{open_one.relative_to(sqlite_queue.folder)} (any account)" in said.told("code")
-        open_one.chmod(rights)
 
 
 def test_no_code_comes_from_the_folder_in_which_a_person_stands(healthy_sqlite: Queue) -> None:

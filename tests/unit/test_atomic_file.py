@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from taskserver.errors import HostLimit, SettingError
-from taskserver.host.atomic_file import write_atomically
+from taskserver.host.files import write_atomically
 
 
 def test_a_file_is_made_with_the_rights_that_are_asked_for_whatever_the_umask_is(tmp_path: Path) -> None:
@@ -44,7 +44,12 @@ def test_a_link_is_replaced_and_what_it_leads_to_stays(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("name", "words"),
-    [("none/page.html", "there is no folder"), (".", "it is no file"), ("/dev/null", "it is no file"), ("x" * 300, "")],
+    [
+        ("none/page.html", "there is no folder"),
+        (".", "it is not a file"),
+        ("/dev/null", "it is not a file"),
+        ("x" * 300, ""),
+    ],
 )
 def test_a_place_where_no_file_can_be_is_named(tmp_path: Path, name: str, words: str) -> None:
     with pytest.raises(SettingError, match=f"cannot be written: {words}"):

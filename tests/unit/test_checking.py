@@ -324,7 +324,7 @@ def test_every_name_of_a_finding_can_be_accepted_and_no_other() -> None:
     assert set(REASONS) == reasons
     findings = names_in("doctor/*.py", makers=["ok", "unknown", "warning", "broken"])
     findings |= names_in("stores/facts.py", "stores/*/facts.py", makers=["Check", "_of_variables"])
-    of_many = {"code", "module_files", "between", "on_failure"}  # named where their search begins
+    of_many = {"between", "on_failure"}  # named where their search begins
     assert {*FINDINGS, "settings", "database"} == findings | of_many
     assert len(set(FINDINGS)) == len(FINDINGS)
     assert not {*NAMES} & {"settings", "database"}

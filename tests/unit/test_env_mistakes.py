@@ -8,7 +8,7 @@ import pytest
 
 from taskserver.cli.client import main
 from taskserver.errors import SettingError
-from taskserver.host import network_mounts as mounts
+from taskserver.host import files
 from taskserver.messages import misplaced_files
 from taskserver.settings import load
 from taskserver.settings.load import load_settings
@@ -210,7 +210,7 @@ def test_init_refuses_an_sqlite_file_on_a_network_file_system_before_it_writes_a
 ) -> None:
     table = folder.parent / "mountinfo"
     table.write_text(f"20 1 8:1 / / rw - ext4 /dev/sda rw\n21 20 0:9 / {folder} rw - nfs4 filer:/x rw\n")
-    monkeypatch.setattr(mounts, "MOUNT_TABLE", table)
+    monkeypatch.setattr(files, "MOUNT_TABLE", table)
     if given:
         put(folder, {".env": b"TASKSERVER_DSN=sqlite:///data/shop.db\n"})
     before = sorted(folder.iterdir())

@@ -14,9 +14,7 @@ import pytest
 
 from taskserver.cli.terminal import log_file
 from taskserver.errors import SettingError
-from taskserver.host import log_place
-from taskserver.host.file_rights import account_name
-from taskserver.host.log_place import why_no_log
+from taskserver.host.files import account_name, why_no_log
 from taskserver.settings.load import load_settings
 
 
@@ -112,13 +110,13 @@ def test_a_file_that_is_no_log_is_refused(tmp_path: Path, name: str) -> None:
 def test_other_files_may_be_logs(tmp_path: Path, name: str) -> None:
     (tmp_path / "old.log").write_text("what another program wrote\n")
     settings = load_settings(tmp_path, {"TASKSERVER_DSN": "sqlite:///q.db", "TASKSERVER_LOG": name})
-    assert why_no_log(tmp_path / name) == ""
+    assert why_no_log(tmp_path / name, tmp_path) == ""
     log_file.file_handler(settings).close()
 
 
 def test_standard_error_may_be_the_log_though_it_is_a_pipe() -> None:
     """As under Docker and systemd; it is open already, and nobody waits for its reader."""
-    assert why_no_log(Path("/dev/stderr")) == ""
+    assert why_no_log(Path("/dev/stderr"), Path("/")) == ""
 
 
 def test_a_device_is_never_rotated(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -152,7 +150,7 @@ def test_a_log_that_no_descriptor_is_left_to_rotate_grows_on(tmp_path: Path, mon
     assert [len(file.read_text().splitlines()) for file in tmp_path.glob("log*")] == [5]
 
 
-def test_a_var_that_is_missing_or_of_another_account_is_told_with_its_mend(
+def test_a_var_that_is_missing_or_of_another_account_is_refused_with_the_fix(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     settings = load_settings(tmp_path, {"TASKSERVER_DSN": "sqlite:///q.db", "TASKSERVER_LOG": "var/taskserver.log"})
@@ -160,6 +158,13 @@ def test_a_var_that_is_missing_or_of_another_account_is_told_with_its_mend(
         log_file.file_handler(settings)
     (tmp_path / "var").mkdir(mode=0o700)
     log_file.file_handler(settings).close()
-    monkeypatch.setattr(log_place, "trusted_accounts", lambda folder: {65534})  # as if this account were another one
-    mend = log_place.mend_of_var(tmp_path / "var" / "taskserver.log", tmp_path)
-    assert mend.startswith(f"{tmp_path}/var belongs to {account_name(os.geteuid())}: rename it by FTP")
+    real = Path.stat
+
+    def of_another(path: Path, **more: bool) -> os.stat_result:
+        found = real(path, **more)
+        return os.stat_result((*found[:4], 65533, *found[5:])) if path.name == "var" else found
+
+    monkeypatch.setattr(Path, "stat", of_another)
+    words = rf"its owner {account_name(65533)} of this host may write {tmp_path}/var: rename it by FTP"
+    with pytest.raises(SettingError, match=f"^TASKSERVER_LOG: {words}"):
+        log_file.file_handler(settings)

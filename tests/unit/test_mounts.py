@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from taskserver.host.network_mounts import MOUNT_TABLE, network_file_system
+from taskserver.host.files import MOUNT_TABLE, network_file_system
 
 TABLE = r"""
 22 27 0:21 / /proc rw,relatime - proc proc rw

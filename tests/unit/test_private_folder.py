@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from taskserver.host.private_folder import close_to_others, make_private_folder
+from taskserver.host.files import close_to_others, make_private_folder
 
 
 def test_a_folder_that_another_made_meanwhile_is_taken_as_it_is(

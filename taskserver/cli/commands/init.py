@@ -8,8 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from ...errors import SettingError
-from ...host.network_mounts import network_file_system
-from ...host.private_folder import close_to_others, make_private_folder
+from ...host.files import close_to_others, make_private_folder, network_file_system
 from ...messages.misplaced_files import settings_misnamed
 from ...server import TaskServer
 from ...settings.dsn import Dsn, SQLiteDsn

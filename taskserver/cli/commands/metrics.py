@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from ...errors import DatabaseError
-from ...host.atomic_file import write_atomically
+from ...host.files import write_atomically
 from ...monitoring.acceptance import read_accepted
 from ...monitoring.metrics import metrics_when_away, read_metrics
 from ...server import TaskServer

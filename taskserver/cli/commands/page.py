@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from ...errors import DatabaseError, InvalidTask, SettingError
-from ...host.atomic_file import write_atomically
+from ...host.files import write_atomically
 from ...messages.installing import install_command
 from ...messages.printable import printable, shown
 from ...messages.programs import CLIENT

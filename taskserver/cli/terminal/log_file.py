@@ -15,8 +15,7 @@ from logging.handlers import RotatingFileHandler
 from pathlib import Path
 
 from ...errors import SettingError
-from ...host.file_rights import who_else_may_replace
-from ...host.log_place import CLOSE, OF_SYSTEM, mend_of_var, why_no_log
+from ...host.files import OF_SYSTEM, why_no_log
 from ...settings.load import Settings
 from .log_lines import level_name, lines_of
 
@@ -31,15 +30,13 @@ def file_handler(settings: Settings) -> logging.Handler:
     """The handler that writes TASKSERVER_LOG, from TASKSERVER_LOG_LEVEL on, and rotates it. Raises SettingError."""
     path = settings.log_file
     assert path is not None
-    if why_not := why_no_log(path):
-        raise SettingError(f"TASKSERVER_LOG: {path} {why_not}: name a file of its own, as var/taskserver.log")
     try:
-        _refuse_open_folder(path, settings.folder)
+        if why_not := why_no_log(path, settings.folder):
+            raise SettingError(f"TASKSERVER_LOG: {why_not}")
         _make_rotated_private(path)
         handler = _PrivateFile(path, maxBytes=MAX_FILE_BYTES, backupCount=KEPT_FILES)
     except OSError as error:
-        mend = mend_of_var(path, settings.folder) or WRITABLE
-        raise SettingError(f"TASKSERVER_LOG: {path} cannot be written: {error.strerror}: {mend}") from None
+        raise SettingError(f"TASKSERVER_LOG: {path} cannot be written: {error.strerror}: {WRITABLE}") from None
     handler.setLevel(settings.log_level.upper())
     handler.setFormatter(_format_of(settings))
     return handler
@@ -149,13 +146,6 @@ class _PrivateFile(RotatingFileHandler):
         if self.stream is not None and not (os.getpid() == self._pid and _is_at(self.baseFilename, self.stream)):
             self.stream.close()
             self.stream = self._open()
-
-
-def _refuse_open_folder(path: Path, folder: Path) -> None:
-    """Raise SettingError where others could have the log written into any file of ours, by a link in its place."""
-    who = who_else_may_replace(path, folder)
-    if who:
-        raise SettingError(f"TASKSERVER_LOG: {who}, on the way to the log: {mend_of_var(path, folder) or CLOSE}")
 
 
 def _make_rotated_private(path: Path) -> None:

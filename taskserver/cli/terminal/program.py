@@ -13,7 +13,7 @@ from errno import EBADF, EDQUOT, EFBIG, EIO, EMFILE, ENFILE, ENOSPC, EPIPE
 from typing import NamedTuple
 
 from ...errors import DatabaseError, HostLimit, InvalidTask, SettingError
-from ...host.standard_descriptors import fill_standard_descriptors
+from ...host.files import fill_standard_descriptors
 from ...messages.printable import printable
 from ...messages.programs import CLIENT
 

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ...errors import Conflict, DatabaseError
-from ...host.private_folder import make_private_folder
+from ...host.files import make_private_folder
 from ..database import Database
 from ..dialect import Dialect, Pace, Rows, assignments
 from .claiming import SQLiteClaiming
@@ -182,7 +182,7 @@ PREFIX, NAME = "taskserver-", "memory.db"
 
 def make_private_file() -> Path:
     """A path for a new file, in a folder of its own. Raises DatabaseError."""
-    from ...host.memory_folder import make_folder_in_memory
+    from ...host.files import make_folder_in_memory
 
     try:
         return make_folder_in_memory(PREFIX) / NAME

@@ -1,0 +1,228 @@
+"""Files and folders of a deployment: made private, replaced as a whole, and judged by who may write them and where.
+
+Each run imports this for its slots, so the modules that few runs need are imported in the functions.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import stat
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+
+from ..errors import HostLimit, SettingError
+from ..messages.programs import CLIENT
+
+DENY_ALL = """\
+<IfModule mod_authz_core.c>
+  Require all denied
+</IfModule>
+<IfModule !mod_authz_core.c>
+  Order allow,deny
+  Deny from all
+</IfModule>
+"""
+IN_MEMORY = "/dev/shm"
+NO_SPACE = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+ROOT = 0
+
+
+# ---- making them
+
+
+def make_private_folder(path: Path) -> None:
+    """Make a folder for its owner only, closed to web servers; leave an existing one as it is. Raises OSError."""
+    if not path.is_dir():
+        for folder in (*reversed(path.absolute().parents), path):
+            folder.mkdir(mode=0o700, exist_ok=True)  # another process may make it just now
+        close_to_others(path)
+
+
+def close_to_others(path: Path) -> None:
+    """Make a folder private, whatever rights it was uploaded with. Raises OSError."""
+    path.chmod(0o700)
+    if not (path / ".htaccess").exists():
+        descriptor = os.open(path / ".htaccess", os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o644)
+        with open(descriptor, "w", encoding="ascii") as file:
+            file.write(DENY_ALL)
+
+
+def make_folder_in_memory(prefix: str) -> Path:
+    """Make a folder with a new name, for this user only; in memory if the host has such a place. Raises OSError."""
+    import tempfile
+
+    return Path(tempfile.mkdtemp(prefix=prefix, dir=IN_MEMORY if os.access(IN_MEMORY, os.W_OK) else None))
+
+
+def write_atomically(path: Path, text: str, mode: int) -> None:
+    """Write a file with these rights, whatever the umask is: its readers find the old text or the new one.
+
+    A link in its place is replaced, not followed. Raises SettingError if the file cannot be there, and HostLimit if the
+    host has no room for it; then the old file stays.
+    """
+    try:
+        # A rename would put a file in the place of /dev/null, for root.
+        if path.exists() and not path.is_file():
+            raise SettingError(f"{path} cannot be written: it is not a file")
+        if not path.parent.is_dir():
+            raise SettingError(f"{path} cannot be written: there is no folder {path.parent}")
+        _replace(path, text, mode)
+    except OSError as error:
+        kind = HostLimit if error.errno in NO_SPACE else SettingError
+        raise kind(f"{path} cannot be written: {error.strerror}") from None
+
+
+def _replace(path: Path, text: str, mode: int) -> None:
+    import tempfile
+
+    # In the same folder, as a rename works within one file system. No reader of `*.html` or `*.prom` takes this name.
+    descriptor, temporary = tempfile.mkstemp(".tmp", ".taskserver-", path.parent)
+    try:
+        with open(descriptor, "w", encoding="utf-8", errors="backslashreplace") as file:
+            file.write(text)
+            file.flush()
+            os.fchmod(descriptor, mode)
+            os.fsync(descriptor)  # otherwise a file system may have the new name without the text after a power cut
+        os.replace(temporary, path)
+    except BaseException:
+        with suppress(OSError):
+            os.unlink(temporary)
+        raise
+
+
+def fill_standard_descriptors() -> None:
+    """Open those of the descriptors 0 to 2 that a caller or a task has closed, on nothing.
+
+    Otherwise the next file or connection gets such a number, and prints go into it.
+    """
+    while (descriptor := os.open(os.devnull, os.O_RDWR)) <= 2:
+        os.set_inheritable(descriptor, True)
+    os.close(descriptor)
+
+
+# ---- who else may write them
+
+
+def who_else_may_write(path: Path, folder: Path) -> str:
+    """Which other accounts may write a file or folder, in words; empty for nobody. Raises OSError.
+
+    Root, this account and the owner of the program's `folder` are trusted. Access control lists are not seen.
+    """
+    found = path.stat()
+    trusted = {ROOT, os.geteuid(), folder.stat().st_uid}
+    if found.st_uid not in trusted:
+        return f"its owner {account_name(found.st_uid)}"
+    if found.st_mode & stat.S_IWOTH:
+        return "any account"
+    if found.st_mode & stat.S_IWGRP and _is_shared(found.st_gid, trusted):
+        return f"the group {_group_name(found.st_gid)}"
+    return ""
+
+
+def account_name(uid: int) -> str:
+    """An account's name, or its number if it has none."""
+    import pwd
+
+    try:
+        return pwd.getpwuid(uid).pw_name
+    except KeyError:
+        return str(uid)
+
+
+def _is_shared(gid: int, trusted: set[int]) -> bool:
+    """Whether a group is other than root's and the private one, of the same name, that many hosts give each account."""
+    import grp
+
+    names = {account_name(uid) for uid in trusted}
+    try:
+        group = grp.getgrgid(gid)
+    except KeyError:
+        return gid not in trusted
+    return gid != ROOT and not (group.gr_name in names and names.issuperset(group.gr_mem))
+
+
+def _group_name(gid: int) -> str:
+    import grp
+
+    try:
+        return grp.getgrgid(gid).gr_name
+    except KeyError:
+        return str(gid)
+
+
+# ---- a file for the log
+
+OF_SYSTEM = ("/dev/", "/proc/")
+"""`/dev/stderr` may be a pipe, which is open already."""
+NO_LOGS = ("-wal", "-shm", "-journal", ".py", ".pyc", ".php", ".sql", ".env", ".htaccess")
+SQLITE_BEGIN = b"SQLite format 3\0"
+OWN_FILE = "name a file of its own, as var/taskserver.log"
+
+
+def why_no_log(path: Path, folder: Path) -> str:
+    """Why a file must not be the log, and what to do; empty if it may: it is renamed when full, and later deleted.
+
+    `folder` is the program's. Raises OSError.
+    """
+    if str(path).startswith(OF_SYSTEM):
+        return ""
+    if path.name.endswith(NO_LOGS):
+        return f"{path} is named like code, settings or a part of a database: {OWN_FILE}"
+    is_in_var = path.parent == folder / "var"
+    if not path.parent.is_dir():
+        fix = f"{CLIENT} init makes it" if is_in_var else f"make it, or {OWN_FILE}"
+        return f"there is no folder {path.parent}: {fix}"
+    # Others could put a link to any file of ours in its place.
+    if who := who_else_may_write(path.parent, folder):
+        fix = f"rename it by FTP and run {CLIENT} init" if is_in_var else f"let nobody else write there, or {OWN_FILE}"
+        return f"{who} of this host may write {path.parent}: {fix}"
+    # Opening a pipe would wait for its reader.
+    if path.exists() and not (path.is_file() or path.is_char_device()):
+        return f"{path} is not a file: {OWN_FILE}"
+    return f"{path} is a database: {OWN_FILE}" if _is_database(path) else ""
+
+
+def _is_database(path: Path) -> bool:
+    with suppress(OSError), path.open("rb") as file:  # it does not exist yet, or cannot be read
+        return file.read(len(SQLITE_BEGIN)) == SQLITE_BEGIN
+    return False
+
+
+# ---- network file systems
+
+MOUNT_TABLE = Path("/proc/self/mountinfo")
+NETWORK_TYPES = frozenset(  # without 9p: some containers see their own disk by it
+    (
+        *("nfs", "nfs4", "cifs", "smb2", "smb3", "smbfs", "ncpfs", "afs", "auristorfs", "coda", "moosefs", "mfs"),
+        *("ceph", "ceph-fuse", "glusterfs", "lustre", "beegfs", "gpfs", "orangefs", "pvfs2", "panfs", "juicefs"),
+        *("sshfs", "s3fs", "rclone", "gcsfuse", "goofys", "davfs", "davfs2", "curlftpfs"),
+    )
+)
+
+
+def network_file_system(path: str | Path, mount_table: Path | None = None) -> str | None:
+    """The type of network file system that holds a path, such as `nfs4`: SQLite's locks do not work there.
+
+    The path need not exist yet. None for a disk of this host, and if that is unknown, as on systems without /proc.
+    """
+    try:
+        lines = (mount_table or MOUNT_TABLE).read_bytes().splitlines()
+    except OSError:
+        return None
+    real = os.fsencode(os.path.realpath(path)) + b"/"
+    holding = [mount for mount in _mounts(lines) if real.startswith(mount[0].rstrip(b"/") + b"/")]
+    # Of several mounts on one point the last one counts.
+    _, kind = max(reversed(holding), key=lambda mount: len(mount[0]), default=(b"", ""))
+    return kind if kind.removeprefix("fuse.") in NETWORK_TYPES else None
+
+
+def _mounts(lines: list[bytes]) -> Iterator[tuple[bytes, str]]:
+    """Mount point and type of each mount; a line of another form is passed over."""
+    for line in lines:
+        mount, dash, source = line.partition(b" - ")
+        fields, kinds = mount.split(), source.split()
+        if dash and len(fields) >= 5 and kinds:
+            # Spaces in a path are written as \040.
+            yield fields[4].decode("unicode_escape").encode("latin-1", "replace"), os.fsdecode(kinds[0])
