@@ -113,7 +113,7 @@ class Supervisor:
                 self._hand_on()
             self._kill_overdue()
             self._bury()
-        standard_error.tell_more({kind: self._memory.untold(index) for index, kind in enumerate(MAX_LINES)})
+        standard_error.say_rest({kind: self._memory.untold(index) for index, kind in enumerate(MAX_LINES)})
         if self._deaths > MAX_DEATHS_TOLD:
             say(f"and {self._deaths - MAX_DEATHS_TOLD} more workers of this line died")
         counts = [sum(column) for column in zip(NO_COUNTS, *(report.counts for report in self._reports), strict=True)]

@@ -5,18 +5,16 @@ from __future__ import annotations
 import os
 import signal
 import sys
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, redirect_stdout
+from collections.abc import Sequence
 from pathlib import Path
 from types import FrameType
-from typing import TextIO
 
 from ..errors import DatabaseError, SettingError, SetupFailed
 from ..messages.log_records import FOR_LOG_ALONE, FULL_TEXT
 from ..messages.printable import printable
 from ..messages.programs import WORKER
 from .terminal.log import LOG, set_up
-from .terminal.task_output import PrintsToLog, TaskOutput
+from .terminal.prints import prints_to_log
 from ..server import TaskServer
 from ..settings.load import Settings, hide_secrets, load_settings
 from ..host.slots import Slots
@@ -86,7 +84,7 @@ def _be_worker(settings: Settings, options: Options, part: Part) -> Report:
     stop.signals = (*SIGNALS, signal.SIGPIPE)  # of SIGPIPE's own way a broken connection would end the process
     _obey_signals(part)
     standard_error, output = set_up(options.verbose, settings, live.clear, part.lines_left)
-    with _prints_to_log(sys.stdout, output), TaskServer.from_settings(settings) as server:
+    with prints_to_log(sys.stdout, output), TaskServer.from_settings(settings) as server:
         slots = _slots(settings, options) if options.max_workers else None
         if slots is not None and not _take_slot(slots, server, options, part):
             return Report(Exit.OK)
@@ -110,7 +108,7 @@ def _be_worker(settings: Settings, options: Options, part: Part) -> Report:
             if slots is not None and options.linger is not None:
                 slots.leave()  # a successor waits, and a thread that a task left may hold up the end of this process
             if not part.is_supervised:
-                standard_error.tell_more(standard_error.untold)
+                standard_error.say_rest(standard_error.left_out)
             _limit_clean_up(settings, code, has_run_tasks, part)
     reason = result.reason.value if result.reason else "unknown"
     live.end(f"{result.in_words()} in {result.seconds:.1f} s; ended: {reason}")
@@ -138,23 +136,6 @@ def _take_slot(slots: Slots, server: TaskServer, options: Options, part: Part) -
     elif not has_slot and not stop.asked:
         LOG.info("%d workers of these groups %s already: this one leaves", options.max_workers, others)
     return has_slot
-
-
-@contextmanager
-def _prints_to_log(stdout: TextIO, output: TaskOutput) -> Iterator[None]:
-    """Send the prints of tasks to the log, unless standard output is a terminal: cron would mail them."""
-    if stdout.isatty():
-        yield
-        return
-    nowhere = os.open(os.devnull, os.O_WRONLY)
-    os.dup2(nowhere, stdout.fileno())  # for bytes, and for programs that tasks start: both write to the descriptor
-    os.close(nowhere)
-    prints = PrintsToLog(stdout, output)
-    try:
-        with redirect_stdout(prints):
-            yield
-    finally:
-        prints.end()
 
 
 def _obey_signals(part: Part) -> None:

@@ -22,8 +22,6 @@ NO_TEXT = "(its text cannot be had)"
 """In the place of the message of an exception that raises, or hangs, when it is asked."""
 
 OUR_FOLDER = os.path.join(os.path.dirname(os.path.dirname(__file__)), "")
-FRAME = '\n  File "'
-"""What begins a frame where a stack is put in words."""
 
 # Read from the base classes: a class of exceptions may override both.
 traceback_of: Callable[[BaseException], TracebackType | None] = BaseException.__dict__["__traceback__"].__get__
@@ -87,13 +85,6 @@ def leave_out_callers(error: BaseException) -> None:
     while trace is not None and trace.tb_frame.f_code.co_filename.startswith(OUR_FOLDER):
         trace = trace.tb_next
     _set_traceback(error, trace)
-
-
-def stack_without_callers(stack: str) -> str:
-    """A stack in the words of `logging`, from the task's own code on."""
-    heading, *frames = stack.split(FRAME)
-    ours = [number for number, frame in enumerate(frames, 1) if frame.startswith(OUR_FOLDER)]
-    return FRAME.join([heading, *frames[max(ours, default=0) :]])
 
 
 def clear_frames(error: BaseException) -> None:

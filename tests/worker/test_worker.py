@@ -372,7 +372,6 @@ SILENCERS = {
     "filter": "OURS.addFilter(lambda record: 1 / 0); OURS.addHandler(logging.NullHandler())",
     "shutdown": "logging.shutdown()",
     "a factory that sets what we set": "logging.setLogRecordFactory(with_task_id)",
-    "a factory that raises": "logging.setLogRecordFactory(lambda *args, **more: 1 / 0)",
 }
 
 

@@ -1,8 +1,11 @@
 """The log of our own programs: warnings go to standard error, everything goes to TASKSERVER_LOG.
 
-The package logs to the logger `taskserver` as any library does. Here its lines are limited, so that cron sends no mail
-without need, and no endless mail; and they come whatever a task does to the module `logging`. What tasks themselves
-log and print comes from task_output.py.
+The package logs to the logger `taskserver` as any library does. Here its lines are limited, so that cron sends no
+endless mail, and a tasks module cannot switch them off.
+
+What tasks log and print goes the same way, with their ids. A handler at the root would keep `logging.basicConfig` from
+doing anything, and dictConfig would remove it. So no logger gets one: all records pass one hook, `Logger.callHandlers`,
+and then reach the handlers that the site set up.
 """
 
 from __future__ import annotations
@@ -10,23 +13,71 @@ from __future__ import annotations
 import logging
 import os
 import sys
+import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ...interrupts.stopping import TaskInterrupted
 from ...messages.log_records import FOR_LOG_ALONE
+from ...messages.printable import shown
 from ...messages.programs import CLIENT
 from ...settings.load import Settings
-from .log_lines import OwnRecord, TaskRecord, deliver, lines_of
-from .task_output import TaskOutput
+from .log_lines import Outlet, TaskRecord, deliver, lines_of
+
+if TYPE_CHECKING:
+    from ...worker.task_context import TaskLabel
 
 LOG = logging.getLogger("taskserver")
 
 FATAL, BY_TASKS = "fatal", "by_tasks"
 MAX_LINES = {FATAL: 20, BY_TASKS: 20}
-"""Lines of a run on standard error: about fatal tasks, and those that tasks log where no file and no handler of theirs
-takes them."""
+"""Lines of a run on standard error: about fatal tasks, and those that tasks log if neither a file nor a handler of
+theirs takes them."""
+MAX_MESSAGE = 100_000
+"""Characters of what a task logs in one record."""
+
+
+# ---- where they go
+
+
+class StandardError(Outlet):
+    """Writes one line for each record; unless verbose, at most MAX_LINES of each kind, and `say_rest` counts the rest.
+
+    `before_line` runs before each line, to clear the live line on the terminal.
+    """
+
+    def __init__(self, verbose: bool, before_line: Callable[[], None], lines_left: Mapping[str, Tokens]) -> None:
+        super().__init__(logging.DEBUG if verbose else logging.WARNING)
+        self._is_verbose = verbose
+        self._lines_left = lines_left
+        self._before_line = before_line
+        self.left_out = dict.fromkeys(MAX_LINES, 0)
+
+    def emit(self, record: logging.LogRecord) -> None:
+        if self._is_verbose:
+            for line in lines_of(record):
+                self._say(line)
+        elif not getattr(record, FOR_LOG_ALONE, False) and self._has_room(record):
+            self._say(lines_of(record)[0])
+
+    def _has_room(self, record: logging.LogRecord) -> bool:
+        kind = BY_TASKS if isinstance(record, TaskRecord) else FATAL if getattr(record, "is_fatal", False) else None
+        if kind is None or self._lines_left[kind].take():
+            return True
+        self.left_out[kind] += 1
+        return False
+
+    def say_rest(self, left_out: Mapping[str, int]) -> None:
+        if left_out[FATAL]:
+            self._say(f"and {left_out[FATAL]} more became fatal: see {CLIENT} list --status fatal")
+        if left_out[BY_TASKS]:
+            self._say(f"and {left_out[BY_TASKS]} more warnings of tasks: set TASKSERVER_LOG to have them all in a file")
+
+    def _say(self, line: str) -> None:
+        self._before_line()
+        with suppress(OSError):  # nobody may read standard error any more, which must not end the run
+            os.write(2, f"{line}\n".encode(errors="backslashreplace"))
 
 
 class Tokens:
@@ -41,112 +92,113 @@ class Tokens:
         return self._count >= 0
 
 
-class SteadyLogger(logging.Logger):
-    """The logger of the package in our own programs: has outlets that nothing done to `logging` takes away.
+class OurLogger(logging.Logger):
+    """The package's logger in our own programs: neither `logging.disable` nor a `dictConfig` switches it off."""
 
-    A tasks module may call `logging.disable`, or `logging.config.dictConfig`, which disables all loggers that it finds.
-    """
-
-    _outlets: Sequence[logging.Handler] = ()
-    _least = logging.CRITICAL + 1
-
-    def send_to(self, *outlets: logging.Handler) -> None:
-        """Send each record to these handlers, by their levels."""
-        self._outlets = outlets
-        self._least = min(outlet.level for outlet in outlets)
+    outlets: Sequence[logging.Handler] = ()
+    least = logging.CRITICAL + 1
+    disabled = property(lambda self: False, lambda self, value: None)
 
     def isEnabledFor(self, level: int) -> bool:  # noqa: N802
-        return level >= self._least or (bool(self.handlers) and super().isEnabledFor(level))
+        return level >= self.least or (bool(self.handlers) and super().isEnabledFor(level))
 
-    def makeRecord(  # noqa: N802
-        self,
-        name: str,
-        level: int,
-        fn: str,
-        lno: int,
-        msg: object,
-        args: Any,
-        exc_info: Any,
-        func: str | None = None,
-        extra: Mapping[str, object] | None = None,
-        sinfo: str | None = None,
-    ) -> logging.LogRecord:
-        """Make a record as `logging` does, but not by the factory that a tasks module may have set.
-
-        A factory may raise, or set an attribute that is in our `extra`, which `logging` takes for a mistake.
-        """
-        record = OwnRecord(name, level, fn, lno, msg, args, exc_info, func, sinfo)
-        for key, value in (extra or {}).items():
-            record.__dict__.setdefault(key, value)
+    def makeRecord(self, *values: Any) -> logging.LogRecord:  # noqa: N802
+        """Make a record without the site's factory, which may set an attribute of our `extra`: an error for Python."""
+        *what, extra, stack = values
+        record = logging.LogRecord(*what, stack)  # type: ignore[call-arg]
+        vars(record).update(extra or {})
         return record
 
     def handle(self, record: logging.LogRecord) -> None:
-        deliver(record, self._outlets)
-        # Handlers that a task added, and Sentry's SDK, which hooks into callHandlers of all loggers: foreign code.
-        try:
-            if self.filter(record):
-                self.callHandlers(record)
-        except TaskInterrupted:
-            raise
-        except BaseException:
-            pass
+        deliver(record, self.outlets)
+        with suppress(Exception):  # filters and handlers that a site added, and Sentry's hook
+            super().handle(record)
 
 
-def steady_logger() -> SteadyLogger:
-    """The package's logger, made steady; other parts of the package have it already, so it changes its class."""
-    LOG.__class__ = SteadyLogger
-    LOG.propagate = False
-    assert isinstance(LOG, SteadyLogger)
-    return LOG
+# ---- what tasks log and print
 
 
-class StandardError(logging.Handler):
-    """Writes one line for each record; unless verbose, only so many about fatal tasks, and so many that tasks log.
+class OurLevel(int):
+    """The level that we gave the root logger: while it has this one, the site has set none."""
 
-    `tell_more` counts the rest. `before_line` runs before each line, to clear the live line on the terminal.
-    """
 
-    def __init__(self, verbose: bool, before_line: Callable[[], None], lines_left: Mapping[str, Tokens]) -> None:
-        super().__init__(logging.DEBUG if verbose else logging.WARNING)
-        self._is_verbose = verbose
-        self._lines_left = lines_left
-        self.untold = dict.fromkeys(MAX_LINES, 0)
-        """How many records of each kind got no line."""
-        # A copy of the descriptor: a task may close standard error itself.
-        self._descriptor = os.dup(2)
-        self._opened = os.fstat(2)
-        self._before_line = before_line
+def running_task() -> TaskLabel | None:
+    """The task whose code runs here, if any."""
+    # No task runs before this module is imported, and a run that finds none does not import it.
+    module: Any = sys.modules.get("taskserver.worker.task_context")
+    return None if module is None else module.running_task()
 
-    def emit(self, record: logging.LogRecord) -> None:
-        if self._is_verbose:
-            for line in lines_of(record):
-                self._say(line)
-        elif not getattr(record, FOR_LOG_ALONE, False) and self._has_room(record):
-            self._say(lines_of(record)[0])
 
-    def _has_room(self, record: logging.LogRecord) -> bool:
-        kind = BY_TASKS if isinstance(record, TaskRecord) else FATAL if getattr(record, "is_fatal", False) else None
-        if kind is None or self._lines_left[kind].take():
-            return True
-        self.untold[kind] += 1
-        return False
+class TaskOutput:
+    """Hands to the log what tasks print and log."""
 
-    def tell_more(self, untold: Mapping[str, int]) -> None:
-        """Count in one line each what got none."""
-        if untold[FATAL]:
-            self._say(f"and {untold[FATAL]} more became fatal: see {CLIENT} list --status fatal")
-        if untold[BY_TASKS]:
-            self._say(f"and {untold[BY_TASKS]} more warnings of tasks: with TASKSERVER_LOG a file has them all")
+    def __init__(self, file: logging.Handler | None, screen: logging.Handler | None) -> None:
+        """`file` gets all from its level on; `screen` gets prints, and records for which the site made no handler."""
+        self._file = [file] if file else []
+        self._all = [*self._file, screen] if screen else self._file
+        self._takes_prints = any(outlet.level <= logging.INFO for outlet in self._all)
+        self._in_handlers = threading.local()
 
-    def _say(self, line: str) -> None:
-        self._before_line()
-        for descriptor in (self._descriptor, 2):
-            # Nobody may read standard error any more, which must not end the run. A task may have closed descriptors,
-            # and another file, or the database's connection, have got their numbers.
-            with suppress(OSError):
-                if os.path.samestat(os.fstat(descriptor), self._opened):
-                    os.write(descriptor, f"{line}\n".encode())
-                    return
+    def begin(self, least: int | None) -> None:
+        """Take in the records of all loggers until `end`: from this level on, unless the site sets one."""
+        self._call_handlers, self._basic_config = logging.Logger.callHandlers, logging.basicConfig
+
+        def call_handlers(logger: logging.Logger, record: logging.LogRecord) -> None:
+            self._catch(logger, record)
+
+        logging.Logger.callHandlers = call_handlers  # type: ignore[method-assign, assignment]
+        logging.basicConfig = self._configure
+        if least is not None:
+            logging.root.setLevel(OurLevel(least))
+
+    def end(self) -> None:
+        logging.Logger.callHandlers, logging.basicConfig = self._call_handlers, self._basic_config  # type: ignore[method-assign]
+        if isinstance(logging.root.level, OurLevel):
+            logging.root.setLevel(logging.WARNING)
+
+    def _catch(self, logger: logging.Logger, record: logging.LogRecord) -> None:
+        has_handlers = logger.hasHandlers()
+        if not isinstance(logger, OurLogger):  # which has its outlets
+            self._log(record, self._file if has_handlers else self._all)
+        least = logger.getEffectiveLevel()
+        if has_handlers and record.levelno >= (logging.WARNING if isinstance(least, OurLevel) else least):
+            self._in_handlers.is_true = True
+            try:
+                self._call_handlers(logger, record)
+            finally:
+                self._in_handlers.is_true = False
+
+    def _configure(self, **options: Any) -> None:
+        # `logging.warning` calls it by itself: that would write to standard error.
+        if options or sys._getframe(1).f_globals is not vars(logging):
+            self._basic_config(**options)
+
+    def _log(self, record: logging.LogRecord, outlets: Sequence[logging.Handler]) -> None:
+        if any(record.levelno >= outlet.level for outlet in outlets):
+            with suppress(Exception):  # the task's own objects may raise as they are put in words
+                deliver(_task_record(record), outlets)
+
+    def print(self, line: str, by: TaskLabel | None) -> None:
+        """Log a line that a task printed. Not what a site's handler prints of a record: the log has the record."""
+        if self._takes_prints and line and not getattr(self._in_handlers, "is_true", False):
+            deliver(TaskRecord("printed", logging.INFO, line, by), self._all)
+
+
+def _task_record(record: logging.LogRecord) -> TaskRecord:
+    try:
+        message = str(record.getMessage())[:MAX_MESSAGE]
+    except Exception as fault:  # arguments that do not fit, for example
+        message = f"{shown(record.msg)} ({type(fault).__name__} as it is formatted)"
+    error = record.exc_info[1] if isinstance(record.exc_info, tuple) else None
+    if error is None:
+        return TaskRecord(record.name, record.levelno, message, running_task(), full_text=record.stack_info or "")
+    from ...messages.error_text import describe, full_traceback  # most runs log no error
+
+    first_line = describe(error).partition("\n")[0]
+    return TaskRecord(record.name, record.levelno, message, running_task(), first_line, full_traceback(error))
+
+
+# ---- setting it up
 
 
 def set_up(
@@ -155,37 +207,22 @@ def set_up(
     before_line: Callable[[], None],
     lines_left: Mapping[str, Tokens] | None = None,
 ) -> tuple[StandardError, TaskOutput]:
-    """Send the package's log to standard error, and to a file where one is set; what tasks log goes there, too.
+    """Send the package's log to standard error, and to a file if one is set; what tasks log goes there, too.
 
     `lines_left` is for workers that share their lines. Raises SettingError.
     """
-    logging.raiseExceptions = False  # a full disk under the log file must not fill cron's mail with tracebacks
+    logging.raiseExceptions = False  # a handler of a site that fails must not fill cron's mail with tracebacks
     sys.unraisablehook = _hear_of_clean_up
     own_lines = {kind: Tokens(count) for kind, count in MAX_LINES.items()}
     standard_error = StandardError(verbose, before_line, lines_left or own_lines)
     file = _file_of(settings)
-    steady_logger().send_to(standard_error, *filter(None, (file,)))
-    screen = standard_error if verbose or file is None else None
-    output = TaskOutput(file, screen, _least_of(settings, verbose))
-    output.begin()
-    return standard_error, output
-
-
-def _hear_of_clean_up(unraisable: sys.UnraisableHookArgs) -> None:
-    """Say in the log, and not by a traceback, that the `__del__` of something that a task made was interrupted."""
-    if issubclass(unraisable.exc_type, TaskInterrupted):
-        LOG.info("a clean-up that a task left took too long, and was interrupted")
-    else:
-        sys.__unraisablehook__(unraisable)
+    return standard_error, _begin(settings, file, standard_error, verbose or file is None)
 
 
 @contextmanager
 def showing_all(screen: logging.Handler, settings: Settings) -> Iterator[None]:
     """In the `with`, the package's log, and what tasks log, goes to this handler, too. Raises SettingError."""
-    file = _file_of(settings)
-    steady_logger().send_to(screen, *filter(None, (file,)))
-    output = TaskOutput(file, screen, _least_of(settings, True))
-    output.begin()
+    output = _begin(settings, _file_of(settings), screen, True)
     try:
         yield
     finally:
@@ -197,18 +234,32 @@ def showing_all(screen: logging.Handler, settings: Settings) -> Iterator[None]:
 def _file_of(settings: Settings) -> logging.Handler | None:
     if settings.log_file is None:
         return None
-    from .log_file import file_handler  # it costs as much as a connection, and most workers have no log file
+    from .log_file import file_handler  # most workers have no log file
 
     return file_handler(settings)
 
 
-def _least_of(settings: Settings, verbose: bool) -> int:
-    """The level from which on records of tasks are wanted whatever level their root logger has."""
-    is_wanted = verbose or settings.log_file is not None
-    return level_of(settings) if is_wanted else sys.maxsize
+def _begin(settings: Settings, file: logging.Handler | None, screen: logging.Handler, shows_tasks: bool) -> TaskOutput:
+    # Other parts of the package have the logger already: it changes its class.
+    LOG.__class__ = OurLogger
+    LOG.propagate = False
+    assert isinstance(LOG, OurLogger)
+    LOG.outlets = [file, screen] if file else [screen]
+    LOG.least = min(outlet.level for outlet in LOG.outlets)
+    output = TaskOutput(file, screen if shows_tasks else None)
+    output.begin(level_of(settings) if file or screen.level < logging.WARNING else None)
+    return output
 
 
 def level_of(settings: Settings) -> int:
     """TASKSERVER_LOG_LEVEL as the module `logging` counts levels."""
     level: int = getattr(logging, settings.log_level.upper())
     return level
+
+
+def _hear_of_clean_up(unraisable: sys.UnraisableHookArgs) -> None:
+    """Log, without a traceback, that the `__del__` of something that a task made was interrupted."""
+    if issubclass(unraisable.exc_type, TaskInterrupted):
+        LOG.info("a clean-up that a task left took too long, and was interrupted")
+    else:
+        sys.__unraisablehook__(unraisable)

@@ -1,170 +1,153 @@
-"""The file of TASKSERVER_LOG: private, rotated, shared by the workers of a host. Imported where one is set."""
+"""The file of TASKSERVER_LOG: private, rotated, shared by the workers of a host. Imported only if it is set."""
 
 from __future__ import annotations
 
 import fcntl
-import io
+import json
 import logging
 import os
 import stat
-import sys
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
-from logging.handlers import RotatingFileHandler
+from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 
 from ...errors import SettingError
 from ...host.files import OF_SYSTEM, why_no_log
+from ...messages.error_text import MAX_LOGGED_LENGTH
+from ...messages.log_records import FULL_TEXT
+from ...messages.printable import without_middle
 from ...settings.load import Settings
-from .log_lines import level_name, lines_of
+from .log_lines import Outlet, level_name, lines_of
 
 LOG = logging.getLogger("taskserver")
 
 MAX_FILE_BYTES = 10_000_000
 KEPT_FILES = 3
 WRITABLE = "let this user write its folder, or name another file"
+ROOM = "make room, or name another file"
+FIELDS_OF_TASK = ("task_id", "task", "attempt", "error", "is_fatal")
+
+_encode = json.JSONEncoder().encode
+"""Taken once: a module may replace `json.dumps`."""
 
 
-def file_handler(settings: Settings) -> logging.Handler:
+def file_handler(settings: Settings) -> LogFile:
     """The handler that writes TASKSERVER_LOG, from TASKSERVER_LOG_LEVEL on, and rotates it. Raises SettingError."""
     path = settings.log_file
     assert path is not None
     try:
         if why_not := why_no_log(path, settings.folder):
             raise SettingError(f"TASKSERVER_LOG: {why_not}")
-        _make_rotated_private(path)
-        handler = _PrivateFile(path, maxBytes=MAX_FILE_BYTES, backupCount=KEPT_FILES)
+        for number in range(1, KEPT_FILES + 1):
+            with suppress(OSError):  # there is none, or only a link
+                os.close(_opened(f"{path}.{number}", os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK))
+        return LogFile(path, settings.log_level.upper(), _as_json if settings.log_format == "json" else _as_text())
     except OSError as error:
         raise SettingError(f"TASKSERVER_LOG: {path} cannot be written: {error.strerror}: {WRITABLE}") from None
-    handler.setLevel(settings.log_level.upper())
-    handler.setFormatter(_format_of(settings))
-    return handler
 
 
-def _format_of(settings: Settings) -> logging.Formatter:
-    if settings.log_format == "json":
-        from .log_json import JsonFormat  # others do without json
+class LogFile(Outlet):
+    """Appends each record by one write: threads, processes and interrupts cut no line off, without any lock."""
 
-        return JsonFormat()
-    return _TextFormat()
+    def __init__(self, path: Path, level: str, text_of: Callable[[logging.LogRecord], str]) -> None:
+        super().__init__(level)
+        self._path = path
+        self._text_of = text_of
+        self._descriptor = _opened(path)
+        self._is_rotated = not str(path).startswith(OF_SYSTEM)  # nobody may rename /dev/stderr
+        self._is_written = True
 
-
-class _TextFormat(logging.Formatter):
-    def __init__(self) -> None:
-        super().__init__()
-        # Kept for the whole process: code of tasks may set another zone, as django.setup() does.
-        self._zone_seconds = time.localtime().tm_gmtoff
-        self.converter = lambda seconds: time.gmtime((seconds or 0) + self._zone_seconds)
-
-    def format(self, record: logging.LogRecord) -> str:
-        """The lines of a record, which stays as it is: other handlers show all of its attributes, as Sentry's does."""
-        first, *more = lines_of(record)
-        return "\n".join((f"{self.formatTime(record)} {record.process} {level_name(record)} {first}", *more))
-
-
-class _PrivateFile(RotatingFileHandler):
-    """A rotated file that only its owner may read; the workers of a host share it."""
-
-    _is_rotated = True
-    """Whether it can be rotated, as far as is known: its folder may be another account's."""
-
-    def _open(self) -> io.TextIOWrapper:
-        descriptor = os.open(self.baseFilename, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
-        _make_private(descriptor)
-        self._pid = os.getpid()
-        return open(descriptor, "a", encoding="utf-8", errors="backslashreplace")
-
-    _is_written = True
-    """Whether nothing was lost so far."""
-
-    def handleError(self, record: logging.LogRecord) -> None:  # noqa: N802
-        """Say once that a record could not be written, as on a full disk; a traceback each would fill cron's mail."""
-        error = sys.exc_info()[1]
-        if self._is_written and isinstance(error, OSError):
-            self._is_written = False
-            LOG.warning(
-                "TASKSERVER_LOG: %s cannot be written, and what this run logs may be lost: %s: %s",
-                *(self.baseFilename, error.strerror, "make room, or name another file"),
-            )
-
-    def shouldRollover(self, record: logging.LogRecord) -> int:  # noqa: N802
-        self._follow_other_workers()
-        is_systems = self.baseFilename.startswith(OF_SYSTEM)  # nobody may rename /dev/stderr
-        return int(self._is_rotated and not is_systems and super().shouldRollover(record))
-
-    def doRollover(self) -> None:  # noqa: N802
-        """Rotate the file, unless another worker does; where that cannot be done, go on in it."""
-        with self._locked() as is_ours:
-            if not is_ours:
-                return
+    def emit(self, record: logging.LogRecord) -> None:
+        rest = f"{self._text_of(record)}\n".encode(errors="backslashreplace")
+        try:
+            self._follow()
+            while rest:
+                rest = rest[os.write(self._descriptor, rest) :]
+        except OSError as error:
+            if self._is_written:  # said once: cron would mail each line
+                self._is_written = False
+                self._warn("cannot be written, and what this run logs may be lost", error, ROOM)
+            return
+        if self._is_rotated and os.fstat(self._descriptor).st_size > MAX_FILE_BYTES:
             try:
-                super().doRollover()
-            except FileNotFoundError:  # another worker has renamed it, where the file system has no locks
-                self.stream = self.stream or self._open()
+                self._rotate()
+            except FileNotFoundError:  # another worker has renamed it
+                pass
             except OSError as error:
                 self._is_rotated = False
-                self.stream = self.stream or self._open()
-                LOG.warning(
-                    "TASKSERVER_LOG: %s cannot be rotated, and grows: %s: %s",
-                    *(self.baseFilename, error.strerror, WRITABLE),
-                )
+                self._warn("cannot be rotated, and grows", error, WRITABLE)
 
-    @contextmanager
-    def _locked(self) -> Iterator[bool]:
-        """In the `with`, no other worker rotates this file; False where one does, or has."""
-        if self.stream is None:
-            yield True
-            return
+    def _warn(self, words: str, error: OSError, fix: str) -> None:
+        LOG.warning("TASKSERVER_LOG: %s %s: %s: %s", self._path, words, error.strerror, fix)
+
+    def _follow(self) -> None:
+        """Write to the new file from now on, if another worker has rotated the old one."""
+        if not _is_at(self._path, self._descriptor):
+            new = _opened(self._path)
+            os.dup2(new, self._descriptor, inheritable=False)  # other threads write to this number
+            os.close(new)
+
+    def _rotate(self) -> None:
+        """Rename the file, unless another worker does."""
+        # Opened again: a lock belongs to all who share what one of them opened, so to a process that a task forked.
+        held = os.open(self._path, os.O_RDONLY)
         try:
-            # A copy of the descriptor: the rotation closes the stream first, and the lock holds until both are closed.
-            held = os.dup(self.stream.fileno())
-        except OSError:  # a task has taken the last one: the file grows on
-            yield False
-            return
-        try:
-            yield self._lock(held)
+            try:
+                fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                return
+            except OSError:  # a file system without locks
+                pass
+            if os.fstat(held).st_size <= MAX_FILE_BYTES or not _is_at(self._path, held):
+                return
+            for number in range(KEPT_FILES - 1, 0, -1):
+                with suppress(FileNotFoundError):
+                    os.replace(f"{self._path}.{number}", f"{self._path}.{number + 1}")
+            os.replace(self._path, f"{self._path}.1")
         finally:
             os.close(held)
 
-    def _lock(self, descriptor: int) -> bool:
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            return False
-        except OSError:  # a file system without locks
-            return True
-        is_ours = self.stream is not None and _is_at(self.baseFilename, self.stream)
-        self._follow_other_workers()
-        return is_ours
 
-    def _follow_other_workers(self) -> None:
-        """Where another worker rotated the file, go on in the new file instead of rotating it away.
-
-        A process that a task forked opens it itself: a lock belongs to all who share what one of them opened.
-        """
-        if self.stream is not None and not (os.getpid() == self._pid and _is_at(self.baseFilename, self.stream)):
-            self.stream.close()
-            self.stream = self._open()
-
-
-def _make_rotated_private(path: Path) -> None:
-    for number in range(1, KEPT_FILES + 1):
-        with suppress(OSError):  # there is none, or only a link
-            descriptor = os.open(f"{path}.{number}", os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
-            _make_private(descriptor)
-            os.close(descriptor)
-
-
-def _make_private(descriptor: int) -> None:
-    """Take the rights of others away from a log of ours that another program made, or an older version."""
+def _opened(path: str | Path, flags: int = os.O_WRONLY | os.O_APPEND | os.O_CREAT) -> int:
+    """Open a log, and take the rights of others away from one of ours that another program made."""
+    descriptor = os.open(path, flags, 0o600)
     found = os.fstat(descriptor)
     if stat.S_ISREG(found.st_mode) and found.st_mode & 0o077 and found.st_uid == os.geteuid():
         os.fchmod(descriptor, 0o600)
+    return descriptor
 
 
-def _is_at(path: str, stream: io.TextIOWrapper) -> bool:
+def _is_at(path: Path, descriptor: int) -> bool:
     try:
-        return os.path.samestat(os.stat(path), os.fstat(stream.fileno()))
+        return os.path.samestat(os.stat(path), os.fstat(descriptor))
     except OSError:
         return False
+
+
+def _as_text() -> Callable[[logging.LogRecord], str]:
+    """Text with the host's time: code of tasks may set another zone later, as django.setup() does."""
+    zone_seconds = time.localtime().tm_gmtoff
+
+    def text_of(record: logging.LogRecord) -> str:
+        began = time.strftime("%Y-%m-%d %H:%M:%S", time.gmtime(record.created + zone_seconds))
+        first, *more = lines_of(record)
+        first = f"{began},{int(record.msecs):03d} {record.process} {level_name(record)} {first}"
+        return "\n".join((first, *more))
+
+    return text_of
+
+
+def _as_json(record: logging.LogRecord) -> str:
+    """An object in ASCII: no text in it can end the line, or command a terminal."""
+    fields: dict[str, object] = {
+        "time": f"{time.strftime('%Y-%m-%dT%H:%M:%S', time.gmtime(record.created))}.{int(record.msecs):03d}Z",
+        "level": level_name(record).lower(),
+        "logger": record.name,
+        "pid": record.process,
+        "message": without_middle(record.getMessage(), MAX_LOGGED_LENGTH),
+    }
+    fields |= {name: getattr(record, name) for name in FIELDS_OF_TASK if hasattr(record, name)}
+    if full_text := getattr(record, FULL_TEXT, ""):
+        fields["traceback"] = full_text
+    return _encode(fields)
