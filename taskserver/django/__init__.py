@@ -166,7 +166,7 @@ class Backend(BaseTaskBackend):  # type: ignore[misc]  # Django has no types
         if row is None:
             raise TaskResultDoesNotExist(result_id)
         try:
-            _callables(server).find_anew(row.task)  # nothing but a listed module is imported
+            _callables(server).find(row.task)  # nothing but a listed module is imported
             task = import_string(row.task)
             if isinstance(task, Task):
                 return task_result(row, task, self)

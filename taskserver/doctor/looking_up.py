@@ -117,7 +117,7 @@ def _look_up(
     refused: dict[str, str] = {}
     for module in modules:
         try:
-            callables.check_module(module.removesuffix(".*"))
+            callables.import_module(module.removesuffix(".*"))
         except (ModuleBroken, BadTask) as error:
             broken[module] = str(error)
     for name in names:

@@ -1,7 +1,7 @@
 """Finds the function that the name in a row may call, and nothing else.
 
-A name is looked up in the listed modules alone, in their own dictionaries: no getattr is done on the way, so that
-neither a property nor a module's __getattr__ runs, and nothing but a listed module is imported.
+A name is looked up only in the dictionaries of the listed modules: no getattr is done on the way, so neither a property
+nor a module's __getattr__ runs, and nothing but a listed module is imported.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 import importlib
 import sys
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from importlib.machinery import PathFinder
 from inspect import CO_COROUTINE
 from pathlib import Path
@@ -21,7 +21,7 @@ from ..messages.classes import class_name, mro_of, namespace_of, namespace_of_mo
 from ..messages.error_text import describe
 from ..messages.import_errors import why_not_imported
 from ..messages.printable import shown
-from ..messages.suggestions import instead
+from ..messages.suggestions import instead, nearest, tidied
 from ..model.runnable import (
     IN_A_CLASS,
     NAMELESS,
@@ -36,11 +36,11 @@ from ..model.signatures import Parameters
 from ..model.task import MAX_TASK_LENGTH
 from ..model.task_options import Options, options_of
 from .django_tasks import django_call
-from .names import Place, is_there, module_meant, name_meant, readings
 
 BROKEN_SECONDS = 10.0
-"""A module that could not be imported is tried again after so long. Not at once: its import may be slow, and many rows
-may name it. But soon: a run may last for hours, and an upload be half done for a moment only."""
+"""A module that could not be imported is tried again after so long: an upload may be incomplete for a moment only.
+
+Not at once, as an import may be slow, and many rows may name it."""
 
 
 class TaskCallable(NamedTuple):
@@ -51,12 +51,33 @@ class TaskCallable(NamedTuple):
     parameters: Parameters
 
 
+class Place(NamedTuple):
+    """A place that a name may mean."""
+
+    module: str
+    path: tuple[str, ...]
+    """The function's name, or the class's and its method's."""
+
+
+def readings(name: str) -> Iterator[Place]:
+    """The places that a name may mean: one with a colon; else the last part, or the last two, may be the path."""
+    module, colon, path = name.partition(":")
+    if colon:
+        splits = [(module.split("."), path.split("."))]
+    else:
+        parts = name.split(".")
+        splits = [(parts[:-1], parts[-1:]), (parts[:-2], parts[-2:])]
+    for module_parts, path_parts in splits:
+        if module_parts and len(path_parts) <= 2 and all(part.isidentifier() for part in module_parts + path_parts):
+            yield Place(".".join(module_parts), tuple(path_parts))
+
+
 class _Breakage(NamedTuple):
     """The failed import of a module."""
 
     text: str
-    at: float
-    """By time.monotonic."""
+    until: float
+    """When it is tried again, by time.monotonic."""
 
 
 class Callables:
@@ -64,64 +85,51 @@ class Callables:
 
     def __init__(self, modules: Sequence[str], folder: Path | None = None) -> None:
         """`modules` are names, or packages as `name.*`; messages name `folder` as the one that has the modules."""
-        self._exact = frozenset(name for name in modules if not name.endswith(".*"))
+        self._exact = tuple(name for name in modules if not name.endswith(".*"))
         self._packages = tuple(name[:-2] for name in modules if name.endswith(".*"))
         self._listed = ", ".join(modules)
         self._found: dict[str, TaskCallable] = {}
         self._broken: dict[str, _Breakage] = {}
         self._handed_out: set[str] = set()
-        """Names of broken modules whose texts `newly_broken` gave."""
+        """Names of broken modules whose texts `newly_broken` returned."""
         self._folder = folder
 
-    def would_import(self, name: str) -> bool:
-        """Whether to find this callable may run the code of a module that is not imported yet."""
-        self._forget_old_breakages()
-        return name not in self._found and any(
-            place.module not in sys.modules and place.module not in self._broken and self._is_listed(place.module)
-            for place in readings(name)
-        )
-
-    def _forget_old_breakages(self) -> None:
-        # Not by `find`, so that it imports nothing of which `would_import` did not warn.
-        since = time.monotonic() - BROKEN_SECONDS
-        old = [name for name, breakage in list(self._broken.items()) if breakage.at < since]
-        for name in old:
-            self._broken.pop(name, None)  # a thread of a site may have forgotten it, too
-        if old:
-            importlib.invalidate_caches()
-
-    def forget_breakage(self, name: str) -> None:
-        """Have the module of this name imported again: its import was broken off, which says nothing of the module."""
-        modules = [place.module for place in readings(name)]
-        for broken in list(self._broken):
-            if any(f"{module}.".startswith(f"{broken}.") for module in modules):
-                del self._broken[broken]
-
-    def newly_broken(self) -> list[str]:
-        """The texts of modules that broke since this was asked last: each once, however often it is tried again."""
-        new = [name for name in self._broken if name not in self._handed_out]
-        self._handed_out.update(new)
-        return [self._broken[name].text for name in new]
-
-    def check_module(self, module: str) -> None:
-        """Raises ModuleBroken, or BadTask, where a listed module cannot be imported."""
-        self._import(module)
+    # ---- what was found, and modules that are broken
 
     def found(self, name: str) -> TaskCallable | None:
         """The callable of this name, if it was looked up before."""
         return self._found.get(name)
 
+    def would_import(self, name: str) -> bool:
+        """Whether finding this callable may run the code of a module that is not imported yet."""
+        return name not in self._found and any(
+            place.module not in sys.modules and not self._breakage_of(place.module) and self._is_listed(place.module)
+            for place in readings(name)
+        )
+
     def find_imported(self, name: str) -> TaskCallable | None:
-        """The callable of this name; None where a module is to be imported for it, and where nothing may run."""
+        """The callable of this name; None if a module must be imported for it, or if it may not run."""
         try:
             return self._found.get(name) or (None if self.would_import(name) else self.find(name))
-        except Exception:  # its own task's turn tells of it
+        except Exception:  # reported at its own task's turn
             return None
 
-    def find_anew(self, name: str) -> TaskCallable:
-        """`find` for a program that never asks `would_import`: a broken module is tried again after BROKEN_SECONDS."""
-        self._forget_old_breakages()
-        return self.find(name)
+    def newly_broken(self) -> list[str]:
+        """The texts of modules that broke since the last call: each module once, however often it is tried again."""
+        new = [name for name in self._broken if name not in self._handed_out]
+        self._handed_out.update(new)
+        return [self._broken[name].text for name in new]
+
+    def forget_breakage(self, name: str) -> None:
+        """Let the module of this name be imported again: its import was interrupted, so it need not be broken."""
+        for module in [module for module in self._broken if name.startswith(module)]:
+            del self._broken[module]
+
+    def _breakage_of(self, module: str) -> _Breakage | None:
+        breakage = self._broken.get(module)
+        return breakage if breakage and time.monotonic() < breakage.until else None
+
+    # ---- finding one
 
     def find(self, name: str) -> TaskCallable:
         """The callable of this name.
@@ -134,40 +142,43 @@ class Callables:
         return found
 
     def look_up(self, name: str) -> TaskCallable:
-        """What `find` keeps. Raises as that does."""
+        """What `find` keeps. Raises like that."""
         if len(name) > MAX_TASK_LENGTH:
             raise BadTask(f"{shown(name)} is longer than {MAX_TASK_LENGTH} characters")
         place = self._locate(name)
-        namespace = namespace_of_module(self._import(place.module))
+        namespace = namespace_of_module(self.import_module(place.module))
         if len(place.path) == 1:
             return self._function(name, place, namespace)
         return self._method(name, place, namespace)
 
     def module_of(self, name: str) -> tuple[ModuleType, tuple[str, ...]]:
-        """The listed module of a name, imported, and the callable's path in it. Raises as `find` does."""
+        """The listed module of a name, imported, and the callable's path in it. Raises like `find`."""
         place = self._locate(name)
-        return self._import(place.module), place.path
+        return self.import_module(place.module), place.path
 
     def _locate(self, name: str) -> Place:
         for place in readings(name):
             if place.module in self._exact or (self._is_below_package(place.module) and self._exists(place.module)):
-                _check_public(name, place.path)
+                if why := why_private(place.path):
+                    raise BadTask(f"{name!r} {why}")
                 return place
         raise BadTask(
             f"{name!r} is in none of the modules that may run: {self._listed} (TASKSERVER_MODULES){self._hint(name)}"
         )
 
     def _hint(self, name: str) -> str:
+        """The name that one in no listed module may mean, guessed from the name itself."""
         if name in self._exact:
             return f"; name a function of it, as {name}.function"
-        listed = [module for module in self._listed.split(", ") if module in self._exact]
-        missing = [module for module in listed if not is_there(module)]
-        if meant := name_meant(name, [module for module in listed if module not in missing], self._is_listed):
-            return f"; did you mean {meant!r}?"
-        if not missing:
-            return ""
-        module = module_meant(name, missing)
-        return f"; there is no module {' or '.join(missing)}" + (f": did you mean {module}?" if module else "")
+        tidy = tidied(name)
+        for place in readings(tidy):
+            is_listed = tidy != name and self._is_listed(place.module)
+            module = place.module if is_listed else nearest(place.module, self._exact)
+            if module and not why_private(place.path):
+                return f"; did you mean {tidy if is_listed else '.'.join((module, *place.path))!r}?"
+        if tidy.isidentifier() and self._exact and not why_private([tidy]):
+            return f"; did you mean {f'{self._exact[0]}.{tidy}'!r}?"
+        return ""
 
     def _is_below_package(self, module: str) -> bool:
         """Whether a module is public, and a listed package or below one.
@@ -184,7 +195,7 @@ class Callables:
         if not self._exists(parent):
             return False
         # The import system would ask a module that is no package for its __path__, and run its __getattr__.
-        folders = namespace_of_module(self._import(parent)).get("__path__")
+        folders = namespace_of_module(self.import_module(parent)).get("__path__")
         try:
             return folders is not None and PathFinder.find_spec(module, folders) is not None
         except Exception as error:
@@ -193,14 +204,17 @@ class Callables:
     def _is_listed(self, module: object) -> bool:
         return isinstance(module, str) and (module in self._exact or self._is_below_package(module))
 
-    def _import(self, name: str) -> ModuleType:
-        if breakage := self._broken.get(name):
+    def import_module(self, name: str) -> ModuleType:
+        """Import a listed module. Raises ModuleBroken, BadTask."""
+        if breakage := self._breakage_of(name):
             raise ModuleBroken(breakage.text)
+        if self._broken.pop(name, None):
+            importlib.invalidate_caches()
         try:
             module = importlib.import_module(name)
         except BaseException as error:  # a module may call sys.exit() too
             text = why_not_imported(name, error, self._folder)
-            self._broken[name] = _Breakage(text, time.monotonic())
+            self._broken[name] = _Breakage(text, time.monotonic() + BROKEN_SECONDS)
             raise ModuleBroken(text) from error
         if not issubclass(type(module), ModuleType):
             raise BadTask(f"{name} has put something else in the place of its module")
@@ -260,15 +274,13 @@ class Callables:
             if not self._is_listed(namespace.get("__module__")):
                 break
             return owner, namespace[method_name]
-        others = instead(method_name, self._methods(cls))
+        # The public static and class methods of classes of listed modules.
+        spaces = [space for space in map(namespace_of, mro_of(cls)) if self._is_listed(space.get("__module__"))]
+        there = [
+            name for space in spaces for name in _public(space) if type(space[name]) in (staticmethod, classmethod)
+        ]
+        others = instead(method_name, there)
         raise BadTask(f"{name!r}: class {class_name(cls)} has no method {method_name!r} of a listed module{others}")
-
-    def _methods(self, cls: type) -> list[str]:
-        """The public static and class methods of a class of a listed module."""
-        spaces = map(namespace_of, mro_of(cls))
-        listed = (space for space in spaces if self._is_listed(space.get("__module__")))
-        kinds = (staticmethod, classmethod)
-        return [name for space in listed for name, value in _public(space) if type(value) in kinds]
 
 
 def _is_public_at_or_below(package: str, module: str) -> bool:
@@ -276,55 +288,39 @@ def _is_public_at_or_below(package: str, module: str) -> bool:
     return module == package or (below != module and not any(part.startswith("_") for part in below.split(".")))
 
 
-def _check_public(name: str, path: tuple[str, ...]) -> None:
-    if why := why_private(path):
-        raise BadTask(f"{name!r} {why}")
-
-
 def _look_up(name: str, place: Place, namespace: dict[str, Any]) -> Any:
     """The value in a module's namespace that a name stands for. Raises BadTask."""
-    part, exported = place.path[0], namespace.get("__all__")
-    is_exported = exported is None or part in (exported if type(exported) in (list, tuple) else ())
-    if is_exported and part in namespace:
+    part, exported = place.path[0], _exported(namespace)
+    if part in exported and part in namespace:
         return namespace[part]
-    others = instead(part, _runnable(place, namespace))
-    if is_exported:
-        raise BadTask(f"{name!r}: module {place.module} has no {part!r}{others}")
-    hint = others or "; add it there if it may run"
-    raise BadTask(f"{name!r}: {part!r} is not in __all__ of {place.module}{hint}")
-
-
-def _runnable(place: Place, namespace: dict[str, Any]) -> list[str]:
-    """The names in a module's namespace that could stand in this place: of its functions, or of its classes."""
-    exported = namespace.get("__all__")
-    chosen = None if exported is None else _texts(exported)
     is_one = _is_function_of if len(place.path) == 1 else _is_class_of
-    return [
-        name for name, value in _public(namespace) if is_one(place.module, value) and (chosen is None or name in chosen)
-    ]
+    there = [other for other in _public(namespace) if other in exported and is_one(place.module, namespace[other])]
+    others = instead(part, there)
+    if part in exported or namespace.get("__all__") is None:
+        raise BadTask(f"{name!r}: module {place.module} has no {part!r}{others}")
+    raise BadTask(f"{name!r}: {part!r} is not in __all__ of {place.module}{others}")
 
 
-def _public(namespace: Any) -> list[tuple[str, Any]]:
-    return [(name, value) for name, value in list(namespace.items()) if type(name) is str and not name.startswith("_")]
-
-
-def _texts(exported: object) -> frozenset[str]:
-    """The names in an __all__; an object of another kind is asked nothing."""
-    if type(exported) not in (list, tuple):
+def _exported(namespace: dict[str, Any]) -> frozenset[str]:
+    """The names in a module's __all__, or all without one. An object of another kind is not asked: it exports none."""
+    exported = namespace.get("__all__")
+    names = list(namespace) if exported is None else exported
+    if type(names) not in (list, tuple):
         return frozenset()
-    return frozenset(name for name in cast("Iterable[object]", exported) if type(name) is str)
+    return frozenset(name for name in cast("Iterable[object]", names) if type(name) is str)
+
+
+def _public(namespace: Any) -> list[str]:
+    return [name for name in list(namespace) if type(name) is str and not name.startswith("_")]
 
 
 def _is_function_of(module: str, value: object) -> bool:
-    if type(value) is not FunctionType or type(value.__module__) is not str:
-        return False
-    return value.__module__ == module and not runs_nothing(value)
+    is_plain = type(value) is FunctionType and type(value.__module__) is str
+    return is_plain and value.__module__ == module and not runs_nothing(value)
 
 
 def _is_class_of(module: str, value: object) -> bool:
-    if not issubclass(type(value), type):
-        return False
-    of = namespace_of(cast(type, value)).get("__module__")
+    of = namespace_of(cast(type, value)).get("__module__") if issubclass(type(value), type) else None
     return type(of) is str and of == module
 
 
