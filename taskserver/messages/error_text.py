@@ -22,6 +22,9 @@ NO_TEXT = "(its text cannot be had)"
 """In the place of the message of an exception that raises, or hangs, when it is asked."""
 
 OUR_FOLDER = os.path.join(os.path.dirname(os.path.dirname(__file__)), "")
+_BESIDE_US = os.path.dirname(os.path.dirname(OUR_FOLDER))
+_BUNDLED = tuple(f"{_BESIDE_US}/{name}/" for name in ("pymysql", "psycopg", "jinja2", "werkzeug"))
+_LIBRARIES = ("<frozen ", os.path.join(os.path.dirname(os.__file__), ""), *_BUNDLED)
 
 # Read from the base classes: a class of exceptions may override both.
 traceback_of: Callable[[BaseException], TracebackType | None] = BaseException.__dict__["__traceback__"].__get__
@@ -48,9 +51,9 @@ def describe(error: BaseException) -> str:
 
 
 def describe_failure(error: BaseException) -> str:
-    """The error of a task: `Type: message` in the first line, by which errors are grouped, then the traceback.
+    """The error of a task: `Type: message` in the first line, by which errors are grouped, then its traceback.
 
-    A long traceback keeps its last lines, which say most.
+    Of a long traceback the frames of the site's own code are kept before those of libraries.
     """
     return storable(_describe_one(error, MAX_ERROR_LENGTH))
 
@@ -112,23 +115,35 @@ def storable(text: str) -> str:
 
 
 def _describe_one(error: BaseException, most: int) -> str:
-    what, trace = describe(error), _own_traceback(traceback_of(error))
+    what, trace = describe(error), traceback_of(error)
     while parts := _parts_of(error):  # a group says nothing of its first exception, and less of where that was raised
         error = parts[0]
-        what, trace = f"{what}: {describe(error)}"[:MAX_ERROR_LENGTH], _own_traceback(traceback_of(error)) or trace
-    if not trace:
-        return what[:most]
-    what = what[: min(MAX_MESSAGE_LENGTH, most)]
-    room = max(most - len(what) - 1, 0)
-    if len(trace) > room:
-        trace = "\n".join(trace[len(trace) - room :].split("\n")[1:])  # whole lines
-    return f"{what}\n{trace}" if trace else what
+        what, trace = f"{what}: {describe(error)}"[:MAX_ERROR_LENGTH], traceback_of(error) or trace
+    first = what[: min(MAX_MESSAGE_LENGTH, most)]
+    lines = _frames(trace, max(most - len(first) - 1, 0))
+    return f"{first}\n{lines}" if lines else what[:most]
 
 
-def _own_traceback(trace: TracebackType | None) -> str:
-    """The lines of a traceback that stand in the task's own code; empty where they cannot be had."""
+def _frames(trace: TracebackType | None, room: int) -> str:
+    """Frames of a traceback, in its order: those of the site's own code first of all, and of these the last ones."""
     try:
         frames = [frame for frame in traceback.extract_tb(trace) if not frame.filename.startswith(OUR_FOLDER)]
-        return "".join(traceback.format_list(frames)).rstrip("\n")
+        kept: dict[int, str] = {}
+        # The first one is the task's own function, even if its module is installed among the libraries.
+        is_of_library = [number > 0 and _is_of_library(frame.filename) for number, frame in enumerate(frames)]
+        for number in sorted(range(len(frames)), key=lambda number: (is_of_library[number], -number)):
+            text = traceback.format_list([frames[number]])[0]
+            if len(text) > room:
+                text = text[: text.index("\n") + 1]  # where it is, without its code
+            if len(text) > room:
+                break
+            if text not in kept.values():  # a recursion has it often
+                kept[number] = text
+                room -= len(text)
+        return "".join(kept[number] for number in sorted(kept)).rstrip("\n")
     except Exception:  # a source file that cannot be read, for example
         return ""
+
+
+def _is_of_library(file: str) -> bool:
+    return file.startswith(_LIBRARIES) or "/site-packages/" in file or "/dist-packages/" in file

@@ -675,7 +675,7 @@ def test_a_rescue_has_the_task_s_time_limit_too(one_queue: Queue) -> None:
 
 
 @ONE_STORE
-def test_an_error_is_its_first_line_and_then_the_end_of_its_traceback(queue: Queue) -> None:
+def test_an_error_is_its_first_line_and_then_the_frames_of_the_sites_own_code(queue: Queue) -> None:
     queue.define("def deep(n=30):\n    if n:\n        deep(n - 1)\n    else:\n        fail('at the bottom')\n")
     add_row(queue, "deep")
     add_row(queue, "fail")
