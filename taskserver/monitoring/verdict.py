@@ -225,9 +225,13 @@ def _leases(overview: Overview) -> Iterator[VerdictReason]:
 
 def _lost(overview: Overview) -> Iterator[VerdictReason]:
     lost = sum(hour.lost for hour in overview.hours)
+    gone = sum(bool(one.has_ended) for one in overview.processes)
     if lost:
         attempts = "1 attempt was lost: its worker" if lost == 1 else f"{lost} attempts were lost: their workers"
         words = f"in the last day {attempts} vanished"
+    elif gone:
+        words = f"{'1 worker is' if gone == 1 else f'{gone} workers are'} gone: killed, or ended by a task"
+    if lost or gone:
         mend = (
             f"if the host ends programs after a time or for memory, have {WORKER} end before: --max-time, --max-memory"
         )

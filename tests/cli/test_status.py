@@ -20,7 +20,7 @@ from taskserver.monitoring.overview import MAX_RUNNING, RowCounts, paces_of, rea
 from taskserver.stores.queue.stats import HourStats, RecentStats
 from taskserver.worker.vanished import WHEN
 from tests.support.printed import json_of, text_of
-from tests.support.processes import assert_silent, end_of, freeze, run_on_terminal, thaw, wait_until
+from tests.support.processes import assert_silent, end_of, freeze, kill, run_on_terminal, thaw, wait_until
 from tests.support.queues import Queue
 from tests.support.servers import find_program
 from tests.support.turns import A_SERVER, ONE_STORE
@@ -316,6 +316,16 @@ def test_a_task_that_ends_its_process_is_told_by_the_next_run_and_others_come_ba
     assert queue.errors() == [f"lost: its worker, process {ended.pid}, ended {WHEN}"]
     assert_silent(queue.worker())
     assert json_of(queue, "status")["processes"] == []
+
+
+def test_after_a_kill_the_verdict_says_what_the_line_of_the_process_says(sqlite_queue: Queue) -> None:
+    sqlite_queue.add("tasks.hold")
+    kill(sqlite_queue.start_task())
+    words = "1 worker is gone: killed, or ended by a task"
+    text = text_of(sqlite_queue, "status")
+    assert "\ngone: process " in text
+    assert (words in text, "ll is well" in text) == (True, False)
+    assert json_of(sqlite_queue, "status")["verdict"]["reasons"][0]["name"] == "lost"
 
 
 def test_claims_of_a_process_that_only_stands_still_are_left_alone(sqlite_queue: Queue) -> None:
