@@ -1,4 +1,4 @@
-"""Slots, which limit the workers at work at once: each worker holds one by a kernel lock, which even SIGKILL frees.
+"""Slots, which limit the workers at work at once: each holds one by a lock of the kernel, which even SIGKILL frees.
 
 A crontab starts a worker each minute, whether or not the workers of the minutes before have ended.
 """
@@ -40,8 +40,7 @@ os.register_at_fork(after_in_child=_leave_to_the_parent)
 class Slots:
     """The slots for workers of one database, table and groups on this host.
 
-    For each slot one successor may wait, which holds a lock of its own meanwhile. The worker in the slot looks whether
-    somebody holds that lock.
+    For each slot one successor may wait, which holds a second lock meanwhile: the worker in the slot looks for that.
     """
 
     def __init__(self, folder: Path, host: str, queue: str, groups: str, most: int) -> None:
@@ -49,29 +48,26 @@ class Slots:
         # With the host's name: several hosts may share a home folder.
         self._name = f"{crc32(repr((host, queue, groups)).encode()):08x}"
         self._folder = folder / FOLDER
-        self._most = most
+        self._numbers = range(1, most + 1)
         self._slot = 0
-        """The number of the slot that this process has; they count from 1."""
+        """The number of this process's slot."""
         self._lock_of_slot = -1
-        self._heeds_successor = False
-        """Whether this worker makes room for a successor. A process that waited while the slot was free, and did not
-        take it, stands still, as by SIGSTOP: nobody makes room for that one."""
 
     def take(self) -> bool:
-        """Take a slot until this process ends; False where all are taken. Raises SettingError, DatabaseError."""
+        """Take a slot until this process ends; False if all are taken. Raises SettingError, DatabaseError."""
         with self._explained():
             self._make_folder()
-            return any(self._take(number) for number in range(1, self._most + 1))
+            return any(map(self._take, self._numbers))
 
     def take_or_succeed(self, wait: Callable[[float], bool]) -> bool:
         """Take a slot, or wait for one as its successor until its worker leaves it.
 
-        False where each slot has a successor already, and once `wait`, which waits for so many seconds, says that the
-        wait is to end. Raises as `take` does.
+        False if each slot has a successor already, or when `wait`, which waits for so many seconds, returns False.
+        Raises like `take`.
         """
         with self._explained():
             self._make_folder()
-            if any(self._take_alone(number, wait) for number in range(1, self._most + 1)):
+            if any(self._take_free(number, wait) for number in self._numbers):
                 return True
             successor = self._become_successor(wait)
             if successor is None:
@@ -82,7 +78,6 @@ class Slots:
                     if not wait(SUCCESSOR_LOOKS_SECONDS):
                         return False
                     self._make_folder()  # somebody may have deleted it
-                self._heeds_successor = True
             finally:
                 self._unlock(lock)
         return True
@@ -93,15 +88,14 @@ class Slots:
             self._unlock(self._lock_of_slot)
 
     def has_successor(self) -> bool:
-        """Whether another worker waits for the slot of this one; False where that cannot be found out."""
+        """Whether another worker waits for the slot of this one; False if that is unknown."""
         try:
             lock = self._lock(self._path(self._slot, "next"))
         except OSError:
             return False
         if lock is not None:
             self._unlock(lock)
-            self._heeds_successor = True
-        return lock is None and self._heeds_successor
+        return lock is None
 
     def _make_folder(self) -> None:
         make_private_folder(self._folder.parent)
@@ -112,30 +106,28 @@ class Slots:
         if lock is None:
             return False
         self._slot, self._lock_of_slot = number, lock  # the file stays open, and so locked, until the process ends
-        os.utime(lock)  # _oldest_first reads since when the slot is taken
+        os.utime(lock)  # _taken_at reads since when the slot is taken
         return True
 
-    def _take_alone(self, number: int, wait: Callable[[float], bool]) -> bool:
-        """Take a free slot. A process that waits for it goes first, unless it stands still."""
-        for is_last in (False, False, True):
-            if not self._take(number):
-                return False
-            # Only while it has the slot does a newcomer look: no other worker is to take it for its successor.
-            waiting = self._lock(self._path(number, "next"))
-            self._heeds_successor = waiting is not None
-            if waiting is not None:
-                self._unlock(waiting)
-            if waiting is not None or is_last:
-                return True
+    def _take_free(self, number: int, wait: Callable[[float], bool]) -> bool:
+        """Take a free slot, unless a successor takes it: a process that waits for it goes first."""
+        if not self._take(number):
+            return False
+        # Only in the slot does a newcomer look: no other worker must take it for its successor.
+        if self.has_successor():
             self.leave()
-            if not wait(2 * SUCCESSOR_LOOKS_SECONDS):
+            if not (wait(4 * SUCCESSOR_LOOKS_SECONDS) and self._take(number)):
                 return False
-        return False
+            if self.has_successor():
+                # It is suspended, as by SIGSTOP. With its file gone no worker leaves for it, and another may wait.
+                self._path(number, "next").unlink(missing_ok=True)
+        return True
 
     def _become_successor(self, wait: Callable[[float], bool]) -> tuple[int, int] | None:
         """The number of a slot whose successor this process is now, and the lock that says so; None without one."""
         for _ in range(SUCCESSOR_TRIES):  # the worker of a slot locks the file, too, for the instant of its look
-            for number in self._oldest_first():
+            # The longest taken first: workers of one cron line must not wait for the slot that their line just took.
+            for number in sorted(self._numbers, key=self._taken_at):
                 lock = self._lock(self._path(number, "next"))
                 if lock is not None:
                     return number, lock
@@ -143,19 +135,11 @@ class Slots:
                 break
         return None
 
-    def _oldest_first(self) -> list[int]:
-        """The numbers of the slots, the one first that was taken first.
-
-        The workers of one line come one after the other: none is to wait for the slot that its line has just taken.
-        """
-
-        def taken_at(number: int) -> float:
-            try:
-                return self._path(number, "lock").stat().st_mtime
-            except OSError:
-                return 0.0
-
-        return sorted(range(1, self._most + 1), key=taken_at)
+    def _taken_at(self, number: int) -> float:
+        try:
+            return self._path(number, "lock").stat().st_mtime
+        except OSError:
+            return 0.0
 
     @contextmanager
     def _explained(self) -> Iterator[None]:
@@ -173,7 +157,7 @@ class Slots:
         return self._folder / f"{self._name}-{number}.{kind}"
 
     def _lock(self, path: Path) -> int | None:
-        """Lock a file: its descriptor, or None where another process has the lock. Raises OSError."""
+        """Lock a file: its descriptor, or None if another process has the lock. Raises OSError."""
         # A lock of the open file, not of the process: a process loses its lock as soon as one of its tasks opens and
         # closes the file, as a backup of the whole folder does.
         file = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)

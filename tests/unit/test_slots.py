@@ -126,11 +126,6 @@ def test_a_successor_waits_for_the_worker_that_has_its_slot_for_longest(make: Ma
     assert next_one.take()
     with ThreadPoolExecutor() as pool:
         successor = Successor(make(2), pool)
-        assert not next_one.has_successor()
-        assert not other.has_successor()  # it does not heed one that it never saw come
-        assert not successor.end(is_wanted=False)
-        assert not other.has_successor()
-        successor = Successor(make(2), pool)
         assert (next_one.has_successor(), other.has_successor()) == (False, True)
         assert not successor.end(is_wanted=False)
     next_one.leave()
