@@ -21,7 +21,7 @@ from .errors import (
 )
 from .worker.result import Reason, RunResult
 from .server import TaskServer
-from .interrupts.stopping import Stop
+from .interrupts.stop import Stop
 
 if TYPE_CHECKING:
     from .worker.task_context import CurrentTask, complete, connection, current_task, progress

@@ -10,7 +10,7 @@ from types import NoneType
 from typing import TYPE_CHECKING, Any
 
 from .errors import DatabaseError
-from .interrupts.stopping import Stop
+from .interrupts.stop import Stop
 from .model.task import DEFAULT_TABLE, MAX_GROUPS, NOT_GIVEN, NotGiven
 from .settings.checks import check_group_id, check_groups, check_kind, check_task_id
 from .settings.load import Settings, load_settings, make_importable, make_settings, program_folder

@@ -5,7 +5,7 @@
 from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
-from ..interrupts.stopping import Stop
+from ..interrupts.stop import Stop
 from .terminal.live_line import LiveLine
 from .terminal.log import Tokens
 

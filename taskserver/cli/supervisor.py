@@ -18,7 +18,7 @@ from logging import INFO, WARNING, getLogger
 from typing import NoReturn
 
 from ..errors import HostLimit
-from ..interrupts.stopping import Stop
+from ..interrupts.stop import Stop
 from ..server import TaskServer
 from ..settings.load import Settings
 from ..worker.result import counts_in_words

@@ -19,7 +19,7 @@ from ..server import TaskServer
 from ..settings.load import Settings, hide_secrets, load_settings
 from ..host.slots import Slots
 from ..worker.record import groups_text, host_name
-from ..interrupts.stopping import Stop
+from ..interrupts.stop import Stop
 from .terminal.live_line import LiveLine
 from .terminal.program import SIGNALS, Exit, Wishes, run_program, say
 from .deployment import deployment_of, settings_in_words

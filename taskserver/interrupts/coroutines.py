@@ -1,17 +1,17 @@
 """Runs an `async def` task: an event loop for each call, and the way of an interrupt to it.
 
-An exception that struck inside the event loop could break it, or be kept by a child that nobody awaits. So an interrupt
-cancels the coroutine, as asyncio does, and strikes only where the loop does not get its turn. Imported with the first
-such task: asyncio is large.
+An exception that is raised inside the event loop could break it, or be kept by a child that nobody awaits. So an
+interrupt cancels the coroutine, as asyncio does, and is raised only where the loop does not get its turn. Imported with
+the first such task: asyncio is large.
 """
 
 from __future__ import annotations
 
 import asyncio
 import os
+import signal
 import sys
 import threading
-import time
 from collections.abc import Callable, Coroutine
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
@@ -19,11 +19,12 @@ from functools import cache
 from typing import Any
 
 from ..errors import TaskServerError
+from .alarm import Alarm
 from .forks import end_child
-from .stopping import CANCELLABLE_BY_THREAD, TaskInterrupted
+from .stop import TaskInterrupted
 
 BLOCKED_SECONDS = 0.5
-"""Code that does not come to an `await` for so long is struck as the code of any other task."""
+"""Code that does not come to an `await` for so long is interrupted as the code of any other task."""
 
 
 def as_plain(function: Callable[..., Coroutine[Any, Any, Any]]) -> Callable[..., Any]:
@@ -33,13 +34,11 @@ def as_plain(function: Callable[..., Coroutine[Any, Any, Any]]) -> Callable[...,
 
 def _run(coroutine: Coroutine[Any, Any, Any]) -> Any:
     """Run a coroutine in an event loop of its own: its return value. Raises whatever it raises, and TaskInterrupted."""
-    running, thread = _Running(coroutine), threading.get_ident()
+    running = _Running(coroutine)
     awaiting = running.await_it()
     try:
         _run_in_loop(awaiting)
     finally:
-        if CANCELLABLE_BY_THREAD.get(thread) is running:
-            del CANCELLABLE_BY_THREAD[thread]
         for one in (awaiting, coroutine):  # they have not begun where no loop could
             one.close()
     return running.outcome()
@@ -53,17 +52,13 @@ def _run_in_loop(awaiting: Coroutine[Any, Any, None]) -> None:
             "no event loop runs inside another one: call this in a thread, as await asyncio.to_thread(server.run)"
         )
     if sys.version_info >= (3, 11):
-        with asyncio.Runner(loop_factory=_new_loop) as runner:
+        with asyncio.Runner(loop_factory=asyncio.new_event_loop) as runner:
             runner.run(awaiting)
         return
     try:
         asyncio.run(awaiting)
     finally:
         asyncio.set_event_loop(_loop_between())
-
-
-def _new_loop() -> asyncio.AbstractEventLoop:
-    return asyncio.new_event_loop()
 
 
 @cache
@@ -74,8 +69,10 @@ def _loop_between() -> asyncio.AbstractEventLoop:
 
 def as_interrupt(error: asyncio.CancelledError) -> BaseException:
     """The TaskInterrupted that a cancellation means to the coroutine that runs here; else the cancellation itself."""
-    running = CANCELLABLE_BY_THREAD.get(threading.get_ident())
-    return running.as_interrupt(error) if isinstance(running, _Running) else error
+    running = Alarm.coroutine
+    if isinstance(running, _Running) and threading.current_thread() is threading.main_thread():
+        return running.as_interrupt(error)
+    return error
 
 
 class _Running:
@@ -86,29 +83,32 @@ class _Running:
         self._worker = os.getpid()
         self._returned: Any = None
         self._raised: BaseException | None = None
-        self._why: str | None = None
-        """Why it was cancelled here; None while it was not."""
-        self._asked_at = 0.0
-        self._has_heard = False
+        self._why = ""
+        """Why it was cancelled here; empty while it was not."""
+        self._has_heard = True
         """Whether the loop has had its turn since then, and cancelled it."""
 
     async def await_it(self) -> None:
         self._loop, self._task = asyncio.get_running_loop(), asyncio.current_task()
-        CANCELLABLE_BY_THREAD[threading.get_ident()] = self
+        if threading.current_thread() is threading.main_thread():
+            Alarm.coroutine = self
         try:
             self._returned = await self._coroutine
         except asyncio.CancelledError as error:
-            if self._why is None:  # by its own code, or by Ctrl-C
+            if not self._why:  # by its own code, or by Ctrl-C
                 raise
             self._raised = self.as_interrupt(error)
         except BaseException as error:
             self._raised = error
+        finally:
+            if Alarm.coroutine is self:
+                Alarm.coroutine = None
         end_child(self._worker, self._raised)  # before it closes the loop, whose files both have
-        if self._why is not None or issubclass(type(self._raised), TaskInterrupted):
+        if self._why or issubclass(type(self._raised), TaskInterrupted):
             self._leave_threads_behind()
 
     def _leave_threads_behind(self) -> None:
-        """Have nothing wait for a thread that an interrupted task keeps busy, neither this loop nor a later task."""
+        """Wait for no thread that an interrupted task keeps busy, neither in this loop nor in a later task."""
         # The loop waits for the threads of its executor, as of asyncio.to_thread: for those of a new one, none.
         self._loop.set_default_executor(ThreadPoolExecutor(1))
         asgiref: Any = sys.modules.get("asgiref.sync")  # Django's: one thread for all tasks of the process
@@ -116,7 +116,7 @@ class _Running:
             asgiref.SyncToAsync.single_thread_executor = ThreadPoolExecutor(1)
 
     def as_interrupt(self, error: asyncio.CancelledError) -> BaseException:
-        return error if self._why is None else TaskInterrupted(self._why).with_traceback(error.__traceback__)
+        return TaskInterrupted(self._why).with_traceback(error.__traceback__) if self._why else error
 
     def outcome(self) -> Any:
         """What the coroutine returned. Raises what it raised."""
@@ -128,25 +128,18 @@ class _Running:
             del raised  # its traceback holds this frame
         return self._returned
 
-    def cancel(self, why: str, again_after_seconds: float) -> bool | None:
-        now = time.monotonic()
-        if self._has_heard and now - self._asked_at < again_after_seconds:
-            return True  # it cleans up, or what it began does
-        if self._task is None or self._task.done():
+    def cancel(self, why: str, again_after_seconds: float) -> bool:
+        """Cancel it by its loop, once more if it goes on so long; called by the alarm. False: the loop has no turn."""
+        task = self._task
+        if not self._has_heard or task is None:
             return False
-        if self._why is None or self._has_heard:
-            self._why, self._asked_at, self._has_heard = why, now, False
-            self._call_soon(self._cancel)
-        return None if now - self._asked_at < min(BLOCKED_SECONDS, again_after_seconds) else False
 
-    def wake(self) -> None:
-        self._call_soon(lambda: None)
+        def hear() -> None:
+            self._has_heard = True
+            task.cancel()
+            signal.setitimer(signal.ITIMER_REAL, again_after_seconds, again_after_seconds)
 
-    def _call_soon(self, function: Callable[[], object]) -> None:
-        with suppress(RuntimeError):  # the loop is closed
-            self._loop.call_soon_threadsafe(function)
-
-    def _cancel(self) -> None:
-        self._has_heard = True
-        if self._task is not None:
-            self._task.cancel()
+        self._why, self._has_heard = why, False
+        self._loop.call_soon_threadsafe(hear)
+        signal.setitimer(signal.ITIMER_REAL, min(BLOCKED_SECONDS, again_after_seconds), again_after_seconds)
+        return True

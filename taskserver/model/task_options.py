@@ -7,7 +7,7 @@ from types import FunctionType
 from typing import Any, NamedTuple, TypeVar, overload
 
 from ..errors import Fatal, InvalidTask, Retry, SettingError
-from ..interrupts.stopping import TaskInterrupted
+from ..interrupts.stop import TaskInterrupted
 from ..messages.classes import is_kind
 from ..messages.printable import SPANS, shown, span_seconds
 from .backoff import Backoff, parse_backoff

@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
-from ..interrupts.stopping import STOPPED, TaskInterrupted
+from ..interrupts.stop import STOPPED, TaskInterrupted
 from ..messages.error_text import both
 from ..model.arguments import read_arguments
 from ..model.attempt import Finish, Start

@@ -7,7 +7,7 @@ and the lease of a started task is renewed meanwhile as it is while its own code
 
 from __future__ import annotations
 
-from ..interrupts.stopping import TaskInterrupted
+from ..interrupts.stop import TaskInterrupted
 from ..settings.checks import Hook
 from .call import aside_seconds
 from .hooks import SiteHook

@@ -14,9 +14,9 @@ from types import AsyncGeneratorType, GeneratorType
 from typing import Any, NamedTuple, TypeGuard, cast
 
 from ..errors import BadTask, Fatal, InvalidTask, Retry, is_delay
+from ..interrupts.alarm import Alarm
 from ..interrupts.forks import end_child
-from ..interrupts.stopping import TaskInterrupted
-from ..interrupts.time_limit import TimeLimit
+from ..interrupts.stop import TaskInterrupted
 from ..messages.classes import is_kind
 from ..messages.error_text import NO_TEXT, describe, describe_failure, full_traceback, leave_out_callers, type_name
 from ..model.arguments import write_arguments
@@ -77,7 +77,7 @@ class Failure(NamedTuple):
 
 
 def run_foreign(
-    time_limit: TimeLimit, timeout_seconds: float, function: Callable[..., object], *args: Any
+    time_limit: Alarm, timeout_seconds: float, function: Callable[..., object], *args: Any
 ) -> tuple[Failure | None, Any]:
     """Run code that is not ours: how it failed, or None and its return value."""
     worker = os.getpid()
@@ -92,7 +92,7 @@ def run_foreign(
     return (None, returned) if raised is None else (_described(raised, time_limit), None)
 
 
-def _described(error: BaseException, time_limit: TimeLimit) -> Failure:
+def _described(error: BaseException, time_limit: Alarm) -> Failure:
     """An exception in words, or by its type alone where it takes too long."""
     try:
         return time_limit.call(aside_seconds(time_limit), failure_of_raised, error)
@@ -100,7 +100,7 @@ def _described(error: BaseException, time_limit: TimeLimit) -> Failure:
         return undescribed(error)
 
 
-def aside_seconds(time_limit: TimeLimit) -> float:
+def aside_seconds(time_limit: Alarm) -> float:
     """How long foreign code may run that is not a task's own call: meanwhile no lease is renewed."""
     return min(MAX_DESCRIBE_SECONDS, time_limit.again_after_seconds)
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from operator import methodcaller
 
 from ..errors import DatabaseError, Fatal, LeaseLost, TaskServerError, TooLong, is_refusal
-from ..interrupts.stopping import TaskInterrupted
+from ..interrupts.stop import TaskInterrupted
 from ..model.attempt import Finish, NextStage, Outcome
 from ..model.task import ClaimedTask
 from .attempts import Attempts

@@ -16,7 +16,7 @@ from types import FunctionType
 from typing import TYPE_CHECKING, Any
 
 from ..errors import TaskServerError
-from ..interrupts.stopping import TaskInterrupted
+from ..interrupts.stop import TaskInterrupted
 from ..messages.error_text import full_traceback
 from ..model.arguments import read_arguments
 from ..model.task import CANCELLED, Status

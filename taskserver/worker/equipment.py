@@ -9,8 +9,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import NamedTuple
 
-from ..interrupts.stopping import Stop
-from ..interrupts.time_limit import time_limit
+from ..interrupts.alarm import Alarm
+from ..interrupts.stop import Stop
 from ..interrupts.watchdog import Watchdog
 from ..settings.load import Settings
 from ..stores import Store
@@ -67,7 +67,7 @@ def equipped(
     code_files = CodeFiles(settings.folder, settings.modules, stop.began_at()) if stop.ends_process else None
     watchdog = Watchdog(stop.ends_process, HANGS) if stop.ends_process else None
     with (
-        time_limit(stop, settings.lease_seconds / 4) as limit,
+        Alarm(stop, settings.lease_seconds / 4) as limit,
         Heartbeat(
             store, limit, settings.lease_seconds, settings.timeout_seconds, watchdog, stop.tell_deadline
         ) as heartbeat,

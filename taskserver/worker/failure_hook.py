@@ -10,7 +10,7 @@ import time
 from collections import deque
 from logging import getLogger
 
-from ..interrupts.stopping import TaskInterrupted
+from ..interrupts.stop import TaskInterrupted
 from ..messages.log_records import about_task
 from ..model.failed_attempt import FailedAttempt
 from ..settings.checks import Hook

@@ -16,7 +16,7 @@ from logging import getLogger
 from typing import TypeVar
 
 from ..errors import HostLimit, ServerFull
-from ..interrupts.time_limit import STRIKE_AGAIN_SECONDS, TimeLimit
+from ..interrupts.alarm import Alarm
 from ..interrupts.watchdog import Watchdog
 from ..model.task import CANCELLED, ClaimedTask
 from ..stores import Store
@@ -53,7 +53,7 @@ class Heartbeat:
     def __init__(
         self,
         store: Store,
-        time_limit: TimeLimit,
+        time_limit: Alarm,
         lease_seconds: float,
         timeout_seconds: float,
         watchdog: Watchdog | None,
@@ -143,6 +143,7 @@ class Heartbeat:
     def begin(self, plan: CallPlan) -> TaskContext:
         """Watch over a call that is about to begin. The context in which its code runs."""
         self._call = call = WatchedCall(plan, self._lease_seconds)
+        call.number = self._time_limit.number + 1
         self._context = TaskContext(call, self._store, self._woken.set)
         is_own = plan.timeout_seconds != self._timeout_seconds
         if is_own or self._was_own:
@@ -219,7 +220,8 @@ class Heartbeat:
         now = time.monotonic()  # the writes may have taken long
         if now >= call.strike_at:
             call.give_time_to_end(now, FROZEN_GRACE_SECONDS)
-            call.strike_at = now + (self._lease_seconds / 4 if self._strike(call) else STRIKE_AGAIN_SECONDS)
+            call.strike_at = now + self._lease_seconds / 4
+            self._strike(call)
         if now >= call.end_process_at:
             self._end_process(call)
         if now >= call.ends_at:
@@ -292,11 +294,9 @@ class Heartbeat:
         self._say_when(call)
         self._strike(call)
 
-    def _strike(self, call: WatchedCall) -> bool:
-        """Interrupt the call. Whether that could be done now."""
+    def _strike(self, call: WatchedCall) -> None:
         if call.is_cancelled:  # of which a timer knows nothing
-            return self._time_limit.interrupt(CANCELLED, lambda: self._call is call)
-        return self._time_limit.strike()
+            self._time_limit.interrupt(call.number, CANCELLED)
 
     def _write(self, call: WatchedCall | None, verb: Callable[[Store], T]) -> T | None:
         """Do a verb while this call runs, or none (None). None, with nothing done, once that has changed."""

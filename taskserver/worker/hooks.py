@@ -15,7 +15,7 @@ from types import CoroutineType
 from typing import Any
 
 from ..errors import HostLimit, SettingError
-from ..interrupts.stopping import TaskInterrupted
+from ..interrupts.stop import TaskInterrupted
 from ..messages.error_text import describe
 from ..messages.import_errors import raised_at
 from ..messages.log_records import FULL_TEXT

@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable
 from typing import NamedTuple
 
-from ..interrupts.stopping import Stop
+from ..interrupts.stop import Stop
 from ..model.task import MAX_BATCH
 from ..settings.checks import check_positive, check_whole_number
 from .result import Reason, RunResult

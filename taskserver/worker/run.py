@@ -15,7 +15,7 @@ from types import NoneType
 from typing import TYPE_CHECKING
 
 from ..errors import DatabaseError
-from ..interrupts.stopping import Stop
+from ..interrupts.stop import Stop
 from ..model.task import Claim, ClaimedTask, LostTask
 from ..settings.checks import check_kind
 from ..settings.load import Settings

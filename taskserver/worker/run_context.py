@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from ..interrupts.stopping import Stop
-from ..interrupts.time_limit import TimeLimit
+from ..interrupts.alarm import Alarm
+from ..interrupts.stop import Stop
 from ..model.task import ClaimedTask
 from ..settings.load import Settings
 from ..stores import Store
@@ -26,7 +26,7 @@ class RunContext(NamedTuple):
     code_files: CodeFiles | None
     """None where no other process with newer code is to follow, as the process belongs to others."""
     heartbeat: Heartbeat
-    time_limit: TimeLimit
+    time_limit: Alarm
     stop: Stop
     result: RunResult
     stats: RunStats

@@ -16,7 +16,7 @@ from logging import getLogger
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from ..errors import DatabaseError, LeaseLost, TaskServerError
-from ..interrupts.stopping import TaskInterrupted
+from ..interrupts.stop import TaskInterrupted
 from ..model.results import write_progress
 from ..model.task import CANCELLED
 from ..stores import Store

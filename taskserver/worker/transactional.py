@@ -9,7 +9,7 @@ The transaction has a connection of its own. A failure is written on the run's, 
 from __future__ import annotations
 
 from ..errors import Conflict, ConnectionLost, DatabaseError, Fatal, ServerFull, Unavailable
-from ..interrupts.stopping import TaskInterrupted
+from ..interrupts.stop import TaskInterrupted
 from ..messages.classes import is_kind
 from ..messages.error_text import describe
 from ..model.attempt import Outcome

@@ -50,6 +50,8 @@ class WatchedCall:
     is_cancelled = False
     is_struck = False
     """Whether it was interrupted, or that was tried."""
+    number = 0
+    """As the alarm counts calls."""
     is_lost = False
     """Whether the rows of its tasks were seen without its claim."""
     save_ended_at = float("inf")

@@ -255,23 +255,6 @@ def test_a_cancelled_task_whose_worker_is_killed_is_never_retried(queue: Queue, 
     assert_cancelled_for_good(queue)
 
 
-@ONE_STORE
-def test_a_cancel_interrupts_a_task_in_a_thread_of_a_program_of_one_s_own(queue: Queue) -> None:
-    queue.add("tasks.wait")
-    program = queue.deployment.write_tasks(
-        "import threading\nfrom taskserver import TaskServer\nserver, results = TaskServer.from_env(), []\n"
-        "thread = threading.Thread(target=lambda: results.append(server.run()))\nthread.start()\nthread.join()\n"
-        "print(results[0].fatal, results[0].cancelled, results[0].reason.value)\n",
-        "program.py",
-    )
-    process = queue.deployment.popen(program.name, env={"TASKSERVER_LEASE": "1"})
-    wait_until(queue.notes)
-    assert queue.server.cancel(Selection(task="tasks.wait")) == 1
-    code, output, _ = end_of(process)
-    assert (code, output) == (0, "0 1 empty\n")
-    assert_cancelled_for_good(queue)
-
-
 # ---- pause
 
 

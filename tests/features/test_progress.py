@@ -20,7 +20,7 @@ import pytest
 import taskserver
 from taskserver import Progress, Retry, TaskServer, TaskState, current_task, progress
 from taskserver.cli.client import main
-from taskserver.interrupts.stopping import TaskInterrupted
+from taskserver.interrupts.stop import TaskInterrupted
 from taskserver.model.results import read_progress
 from taskserver.model.selection import Selection
 from taskserver.model.task import CANCELLED, Status

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from taskserver import DatabaseError, Fatal, Retry, Status
-from taskserver.interrupts.stopping import TaskInterrupted
+from taskserver.interrupts.stop import TaskInterrupted
 from taskserver.model.task_options import Options, options_of, task
 from taskserver.worker.call import failure_of, failure_of_raised
 from tests.support.sites import Site

@@ -11,8 +11,8 @@ from timeit import timeit
 
 import pytest
 
-from taskserver.interrupts.stopping import Stop, TaskInterrupted
-from taskserver.interrupts.time_limit import TimeLimit, time_limit
+from taskserver.interrupts.alarm import Alarm
+from taskserver.interrupts.stop import Stop, TaskInterrupted
 from taskserver.model.new_task import NewTask
 from taskserver.stores import Store
 from taskserver.stores.retrying import RetryPolicy, Scope
@@ -25,8 +25,8 @@ ADD_PRIORITY = "UPDATE {table} SET priority = priority + 1 WHERE task = ?"
 
 
 @pytest.fixture
-def limit() -> Iterator[TimeLimit]:
-    with time_limit(Stop(), 60) as made:
+def limit() -> Iterator[Alarm]:
+    with Alarm(Stop(), 60) as made:
         yield made
 
 
@@ -34,7 +34,7 @@ def task(name: str, args: str | None = None) -> NewTask:
     return NewTask(name, args, 0, 0)
 
 
-def interrupt_at_each_instant(limit: TimeLimit, verb: Callable[[int], object], check: Callable[[int], object]) -> int:
+def interrupt_at_each_instant(limit: Alarm, verb: Callable[[int], object], check: Callable[[int], object]) -> int:
     """Call the verb with a number, interrupted a little later each time, and check after each; how often it was."""
     interrupts = 0
     usual_seconds = timeit(lambda: verb(INSTANTS), number=10) / 10
@@ -49,7 +49,7 @@ def interrupt_at_each_instant(limit: TimeLimit, verb: Callable[[int], object], c
 
 
 @pytest.mark.parametrize("is_connected", [True, False])
-def test_a_verb_gets_no_answer_of_the_one_before(store: Store, limit: TimeLimit, is_connected: bool) -> None:
+def test_a_verb_gets_no_answer_of_the_one_before(store: Store, limit: Alarm, is_connected: bool) -> None:
     database = store.database
 
     def fetch(number: int) -> None:
@@ -63,7 +63,7 @@ def test_a_verb_gets_no_answer_of_the_one_before(store: Store, limit: TimeLimit,
     interrupt_at_each_instant(limit, fetch, fetch_another)
 
 
-def test_an_interrupted_add_adds_once_or_not_at_all(store: Store, rows: Rows, limit: TimeLimit) -> None:
+def test_an_interrupted_add_adds_once_or_not_at_all(store: Store, rows: Rows, limit: Alarm) -> None:
     adds, added = count(), {}
 
     def add(number: int) -> None:
@@ -77,9 +77,7 @@ def test_an_interrupted_add_adds_once_or_not_at_all(store: Store, rows: Rows, li
     assert len(there) - len(added) <= interrupts
 
 
-def test_the_next_verb_commits_nothing_of_an_interrupted_transaction(
-    store: Store, rows: Rows, limit: TimeLimit
-) -> None:
+def test_the_next_verb_commits_nothing_of_an_interrupted_transaction(store: Store, rows: Rows, limit: Alarm) -> None:
     first, second, other = (store.producing.add(task(name)) for name in ("tasks.a", "tasks.b", "tasks.c"))
     database, returned = store.database, []
 

@@ -26,8 +26,8 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from taskserver.errors import BadTask, Fatal, InvalidTask, Retry
-from taskserver.interrupts.stopping import Stop, TaskInterrupted
-from taskserver.interrupts.time_limit import time_limit
+from taskserver.interrupts.alarm import Alarm
+from taskserver.interrupts.stop import Stop, TaskInterrupted
 from taskserver.messages.error_text import MAX_ERROR_LENGTH, describe
 from taskserver.model.arguments import (
     MAX_ARGS_BYTES,
@@ -47,7 +47,7 @@ from taskserver.worker.preparing import Call, fetch_texts, prepare
 
 def run_task(call: Call) -> BaseException | None:
     """Call it without a time limit; what it raised."""
-    with time_limit(Stop(), again_after_seconds=1.0) as limit:
+    with Alarm(Stop(), again_after_seconds=1.0) as limit:
         failure, _ = run_foreign(limit, 0, run_call, call)
     return None if failure is None else failure.error
 

@@ -1,4 +1,4 @@
-"""How an interrupt reaches a task that is an `async def` function, in the main thread and in another one."""
+"""How an interrupt reaches a task that is an `async def` function."""
 
 from __future__ import annotations
 
@@ -15,41 +15,17 @@ from typing import Any
 import pytest
 
 from taskserver import TaskServerError
+from taskserver.interrupts.alarm import Alarm
 from taskserver.interrupts.coroutines import as_plain
-from taskserver.interrupts.stopping import CANCELLABLE_BY_THREAD, STOPPED, Stop, TaskInterrupted
-from taskserver.interrupts.time_limit import TimeLimit, time_limit
+from taskserver.interrupts.stop import STOPPED, Stop, TaskInterrupted
 from taskserver.model.task import CANCELLED
-from tests.support.processes import WAIT_SECONDS, wait_until
-from tests.support.threads import in_another_thread
+from tests.support.processes import WAIT_SECONDS
 
 AGAIN_SECONDS = 0.4
 TIMEOUT = 0.2
 OUTRAN = r"it ran for longer than its timeout of 0\.2 s"
 
 Made = Callable[[], Coroutine[Any, Any, Any]]
-Strike = Callable[[TimeLimit], object]
-
-
-class Heartbeat:
-    """Strikes as the worker's heartbeat does in a thread that has no alarm."""
-
-    def __init__(self, limit: TimeLimit, first_after: float) -> None:
-        self._limit = limit
-        self._strike_at = time.monotonic() + first_after
-        self._is_over = threading.Event()
-        self._thread = threading.Thread(target=self._beat)
-
-    def _beat(self) -> None:
-        while not self._is_over.wait(0.02):
-            if time.monotonic() >= self._strike_at and self._limit.strike():
-                self._strike_at = time.monotonic() + AGAIN_SECONDS
-
-    def __enter__(self) -> None:
-        self._thread.start()
-
-    def __exit__(self, *error: object) -> None:
-        self._is_over.set()
-        self._thread.join(WAIT_SECONDS)
 
 
 def hang() -> None:
@@ -59,36 +35,16 @@ def hang() -> None:
         pass
 
 
-def in_main_thread(work: Callable[[], object]) -> None:
-    work()
+def interrupted(made: Made) -> float:
+    """Run a coroutine until its timeout interrupts it; the seconds that it took."""
+    began_at = time.monotonic()
+    with Alarm(Stop(), AGAIN_SECONDS) as alarm, pytest.raises(TaskInterrupted, match=OUTRAN):
+        alarm.call(TIMEOUT, as_plain(made))
+    assert Alarm.coroutine is None
+    return time.monotonic() - began_at
 
 
-@pytest.fixture(params=[in_main_thread, in_another_thread])
-def interrupted(request: pytest.FixtureRequest) -> Callable[[Made], float]:
-    """Runs a coroutine until its timeout interrupts it; the seconds that it took."""
-
-    def run(made: Made) -> float:
-        took: list[float] = []
-
-        def call() -> None:
-            with time_limit(Stop(), AGAIN_SECONDS) as limit, Heartbeat(limit, TIMEOUT):
-                began_at = time.monotonic()
-                try:
-                    with pytest.raises(TaskInterrupted, match=OUTRAN):
-                        limit.call(TIMEOUT, as_plain(made))
-                finally:
-                    took.append(time.monotonic() - began_at)
-
-        request.param(call)
-        assert not CANCELLABLE_BY_THREAD
-        return took[0]
-
-    return run
-
-
-def test_a_coroutine_that_outruns_its_timeout_cleans_up_and_so_do_all_that_it_began(
-    interrupted: Callable[[Made], float],
-) -> None:
+def test_a_coroutine_that_outruns_its_timeout_cleans_up_and_so_do_all_that_it_began() -> None:
     steps: list[str] = []
     loops: list[asyncio.AbstractEventLoop] = []
 
@@ -123,9 +79,7 @@ def test_a_coroutine_that_outruns_its_timeout_cleans_up_and_so_do_all_that_it_be
 
 
 @pytest.mark.parametrize("is_child", [False, True])
-def test_a_coroutine_that_never_awaits_is_struck_where_it_is(
-    interrupted: Callable[[Made], float], is_child: bool
-) -> None:
+def test_a_coroutine_that_never_awaits_is_struck_where_it_is(is_child: bool) -> None:
     steps: list[str] = []
 
     async def busy() -> None:
@@ -145,7 +99,7 @@ def test_a_coroutine_that_never_awaits_is_struck_where_it_is(
     assert steps == (["finally", "parent of True"] if is_child else ["finally"])
 
 
-def test_a_coroutine_that_swallows_its_cancellation_is_cancelled_again(interrupted: Callable[[Made], float]) -> None:
+def test_a_coroutine_that_swallows_its_cancellation_is_cancelled_again() -> None:
     swallowed: list[int] = []
 
     async def task() -> None:
@@ -160,7 +114,7 @@ def test_a_coroutine_that_swallows_its_cancellation_is_cancelled_again(interrupt
     assert swallowed == [0, 1]
 
 
-def test_a_child_that_swallows_its_cancellation_is_left_at_the_next_one(interrupted: Callable[[Made], float]) -> None:
+def test_a_child_that_swallows_its_cancellation_is_left_at_the_next_one() -> None:
     async def child() -> None:
         while True:
             try:
@@ -176,7 +130,7 @@ def test_a_child_that_swallows_its_cancellation_is_left_at_the_next_one(interrup
     assert AGAIN_SECONDS < interrupted(task) < 5
 
 
-def test_no_coroutine_that_is_interrupted_waits_for_its_threads(interrupted: Callable[[Made], float]) -> None:
+def test_no_coroutine_that_is_interrupted_waits_for_its_threads() -> None:
     ended = threading.Event()
     try:
         assert interrupted(lambda: asyncio.to_thread(ended.wait, 60)) < 5
@@ -192,17 +146,17 @@ def test_a_coroutine_that_returns_though_it_was_cancelled_has_returned() -> None
             pass
         return "all the same"
 
-    with time_limit(Stop(), AGAIN_SECONDS) as limit:
+    with Alarm(Stop(), AGAIN_SECONDS) as limit:
         assert limit.call(TIMEOUT, as_plain(task)) == "all the same"
         assert limit.has_struck
 
 
 def test_a_cancelled_coroutine_is_told_why() -> None:
     async def task() -> None:
-        limit.interrupt(CANCELLED, lambda: True)
+        limit.interrupt(limit.number, CANCELLED)
         await asyncio.sleep(60)
 
-    with time_limit(Stop(), AGAIN_SECONDS) as limit, pytest.raises(TaskInterrupted, match=CANCELLED):
+    with Alarm(Stop(), AGAIN_SECONDS) as limit, pytest.raises(TaskInterrupted, match=CANCELLED):
         limit.call(0, as_plain(task))
 
 
@@ -220,7 +174,7 @@ def test_a_second_wish_to_stop_cancels_a_coroutine_whoever_utters_it() -> None:
 
     before = signal.signal(signal.SIGUSR1, lambda *_: stop.ask())
     try:
-        with time_limit(stop, AGAIN_SECONDS) as limit, pytest.raises(TaskInterrupted, match=STOPPED):
+        with Alarm(stop, AGAIN_SECONDS) as limit, pytest.raises(TaskInterrupted, match=STOPPED):
             limit.call(0, as_plain(task))
     finally:
         signal.signal(signal.SIGUSR1, before)
@@ -232,7 +186,7 @@ def test_a_coroutine_that_was_cancelled_by_its_own_code_is_not_taken_for_interru
         asyncio.current_task().cancel()  # type: ignore[union-attr]
         await asyncio.sleep(0)
 
-    with time_limit(Stop(), AGAIN_SECONDS) as limit, pytest.raises(asyncio.CancelledError):
+    with Alarm(Stop(), AGAIN_SECONDS) as limit, pytest.raises(asyncio.CancelledError):
         limit.call(0, as_plain(task))
 
 
@@ -241,7 +195,7 @@ def test_ctrl_c_in_a_program_of_one_s_own_fails_a_coroutine_as_any_task() -> Non
         signal.raise_signal(signal.SIGINT)
         await asyncio.sleep(60)
 
-    with time_limit(Stop(), AGAIN_SECONDS) as limit, pytest.raises(KeyboardInterrupt):
+    with Alarm(Stop(), AGAIN_SECONDS) as limit, pytest.raises(KeyboardInterrupt):
         limit.call(0, as_plain(task))
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
 
@@ -272,7 +226,7 @@ def test_a_coroutine_that_finds_no_room_for_its_loop_leaves_nothing_behind() -> 
 
     with pytest.raises(TaskServerError, match="no event loop runs inside another one"):
         as_plain(outer)()
-    assert not CANCELLABLE_BY_THREAD
+    assert Alarm.coroutine is None
 
 
 def test_a_plain_task_after_a_coroutine_has_an_event_loop_to_use() -> None:
@@ -329,7 +283,7 @@ def test_a_second_signal_cancels_a_coroutine_that_took_the_alarm_for_itself() ->
         stop.ask()
         stop.ask()
 
-    with time_limit(stop, AGAIN_SECONDS) as limit, pytest.raises(TaskInterrupted, match=STOPPED):
+    with Alarm(stop, AGAIN_SECONDS) as limit, pytest.raises(TaskInterrupted, match=STOPPED):
         limit.call(0, as_plain(task))
     assert cleaned == [True]
 
@@ -345,4 +299,3 @@ def test_a_worker_in_a_thread_of_an_event_loop_runs_coroutines() -> None:
         return found
 
     assert asyncio.run(site()) != threading.get_ident()
-    wait_until(lambda: not CANCELLABLE_BY_THREAD)

@@ -1,23 +1,29 @@
-"""A task that a person cancels is interrupted, and no other: not the next one, whatever that one's own fate is."""
+"""An interrupt reaches the task that is meant, and no other, and none of our own code."""
 
 from __future__ import annotations
 
+import random
+import signal
+import subprocess
+import sys
 import threading
 import time
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 
 import pytest
 
 from taskserver import TaskServer
-from taskserver.interrupts.stopping import Stop, TaskInterrupted
-from taskserver.interrupts.time_limit import TimeLimit, time_limit
+from taskserver.interrupts.alarm import Alarm
+from taskserver.interrupts.stop import Stop, TaskInterrupted
 from taskserver.model.selection import Selection
 from taskserver.model.task import CANCELLED, Status
+from tests.support.deployment import ROOT
 from tests.support.processes import WAIT_SECONDS, wait_until
 from tests.support.rows import Rows
-from tests.support.threads import in_another_thread
+from tests.support.threads import in_another_thread, together
 
 TASKS = """
 import time
@@ -40,50 +46,129 @@ def hang() -> None:
         time.sleep(0.01)
 
 
-def in_main_thread(work: Callable[[TimeLimit], None]) -> None:
-    with time_limit(Stop(), 60) as limit:
-        work(limit)
+@pytest.fixture
+def alarm() -> Iterator[Alarm]:
+    with Alarm(Stop(), 60) as made:
+        yield made
 
 
-def in_helper_thread(work: Callable[[TimeLimit], None]) -> None:
-    in_another_thread(lambda: in_main_thread(work))
+def test_a_late_interrupt_leaves_the_next_task_its_own_timeout(alarm: Alarm) -> None:
+    """A worker's own thread may be two tasks on, by the time at which its heartbeat interrupts one."""
+
+    def next_task() -> None:
+        alarm.interrupt(alarm.number - 2, CANCELLED)
+        signal.setitimer(signal.ITIMER_REAL, 0.001)  # as if the heartbeat had looked at the number just before
+        hang()
+
+    def cancelled_task() -> None:
+        alarm.interrupt(alarm.number, CANCELLED)
+        hang()
+
+    with pytest.raises(TaskInterrupted, match=r"longer than its timeout of 0\.2 s"):
+        alarm.call(0.2, next_task)
+    with pytest.raises(TaskInterrupted, match=CANCELLED):
+        alarm.call(0, cancelled_task)
 
 
-@pytest.mark.parametrize("in_thread", [in_main_thread, in_helper_thread])
-def test_a_late_interrupt_leaves_the_next_task_its_own_timeout(
-    in_thread: Callable[[Callable[[TimeLimit], None]], None],
+def test_a_late_interrupt_leaves_a_task_without_a_timeout_alone(alarm: Alarm) -> None:
+    def next_task() -> str:
+        signal.setitimer(signal.ITIMER_REAL, 0.001)
+        time.sleep(0.1)
+        return "ended well"
+
+    assert alarm.call(0, next_task) == "ended well"
+
+
+def test_an_alarm_that_comes_as_its_task_ends_is_dropped(alarm: Alarm) -> None:
+    """In our own code it would end the run."""
+    seconds, counts = 0.0005, Counter[str]()
+    chance = random.Random(1)
+
+    def work(lasts: float) -> None:
+        until = time.monotonic() + lasts
+        while time.monotonic() < until:
+            pass
+
+    until = time.monotonic() + 2
+    while time.monotonic() < until:
+        try:
+            alarm.call(seconds, work, seconds + chance.uniform(-3e-5, 3e-5))
+            counts["returned"] += 1
+        except TaskInterrupted:
+            counts["interrupted"] += 1
+        list(range(50))
+    assert min(counts["returned"], counts["interrupted"]) > 50
+
+
+def test_a_cancel_that_comes_at_any_instant_means_the_task_that_was_cancelled(alarm: Alarm) -> None:
+    chance, is_over, counts = random.Random(2), threading.Event(), Counter[str]()
+
+    def cancel_now_and_then() -> None:
+        while not is_over.is_set():
+            number = alarm.number
+            time.sleep(chance.uniform(0, 0.004))
+            alarm.interrupt(number, str(number))
+
+    def work(lasts: float) -> None:
+        until = time.monotonic() + lasts
+        while time.monotonic() < until:
+            time.sleep(1e-5)  # lets the other thread run
+
+    with together(cancel_now_and_then):
+        until = time.monotonic() + 2
+        while time.monotonic() < until:
+            own_number = alarm.number + 1
+            try:
+                alarm.call(0, work, chance.uniform(0.0005, 0.004))
+            except TaskInterrupted as error:
+                counts["right" if str(error) == str(own_number) else "wrong"] += 1
+        is_over.set()
+    assert counts["right"] > 50
+    assert counts["wrong"] == 0
+
+
+def test_a_task_that_freezes_the_clocks_of_python_has_its_timeout(
+    alarm: Alarm, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A worker's own thread may be two tasks on, by the time at which its heartbeat strikes."""
+    """As libraries for tests do, some of which a site uses in its tasks, too."""
 
-    def work(limit: TimeLimit) -> None:
-        def next_task() -> None:
-            limit.interrupt(CANCELLED, lambda: False)
-            if in_thread is in_helper_thread:  # there the heartbeat sees to the timeout
-                limit.strike()
-            hang()
+    def freeze() -> None:
+        for name in ("time", "monotonic", "perf_counter"):
+            monkeypatch.setattr(time, name, lambda: 0.0)
+        while True:
+            time.sleep(0.01)
 
-        def cancelled_task() -> None:
-            limit.interrupt(CANCELLED, lambda: True)
-            hang()
-
-        with pytest.raises(TaskInterrupted, match=r"longer than its timeout of 0\.2 s"):
-            limit.call(0.2, next_task)
-        with pytest.raises(TaskInterrupted, match=CANCELLED):
-            limit.call(0, cancelled_task)
-
-    in_thread(work)
+    with pytest.raises(TaskInterrupted, match=r"timeout of 0\.2 s"):
+        alarm.call(0.2, freeze)
 
 
-def test_a_late_interrupt_leaves_a_task_without_a_timeout_alone() -> None:
-    def work(limit: TimeLimit) -> None:
-        def next_task() -> str:
-            limit.interrupt(CANCELLED, lambda: False)
-            time.sleep(0.2)
-            return "ended well"
+def test_no_alarm_outlives_its_run() -> None:
+    """Python's end resets the handlers first: the process would die of its own alarm."""
+    code = """
+import atexit, signal, time
+from taskserver.interrupts.alarm import Alarm
+from taskserver.interrupts.stop import Stop
+atexit.register(time.sleep, 0.3)
+with Alarm(Stop(), 0.1):
+    signal.setitimer(signal.ITIMER_REAL, 0.1, 0.1)
+"""
+    ended = subprocess.run([sys.executable, "-c", code], cwd=ROOT, text=True, capture_output=True, timeout=30)
+    assert (ended.returncode, ended.stdout, ended.stderr) == (0, "", "")
 
-        assert limit.call(0, next_task) == "ended well"
 
-    in_main_thread(work)
+def test_in_another_thread_tasks_have_no_timeout_which_is_said_once(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("taskserver.interrupts.alarm._has_warned", False)
+
+    def run() -> None:
+        with Alarm(Stop(), 60) as alarm:
+            alarm.call(0.1, time.sleep, 0.2)
+
+    for _ in range(2):
+        in_another_thread(run)
+    [record] = caplog.records
+    assert (record.levelname, "have no timeout" in record.getMessage()) == ("WARNING", True)
 
 
 def test_a_task_after_a_cancelled_one_is_not_taken_for_cancelled(dsn: str, tmp_path: Path) -> None:

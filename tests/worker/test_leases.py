@@ -21,7 +21,7 @@ from typing import Any, NamedTuple
 import pytest
 
 from taskserver import RunResult, Stop, TaskServer
-from taskserver.interrupts.time_limit import time_limit
+from taskserver.interrupts.alarm import Alarm
 from taskserver.model.attempt import Start
 from taskserver.model.task import ClaimedTask
 from taskserver.worker import heartbeat
@@ -409,7 +409,7 @@ def test_unstarted_tasks_go_back_after_a_third_of_a_lease_under_one_task(
         sqlite_queue.add("tasks.hold")
     with (
         TaskServer(sqlite_queue.dsn) as server,
-        Heartbeat(server.store, time_limit(Stop(), 1), lease_seconds, 0, None) as beat,
+        Heartbeat(server.store, Alarm(Stop(), 1), lease_seconds, 0, None) as beat,
     ):
         batch = beat.guard(server.store.claims.claim(3, ()).tasks, claimed_at)
         task = batch.take()
@@ -801,7 +801,7 @@ def test_what_could_not_be_given_back_as_a_task_began_is_tried_again_soon(here: 
     here.add("nothing")
     store = here.server.store
     task, other = store.claims.claim(2, ()).tasks
-    beat = Heartbeat(store, time_limit(Stop(), 1), 60, 60, None)
+    beat = Heartbeat(store, Alarm(Stop(), 1), 60, 60, None)
     batch = beat.guard([other], time.monotonic() - 60)
     beat.begin(CallPlan([task], 60, 10))  # when it was about to, no task ran
     now = time.monotonic()

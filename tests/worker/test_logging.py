@@ -328,7 +328,7 @@ def test_a_timeout_and_a_broken_import_have_no_frame_of_ours(queue: Queue) -> No
     stderr = run(queue, TASKSERVER_TIMEOUT="1", TASKSERVER_MODULES="tasks,broken")
     assert "module broken cannot be imported" in stderr
     lines = log_of(queue)
-    assert "    taskserver.interrupts.stopping.TaskInterrupted: it ran for longer than its timeout of 1 s" in lines
+    assert "    taskserver.interrupts.stop.TaskInterrupted: it ran for longer than its timeout of 1 s" in lines
     assert "    ZeroDivisionError: division by zero" in lines
     assert not [line for line in lines if f"{queue.folder}/taskserver/" in line]
 

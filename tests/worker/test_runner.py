@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from taskserver import DatabaseError, Reason, Stop, TaskServer
-from taskserver.interrupts.stopping import call_task
+from taskserver.interrupts.alarm import call_task
 from taskserver.model.task import Claim, Status
 from taskserver.stores.queue.due import MAX_DUE_PER_LOOK
 from taskserver.worker import equipment
@@ -105,7 +105,7 @@ def test_what_was_claimed_is_given_back_where_a_run_cannot_be_equipped(
     def fails(*values: object) -> None:
         raise ImportError("no _ctypes")
 
-    monkeypatch.setattr(equipment, "time_limit", fails)
+    monkeypatch.setattr(equipment, "Alarm", fails)
     with pytest.raises(ImportError, match="_ctypes"):
         server.run()
     assert rows_of(server, Status.NEW) == 3
@@ -251,7 +251,7 @@ def test_a_wish_from_another_thread_interrupts_neither_the_task_nor_the_wisher(s
         wisher.start()
         wisher.join()
 
-    call_task(wait_for_the_wisher)
+    call_task(wait_for_the_wisher, (), {})
     assert asked == [None]
     assert server.run(stop=stop).reason is Reason.STOPPED
     assert rows_of(server, Status.NEW) == 2

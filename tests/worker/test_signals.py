@@ -90,7 +90,6 @@ def leaves_a_child():
 DEAFENING = {
     "ignores": "for number in NUMBERS: signal.signal(number, signal.SIG_IGN)",
     "dies of": "for number in NUMBERS: signal.signal(number, signal.SIG_DFL)",
-    "blocks": "signal.pthread_sigmask(signal.SIG_BLOCK, NUMBERS)",
     "handles": "for number in NUMBERS: signal.signal(number, lambda *_: None)",
 }
 DEAF = """
@@ -166,7 +165,7 @@ def test_client_that_is_interrupted_while_it_starts_says_nothing(folder: Deploym
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, pytest.param(signal.SIGINT, marks=pytest.mark.long)])
 @pytest.mark.parametrize("code", DEAFENING.values(), ids=DEAFENING.keys())
-def test_a_task_that_ignores_or_blocks_signals_does_so_for_itself_alone(
+def test_a_task_that_ignores_or_handles_signals_does_so_for_itself_alone(
     folder: Deployment, code: str, number: int
 ) -> None:
     folder.write_tasks(DEAF.format(code=code))

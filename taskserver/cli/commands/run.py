@@ -13,7 +13,8 @@ from contextlib import contextmanager
 from types import FrameType
 from typing import Any
 
-from ...interrupts.stopping import Stop, TaskInterrupted, is_in_task
+from ...interrupts.alarm import is_in_task
+from ...interrupts.stop import Stop, TaskInterrupted
 from ...messages.printable import escaped
 from ...messages.programs import CLIENT
 from ...model.task import MAX_ID, Status

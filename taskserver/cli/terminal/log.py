@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any
 
-from ...interrupts.stopping import TaskInterrupted
+from ...interrupts.stop import TaskInterrupted
 from ...messages.log_records import FOR_LOG_ALONE
 from ...messages.printable import shown
 from ...messages.programs import CLIENT

@@ -40,7 +40,7 @@ from shop.models import Order  # noqa: E402
 
 from taskserver import TablesMissing, TaskServer, testing  # noqa: E402
 from taskserver.django import Backend  # noqa: E402
-from taskserver.interrupts.stopping import TaskInterrupted  # noqa: E402
+from taskserver.interrupts.stop import TaskInterrupted  # noqa: E402
 from taskserver.worker import callables, django_tasks  # noqa: E402
 
 SERVER = TaskServer.from_env(settings.BASE_DIR)

@@ -26,7 +26,7 @@ ERRORS_OF_OURS = (
     "Failed: ",
     "SystemExit: 3",
     "TaskInterrupted: ",
-    "taskserver.interrupts.stopping.TaskInterrupted: ",
+    "taskserver.interrupts.stop.TaskInterrupted: ",
     "lost",
 )
 """How an error_text may begin here. Anything else was no fault of the task's."""

@@ -1,0 +1,149 @@
+"""The timer that interrupts a task: SIGALRM in the main thread, whatever the reason.
+
+A timeout, a cancel, a lost lease and a second signal all make the alarm ring. Its handler raises TaskInterrupted if the
+interrupted stack holds `call_task`, and drops the alarm otherwise: it came before the task's code, or after it. A stack
+is never out of date; a flag could be, between two instructions.
+"""
+
+from __future__ import annotations
+
+import signal
+import sys
+import threading
+
+# The functions of `signal` make enums of their answers, which would cost more than all else that is done for a task.
+from _signal import getsignal  # type: ignore[import-not-found]
+from collections.abc import Callable
+from logging import getLogger
+from time import CLOCK_MONOTONIC, clock_gettime
+from types import FrameType
+from typing import Any, ClassVar, Protocol, TypeVar
+
+from .stop import STOPPED, Stop, TaskInterrupted
+
+LOG = getLogger("taskserver")
+
+T = TypeVar("T")
+
+INFINITY = float("inf")
+SOON_SECONDS = 0.001
+NO_TIMEOUTS = (
+    "this run is not in the main thread of its process: its tasks have no timeout, and a cancel reaches them only "
+    "where they call taskserver.progress() or current_task()"
+)
+
+_has_warned = False
+
+
+class CancellableCoroutine(Protocol):
+    """A task that is a coroutine (coroutines.py): it is cancelled before anything is raised in it."""
+
+    def cancel(self, why: str, again_after_seconds: float) -> bool:
+        """Cancel it by its event loop. False if the loop does not run: an exception must interrupt what blocks it."""
+
+
+def now() -> float:
+    """The time of a clock that no test library freezes, as a task's code may do with the others."""
+    return clock_gettime(CLOCK_MONOTONIC)
+
+
+def call_task(function: Callable[..., T], args: tuple[Any, ...], kwargs: dict[str, Any]) -> T:
+    """Call a task's own code; interrupts are raised only below this call."""
+    return function(*args, **kwargs)
+
+
+def is_in_task(frame: FrameType | None) -> bool:
+    """Whether a stack is in a task's own code."""
+    while frame is not None and frame.f_code is not call_task.__code__:
+        frame = frame.f_back
+    return frame is not None
+
+
+class Alarm:
+    """Interrupts the tasks of one run; used in a `with` around the run."""
+
+    coroutine: ClassVar[CancellableCoroutine | None] = None
+    """The coroutine that runs in the main thread."""
+
+    def __init__(self, stop: Stop, again_after_seconds: float) -> None:
+        self._stop = stop
+        self._rings = threading.current_thread() is threading.main_thread()
+        self.again_after_seconds = again_after_seconds
+        """Code that swallows its interrupt is interrupted again after so long."""
+        self.has_struck = False
+        """Whether it interrupted the code of the last call, which may have kept that to itself."""
+        self.number = 0
+        """Raised as a call begins and as it ends, so that no interrupt can mean another call."""
+        self._wish = (0, "")
+        """The number of the call that is to be interrupted, and why."""
+        self._seconds = 0.0
+        self._ends_at = INFINITY
+
+    def __enter__(self) -> Alarm:
+        global _has_warned
+        if not self._rings:
+            if not _has_warned:
+                _has_warned = True
+                LOG.warning(NO_TIMEOUTS)
+            return self
+        self._began_at = now()
+        self._others_handler = signal.signal(signal.SIGALRM, self._ring)
+        self._others_timer = signal.setitimer(signal.ITIMER_REAL, 0)
+        # A handler that was not set by Python is None, and cannot be put back.
+        numbers = (signal.SIGALRM, *self._stop.signals)
+        self._handlers = [(number, handler) for number in numbers if (handler := getsignal(number)) is not None]
+        self._stop.interrupt = lambda: self._ring(signal.SIGALRM, sys._getframe())
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        if not self._rings:
+            return
+        self._stop.interrupt = None
+        signal.setitimer(signal.ITIMER_REAL, 0)  # Python's end resets the handlers: an alarm would kill the process
+        if self._others_handler is not None:
+            signal.signal(signal.SIGALRM, self._others_handler)
+        left, interval = self._others_timer
+        if left:
+            signal.setitimer(signal.ITIMER_REAL, max(left - (now() - self._began_at), SOON_SECONDS), interval)
+
+    def call(self, seconds: float, function: Callable[..., T], *args: Any, **kwargs: Any) -> T:
+        """Call a task's own code; TaskInterrupted is raised in it after so many seconds (0: never), and again later."""
+        self.has_struck = False
+        self._seconds = seconds
+        self._ends_at = now() + seconds if seconds else INFINITY
+        self.number += 1
+        if not self._rings:
+            return call_task(function, args, kwargs)
+        signal.setitimer(signal.ITIMER_REAL, seconds, self.again_after_seconds)
+        try:
+            return call_task(function, args, kwargs)
+        finally:
+            self._ends_at = INFINITY
+            self.number += 1
+            signal.setitimer(signal.ITIMER_REAL, 0)  # one that is pending rings here, and is dropped
+            for number, handler in self._handlers:
+                if getsignal(number) != handler:
+                    signal.signal(number, handler)
+
+    def interrupt(self, number: int, why: str) -> None:
+        """Interrupt the call of this number, and again later, unless it is over; from any thread."""
+        if self._rings and number == self.number:
+            self._wish = (number, why)
+            signal.setitimer(signal.ITIMER_REAL, SOON_SECONDS, self.again_after_seconds)
+
+    def _ring(self, _: int, frame: FrameType | None) -> None:
+        number, why = self._wish
+        if self._stop.insisted:
+            why = STOPPED
+        elif number != self.number:
+            if now() < self._ends_at:  # it was meant for an earlier call
+                left = self._ends_at - now()
+                seconds = 0 if left == INFINITY else max(left, SOON_SECONDS)
+                signal.setitimer(signal.ITIMER_REAL, seconds, self.again_after_seconds)
+                return
+            why = f"it ran for longer than its timeout of {self._seconds:g} s"
+        if not is_in_task(frame):
+            return
+        self.has_struck = True
+        if self.coroutine is None or not self.coroutine.cancel(why, self.again_after_seconds):
+            raise TaskInterrupted(why)
