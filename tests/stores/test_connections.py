@@ -12,7 +12,7 @@ import pymysql
 import pytest
 
 from taskserver import DatabaseError, TaskServer
-from taskserver.host import server_accounts
+from taskserver.host import peer
 from taskserver.model.new_task import NewTask
 from taskserver.settings.dsn import mysql as dsn_module
 from taskserver.stores import database as stores_database
@@ -291,7 +291,7 @@ def test_localhost_means_the_first_of_the_usual_sockets_that_exists_or_the_port(
     assert hosts_of_connections(mariadb, f"mysql://{mariadb.login}@localhost:1/{{name}}") == {"localhost"}
     assert hosts_of_connections(mariadb, mariadb.dsn("{name}")) == {"127.0.0.1"}
     monkeypatch.setattr(dsn_module, "SOCKETS", (none,))
-    monkeypatch.setattr(server_accounts, "MYSQL", (*server_accounts.MYSQL, account_of(mariadb)))
+    monkeypatch.setattr(peer, "MYSQL", (*peer.MYSQL, account_of(mariadb)))
     assert hosts_of_connections(mariadb, f"mysql://{mariadb.login}@localhost:{mariadb.port}/{{name}}") == {"127.0.0.1"}
 
 
@@ -301,7 +301,7 @@ def test_nobody_who_listens_at_the_other_address_of_this_host_is_taken_for_the_s
     with socket.create_server(("::1", mariadb.port), family=socket.AF_INET6):
         look_up = socket.getaddrinfo
         monkeypatch.setattr(dsn_module, "SOCKETS", ())
-        monkeypatch.setattr(server_accounts, "MYSQL", (*server_accounts.MYSQL, account_of(mariadb)))
+        monkeypatch.setattr(peer, "MYSQL", (*peer.MYSQL, account_of(mariadb)))
         monkeypatch.setattr(
             "socket.getaddrinfo", lambda host, *args: look_up("::1" if host == "localhost" else host, *args)
         )

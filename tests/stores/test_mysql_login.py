@@ -14,8 +14,8 @@ from urllib.parse import quote
 import pytest
 
 from taskserver import DatabaseError, TaskServer
-from taskserver.host import server_accounts
-from taskserver.host.server_accounts import MYSQL, is_at_other_end
+from taskserver.host import peer
+from taskserver.host.peer import MYSQL, is_at_other_end
 from taskserver.settings.dsn import mysql as dsn_module
 from taskserver.settings.dsn.mysql import usual_socket
 from tests.conftest import without
@@ -68,7 +68,7 @@ class AskingServer(FakeServer):
 @pytest.fixture
 def of_a_neighbour(monkeypatch: pytest.MonkeyPatch) -> None:
     """As if the sockets that a test makes were another account's."""
-    monkeypatch.setattr(server_accounts, "is_account_of_server", lambda uid, names: False)
+    monkeypatch.setattr(peer, "is_account_of_server", lambda uid, names: False)
 
 
 def address(listening: socket.socket, host: str = "127.0.0.1") -> str:
@@ -181,7 +181,7 @@ def test_a_server_that_listens_on_both_families_is_found() -> None:
 def test_where_the_system_does_not_say_who_has_the_other_end_nobody_is_the_server(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    monkeypatch.setattr(server_accounts, "TABLES", (str(tmp_path / "tcp"),))
+    monkeypatch.setattr(peer, "TABLES", (str(tmp_path / "tcp"),))
     with (
         socket.create_server(("127.0.0.1", 0)) as ours,
         socket.create_connection(ours.getsockname()) as connected,

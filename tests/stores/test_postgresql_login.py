@@ -11,7 +11,7 @@ from pathlib import Path
 import psycopg
 import pytest
 
-from taskserver.host import server_accounts
+from taskserver.host import peer
 from taskserver.settings.dsn.postgresql import PostgreSQLDsn
 from taskserver.stores.postgresql import session
 from taskserver.stores.postgresql.errors import error_of
@@ -65,7 +65,7 @@ def libpq(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> No
 def test_an_unverified_server_is_not_shown_the_password(
     libpq: None, monkeypatch: pytest.MonkeyPatch, host: str
 ) -> None:
-    monkeypatch.setattr(server_accounts, "is_account_of_server", lambda uid, names: False)
+    monkeypatch.setattr(peer, "is_account_of_server", lambda uid, names: False)
     with asking(host) as (message, received):
         assert "sslrootcert" in message
         assert not any(received)
@@ -75,7 +75,7 @@ def test_an_old_libpq_sends_no_proof_of_the_password_that_could_be_guessed_from(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(session, "HAS_REQUIRE_AUTH", 10**9)
-    monkeypatch.setattr(server_accounts, "is_account_of_server", lambda uid, names: False)
+    monkeypatch.setattr(peer, "is_account_of_server", lambda uid, names: False)
     with asking("127.0.0.1", ASK_FOR_MD5) as (message, received):
         assert "sslrootcert" in message
         assert not any(received)
@@ -92,7 +92,7 @@ def test_an_old_libpq_logs_in_without_tls_where_the_servers_account_listens(monk
 def test_a_socket_gets_the_password_if_only_the_server_can_have_made_it(
     libpq: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_servers: bool
 ) -> None:
-    monkeypatch.setattr(server_accounts, "is_account_of_server", lambda uid, names: is_servers)
+    monkeypatch.setattr(peer, "is_account_of_server", lambda uid, names: is_servers)
     tmp_path.chmod(0o777)
     with asking(str(tmp_path)) as (message, received):
         assert ("password authentication failed" if is_servers else "sslrootcert") in message

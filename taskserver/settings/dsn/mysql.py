@@ -112,6 +112,6 @@ def usual_socket(host: str) -> str | None:
     """
     if host != "localhost":
         return None
-    from ...host import server_accounts
+    from ...host import peer
 
-    return next((path for path in SOCKETS if server_accounts.is_of_server(path, server_accounts.MYSQL)), None)
+    return next((path for path in SOCKETS if peer.is_of_server(path, peer.MYSQL)), None)

@@ -17,7 +17,7 @@ import pymysql
 from pymysql.constants import CLIENT
 
 from ...errors import DatabaseError
-from ...host import server_accounts
+from ...host import peer
 from ...settings.dsn.mysql import VERIFY_IDENTITY, MySQLDsn, usual_socket
 from ..dialect import Pace, Session
 from ..words import MAX_UTF8_BYTES, SHORT_BYTES, Write
@@ -111,7 +111,7 @@ def _log_in(dsn: MySQLDsn, ssl_mode: str, seconds: float, options: dict[str, Any
     def may_be_shown() -> bool:
         if dsn.is_verified:
             return True
-        return dsn.is_loopback and server_accounts.is_at_other_end(asking()._sock, server_accounts.MYSQL)
+        return dsn.is_loopback and peer.is_at_other_end(asking()._sock, peer.MYSQL)
 
     password.may_be_shown = may_be_shown
     connection.connect()

@@ -24,7 +24,7 @@ from psycopg.pq import TransactionStatus
 from psycopg.types.numeric import Int8Dumper
 
 from ...errors import DatabaseError
-from ...host import server_accounts
+from ...host import peer
 from ...settings.dsn import PostgreSQLDsn
 from ..dialect import Pace, Session
 from ..words import Write
@@ -137,12 +137,10 @@ def connect_to(dsn: PostgreSQLDsn, seconds: float, **options: Any) -> Connection
     latter is only for a verified server, or one at a socket that nobody else can have made. libpq before version 16
     cannot refuse it: unless a server's account listens on this host, we insist on scram-sha-256 bound to TLS there.
     """
-    may_be_shown = dsn.is_verified or (
-        bool(dsn.unix_socket) and server_accounts.is_of_server(dsn.unix_socket, server_accounts.POSTGRESQL)
-    )
+    may_be_shown = dsn.is_verified or (bool(dsn.unix_socket) and peer.is_of_server(dsn.unix_socket, peer.POSTGRESQL))
     is_old = pq.version() < HAS_REQUIRE_AUTH
     if is_old and dsn.is_loopback and not dsn.unix_socket:
-        may_be_shown = may_be_shown or server_accounts.listens(dsn.port, server_accounts.POSTGRESQL)
+        may_be_shown = may_be_shown or peer.listens(dsn.port, peer.POSTGRESQL)
     keywords: dict[str, Any] = {
         "user": dsn.user,
         "password": dsn.password,
