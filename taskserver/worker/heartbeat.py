@@ -22,6 +22,7 @@ from ..model.task import CANCELLED, ClaimedTask
 from ..stores import Store
 from ..stores.queue.batches import Batches
 from .claimed_tasks import ClaimedTasks
+from .limits import check_open_files
 from .task_context import TaskContext
 from .watched_call import CallPlan, WatchedCall
 
@@ -111,7 +112,8 @@ class Heartbeat:
             self._watchdog.disarm()
 
     def start(self) -> None:
-        """Start the thread before a task, unless it runs. Raises HostLimit where the host allows no thread."""
+        """Start the thread before a task, unless it runs. Raises HostLimit if the host allows no thread or no file."""
+        check_open_files()
         self.was_cancelled = False
         if self._thread is not None:
             return

@@ -6,8 +6,10 @@ import os
 import sys
 import time
 from collections.abc import Callable
+from errno import EMFILE
 from typing import NamedTuple
 
+from ..errors import HostLimit
 from ..interrupts.stop import Stop
 from ..model.task import MAX_BATCH
 from ..settings.checks import check_positive, check_whole_number
@@ -31,6 +33,8 @@ class Limits(NamedTuple):
 NO_LIMITS = Limits()
 LONGEST_SHARE = 0.9
 """Of the time of a run: a task is taken to need no more."""
+FEW_FILES, SPARE_FILES = 100, 16
+"""So many open files leave room under any limit; so few that are left are none for the next task."""
 OVERTAKEN_SECONDS = 3600.0
 OVERTAKEN_TIMES = 3
 """A task that has been ready for so long, and so many times as long as each that was started before it in its run, is
@@ -168,3 +172,25 @@ def process_megabytes() -> float:
 
         peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
         return peak / 1e6 if sys.platform == "darwin" else peak * 1024 / 1e6
+
+
+def check_open_files() -> None:
+    """Raises HostLimit if tasks have used up the open files of this process: the next ones would only fail."""
+    try:
+        lowest_free = os.dup(2)
+        os.close(lowest_free)
+    except OSError as error:
+        is_used_up = error.errno == EMFILE
+    else:
+        is_used_up = lowest_free > FEW_FILES and lowest_free + SPARE_FILES > _most_files()
+    if is_used_up:
+        raise HostLimit(
+            "Too many open files: tasks keep theirs open until the run ends: close files and connections in them"
+        )
+
+
+def _most_files() -> float:
+    import resource  # few runs have so many
+
+    most = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+    return float("inf") if most == resource.RLIM_INFINITY else most

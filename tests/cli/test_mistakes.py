@@ -6,6 +6,7 @@ and never the password. Mistakes that need no database are in tests/unit: test_c
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import secrets
@@ -23,7 +24,7 @@ from taskserver import TaskServer
 from taskserver.cli.client import main
 from taskserver.stores.tables import SCHEMA_VERSION
 from tests.support.deployment import ROOT, Deployment
-from tests.support.processes import assert_one_line, run_here
+from tests.support.processes import assert_one_line, assert_silent, run_here
 from tests.support.queues import Queue
 from tests.support.servers import MySQLServer, find_program, free_port
 from tests.support.turns import A_SERVER
@@ -591,12 +592,21 @@ from taskserver import task
 
 kept = []
 
-def leaks_files():
+resource.setrlimit(resource.RLIMIT_NOFILE, (256, 256))
+
+def leaks_files(left):
     try:
         while True:
             kept.append(os.open(os.devnull, os.O_RDONLY))
     except OSError:
-        pass
+        if left == "raises":
+            raise
+    for _ in range(left):
+        os.close(kept.pop())
+
+def opens():
+    for _ in range(10):
+        kept.append(open(__file__))
 
 def leaks_memory():
     resource.setrlimit(resource.RLIMIT_AS, (400_000_000, 400_000_000))
@@ -613,21 +623,30 @@ def second():
 """
 
 
-@pytest.mark.parametrize(
-    ("hog", "words"),
-    [
-        ("leaks_files", "Too many open files: the host lets a program have no more of that"),
-        ("leaks_memory", "No memory: the host lets a program have no more of that"),
-    ],
-)
-def test_a_host_s_limit_that_a_task_uses_up_is_told_in_one_line(sqlite_queue: Queue, hog: str, words: str) -> None:
+def test_the_memory_of_a_host_that_a_task_uses_up_is_told_in_one_line(sqlite_queue: Queue) -> None:
     sqlite_queue.deployment.write_tasks(HOGS)
-    for name in (hog, "second"):
+    for name in ("leaks_memory", "second"):
         sqlite_queue.add(f"tasks.{name}")
-    assert_told(sqlite_queue.worker(), 1, words)
+    assert_told(sqlite_queue.worker(), 1, "No memory: the host lets a program have no more of that")
     ended = sqlite_queue.worker()  # without any memory the one before could not write its end
-    was_cut_off = rf"process \d+ ended while it ran task 1 tasks\.{hog}: .*\n"
+    was_cut_off = r"process \d+ ended while it ran task 1 tasks\.leaks_memory: .*\n"
     assert (ended.returncode, ended.stdout, re.sub(was_cut_off, "", ended.stderr)) == (0, "", "")
+
+
+@pytest.mark.parametrize("left", [0, 5, "raises"])
+@pytest.mark.parametrize("task", ["opens", "second"])
+def test_open_files_that_a_task_uses_up_end_the_run_before_the_next_task(
+    sqlite_queue: Queue, left: int | str, task: str
+) -> None:
+    sqlite_queue.deployment.write_tasks(HOGS)
+    sqlite_queue.add("tasks.leaks_files", json.dumps([left]))
+    for _ in range(3):
+        sqlite_queue.add(f"tasks.{task}")
+    assert_told(sqlite_queue.worker(), 1, "Too many open files: ")
+    hogs = [(3, 1)] * (left == "raises")
+    assert sqlite_queue.rows("status, attempts") == [*hogs, *[(0, 0)] * 3]
+    assert_silent(sqlite_queue.worker())
+    assert sqlite_queue.rows("status, attempts") == hogs
 
 
 def test_a_host_that_allows_no_thread_is_told_in_one_line(
