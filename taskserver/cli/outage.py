@@ -5,18 +5,16 @@ from __future__ import annotations
 import re
 import sys
 from binascii import crc32
-from collections.abc import Sequence
 from logging import getLogger
 from typing import TextIO
 
 from ..errors import DatabaseError, Unavailable
 from ..host.database_outage import DatabaseOutage
 from ..messages.log_records import FOR_LOG_ALONE
-from ..messages.printable import age
+from ..messages.printable import age, printable
 from ..messages.programs import WORKER
 from ..settings.load import Settings
 from ..worker.record import host_name
-from .report import Report
 from .terminal.program import say
 
 LOG = getLogger("taskserver")
@@ -42,30 +40,26 @@ def outage_of_workers(settings: Settings) -> DatabaseOutage:
     return DatabaseOutage(settings.outages, host_name(), settings.queue)
 
 
-def tell_of_database(settings: Settings, reports: Sequence[Report], is_verbose: bool) -> None:
-    """Tell of the database as workers ended.
+def tell_of_failure(settings: Settings, error: DatabaseError, is_verbose: bool) -> None:
+    """Say why a worker ended, once an hour.
 
     The log has each failure; whoever watches the log at the shell has heard it by that.
     """
-    outage = outage_of_workers(settings)
-    errors = {report.outage: report.words for report in reports if report.outage}
-    for kind, words in errors.items():
-        LOG.error(words, extra={FOR_LOG_ALONE: True})
-        if not is_verbose:
-            _tell_of_failure(outage, kind, words)
-    # A person at a terminal sees that all is well: the word is for whoever gets the mails.
-    if not errors and any(report.outage == "" for report in reports) and not sys.stderr.isatty():
-        told = end_to_tell(outage)
-        if told:
-            LOG.info(told)
-            if not is_verbose:
-                say(f"{WORKER}: {told}")
-
-
-def _tell_of_failure(outage: DatabaseOutage, kind: str, words: str) -> None:
-    told = failure_to_tell(outage, kind, words, sys.stderr)
+    outage, kind, words = outage_of_workers(settings), kind_of(error), printable(str(error))
+    LOG.error(words, extra={FOR_LOG_ALONE: True})
+    told = None if is_verbose else failure_to_tell(outage, kind, words, sys.stderr)
     if told and not say(f"{WORKER}: {told}"):
         outage.forget(kind)
+
+
+def tell_of_end(settings: Settings, is_verbose: bool) -> None:
+    """Say that a worker could use the database again, if that is news."""
+    # A person at a terminal sees that all is well: the word is for whoever gets the mails.
+    told = None if sys.stderr.isatty() else end_to_tell(outage_of_workers(settings))
+    if told:
+        LOG.info(told)
+        if not is_verbose:
+            say(f"{WORKER}: {told}")
 
 
 def failure_to_tell(outage: DatabaseOutage, kind: str, words: str, stream: TextIO) -> str | None:

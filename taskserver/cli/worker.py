@@ -5,15 +5,13 @@ from __future__ import annotations
 import os
 import signal
 import sys
-from collections.abc import Sequence
 from pathlib import Path
 from types import FrameType
 
 from ..errors import DatabaseError, SettingError, SetupFailed
 from ..messages.log_records import FOR_LOG_ALONE, FULL_TEXT
-from ..messages.printable import printable
 from ..messages.programs import WORKER
-from .terminal.log import LOG, set_up
+from .terminal.log import LOG, MAX_LINES, Tokens, set_up
 from .terminal.prints import prints_to_log
 from ..server import TaskServer
 from ..settings.load import Settings, hide_secrets, load_settings
@@ -23,12 +21,10 @@ from ..interrupts.stop import Stop
 from .terminal.live_line import LiveLine
 from .terminal.program import SIGNALS, Exit, Wishes, run_program, say
 from .deployment import deployment_of, settings_in_words
-from .report import Part, Report
 from .worker_options import Options, read_options
 
-LEFT_BEHIND = (
-    "a thread, a process or a clean-up that a task left behind goes on beyond its timeout and a lease; this worker ends"
-)
+ONE_WISH_SECONDS = 0.5
+"""Longer than a supervisor takes to hand a signal on that all its processes got."""
 
 
 def main(folder: Path, arguments: list[str]) -> int:
@@ -45,51 +41,44 @@ def _run(folder: Path, options: Options) -> int:
     if options.mode:
         settings = settings._replace(mode=options.mode)
     if options.processes is None:
-        reports = [_work(settings, options, Part(Stop(), LiveLine(sys.stdout)))]
-    else:
-        from .supervisor import Supervisor  # most lines have one worker
+        return _work(settings, options, Stop())
+    from .processes import Processes  # most lines have one worker
 
-        reports = Supervisor(settings, options, _work).run()
-    for words in dict.fromkeys(report.words for report in reports if report.words and not report.outage):
-        say(f"{WORKER}: {words}")
-    _tell_of_database(settings, options, reports)
-    return max((report.code for report in reports), default=int(Exit.OK))
+    return Processes(settings, options, _work).run()
 
 
-def _tell_of_database(settings: Settings, options: Options, reports: Sequence[Report]) -> None:
-    """Say that the database is away, or is there again: an empty run finds nothing noted, and says nothing."""
-    # Path.exists would raise an error where var/ cannot be entered.
-    if any(report.outage for report in reports) or os.path.exists(settings.outages):
-        from .outage import tell_of_database
-
-        tell_of_database(settings, reports, options.verbose)
-
-
-def _work(settings: Settings, options: Options, part: Part) -> Report:
-    """Be a worker."""
+def _work(settings: Settings, options: Options, stop: Stop, may_wait_for_slot: bool = True) -> int:
+    """Be a worker, alone or one of several: the exit code."""
     try:
-        return _be_worker(settings, options, part)
+        code = _run_tasks(settings, options, stop, may_wait_for_slot)
     except DatabaseError as error:
-        from .outage import kind_of
+        from .outage import tell_of_failure
 
-        return Report(Exit.DATABASE, words=printable(str(error)), outage=kind_of(error))
+        tell_of_failure(settings, error, options.verbose)
+        return Exit.DATABASE
     except SetupFailed as error:
         LOG.error(str(error), extra={FULL_TEXT: error.full_text, FOR_LOG_ALONE: True})
         raise
+    # An empty run finds nothing noted. Path.exists would raise an error if var/ cannot be entered.
+    if code is not None and os.path.exists(settings.outages):
+        from .outage import tell_of_end
+
+        tell_of_end(settings, options.verbose)
+    return code or Exit.OK
 
 
-def _be_worker(settings: Settings, options: Options, part: Part) -> Report:
-    stop, live = part.stop, part.live
+def _run_tasks(settings: Settings, options: Options, stop: Stop, may_wait_for_slot: bool) -> int | None:
+    """The exit code; None if no slot was free, and so nothing was asked of the database."""
+    count, live = options.processes or 1, LiveLine(sys.stdout)
     stop.ends_process = WORKER
     stop.signals = (*SIGNALS, signal.SIGPIPE)  # of SIGPIPE's own way a broken connection would end the process
-    _obey_signals(part)
-    standard_error, output = set_up(options.verbose, settings, live.clear, part.lines_left)
+    _obey_signals(stop)
+    lines = {kind: Tokens(max(most // count, 1)) for kind, most in MAX_LINES.items()}
+    standard_error, output = set_up(options.verbose, settings, live.clear, lines)
     with prints_to_log(sys.stdout, output), TaskServer.from_settings(settings) as server:
         slots = _slots(settings, options) if options.max_workers else None
-        if slots is not None and not _take_slot(slots, server, options, part):
-            return Report(Exit.OK)
-        if part.tell_slot is not None:
-            part.tell_slot()
+        if slots is not None and not _take_slot(slots, server, options, stop, may_wait_for_slot):
+            return None
         code, has_run_tasks = Exit.DATABASE, True
         try:
             result = server.run(
@@ -100,19 +89,20 @@ def _be_worker(settings: Settings, options: Options, part: Part) -> Report:
                 max_memory=options.max_memory,
                 linger=options.linger,
                 stop=stop,
-                on_progress=lambda result: live.show(f"{result.in_words()}, {result.taken} taken up"),
+                on_progress=(lambda result: live.show(f"{result.in_words()}, {result.taken} taken up"))
+                if count == 1
+                else None,
             )
             code, has_run_tasks = Exit.OK, result.taken > 0
         finally:
             live.clear()
             if slots is not None and options.linger is not None:
                 slots.leave()  # a successor waits, and a thread that a task left may hold up the end of this process
-            if not part.is_supervised:
-                standard_error.say_rest(standard_error.left_out)
-            _limit_clean_up(settings, code, has_run_tasks, part)
+            standard_error.say_rest(standard_error.left_out)
+            _limit_clean_up(settings, code, has_run_tasks, options)
     reason = result.reason.value if result.reason else "unknown"
     live.end(f"{result.in_words()} in {result.seconds:.1f} s; ended: {reason}")
-    return Report(code, result.all_counts(), outage="")
+    return code
 
 
 def _slots(settings: Settings, options: Options) -> Slots:
@@ -120,11 +110,10 @@ def _slots(settings: Settings, options: Options) -> Slots:
     return Slots(settings.folder, host_name(), settings.queue, groups, options.max_workers)
 
 
-def _take_slot(slots: Slots, server: TaskServer, options: Options, part: Part) -> bool:
+def _take_slot(slots: Slots, server: TaskServer, options: Options, stop: Stop, may_wait: bool) -> bool:
     """Take a slot, in which a worker that lingers stays until a successor waits for it. False without one."""
-    stop = part.stop
     try:
-        if options.linger is None or not part.may_wait_for_slot:
+        if options.linger is None or not may_wait:
             has_slot, others = slots.take(), "run here"
         else:
             has_slot, others = slots.take_or_succeed(stop.wait), "run here, and one more waits for each of them"
@@ -138,20 +127,15 @@ def _take_slot(slots: Slots, server: TaskServer, options: Options, part: Part) -
     return has_slot
 
 
-def _obey_signals(part: Part) -> None:
-    worker, wishes, asked = os.getpid(), Wishes(), 0
+def _obey_signals(stop: Stop) -> None:
+    worker, wishes = os.getpid(), Wishes(ONE_WISH_SECONDS)
 
     def ask(number: int, frame: FrameType | None) -> None:
-        nonlocal asked
         if os.getpid() != worker:  # in a process that a task forked: the run belongs to its parent
             signal.signal(number, signal.SIG_DFL)
             os.kill(os.getpid(), number)
-            return
-        wishes.hear(number)
-        # A signal to all processes of a service comes by itself, and from the supervisor once more: it counts once.
-        while asked < max(part.stops(), wishes.count - part.stops()):
-            asked += 1
-            part.stop.ask()
+        elif wishes.hear():
+            stop.ask()
 
     for number in SIGNALS:
         signal.signal(number, ask)
@@ -159,19 +143,22 @@ def _obey_signals(part: Part) -> None:
     signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS)
 
 
-def _limit_clean_up(settings: Settings, code: Exit, has_run_tasks: bool, part: Part) -> None:
+def _limit_clean_up(settings: Settings, code: int, has_run_tasks: bool, options: Options) -> None:
     """End this process in time, and free its slot: Python waits for threads and processes that tasks left behind.
 
     It also calls what tasks left to be called at the end, as `atexit` and `__del__` do. None of that needs to end.
     """
-    if part.is_supervised:  # until its report is written
-        signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)
-    for number in SIGNALS:
-        signal.signal(number, lambda number, frame: os._exit(code))  # the run is over
-    if has_run_tasks and settings.timeout_seconds:
-        from ..interrupts.watchdog import Watchdog  # an empty run leaves nothing behind
+    status = code
+    if options.processes is not None:
+        from .processes import ENDED
 
-        Watchdog(WORKER, LEFT_BEHIND).arm(settings.timeout_seconds + settings.lease_seconds)
+        status += ENDED
+    for number in SIGNALS:
+        signal.signal(number, lambda number, frame: os._exit(status))  # the run is over
+    if has_run_tasks and settings.timeout_seconds:
+        import faulthandler  # an empty run leaves nothing behind
+
+        faulthandler.dump_traceback_later(settings.timeout_seconds + settings.lease_seconds, exit=True, file=2)
 
 
 if __name__ == "__main__":  # `python -m taskserver worker` is meant

@@ -36,9 +36,6 @@ class Stop:
         self.lookouts: list[Callable[[], object]] = []
         """Called between two tasks, and while a run waits: our program looks there whether the run is still wanted."""
         self._looked_at = 0.0
-        self.tell_deadline: Callable[[float], object] | None = None
-        """Called with the instant of time.monotonic by which the call that begins is to end, and with infinity once it
-        has ended."""
         self.interrupt: Callable[[], object] | None = None
         """Interrupts the task that runs in this thread; set by a run's alarm."""
 

@@ -68,9 +68,7 @@ def equipped(
     watchdog = Watchdog(stop.ends_process, HANGS) if stop.ends_process else None
     with (
         Alarm(stop, settings.lease_seconds / 4) as limit,
-        Heartbeat(
-            store, limit, settings.lease_seconds, settings.timeout_seconds, watchdog, stop.tell_deadline
-        ) as heartbeat,
+        Heartbeat(store, limit, settings.lease_seconds, settings.timeout_seconds, watchdog) as heartbeat,
     ):
         run = RunContext(store, settings, callables, code_files, heartbeat, limit, stop, result, stats, limits)
         between = Between(settings.between, run)

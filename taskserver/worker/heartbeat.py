@@ -58,12 +58,8 @@ class Heartbeat:
         lease_seconds: float,
         timeout_seconds: float,
         watchdog: Watchdog | None,
-        tell_deadline: Callable[[float], object] | None = None,
     ) -> None:
-        """`timeout_seconds` is that of callables without one of their own. Without a `watchdog` it ends no process.
-
-        `tell_deadline` is as `Stop` has it.
-        """
+        """`timeout_seconds` is that of callables without one of their own. Without a `watchdog` it ends no process."""
         self._store = store
         self._runs_session = store.database.session()
         self._time_limit = time_limit
@@ -72,7 +68,6 @@ class Heartbeat:
         self._was_own = False
         """Whether the call before had a timeout of its own, so that the armed watchdog fits no other call."""
         self._watchdog = watchdog
-        self._tell_deadline = tell_deadline
         # The thread looks so often at the running call. A call that begins after a look has nothing due before the
         # next one, and so need not wake the thread: that would cost each task more than all else that is done here.
         self._look_seconds = min(lease_seconds / 3, timeout_seconds or lease_seconds)
@@ -155,7 +150,6 @@ class Heartbeat:
         call.save_ended_at = self.save_ended_at
         if call.save_ended_at < self._looks_at - SAVE_LATER_SECONDS:
             self._woken.set()
-        self._say_when(call)
         return self._context
 
     def end(self) -> None:
@@ -167,16 +161,6 @@ class Heartbeat:
         self._quiet_since = time.monotonic()
         self.was_cancelled = call is not None and call.is_cancelled
         self._was_own = self._was_own or self.was_cancelled  # the watchdog is armed for that call's end
-        self._say_when(None)
-
-    def _say_when(self, call: WatchedCall | None) -> None:
-        """Tell our program by which instant the call is to end."""
-        if self._tell_deadline is None:
-            return
-        if call is not None:
-            self._tell_deadline(call.ends_at)
-        if self._call is not call or call is None:  # it has ended meanwhile
-            self._tell_deadline(float("inf"))
 
     # ---- the thread
 
@@ -293,7 +277,6 @@ class Heartbeat:
             return
         LOG.info("%s: cancelled, and is interrupted", call)
         call.cancel()
-        self._say_when(call)
         self._strike(call)
 
     def _strike(self, call: WatchedCall) -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import random
 import time
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Sequence
 from logging import getLogger
 from typing import TYPE_CHECKING
 
@@ -23,7 +23,6 @@ if TYPE_CHECKING:
     from ..stores.queue.dependencies import Dependencies
     from ..stores.queue.schedules import Schedules
     from .stats import RunStats
-    from .vanished import Loss
 
 LOG = getLogger("taskserver")
 
@@ -55,8 +54,8 @@ class Maintenance:
         self._stats = stats
         self._schedules: Schedules | None = None
         self._dependencies: Dependencies | None = None
-        self._losses: dict[int, Loss] = {}
-        """What is known of lost tasks, by their ids, beyond that their lease ended."""
+        self._errors_of_lost: dict[int, str] = {}
+        """The errors of tasks whose process is gone, by their ids."""
         self._looked_at = float("-inf")
         self.is_to_look_again = False
         """Whether the next look is not to wait for its time: there may be more that is due."""
@@ -96,11 +95,8 @@ class Maintenance:
         largest = max(len(due.to_wake), len(due.unstarted) + len(due.lost), len(due.schedules))
         return bool(linked or lost) or largest >= MAX_DUE_PER_LOOK
 
-    def take_back_from_vanished(self, host: str, children: Collection[int] = ()) -> None:
-        """Have the next look take back the claims of workers of this host that are gone. Raises Unavailable.
-
-        `children` are as in vanished.py.
-        """
+    def take_back_from_vanished(self, host: str) -> None:
+        """Have the next look take back the claims of workers of this host that are gone. Raises Unavailable."""
         try:
             at_work = self._store.runs.at_work(host)
         except Unavailable:
@@ -111,7 +107,7 @@ class Maintenance:
         if at_work:
             from .vanished import take_back_from_vanished  # most runs have no other beside them
 
-            self._losses |= take_back_from_vanished(self._store, at_work, children)
+            self._errors_of_lost |= take_back_from_vanished(self._store, at_work)
             self.is_to_look_again = True
 
     def look_at_end(self) -> None:
@@ -162,8 +158,7 @@ class Maintenance:
         """Take back a task whose worker vanished: that attempt failed. Whether its row was still so."""
         limit = self._settings.max_attempts if lost.max_attempts is None else lost.max_attempts
         is_last = not lost.is_to_rerun and (lost.is_cancelled or lost.attempts >= limit)
-        loss = self._losses.get(lost.id)
-        text = CANCELLED if lost.is_cancelled else loss.reason if loss else LOST_TEXT
+        text = CANCELLED if lost.is_cancelled else self._errors_of_lost.get(lost.id, LOST_TEXT)
         seconds = None if is_last else self._settings.backoff.seconds_after(lost.attempts)
         is_reclaimed = self._store.due.reclaim_lost(lost, limit, text, seconds)
         if is_reclaimed:
@@ -174,8 +169,6 @@ class Maintenance:
             self._stats().lost(lost, is_last)
             self._log_lost(lost, text, is_last)
             self._tell_lost(lost, text, is_last)
-            if loss and not loss.is_told and not is_last:
-                LOG.warning("task %d %s comes again in %.0f s: %s", lost.id, lost.task, seconds or 0.0, text)
         return is_reclaimed
 
     def _log_lost(self, lost: LostTask, text: str, is_fatal: bool) -> None:

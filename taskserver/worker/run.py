@@ -8,7 +8,7 @@ The loop goes round until a limit is met, or no new task is left.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack, suppress
 from logging import getLogger
 from types import NoneType
@@ -127,13 +127,10 @@ class Runner:
         self._result.end(self._limits.reason_to_end() or Reason.MAX_TASKS, self._limits.elapsed())
         return self._result
 
-    def reclaim(self, children: Collection[int] = ()) -> tuple[int, int, int, int, int]:
-        """Do all due work at once: the counts of `Maintenance.do_all`. Raises DatabaseError.
-
-        `children` are processes whose started tasks are taken back, too: their parent saw them die.
-        """
+    def reclaim(self) -> tuple[int, int, int, int, int]:
+        """Do all due work at once: the counts of `Maintenance.do_all`. Raises DatabaseError."""
         with self._open:
-            self._maintenance.take_back_from_vanished(self._record.host, children)
+            self._maintenance.take_back_from_vanished(self._record.host)
             counts = self._maintenance.do_all()
             self._write_stats()
             self._tell_failures()

@@ -31,7 +31,7 @@ def test_the_leases_of_a_process_that_vanished_are_ended_and_those_of_others_sta
     assert start(store, tasks[1])
     number = number_of(tasks[0].claim)
     left = store.processes.claimed_by([number, number + 1])
-    assert left[number] == [LeftTask(task.id, "tasks.send", task is tasks[1], True) for task in tasks]
+    assert left[number] == [LeftTask(task.id, "tasks.send", task is tasks[1]) for task in tasks]
     assert left[number + 1] == []
     before = rows.all()
     store.processes.end_leases(number + 1, left[number])
@@ -40,4 +40,3 @@ def test_the_leases_of_a_process_that_vanished_are_ended_and_those_of_others_sta
     store.processes.end_leases(number, left[number])
     due = store.due.look()
     assert (due.unstarted, [lost.id for lost in due.lost]) == ([tasks[0].id], [tasks[1].id])
-    assert not any(task.has_lease for task in store.processes.claimed_by([number])[number])

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 import os
-import re
 import shutil
 import signal
 import subprocess
@@ -284,7 +283,7 @@ def test_what_cannot_be_interrupted_ends_its_worker_and_is_taken_back(one_queue:
     assert float(one_queue.sql(f"SELECT {passed} FROM jobs_queue WHERE id = 1")[0][0]) >= 2
     assert one_queue.rows("status, attempts")[0] == (1, 1)
     wait_until(lambda: not one_queue.sql(f"SELECT 1 FROM jobs_queue WHERE status = 1 AND due_at > {one_queue.now}"))
-    assert re.fullmatch(rf"task 1 tasks.{task} comes again in .*: lost: its worker, .*\n", one_queue.worker().stderr)
+    assert f"ended while it ran task 1 tasks.{task}" in one_queue.worker().stderr
     assert one_queue.rows("id, status, attempts") == [(1, 3, 1)]
     assert one_queue.first_lines()[0].startswith("lost: ")
     assert one_queue.notes()[-1] == "noted"

@@ -36,7 +36,6 @@ class Exit(IntEnum):
 
 SIGNALS = (signal.SIGTERM, signal.SIGINT)
 """The signals that ask a program to end."""
-ONE_WISH_SECONDS = 0.1
 OUTPUT_FAILED = (EPIPE, ENOSPC, EIO, EBADF, EFBIG, EDQUOT)
 MAX_UNFORESEEN_LENGTH = 500
 NO_MORE = "the host lets a program have no more of that; tasks may keep what they took until the run ends"
@@ -53,20 +52,24 @@ def say(line: str) -> bool:
 
 
 class Wishes:
-    """Counts the wishes that a program ends, by the signals that it gets.
+    """Counts the requests to end, by the signals that come: those within so many seconds of one are the same request.
 
-    The same signal twice at once is one wish: `timeout` sends it to its child, and to the group of both.
+    `timeout` sends a signal to its child, and to the group of both; systemd to each process of a service.
     """
 
-    count = 0
-    _number = 0
-    _heard_at = float("-inf")
+    def __init__(self, seconds: float) -> None:
+        self.count = 0
+        self._seconds = seconds
+        self._counted_at = float("-inf")
 
-    def hear(self, number: int) -> None:
-        """Take note of a signal that has come."""
+    def hear(self) -> bool:
+        """Note a signal. Whether it is a new request."""
         now = time.monotonic()
-        self.count += number != self._number or now - self._heard_at >= ONE_WISH_SECONDS
-        self._number, self._heard_at = number, now
+        is_new = now - self._counted_at >= self._seconds
+        if is_new:
+            self.count += 1
+            self._counted_at = now
+        return is_new
 
 
 def run_program(name: str, command: Callable[[], int]) -> int:

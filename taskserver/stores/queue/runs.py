@@ -31,7 +31,6 @@ class LeftTask(NamedTuple):
     id: int
     task: str
     is_started: bool
-    has_lease: bool
 
 
 class Runs:
@@ -146,7 +145,7 @@ class Processes:
     # ---- the tasks of processes that are gone
 
     CLAIMED = """
-        SELECT id, task, started_at IS NOT NULL, CASE WHEN due_at > {now} THEN 1 ELSE 0 END, claim
+        SELECT id, task, started_at IS NOT NULL, claim
         FROM {table} {by_status} WHERE {group_status} = 1 ORDER BY id
     """
     END_LEASES = """
@@ -157,9 +156,9 @@ class Processes:
     def claimed_by(self, numbers: Collection[int]) -> dict[int, list[LeftTask]]:
         """The tasks that these processes have claimed, by the number of each."""
         tasks: dict[int, list[LeftTask]] = {number: [] for number in numbers}
-        for task_id, task, is_started, has_lease, claim in self._database.fetch(self.CLAIMED):
+        for task_id, task, is_started, claim in self._database.fetch(self.CLAIMED):
             if isinstance(claim, int) and number_of(claim) in tasks:
-                tasks[number_of(claim)].append(LeftTask(task_id, str(task), bool(is_started), bool(has_lease)))
+                tasks[number_of(claim)].append(LeftTask(task_id, str(task), bool(is_started)))
         return tasks
 
     def end_leases(self, number: int, tasks: Sequence[LeftTask]) -> None:
