@@ -25,7 +25,7 @@ from ...worker.result import RunResult
 from ..terminal.arguments import whole_number
 from ..terminal.instants import in_sentence
 from ..terminal.log import showing_all
-from ..terminal.log_lines import Outlet, TaskRecord, lines_of
+from ..terminal.log_lines import TaskRecord, lines_of
 from ..terminal.output import status_name
 from ..terminal.program import SIGNALS
 
@@ -53,7 +53,7 @@ def run(server: TaskServer, options: argparse.Namespace) -> None:
     print(escaped(f"task {options.id} {_outcome(result, row)}{returned}"))
 
 
-class _InFull(Outlet):
+class _InFull(logging.Handler):
     """Prints what is logged on standard error, with tracebacks; not that the task is done, which the command tells."""
 
     def filter(self, record: logging.LogRecord) -> bool:

@@ -23,7 +23,7 @@ from ...messages.log_records import FOR_LOG_ALONE
 from ...messages.printable import shown
 from ...messages.programs import CLIENT
 from ...settings.load import Settings
-from .log_lines import Outlet, TaskRecord, deliver, lines_of
+from .log_lines import TaskRecord, deliver, lines_of
 
 if TYPE_CHECKING:
     from ...worker.task_context import TaskLabel
@@ -41,7 +41,7 @@ MAX_MESSAGE = 100_000
 # ---- where they go
 
 
-class StandardError(Outlet):
+class StandardError(logging.Handler):
     """Writes one line for each record; unless verbose, at most MAX_LINES of each kind, and `say_rest` counts the rest.
 
     `before_line` runs before each line, to clear the live line on the terminal.

@@ -18,7 +18,7 @@ from ...messages.error_text import MAX_LOGGED_LENGTH
 from ...messages.log_records import FULL_TEXT
 from ...messages.printable import without_middle
 from ...settings.load import Settings
-from .log_lines import Outlet, level_name, lines_of
+from .log_lines import level_name, lines_of
 
 LOG = logging.getLogger("taskserver")
 
@@ -47,7 +47,7 @@ def file_handler(settings: Settings) -> LogFile:
         raise SettingError(f"TASKSERVER_LOG: {path} cannot be written: {error.strerror}: {WRITABLE}") from None
 
 
-class LogFile(Outlet):
+class LogFile(logging.Handler):
     """Appends each record by one write: threads, processes and interrupts cut no line off, without any lock."""
 
     def __init__(self, path: Path, level: str, text_of: Callable[[logging.LogRecord], str]) -> None:

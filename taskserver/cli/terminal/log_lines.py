@@ -52,16 +52,13 @@ def lines_of(record: logging.LogRecord) -> list[str]:
     return [printable(first), *(f"{INDENT}{escaped(line)}" for line in more.split("\n") if more)]
 
 
-class Outlet(logging.Handler):
-    """A handler without a lock: it writes each record by one call, and an interrupt leaves no lock held."""
-
-    def createLock(self) -> None:  # noqa: N802
-        self.lock = None
-
-
 def deliver(record: logging.LogRecord, outlets: Sequence[logging.Handler]) -> None:
-    """Hand a record to each of these that wants its level; none of them fails whoever logs."""
+    """Hand a record to each of these that wants its level; none of them fails the code that logs.
+
+    Each writes a record by one call, so none needs the lock of `Handler.handle`, which an interrupt could leave held.
+    """
     for outlet in outlets:
         if record.levelno >= outlet.level:
             with suppress(Exception):
-                outlet.handle(record)
+                if outlet.filter(record):
+                    outlet.emit(record)
