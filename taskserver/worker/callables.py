@@ -76,8 +76,8 @@ class _Breakage(NamedTuple):
     """The failed import of a module."""
 
     text: str
-    until: float
-    """When it is tried again, by time.monotonic."""
+    at: float
+    """By time.monotonic."""
 
 
 class Callables:
@@ -127,7 +127,7 @@ class Callables:
 
     def _breakage_of(self, module: str) -> _Breakage | None:
         breakage = self._broken.get(module)
-        return breakage if breakage and time.monotonic() < breakage.until else None
+        return breakage if breakage and time.monotonic() < breakage.at + BROKEN_SECONDS else None
 
     # ---- finding one
 
@@ -214,7 +214,7 @@ class Callables:
             module = importlib.import_module(name)
         except BaseException as error:  # a module may call sys.exit() too
             text = why_not_imported(name, error, self._folder)
-            self._broken[name] = _Breakage(text, time.monotonic() + BROKEN_SECONDS)
+            self._broken[name] = _Breakage(text, time.monotonic())
             raise ModuleBroken(text) from error
         if not issubclass(type(module), ModuleType):
             raise BadTask(f"{name} has put something else in the place of its module")

@@ -1,8 +1,7 @@
-"""Tasks of Django's own Tasks API, which sites define with `@django.tasks.task`: what a worker calls for one, and its
-TaskResult.
+"""Tasks of Django's own Tasks API: what a worker calls for one, and its TaskResult.
 
-A listed module holds an object of Django's class Task in the place of its function. Django is imported only here and in
-taskserver/django, and never before a module of the site has imported it.
+A listed module has an object of Django's class Task in the place of the function. Django is imported only here and in
+taskserver/django, and only after a module of the site has imported it.
 """
 
 from __future__ import annotations
@@ -30,26 +29,23 @@ if TYPE_CHECKING:
     from ..stores.records import StoredTask
 
 STATES: dict[int, str] = {
-    Status.NEW: "READY",
     Status.IN_PROGRESS: "RUNNING",
     Status.DONE: "SUCCESSFUL",
-    Status.ERROR: "READY",
     Status.FATAL: "FAILED",
     Status.CANCELLED: "FAILED",
-    Status.WAITING: "READY",
 }
+"""Django's states of rows that are not READY."""
 MOST_PRIORITY = 100
 """Of Django's; the least is its negative."""
 UNKNOWN_WORKER = "unknown"
-MAX_TOLD_SECONDS = 1.0
-"""So long an interrupted task waits until receivers have heard of its end."""
+"""In `worker_ids`, for each attempt: a row has their number, not the names of the workers."""
 MAX_WORKERS_NAMED = 1000
-"""A forged row may have had two thousand million attempts."""
-"""Stands in `worker_ids` for the worker of an earlier attempt: a row keeps their number, not their names."""
+MAX_TOLD_SECONDS = 1.0
+"""An interrupted task waits so long until receivers of its end have returned."""
 
 
 class DjangoCall:
-    """What a worker calls for a Django task: for one of `async def` it returns a coroutine, as the function does."""
+    """What a worker calls for a Django task; for one of `async def` it returns a coroutine."""
 
     def __init__(self, task: Any) -> None:
         self.task = task
@@ -57,10 +53,9 @@ class DjangoCall:
         whole = signature(self.function, follow_wrapped=False)
         parameters = list(whole.parameters.values())
         self.__signature__ = whole.replace(parameters=parameters[1:] if task.takes_context else parameters)
-        """The parameters that a row gives: all but the context."""
 
     def __call__(self, /, *args: Any, **kwargs: Any) -> Any:
-        """Call the task, between Django's signals. What it returned. Raises whatever it raises."""
+        """Call the task, between Django's signals. Raises what it raises."""
         if iscoroutinefunction(self.function):
             # Not by Task.call: that runs the coroutine in a thread, where no timeout reaches it.
             return self._awaited(args, kwargs)
@@ -84,9 +79,8 @@ class DjangoCall:
         try:
             returned = await self.function(*attempt.context, *args, **kwargs)
         except asyncio.CancelledError as error:
-            interrupt = as_interrupt(error)
             with suppress(asyncio.TimeoutError):  # the task may keep that thread busy
-                await asyncio.wait_for(sync_to_async(attempt.fail)(interrupt), MAX_TOLD_SECONDS)
+                await asyncio.wait_for(sync_to_async(attempt.fail)(as_interrupt(error)), MAX_TOLD_SECONDS)
             raise
         except BaseException as error:
             await sync_to_async(attempt.fail)(error)
@@ -95,7 +89,7 @@ class DjangoCall:
 
 
 class _Attempt:
-    """An attempt at a Django task, from its begin on: its signals, its TaskResult, and Django's connections."""
+    """A started attempt at a Django task: its signals, its TaskResult, and Django's connections."""
 
     def __init__(self, call: DjangoCall) -> None:
         from django.tasks import TaskContext
@@ -108,15 +102,14 @@ class _Attempt:
         self._options = options_of(call.function)
         self._sender = _backend_for(call.task)
         self._result = task_result(current_row(), call.task, self._sender)
-        earlier = [UNKNOWN_WORKER] * min(current.attempt - 1, MAX_WORKERS_NAMED)
-        self._result.worker_ids[:] = [*earlier, f"{host_name()}:{os.getpid()}"]
+        self._result.worker_ids[-1:] = [f"{host_name()}:{os.getpid()}"]
         self.context = (TaskContext(task_result=self._result),) if call.task.takes_context else ()
         _close_old_connections()
         # A receiver that fails must not fail the task: Django logs its error.
         task_started.send_robust(type(self._sender), task_result=self._result)
 
     def complete(self, returned: Any) -> Any:
-        """The task has returned this; it as JSON, or as it is where it is none: the worker tells of that."""
+        """Report what the task returned. Returns it as JSON, or unchanged if it is none: the worker reports that."""
         from django.utils.json import normalize_json
 
         with suppress(Exception):  # the work is done all the same
@@ -125,43 +118,33 @@ class _Attempt:
         return returned
 
     def fail(self, error: BaseException) -> None:
-        """The task has raised this."""
+        """Report what the task raised."""
         kind = type(error)
-        is_last = self._is_last or not self._options.allows_retry(kind)
+        was_cancelled = isinstance(error, TaskInterrupted) and error.args == (CANCELLED,)
+        has_failed = self._is_last or was_cancelled or not self._options.allows_retry(kind)
         path = f"{kind.__module__}.{kind.__qualname__}"
         self._result.errors[:] = [_task_error(path, full_traceback(error))]
-        self._end("FAILED" if is_last or _was_cancelled(error) else "READY")
+        self._end("FAILED" if has_failed else "READY")
 
     def _end(self, state: str, **more: Any) -> None:
         from django.tasks import TaskResultStatus
         from django.tasks.signals import task_finished
         from django.utils.timezone import now
 
-        finished = {} if state == "READY" else {"finished_at": now()}
-        for name, value in {"status": TaskResultStatus(state), **finished, **more}.items():
+        more |= {"status": TaskResultStatus(state)} | ({} if state == "READY" else {"finished_at": now()})
+        for name, value in more.items():
             object.__setattr__(self._result, name, value)  # as Django's own backends do: the class is frozen
         task_finished.send_robust(type(self._sender), task_result=self._result)
         _close_old_connections()
 
 
 def _close_old_connections() -> None:
-    """As Django closes them between two requests, but for one in a transaction, as of a test."""
+    """As Django does between two requests, except for one in a transaction, as of a test."""
     from django.db import connections
 
     for connection in connections.all(initialized_only=True):
         if not connection.in_atomic_block:
             connection.close_if_unusable_or_obsolete()
-
-
-def _was_cancelled(error: BaseException) -> bool:
-    """Whether this error is the interrupt of a task that a person cancelled."""
-    if not isinstance(error, TaskInterrupted):
-        return False
-    try:
-        current_task()  # raises it anew: one that struck a thread has no words yet
-    except TaskInterrupted as told:
-        return told.args == (CANCELLED,)
-    return False
 
 
 def django_call(value: object) -> DjangoCall | None:
@@ -171,7 +154,7 @@ def django_call(value: object) -> DjangoCall | None:
 
 
 def _backend_for(task: Any) -> Any:
-    """The task's backend, if it is ours: `using(backend=…)` may have brought the task here. Raises TaskServerError."""
+    """The task's backend, if it is ours; else the first of ours: `using(backend=…)` may have brought the task here."""
     from django.tasks import task_backends
 
     for backend in (task.get_backend(), *task_backends.all()):
@@ -184,20 +167,28 @@ def _backend_for(task: Any) -> Any:
 
 
 def task_result(row: StoredTask, task: Any, backend: Any) -> Any:
-    """Django's TaskResult of a row, as far as rows keep what it has. Raises BadTask where the row holds bad arguments.
+    """Django's TaskResult of a row, as far as rows have that. Raises BadTask if the row has bad arguments.
 
-    Its `errors` hold the last error alone; `started_at` and `last_attempted_at` are both the start of the last attempt.
+    Its `errors` are only the last one; `started_at` and `last_attempted_at` are both the start of the last attempt.
     """
+    from dataclasses import replace
+
     from django.tasks import TaskResult, TaskResultStatus
 
     from ..model.results import read_result
 
-    state = STATES.get(row.status, "READY")
-    if state == "RUNNING" and row.started_at is None:
-        state = "READY"  # claimed, and waits for its turn
+    is_claimed = row.status == Status.IN_PROGRESS and row.started_at is None
+    state = "READY" if is_claimed else STATES.get(row.status, "READY")
     args, kwargs = read_arguments(row.args)
     result = TaskResult(
-        task=_task_of(row, task, backend),
+        # SQL may have written a group without a queue, and any priority.
+        task=replace(
+            task,
+            backend=backend.alias,
+            priority=max(-MOST_PRIORITY, min(-row.priority, MOST_PRIORITY)),
+            queue_name=backend.queue_of(row.group_id) or task.queue_name,
+            run_after=_instant(row.due_at) if row.status == Status.WAITING else None,
+        ),
         id=str(row.id),
         status=TaskResultStatus(state),
         enqueued_at=_instant(row.created_at),
@@ -215,22 +206,8 @@ def task_result(row: StoredTask, task: Any, backend: Any) -> Any:
     return result
 
 
-def _task_of(row: StoredTask, task: Any, backend: Any) -> Any:
-    """The task with what its row says; SQL may have written a group without a queue, and any priority."""
-    from dataclasses import replace
-
-    queue = backend.queue_of(row.group_id)
-    return replace(
-        task,
-        backend=backend.alias,
-        priority=max(-MOST_PRIORITY, min(-row.priority, MOST_PRIORITY)),
-        queue_name=task.queue_name if queue is None else queue,
-        run_after=_instant(row.due_at) if row.status == Status.WAITING else None,
-    )
-
-
 def _errors(error_text: str | None) -> list[Any]:
-    """The last error. A row has the name of the exception's class without its module, but for Python's own."""
+    """The last error. A row has the name of the exception's class without its module, except for Python's own."""
     if not error_text:
         return []
     name = error_text.partition(":")[0]
@@ -244,7 +221,7 @@ def _task_error(path: str, trace: str) -> Any:
 
 
 def _instant(text: str | None) -> datetime | None:
-    """An instant of a row as Django has it: aware, or with USE_TZ = False naive in the site's time zone."""
+    """An instant of a row: aware, or with USE_TZ = False naive in the site's time zone."""
     from django.conf import settings
     from django.utils.timezone import get_default_timezone, make_naive
 

@@ -349,9 +349,13 @@ def run_in_a_thread(server: TaskServer) -> None:
     thread.join()
 
 
-@pytest.mark.parametrize("run", [TaskServer.run, run_in_a_thread])
+OF_CANCEL = [tasks.hear_of_cancel, tasks.hear_of_cancel_awaited, tasks.wait_for_cancel, tasks.wait_for_cancel_awaited]
+
+
 @pytest.mark.parametrize(
-    "one", [tasks.hear_of_cancel, tasks.hear_of_cancel_awaited, tasks.wait_for_cancel, tasks.wait_for_cancel_awaited]
+    ("run", "one"),
+    # In a thread nothing interrupts a task: it has to ask.
+    [(TaskServer.run, one) for one in OF_CANCEL] + [(run_in_a_thread, one) for one in OF_CANCEL[:2]],
 )
 def test_a_task_that_was_cancelled_has_failed(one: Any, run: Callable[[TaskServer], object]) -> None:
     def cancel(**words: Any) -> None:

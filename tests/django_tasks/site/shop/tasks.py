@@ -104,7 +104,7 @@ async def hear_of_cancel_awaited() -> None:
 @taskserver.task(max_attempts=2)
 def wait_for_cancel() -> None:
     while True:
-        time.sleep(0.01)  # in a thread nothing interrupts a long one
+        time.sleep(0.01)
 
 
 @task
