@@ -11,7 +11,7 @@ from types import FrameType
 from ..errors import DatabaseError, SettingError, SetupFailed
 from ..messages.log_records import FOR_LOG_ALONE, FULL_TEXT
 from ..messages.programs import WORKER
-from .terminal.log import LOG, MAX_LINES, Tokens, set_up
+from .terminal.log import LOG, set_up
 from .terminal.prints import prints_to_log
 from ..server import TaskServer
 from ..settings.load import Settings, hide_secrets, load_settings
@@ -73,8 +73,7 @@ def _run_tasks(settings: Settings, options: Options, stop: Stop, may_wait_for_sl
     stop.ends_process = WORKER
     stop.signals = (*SIGNALS, signal.SIGPIPE)  # of SIGPIPE's own way a broken connection would end the process
     _obey_signals(stop)
-    lines = {kind: Tokens(max(most // count, 1)) for kind, most in MAX_LINES.items()}
-    standard_error, output = set_up(options.verbose, settings, live.clear, lines)
+    standard_error, output = set_up(options.verbose, settings, live.clear, count)
     with prints_to_log(sys.stdout, output), TaskServer.from_settings(settings) as server:
         slots = _slots(settings, options) if options.max_workers else None
         if slots is not None and not _take_slot(slots, server, options, stop, may_wait_for_slot):
@@ -98,7 +97,7 @@ def _run_tasks(settings: Settings, options: Options, stop: Stop, may_wait_for_sl
             live.clear()
             if slots is not None and options.linger is not None:
                 slots.leave()  # a successor waits, and a thread that a task left may hold up the end of this process
-            standard_error.say_rest(standard_error.left_out)
+            standard_error.say_rest()
             _limit_clean_up(settings, code, has_run_tasks, options)
     reason = result.reason.value if result.reason else "unknown"
     live.end(f"{result.in_words()} in {result.seconds:.1f} s; ended: {reason}")

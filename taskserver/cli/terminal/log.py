@@ -14,7 +14,7 @@ import logging
 import os
 import sys
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any
 
@@ -30,10 +30,11 @@ if TYPE_CHECKING:
 
 LOG = logging.getLogger("taskserver")
 
-FATAL, BY_TASKS = "fatal", "by_tasks"
-MAX_LINES = {FATAL: 20, BY_TASKS: 20}
-"""Lines of a run on standard error: about fatal tasks, and those that tasks log if neither a file nor a handler of
+MAX_LINES = 20
+"""Lines of a run on standard error about fatal tasks, and as many that tasks log if neither a file nor a handler of
 theirs takes them."""
+FATAL = f"became fatal: see {CLIENT} list --status fatal"
+BY_TASKS = "warnings of tasks: set TASKSERVER_LOG to have them all in a file"
 MAX_MESSAGE = 100_000
 """Characters of what a task logs in one record."""
 
@@ -42,17 +43,17 @@ MAX_MESSAGE = 100_000
 
 
 class StandardError(logging.Handler):
-    """Writes one line for each record; unless verbose, at most MAX_LINES of each kind, and `say_rest` counts the rest.
+    """Writes one line for each record; unless verbose, a limited number about fatal tasks, and of what tasks log.
 
     `before_line` runs before each line, to clear the live line on the terminal.
     """
 
-    def __init__(self, verbose: bool, before_line: Callable[[], None], lines_left: Mapping[str, Tokens]) -> None:
+    def __init__(self, verbose: bool, before_line: Callable[[], None], max_lines: int) -> None:
         super().__init__(logging.DEBUG if verbose else logging.WARNING)
         self._is_verbose = verbose
-        self._lines_left = lines_left
         self._before_line = before_line
-        self.left_out = dict.fromkeys(MAX_LINES, 0)
+        self._max_lines = max_lines
+        self._counts = {FATAL: 0, BY_TASKS: 0}
 
     def emit(self, record: logging.LogRecord) -> None:
         if self._is_verbose:
@@ -63,33 +64,21 @@ class StandardError(logging.Handler):
 
     def _has_room(self, record: logging.LogRecord) -> bool:
         kind = BY_TASKS if isinstance(record, TaskRecord) else FATAL if getattr(record, "is_fatal", False) else None
-        if kind is None or self._lines_left[kind].take():
+        if kind is None:
             return True
-        self.left_out[kind] += 1
-        return False
+        self._counts[kind] += 1
+        return self._counts[kind] <= self._max_lines
 
-    def say_rest(self, left_out: Mapping[str, int]) -> None:
-        if left_out[FATAL]:
-            self._say(f"and {left_out[FATAL]} more became fatal: see {CLIENT} list --status fatal")
-        if left_out[BY_TASKS]:
-            self._say(f"and {left_out[BY_TASKS]} more warnings of tasks: set TASKSERVER_LOG to have them all in a file")
+    def say_rest(self) -> None:
+        """Count the records that got no line."""
+        for kind, count in self._counts.items():
+            if count > self._max_lines:
+                self._say(f"and {count - self._max_lines} more {kind}")
 
     def _say(self, line: str) -> None:
         self._before_line()
         with suppress(OSError):  # nobody may read standard error any more, which must not end the run
             os.write(2, f"{line}\n".encode(errors="backslashreplace"))
-
-
-class Tokens:
-    """So many lines that may be written."""
-
-    def __init__(self, count: int) -> None:
-        self._count = count
-
-    def take(self) -> bool:
-        """Take a line. Whether one was left."""
-        self._count -= 1
-        return self._count >= 0
 
 
 class OurLogger(logging.Logger):
@@ -202,19 +191,15 @@ def _task_record(record: logging.LogRecord) -> TaskRecord:
 
 
 def set_up(
-    verbose: bool,
-    settings: Settings,
-    before_line: Callable[[], None],
-    lines_left: Mapping[str, Tokens] | None = None,
+    verbose: bool, settings: Settings, before_line: Callable[[], None], workers: int = 1
 ) -> tuple[StandardError, TaskOutput]:
     """Send the package's log to standard error, and to a file if one is set; what tasks log goes there, too.
 
-    `lines_left` is for workers that share their lines. Raises SettingError.
+    So many workers share the lines of standard error. Raises SettingError.
     """
     logging.raiseExceptions = False  # a handler of a site that fails must not fill cron's mail with tracebacks
     sys.unraisablehook = _hear_of_clean_up
-    own_lines = {kind: Tokens(count) for kind, count in MAX_LINES.items()}
-    standard_error = StandardError(verbose, before_line, lines_left or own_lines)
+    standard_error = StandardError(verbose, before_line, max(MAX_LINES // workers, 1))
     file = _file_of(settings)
     return standard_error, _begin(settings, file, standard_error, verbose or file is None)
 
