@@ -18,8 +18,8 @@ MAX_MESSAGE_LENGTH = 500
 MAX_LOGGED_LENGTH = 100_000
 """Characters of a traceback in the log: a message may be of any size, and a long one takes long to escape."""
 
-NO_TEXT = "(its text cannot be had)"
-"""In the place of the message of an exception that raises, or hangs, when it is asked."""
+NO_TEXT = "(its text could not be read)"
+"""The message of an exception whose `str()` raises or hangs."""
 
 OUR_FOLDER = os.path.join(os.path.dirname(os.path.dirname(__file__)), "")
 _BESIDE_US = os.path.dirname(os.path.dirname(OUR_FOLDER))
@@ -36,12 +36,12 @@ _set_traceback: Callable[[BaseException, TracebackType | None], None] = BaseExce
 
 
 def type_name(error: BaseException) -> str:
-    """The name of an exception's type; runs none of the exception's own code."""
+    """The name of an exception's type, without running the exception's own code."""
     return class_name(type(error))
 
 
 def describe(error: BaseException) -> str:
-    """`Type: message`, in at most MAX_ERROR_LENGTH characters; storable whatever the exception holds."""
+    """`Type: message`, in at most MAX_ERROR_LENGTH characters that every database takes."""
     try:
         message = str(error)
     except BaseException:  # str() runs the exception's own code, which can do anything
@@ -91,7 +91,7 @@ def leave_out_callers(error: BaseException) -> None:
 
 
 def clear_frames(error: BaseException) -> None:
-    """Let go what the frames hold through which an exception came, and those that it came from."""
+    """Clear the local variables of the frames of an exception and of its causes: they may hold a connection."""
     left, seen = [error], set[int]()
     while left:
         one = left.pop()
@@ -116,7 +116,7 @@ def storable(text: str) -> str:
 
 def _describe_one(error: BaseException, most: int) -> str:
     what, trace = describe(error), traceback_of(error)
-    while parts := _parts_of(error):  # a group says nothing of its first exception, and less of where that was raised
+    while parts := _parts_of(error):  # the text of a group does not name its first exception, nor where it was raised
         error = parts[0]
         what, trace = f"{what}: {describe(error)}"[:MAX_ERROR_LENGTH], traceback_of(error) or trace
     first = what[: min(MAX_MESSAGE_LENGTH, most)]

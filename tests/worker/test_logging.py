@@ -252,8 +252,8 @@ def test_a_record_that_cannot_be_formatted_is_logged_and_fails_no_task(queue: Qu
     assert run(queue) == ""
     by = "task 1 tasks.wrong, attempt 1, shop:"
     assert said_of(queue) == [
-        f"WARNING {by} '%d of %d' (TypeError as it is formatted)",
-        f"WARNING {by} a Odd that cannot be shown (ArithmeticError as it is formatted)",
+        f"WARNING {by} '%d of %d' (TypeError while it was formatted)",
+        f"WARNING {by} a Odd that cannot be shown (ArithmeticError while it was formatted)",
         f"ERROR {by} it is odd",
     ]
     assert any(line.startswith("    tasks.Odd") for line in log_of(queue))

@@ -106,7 +106,7 @@ def test_an_exception_that_hangs_when_sentry_asks_for_its_text_holds_no_worker_u
     ended = sqlite_queue.worker(TASKSERVER_LEASE="4")
     assert (ended.returncode, sqlite_queue.rows("status, attempts")) == (0, [(3, 1), (3, 1)])
     mute, heard = events_of(sqlite_queue)
-    assert "Mute: (its text cannot be had)" in json.dumps(mute["logentry"])
+    assert "Mute: (its text could not be read)" in json.dumps(mute["logentry"])
     assert heard["exception"]["values"][0]["value"] == "no luck"
 
 

@@ -235,7 +235,7 @@ def test_an_exception_that_gives_no_text_fails_its_task_alone_however_short_the_
     folder.client("add", "tasks.raises_what_gives_no_text")
     ended = folder.worker(env={"TASKSERVER_TIMEOUT": "3", "TASKSERVER_LEASE": "5", "TASKSERVER_MAX_ATTEMPTS": "1"})
     assert ended.returncode == 0
-    assert ended.stderr == "task 1 tasks.raises_what_gives_no_text is fatal: Mute: (its text cannot be had)\n"
+    assert ended.stderr == "task 1 tasks.raises_what_gives_no_text is fatal: Mute: (its text could not be read)\n"
 
 
 @pytest.mark.parametrize("task", ["leaves_a_thread_that_ends", "leaves_a_handler_that_ends"])

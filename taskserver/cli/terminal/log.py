@@ -177,7 +177,7 @@ def _task_record(record: logging.LogRecord) -> TaskRecord:
     try:
         message = str(record.getMessage())[:MAX_MESSAGE]
     except Exception as fault:  # arguments that do not fit, for example
-        message = f"{shown(record.msg)} ({type(fault).__name__} as it is formatted)"
+        message = f"{shown(record.msg)} ({type(fault).__name__} while it was formatted)"
     error = record.exc_info[1] if isinstance(record.exc_info, tuple) else None
     if error is None:
         return TaskRecord(record.name, record.levelno, message, running_task(), full_text=record.stack_info or "")
