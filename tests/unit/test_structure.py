@@ -451,7 +451,6 @@ NEVER_IN_AN_EMPTY_RUN = {"pymysql", "dotenv", "ssl", "inspect", "json", "json.de
     "taskserver.stores.upgrading",
     "tempfile",
     "grp",
-    "pwd",
     "subprocess",
     "asyncio",
     "unittest",
