@@ -166,9 +166,10 @@ SET_UPS = {
         "'logging.FileHandler', 'filename': str(HERE / 'theirs')}}, 'root': {'handlers': ['h'], 'level': 'INFO'}})",
         "i\nw\n",
     ),
-    "a logger that does not propagate": (
-        "OWN = logging.getLogger('shop')\nOWN.propagate = False\n"
-        "OWN.addHandler(logging.FileHandler(HERE / 'theirs'))\n",
+    "dictConfig of a logger that does not propagate": (
+        "import logging.config\nlogging.config.dictConfig({'version': 1, 'handlers': {'h': {'class': "
+        "'logging.FileHandler', 'filename': str(HERE / 'theirs')}}, "
+        "'loggers': {'shop': {'handlers': ['h'], 'propagate': False}}})",
         "w\n",
     ),
     "shutdown": ("logging.shutdown()", ""),
@@ -220,7 +221,7 @@ def test_logging_without_a_logger_writes_nothing_on_standard_error_beside_a_log(
 def test_a_handler_that_a_module_gives_to_our_logger_gets_our_records(queue: Queue) -> None:
     queue.define(
         "\nours = logging.getLogger('taskserver')\nours.setLevel('DEBUG')\n"
-        "ours.addHandler(logging.FileHandler(HERE / 'theirs'))\n"
+        "ours.addHandler(logging.FileHandler(HERE / 'theirs'))\nours.disabled = True  # as dictConfig does\n"
     )
     queue.add("tasks.fail")
     queue.add("tasks.say")
