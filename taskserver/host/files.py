@@ -116,9 +116,8 @@ def who_else_may_write(path: Path, folder: Path) -> str:
         return f"its owner {account_name(found.st_uid)}"
     if found.st_mode & stat.S_IWOTH:
         return "any account"
-    if found.st_mode & stat.S_IWGRP and _is_shared(found.st_gid, trusted):
-        return f"the group {_group_name(found.st_gid)}"
-    return ""
+    group = _shared_group(found.st_gid, trusted) if found.st_mode & stat.S_IWGRP else ""
+    return group and f"the group {group}"
 
 
 def account_name(uid: int) -> str:
@@ -131,25 +130,17 @@ def account_name(uid: int) -> str:
         return str(uid)
 
 
-def _is_shared(gid: int, trusted: set[int]) -> bool:
-    """Whether a group is other than root's and the private one, of the same name, that many hosts give each account."""
+def _shared_group(gid: int, trusted: set[int]) -> str:
+    """A group's name; empty for root's, and for the private one of the same name that many hosts give each account."""
     import grp
 
     names = {account_name(uid) for uid in trusted}
     try:
         group = grp.getgrgid(gid)
     except KeyError:
-        return gid not in trusted
-    return gid != ROOT and not (group.gr_name in names and names.issuperset(group.gr_mem))
-
-
-def _group_name(gid: int) -> str:
-    import grp
-
-    try:
-        return grp.getgrgid(gid).gr_name
-    except KeyError:
-        return str(gid)
+        return "" if gid in trusted else str(gid)
+    is_private = group.gr_name in names and names.issuperset(group.gr_mem)
+    return "" if gid == ROOT or is_private else group.gr_name
 
 
 # ---- a file for the log

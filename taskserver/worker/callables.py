@@ -185,7 +185,11 @@ class Callables:
 
         Modules with an underscore are private, and to import a __main__ would run it.
         """
-        return any(_is_public_at_or_below(package, module) for package in self._packages)
+        for package in self._packages:
+            below = module.removeprefix(f"{package}.")
+            if module == package or (below != module and not why_private(below.split("."))):
+                return True
+        return False
 
     def _exists(self, module: str) -> bool:
         """Whether there is such a module at or below a listed package: a name may go on with a class instead."""
@@ -274,18 +278,10 @@ class Callables:
             if not self._is_listed(namespace.get("__module__")):
                 break
             return owner, namespace[method_name]
-        # The public static and class methods of classes of listed modules.
         spaces = [space for space in map(namespace_of, mro_of(cls)) if self._is_listed(space.get("__module__"))]
-        there = [
-            name for space in spaces for name in _public(space) if type(space[name]) in (staticmethod, classmethod)
-        ]
-        others = instead(method_name, there)
+        kinds = (staticmethod, classmethod)
+        others = instead(method_name, [one for space in spaces for one in _public(space) if type(space[one]) in kinds])
         raise BadTask(f"{name!r}: class {class_name(cls)} has no method {method_name!r} of a listed module{others}")
-
-
-def _is_public_at_or_below(package: str, module: str) -> bool:
-    below = module.removeprefix(f"{package}.")
-    return module == package or (below != module and not any(part.startswith("_") for part in below.split(".")))
 
 
 def _look_up(name: str, place: Place, namespace: dict[str, Any]) -> Any:
