@@ -79,7 +79,7 @@ class Processes:
         set_up(self._options.verbose, self._settings, lambda: None)
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # if the caller ignores it, waitpid gets no status
         for number in SIGNALS:
-            signal.signal(number, lambda number, frame: self._wishes.hear())
+            signal.signal(number, lambda number, frame: self._wishes.hear(number))
         signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS)
         handed_on = 0
         while any(place.pid or place.start_at is not None for place in self._places):
@@ -159,8 +159,8 @@ class Processes:
             return self._work(self._settings, options, self._stop_of_line(supervisor), is_first)
 
         try:
-            code, words = result_of(work)
-            if words:
+            code, words, _ = result_of(work)
+            if words:  # of what comes before its work
                 say(f"{WORKER}: {words}")
             raise SystemExit(ENDED + code)
         except SystemExit:

@@ -5,26 +5,29 @@ from __future__ import annotations
 import os
 import signal
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from types import FrameType
 
 from ..errors import DatabaseError, SettingError, SetupFailed
 from ..messages.log_records import FOR_LOG_ALONE, FULL_TEXT
+from ..messages.printable import printable
 from ..messages.programs import WORKER
 from .terminal.log import LOG, set_up
 from .terminal.prints import prints_to_log
 from ..server import TaskServer
-from ..settings.load import Settings, hide_secrets, load_settings
+from ..settings.load import Settings, hide_secrets, load_settings, outages_in
 from ..host.slots import Slots
 from ..worker.record import groups_text, host_name
 from ..interrupts.stop import Stop
 from .terminal.live_line import LiveLine
-from .terminal.program import SIGNALS, Exit, Wishes, run_program, say
+from .terminal.program import SIGNALS, Exit, Wishes, result_of, run_program, say
 from .deployment import deployment_of, settings_in_words
 from .worker_options import Options, read_options
 
-ONE_WISH_SECONDS = 0.5
-"""Longer than a supervisor takes to hand a signal on that all its processes got."""
+ONE_WISH_SECONDS = 0.1
+ONE_HANDED_ON_SECONDS = 0.5
+"""A signal to all processes of a service comes by itself, and so much later at most from the supervisor once more."""
 
 
 def main(folder: Path, arguments: list[str]) -> int:
@@ -34,50 +37,80 @@ def main(folder: Path, arguments: list[str]) -> int:
 
 def _run(folder: Path, options: Options) -> int:
     folder, env_file = deployment_of(folder, options.folder, options.env_file)
-    settings = load_settings(folder, env_file=env_file)
-    hide_secrets()
-    if options.verbose:
-        say(settings_in_words(folder, env_file))
-    if options.mode:
-        settings = settings._replace(mode=options.mode)
-    if options.processes is None:
-        return _work(settings, options, Stop())
-    from .processes import Processes  # most lines have one worker
 
-    return Processes(settings, options, _work).run()
+    def run() -> int:
+        settings = load_settings(folder, env_file=env_file)
+        hide_secrets()
+        if options.verbose:
+            say(settings_in_words(folder, env_file))
+        if options.mode:
+            settings = settings._replace(mode=options.mode)
+        if options.processes is None:
+            return _work(settings, options, Stop())
+        from .processes import Processes  # most lines have one worker
+
+        return Processes(settings, options, _work).run()
+
+    return _reported(folder, options, run)
+
+
+def _reported(folder: Path, options: Options, command: Callable[[], int], queue: str = "") -> int:
+    """Run a command; its error is one line, said once an hour."""
+    code, words, error = result_of(command)
+    if options.verbose and words:
+        say(f"{WORKER}: {words}")
+    elif error:
+        from ..host.once_an_hour import OnceAnHour, kind_of
+
+        once, kind = OnceAnHour(outages_in(folder), WORKER, queue), kind_of(error)
+        words = once.to_say(words, kind, os.isatty(2), isinstance(error, DatabaseError)) or ""
+        if words and not say(f"{WORKER}: {words}"):
+            once.forget(kind)
+    return code
 
 
 def _work(settings: Settings, options: Options, stop: Stop, may_wait_for_slot: bool = True) -> int:
     """Be a worker, alone or one of several: the exit code."""
-    try:
-        code = _run_tasks(settings, options, stop, may_wait_for_slot)
-    except DatabaseError as error:
-        from .outage import tell_of_failure
 
-        tell_of_failure(settings, error, options.verbose)
-        return Exit.DATABASE
-    except SetupFailed as error:
-        LOG.error(str(error), extra={FULL_TEXT: error.full_text, FOR_LOG_ALONE: True})
-        raise
-    # An empty run finds nothing noted. Path.exists would raise an error if var/ cannot be entered.
-    if code is not None and os.path.exists(settings.outages):
-        from .outage import tell_of_end
+    def work() -> int:
+        try:
+            has_run = _run_tasks(settings, options, stop, may_wait_for_slot)
+        except DatabaseError as error:
+            if not options.verbose:
+                LOG.error(printable(str(error)), extra={FOR_LOG_ALONE: True})
+            raise
+        except SetupFailed as error:
+            LOG.error(str(error), extra={FULL_TEXT: error.full_text, FOR_LOG_ALONE: True})
+            raise
+        # An empty run finds nothing noted. Path.exists would raise an error if var/ cannot be entered. A person at a
+        # terminal sees that all is well: the words are for the reader of the mails.
+        if has_run and os.path.exists(outages_in(settings.folder)) and not os.isatty(2):
+            _report_end(settings, options)
+        return Exit.OK
 
-        tell_of_end(settings, options.verbose)
-    return code or Exit.OK
+    return _reported(settings.folder, options, work, settings.queue)
 
 
-def _run_tasks(settings: Settings, options: Options, stop: Stop, may_wait_for_slot: bool) -> int | None:
-    """The exit code; None if no slot was free, and so nothing was asked of the database."""
+def _report_end(settings: Settings, options: Options) -> None:
+    from ..host.once_an_hour import OVER, OnceAnHour
+
+    if OnceAnHour(outages_in(settings.folder), WORKER, settings.queue).is_over():
+        LOG.info(OVER)
+        if not options.verbose:
+            say(f"{WORKER}: {OVER}")
+
+
+def _run_tasks(settings: Settings, options: Options, stop: Stop, may_wait_for_slot: bool) -> bool:
+    """False if no slot was free, and so nothing was asked of the database."""
     count, live = options.processes or 1, LiveLine(sys.stdout)
     stop.ends_process = WORKER
     stop.signals = (*SIGNALS, signal.SIGPIPE)  # of SIGPIPE's own way a broken connection would end the process
-    _obey_signals(stop)
+    _obey_signals(stop, ONE_WISH_SECONDS if options.processes is None else ONE_HANDED_ON_SECONDS)
     standard_error, output = set_up(options.verbose, settings, live.clear, count)
     with prints_to_log(sys.stdout, output), TaskServer.from_settings(settings) as server:
         slots = _slots(settings, options) if options.max_workers else None
         if slots is not None and not _take_slot(slots, server, options, stop, may_wait_for_slot):
-            return None
+            return False
         code, has_run_tasks = Exit.DATABASE, True
         try:
             result = server.run(
@@ -101,7 +134,7 @@ def _run_tasks(settings: Settings, options: Options, stop: Stop, may_wait_for_sl
             _limit_clean_up(settings, code, has_run_tasks, options)
     reason = result.reason.value if result.reason else "unknown"
     live.end(f"{result.in_words()} in {result.seconds:.1f} s; ended: {reason}")
-    return code
+    return True
 
 
 def _slots(settings: Settings, options: Options) -> Slots:
@@ -126,14 +159,14 @@ def _take_slot(slots: Slots, server: TaskServer, options: Options, stop: Stop, m
     return has_slot
 
 
-def _obey_signals(stop: Stop) -> None:
-    worker, wishes = os.getpid(), Wishes(ONE_WISH_SECONDS)
+def _obey_signals(stop: Stop, seconds: float) -> None:
+    worker, wishes = os.getpid(), Wishes(seconds)
 
     def ask(number: int, frame: FrameType | None) -> None:
         if os.getpid() != worker:  # in a process that a task forked: the run belongs to its parent
             signal.signal(number, signal.SIG_DFL)
             os.kill(os.getpid(), number)
-        elif wishes.hear():
+        elif wishes.hear(number):
             stop.ask()
 
     for number in SIGNALS:

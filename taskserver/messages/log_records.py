@@ -6,6 +6,8 @@ FULL_TEXT = "_full_text"
 """The traceback in words. Sentry's SDK shows all attributes but those that begin with an underscore."""
 FOR_LOG_ALONE = "_for_log_alone"
 """Marks an error that needs no person yet: standard error, and with it cron's mail, does without it."""
+ONCE_AN_HOUR = "_once_an_hour"
+"""Marks a warning that each run would repeat until somebody fixes it: standard error has it once an hour."""
 
 
 def about_task(

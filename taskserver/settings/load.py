@@ -73,11 +73,6 @@ class Settings(NamedTuple):
         """The name of the queue, without secrets: its database and its table."""
         return f"{self.dsn.place} {self.table}"
 
-    @property
-    def outages(self) -> Path:
-        """The folder that keeps what was told of outages."""
-        return self.folder / "var" / "outages"
-
 
 def program_folder(given: str | Path | None = None) -> Path:
     """The folder that is given, or else that of the program that was started; of a prompt or `-c`, the current one.
@@ -90,6 +85,11 @@ def program_folder(given: str | Path | None = None) -> Path:
         return Path(given).absolute()  # a task may change the current folder
     main_file = getattr(sys.modules.get("__main__"), "__file__", None)
     return Path(os.path.realpath(main_file)).parent if main_file else Path.cwd()
+
+
+def outages_in(folder: Path) -> Path:
+    """Where a deployment keeps which errors were said within the hour."""
+    return folder / "var" / "outages"
 
 
 def make_importable(folder: Path) -> None:

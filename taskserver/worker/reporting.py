@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from ..errors import TaskServerError
 from ..messages.error_text import NO_TEXT, clear_frames, traceback_of
-from ..messages.log_records import about_task
+from ..messages.log_records import ONCE_AN_HOUR, about_task
 from ..model.attempt import Finish, Outcome
 from ..model.failed_attempt import FailedAttempt
 from ..model.task import CANCELLED, ClaimedTask, LostTask
@@ -233,7 +233,7 @@ class Reporter:
         if self._run.stop.insisted:  # the second signal may have ended the import
             return
         for text in self._run.callables.newly_broken():
-            LOG.warning("%s (its tasks fail for now; said once a run)", text)
+            LOG.warning("%s (its tasks fail for now)", text, extra={ONCE_AN_HOUR: True})
 
 
 def _about(task: ClaimedTask) -> dict[str, object]:

@@ -399,10 +399,10 @@ def test_a_database_that_is_away_is_mailed_once_an_hour_and_so_is_its_end(served
     assert re.fullmatch(r"TASKSERVER CRITICAL: .*run client\.py init \(said once an hour\)\n", said)
     assert mailed(served, **away) == (CRITICAL, "")
     let_pass(3700)
-    assert "for 62 min now; said once an hour" in mailed(served, **away)[1]
+    assert mailed(served, **away)[1] == said
     assert served.client("init", env=away).returncode == 0
     code, said = mailed(served, **away)
-    assert said.splitlines()[0].startswith("TASKSERVER WARNING: the database can be used again, 62 min after")
+    assert said.splitlines()[0] == "TASKSERVER WARNING: the database can be used again"
     assert said.splitlines()[1] == "TASKSERVER WARNING: no worker ran yet"
     assert mailed(served, **away) == (WARNING, "")
 

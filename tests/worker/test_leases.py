@@ -263,7 +263,7 @@ def test_a_half_uploaded_module_is_tried_again_after_its_backoff_and_runs_once_m
     queue.define("def half(:\n")
     queue.add("tasks.note")
     queue.add("tasks.note")
-    assert_one_line(queue.worker(), 0, "module tasks cannot be imported", "said once a run")
+    assert_one_line(queue.worker(), 0, "module tasks cannot be imported", "said once an hour")
     wait = queue.seconds_between("updated_at", "due_at")
     for status, attempts, claim, error_text, seconds in queue.rows(f"status, attempts, claim, error_text, {wait}"):
         assert (status, attempts, claim) == (3, 1, None)

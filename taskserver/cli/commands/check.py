@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from ...errors import DatabaseError, SettingError
-from ...host.database_outage import DatabaseOutage
+from ...host.once_an_hour import OVER, OnceAnHour, kind_of
 from ...messages.instants import in_sentence
 from ...messages.printable import age, printable
 from ...messages.programs import CLIENT
@@ -21,8 +21,7 @@ from ...monitoring.acceptance import NAMES, accept, read_accepted, withdraw
 from ...monitoring.alarms import CRITICAL, Change, changed, name_of, seconds_between, take_back
 from ...monitoring.checking import Judgement, Limit, Limits, Problem, check, span
 from ...server import TaskServer
-from ...settings.load import load_settings
-from ..outage import end_to_tell, failure_to_tell, kind_of, outage_of_line
+from ...settings.load import load_settings, outages_in
 from ..terminal.arguments import add_groups, whole_number, whole_seconds
 from ..terminal.output import MAX_LAST_CELL, accepted_report, as_json
 from ..terminal.program import Exit, result_of
@@ -113,6 +112,10 @@ def run(folder: Path, options: argparse.Namespace) -> int:
     if not result.words:
         return result.code
     code = CheckExit.UNKNOWN if result.code == Exit.USAGE else CheckExit.CRITICAL
+    if options.mail and result.error is not None:
+        once = OnceAnHour(outages_in(folder), "check")
+        _tell(once, result.error, lambda words: [f"{HEAD} {code.name}: {_plain(words)}"])
+        return code
     line = f"{HEAD} {code.name}: {_plain(result.words)}"
     print(as_json({"state": code.name.lower(), "line": line}) if options.json else line)
     return code
@@ -228,21 +231,21 @@ def _problem_report(problem: Problem) -> dict[str, Any]:
 
 def _mail(server: TaskServer, limits: Limits) -> int:
     client = client_in(server.settings.folder)
-    outage = outage_of_line(server.settings, name_of(limits))
+    # An alarm says it itself: the output of another line may go where nobody reads it.
+    once = OnceAnHour(outages_in(server.settings.folder), name_of(limits), server.settings.queue)
     try:
         with server.store.database.tried_once(ANSWER_SECONDS):
             judgement = check(server, limits)
     except DatabaseError as error:  # which has no place for a note
-        _tell(outage, error, lambda words: [f"{HEAD} {CheckExit.CRITICAL.name}: {words}"])
+        _tell(once, error, lambda words: [f"{HEAD} {CheckExit.CRITICAL.name}: {words}"])
         return CheckExit.CRITICAL
     try:
         change = changed(server.store, judgement)
     except DatabaseError as error:  # as where this account may not write notes: then it is told once an hour
-        _tell(outage, error, lambda words: [*_lines(judgement, client), "", f"This is told again in an hour: {words}"])
+        _tell(once, error, lambda words: [*_lines(judgement, client), "", f"This is told again in an hour: {words}"])
         return judgement.state
-    over = end_to_tell(outage)
-    if over:
-        print(f"{HEAD} {judgement.state.name}: {over}")
+    if once.is_over():
+        print(f"{HEAD} {judgement.state.name}: {OVER}")
     if change:
         try:
             print("\n".join(map(printable, _letter(judgement, change, client))), flush=True)
@@ -253,15 +256,15 @@ def _mail(server: TaskServer, limits: Limits) -> int:
     return judgement.state
 
 
-def _tell(outage: DatabaseOutage, error: DatabaseError, letter: Callable[[str], list[str]]) -> None:
+def _tell(once: OnceAnHour, error: Exception, letter: Callable[[str], list[str]]) -> None:
     """Tell of an error that leaves no place for a note, once an hour."""
     kind = kind_of(error)
-    words = failure_to_tell(outage, kind, printable(str(error)), sys.stdout)
+    words = once.to_say(printable(str(error)), kind, sys.stdout.isatty(), isinstance(error, DatabaseError))
     if words:
         try:
             print("\n".join(map(printable, letter(words))), flush=True)
         except OSError:  # nobody has heard it
-            outage.forget(kind)
+            once.forget(kind)
             raise
 
 

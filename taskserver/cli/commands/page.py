@@ -13,14 +13,14 @@ from typing import Any
 
 from ...errors import DatabaseError, InvalidTask, SettingError
 from ...host.files import write_atomically
+from ...host.once_an_hour import OVER, OnceAnHour, kind_of
 from ...messages.installing import install_command
 from ...messages.printable import printable, shown
-from ...messages.programs import CLIENT
+from ...messages.programs import CLIENT, WORKER
 from ...model.task import MAX_SECONDS
 from ...server import TaskServer
-from ...settings.load import load_settings
+from ...settings.load import load_settings, outages_in
 from ...settings.page import TOKEN_NAME
-from ..outage import end_to_tell, failure_to_tell, kind_of, outage_of_line, outage_of_workers
 from ..terminal.arguments import whole_seconds
 from ..terminal.program import Exit
 
@@ -72,7 +72,7 @@ def run(folder: Path, options: argparse.Namespace) -> int:
 
 def _write(folder: Path, options: argparse.Namespace) -> int:
     with TaskServer.from_settings(load_settings(folder, env_file=options.env_file)) as server:
-        outage = outage_of_line(server.settings, "page")
+        outages, queue = outages_in(server.settings.folder), server.settings.queue
         try:
             from ...page.one_file import one_file, one_file_without_database
         except ImportError as error:
@@ -85,6 +85,7 @@ def _write(folder: Path, options: argparse.Namespace) -> int:
         except DatabaseError as error:
             # The file has to say so: an old one would show that all is well.
             text, failure = one_file_without_database(server, options.every, error), error
+    once = OnceAnHour(outages, "page", queue)
     if options.output is None:
         sys.stdout.write(text)
     else:
@@ -94,11 +95,11 @@ def _write(folder: Path, options: argparse.Namespace) -> int:
             raise failure
         # The file shows it; cron's mail has it once an hour, by this line where the workers' have not told it.
         kind = kind_of(failure)
-        if not outage_of_workers(server.settings).was_told(kind):
-            _say(failure_to_tell(outage, kind, str(failure), sys.stderr))
+        if not OnceAnHour(outages, WORKER, queue).has_said(kind):
+            _say(once.to_say(str(failure), kind, sys.stderr.isatty(), is_outage=True))
         return Exit.DATABASE
-    if options.output is not None:
-        _say(end_to_tell(outage))
+    if options.output is not None and once.is_over():
+        _say(OVER)
     return Exit.OK
 
 

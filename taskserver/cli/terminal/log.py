@@ -16,19 +16,21 @@ import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from ...interrupts.stop import TaskInterrupted
-from ...messages.log_records import FOR_LOG_ALONE
+from ...messages.log_records import FOR_LOG_ALONE, ONCE_AN_HOUR
 from ...messages.printable import shown
-from ...messages.programs import CLIENT
-from ...settings.load import Settings
+from ...messages.programs import CLIENT, WORKER
+from ...settings.load import Settings, outages_in
 from .log_lines import TaskRecord, deliver, lines_of
 
 if TYPE_CHECKING:
     from ...worker.task_context import TaskLabel
 
 LOG = logging.getLogger("taskserver")
+Once = Callable[[str], str | None]
 
 MAX_LINES = 20
 """Lines of a run on standard error about fatal tasks, and as many that tasks log if neither a file nor a handler of
@@ -48,11 +50,12 @@ class StandardError(logging.Handler):
     `before_line` runs before each line, to clear the live line on the terminal.
     """
 
-    def __init__(self, verbose: bool, before_line: Callable[[], None], max_lines: int) -> None:
+    def __init__(self, verbose: bool, before_line: Callable[[], None], max_lines: int, once: Once) -> None:
         super().__init__(logging.DEBUG if verbose else logging.WARNING)
         self._is_verbose = verbose
         self._before_line = before_line
         self._max_lines = max_lines
+        self._once = once
         self._counts = {FATAL: 0, BY_TASKS: 0}
 
     def emit(self, record: logging.LogRecord) -> None:
@@ -60,7 +63,10 @@ class StandardError(logging.Handler):
             for line in lines_of(record):
                 self._say(line)
         elif not getattr(record, FOR_LOG_ALONE, False) and self._has_room(record):
-            self._say(lines_of(record)[0])
+            first = lines_of(record)[0]
+            news = self._once(first) if getattr(record, ONCE_AN_HOUR, False) else first
+            if news is not None:
+                self._say(news)
 
     def _has_room(self, record: logging.LogRecord) -> bool:
         kind = BY_TASKS if isinstance(record, TaskRecord) else FATAL if getattr(record, "is_fatal", False) else None
@@ -199,9 +205,17 @@ def set_up(
     """
     logging.raiseExceptions = False  # a handler of a site that fails must not fill cron's mail with tracebacks
     sys.unraisablehook = _hear_of_clean_up
-    standard_error = StandardError(verbose, before_line, max(MAX_LINES // workers, 1))
+    once = partial(_said_once_an_hour, settings)
+    standard_error = StandardError(verbose, before_line, max(MAX_LINES // workers, 1), once)
     file = _file_of(settings)
     return standard_error, _begin(settings, file, standard_error, verbose or file is None)
+
+
+def _said_once_an_hour(settings: Settings, line: str) -> str | None:
+    from ...host.once_an_hour import OnceAnHour  # few runs have such a warning
+
+    once = OnceAnHour(outages_in(settings.folder), WORKER, settings.queue)
+    return once.to_say(line, line, os.isatty(2))
 
 
 @contextmanager

@@ -52,7 +52,7 @@ def say(line: str) -> bool:
 
 
 class Wishes:
-    """Counts the requests to end, by the signals that come: those within so many seconds of one are the same request.
+    """Counts the requests to end: the same signal within so many seconds is the same request.
 
     `timeout` sends a signal to its child, and to the group of both; systemd to each process of a service.
     """
@@ -60,15 +60,15 @@ class Wishes:
     def __init__(self, seconds: float) -> None:
         self.count = 0
         self._seconds = seconds
-        self._counted_at = float("-inf")
+        self._counted: dict[int, float] = {}
 
-    def hear(self) -> bool:
+    def hear(self, number: int) -> bool:
         """Note a signal. Whether it is a new request."""
         now = time.monotonic()
-        is_new = now - self._counted_at >= self._seconds
+        is_new = now - self._counted.get(number, float("-inf")) >= self._seconds
         if is_new:
             self.count += 1
-            self._counted_at = now
+            self._counted[number] = now
         return is_new
 
 
@@ -87,6 +87,7 @@ class CommandResult(NamedTuple):
     code: int
     words: str = ""
     """For a person: one line; empty where all is well."""
+    error: Exception | None = None
 
 
 def result_of(command: Callable[[], int]) -> CommandResult:
@@ -164,4 +165,4 @@ def _open_standard_streams() -> None:
 
 
 def _failed(error: Exception, code: Exit) -> CommandResult:
-    return CommandResult(code, printable(str(error)))
+    return CommandResult(code, printable(str(error)), error)

@@ -1,4 +1,4 @@
-"""A database that is away: what cron's workers say of it, minute after minute."""
+"""The same error at most once an hour: what cron's workers say of a database that is away, and of broken code."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from pathlib import Path
 import pytest
 
 from taskserver import DatabaseError
-from taskserver.cli.outage import kind_of
-from taskserver.host.database_outage import MAX_FILES, DatabaseOutage
+from taskserver.errors import SettingError
+from taskserver.host.once_an_hour import MAX_FILES, OVER, OnceAnHour, kind_of
 from tests.support.deployment import Deployment
 from tests.support.processes import assert_silent, run_on_terminal, wait_until
 
+AWAY_AND_WRONG = {"TASKSERVER_DSN": "sqlite:///q.db", "TASKSERVER_MODE": "keep"}
 AWAY = "mysql://user:secret@127.0.0.1:1/shop"
 REFUSED = re.compile(r"worker\.py: 127\.0\.0\.1:1/shop: Can't connect .*\(said once an hour\)\n")
-SINCE = re.compile(r"worker\.py: 127\.0\.0\.1:1/shop: Can't connect .*\(for 3 h now; said once an hour\)\n")
 
 
 @pytest.fixture
@@ -52,7 +52,7 @@ def test_a_database_that_is_away_is_told_once_an_hour(site: Deployment) -> None:
     assert [(one.returncode, one.stderr) for one in others] == [(1, "")] * 2
     assert [path.stat().st_mode & 0o777 for path in files(site)] == [0o600] * 2
     let_pass(site, 3 * 3600)
-    assert SINCE.fullmatch(run(site).stderr)
+    assert REFUSED.fullmatch(run(site).stderr)
     assert run(site).stderr == ""
 
 
@@ -76,13 +76,15 @@ def test_an_error_of_other_words_is_told_at_once(site: Deployment) -> None:
 
 
 def test_errors_that_have_words_of_their_own_each_time_are_told_together(tmp_path: Path) -> None:
-    outage = DatabaseOutage(tmp_path / "outages", "host", "queue")
-    assert len([kind for kind in range(100) if outage.fail(f"kind{kind}") is not None]) == MAX_FILES
-    assert outage.fail("kind3") is None
+    once = OnceAnHour(tmp_path / "outages", "queue")
+    said = [kind for kind in range(100) if once.to_say("words", f"kind{kind}", False) is not None]
+    assert len(said) == MAX_FILES + 1
+    assert once.to_say("words", "kind3", False) is None
     assert kind_of(DatabaseError("file '/tmp/#sql-4d2-82cf' is gone")) == kind_of(
         DatabaseError("file '/tmp/#9' is gone")
     )
     assert kind_of(DatabaseError("this")) != kind_of(DatabaseError("that"))
+    assert kind_of(SettingError(".env, line 3 is wrong")) != kind_of(SettingError(".env, line 5 is wrong"))
 
 
 def test_its_end_is_told_once_and_an_outage_right_after_it_with_the_next_hour(site: Deployment) -> None:
@@ -98,15 +100,49 @@ def test_its_end_is_told_once_and_an_outage_right_after_it_with_the_next_hour(si
         return said
 
     assert "run client.py init" in take_away(600)
-    assert run(site, dsn=dsn).stderr == "worker.py: the database can be used again, 10 min after it was missed first\n"
+    assert run(site, dsn=dsn).stderr == f"worker.py: {OVER}\n"
     assert run(site, dsn=dsn).stderr == ""
     assert (take_away(600), run(site, dsn=dsn).stderr) == ("", "")
     let_pass(site, 2400)
     assert "run client.py init" in take_away(600)
-    assert "can be used again" in run(site, dsn=dsn).stderr
+    assert OVER in run(site, dsn=dsn).stderr
     let_pass(site, 3600)
-    assert run(site, dsn=dsn).stderr == ""
+    run(site, dsn=dsn)
     assert not (site.folder / "var" / "outages").exists()
+
+
+@pytest.mark.parametrize(
+    ("what", "words"),
+    [
+        ("no .env", "TASKSERVER_DSN is not set"),
+        ("a wrong setting", "TASKSERVER_MODE is wrong"),
+        ("broken code", "module tasks cannot be imported: SyntaxError"),
+        ("a missing module", "module tasks cannot be imported: ModuleNotFoundError"),
+    ],
+)
+def test_code_and_settings_that_are_wrong_are_told_once_an_hour(site: Deployment, what: str, words: str) -> None:
+    env = {} if what == "no .env" else sqlite(site)
+    if what == "a wrong setting":
+        env["TASKSERVER_MODE"] = "keep"
+    site.write_tasks({"broken code": "def", "a missing module": "import nowhere"}.get(what, ""))
+    for _ in range(3):
+        assert site.client("add", "tasks.send", env=sqlite(site)).returncode == 0
+    first, *others = [site.worker("--processes", 2, env=env) for _ in range(3)]
+    assert words in first.stderr
+    assert first.stderr.endswith(" (said once an hour)\n")
+    assert first.stderr.count("\n") == 1
+    assert [(one.returncode, one.stderr) for one in others] == [(first.returncode, "")] * 2
+    let_pass(site, 3600)
+    site.client("add", "tasks.send", env=sqlite(site))
+    assert site.worker(env=env).stderr == first.stderr
+
+
+def test_the_last_fix_is_not_the_same_as_the_next_fault(site: Deployment) -> None:
+    """Whoever fixes one line of a module, and hears nothing, takes it for a success."""
+    for text in ("def", "import nowhere"):
+        site.write_tasks(text)
+        assert site.client("add", "tasks.send", env=sqlite(site)).returncode == 0
+        assert "said once an hour" in site.worker(env=sqlite(site)).stderr
 
 
 def test_a_worker_that_finds_no_slot_tells_of_no_end(site: Deployment) -> None:
@@ -124,32 +160,11 @@ def test_a_worker_that_finds_no_slot_tells_of_no_end(site: Deployment) -> None:
     worker.wait()
 
 
-@pytest.mark.long
-def test_a_worker_in_the_place_of_a_dead_one_keeps_the_word_for_its_line(site: Deployment) -> None:
-    """It is started again where it could not begin: what nobody has said must not count as said."""
-    code = "import os, time\ndef die():\n    (HERE / 'q.db').rename(HERE / 'gone.db')\n    os.kill(os.getpid(), 9)\n"
-    site.write_tasks(f"from pathlib import Path\nHERE = Path(__file__).parent\n{code}")
-    assert site.client("add", "tasks.die", env=sqlite(site)).returncode == 0
-    dsn = sqlite(site)["TASKSERVER_DSN"]
-    ended = run(site, 0, "--processes", 1, "--max-time", 5, dsn=dsn)
-    died, said = ended.stderr.splitlines()
-    assert (ended.returncode, "died: SIGKILL" in died, "said once an hour" in said) == (1, True, True)
-
-
 def test_a_clock_that_was_set_back_has_it_told_anew(site: Deployment) -> None:
     run(site)
     let_pass(site, -7200)
     assert REFUSED.fullmatch(run(site).stderr)
     assert run(site).stderr == ""
-
-
-def test_its_end_is_no_news_where_it_was_short(site: Deployment) -> None:
-    dsn = sqlite(site)["TASKSERVER_DSN"]
-    (site.folder / "q.db").rename(site.folder / "gone.db")
-    assert "run client.py init" in run(site, dsn=dsn).stderr
-    let_pass(site, 60)
-    (site.folder / "gone.db").rename(site.folder / "q.db")
-    assert_silent(run(site, dsn=dsn))
 
 
 def test_whoever_takes_no_line_on_standard_error_changes_no_exit_code(site: Deployment) -> None:
@@ -211,6 +226,22 @@ def test_it_is_told_each_time_where_that_cannot_be_noted(site: Deployment) -> No
         assert ended.returncode == 1
         assert ended.stderr.startswith("worker.py: 127.0.0.1:1/shop: Can't connect")
         assert "once an hour" not in ended.stderr
+
+
+def test_where_there_is_no_var_an_error_is_told_each_time_and_none_is_made(tmp_path: Path, site: Deployment) -> None:
+    other = tmp_path / "other"
+    other.mkdir()
+    for _ in range(2):
+        ended = site.worker("--folder", other)
+        assert (ended.returncode, ended.stderr.endswith("once an hour)\n")) == (2, False)
+    assert list(other.iterdir()) == []
+
+
+def test_a_check_that_mails_tells_of_a_wrong_setting_once_an_hour(site: Deployment) -> None:
+    first, second = [site.client("check", "--mail", env=AWAY_AND_WRONG) for _ in range(2)]
+    assert first.stdout.startswith("TASKSERVER UNKNOWN: TASKSERVER_MODE is wrong")
+    assert [(one.returncode, one.stderr) for one in (first, second)] == [(3, "")] * 2
+    assert second.stdout == ""
 
 
 def test_a_person_at_a_terminal_is_told_each_time(site: Deployment) -> None:

@@ -1,0 +1,117 @@
+"""The same words at most once an hour: cron starts a worker each minute, and mails what it says.
+
+An empty file stands for each error, named by a checksum; its time is that of the last mail. Empty files can be made on
+a full disk, too. One more stands for an outage of the database, so that its end is said.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import time
+from binascii import crc32
+from contextlib import suppress
+from pathlib import Path
+
+from ..errors import DatabaseError, Unavailable
+
+AN_HOUR = 3600.0
+FORGOTTEN_SECONDS = 8 * 86_400.0
+"""A program that has said nothing for so long is another one by now."""
+MAX_FILES = 20
+"""The words may be other ones each time: then all further ones are one error."""
+OUTAGE, MORE = "outage", "more"
+LONG_SECONDS = 100.0
+"""The end of an outage that was over sooner is worth no mail."""
+OVER = "the database can be used again"
+
+
+def kind_of(error: Exception) -> str:
+    """What is the same in errors that are said together: a database may be away in many ways, and name numbers."""
+    if isinstance(error, Unavailable):
+        return "away"
+    return re.sub("[^ ]*[0-9][^ ]*", "", str(error)) if isinstance(error, DatabaseError) else str(error)
+
+
+class OnceAnHour:
+    """What a program has said on this host."""
+
+    def __init__(self, folder: Path, *who: str) -> None:
+        """`folder` is for these files only; `who` names the program, and its line if each is to say it itself."""
+        self._folder = folder
+        # With the host's name: several hosts may share a home folder.
+        self._name = _checksum(os.uname().nodename, *who)
+
+    def to_say(self, words: str, kind: str, is_terminal: bool, is_outage: bool = False) -> str | None:
+        """The words, if they are to be written now; None if this kind was said within the hour.
+
+        A person at a terminal gets them each time, and so does everybody if there is no place for the files.
+        """
+        if is_terminal:
+            return words
+        try:
+            if not self._note(kind):
+                return None
+            if is_outage and not self._path(OUTAGE).exists():
+                self._path(OUTAGE).touch(0o600)
+        except OSError:
+            return words
+        return f"{words} (said once an hour)"
+
+    def has_said(self, kind: str) -> bool:
+        """Whether this kind was said within the hour."""
+        with suppress(OSError):
+            return 0 <= time.time() - self._path_of(kind).stat().st_mtime < AN_HOUR
+        return False
+
+    def forget(self, kind: str) -> None:
+        """Say this kind again next time: nobody has heard it."""
+        for path in (self._path_of(kind), self._path(OUTAGE)):
+            with suppress(OSError):
+                path.unlink()
+
+    def is_over(self) -> bool:
+        """Note that the database was there. Whether a long outage, which was said, ends here: for one process only."""
+        is_news = False
+        with suppress(OSError):
+            began_at = self._path(OUTAGE).stat().st_mtime
+            self._path(OUTAGE).unlink()
+            is_news = time.time() - began_at >= LONG_SECONDS
+        with suppress(OSError):
+            self._clean_up()
+        return is_news
+
+    def _note(self, kind: str) -> bool:
+        """Note that this kind is said now; False if that was within the hour. Raises OSError."""
+        self._folder.mkdir(mode=0o700, exist_ok=True)  # not var/ itself: a folder without it may be no deployment
+        path, now = self._path_of(kind), time.time()
+        if not path.exists() and sum(name.startswith(self._name) for name in os.listdir(self._folder)) >= MAX_FILES:
+            path = self._path(MORE)
+        try:
+            os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600))
+        except FileExistsError:
+            if 0 <= now - path.stat().st_mtime < AN_HOUR:
+                return False
+        os.utime(path, (now, now))  # a network file system has a clock of its own
+        return True
+
+    def _clean_up(self) -> None:
+        """Delete the files that no longer count, and the folder with the last one. Raises OSError."""
+        now = time.time()
+        for path in self._folder.iterdir():
+            if re.fullmatch(r"[0-9a-f]{8}\.[0-9a-z]+", path.name):
+                age = now - path.stat().st_mtime
+                # Another host, which has this folder, too, may have a clock that is ahead.
+                if age >= FORGOTTEN_SECONDS or (path.stem == self._name and not 0 <= age < AN_HOUR):
+                    path.unlink()
+        self._folder.rmdir()
+
+    def _path_of(self, kind: str) -> Path:
+        return self._path(_checksum(kind))
+
+    def _path(self, name: str) -> Path:
+        return self._folder / f"{self._name}.{name}"
+
+
+def _checksum(*words: str) -> str:
+    return f"{crc32(repr(words).encode()):08x}"
