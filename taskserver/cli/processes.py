@@ -109,21 +109,18 @@ class Processes:
             if not place.pid:
                 self._be_worker(is_first)
         except OSError as error:
-            self._note_refusal(error)
+            self._forks_refused += 1
+            if self._forks_refused == 1:
+                LOG.warning("the host lets no process be started now (%s): tried again", error.strerror)
+            if self._forks_refused >= MAX_FORKS_REFUSED and not any(one.pid for one in self._places):
+                words = f"the host lets no process be started: {error.strerror}; take fewer --processes"
+                raise HostLimit(words) from None
             place.start_later()
             return
         finally:
             signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS)
         place.start_at, place.began_at = None, time.monotonic()
         self._forks_refused = 0
-
-    def _note_refusal(self, error: OSError) -> None:
-        """Raises HostLimit if the host refuses again and again, and no worker lives."""
-        self._forks_refused += 1
-        if self._forks_refused == 1:
-            LOG.warning("the host lets no process be started now (%s): tried again", error.strerror)
-        if self._forks_refused >= MAX_FORKS_REFUSED and not any(place.pid for place in self._places):
-            raise HostLimit(f"the host lets no process be started: {error.strerror}; take fewer --processes")
 
     def _hand_on(self) -> None:
         for place in self._places:
@@ -152,15 +149,17 @@ class Processes:
         """Work, and end. Nothing but SystemExit gets out: it would make the worker a second supervisor."""
         supervisor = os.getppid()
 
-        def work() -> int:
-            os.setpgid(0, 0)  # a terminal's Ctrl-C, and a signal to the group, come once, through the supervisor
-            _close_standard_input()
-            options = self._options if is_first else self._options_left()
-            return self._work(self._settings, options, self._stop_of_line(supervisor), is_first)
+        def end_if_orphaned() -> None:
+            if os.getppid() != supervisor and not stop.asked:
+                LOG.info("the supervisor is gone: this worker ends after its task")
+                stop.ask()
 
+        stop = Stop()
+        stop.line_began_at = self._began_at
+        stop.lookouts.append(end_if_orphaned)
         try:
-            code, words, _ = result_of(work)
-            if words:  # of what comes before its work
+            code, words, _ = result_of(lambda: self._work_in_background(stop, is_first))
+            if words:
                 say(f"{WORKER}: {words}")
             raise SystemExit(ENDED + code)
         except SystemExit:
@@ -170,31 +169,18 @@ class Processes:
                 sys.excepthook(*sys.exc_info())
             os._exit(Exit.DATABASE)
 
-    def _stop_of_line(self, supervisor: int) -> Stop:
-        stop = Stop()
-        stop.line_began_at = self._began_at
-
-        def end_if_orphaned() -> None:
-            if os.getppid() != supervisor and not stop.asked:
-                LOG.info("the supervisor is gone: this worker ends after its task")
-                stop.ask()
-
-        stop.lookouts.append(end_if_orphaned)
-        return stop
-
-    def _options_left(self) -> Options:
-        """The options of a worker in the place of a dead one: its time is what the line has left."""
-        age = time.monotonic() - self._began_at
-        linger, max_time = (
-            None if seconds is None else max(seconds - age, MIN_SECONDS)
-            for seconds in (self._options.linger, self._options.max_time)
-        )
-        return self._options._replace(linger=linger, max_time=max_time)
-
-
-def _close_standard_input() -> None:
-    """Make it empty: a process in the background that reads from its terminal is stopped."""
-    nothing = os.open(os.devnull, os.O_RDONLY)
-    os.dup2(nothing, 0)
-    if nothing:
+    def _work_in_background(self, stop: Stop, is_first: bool) -> int:
+        os.setpgid(0, 0)  # a terminal's Ctrl-C, and a signal to the group, come once, through the supervisor
+        nothing = os.open(
+            os.devnull, os.O_RDONLY
+        )  # a process in the background that reads from its terminal is stopped
+        os.dup2(nothing, 0)
         os.close(nothing)
+        options, age = self._options, time.monotonic() - self._began_at
+        if not is_first:  # its time is what the line has left
+            linger, max_time = (
+                None if seconds is None else max(seconds - age, MIN_SECONDS)
+                for seconds in (options.linger, options.max_time)
+            )
+            options = options._replace(linger=linger, max_time=max_time)
+        return self._work(self._settings, options, stop, is_first)

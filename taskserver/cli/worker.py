@@ -18,6 +18,7 @@ from .terminal.prints import prints_to_log
 from ..server import TaskServer
 from ..settings.load import Settings, hide_secrets, load_settings, outages_in
 from ..host.slots import Slots
+from ..worker.result import RunResult
 from ..worker.record import groups_text, host_name
 from ..interrupts.stop import Stop
 from .terminal.live_line import LiveLine
@@ -82,34 +83,34 @@ def _work(settings: Settings, options: Options, stop: Stop, may_wait_for_slot: b
         except SetupFailed as error:
             LOG.error(str(error), extra={FULL_TEXT: error.full_text, FOR_LOG_ALONE: True})
             raise
-        # An empty run finds nothing noted. Path.exists would raise an error if var/ cannot be entered. A person at a
-        # terminal sees that all is well: the words are for the reader of the mails.
+        # Nothing is noted in most runs. A person at a terminal sees that all is well, and reads no mails.
         if has_run and os.path.exists(outages_in(settings.folder)) and not os.isatty(2):
-            _report_end(settings, options)
+            from ..host.once_an_hour import OVER, OnceAnHour
+
+            if OnceAnHour(outages_in(settings.folder), WORKER, settings.queue).is_over():
+                LOG.info(OVER)
+                say(f"{WORKER}: {OVER}")
         return Exit.OK
 
     return _reported(settings.folder, options, work, settings.queue)
 
 
-def _report_end(settings: Settings, options: Options) -> None:
-    from ..host.once_an_hour import OVER, OnceAnHour
-
-    if OnceAnHour(outages_in(settings.folder), WORKER, settings.queue).is_over():
-        LOG.info(OVER)
-        if not options.verbose:
-            say(f"{WORKER}: {OVER}")
-
-
 def _run_tasks(settings: Settings, options: Options, stop: Stop, may_wait_for_slot: bool) -> bool:
     """False if no slot was free, and so nothing was asked of the database."""
     count, live = options.processes or 1, LiveLine(sys.stdout)
+
+    def show(result: RunResult) -> None:
+        if count == 1:
+            live.show(f"{result.in_words()}, {result.taken} taken up")
+
     stop.ends_process = WORKER
     stop.signals = (*SIGNALS, signal.SIGPIPE)  # of SIGPIPE's own way a broken connection would end the process
     _obey_signals(stop, ONE_WISH_SECONDS if options.processes is None else ONE_HANDED_ON_SECONDS)
     standard_error, output = set_up(options.verbose, settings, live.clear, count)
     with prints_to_log(sys.stdout, output), TaskServer.from_settings(settings) as server:
-        slots = _slots(settings, options) if options.max_workers else None
-        if slots is not None and not _take_slot(slots, server, options, stop, may_wait_for_slot):
+        groups = groups_text(sorted(set(options.groups or ())))
+        slots = Slots(settings.folder, host_name(), settings.queue, groups, options.max_workers)
+        if options.max_workers and not _take_slot(slots, server, options, stop, may_wait_for_slot):
             return False
         code, has_run_tasks = Exit.DATABASE, True
         try:
@@ -121,25 +122,18 @@ def _run_tasks(settings: Settings, options: Options, stop: Stop, may_wait_for_sl
                 max_memory=options.max_memory,
                 linger=options.linger,
                 stop=stop,
-                on_progress=(lambda result: live.show(f"{result.in_words()}, {result.taken} taken up"))
-                if count == 1
-                else None,
+                on_progress=show,
             )
             code, has_run_tasks = Exit.OK, result.taken > 0
         finally:
             live.clear()
-            if slots is not None and options.linger is not None:
+            if options.linger is not None:
                 slots.leave()  # a successor waits, and a thread that a task left may hold up the end of this process
             standard_error.say_rest()
             _limit_clean_up(settings, code, has_run_tasks, options)
     reason = result.reason.value if result.reason else "unknown"
     live.end(f"{result.in_words()} in {result.seconds:.1f} s; ended: {reason}")
     return True
-
-
-def _slots(settings: Settings, options: Options) -> Slots:
-    groups = groups_text(sorted(set(options.groups or ())))
-    return Slots(settings.folder, host_name(), settings.queue, groups, options.max_workers)
 
 
 def _take_slot(slots: Slots, server: TaskServer, options: Options, stop: Stop, may_wait: bool) -> bool:
