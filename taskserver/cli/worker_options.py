@@ -11,8 +11,6 @@ from ..model.task import MAX_BATCH, MAX_GROUPS, MODES
 MAX_SLOTS = 1000
 USUAL_SLOTS = 4
 MAX_PROCESSES = 100
-_MAX_DIGITS = 9
-"""Digits of a number that is read without argparse."""
 ABOUT_MAX_TASKS = f"; 0 is for all there are, and group ids come after it: {WORKER} 0 3,5,6"
 
 
@@ -51,15 +49,10 @@ def _read_plain(arguments: Sequence[str]) -> Options | None:
     """
     groups = arguments[1].split(",") if len(arguments) == 2 else []
     numbers = [*arguments[:1], *groups]
-    if len(arguments) > 2 or len(groups) > MAX_GROUPS or not all(map(_is_plain_number, numbers)):
+    is_plain = all(number.isascii() and number.isdigit() and len(number) < 10 for number in numbers)
+    if len(arguments) > 2 or len(groups) > MAX_GROUPS or not is_plain:
         return None
-    return Options(
-        max_tasks=int(arguments[0]) if arguments else 0, groups=[int(group) for group in groups] if groups else None
-    )
-
-
-def _is_plain_number(text: str) -> bool:
-    return text.isascii() and text.isdigit() and len(text) <= _MAX_DIGITS
+    return Options(int(arguments[0]) if arguments else 0, [int(group) for group in groups] or None)
 
 
 def _read_any(arguments: Sequence[str]) -> Options:
@@ -69,7 +62,8 @@ def _read_any(arguments: Sequence[str]) -> Options:
 
     parser = Parser(prog=WORKER, description="Run tasks of the queue until MAX_TASKS ran or none is left.")
     parser.about_more = ABOUT_GROUPS
-    parser.add_argument(
+    add = parser.add_argument
+    add(
         "max_tasks",
         metavar="MAX_TASKS",
         nargs="?",
@@ -77,47 +71,28 @@ def _read_any(arguments: Sequence[str]) -> Options:
         default=0,
         help="how many tasks to run at most; 0 or absent: until the queue is empty",
     )
-    parser.add_argument("groups", metavar="GROUP_IDS", nargs="?", type=group_ids, help="as 3,5,6; absent: every group")
-    parser.add_argument("--mode", choices=MODES, help="what becomes of completed tasks, over TASKSERVER_MODE")
-    parser.add_argument(
-        "--batch",
-        metavar="N",
-        type=whole_number(1, MAX_BATCH),
-        default=100,
-        help=f"claim at most N at once (default 100, at most {MAX_BATCH})",
+    add("groups", metavar="GROUP_IDS", nargs="?", type=group_ids, help="as 3,5,6; absent: every group")
+    add("--mode", choices=MODES, help="what becomes of completed tasks, over TASKSERVER_MODE")
+    batch = f"claim at most N at once (default 100, at most {MAX_BATCH})"
+    add("--batch", metavar="N", type=whole_number(1, MAX_BATCH), default=100, help=batch)
+    time = "start nothing that would not fit into S seconds; also as 50s, 5m, 1h"
+    add("--max-time", metavar="S", type=seconds(), help=time)
+    memory = "start nothing once the process is larger than MB megabytes"
+    add("--max-memory", metavar="MB", type=number_of("megabytes"), help=memory)
+    slots = (
+        "at most K workers of the same database, table and groups on this host; one more leaves at once "
+        f"(default {USUAL_SLOTS}, with --processes as many as these; 0: no limit)"
     )
-    parser.add_argument(
-        "--max-time",
-        metavar="S",
-        type=seconds(),
-        help="start nothing that would not fit into S seconds; also as 50s, 5m, 1h",
+    add("--slots", metavar="K", type=whole_number(0, MAX_SLOTS), help=slots)
+    linger = (
+        "stay for S seconds and wait for new tasks; where all slots are taken, wait for one, whose worker leaves "
+        "after its task"
     )
-    parser.add_argument(
-        "--max-memory",
-        metavar="MB",
-        type=number_of("megabytes"),
-        help="start nothing once the process is larger than MB megabytes",
+    add("--linger", metavar="S", type=seconds(), help=linger)
+    processes = (
+        "have K workers, each with these options, and one process that starts another one where one of them dies"
     )
-    parser.add_argument(
-        "--slots",
-        metavar="K",
-        type=whole_number(0, MAX_SLOTS),
-        help="at most K workers of the same database, table and groups on this host; one more leaves at once "
-        f"(default {USUAL_SLOTS}, with --processes as many as these; 0: no limit)",
-    )
-    parser.add_argument(
-        "--linger",
-        metavar="S",
-        type=seconds(),
-        help="stay for S seconds and wait for new tasks; where all slots are taken, wait for one, whose worker leaves "
-        "after its task",
-    )
-    parser.add_argument(
-        "--processes",
-        metavar="K",
-        type=whole_number(1, MAX_PROCESSES),
-        help="have K workers, each with these options, and one process that starts another one where one of them dies",
-    )
-    parser.add_argument("--verbose", action="store_true", help="say on standard error what it does")
+    add("--processes", metavar="K", type=whole_number(1, MAX_PROCESSES), help=processes)
+    add("--verbose", action="store_true", help="say on standard error what it does")
     add_options(parser)
     return Options(**vars(parser.parse_args(arguments)))
