@@ -23,8 +23,7 @@ from .preparing import Call
 from .reporting import Reporter
 from .run_context import RunContext
 from .stats import Attempt
-from .task_context import enter, leave
-from .watched_call import CallPlan, OwnCompletion
+from .task_context import CallPlan, OwnCompletion, enter, leave
 
 
 class ReadyTask(NamedTuple):

@@ -12,7 +12,7 @@ from ..settings.checks import Hook
 from .call import aside_seconds
 from .hooks import SiteHook
 from .run_context import RunContext
-from .watched_call import CallPlan
+from .task_context import CallPlan
 
 NO_TASK = CallPlan((), 0.0, 0)
 

@@ -11,7 +11,6 @@ from typing import NamedTuple
 
 from ..interrupts.alarm import Alarm
 from ..interrupts.stop import Stop
-from ..interrupts.watchdog import Watchdog
 from ..settings.load import Settings
 from ..stores import Store
 from .alone import AloneExecution
@@ -34,10 +33,6 @@ from .shared import SharedExecution
 from .starts import Starts
 from .stats import RunStats
 from .transactional import TransactionalExecution
-
-HANGS = (
-    "a task holds the interpreter beyond its timeout and a lease; this worker ends, and a later run takes the task back"
-)
 
 
 class Equipment(NamedTuple):
@@ -65,10 +60,9 @@ def equipped(
     """In the `with`, tasks can be run."""
     callables = callables or Callables(settings.modules, settings.folder)
     code_files = CodeFiles(settings.folder, settings.modules, stop.began_at()) if stop.ends_process else None
-    watchdog = Watchdog(stop.ends_process, HANGS) if stop.ends_process else None
     with (
         Alarm(stop, settings.lease_seconds / 4) as limit,
-        Heartbeat(store, limit, settings.lease_seconds, settings.timeout_seconds, watchdog) as heartbeat,
+        Heartbeat(store, limit, settings.lease_seconds, settings.timeout_seconds, bool(stop.ends_process)) as heartbeat,
     ):
         run = RunContext(store, settings, callables, code_files, heartbeat, limit, stop, result, stats, limits)
         between = Between(settings.between, run)

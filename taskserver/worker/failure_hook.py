@@ -18,7 +18,7 @@ from .between import Between
 from .call import aside_seconds
 from .hooks import SiteHook, in_words
 from .run_context import RunContext
-from .watched_call import CallPlan
+from .task_context import CallPlan
 
 LOG = getLogger("taskserver")
 

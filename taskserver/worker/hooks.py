@@ -23,7 +23,7 @@ from ..model.runnable import RUNS_NOTHING, runs_nothing
 from ..settings.checks import PREFIX, Hook
 from .call import Failure, run_foreign
 from .run_context import RunContext
-from .watched_call import CallPlan
+from .task_context import CallPlan
 
 LOG = getLogger("taskserver")
 

@@ -10,7 +10,7 @@ from ..errors import SetupFailed
 from ..settings.checks import Hook
 from .hooks import SiteHook, in_words_with_place
 from .run_context import RunContext
-from .watched_call import CallPlan
+from .task_context import CallPlan
 
 MAX_SETUP_SECONDS = 60.0
 """A setup that takes longer is interrupted, and has failed."""
