@@ -106,10 +106,24 @@ class Retry(_Outcome):
     """Raised by a task: this attempt failed; try again after `delay` seconds (None: after its backoff)."""
 
     def __init__(self, message: str = "", *, delay: float | None = None) -> None:
-        if delay is not None and not is_delay(delay):
-            raise SettingError(f"delay is {_shown(delay)}; allowed: seconds from 0 to {MAX_RETRY_DELAY_SECONDS}")
+        if delay is not None:
+            _check_delay(delay)
         super().__init__(message)
         self.delay = delay
+
+
+class Later(_Outcome):
+    """Raised by a task that cannot run now: run it again after `delay` seconds. Counts no attempt and no failure."""
+
+    def __init__(self, message: str = "", *, delay: float) -> None:
+        _check_delay(delay)
+        super().__init__(message)
+        self.delay = delay
+
+
+def _check_delay(delay: object) -> None:
+    if not is_delay(delay):
+        raise SettingError(f"delay is {_shown(delay)}; allowed: seconds from 0 to {MAX_RETRY_DELAY_SECONDS}")
 
 
 def _shown(value: object) -> str:

@@ -12,6 +12,7 @@
     one_queue   on SQLite; among the long tests on MySQL/MariaDB too
                 (tests/support/turns.py does that for tests of `queue`, and for values in turn)
     make_queue  makes one, for a DSN
+    whole_claims        claims of the test's own process take 100 tasks at once from the first one on
     bound_by_rights     runs a deployment's programs without root's power to pass over a file's rights
     php         path of a PHP that has mysqli and PDO
 
@@ -115,6 +116,14 @@ def without(what: str) -> NoReturn:
     if IN_CI:
         pytest.fail(f"{what}; in CI that is a failure", pytrace=False)
     pytest.skip(f"{what}; make test installs it on Debian and Ubuntu")
+
+
+@pytest.fixture
+def whole_claims(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Claims of this process take 100 tasks from the first one on, as they do later in a run of quick tasks."""
+    from taskserver.worker.limits import ClaimSize
+
+    monkeypatch.setattr(ClaimSize, "next", lambda size, left: 100 if left is None else min(left, 100))
 
 
 @pytest.fixture(autouse=True)

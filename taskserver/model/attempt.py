@@ -5,7 +5,7 @@
 from enum import Enum
 from typing import NamedTuple
 
-from .task import ClaimedTask
+from .task import POSTPONED, ClaimedTask
 
 
 class Start(NamedTuple):
@@ -34,7 +34,7 @@ class Finish(NamedTuple):
     retry_seconds: float | None = None
     """Seconds until a failed task becomes new again; None makes it fatal, or cancelled if that is its error_text."""
     uncount: bool = False
-    """Whether a row was found to be bad only after its start: nothing was called, so no attempt is counted."""
+    """Whether its start is counted no more: the row was found to be bad only then, or the task is postponed."""
     next_stage: NextStage | None = None
     """The stage that follows, where the attempt succeeded and was not the last stage."""
     result: str | None = None
@@ -48,10 +48,20 @@ class Finish(NamedTuple):
         return self.next_stage is None and self.retry_seconds is None
 
     @property
+    def is_postponed(self) -> bool:
+        """Whether the task waits, and this attempt is not counted."""
+        return self.uncount and self.retry_seconds is not None
+
+    @property
     def is_plain(self) -> bool:
         """Whether the task is done, and its row takes nothing more and concerns no other."""
         has_texts = self.error_text is not None or self.result is not None or self.stays is not None
         return not (has_texts or self.next_stage is not None or self.task.awaited)
+
+
+def postponed(task: ClaimedTask, why: str, seconds: float) -> Finish:
+    """In progress → waiting, with no attempt counted: the task asked for that (Later), or cannot be run now."""
+    return Finish(task, f"{POSTPONED}: {why}" if why else POSTPONED, seconds, uncount=True)
 
 
 class Outcome(Enum):

@@ -81,6 +81,10 @@ CANCELLED = "cancelled"
 """The error_text of a task that a person cancelled; a running one has it until its worker hears of it."""
 
 
+POSTPONED = "postponed"
+"""The begin of the error_text of a waiting task that asked to be run later."""
+
+
 class ClaimedTask(NamedTuple):
     """A row that this worker has claimed, as the claim read it."""
 

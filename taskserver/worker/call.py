@@ -1,19 +1,16 @@
 """Calls a task's callable, and puts its return or its exception in words.
 
-Stands between the executor and foreign code: nothing that a row or a task does gets past it as an exception.
+Stands between a run and user code: nothing that a row or a task does gets past it as an exception.
 """
 
 from __future__ import annotations
 
 import os
-import sys
 from collections.abc import Callable, Coroutine, Sequence
-from contextlib import _AsyncGeneratorContextManager, _GeneratorContextManager
-from inspect import GEN_CREATED, getgeneratorstate
 from types import AsyncGeneratorType, GeneratorType
-from typing import Any, NamedTuple, TypeGuard, cast
+from typing import Any, NamedTuple, cast
 
-from ..errors import BadTask, Fatal, InvalidTask, Retry, is_delay
+from ..errors import BadTask, Fatal, InvalidTask, Later, Retry, is_delay
 from ..interrupts.alarm import Alarm
 from ..interrupts.forks import end_child
 from ..interrupts.stop import TaskInterrupted
@@ -24,8 +21,8 @@ from ..model.attempt import NextStage
 from ..model.task_options import Options
 from .preparing import Call
 
-MAX_DESCRIBE_SECONDS = 10.0
-"""An exception may take so long to give its text; less where the lease is short."""
+MAX_ASIDE_SECONDS = 10.0
+"""User code that is no task's call may run so long; less if the lease is short: meanwhile no lease is renewed."""
 
 
 class WrongOutcomes(TypeError):
@@ -43,35 +40,38 @@ class Returned(NamedTuple):
 
 
 class Failure(NamedTuple):
-    """An exception of foreign code, in plain words: its own code may do anything when it is asked."""
+    """An exception of user code, in plain words: its own code may do anything when it is asked."""
 
     error: BaseException | None
-    """The exception: never touched here, only handed on to foreign code. None where there was none."""
+    """The exception: never touched here, only handed on to user code. None if there was none."""
     text: str
     """The words for the column error_text."""
     full_text: str = ""
     """The words for the log, with the whole traceback."""
     delay_seconds: float | None = None
     """The delay that a Retry chose, else None."""
+    later_seconds: float | None = None
+    """The delay that a Later chose, else None."""
     is_retry: bool = False
     """Whether the task asked for another attempt, by a Retry."""
     is_raised: bool = False
-    """Whether the exception came out of foreign code, or was returned by it as an outcome; else it is ours."""
+    """Whether the exception came out of user code, or was returned by it as an outcome; else it is ours."""
     why_fatal: str = ""
-    """Why an option has no retry follow, to be told; empty where none does."""
+    """Why an option allows no retry, in words; empty if none forbids it."""
 
     def is_a(self, *kinds: type[BaseException]) -> bool:
         """Whether the exception is of one of these types, as `except` would see it."""
         # isinstance would ask the exception for its class, and issubclass the metaclass of a type of the site's own.
         return is_kind(type(self.error), kinds)
 
-    def is_final(self, options: Options) -> bool:
-        """Whether no retry is to follow, by the exception and the options of the task's callable."""
-        return self.is_a(Fatal) or self.told_by(options).why_fatal != ""
+    @property
+    def is_final(self) -> bool:
+        """Whether no retry follows, whatever the limit of attempts."""
+        return self.is_a(Fatal) or self.why_fatal != ""
 
-    def told_by(self, options: Options) -> Failure:
-        """The failure with what these options say of it."""
-        if not self.is_raised:  # one of the database at the commit, say, is none of the task's own, and may pass
+    def with_options(self, options: Options) -> Failure:
+        """The failure with what the options of the task's callable say of it."""
+        if not self.is_raised:  # an error of the database at the commit, say, is not the task's own, and may pass
             return self
         return self._replace(why_fatal=options.why_fatal(cast("type[BaseException]", type(self.error))))
 
@@ -79,30 +79,30 @@ class Failure(NamedTuple):
 def run_foreign(
     time_limit: Alarm, timeout_seconds: float, function: Callable[..., object], *args: Any
 ) -> tuple[Failure | None, Any]:
-    """Run code that is not ours: how it failed, or None and its return value."""
-    worker = os.getpid()
-    raised: BaseException | None = None
-    returned: object = None
+    """Run user code: how it failed, or None and its return value. The timeout also covers the words for its error."""
     try:
-        returned = time_limit.call(timeout_seconds, function, *args)
+        return time_limit.call(timeout_seconds, _ended, os.getpid(), function, args)
+    except BaseException as error:  # interrupted while the error was put in words
+        return undescribed(error), None
+
+
+def _ended(worker: int, function: Callable[..., object], args: tuple[object, ...]) -> tuple[Failure | None, Any]:
+    try:
+        returned = function(*args)
     except BaseException as error:  # sys.exit() and the like end the task, not the worker
-        raised = error
+        end_child(worker, error)
         leave_out_callers(error)
-    end_child(worker, raised)
-    return (None, returned) if raised is None else (_described(raised, time_limit), None)
-
-
-def _described(error: BaseException, time_limit: Alarm) -> Failure:
-    """An exception in words, or by its type alone where it takes too long."""
-    try:
-        return time_limit.call(aside_seconds(time_limit), failure_of_raised, error)
-    except BaseException:  # it hangs, or ends the process, when it is asked
-        return undescribed(error)
+        try:
+            return failure_of_raised(error), None
+        except BaseException:  # it hangs, or ends the process, when it is asked
+            return undescribed(error), None
+    end_child(worker, None)
+    return None, returned
 
 
 def aside_seconds(time_limit: Alarm) -> float:
-    """How long foreign code may run that is not a task's own call: meanwhile no lease is renewed."""
-    return min(MAX_DESCRIBE_SECONDS, time_limit.again_after_seconds)
+    """How long user code may run that is no task's call."""
+    return min(MAX_ASIDE_SECONDS, time_limit.again_after_seconds)
 
 
 def failure_of(error: BaseException) -> Failure:
@@ -110,18 +110,26 @@ def failure_of(error: BaseException) -> Failure:
     kind = type(error)
     if issubclass(kind, BadTask):  # says all in its one line
         return Failure(error, describe(error))
+    if issubclass(kind, Later):
+        message = describe(error).partition(": ")[2]
+        return Failure(error, message, later_seconds=_chosen_delay(error) or 0.0)
     is_retry = issubclass(kind, Retry)
     delay = _chosen_delay(error) if is_retry else None
-    return Failure(error, describe_failure(error), full_traceback(error), delay, is_retry)
+    return Failure(error, describe_failure(error), full_traceback(error), delay, is_retry=is_retry)
 
 
 def failure_of_raised(error: BaseException) -> Failure:
-    """The same of an exception that foreign code raised, or returned as an outcome."""
+    """The same of an exception that user code raised, or returned as an outcome."""
     return failure_of(error)._replace(is_raised=True)
 
 
+def undescribed(error: BaseException) -> Failure:
+    """A failure whose exception does not give its text."""
+    return Failure(error, f"{type_name(error)}: {NO_TEXT}", is_raised=True)
+
+
 def _chosen_delay(error: BaseException) -> float | None:
-    """The seconds that a Retry asks for; None where it asks for none, or for something that is no delay."""
+    """The seconds that a Retry or Later asks for; None if it asks for none, or for something that is no delay."""
     try:
         delay: float | None = error.delay  # type: ignore[attr-defined]
     except BaseException:  # a class of the task's own
@@ -141,25 +149,12 @@ def run_call(call: Call) -> object:
 
 
 def _has_not_run(returned: object) -> bool:
-    """Whether a return value holds a function's body that nobody has run, or will run: the work is not done then."""
+    """Whether a return value is a function's body that nobody will run: the work is not done then."""
     kind = type(returned)
     if issubclass(kind, Coroutine) or kind is GeneratorType:
         cast(Any, returned).close()  # it would warn that it was never awaited
         return True
-    if kind is _GeneratorContextManager or kind is _AsyncGeneratorContextManager:
-        body = cast(Any, returned).gen
-        if isinstance(body, GeneratorType):
-            return getgeneratorstate(body) == GEN_CREATED
-        return getattr(body, "ag_frame", None) is not None  # a loop that ends ends it, too, if it was entered
-    return kind is AsyncGeneratorType or _waits_for_its_loop(returned)
-
-
-def _waits_for_its_loop(returned: Any) -> bool:
-    """Whether this is a task or a future of asyncio that is not done, and whose event loop has stopped."""
-    asyncio = sys.modules.get("asyncio")
-    if asyncio is None or not asyncio.isfuture(returned):
-        return False
-    return not returned.done() and not returned.get_loop().is_running()
+    return kind is AsyncGeneratorType
 
 
 def _not_run(returned: object) -> str:
@@ -191,34 +186,27 @@ def _kept(value: object) -> Returned:
     except InvalidTask as error:
         return Returned(fault=str(error))
     except TaskInterrupted:
-        return INTERRUPTED
-    except BaseException as error:  # a value of a task's own class may raise anything as it is written, or hang
+        raise
+    except BaseException as error:  # a value of a task's own class may raise anything as it is written
         return Returned(fault=f"what it returned raises {type_name(error)} as JSON")
 
 
 NOTHING = Returned()
-INTERRUPTED = Returned(fault="what it returned raises TaskInterrupted as JSON")
-MAX_INTERRUPTED = 3
-"""After so many results of one call that take too long to write, the others are not kept."""
 
 
-def run_batch(call: Call, followings: Sequence[NextStage | None], keeps_results: bool) -> list[object] | None:
-    """Call a callable that takes several tasks. For each task the exception that it failed with, else its Returned.
+def run_batch(
+    call: Call, followings: Sequence[NextStage | None], keeps_results: bool
+) -> list[Failure | Returned] | None:
+    """Call a callable that takes several tasks. For each task its Failure or its Returned.
 
-    `followings` are the next stages, one for each task. None where all tasks are done and none has a result. Raises
-    whatever the callable raises, and WrongOutcomes where the return value does not tell of each task.
+    `followings` are the next stages, one for each task. None if all tasks are done and none has a result. Raises
+    whatever the callable raises, and WrongOutcomes if the return value does not tell of each task.
     """
     returned = run_call(call)
     if returned is None and not any(followings):
         return None
     values = [None] * len(followings) if returned is None else _one_for_each(returned, len(followings))
-    outcomes: list[object] = []
-    interrupted = 0
-    for value, following in zip(values, followings, strict=True):
-        outcome = _outcome(value, following, keeps_results and interrupted < MAX_INTERRUPTED)
-        interrupted += outcome is INTERRUPTED
-        outcomes.append(outcome)
-    return outcomes
+    return [_outcome(value, following, keeps_results) for value, following in zip(values, followings, strict=True)]
 
 
 def _one_for_each(returned: object, count: int) -> Sequence[object]:
@@ -235,27 +223,17 @@ def _one_for_each(returned: object, count: int) -> Sequence[object]:
 _ALLOWED = "allowed: None where all are done, or a list with an outcome for each task, in their order"
 
 
-def _outcome(value: object, following: NextStage | None, keeps_result: bool) -> BaseException | Returned:
-    if is_error(value):
-        return value
+def _outcome(value: object, following: NextStage | None, keeps_result: bool) -> Failure | Returned:
     if issubclass(type(value), type) and issubclass(cast(type, value), BaseException):
-        return cast("type[BaseException]", value)()  # as `raise` would
+        value = cast("type[BaseException]", value)()  # as `raise` would
+    if issubclass(type(value), BaseException):  # without asking it
+        return failure_of_raised(cast(BaseException, value))
     if value is not None and _has_not_run(value):
-        return (TypeError if following is None else Fatal)(_not_run(value))
+        return failure_of_raised((TypeError if following is None else Fatal)(_not_run(value)))
     try:
         return returned_as(value, following, keeps_result)
     except Fatal as error:
-        return error
-
-
-def is_error(outcome: object) -> TypeGuard[BaseException]:
-    """Whether an outcome is an exception, without asking it."""
-    return issubclass(type(outcome), BaseException)
-
-
-def undescribed(error: BaseException) -> Failure:
-    """A failure whose exception does not give its text."""
-    return Failure(error, f"{type_name(error)}: {NO_TEXT}", is_raised=True)
+        return failure_of_raised(error)
 
 
 def stage_after(returned: object, following: NextStage) -> NextStage:

@@ -10,11 +10,11 @@ from operator import methodcaller
 
 from ..errors import DatabaseError, Fatal, LeaseLost, TaskServerError, TooLong, is_refusal
 from ..interrupts.stop import TaskInterrupted
-from ..model.attempt import Finish, NextStage, Outcome
-from ..model.task import ClaimedTask
+from ..model.attempt import Finish, Outcome
+from .attempt import Attempt
 from .attempts import Attempts
-from .call import returned_as, run_foreign
-from .finishing import TOO_LONG_TEXT
+from .call import Failure, failure_of, returned_as, run_foreign
+from .finishing import TOO_LONG_TEXT, Finishing
 from .reporting import Reporter
 from .run_context import RunContext
 
@@ -33,26 +33,24 @@ class NotCompleted(TaskServerError):
 class Completions:
     """Makes the completions of one run's tasks."""
 
-    def __init__(self, run: RunContext, attempts: Attempts, reporter: Reporter) -> None:
+    def __init__(self, run: RunContext, attempts: Attempts, finishing: Finishing, reporter: Reporter) -> None:
         self._run = run
         self._attempts = attempts
+        self._finishing = finishing
         self._reporter = reporter
 
-    def is_interrupted(self) -> bool:
-        """Whether an interrupt struck the running code."""
-        return self._run.time_limit.has_struck or self._run.stop.insisted
-
     def check_interrupts(self) -> None:
-        """Raises TaskInterrupted where an interrupt struck the running code, which kept that to itself.
+        """Raises TaskInterrupted if an interrupt struck the running code, which kept that to itself.
 
         It may have cut off an answer of the database, so that each statement gets the answer to the one before it.
         """
-        if self.is_interrupted():
+        if self._run.time_limit.has_struck or self._run.stop.insisted:
             raise TaskInterrupted(WENT_ON)
 
-    def finish(self, task: ClaimedTask, next_stage: NextStage | None, value: object) -> Finish:
-        """The finish of a task with this result. Raises Fatal where that can't be the arguments of the next stage."""
-        return self._attempts.completion(task, returned_as(value, next_stage, self._run.keeps_results))
+    def finish_of(self, attempt: Attempt, value: object) -> Finish:
+        """The finish of a task with this result. Raises Fatal if that can't be the arguments of the next stage."""
+        following = attempt.call.next_stage if attempt.call else None
+        return self._attempts.completion(attempt.task, returned_as(value, following, self._run.keeps_results))
 
     def write(self, connection: object, finish: Finish) -> tuple[Finish, Outcome]:
         """Write a completion in the transaction of a connection; the finish that was written, and its outcome.
@@ -70,7 +68,18 @@ class Completions:
             finish = finish._replace(stays=str(error))
         return finish, callers.complete(connection, finish)
 
-    def end(self, completion: Completion) -> tuple[Finish, Outcome] | None:
+    def finish(self, completion: Completion, failure: Failure | None) -> None:
+        """End an attempt whose code has asked to complete it: completed if that was committed, else failed."""
+        attempt, committed = completion.attempt, self._committed(completion)
+        if committed is None:
+            self._attempts.fail(attempt, failure or failure_of(NotCompleted(NOT_COMMITTED)))
+            return
+        finish, outcome = committed
+        if failure is not None and outcome is not Outcome.LOST:
+            self._reporter.report_failed_after(attempt.task, failure)
+        self._finishing.settle(attempt, finish, outcome)
+
+    def _committed(self, completion: Completion) -> tuple[Finish, Outcome] | None:
         """After the task's code: the finish that was committed, and its outcome; None where none was.
 
         What the code left open is rolled back: it may have locked the task's row, and on SQLite all others. Raises
@@ -101,10 +110,9 @@ class Completion:
     is_asked_for = False
     """Whether the task's code has begun to complete it."""
 
-    def __init__(self, completions: Completions, task: ClaimedTask, next_stage: NextStage | None) -> None:
+    def __init__(self, completions: Completions, attempt: Attempt) -> None:
         self._completions = completions
-        self._task = task
-        self._next_stage = next_stage
+        self.attempt = attempt
 
     def complete(self, connection: object, value: object) -> None:
         """Complete the task in the transaction of a connection.
@@ -115,7 +123,7 @@ class Completion:
         if self.written is None:
             self.connection = connection
         self._completions.check_interrupts()
-        finish = self._completions.finish(self._task, self._next_stage, value)
+        finish = self._completions.finish_of(self.attempt, value)
         self._completions.check_interrupts()  # it may have struck while the result was written as JSON
         before, self.written = self.written, (finish, Outcome.AS_ASKED)  # an interrupt may strike from here on
         written = self._completions.write(connection, finish)
@@ -128,6 +136,6 @@ class Completion:
                 "taskserver.complete() was called before, which completed this task, unless its lease was lost since"
             )
         raise LeaseLost(
-            f"task {self._task.id} is not this worker's any more, so this transaction must not be committed: its "
-            "lease was lost, or connection leads to another server than TASKSERVER_DSN"
+            f"task {self.attempt.task.id} is not this worker's any more, so this transaction must not be committed: "
+            "its lease was lost, or connection leads to another server than TASKSERVER_DSN"
         )

@@ -1,10 +1,17 @@
-"""Functions of a site that a run calls beside its tasks: found by name, and called under a time limit.
+"""Functions of a site that a run calls beside its tasks: TASKSERVER_SETUP, TASKSERVER_BETWEEN, TASKSERVER_ON_FAILURE.
 
-TASKSERVER_SETUP, TASKSERVER_BETWEEN and TASKSERVER_ON_FAILURE name one each. Rows cannot: this is not callables.py.
+Each is found by name and called under a timeout, while the heartbeat watches. Rows cannot name them: this is not
+callables.py. They are user code, which must never fail a task or block the run:
+
+    setup     once, before the run's first task: the tasks are claimed, and none is started, so its failure costs none
+    between   before each call of a task's code, and before a run waits for new tasks
+    failure   after each failed attempt, once its end is written, and while no task is started
 """
 
 from __future__ import annotations
 
+import time
+from collections import deque
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from functools import reduce
@@ -14,20 +21,29 @@ from logging import INFO, WARNING, getLogger
 from types import CoroutineType
 from typing import Any
 
-from ..errors import HostLimit, SettingError
+from ..errors import HostLimit, SettingError, SetupFailed
 from ..interrupts.stop import TaskInterrupted
 from ..messages.error_text import describe
 from ..messages.import_errors import raised_at
-from ..messages.log_records import FULL_TEXT
+from ..messages.log_records import FULL_TEXT, about_task
+from ..model.failed_attempt import FailedAttempt
 from ..model.runnable import RUNS_NOTHING, runs_nothing
-from ..settings.checks import PREFIX, Hook
-from .call import Failure, run_foreign
+from ..settings.checks import PREFIX
+from ..settings.checks import Hook as Named
+from .call import Failure, aside_seconds, run_foreign
 from .run_context import RunContext
-from .task_context import CallPlan
+from .watched_call import CallPlan
 
 LOG = getLogger("taskserver")
 
 NOT_AWAITED = "which nobody awaits; name a plain one, which may asyncio.run it"
+NO_TASK = CallPlan((), 0.0, 0)
+MAX_SETUP_SECONDS = 60.0
+"""A setup that takes longer is interrupted, and has failed."""
+MAX_TOGETHER_SECONDS = 30.0
+"""No call of the failure hook begins so long after the first one for failures that were written together."""
+MAX_LEAVING_SECONDS = 1.0
+"""The same in a run that ends."""
 
 
 class HookMissing(SettingError):
@@ -48,7 +64,7 @@ def find_hook(hook: str | Callable[..., object]) -> Callable[..., object]:
 
 
 def call_hook(function: Callable[..., object], *args: object) -> None:
-    """Call the function of a hook. Raises HookMissing where it only made a coroutine, and what the function raises."""
+    """Call the function of a hook. Raises HookMissing if it only made a coroutine, and what the function raises."""
     returned = function(*args)
     if isinstance(returned, CoroutineType):
         returned.close()
@@ -63,16 +79,17 @@ def _named(name: str) -> Any:
         raise HookMissing(describe(error)) from error
 
 
-class SiteHook:
-    """A function of the site in one run, imported by its first call."""
+class Hook:
+    """One function of the site in one run, imported by its first call."""
 
-    def __init__(self, key: str, hook: Hook, run: RunContext) -> None:
-        """`key` is the setting's, without TASKSERVER_."""
+    def __init__(self, key: str, hook: Named, run: RunContext, max_hung: int = 1) -> None:
+        """`key` is the setting's, without TASKSERVER_. After `max_hung` interrupted calls it is called no more."""
         self.setting = f"{PREFIX}{key}"
         self.name = hook if isinstance(hook, str) else key.lower()
         """What messages call the function."""
         self._hook = hook
         self._run = run
+        self._hung_left = max_hung
         self._has_warned = False
 
     @property
@@ -81,19 +98,23 @@ class SiteHook:
         return self._hook is not None
 
     def call(self, plan: CallPlan, *args: Any) -> Failure | None:
-        """Call it in the time of a plan, while the heartbeat watches. How it failed, if it did.
+        """Call it within the timeout of a plan; the failure, or None.
 
-        One that could not be imported is not called again. Only an import that was interrupted is tried again.
+        A function that could not be imported is not called again.
         """
-        with suppress(HostLimit):  # then a timer alone interrupts it
+        with suppress(HostLimit):  # then a timer interrupts it, and nothing else
             self._run.heartbeat.start()
         self._run.heartbeat.begin(plan)
         try:
             failure, _ = run_foreign(self._run.time_limit, plan.timeout_seconds, self._find_and_call, *args)
         finally:
             self._run.heartbeat.end()
-        if failure is not None and isinstance(self._hook, str) and not failure.is_a(TaskInterrupted):
-            self.give_up()
+        if failure is None:
+            return None
+        is_hung = failure.is_a(TaskInterrupted)
+        self._hung_left -= is_hung
+        if not self._hung_left or (isinstance(self._hook, str) and not is_hung):
+            self._hook = None
         return failure
 
     def _find_and_call(self, *args: Any) -> None:
@@ -101,16 +122,110 @@ class SiteHook:
             self._hook = find_hook(self._hook)
             call_hook(self._hook, *args)
 
-    def give_up(self) -> None:
-        """Have it called no more in this run."""
-        self._hook = None
-
     def log(self, failure: Failure, extra: Mapping[str, object] | None = None) -> None:
-        """Tell of a call that failed: the first one of a run is a warning."""
+        """Log a call that failed: the first one of a run is a warning."""
         level, self._has_warned = INFO if self._has_warned else WARNING, True
         no_more = "" if self.is_set else "; it is not called again in this run"
         extra = {FULL_TEXT: failure.full_text} if extra is None else extra
         LOG.log(level, f"{self.setting}: %s %s%s", self.name, in_words(failure), no_more, extra=extra)
+
+
+class Hooks:
+    """The hooks of one run."""
+
+    def __init__(self, run: RunContext) -> None:
+        self._run = run
+        self._setup = Hook("SETUP", run.settings.setup, run)
+        self._between = Hook("BETWEEN", run.settings.between, run)
+        self._failure = Hook("ON_FAILURE", run.settings.on_failure, run, max_hung=3)
+        self._is_set_up: bool | None = None if self._setup.is_set else True
+        """None before the call of the setup."""
+        self._has_worked = False
+        """Whether code of the site has run since the last call between tasks."""
+        self._pending: deque[FailedAttempt] = deque()
+
+    # ---- setup
+
+    def set_up(self) -> bool:
+        """Call the setup, the first time; whether code of the site may run.
+
+        False if it failed before, or was interrupted as the run ends. Raises SetupFailed if it fails now, HostLimit.
+        """
+        if self._is_set_up is None:
+            # A hook's call would do without this thread. But a host that allows none can run no task: the run ends.
+            self._run.heartbeat.start()
+            plan = NO_TASK._replace(timeout_seconds=MAX_SETUP_SECONDS, heeds_cancel=False, name=self._setup.setting)
+            failure = self._setup.call(plan)
+            self._is_set_up = failure is None
+            if failure is not None and not self._run.stop.asked:  # a signal may have ended it, or what it started
+                error = SetupFailed(f"{self._setup.setting}: {self._setup.name} {in_words_with_place(failure)}")
+                error.full_text = failure.full_text
+                raise error from failure.error
+        return self._is_set_up
+
+    # ---- between
+
+    def between(self, plan: CallPlan = NO_TASK) -> None:
+        """Call it before the call of this plan, whose leases are renewed meanwhile."""
+        if not self._between.is_set or self._run.stop.insisted:
+            return
+        seconds = aside_seconds(self._run.time_limit)
+        plan = plan._replace(timeout_seconds=seconds, completion=None, heeds_cancel=False, name=self._between.setting)
+        failure = self._between.call(plan)
+        self._has_worked = True
+        if failure is not None and not self._run.stop.insisted:
+            self._between.log(failure)
+
+    def before_wait(self) -> None:
+        """Call it if no code of the site follows for a while."""
+        if self._has_worked:
+            self.between()
+            self._has_worked = False
+
+    # ---- failure
+
+    @property
+    def has_failure_hook(self) -> bool:
+        """Whether there is one that may be called."""
+        return self._failure.is_set
+
+    def call_later(self, failed: FailedAttempt) -> None:
+        """Note a failed attempt for `call_pending`; any thread may."""
+        if self._failure.is_set:
+            self._pending.append(failed)
+
+    def call_pending(self) -> None:
+        """Call the failure hook for each attempt that was noted; in the run's own thread, while no task is started.
+
+        Each call gets some seconds, all have an end, and no error of them gets out. Raises SetupFailed, HostLimit.
+        """
+        if not self._pending or not self.set_up():
+            return
+        self.between()  # a call that failed may have left a broken connection
+        began_at = time.monotonic()
+        while self._pending and self._failure.is_set and self._may_go_on(began_at):
+            self._call_for(self._pending.popleft())
+        if self._pending and self._failure.is_set:
+            is_leaving = self._run.limits.should_leave()
+            LOG.warning(
+                "TASKSERVER_ON_FAILURE: %s was not called for %d failed attempts, as %s",
+                *(self._failure.name, len(self._pending)),
+                "the run is to end" if is_leaving else f"its calls for those before took {MAX_TOGETHER_SECONDS:g} s",
+            )
+        self._pending.clear()
+
+    def _may_go_on(self, began_at: float) -> bool:
+        most = MAX_LEAVING_SECONDS if self._run.limits.should_leave() else MAX_TOGETHER_SECONDS
+        return not self._run.stop.insisted and time.monotonic() - began_at < most
+
+    def _call_for(self, failed: FailedAttempt) -> None:
+        seconds = aside_seconds(self._run.time_limit)
+        name = f"{self._failure.setting}, called for task {failed.id} {failed.task},"
+        plan = NO_TASK._replace(timeout_seconds=seconds, heeds_cancel=False, name=name)
+        failure = self._failure.call(plan, failed)
+        if failure is not None:
+            extra = about_task(failed.id, failed.task, failed.attempt, in_words(failure), failure.full_text)
+            self._failure.log(failure, extra)
 
 
 def in_words(failure: Failure) -> str:

@@ -1,4 +1,7 @@
-"""The limits of a run, and the reason for which it is to end."""
+"""The limits of a run: when it ends, how much it claims, and what still fits into its time.
+
+A new limit is one line in `RunLimits.reason_to_end`, or in `_reason_of_host` if tasks in hand must heed it, too.
+"""
 
 # Annotations are not deferred here: named tuples compile deferred ones, which each empty run would pay for.
 
@@ -31,10 +34,12 @@ class Limits(NamedTuple):
 
 
 NO_LIMITS = Limits()
-LONGEST_SHARE = 0.9
-"""Of the time of a run: a task is taken to need no more."""
+CLAIM_SECONDS = 0.5
+"""A claim takes as many tasks as this run needs so long for: later ones may be more urgent, and others may be idle."""
 FEW_FILES, SPARE_FILES = 100, 16
 """So many open files leave room under any limit; so few that are left are none for the next task."""
+LONGEST_SHARE = 0.9
+"""Of the time of a run: assume that no task needs more."""
 OVERTAKEN_SECONDS = 3600.0
 OVERTAKEN_TIMES = 3
 """A task that has been ready for so long, and so many times as long as each that was started before it in its run, is
@@ -54,6 +59,41 @@ def checked_limits(
     )
 
 
+class ClaimSize:
+    """How many tasks the next claim takes: 1 at first, then as many as fill half a second."""
+
+    def __init__(self, most: int) -> None:
+        self._most = most
+        self._left = 1
+        """How many more tasks the run may take up."""
+        self._least = 1
+        """The N of a batch or round that was met in this run."""
+        self._seconds = CLAIM_SECONDS
+        """How long a task of this run takes, with what the queue costs."""
+        self._asked = 1
+        """How many the last claim took at most."""
+
+    def next(self, left: int | None) -> int:
+        """The size of the next claim; `left` is how many more tasks the run may take up, None: any number."""
+        self._left = self._most if left is None else left
+        self._asked = self._size()
+        return self._asked
+
+    def _size(self) -> int:
+        fill = int(CLAIM_SECONDS / max(self._seconds, 1e-4))
+        return max(min(max(fill, self._least), self._most, self._left), 1)
+
+    def note(self, tasks: int, seconds: float) -> None:
+        """Learn from a claim of which so many tasks were taken up: of slower ones at once, of quicker ones soon."""
+        if tasks:
+            self._seconds = max(seconds / tasks, (self._seconds + 3 * seconds / tasks) / 4)
+
+    def want(self, tasks: int) -> bool:
+        """Let claims take this many together from now on. Whether the next one takes more than the last for that."""
+        self._least = max(self._least, tasks)
+        return self._size() > self._asked
+
+
 class RunLimits:
     """The limits of one run, and how far it has gone."""
 
@@ -65,7 +105,7 @@ class RunLimits:
         self._waited_seconds = 0.0
         """How long it waited for new tasks."""
         self._known_seconds = 0.0
-        """How long tasks of the name took for which `fits` was asked last; 0 where nothing is known."""
+        """How long tasks of the name took for which `fits` was asked last; 0: nothing is known."""
         self._longest_wait = 0.0
         """The longest wait among the tasks that were started so far."""
         self._is_full = False
@@ -74,6 +114,7 @@ class RunLimits:
         """Whether the files of its modules hold newer code, which a task needs."""
         self.called_with_others = 0
         """How many of the tasks that were taken up had no call of their own."""
+        self.claim_size = ClaimSize(limits.batch)
 
     def reason_to_end(self) -> Reason | None:
         """The reason for which nothing more is to be claimed or started; None while there is none."""
@@ -84,8 +125,8 @@ class RunLimits:
             return Reason.MAX_TASKS
         return self._reason_of_host(taken - self.called_with_others)
 
-    def is_to_leave(self) -> bool:
-        """Whether tasks that were taken up are to be left, too, where they would be started one by one."""
+    def should_leave(self) -> bool:
+        """Whether tasks in hand are left, too, if they would be started one by one."""
         return self._stop.is_to_end() or self._reason_of_host(self._result.taken) is not None
 
     def _reason_of_host(self, calls: int) -> Reason | None:
@@ -105,7 +146,7 @@ class RunLimits:
         return self._limits.max_seconds is not None
 
     def fits(self, seconds: float, waited_seconds: float) -> bool:
-        """Whether to start a task that may take so long, and has waited so long; the run ends where it does not fit.
+        """Whether to start a task that may take so long, and has waited so long; the run ends if it does not fit.
 
         The first task of a run that has not lingered is started in any case: a task that fits into no run would never
         run else. So is one that others overtake all the time; in a backlog, where all have waited, none is.
@@ -142,10 +183,9 @@ class RunLimits:
         most = self._limits.max_megabytes
         return most is not None and process_megabytes() > most
 
-    def claim_size(self) -> int:
-        """How many tasks to claim next."""
-        batch, max_tasks = self._limits.batch, self._limits.max_tasks
-        return min(batch, max_tasks - self._result.taken) if max_tasks else batch
+    def tasks_left(self) -> int | None:
+        """How many more tasks the run may take up; None: any number."""
+        return self._limits.max_tasks - self._result.taken if self._limits.max_tasks else None
 
     def max_together(self, max_items: int) -> int:
         """How many tasks, up to `max_items`, one call may have in the time that is left: 1 at least.

@@ -56,6 +56,8 @@ class RunResult:
         self.fatal = 0
         self.cancelled = 0
         """Tasks that a person cancelled while the run had them."""
+        self.postponed = 0
+        """Tasks that asked to be run later; no attempt of them is counted."""
         self.lost = 0
         """Tasks that another worker took over while this one had them; that worker's run counts their ends."""
         self.released = 0
@@ -70,7 +72,8 @@ class RunResult:
     def in_words(self) -> str:
         """The counts as a person reads them."""
         words = counts_in_words(self.done, self.failed, self.fatal, self.lost)
-        return f"{words}, {self.cancelled} cancelled" if self.cancelled else words
+        words += f", {self.cancelled} cancelled" if self.cancelled else ""
+        return f"{words}, {self.postponed} postponed" if self.postponed else words
 
     def end(self, reason: Reason, seconds: float) -> None:
         """The run has ended after so many seconds."""
@@ -83,4 +86,4 @@ class RunResult:
 
     def counts(self) -> tuple[int, ...]:
         """Taken, done, fatal, lost and released, as the record of runs has them; what is left of `taken` failed."""
-        return self.taken - self.cancelled, self.done, self.fatal, self.lost, self.released
+        return self.taken - self.cancelled - self.postponed, self.done, self.fatal, self.lost, self.released

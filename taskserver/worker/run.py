@@ -1,6 +1,6 @@
 """One run of a worker: the life of its tasks from claim to finish, and the reason for which it ends.
 
-    do due work (maintenance.py) → claim → run each task (executor.py) → give back the tasks that were not started
+    do due work (maintenance.py) → claim → run each task (life.py) → give back the tasks that were not started
 
 The loop goes round until a limit is met, or no new task is left.
 """
@@ -14,8 +14,9 @@ from logging import getLogger
 from types import NoneType
 from typing import TYPE_CHECKING
 
-from ..errors import DatabaseError
+from ..errors import DatabaseError, TaskServerError
 from ..interrupts.stop import Stop
+from ..model.failed_attempt import FailedAttempt
 from ..model.task import Claim, ClaimedTask, LostTask
 from ..settings.checks import check_kind
 from ..settings.load import Settings
@@ -31,11 +32,12 @@ if TYPE_CHECKING:
     from ..model.selection import Selection
     from ..stores.queue.operations import Reclaimed
     from .callables import Callables
-    from .claimed_tasks import ClaimedTasks
-    from .equipment import Equipment
+    from .claimed import Claimed
     from .finishing import Finishing
     from .history import History
+    from .life import Life
     from .lingering import Lingering
+    from .run_context import RunContext
     from .stats import RunStats
 
 LOG = getLogger("taskserver")
@@ -72,12 +74,13 @@ class Runner:
         self._result = RunResult()
         self._record = RunRecord(store, groups, self._result, self._stop.line_began_at)
         self._limits = RunLimits(limits, self._stop, self._result)
-        self._maintenance = Maintenance(store, settings, self._stats_of_run, self._tell_lost)
+        self._maintenance = Maintenance(store, settings, self._stats_of_run, self._lost)
         self._stats: RunStats | None = None
-        self._equipment: Equipment | None = None
+        self._life: Life | None = None
         self._history: History | None = None
         self._lingering = self._linger() if limits.linger_seconds is not None else None
-        """Tokens of claims of which an earlier try may yet take effect."""
+        self._run_context: RunContext
+        """There with the first task."""
         self._open = ExitStack()
 
     def run(self) -> RunResult:
@@ -90,7 +93,7 @@ class Runner:
                 self._maintenance.take_back_from_vanished(self._record.host)
                 if self._lingering is not None:
                     self._record.be_at_work()
-                reason = self._run_until_reason()
+                reason = self._until_reason()
                 self._write_stats()
                 self._end(reason)
             except BaseException as error:
@@ -120,7 +123,7 @@ class Runner:
         self._record.number = number_of(task.claim)
         with self._store.database.patiently(), self._open:
             try:
-                self._run_claim(Claim([task], 1), claimed_at)
+                self._run_claim(Claim([task], 1), 1, claimed_at)
             finally:
                 self._write_stats()
                 self._record.leave()
@@ -133,25 +136,25 @@ class Runner:
             self._maintenance.take_back_from_vanished(self._record.host)
             counts = self._maintenance.do_all()
             self._write_stats()
-            self._tell_failures()
+            self._call_failure_hook()
         return counts
 
     # ---- the loop
 
-    def _run_until_reason(self) -> Reason:
+    def _until_reason(self) -> Reason:
         pauses = _pauses()
         while not (reason := self._limits.reason_to_end()):
-            may_have_more = self._maintenance.look()
-            self._tell_failures()
+            has_more_due = self._maintenance.look()  # at most once a second, unless there was something
+            self._call_failure_hook()
             claimed_at = time.monotonic()
-            claim = self._store.claims.claim(self._limits.claim_size(), self._groups, self._record.number)
+            size = self._limits.claim_size.next(self._limits.tasks_left())
+            claim = self._store.claims.claim(size, self._groups, self._record.number)
             if claim.changed:
-                LOG.debug("claimed %d tasks", len(claim.tasks))
-                self._run_claim(claim, claimed_at)
+                self._run_claim(claim, size, claimed_at)
                 pauses = _pauses()
                 if self._lingering is not None:
                     self._lingering.has_worked()
-            elif may_have_more:
+            elif has_more_due:
                 continue  # the rows that were woken may be other groups', and more are due: look again
             # A claim that got nothing is no sign of an empty queue: others may hold the rows that it would have got.
             elif not self._store.claims.has_new(self._groups):
@@ -162,72 +165,54 @@ class Runner:
         if reason != Reason.STOPPED:
             self._maintenance.look_at_end()
         self._maintenance.report_given_up()
-        self._tell_failures()
+        self._call_failure_hook()
         return reason
 
-    def _wait_for_tasks(self) -> bool:
-        """Wait for new tasks, where the run lingers. False once its time is over, with none."""
-        if self._lingering is None:
-            return False
-        if self._equipment is not None:
-            self._equipment.between.call_after()
-        self._write_stats()
-        self._record.tell(every_seconds=0.0)
-        return self._lingering.wait()
-
-    def _run_claim(self, claim: Claim, claimed_at: float) -> None:
+    def _run_claim(self, claim: Claim, size: int, claimed_at: float) -> None:
         """Run tasks of one claim, and give back those that were not started."""
         if not claim.tasks:
             return  # the time of all its rows lies ahead: they wait now
-        read_at = time.monotonic()  # waits are counted up to here, the lease from before the claim
+        read_at, taken_before = time.monotonic(), self._result.taken
+        LOG.debug("claimed %d tasks", len(claim.tasks))
         try:
-            equipment = self._equip()
+            life = self._life_of_run()
         except BaseException:
             self._store.claims.release(claim.tasks)
             raise
-        claimed = equipment.heartbeat.guard(claim.tasks, claimed_at)
-        equipment.stats.claimed(read_at)
-        with ExitStack() as at_end:  # called in reverse order, each even where another one fails
-            at_end.callback(self._tell_failures)
-            at_end.callback(self._count_released, claimed)
+        claimed = self._run_context.heartbeat.guard(claim.tasks, claimed_at)  # the lease began before the claim
+        claimed.was_full = len(claim.tasks) == size
+        self._run_context.stats.claimed(read_at)
+        with ExitStack() as at_end:  # called in reverse order, each even if another one fails
+            at_end.callback(self._call_failure_hook)
             at_end.callback(self._release, claimed)
-            at_end.callback(self._save, equipment.finishing)
-            if equipment.setup.make_ready():
-                self._run_tasks(claimed, equipment)
+            at_end.callback(self._save, life.finishing)
+            if life.hooks.set_up():
+                self._run_tasks(claimed, life)
+        self._limits.claim_size.note(self._result.taken - taken_before, time.monotonic() - claimed_at)
 
-    def _run_tasks(self, claimed: ClaimedTasks, equipment: Equipment) -> None:
+    def _run_tasks(self, claimed: Claimed, life: Life) -> None:
         """Run tasks of one claim until there is a reason to end, or they are too old.
 
         Half a lease after the claim the rest is left, as others may take it soon. The first task is tried even then, or
-        slow claims would never get anything done: its start checks the claim. The heartbeat gives the others back where
-        a task takes long.
+        slow claims would never get anything done: its start checks the claim. The heartbeat gives the others back if a
+        task takes long.
         """
-        executor, finishing, stats = equipment.executor, equipment.finishing, equipment.stats
         is_first = True
         while not self._limits.reason_to_end() and (is_first or not claimed.is_stale()) and (task := claimed.take()):
             is_first = False
             try:
                 if not self._fits(task):
-                    claimed.put_back_unrun(task)
-                    break
-                executor.run(task)
+                    claimed.put_back(task, are_started=claimed.was_started(task))
+                    return
+                if not life.live(task):
+                    return
             except BaseException:
-                claimed.put_back(task)  # a release leaves it alone if it was started
+                claimed.put_back(task)  # a release leaves it if it was started
                 raise
-            self._on_progress(self._result)
-            self._record.tell()
-            if finishing.may_have_due and self._maintenance.is_time():
-                finishing.save()  # tasks that have ended must not wait for the look
-                finishing.may_have_due = False
-                self._maintenance.look()
-            if stats.are_due():
-                finishing.save()  # tasks that have ended must not wait for their stats
-                stats.write()
-            if not claimed.has_started:
-                finishing.save_failures()
+            self._between_tasks(claimed, life)
 
     def _fits(self, task: ClaimedTask) -> bool:
-        """Whether a task is to be started, by what tasks of its name took of late; the run ends where it is not."""
+        """Whether to start a task, by what tasks of its name took of late; the run ends if it does not fit."""
         if not self._limits.has_max_time:
             return True
         if self._history is None:
@@ -237,30 +222,55 @@ class Runner:
         seconds = self._history.seconds_of(task.task)
         fits = self._limits.fits(seconds, task.waited_seconds)
         if not fits:
-            LOG.info("task %d %s is left to another run: it may take %.1f s", task.id, task.task, seconds)
+            LOG.info(
+                "skipped task %d %s: it may take %.1f s, longer than this run has left", task.id, task.task, seconds
+            )
         return fits
+
+    def _between_tasks(self, claimed: Claimed, life: Life) -> None:
+        """Tell how far the run is, and do what is due: each about once a second at most."""
+        finishing = life.finishing
+        self._on_progress(self._result)
+        self._record.tell()
+        if finishing.has_due and self._maintenance.is_time():
+            finishing.save()  # tasks that have ended must not wait for the look
+            finishing.has_due = False
+            self._maintenance.look()
+        if self._run_context.stats.are_due():
+            finishing.save()  # tasks that have ended must not wait for their stats
+            self._run_context.stats.write()
+        if not claimed.has_started:  # a hook that ends the process must cost no other task an attempt
+            finishing.save_failures()
+            self._call_failure_hook()
 
     def _save(self, finishing: Finishing) -> None:
         """Write the finishes of the last tasks of a claim."""
-        finishing.save_together()
-        if finishing.may_have_due:
-            finishing.may_have_due, self._maintenance.is_to_look_again = False, True
+        finishing.save()
+        if finishing.has_due:
+            finishing.has_due, self._maintenance.is_to_look_again = False, True
 
-    def _release(self, claimed: ClaimedTasks) -> None:
-        """Give back all that was not run; wait for started tasks whose rows others hold, lest they lose an attempt."""
+    def _release(self, claimed: Claimed) -> None:
+        """Give back all that was not run; wait for held rows of started tasks, so that these lose no attempt."""
         pauses = _pauses()
         claimed.release(self._store)
         while claimed and pauses.pause(MAX_HELD_SECONDS):
             claimed.release(self._store)
-
-    def _tell_failures(self) -> None:
-        """Tell TASKSERVER_ON_FAILURE of failed attempts whose ends are written; no task is started meanwhile."""
-        equipment = self._equipment
-        if equipment is not None and equipment.reporter.has_untold and equipment.setup.make_ready():
-            equipment.reporter.tell_failures()
-
-    def _count_released(self, claimed: ClaimedTasks) -> None:
         self._result.released += claimed.released
+
+    def _call_failure_hook(self) -> None:
+        """Call TASKSERVER_ON_FAILURE for failed attempts whose ends are written; no task is started meanwhile."""
+        if self._life is not None:
+            self._life.hooks.call_pending()
+
+    def _wait_for_tasks(self) -> bool:
+        """Wait for new tasks, if the run lingers. False once its time is over, with none."""
+        if self._lingering is None:
+            return False
+        if self._life is not None:
+            self._life.hooks.before_wait()
+        self._write_stats()
+        self._record.tell(every_seconds=0.0)
+        return self._lingering.wait()
 
     # ---- made when they are needed: an empty run imports nothing of it
 
@@ -276,21 +286,25 @@ class Runner:
             self._record.tell_of_life,
         )
 
-    def _equip(self) -> Equipment:
-        if self._equipment is None:
-            from .equipment import equipped
+    def _life_of_run(self) -> Life:
+        if self._life is None:
+            from .life import Life
+            from .run_context import watching
 
             stats = self._stats_of_run()
             self._record.be_at_work()
-            run = equipped(self._store, self._settings, self._stop, self._result, stats, self._limits, self._callables)
-            self._equipment = self._open.enter_context(run)
-            self._open.callback(self._tell_failures)  # where an error ends the run
-        return self._equipment
+            self._run_context = self._open.enter_context(
+                watching(*(self._store, self._settings, self._stop, self._result, stats, self._limits, self._callables))
+            )
+            self._life = Life(self._run_context)
+            self._open.callback(self._call_failure_hook)  # if an error ends the run
+        return self._life
 
-    def _tell_lost(self, lost: LostTask, text: str, is_fatal: bool) -> None:
-        """Tell of a task whose worker vanished, where anybody wants to hear of it."""
+    def _lost(self, lost: LostTask, text: str, is_fatal: bool) -> None:
+        """Let the failure hook be called for a task whose worker vanished."""
         if self._settings.on_failure is not None:
-            self._equip().reporter.tell_lost(lost, text, is_fatal)
+            error = TaskServerError(text)
+            self._life_of_run().hooks.call_later(FailedAttempt(lost.id, lost.task, lost.attempts, error, is_fatal))
 
     def _stats_of_run(self) -> RunStats:
         if self._stats is None:

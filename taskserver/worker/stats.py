@@ -14,6 +14,7 @@ from ..errors import Conflict, DatabaseError, Unavailable
 from ..model.task import ClaimedTask, LostTask
 from ..stores import Store
 from ..stores.queue.stats import COLUMNS, Stats
+from .attempt import Attempt
 
 LOG = getLogger("taskserver")
 
@@ -26,16 +27,6 @@ MAX_WAIT_SECONDS = 1e10
 """A longer wait is not counted: a row may say whatever it likes of when it was ready."""
 
 
-class Attempt:
-    """One attempt at a task, timed: it waited from the instant at which the task was ready, and ran."""
-
-    __slots__ = ("ran_seconds", "waited_seconds")
-
-    def __init__(self, waited_seconds: float, ran_seconds: float = 0.0) -> None:
-        self.waited_seconds = waited_seconds
-        self.ran_seconds = ran_seconds
-
-
 class Counts:
     """The counts of one group and name: the columns of the table."""
 
@@ -45,8 +36,8 @@ class Counts:
         self.begun = self.attempts = self.done = self.failed = self.fatal = self.lost = 0
         self.ran_seconds = self.slowest_seconds = self.waited_seconds = self.longest_wait_seconds = 0.0
 
-    def include(self, attempt: Attempt, is_first: bool) -> None:
-        self.begun += is_first
+    def include(self, attempt: Attempt) -> None:
+        self.begun += attempt.task.attempts == 0
         self.attempts += 1
         self.ran_seconds += attempt.ran_seconds
         if attempt.ran_seconds > self.slowest_seconds:
@@ -74,28 +65,21 @@ class RunStats:
         """Note a claim at that instant of time.monotonic; each of its tasks says how long it had waited by then."""
         self._claimed_at = at
 
-    def started(self, task: ClaimedTask) -> Attempt:
-        """An attempt that begins now."""
-        return Attempt(_waited_before(task) + self.waited_since_claim())
+    def waited(self, task: ClaimedTask) -> float:
+        """Seconds from the instant at which a task was ready to now."""
+        before = task.waited_seconds if task.waited_seconds < MAX_WAIT_SECONDS else 0.0
+        return before + time.monotonic() - self._claimed_at
 
-    def waited_since_claim(self) -> float:
-        """Seconds from the last claim to now."""
-        return time.monotonic() - self._claimed_at
-
-    def done(self, task: ClaimedTask, name: str, attempt: Attempt) -> None:
+    def done(self, attempt: Attempt, name: str) -> None:
         """Count an attempt that completed its task."""
-        counts = self._of(task.group_id, name)
-        counts.include(attempt, task.attempts == 0)
+        counts = self._of(attempt.task.group_id, name)
+        counts.include(attempt)
         counts.done += 1
 
-    def share(self, task: ClaimedTask, waited_seconds: float, ran_seconds: float) -> Attempt:
-        """One task's share of a call that it was in with others; it waited `waited_seconds` after its claim."""
-        return Attempt(_waited_before(task) + waited_seconds, ran_seconds)
-
-    def failed(self, task: ClaimedTask, name: str, attempt: Attempt, is_fatal: bool) -> None:
-        """Count a failed attempt, the last one of its task where `is_fatal`."""
-        counts = self._of(task.group_id, name)
-        counts.include(attempt, task.attempts == 0)
+    def failed(self, attempt: Attempt, name: str, is_fatal: bool) -> None:
+        """Count a failed attempt, the last one of its task if `is_fatal`."""
+        counts = self._of(attempt.task.group_id, name)
+        counts.include(attempt)
         counts.failed += 1
         counts.fatal += is_fatal
 
@@ -142,11 +126,6 @@ class RunStats:
                 self._counts = counts
             else:
                 LOG.info("the figures of the last tasks are lost: %s", error)
-
-
-def _waited_before(task: ClaimedTask) -> float:
-    """Seconds from the instant at which the task was ready to its claim."""
-    return task.waited_seconds if task.waited_seconds < MAX_WAIT_SECONDS else 0.0
 
 
 def _may_be_name(text: str) -> bool:

@@ -28,6 +28,7 @@ from taskserver.stores.queue.stats import COLUMNS, HourStats, Stats
 from taskserver.stores.sqlite import session as sqlite
 from taskserver.stores.words import Statements
 from taskserver.worker import stats as run_stats
+from taskserver.worker.attempt import Attempt
 from taskserver.worker.stats import ANY_OTHER, MAX_KEYS, MAX_WAIT_SECONDS, RunStats
 from tests.support.locks import are_locks_awaited, holding
 from tests.support.processes import (
@@ -399,7 +400,7 @@ def test_figures_in_whose_way_others_are_come_with_the_next_ones(
 
 def finish(kept: RunStats, name: str, group_id: int = 0) -> None:
     task = ClaimedTask(1, name, None, None, 0, None, 1, group_id, 0.5)
-    kept.done(task, name, kept.started(task))
+    kept.done(Attempt(task, has_started=True), name)
 
 
 def test_workers_that_write_the_same_figures_at_once_do_not_deadlock(

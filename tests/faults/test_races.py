@@ -49,7 +49,7 @@ def note(number, seconds=0.0):
 RACER = """
 import json, os, sys, threading, time
 from taskserver import TaskServer
-import taskserver.worker.equipment, taskserver.worker.run
+import taskserver.worker.run_context, taskserver.worker.run
 
 wish = json.loads(sys.argv[1])
 sys.path.insert(0, wish["folder"])

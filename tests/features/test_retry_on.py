@@ -126,12 +126,13 @@ class Both(Retry, Fatal): ...
 def test_an_exception_is_final_as_an_except_of_the_options_would_catch_it(
     options: dict[str, Any], error: BaseException, is_final: bool
 ) -> None:
-    assert failure_of_raised(error).is_final(given(**options)) is is_final
+    assert failure_of_raised(error).with_options(given(**options)).is_final is is_final
 
 
 def test_an_error_that_is_none_of_the_task_s_own_is_not_final() -> None:
     """As the database's, where it could not commit what the task wrote."""
-    assert not failure_of(DatabaseError("a deadlock")).is_final(given(retry_on=KeyError, fatal_on=DatabaseError))
+    options = given(retry_on=KeyError, fatal_on=DatabaseError)
+    assert not failure_of(DatabaseError("a deadlock")).with_options(options).is_final
 
 
 RETRIED, FATAL = Status.ERROR, Status.FATAL

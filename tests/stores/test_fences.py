@@ -6,11 +6,10 @@ from collections.abc import Callable
 
 import pytest
 
-from taskserver.model.attempt import Finish, NextStage
+from taskserver.model.attempt import Finish, NextStage, postponed
 from taskserver.model.task import ClaimedTask
 from taskserver.stores import Store
 from taskserver.stores.queue.batches import Batches
-from taskserver.stores.queue.transactions import Transactions
 from tests.stores.verbs import PLAIN, add_many, claim, end, start
 from tests.support.rows import Rows
 
@@ -34,7 +33,7 @@ WRITES: dict[str, tuple[Verb, set[str]]] = {
     "start again": (lambda store, task: Batches(store).start_again(task), {"started"}),
     "release": (lambda store, task: store.claims.release([task]), CLAIMED),
     "unstart": (lambda store, task: Batches(store).unstart([task]), {"started", "changed"}),
-    "put off": (lambda store, task: Transactions(store).put_off(task, "full", 60), {"claimed", "started"}),
+    "postpone": (lambda store, task: end(store, postponed(task, "full", 60)), ALL_IN_PROGRESS),
     "renew": (lambda store, task: store.finishes.renew(task), ALL_IN_PROGRESS),
     "renew several": (lambda store, task: Batches(store).renew([task]), ALL_IN_PROGRESS),
     "limit attempts": (lambda store, task: store.finishes.limit_attempts(task, 3), ALL_IN_PROGRESS),

@@ -423,7 +423,7 @@ def test_importing_the_package_imports_no_driver_and_no_worker() -> None:
     assert not unwanted & imported
     assert (
         not {
-            "taskserver.worker.executor",
+            "taskserver.worker.life",
             "taskserver.worker.callables",
             "taskserver.worker.run",
             "taskserver.cli.commands",
@@ -468,8 +468,8 @@ NEVER_IN_AN_EMPTY_RUN = {"pymysql", "dotenv", "ssl", "inspect", "json", "json.de
     "taskserver.stores.queue.views",
     "taskserver.stores.free_rows",
     "taskserver.worker.stats",
-    "taskserver.worker.equipment",
-    "taskserver.worker.executor",
+    "taskserver.worker.run_context",
+    "taskserver.worker.life",
     "taskserver.worker.call",
     "taskserver.worker.preparing",
     "taskserver.worker.callables",

@@ -26,7 +26,6 @@ from taskserver.worker.result import RunResult
 from tests.support.processes import (
     WAIT_SECONDS,
     assert_one_line,
-    assert_shows_where_it_hangs,
     assert_silent,
     end_of,
     freeze,
@@ -260,8 +259,7 @@ def test_a_task_that_takes_its_own_alarm_away_does_not_hang_for_ever(sqlite_queu
     process = sqlite_queue.start_task(**SHORT)
     code_at_end, output, errors = end_of(process)
     assert (code_at_end, output) in ((0, ""), (1, ""))
-    if code_at_end:
-        assert_shows_where_it_hangs(errors, "nap")
+    assert len(errors.splitlines()) == code_at_end, errors
     sqlite_queue.end_leases()
     sqlite_queue.move_workers()
     assert_silent(sqlite_queue.worker())
@@ -279,7 +277,8 @@ def test_what_cannot_be_interrupted_ends_its_worker_and_is_taken_back(one_queue:
     process = one_queue.start_task(**SHORT)
     code, output, errors = end_of(process)
     assert (code, output) == (1, ""), errors
-    assert_shows_where_it_hangs(errors, task)
+    assert len(errors.splitlines()) == 1, errors
+    assert "timeout" in errors
     passed = one_queue.seconds_between("started_at", one_queue.now)
     assert float(one_queue.sql(f"SELECT {passed} FROM jobs_queue WHERE id = 1")[0][0]) >= 2
     assert one_queue.rows("status, attempts")[0] == (1, 1)
@@ -297,8 +296,7 @@ def test_a_task_whose_own_timeout_is_short_ends_its_worker_by_that_one(sqlite_qu
     sqlite_queue.add("tasks.hold_interpreter")
     process = sqlite_queue.start_task(**SHORT | {"TASKSERVER_TIMEOUT": "0"})
     code, _, errors = end_of(process)
-    assert code == 1
-    assert_shows_where_it_hangs(errors, "hold_interpreter")
+    assert (code, len(errors.splitlines())) == (1, 1), errors
 
 
 @pytest.mark.long
@@ -316,12 +314,13 @@ def test_a_task_without_a_limit_may_hold_the_interpreter_after_one_that_had_a_li
 
 
 @pytest.mark.long
-def test_a_host_that_stands_still_for_less_than_a_lease_ends_no_worker(sqlite_queue: Queue) -> None:
+def test_a_host_that_stands_still_is_not_taken_for_a_task_that_holds_the_interpreter(sqlite_queue: Queue) -> None:
     sqlite_queue.add("tasks.nap")
     sqlite_queue.add("tasks.note")
     process = sqlite_queue.start_task(**SHORT)
     freeze(process)
-    time.sleep(1.2)
+    passed = sqlite_queue.seconds_between("started_at", sqlite_queue.now)
+    wait_until(lambda: float(sqlite_queue.rows(passed)[0][0]) > 4)
     thaw(process)
     code, output, errors = end_of(process)
     assert (code, output, errors) == (0, "", "")
@@ -516,7 +515,7 @@ def test_max_time_starts_nothing_that_would_not_fit_and_releases_the_rest(queue:
     run = status_of(queue)
     # A third one would, by what the first ones took, end after the time.
     assert 1 <= run["done"] <= 2
-    assert (run["reason"], run["taken"], run["released"]) == ("max_time", run["done"], 8 - run["done"])
+    assert (run["reason"], run["taken"]) == ("max_time", run["done"])
     assert set(queue.rows("status, attempts, claim, due_at, started_at")) == {(0, 0, None, None, None)}
     assert len(queue.notes()) == 2 * run["done"]
 
@@ -527,7 +526,7 @@ def test_max_memory_starts_nothing_once_the_process_is_larger_and_releases_the_r
         one_queue.add("tasks.grow")
     assert_silent(one_queue.worker("--max-memory", 150))
     run = status_of(one_queue)
-    assert (run["reason"], run["taken"], run["done"], run["released"]) == ("max_memory", 1, 1, 2)
+    assert (run["reason"], run["taken"], run["done"]) == ("max_memory", 1, 1)
     assert one_queue.notes() == ["grown"]
     assert_silent(one_queue.worker("--max-memory", 1))  # a process is larger from its begin on
     assert one_queue.rows("status, attempts, claim") == [(0, 0, None)] * 2

@@ -15,7 +15,7 @@ from taskserver import DatabaseError, Reason, Stop, TaskServer
 from taskserver.interrupts.alarm import call_task
 from taskserver.model.task import Claim, Status
 from taskserver.stores.queue.due import MAX_DUE_PER_LOOK
-from taskserver.worker import equipment
+from taskserver.worker import run_context
 from tests.support.servers import MariaDB
 from tests.support.sessions import whenever_connected
 
@@ -105,7 +105,7 @@ def test_what_was_claimed_is_given_back_where_a_run_cannot_be_equipped(
     def fails(*values: object) -> None:
         raise ImportError("no _ctypes")
 
-    monkeypatch.setattr(equipment, "Alarm", fails)
+    monkeypatch.setattr(run_context, "Alarm", fails)
     with pytest.raises(ImportError, match="_ctypes"):
         server.run()
     assert rows_of(server, Status.NEW) == 3

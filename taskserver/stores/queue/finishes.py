@@ -62,6 +62,13 @@ RETRY = f"""
     SET status = 3, claim = NULL, due_at = {{after}}, error_text = ?, updated_at = {{now}}
     WHERE {IS_OURS} AND {{is_cancelled}} = 0
 """
+# Started or not; no attempt is counted.
+POSTPONE = f"""
+    UPDATE {{table}} {{by_key}}
+    SET status = 5, attempts = attempts - CASE WHEN started_at IS NULL THEN 0 ELSE 1 END, claim = NULL,
+        started_at = NULL, due_at = {{after}}, error_text = ?, progress = NULL, updated_at = {{now}}
+    WHERE {IS_OURS} AND {{is_cancelled}} = 0
+"""
 GIVE_UP = f"""
     UPDATE {{table}} {{by_key}}
     SET status = 4, claim = NULL, due_at = NULL, error_text = ?,
@@ -114,7 +121,8 @@ class FinishWrites:
             task, group_id, priority, max_attempts, args = finish.next_stage
             return [(NEXT_STAGE, (task, args, group_id, priority, max_attempts, *claimed))]
         if finish.retry_seconds is not None:
-            return [(RETRY, (finish.retry_seconds, finish.error_text, *claimed))]
+            write = POSTPONE if finish.is_postponed else RETRY
+            return [(write, (finish.retry_seconds, finish.error_text, *claimed))]
         if finish.error_text is None:
             first, *others = COMPLETE[self._mode] if finish.stays is None else (KEEP,)
             complete = (first, claimed) if finish.result is None else (_with_result(first), (finish.result, *claimed))

@@ -18,7 +18,7 @@ All verbs, in the order of a task's life, with their transitions (gone: deleted,
     claims.py        store.claims      has_new, read, fetch_texts
     claims.py        store.claims      release             in progress (not started) → new
     due.py           store.due         reclaim_unstarted   in progress (not started) → new
-    finishes.py      store.finishes    advance             in progress → gone, done, error, fatal, cancelled, new
+    finishes.py      store.finishes    advance             in progress → gone, done, error, fatal, cancelled, …
     finishes.py      store.finishes    renew, limit_attempts, write_progress, claimed_still, has_rerun
     finishes.py      store.finishes    find_committed, find_out
     due.py           store.due         reclaim_lost        in progress → error, fatal, new
@@ -28,7 +28,6 @@ All verbs, in the order of a task's life, with their transitions (gone: deleted,
     batches.py       Batches           unstart             in progress → new
     batches.py       Batches           renew, started, unstarted
     transactions.py  Transactions      open, begin, check, close
-    transactions.py  Transactions      put_off             in progress → error
     transactions.py  Transactions      commit              in progress → as its finish says
     callers.py       store.callers     complete            in progress → gone, done, new
     callers.py       store.callers     on, check

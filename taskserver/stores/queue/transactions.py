@@ -54,20 +54,6 @@ class Transactions:
         """Open the task's connection. ServerFull is not retried."""
         self.connection = self._retrying((Conflict, Unavailable), self._database.open_task_connection)
 
-    PUT_OFF = """
-        UPDATE {table} {by_key}
-        SET status = 3, claim = NULL, attempts = attempts - CASE WHEN started_at IS NULL THEN 0 ELSE 1 END,
-            started_at = NULL, due_at = {after}, error_text = ?, updated_at = {now}
-        WHERE id = ? AND status = 1 AND claim = ? AND (attempts > 0 OR started_at IS NULL) AND {is_cancelled} = 0
-    """
-
-    def put_off(self, task: ClaimedTask, why: str, seconds: float) -> bool:
-        """In progress → error, with no attempt counted, as none of its code ran.
-
-        False if the task was cancelled, changed or lost meanwhile.
-        """
-        return self._database.change(self.PUT_OFF, (seconds, why, task.id, task.claim)) == 1
-
     IS_OURS = "SELECT 1 FROM {table} WHERE id = ? AND status = 1 AND claim = ?"
 
     def begin(self, task: ClaimedTask) -> bool:

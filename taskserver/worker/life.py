@@ -1,0 +1,179 @@
+"""The life of a claimed task, from its turn to its end. Imported and made with a run's first task.
+
+    take up → fetch its texts → import its module, if that is new → find the callable → start → call → finish
+
+    who writes started_at    Attempts.start, in the commit that also writes the finishes of the tasks before
+    what a timeout meets     only code below Attempts.call
+    a lost lease             seen by the start, the heartbeat's renewal, and the finish: each matches no row then
+    a worker that is killed  leaves its row in progress; when the lease ends, maintenance.py reclaims it
+
+Three options of a callable change this: `transactional` (transactional.py), `batch` (batch.py) and `commit_every`
+(rounds.py).
+"""
+
+from __future__ import annotations
+
+from logging import getLogger
+
+from ..errors import BadTask, ModuleBroken
+from ..model.attempt import Finish
+from ..model.task import MAX_ATTEMPTS, ClaimedTask
+from .attempt import Attempt
+from .attempts import Attempts
+from .batch import BatchCalls
+from .call import failure_of, run_alone
+from .completion import Completion, Completions
+from .finishing import Finishing
+from .hooks import Hooks
+from .preparing import check_attempts, fetch_texts, no_room_for, prepare
+from .reporting import Reporter
+from .rounds import Rounds
+from .run_context import RunContext
+from .transactional import TransactionalCalls
+
+LOG = getLogger("taskserver")
+
+
+class Life:
+    """Lives through the tasks of one run, one after the other. Raises DatabaseError; no error of user code gets out."""
+
+    def __init__(self, run: RunContext) -> None:
+        self._run = run
+        self.hooks = Hooks(run)
+        self._reporter = Reporter(run, self.hooks)
+        self.finishing = Finishing(run.store, self._reporter)
+        self._attempts = Attempts(run, self.hooks, self.finishing, self._reporter)
+        self._completions = Completions(run, self._attempts, self.finishing, self._reporter)
+        self._transactional = TransactionalCalls(run, self._attempts, self._completions, self.finishing, self._reporter)
+        self._batches = BatchCalls(run, self._attempts, self.finishing, self._reporter)
+        self._rounds = Rounds(run, self._attempts, self.finishing, self._reporter)
+
+    def live(self, task: ClaimedTask) -> bool:
+        """Run one claimed task. Its finish is written with the next start, or by `Finishing.save`.
+
+        False: it was put back, as a larger claim has others that run with it.
+        """
+        self._run.result.taken += 1
+        attempt = Attempt(task)
+        try:
+            if self._rounds.has_turn(attempt) and self._make_ready(attempt):
+                if self._needs_more(attempt):
+                    self._put_back(attempt)
+                    self._run.heartbeat.claimed.released -= 1  # it is claimed again at once
+                    return False
+                self._run_ready(attempt)
+        except (BadTask, ModuleBroken, MemoryError) as error:
+            self._end_unready(attempt, error)
+        self._rounds.go_on()
+        return True
+
+    def _needs_more(self, attempt: Attempt) -> bool:
+        """Whether a batch or a round waits for a larger claim: once for each N that is larger than those before it."""
+        assert attempt.call is not None
+        options, claimed = attempt.call.callable.options, self._run.heartbeat.claimed
+        together = options.batch or options.commit_every
+        if together is None or attempt.task.attempts:
+            return False
+        return self._run.limits.claim_size.want(together) and claimed.was_full
+
+    def _run_ready(self, attempt: Attempt) -> None:
+        assert attempt.call is not None
+        options = attempt.call.callable.options
+        if options.batch is not None:
+            self._batches.run(attempt)
+        elif options.transactional:
+            self._transactional.run(attempt)
+        elif self._rounds.start(attempt) if options.commit_every else self._attempts.start(attempt):
+            self._call_alone(attempt)
+
+    def _call_alone(self, attempt: Attempt) -> None:
+        completion = Completion(self._completions, attempt)
+        plan = self._attempts.plan(attempt)._replace(completion=completion)
+        failure, returned = self._attempts.call(plan, attempt, run_alone, attempt.call, self._run.keeps_results)
+        if completion.is_asked_for:
+            self._completions.finish(completion, failure)
+        else:
+            self._attempts.finish(attempt, failure, returned)
+
+    # ---- before its call
+
+    def _make_ready(self, attempt: Attempt) -> bool:
+        """Find what the row is to call. False if the task is over with that.
+
+        Raises BadTask, ModuleBroken, MemoryError.
+        """
+        task = attempt.task = fetch_texts(attempt.task, self._run.store.claims.fetch_texts)
+        is_new = self._run.callables.would_import(task.task)
+        if is_new and not self._import(attempt):
+            return False
+        call = prepare(task, self._run.callables)
+        limit = self._attempts.limit_of(task, call.callable)
+        check_attempts(task, limit)
+        attempt.call, attempt.limit = call, limit
+        if is_new and task.max_attempts is None and not self._run.store.finishes.limit_attempts(task, limit):
+            self._reporter.report_lost(task, "while its module was imported")
+            return False
+        return True
+
+    def _import(self, attempt: Attempt) -> bool:
+        """Start a task and import its module: an import can kill or hang a worker as a task can, so it is an attempt.
+
+        False if the task is over with that. Raises BadTask.
+        """
+        task = attempt.task
+        _check_attempts_of_row(task)
+        if not self._attempts.start(attempt):
+            return False
+        failure, _ = self._attempts.call(self._attempts.plan(attempt), attempt, self._run.callables.find, task.task)
+        if failure is None or failure.is_a(BadTask):  # a bad row fails again when its callable is looked up
+            attempt.ran_seconds = 0.0  # the import was for all tasks of the module
+            return True
+        if self._run.heartbeat.was_cancelled:  # which does not mean that the module is broken
+            self._run.callables.forget_breakage(task.task)
+        elif failure.is_a(ModuleBroken) and self._run.needs_newer_code(task):
+            self._leave(attempt, failure.text)
+            return False
+        self._reporter.report_broken_modules()
+        self._attempts.fail(attempt, failure)
+        return False
+
+    # ---- a row that cannot be made ready
+
+    def _end_unready(self, attempt: Attempt, error: BadTask | ModuleBroken | MemoryError) -> None:
+        """End a row that can never run, or fail one that cannot run now, as far as this run knows."""
+        task = attempt.task
+        if not isinstance(error, MemoryError) and self._run.needs_newer_code(task):
+            self._leave(attempt, error)
+        elif isinstance(error, BadTask):
+            self._refuse(attempt, error)
+        else:
+            self._reporter.report_broken_modules()
+            try:
+                _check_attempts_of_row(task)
+            except BadTask as used_up:
+                self._refuse(attempt, used_up)
+                return
+            failure = failure_of(no_room_for(task) if isinstance(error, MemoryError) else error)
+            if self._attempts.start(attempt):
+                self._attempts.fail(attempt, failure)
+
+    def _refuse(self, attempt: Attempt, error: BadTask) -> None:
+        """End a bad row. Nothing of it was called: an attempt that its start counted is taken back."""
+        failure = failure_of(BadTask(*error.args))  # made again: the frames that raised it hold the arguments
+        finish = Finish(attempt.task._replace(args=None), failure.text, uncount=attempt.has_started)
+        self.finishing.add(attempt, finish, failure)
+
+    def _leave(self, attempt: Attempt, why: object) -> None:
+        """Leave a row to a later run: this one has older code than the files, and ends."""
+        LOG.info("task %d is left to a run that has the code of today's files: %s", attempt.task.id, why)
+        self._run.limits.is_outdated = True
+        self._put_back(attempt)
+
+    def _put_back(self, attempt: Attempt) -> None:
+        self._run.result.taken -= 1
+        self._run.heartbeat.claimed.put_back(attempt.task, are_started=attempt.has_started)
+
+
+def _check_attempts_of_row(task: ClaimedTask) -> None:
+    """Raises BadTask if a task may not start any more, before the limit of its callable is known."""
+    check_attempts(task, MAX_ATTEMPTS if task.max_attempts is None else task.max_attempts)
