@@ -67,7 +67,7 @@ class Alarm:
 
     def __init__(self, stop: Stop, again_after_seconds: float) -> None:
         self._stop = stop
-        self._rings = threading.current_thread() is threading.main_thread()
+        self.rings = threading.current_thread() is threading.main_thread()
         self.again_after_seconds = again_after_seconds
         """Code that swallows its interrupt is interrupted again after so long."""
         self.has_struck = False
@@ -81,7 +81,7 @@ class Alarm:
 
     def __enter__(self) -> Alarm:
         global _has_warned
-        if not self._rings:
+        if not self.rings:
             if not _has_warned:
                 _has_warned = True
                 LOG.warning(NO_TIMEOUTS)
@@ -96,7 +96,7 @@ class Alarm:
         return self
 
     def __exit__(self, *error: object) -> None:
-        if not self._rings:
+        if not self.rings:
             return
         self._stop.interrupt = None
         signal.setitimer(signal.ITIMER_REAL, 0)  # Python's end resets the handlers: an alarm would kill the process
@@ -112,7 +112,7 @@ class Alarm:
         self._seconds = seconds
         self._ends_at = now() + seconds if seconds else INFINITY
         self.number += 1
-        if not self._rings:
+        if not self.rings:
             return call_task(function, args, kwargs)
         signal.setitimer(signal.ITIMER_REAL, seconds, self.again_after_seconds)
         try:
@@ -127,7 +127,7 @@ class Alarm:
 
     def interrupt(self, number: int, why: str) -> None:
         """Interrupt the call of this number, and again later, unless it is over; from any thread."""
-        if self._rings and number == self.number:
+        if self.rings and number == self.number:
             self._wish = (number, why)
             signal.setitimer(signal.ITIMER_REAL, SOON_SECONDS, self.again_after_seconds)
 

@@ -24,8 +24,7 @@ from .hooks import Hooks
 from .preparing import Call
 from .reporting import Reporter
 from .run_context import RunContext
-from .task_context import enter, leave
-from .watched_call import CallPlan
+from .task_context import CallPlan, enter, leave
 
 
 class Attempts:

@@ -32,7 +32,7 @@ from ..settings.checks import PREFIX
 from ..settings.checks import Hook as Named
 from .call import Failure, aside_seconds, run_foreign
 from .run_context import RunContext
-from .watched_call import CallPlan
+from .task_context import CallPlan
 
 LOG = getLogger("taskserver")
 

@@ -8,7 +8,6 @@ from typing import NamedTuple
 
 from ..interrupts.alarm import Alarm
 from ..interrupts.stop import Stop
-from ..interrupts.watchdog import Watchdog
 from ..model.task import ClaimedTask
 from ..settings.load import Settings
 from ..stores import Store
@@ -18,10 +17,6 @@ from .heartbeat import Heartbeat
 from .limits import RunLimits
 from .result import RunResult
 from .stats import RunStats
-
-HANGS = (
-    "a task holds the interpreter beyond its timeout and a lease; this worker ends, and a later run takes the task back"
-)
 
 
 class RunContext(NamedTuple):
@@ -62,9 +57,8 @@ def watching(
     """In the `with`, code of tasks can run: it has a timeout, and the heartbeat beside it."""
     callables = callables or Callables(settings.modules, settings.folder)
     code_files = CodeFiles(settings.folder, settings.modules, stop.began_at()) if stop.ends_process else None
-    watchdog = Watchdog(stop.ends_process, HANGS) if stop.ends_process else None
     with (
         Alarm(stop, settings.lease_seconds / 4) as limit,
-        Heartbeat(store, limit, settings.lease_seconds, settings.timeout_seconds, watchdog) as heartbeat,
+        Heartbeat(store, limit, settings.lease_seconds, settings.timeout_seconds, bool(stop.ends_process)) as heartbeat,
     ):
         yield RunContext(store, settings, callables, heartbeat, limit, stop, result, stats, limits, code_files)

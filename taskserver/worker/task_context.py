@@ -8,37 +8,60 @@ from __future__ import annotations
 
 import os
 import threading
-import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from contextvars import ContextVar, Token
 from logging import getLogger
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from ..errors import DatabaseError, LeaseLost, TaskServerError
+from ..interrupts.alarm import INFINITY, Alarm, now
 from ..interrupts.stop import TaskInterrupted
 from ..model.results import write_progress
-from ..model.task import CANCELLED
+from ..model.task import ClaimedTask
 from ..stores import Store
-from .watched_call import OwnCompletion, WatchedCall
 
 if TYPE_CHECKING:
     from ..stores.records import StoredTask
 
 LOG = getLogger("taskserver")
 
-STORE_EVERY_SECONDS = 1.0
-ASK_AGAIN_SECONDS = 5.0
-"""Use a database again after so long that did not answer: a task must not wait for it each time."""
+LOOK_SECONDS = 1.0
+"""Progress is stored so often at most; and so often the heartbeat looks for a cancel while a task's code asks."""
 ANSWER_SECONDS = 3.0
 """Wait so long for an answer: longer than the server itself waits for a lock."""
 MAX_LAST_WAIT_SECONDS = 4.5
-"""Wait so long at the call's end for the row's holder, and for the heartbeat, which may be storing progress."""
-LOOK_SHARE = 0.2
-LOOK_SECONDS = 0.1
-"""Looks at the row take this share of a task's time at most, beside so many seconds: a loop that asks at each of its
-steps must not spend all of its time on them."""
-LOST_LEASE = "its lease was lost: another worker may have taken the task over, or a person retried it"
+"""Wait so long for others that hold the row as the last progress is stored, at the end of a call."""
+
+
+class OwnCompletion(Protocol):
+    """The completion of a task by its own code: see completion.py."""
+
+    is_asked_for: bool
+    """Whether the task's code has begun to complete it."""
+
+    def complete(self, connection: object, value: object) -> None:
+        """Complete the task, with this value as its result, in the transaction of a connection."""
+
+
+class CallPlan(NamedTuple):
+    """A call that is about to begin."""
+
+    tasks: Sequence[ClaimedTask]
+    """The tasks whose code is called; several if their callable takes several; none if other foreign code is."""
+    timeout_seconds: float
+    """0: no limit."""
+    max_attempts: int
+    """How often the first of the tasks may start."""
+    completion: OwnCompletion | None = None
+    """The completion by the task's own code; None if that cannot complete it."""
+    heeds_cancel: bool = True
+    """Whether the call is interrupted once a person cancels one of its tasks."""
+    connection: Any = None
+    """The driver's connection, which holds the task's own transaction; None outside of one."""
+    holds_lock: bool = False
+    """Whether that transaction keeps everybody else from writing. Then nobody can take the task away, or renew it."""
+    name: str = ""
+    """What messages call it if it is no task's."""
 
 
 class CurrentTask(NamedTuple):
@@ -72,7 +95,7 @@ class TaskLabel(NamedTuple):
 def current_task() -> CurrentTask | None:
     """The task whose code runs here; None outside of one.
 
-    Interrupts a task that was cancelled, or whose lease was lost.
+    Interrupts a task that was cancelled, or whose lease was lost; it asks no database.
     """
     context = _context_of_call()
     return None if context is None else context.current()
@@ -81,8 +104,8 @@ def current_task() -> CurrentTask | None:
 def progress(done: float, total: float | None = None, text: str | None = None) -> None:
     """Tell how far the task has come whose code runs here; outside of one this does nothing.
 
-    Stored at most once a second, the latest one last. `text` is cut after 200 characters. Interrupts a task that was
-    cancelled, or whose lease was lost. Raises SettingError where `done` or `total` is no number.
+    Stored within a second, at most once a second, the latest one last. `text` is cut after 200 characters. Interrupts a
+    task that was cancelled, or whose lease was lost. Raises SettingError where `done` or `total` is no number.
     """
     written = write_progress(done, total, text)
     context = _context_of_call()
@@ -146,58 +169,88 @@ def current_row() -> StoredTask:
 
 
 class TaskContext:
-    """Stands between the code of one call and the rows of its tasks: asks the rows, and stores progress in them."""
+    """One call, between its code and the heartbeat: the code says and asks, the heartbeat stores and looks."""
 
-    _looked_seconds = 0.0
-    _ask_again_at = 0.0
-    """Until then the database is left alone: it did not answer, or others held the row."""
-    _unstored: str | None = None
+    why = ""
+    """Why the heartbeat has it interrupted; empty if it does not."""
+    progress: str | None = None
     """The latest progress, unless it is stored."""
-    _store_again_at = 0.0
-    _is_over = False
+    is_asking = False
+    """Whether the code has asked since the heartbeat last looked for a cancel."""
+    is_over = False
+    """Whether the call has ended: a thread that the task left behind may still ask."""
 
-    def __init__(self, call: WatchedCall, store: Store, wake: Callable[[], object]) -> None:
-        """`wake` makes the heartbeat look whether it has something to store."""
-        self._call = call
+    def __init__(self, plan: CallPlan, alarm: Alarm, store: Store, wake: Callable[[], object]) -> None:
+        """`wake` makes the heartbeat look at the call."""
+        self.plan = plan
+        self.tasks = plan.tasks
+        self.number = alarm.number + 1
+        self.began_at = now()
+        """This and what follows are instants by the alarm's clock."""
+        self.ends_at = self.began_at + plan.timeout_seconds if alarm.rings and plan.timeout_seconds else INFINITY
+        is_fixed = plan.holds_lock or not plan.tasks
+        self.looked_at = INFINITY if is_fixed else self.began_at
+        self.renew_at = self.looked_at + store.lease_seconds / 3
+        self.give_back_at = INFINITY if plan.holds_lock else self.began_at + store.lease_seconds / 3
+        self.store_at = self.began_at + LOOK_SECONDS
+        self.save_ended_at = INFINITY
         self._store = store
         self._wake = wake
         self._pid = os.getpid()
-        self._began_at = time.monotonic()
-        self._storing = threading.Lock()
+
+    def __str__(self) -> str:
+        return self.plan.name or str(self.running)
 
     # ---- for the task's code
 
     @property
     def running(self) -> TaskLabel:
         """Asks no row, and so can be had for each line of a log."""
-        first, *others = self._call.tasks
+        first, *others = self.tasks
         return TaskLabel(first.id, first.task, first.attempts + 1, len(others))
 
-    @property
-    def is_over(self) -> bool:
-        """Whether the call has ended: a thread that the task left behind may still ask."""
-        return self._is_over
-
     def current(self) -> CurrentTask:
-        """Raises TaskInterrupted where the task was cancelled or lost."""
-        self._check()
-        first, limit, ends_at = self._call.tasks[0], self._call.plan.max_attempts, self._call.ends_at
-        time_left = None if ends_at == float("inf") else max(ends_at - time.monotonic(), 0.0)
-        ids = tuple([task.id for task in self._call.tasks])
-        return CurrentTask(first.id, first.attempts + 1, limit, time_left, ids)
+        """Raises TaskInterrupted if the task was cancelled or lost."""
+        self._ask()
+        first = self.tasks[0]
+        time_left = None if self.ends_at == INFINITY else max(self.ends_at - now(), 0.0)
+        ids = tuple([task.id for task in self.tasks])
+        return CurrentTask(first.id, first.attempts + 1, self.plan.max_attempts, time_left, ids)
+
+    def tell_progress(self, progress: str) -> None:
+        """Have the heartbeat store this progress. Raises TaskInterrupted as `current` does."""
+        self._ask()
+        if not self.plan.holds_lock and not self.has_completion:
+            is_planned, self.progress = self.progress is not None, progress
+            if not is_planned:
+                self._wake()
+
+    def _ask(self) -> None:
+        """Raise TaskInterrupted if the heartbeat has found a reason; let it look within a second."""
+        if self.why and not self.is_over and not self.has_completion:
+            raise TaskInterrupted(self.why)
+        # Most tasks ask once, as they begin, and end soon: for these the heartbeat need not wake up.
+        if not self.is_asking and now() >= self.began_at + LOOK_SECONDS:
+            self.is_asking = True
+            self._wake()
+
+    @property
+    def has_completion(self) -> bool:
+        """Whether the task's code writes to its row itself, so that there is nothing to look for and to store."""
+        return self.plan.completion is not None and self.plan.completion.is_asked_for
 
     @property
     def connection(self) -> Any:
         """The driver's connection; None outside of a transaction. Raises TaskServerError in a forked process."""
-        found = self._call.plan.connection
+        found = self.plan.connection
         if found is not None and os.getpid() != self._pid:  # whose end, or close(), would break it for the task
             raise TaskServerError("taskserver.connection() is the task's own: a process that it forked opens another")
         return found
 
     @property
     def completion(self) -> OwnCompletion:
-        """The task's completion by its own code. Raises TaskServerError where that cannot complete it."""
-        completion = self._call.plan.completion
+        """The task's completion by its own code. Raises TaskServerError if that cannot complete it."""
+        completion = self.plan.completion
         if self.connection is not None:
             raise TaskServerError(
                 "taskserver.complete() is not for a transactional task, which is completed as it returns"
@@ -209,105 +262,29 @@ class TaskContext:
             )
         return completion
 
-    def tell_progress(self, progress: str) -> None:
-        """Store this progress now, or have the heartbeat do it. Raises TaskInterrupted as `current` does."""
-        self._check()
-        if self._call.plan.holds_lock or self._has_completion:
-            return
-        is_planned = self._unstored is not None
-        self._unstored = progress
-        if time.monotonic() >= self.store_at:
-            self.store()
-            is_planned = False
-        if not is_planned and self._unstored is not None:
-            self._wake()
-
-    @property
-    def _has_completion(self) -> bool:
-        """Whether the task's code writes to its row itself, so that there is nothing to look for and to store."""
-        completion = self._call.plan.completion
-        return completion is not None and completion.is_asked_for
-
-    def _check(self) -> None:
-        if self._has_completion:
-            return
-        now = time.monotonic()
-        may_look = self._looked_seconds < LOOK_SECONDS + LOOK_SHARE * (now - self._began_at)
-        if may_look and now >= self._ask_again_at and not self._call.is_cancelled:
-            self._look()
-        if self._is_over:  # meanwhile, so that its row may be anybody's
-            return
-        if self._call.is_cancelled:
-            raise TaskInterrupted(CANCELLED)
-        if self._call.is_lost:
-            raise TaskInterrupted(LOST_LEASE)
-
-    def _look(self) -> None:
-        """Ask the rows whether the call is cancelled or lost."""
-        began_at = time.monotonic()
-        try:
-            with self._store.database.tried_once(ANSWER_SECONDS):
-                cancelled_by_id = self._store.finishes.claimed_still(self._call.tasks)
-        except DatabaseError as error:
-            LOG.debug("%s cannot ask for its row: %s", self._call, error)
-            self._ask_again_at = time.monotonic() + ASK_AGAIN_SECONDS
-            return
-        self._call.is_lost = not cancelled_by_id
-        if any(cancelled_by_id.values()) and self._call.plan.heeds_cancel:
-            LOG.info("%s: cancelled, and hears of it", self._call)
-            self._call.cancel()
-            self._wake()  # a task that swallows the interrupt is interrupted again
-        self._looked_seconds += time.monotonic() - began_at
-
     def row(self) -> StoredTask | None:
-        """The first task's row; None where it is gone. Raises DatabaseError."""
+        """The first task's row; None if it is gone. Raises DatabaseError."""
         with self._store.database.tried_once(ANSWER_SECONDS):
-            return self._store.views.show(self._call.tasks[0].id)
+            return self._store.views.show(self.tasks[0].id)
 
-    # ---- for whoever stores the progress
+    # ---- for the run
 
-    @property
-    def store_at(self) -> float:
-        """When progress is to be stored, by time.monotonic; infinity where there is none."""
-        return float("inf") if self._unstored is None else max(self._store_again_at, self._ask_again_at)
-
-    def store(self) -> None:
-        """Store the latest progress, unless another thread is doing that."""
-        with self._alone(0.0) as is_alone:
-            if is_alone:
-                with self._store.database.tried_once(ANSWER_SECONDS):
-                    self._write(0.0)
-
-    @contextmanager
-    def _alone(self, wait_seconds: float) -> Iterator[bool]:
-        """In the `with`, no other thread stores progress, if it got there within so many seconds."""
-        is_alone = self._storing.acquire(timeout=wait_seconds)
-        try:
-            yield is_alone
-        finally:
-            if is_alone:
-                self._storing.release()
-
-    def _write(self, conflict_seconds: float) -> None:
-        progress, self._unstored = self._unstored, None
-        if progress is None:
-            return
-        try:
-            self._store.finishes.write_progress(self._call.tasks, progress, conflict_seconds)
-            self._store_again_at = time.monotonic() + STORE_EVERY_SECONDS
-        except DatabaseError as error:
-            LOG.debug("%s cannot store its progress: %s", self._call, error)
-            self._unstored = self._unstored or progress
-            self._ask_again_at = time.monotonic() + ASK_AGAIN_SECONDS
+    def store_progress(self, conflict_seconds: float) -> None:
+        """Store the latest progress, if there is one. Raises DatabaseError."""
+        progress = self.progress
+        if progress is not None:
+            self._store.finishes.write_progress(self.tasks, progress, conflict_seconds)
+            if self.progress is progress:
+                self.progress = None
 
     def end(self) -> None:
-        """The call has ended: store the latest progress now."""
-        self._is_over = True
-        if self._unstored is None and not self._storing.locked():
-            return
-        with self._alone(MAX_LAST_WAIT_SECONDS):
-            # By the run's own thread, which waits for a holder of the row as it does with the end of the task next.
-            self._write(MAX_LAST_WAIT_SECONDS)
+        """The call has ended: store its last progress, and wait for others that hold the row, as its end does."""
+        self.is_over = True
+        if self.progress is not None and not self.has_completion:
+            try:
+                self.store_progress(MAX_LAST_WAIT_SECONDS)
+            except DatabaseError as error:
+                LOG.debug("%s cannot store its progress: %s", self, error)
 
 
 _current: ContextVar[CallContext | None] = ContextVar("taskserver_context", default=None)

@@ -26,7 +26,7 @@ from taskserver.model.selection import Selection
 from taskserver.model.task import CANCELLED, Status
 from taskserver.worker.task_context import CurrentTask
 from tests.support.locks import holding
-from tests.support.processes import WAIT_SECONDS, run_here
+from tests.support.processes import WAIT_SECONDS, run_here, wait_until
 from tests.support.proxy import Proxy
 from tests.support.queues import Queue
 from tests.support.servers import MySQLServer
@@ -35,8 +35,8 @@ from tests.support.threads import in_another_thread, together
 NOBODYS_GROUP = 4294967294
 """Without a task: whoever works for it takes back what is due, and runs nothing."""
 NO_RUN_YET = "no worker ran yet: is worker.py in a crontab?\n"
-PAUSE_SECONDS = 0.5
-"""Longer than the pause between two looks at the row."""
+HEARD_SECONDS = 5.0
+"""A cancel is heard within about two seconds by a task that asks; this is more, for a machine that is busy."""
 
 Act = Callable[[], object]
 _acts: dict[str, Callable[..., object]] = {}
@@ -165,8 +165,7 @@ def test_it_is_stored_at_most_once_a_second_and_the_last_one_as_the_task_ends(qu
     assert last > 10_000  # a call costs less than a look into the database
     *timely, (at_the_end, _) = writes.all()
     assert at_the_end == last
-    assert 3 <= len(timely) <= 4
-    assert timely[0][0] == 1
+    assert 2 <= len(timely) <= 3
     pauses = [later - earlier for (_, earlier), (_, later) in pairwise(timely)]
     assert min(pauses) > 0.98
     assert json.loads(in_row(queue)) == {"done": last}
@@ -230,13 +229,21 @@ def test_the_time_left_grows_less_and_is_none_without_a_timeout(sqlite_queue: Qu
 
 # ---- a cancel, a lost lease
 
-CALLS: dict[str, Callable[[], object]] = {"progress": lambda: progress(2), "current_task": current_task}
+CALLS: dict[str, Callable[[], object]] = {"progress": lambda: progress(1, 9), "current_task": current_task}
 EACH_CALL = pytest.mark.parametrize("call", CALLS.values(), ids=CALLS)
+
+
+def ask(call: Callable[[], object] = current_task, seconds: float = HEARD_SECONDS) -> None:
+    """In a loop, as a long task does at each of its steps."""
+    until = time.monotonic() + seconds
+    while time.monotonic() < until:
+        call()
+        time.sleep(0.01)
 
 
 @EACH_CALL
 @pytest.mark.parametrize("is_main_thread", [True, False])
-def test_a_cancelled_task_is_interrupted_at_its_next_call(
+def test_a_cancelled_task_that_asks_is_interrupted_within_seconds(
     queue: Queue, call: Callable[[], object], is_main_thread: bool
 ) -> None:
     heard: list[str] = []
@@ -244,9 +251,8 @@ def test_a_cancelled_task_is_interrupted_at_its_next_call(
     def work() -> None:
         progress(1, 9)
         cancel(queue, this_task().id)
-        time.sleep(PAUSE_SECONDS)
         try:
-            call()
+            ask(call)
             heard.append("nothing")
         except Exception:
             heard.append("an Exception")
@@ -264,7 +270,7 @@ def test_a_cancelled_task_is_interrupted_at_its_next_call(
 
 
 @EACH_CALL
-def test_a_task_whose_claim_was_taken_is_interrupted_at_its_next_call(
+def test_a_task_whose_claim_was_taken_is_interrupted_within_seconds(
     queue: Queue, server: TaskServer, call: Callable[[], object]
 ) -> None:
     heard: list[str] = []
@@ -272,10 +278,9 @@ def test_a_task_whose_claim_was_taken_is_interrupted_at_its_next_call(
     def work() -> None:
         progress(1)
         queue.sql("UPDATE jobs_queue SET claim = 17, progress = NULL")
-        time.sleep(PAUSE_SECONDS)
         for _ in range(2):  # each call again
             try:
-                call()
+                ask(call)
             except TaskInterrupted as error:
                 heard.append(str(error))
         call()
@@ -298,7 +303,7 @@ def test_a_task_of_one_start_that_was_given_up_as_lost_goes_on_and_is_done(queue
         with server_of(queue) as other:
             other.run(groups=[NOBODYS_GROUP])
         seen.append(in_row(queue, "status"))
-        time.sleep(PAUSE_SECONDS)
+        ask(seconds=2.2)
         progress(2, 2)
         seen.append(current_task() is not None)
 
@@ -324,7 +329,7 @@ def test_in_a_call_of_several_it_is_stored_for_each_of_them(queue: Queue, server
 
     def work(items: list[Any]) -> None:
         progress(1, len(items))
-        assert queue.rows("progress") == [('{"done":1,"total":3}',)] * 3
+        wait_until(lambda: queue.rows("progress") == [('{"done":1,"total":3}',)] * 3)
         seen.append(this_task())
         progress(3, len(items))
 
@@ -343,9 +348,8 @@ def test_a_cancel_of_one_of_several_is_heard_if_all_may_start_again(
         if len(items) < 3:
             return
         cancel(queue, this_task().ids[2])
-        time.sleep(PAUSE_SECONDS)
         try:
-            progress(1, 3)
+            ask(lambda: progress(1, 3), HEARD_SECONDS if others_may_start_again else 2.2)
         finally:
             heard.append(len(items))
         heard.append(0)
@@ -359,8 +363,7 @@ def test_a_cancel_of_one_of_several_is_heard_if_all_may_start_again(
 def test_a_call_of_several_goes_on_while_one_of_them_is_ours(queue: Queue, server: TaskServer) -> None:
     def work(items: list[Any]) -> None:
         queue.sql("UPDATE jobs_queue SET claim = 17 WHERE id = 1")
-        time.sleep(PAUSE_SECONDS)
-        progress(2, 3)
+        ask(lambda: progress(2, 3), 2.2)
 
     several(server, work)
     assert queue.rows("status, progress") == [(1, None)] + [(Status.DONE, '{"done":2,"total":3}')] * 2
@@ -369,27 +372,20 @@ def test_a_call_of_several_goes_on_while_one_of_them_is_ours(queue: Queue, serve
 # ---- others in the way
 
 
-def test_a_row_that_somebody_holds_costs_the_task_a_second_and_not_its_life(queue: Queue, server: TaskServer) -> None:
+def test_a_row_that_somebody_holds_costs_the_task_no_time(queue: Queue, server: TaskServer) -> None:
     seconds: list[float] = []
 
-    def call() -> None:
-        began_at = time.monotonic()
-        progress(len(seconds), 10)
-        seconds.append(time.monotonic() - began_at)
-
     def work() -> None:
-        call()
         with holding(queue.dsn):
-            time.sleep(1.1)
-            call()
-            for _ in range(100):
+            for number in range(200):
+                began_at = time.monotonic()
+                progress(number, 200)
+                seconds.append(time.monotonic() - began_at)
                 time.sleep(0.01)
-                call()
 
     state = run(server, work)
-    assert 0.5 < seconds[1] < 4  # it waited: so the row was held
-    assert max(seconds[2:]) < 0.5
-    assert (state.status, state.attempts, state.progress) == (Status.DONE, 1, Progress(101, 10))
+    assert max(seconds) < 0.1
+    assert (state.status, state.attempts, state.progress) == (Status.DONE, 1, Progress(199, 200))
 
 
 @pytest.mark.long
@@ -397,7 +393,6 @@ def test_a_row_that_somebody_holds_costs_the_task_a_second_and_not_its_life(queu
 def test_a_database_that_is_away_for_a_while_does_not_fail_the_task(
     mysql_queue: Queue, mysql_server: MySQLServer, is_silent: bool
 ) -> None:
-    """A server that says nothing holds one call up for some seconds; one that is away holds up none."""
     seconds: list[float] = []
 
     def work() -> None:
@@ -420,9 +415,7 @@ def test_a_database_that_is_away_for_a_while_does_not_fail_the_task(
 
     with Proxy(mysql_server.host, mysql_server.port) as proxy, server_of(mysql_queue, proxy) as server:
         state = run(server, work)
-    if is_silent:
-        assert 2 < max(seconds) < 9
-    assert sum(seconds) - (max(seconds) if is_silent else 0) < 1
+    assert sum(seconds) < 1
     assert (state.status, state.attempts, state.progress) == (Status.DONE, 1, Progress(3, 3))
 
 
@@ -546,7 +539,7 @@ def test_a_thread_that_asks_while_its_task_ends_is_not_told_that_it_was_lost(que
     assert raised == []
 
 
-def test_a_process_that_a_task_forked_may_tell_something_and_harms_nobody(queue: Queue, server: TaskServer) -> None:
+def test_a_process_that_a_task_forked_tells_nothing_and_harms_nobody(queue: Queue, server: TaskServer) -> None:
     codes: list[int | None] = []
 
     def tell() -> None:
@@ -562,7 +555,7 @@ def test_a_process_that_a_task_forked_may_tell_something_and_harms_nobody(queue:
         for child in children:
             child.join(WAIT_SECONDS)
             codes.append(child.exitcode)
-        assert read_progress(in_row(queue)) == Progress(50, 100, "from a child")
+        assert read_progress(in_row(queue)) == Progress(1, 100)
         progress(100, 100)
         assert current_task() is not None
 

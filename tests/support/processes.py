@@ -82,6 +82,14 @@ def assert_one_line(ended: subprocess.CompletedProcess[str], code: int, *words: 
         assert word in ended.stderr, f"{word!r} is not in {ended.stderr!r}"
 
 
+def assert_shows_where_it_hangs(errors: str, function: str) -> None:
+    """The stacks of a process that nothing could interrupt, with this function among them, and no other words."""
+    first, *stack = errors.splitlines()
+    assert first.startswith("Timeout ("), errors
+    assert all(line == "" or line.startswith(("Thread 0x", '  File "', "Extension modules")) for line in stack), errors
+    assert any(function in line for line in stack), errors
+
+
 Main = Callable[[Path, list[str]], int]
 Run = Callable[..., "subprocess.CompletedProcess[str]"]
 """A command of a program inside this process."""

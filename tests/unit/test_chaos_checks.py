@@ -278,7 +278,7 @@ LIES: list[tuple[str, Changes]] = [
     ("traceback", worker(50, errors="Traceback (most recent call last):\n")),
     ("ended with 1 and 0 lines", worker(54, errors="")),
     ("no word of why", worker(54, errors="worker.py: \n")),
-    ("took a task for one that holds", worker(54, errors="worker.py: a task holds the interpreter\n")),
+    ("took a task for one that holds", worker(54, errors="Timeout (0:00:30)!\nThread 0x1 (most recent call first):\n")),
     ("ended with 1 and 2 lines", worker(54, errors="worker.py: a\nworker.py: b\n")),
     ("gave up a database that was not away for so long", {"troubles": STORY.troubles | {1: [Span(113.0, 120.0)]}}),
     ("gave up a database that was not away for so long", {"troubles": {0: STORY.troubles[0]}}),

@@ -24,10 +24,10 @@ from taskserver import RunResult, Stop, TaskServer
 from taskserver.interrupts.alarm import Alarm
 from taskserver.model.attempt import Start
 from taskserver.model.task import ClaimedTask
-from taskserver.worker import heartbeat
+from taskserver.worker import heartbeat, task_context
 from taskserver.worker.claimed import Claimed
 from taskserver.worker.heartbeat import Heartbeat
-from taskserver.worker.watched_call import CallPlan
+from taskserver.worker.task_context import CallPlan
 from tests.support.locks import are_locks_awaited
 from tests.support.processes import WAIT_SECONDS, assert_one_line, assert_silent, end_of, freeze, kill, thaw, wait_until
 from tests.support.queues import Queue
@@ -338,51 +338,16 @@ def test_tasks_that_wait_under_a_task_without_a_time_limit_are_given_back_too(sq
     assert sqlite_queue.notes()[-1] == "noted"
 
 
-@pytest.mark.long
-@pytest.mark.parametrize("at", ["0.5", "1"], ids=["before its time was up", "as its time was up"])
-def test_a_task_whose_time_passed_as_its_host_stood_still_in_a_heartbeat_s_look_may_clean_up(
-    sqlite_queue: Queue, at: str
-) -> None:
-    sqlite_queue.define("""
-import os, signal
-from taskserver.stores.queue.finishes import Finishes
-renew = Finishes.renew
-began_at = time.monotonic()
-
-def stand_still(leases, task):
-    if time.monotonic() >= began_at + float(os.environ["AT"]):
-        Finishes.renew = renew
-        os.kill(os.getpid(), signal.SIGSTOP)
-    return renew(leases, task)
-
-def sleep():
-    Finishes.renew = stand_still
-    signal.setitimer(signal.ITIMER_REAL, 0)  # so the heartbeat has to interrupt it, as where it has an alarm of its own
-    try:
-        time.sleep(60)
-    finally:
-        time.sleep(0.2)  # shorter than the pause before the next interrupt
-        note("cleaned up")
-""")
-    sqlite_queue.add("tasks.sleep")
-    process = sqlite_queue.start(TASKSERVER_LEASE="2", TASKSERVER_TIMEOUT="1", AT=at)
-    os.waitid(os.P_PID, process.pid, os.WSTOPPED)
-    stood_still_at = time.monotonic()
-    wait_until(lambda: time.monotonic() > stood_still_at + 2.5)  # the rest of the timeout, and the lease
-    thaw(process)
-    code, _, errors = end_of(process)
-    assert (code, sqlite_queue.notes(), errors) == (0, ["cleaned up"], "")
-    assert sqlite_queue.first_lines() == ["TaskInterrupted: it ran for longer than its timeout of 1 s"]
-
-
 class Clock:
-    """In the place of `time`: its instants are the test's, in seconds."""
+    """In the place of the alarm's clock: its instants are the test's, in seconds."""
 
-    def __init__(self) -> None:
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.now = 1000.0
         self._reads = 0
+        for module in (heartbeat, task_context):
+            monkeypatch.setattr(module, "now", self.read)
 
-    def monotonic(self) -> float:
+    def read(self) -> float:
         self._reads += 1
         return self.now
 
@@ -401,16 +366,15 @@ def test_unstarted_tasks_go_back_after_a_third_of_a_lease_under_one_task(
 ) -> None:
     """Instants are in parts of a lease, from the claim on."""
     lease_seconds = 0.06  # by which the heartbeat looks often; what is due it learns from this clock alone
-    clock = Clock()
+    clock = Clock(monkeypatch)
     claimed_at = clock.now
-    for module in (heartbeat, sys.modules[CallPlan.__module__]):
-        monkeypatch.setattr(module, "time", clock)
     for _ in range(3):
         sqlite_queue.add("tasks.hold")
     with (
         TaskServer(sqlite_queue.dsn) as server,
-        Heartbeat(server.store, Alarm(Stop(), 1), lease_seconds, 0, None) as beat,
+        Heartbeat(server.store, Alarm(Stop(), 1), lease_seconds, 0, False) as beat,
     ):
+        server.store.lease_seconds = lease_seconds  # type: ignore[assignment]
         batch = beat.guard(server.store.claims.claim(3, ()).tasks, claimed_at)
         task = batch.take()
         assert task is not None
@@ -745,10 +709,6 @@ def nothing():
 
 def wait():
     may_end.wait(30)
-
-@task(timeout=0.1)
-def wait_too_long():
-    may_end.wait(30)
 """
 
 
@@ -801,11 +761,10 @@ def test_what_could_not_be_given_back_as_a_task_began_is_tried_again_soon(here: 
     here.add("nothing")
     store = here.server.store
     task, other = store.claims.claim(2, ()).tasks
-    beat = Heartbeat(store, Alarm(Stop(), 1), 60, 60, None)
+    beat = Heartbeat(store, Alarm(Stop(), 1), 60, 60, False)
     batch = beat.guard([other], time.monotonic() - 60)
     beat.begin(CallPlan([task], 60, 10))  # when it was about to, no task ran
-    now = time.monotonic()
-    assert beat._give_back(None, now) < now + 60 / 12
+    assert beat._try(beat._give_back, None) < time.monotonic() + 60 / 12
     assert batch
 
 
@@ -826,17 +785,28 @@ def test_what_one_thread_is_giving_back_is_no_empty_claim_to_the_other(here: Her
     assert (seen, bool(claimed), claimed.released) == ([True], False, 1)
 
 
-def test_a_lease_is_renewed_for_the_last_time_when_the_task_s_timeout_has_passed(here: Here, queue: Queue) -> None:
-    """Of a task that nothing interrupts, by a worker that lives on: with the lease of one second it can be lost."""
-    least = (
-        1.1 - 0.002
-    )  # from the start to the end of the lease that was renewed at the timeout; SQLite has milliseconds
-    length = queue.seconds_between("started_at", "due_at")
-    with running(here, "wait_too_long") as run:
-        wait_until(lambda: queue.sql(f"SELECT 1 FROM jobs_queue WHERE {length} >= {least} AND due_at < {queue.now}"))
-        assert not run.done()
-        assert len(heartbeats()) == 1
-    assert (run.result().failed, run.result().lost) == (1, 0), "the claim stood, though its time was over"
+def test_a_lease_is_renewed_for_the_last_time_when_the_task_s_timeout_has_passed(
+    here: Here, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of a task that nothing interrupts: its process ends a lease after its timeout."""
+    here.add("nothing")
+    store, clock, renewed_at = here.server.store, Clock(monkeypatch), list[float]()
+    [task] = store.claims.claim(1, ()).tasks
+    store.finishes.advance([], Start(task, None))
+    renew = store.finishes.renew
+
+    def note_and_renew(task: ClaimedTask) -> bool:
+        renewed_at.append(round(clock.now - 1000, 2))
+        return renew(task)
+
+    monkeypatch.setattr(store.finishes, "renew", note_and_renew)
+    monkeypatch.setattr(store, "lease_seconds", 0.06)
+    with Heartbeat(store, Alarm(Stop(), 1), 0.06, 0.05, False) as beat:
+        beat.begin(CallPlan([task], 0.05, 10))
+        beat.start()
+        for hundredths in range(1, 30):
+            clock.turn_to(1000 + hundredths / 100)
+    assert renewed_at == [0.02, 0.04, 0.06, 0.08]
 
 
 def heartbeats() -> list[threading.Thread]:

@@ -26,6 +26,7 @@ from taskserver.worker.result import RunResult
 from tests.support.processes import (
     WAIT_SECONDS,
     assert_one_line,
+    assert_shows_where_it_hangs,
     assert_silent,
     end_of,
     freeze,
@@ -259,7 +260,8 @@ def test_a_task_that_takes_its_own_alarm_away_does_not_hang_for_ever(sqlite_queu
     process = sqlite_queue.start_task(**SHORT)
     code_at_end, output, errors = end_of(process)
     assert (code_at_end, output) in ((0, ""), (1, ""))
-    assert len(errors.splitlines()) == code_at_end, errors
+    if code_at_end:
+        assert_shows_where_it_hangs(errors, "nap")
     sqlite_queue.end_leases()
     sqlite_queue.move_workers()
     assert_silent(sqlite_queue.worker())
@@ -277,8 +279,7 @@ def test_what_cannot_be_interrupted_ends_its_worker_and_is_taken_back(one_queue:
     process = one_queue.start_task(**SHORT)
     code, output, errors = end_of(process)
     assert (code, output) == (1, ""), errors
-    assert len(errors.splitlines()) == 1, errors
-    assert "timeout" in errors
+    assert_shows_where_it_hangs(errors, task)
     passed = one_queue.seconds_between("started_at", one_queue.now)
     assert float(one_queue.sql(f"SELECT {passed} FROM jobs_queue WHERE id = 1")[0][0]) >= 2
     assert one_queue.rows("status, attempts")[0] == (1, 1)
@@ -296,7 +297,8 @@ def test_a_task_whose_own_timeout_is_short_ends_its_worker_by_that_one(sqlite_qu
     sqlite_queue.add("tasks.hold_interpreter")
     process = sqlite_queue.start_task(**SHORT | {"TASKSERVER_TIMEOUT": "0"})
     code, _, errors = end_of(process)
-    assert (code, len(errors.splitlines())) == (1, 1), errors
+    assert code == 1
+    assert_shows_where_it_hangs(errors, "hold_interpreter")
 
 
 @pytest.mark.long
@@ -314,13 +316,12 @@ def test_a_task_without_a_limit_may_hold_the_interpreter_after_one_that_had_a_li
 
 
 @pytest.mark.long
-def test_a_host_that_stands_still_is_not_taken_for_a_task_that_holds_the_interpreter(sqlite_queue: Queue) -> None:
+def test_a_host_that_stands_still_for_less_than_a_lease_ends_no_worker(sqlite_queue: Queue) -> None:
     sqlite_queue.add("tasks.nap")
     sqlite_queue.add("tasks.note")
     process = sqlite_queue.start_task(**SHORT)
     freeze(process)
-    passed = sqlite_queue.seconds_between("started_at", sqlite_queue.now)
-    wait_until(lambda: float(sqlite_queue.rows(passed)[0][0]) > 4)
+    time.sleep(1.2)
     thaw(process)
     code, output, errors = end_of(process)
     assert (code, output, errors) == (0, "", "")

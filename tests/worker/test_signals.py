@@ -11,7 +11,7 @@ import time
 import pytest
 
 from tests.support.deployment import Deployment
-from tests.support.processes import assert_silent
+from tests.support.processes import assert_shows_where_it_hangs, assert_silent
 
 TASKS = """
 import atexit
@@ -226,7 +226,7 @@ def test_a_clean_up_between_two_tasks_keeps_its_worker_no_longer_than_that_and_t
     finally:
         process.kill()
     assert process.returncode == 1
-    assert errors == "the clean-up after a task goes on, for longer than 2 s: this worker ends\n"
+    assert_shows_where_it_hangs(errors, "__del__")
     time.sleep(1)
     assert "tasks.leaves_a_connection_between_calls is fatal: lost" in folder.worker().stderr
 

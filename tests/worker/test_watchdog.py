@@ -1,152 +1,121 @@
-"""The last resort: a process whose interpreter is held by C code says one line and ends with code 1."""
+"""The last resort: a process that nothing can interrupt shows where it hangs and ends, and no healthy process does."""
 
 from __future__ import annotations
 
-import contextlib
-import os
-import signal
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
 
 import pytest
 
+from taskserver import TaskServer
+from taskserver.interrupts.alarm import Alarm
+from taskserver.interrupts.stop import Stop
+from taskserver.stores import Store
+from taskserver.worker import heartbeat
+from taskserver.worker.heartbeat import Heartbeat
+from taskserver.worker.task_context import CallPlan
 from tests.support.deployment import ROOT
+from tests.support.processes import assert_shows_where_it_hangs
 
-Process = subprocess.Popen[str]
-
-WORDS = "worker.py: a task holds the interpreter"
-
-
-def start(preparation: str = "", seconds: float = 0.2, hold: int = 60, stderr: int = subprocess.PIPE) -> Process:
-    """A process that arms its watchdog, prints `armed`, and then holds its interpreter for so many seconds."""
-    program = f"""
-import sys
-from taskserver.interrupts import watchdog
-watchdog.GRACE_SECONDS = 0.2
-dog = watchdog.Watchdog("worker.py", "a task holds the interpreter")
-{preparation}
-dog.arm({seconds})
-print("armed", flush=True)
-if sys.modules.get("_ctypes", 0) is None: del sys.modules["_ctypes"]
-import ctypes
-ctypes.PyDLL(None).usleep({hold} * 1000000)
-"""
-    process = subprocess.Popen(
-        [sys.executable, "-c", program], cwd=ROOT, text=True, stdout=subprocess.PIPE, stderr=stderr
-    )
-    assert process.stdout
-    assert process.stdout.readline() == "armed\n"
-    return process
+LEASE, TIMEOUT = 60.0, 600.0
 
 
-def assert_bit(process: Process) -> None:
-    output, errors = process.communicate(timeout=30)
-    assert (process.returncode, output) == (1, "")
-    assert errors.startswith(WORDS), errors
-    assert errors.count("\n") == 1
+class Armed:
+    """In the place of faulthandler: the instant at which it would end the process."""
+
+    def __init__(self) -> None:
+        self.ends_at = float("inf")
+        self.times = 0
+
+    def dump_traceback_later(self, seconds: float, exit: bool, file: int) -> None:
+        assert (exit, file) == (True, 2)
+        self.ends_at, self.times = time.monotonic() + seconds, self.times + 1
+
+    def cancel_dump_traceback_later(self) -> None:
+        self.ends_at = float("inf")
 
 
-def test_what_holds_the_interpreter_is_ended_with_one_line() -> None:
-    assert_bit(start())
+@pytest.fixture
+def store(sqlite_dsn: str) -> Iterator[Store]:
+    with TaskServer(sqlite_dsn) as server:
+        yield server.store
 
 
-def frozen() -> Process:
-    process = start(seconds=1)
-    process.send_signal(signal.SIGSTOP)
-    _, status = os.waitpid(process.pid, os.WUNTRACED)
-    assert os.WIFSTOPPED(status), "it ended before it was frozen"
-    return process
+@pytest.fixture
+def armed(monkeypatch: pytest.MonkeyPatch) -> Armed:
+    armed = Armed()
+    monkeypatch.setattr(heartbeat, "faulthandler", armed)
+    return armed
 
 
-def test_a_process_that_stood_still_says_its_line_too_when_it_goes_on() -> None:
-    processes = [frozen() for _ in range(10)]
-    time.sleep(1.2)
-    for process in processes:
-        process.send_signal(signal.SIGCONT)
-    for process in processes:
-        assert_bit(process)
+def made(store: Store, timeout: float = TIMEOUT, ends_process: bool = True) -> Heartbeat:
+    return Heartbeat(store, Alarm(Stop(), LEASE / 4), LEASE, timeout, ends_process)
 
 
-def test_a_process_that_stood_still_and_lives_goes_on_however_often() -> None:
+def call(seconds: float) -> CallPlan:
+    return CallPlan((), seconds, 0, name="a hook")
+
+
+@pytest.mark.parametrize("timeout", [0.0, TIMEOUT])
+@pytest.mark.parametrize("own", [0.0, 1.0, TIMEOUT, 10 * TIMEOUT])
+@pytest.mark.parametrize("before", [0.0, 1.0, 10 * TIMEOUT])
+def test_each_call_has_its_timeout_and_a_lease(
+    store: Store, armed: Armed, timeout: float, own: float, before: float
+) -> None:
+    with made(store, timeout) as beat:
+        beat.begin(call(before))
+        beat.end()
+        began_at = time.monotonic()
+        beat.begin(call(own))
+        assert armed.ends_at >= began_at + (own or float("inf")) + LEASE
+        longest = max(own, timeout) if own else float("inf")
+        assert armed.ends_at <= time.monotonic() + longest + 4 / 3 * LEASE
+        beat.end()
+        assert armed.ends_at >= began_at + (timeout or float("inf")) + LEASE
+    assert armed.ends_at == float("inf")
+
+
+def test_it_is_not_armed_for_each_call(store: Store, armed: Armed) -> None:
+    with made(store) as beat:
+        for _ in range(100):
+            beat.begin(call(TIMEOUT))
+            beat.end()
+    assert armed.times < 5
+
+
+def test_a_chain_of_writes_between_two_calls_may_take_longer_than_a_lease(store: Store, armed: Armed) -> None:
+    with made(store) as beat:
+        beat.begin(call(0.01))
+        beat._arm_for_what_runs()  # as the heartbeat's thread does at each look
+        beat.end()
+        assert armed.ends_at > time.monotonic() + TIMEOUT + LEASE + store.database.conflict_seconds
+        used_at = store.database.session().used_at = time.monotonic() + 1000
+        beat._arm_for_what_runs()
+        assert armed.ends_at > used_at + TIMEOUT + LEASE
+
+
+def test_a_process_of_others_is_never_ended(store: Store, armed: Armed) -> None:
+    with made(store, ends_process=False) as beat:
+        beat.begin(call(0.01))
+        beat.end()
+    assert armed.times == 0
+
+
+def test_it_ends_the_process_though_a_task_has_closed_standard_error() -> None:
     code = """
-import os, signal, sys, time
-from taskserver.interrupts import watchdog
-watchdog.GRACE_SECONDS = 1
-dog = watchdog.Watchdog("worker.py", "a task holds the interpreter")
-for _ in range(3):
-    dog.arm(0.2)
-    print("armed", flush=True)
-    os.kill(os.getpid(), signal.SIGSTOP)
-dog.arm(0.2)
-time.sleep(0.3)
-dog.disarm()
-time.sleep(1.5)
-dog.arm(0.2)
-time.sleep(60)
+import ctypes, faulthandler, os, sys
+faulthandler.dump_traceback_later(0.2, exit=True, file=2)
+if "closed" in sys.argv: os.close(2); sys.stderr = None
+ctypes.PyDLL(None).sleep(20)
 """
-    process = subprocess.Popen(
-        [sys.executable, "-c", code], cwd=ROOT, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE
-    )
-    for _ in range(3):
-        _, status = os.waitpid(process.pid, os.WUNTRACED)
-        assert os.WIFSTOPPED(status)
-        time.sleep(0.3)
-        process.send_signal(signal.SIGCONT)
-    output, errors = process.communicate(timeout=30)
-    assert (process.returncode, output, errors.count("\n")) == (1, "armed\n" * 3, 1)
-
-
-def test_a_process_that_stood_still_just_as_it_armed_its_watchdog_and_lives_goes_on() -> None:
-    code = """
-import time
-from taskserver.interrupts import watchdog
-from taskserver.interrupts.c_timer import Bite
-watchdog.GRACE_SECONDS = 1
-dog = watchdog.Watchdog("worker.py", "a task holds the interpreter")
-set = Bite.set
-
-def set_and_stand_still(bite, seconds):
-    set(bite, seconds)
-    time.sleep(0.5)
-
-Bite.set = set_and_stand_still
-dog.arm(0.7)
-Bite.set = set
-time.sleep(0.4)
-dog.arm(60)
-time.sleep(1.5)
-"""
-    ended = subprocess.run([sys.executable, "-c", code], cwd=ROOT, text=True, capture_output=True, timeout=30)
-    assert (ended.returncode, ended.stdout, ended.stderr) == (0, "", "")
-
-
-def test_it_ends_though_nobody_reads_its_line() -> None:
-    reading, writing = os.pipe()
-    os.set_blocking(writing, False)
-    with contextlib.suppress(BlockingIOError):
-        while True:
-            os.write(writing, b"x")
-    os.set_blocking(writing, True)
-    process = start("watchdog.MAX_WORDS_SECONDS = 0.5", stderr=writing)
-    try:
-        assert process.wait(timeout=30) == 1
-    finally:
-        os.close(reading)
-        os.close(writing)
-
-
-def test_it_ends_without_a_line_where_the_library_has_no_contexts() -> None:
-    process = start("from taskserver.interrupts import c_timer; c_timer.HAS_CONTEXTS = False")
-    assert process.communicate(timeout=30) == ("", "")
-    assert process.returncode == 1
-
-
-@pytest.mark.parametrize(
-    "preparation",
-    ["dog.arm(0.2); dog.disarm(); dog.arm = abs", "sys.modules['_ctypes'] = None  # as if it were missing"],
-)
-def test_a_process_goes_on_whose_watchdog_is_disarmed_or_missing(preparation: str) -> None:
-    process = start(preparation, hold=1)
-    assert process.communicate(timeout=30) == ("", "")
-    assert process.returncode == 0
+    for state in ("open", "closed"):
+        ended = subprocess.run(
+            [sys.executable, "-c", code, state], cwd=ROOT, text=True, capture_output=True, timeout=15
+        )
+        assert (ended.returncode, ended.stdout) == (1, "")
+        if state == "open":
+            assert_shows_where_it_hangs(ended.stderr, "<module>")
+        else:
+            assert ended.stderr == ""

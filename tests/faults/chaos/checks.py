@@ -19,8 +19,8 @@ BEGIN_SECONDS = 1.5
 """So long after its start a worker has not reached the database yet, on a busy machine."""
 
 OVER = "worker.py: the database can be used again"
-HOLDS = "holds the interpreter"
-"""What a worker says that ends because nothing can interrupt its task; one that was frozen cannot know better."""
+HOLDS = "Timeout ("
+"""What a worker says first that ends because nothing can interrupt its task; one that was frozen cannot know better."""
 GIVEN_UP = "dependency: task "
 ERRORS_OF_OURS = (
     "Failed: ",
@@ -296,7 +296,7 @@ def _wrong_exit(worker: WorkerRun, death: str, was_killed: bool, evidence: Evide
             return None if was_told and not lines else f"ended with 1 and {len(lines)} lines of its own"
         case 1 if lines[0] == "worker.py: ":
             return "ended with 1 and no word of why"
-        case 1 if HOLDS in lines[0]:
+        case 1 if lines[0].startswith(HOLDS):
             return None if death == "dies hold" else "took a task for one that holds the interpreter"
         case 1 if not may_give_up(worker, evidence.troubles.get(worker.slot, [])):
             return "gave up a database that was not away for so long"
@@ -311,7 +311,7 @@ def _wrong_exit(worker: WorkerRun, death: str, was_killed: bool, evidence: Evide
 
 def _own_lines(worker: WorkerRun) -> list[str]:
     """The worker's lines of why it ended."""
-    own = (line for line in worker.errors.splitlines() if line.startswith("worker.py: "))
+    own = (line for line in worker.errors.splitlines() if line.startswith(("worker.py: ", HOLDS)))
     return [line for line in own if not line.startswith(OVER)]
 
 
