@@ -7,6 +7,7 @@ is never out of date; a flag could be, between two instructions.
 
 from __future__ import annotations
 
+import os
 import signal
 import sys
 import threading
@@ -57,6 +58,14 @@ def is_in_task(frame: FrameType | None) -> bool:
     while frame is not None and frame.f_code is not call_task.__code__:
         frame = frame.f_back
     return frame is not None
+
+
+def end_child(worker: int, raised: BaseException | None) -> None:
+    """End a process that a task forked, and that came out of its call, as Python would: it is no second worker."""
+    if os.getpid() == worker:
+        return
+    code = raised.code if type(raised) is SystemExit else 0 if raised is None else 1
+    os._exit(0 if code is None else code if type(code) is int else 1)
 
 
 class Alarm:

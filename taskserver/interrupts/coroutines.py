@@ -19,8 +19,7 @@ from functools import cache
 from typing import Any
 
 from ..errors import TaskServerError
-from .alarm import Alarm
-from .forks import end_child
+from .alarm import Alarm, end_child
 from .stop import TaskInterrupted
 
 BLOCKED_SECONDS = 0.5

@@ -11,8 +11,7 @@ from types import AsyncGeneratorType, GeneratorType
 from typing import Any, NamedTuple, cast
 
 from ..errors import BadTask, Fatal, InvalidTask, Later, Retry, is_delay
-from ..interrupts.alarm import Alarm
-from ..interrupts.forks import end_child
+from ..interrupts.alarm import Alarm, end_child
 from ..interrupts.stop import TaskInterrupted
 from ..messages.classes import is_kind
 from ..messages.error_text import NO_TEXT, describe, describe_failure, full_traceback, leave_out_callers, type_name
