@@ -22,6 +22,7 @@ import pytest
 
 from taskserver import RunResult, Stop, TaskServer
 from taskserver.interrupts.alarm import Alarm
+from taskserver.interrupts.stop import TaskInterrupted
 from taskserver.model.attempt import Start
 from taskserver.model.task import ClaimedTask
 from taskserver.worker import heartbeat, task_context
@@ -807,6 +808,31 @@ def test_a_lease_is_renewed_for_the_last_time_when_the_task_s_timeout_has_passed
         for hundredths in range(1, 30):
             clock.turn_to(1000 + hundredths / 100)
     assert renewed_at == [0.02, 0.04, 0.06, 0.08]
+
+
+def test_a_task_whose_claim_is_gone_is_interrupted_though_it_asks_nothing(
+    sqlite_queue: Queue, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock = Clock(monkeypatch)
+    sqlite_queue.add("tasks.hold")
+    with (
+        TaskServer(sqlite_queue.dsn) as server,
+        Alarm(Stop(), 1) as alarm,
+        Heartbeat(server.store, alarm, 0.06, 0, False) as beat,
+    ):
+        server.store.lease_seconds = 0.06  # type: ignore[assignment]
+        [task] = server.store.claims.claim(1, ()).tasks
+        server.store.finishes.advance([], Start(task, None))
+        sqlite_queue.sql("UPDATE jobs_queue SET claim = 17")
+
+        def work() -> None:
+            clock.now += 0.03  # more than a third of the lease
+            time.sleep(WAIT_SECONDS)
+
+        beat.begin(CallPlan([task], 0, 10))
+        beat.start()
+        with pytest.raises(TaskInterrupted, match="its lease was lost"):
+            alarm.call(0, work)
 
 
 def heartbeats() -> list[threading.Thread]:
