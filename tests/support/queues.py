@@ -35,17 +35,6 @@ def note(text="noted"):
 LONG_AGO = "2020-01-01 00:00:00.000000"
 
 
-WHOLE_CLAIMS = """
-from taskserver.worker.limits import ClaimSize
-
-ClaimSize.next = lambda size, left: 100 if left is None else min(left, 100)
-
-def nothing():
-    pass
-"""
-"""In tasks.py: once a first task has imported it, claims take 100 tasks, however long these take."""
-
-
 class Queue:
     """The queue of a deployment whose tasks.py has `note` and these tasks, and whose .env has these settings."""
 

@@ -14,13 +14,13 @@ import threading
 import time
 from collections.abc import Callable, Collection, Iterator
 from concurrent import futures
-from contextlib import ExitStack, closing, contextmanager
+from contextlib import ExitStack, closing, contextmanager, suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
 
-from taskserver import RunResult, Stop, TaskServer
+from taskserver import DatabaseError, RunResult, Stop, TaskServer
 from taskserver.interrupts.alarm import Alarm
 from taskserver.interrupts.stop import TaskInterrupted
 from taskserver.model.attempt import Start
@@ -121,6 +121,7 @@ def kill_elsewhere(queue: Queue, process: subprocess.Popen[str]) -> None:
 
 
 def test_the_tasks_of_a_killed_worker_come_back_once_its_lease_has_ended_and_not_before(queue: Queue) -> None:
+    queue.deployment.claim_at_once()
     queue.add("tasks.hold", None, 0, -1)
     for number, priority in enumerate([5, 0, 5, 0]):
         queue.add("tasks.note", f'["{number}"]', 0, priority)
@@ -181,6 +182,7 @@ def test_a_lost_task_that_has_no_attempt_left_is_fatal(queue: Queue) -> None:
 
 
 def test_a_lease_is_counted_by_the_database_and_its_tasks_are_not_taken_before_its_end(one_queue: Queue) -> None:
+    one_queue.deployment.claim_at_once()
     one_queue.add("tasks.hold")
     for number in range(3):
         one_queue.add("tasks.note", f'["{number}"]')
@@ -221,6 +223,7 @@ def test_a_task_that_kills_its_worker_each_time_ends_fatal_and_lets_the_others_r
 
 @ONE_STORE
 def test_a_module_that_kills_the_process_when_imported_uses_attempts_and_does_not_loop(queue: Queue) -> None:
+    queue.deployment.claim_at_once()
     settings = {
         "TASKSERVER_MAX_ATTEMPTS": "2",
         "TASKSERVER_BACKOFF": "fixed:0",
@@ -308,6 +311,7 @@ def test_a_task_that_runs_for_several_leases_is_not_taken_over(
 
 @ONE_STORE
 def test_tasks_that_wait_under_a_long_one_are_given_back_after_a_third_of_a_lease(queue: Queue) -> None:
+    queue.deployment.claim_at_once()
     lease = 3
     queue.add("tasks.hold")
     for number in range(3):
@@ -390,6 +394,7 @@ def test_unstarted_tasks_go_back_after_a_third_of_a_lease_under_one_task(
 
 
 def test_between_tasks_a_worker_gives_back_what_it_has_held_for_half_a_lease(one_queue: Queue) -> None:
+    one_queue.deployment.claim_at_once()
     lease = 2
     code = "\ndef tick():\n    note('tick')\n    time.sleep(0.25)\n"
     one_queue.define(code)
@@ -410,6 +415,7 @@ def test_between_tasks_a_worker_gives_back_what_it_has_held_for_half_a_lease(one
 def test_a_frozen_worker_changes_nothing_in_a_task_that_waits_for_its_retry(
     queue: Queue,
 ) -> None:
+    queue.deployment.claim_at_once()
     queue.add("tasks.hold")
     queue.add("tasks.note", '["taken over"]')
     process = start_holding(queue, 0, "0")
@@ -490,6 +496,7 @@ def transaction(queue: Queue) -> Iterator[Callable[[str], object]]:
 
 
 def test_a_worker_that_was_frozen_before_a_start_does_not_start_what_another_took_over(queue: Queue) -> None:
+    queue.deployment.claim_at_once()
     queue.add("tasks.hold")
     queue.add("tasks.note", '["started all the same"]')
     process = start_holding(queue)
@@ -769,21 +776,28 @@ def test_what_could_not_be_given_back_as_a_task_began_is_tried_again_soon(here: 
     assert batch
 
 
-def test_what_one_thread_is_giving_back_is_no_empty_claim_to_the_other(here: Here) -> None:
-    """It may have to be put back, and would be forgotten: the run claims anew once it is empty."""
+@pytest.mark.parametrize("fails", [False, True])
+def test_what_one_thread_is_giving_back_is_no_empty_claim_to_the_other(here: Here, fails: bool) -> None:
+    """It may have to be put back, and would be forgotten: the run claims again once it is empty."""
     here.add("nothing")
     claims = here.server.store.claims
     claimed = Claimed(claims.claim(1, ()).tasks, time.monotonic(), 60)
     seen: list[bool] = []
-    release = claims.release
+    release, other = claims.release, threading.Thread(target=lambda: seen.append(bool(claimed)))
 
-    def look(tasks: Collection[ClaimedTask]) -> int:
-        seen.append(bool(claimed))
+    def meanwhile(tasks: Collection[ClaimedTask]) -> int:
+        other.start()
+        other.join(0.2)
+        assert seen == []
+        if fails:
+            raise DatabaseError("away")
         return release(tasks)
 
-    claims.release = look  # type: ignore[method-assign]
-    claimed.release(here.server.store)
-    assert (seen, bool(claimed), claimed.released) == ([True], False, 1)
+    claims.release = meanwhile  # type: ignore[method-assign]
+    with suppress(DatabaseError):
+        claimed.release(here.server.store)
+    other.join()
+    assert (seen, bool(claimed), claimed.released) == ([fails], fails, int(not fails))
 
 
 def test_a_lease_is_renewed_for_the_last_time_when_the_task_s_timeout_has_passed(

@@ -26,7 +26,7 @@ from tests.support.processes import (
     wait_for,
     wait_until,
 )
-from tests.support.queues import WHOLE_CLAIMS, Queue
+from tests.support.queues import Queue
 from tests.support.servers import MariaDB, free_port, missing_programs
 from tests.support.turns import A_SERVER, ONE_STORE, on_stores_in_turn
 
@@ -531,8 +531,7 @@ def test_a_task_that_closes_standard_output_breaks_no_run_on_a_terminal(sqlite_q
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 @ONE_STORE
 def test_a_signal_lets_the_running_task_finish_and_gives_the_rest_back(queue: Queue, number: signal.Signals) -> None:
-    queue.define(WHOLE_CLAIMS)
-    queue.add("tasks.nothing")
+    queue.deployment.claim_at_once()
     queue.add("tasks.wait_for_go")
     for _ in range(4):
         queue.add("tasks.note")
@@ -546,7 +545,7 @@ def test_a_signal_lets_the_running_task_finish_and_gives_the_rest_back(queue: Qu
         (0, 0, None, None, None, None)
     }
     assert len(queue.statuses()) == 4
-    assert queue.sql("SELECT reason, taken, done, fatal, released FROM jobs_queue_workers") == [("stopped", 2, 2, 0, 4)]
+    assert queue.sql("SELECT reason, taken, done, fatal, released FROM jobs_queue_workers") == [("stopped", 1, 1, 0, 4)]
 
 
 def test_one_signal_does_not_interrupt_a_task_that_runs_on(sqlite_queue: Queue) -> None:
