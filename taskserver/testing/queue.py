@@ -52,6 +52,8 @@ class Ran:
     """Attempts that failed, and come again."""
     fatal: int = 0
     """Tasks that failed for good."""
+    postponed: int = 0
+    """Calls that asked to run later."""
     called: list[str] = field(default_factory=list)
     """The names of the callables, in the order in which they were called; one name for each call of a batch."""
     failures: list[FailedAttempt] = field(default_factory=list)
@@ -111,7 +113,7 @@ class TaskQueue:
     def _run_ready(self, ran: Ran, raises: bool, max_tasks: int) -> None:
         __tracebackhide__ = True
         calls, begin = Calls(keeps_frames=raises), len(ran.failures)
-        left = max_tasks - ran.done - ran.failed - ran.fatal
+        left = max_tasks - ran.done - ran.failed - ran.fatal - ran.postponed
         settings = self._settings._replace(on_failure=self._on_failure(ran.failures))
         make_importable(settings.folder)
         self._is_running = True
@@ -129,6 +131,7 @@ class TaskQueue:
             self._is_running = False
             calls.give_back_frames()
         ran.done, ran.failed, ran.fatal = ran.done + result.done, ran.failed + result.failed, ran.fatal + result.fatal
+        ran.postponed += result.postponed
         ran.called += calls.names
         if raises:
             _raise_first(ran.failures[begin:])

@@ -65,6 +65,11 @@ def fail_once():
         raise taskserver.Retry("not yet")
 
 
+def wait():
+    note("waits")
+    raise taskserver.Later(delay=60)
+
+
 @taskserver.task(max_attempts=1)
 def never_again():
     raise taskserver.Retry
@@ -330,6 +335,14 @@ def test_a_retry_raises_nothing_while_another_attempt_follows(queue: TaskQueue, 
     with pytest.raises(taskserver.Retry):
         queue.run_all()
     assert tasks.NOTES == [1, 2]
+
+
+def test_a_task_that_asks_to_run_later_is_postponed_and_no_failure(tasks: Any, queue: TaskQueue) -> None:
+    queue.server.add_task("tasks.wait")
+    ran = queue.run_all()
+    assert (ran.done, ran.postponed, ran.failed, ran.failures) == (0, 1, 0, [])
+    assert queue.run_all(until=120).postponed == 2
+    assert tasks.NOTES == ["waits"] * 3
 
 
 def test_the_hook_for_failures_is_called_as_in_production(tasks: Any, tmp_path: Path) -> None:

@@ -1,0 +1,160 @@
+"""A task that cannot run now: `raise taskserver.Later(delay=…)` waits, and counts no attempt and no failure."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from taskserver import Later, SettingError
+from taskserver.model.task import Status
+from tests.support.queues import Queue
+from tests.support.sites import Site
+
+CODE = """
+import taskserver
+from taskserver import task
+
+calls = []
+do = None
+later = {"message": "the bank is closed", "delay": 600}
+
+def wait():
+    if do:
+        do()
+    if later:
+        raise taskserver.Later(later["message"], delay=later["delay"])
+    calls.append("wait")
+
+@task(max_attempts=1)
+def once():
+    wait()
+
+@task(batch=10)
+def each(items):
+    calls.append(len(items))
+    return [taskserver.Later(delay=600) if item["n"] == 1 else None for item in items]
+
+@task(batch=10)
+def all_of_them(items):
+    calls.append(len(items))
+    wait()
+
+@task(commit_every=10)
+def quick(n):
+    calls.append(n)
+    if n == 1:
+        wait()
+
+@task(transactional=True)
+def transfer():
+    taskserver.connection().cursor().execute("UPDATE jobs_queue_stats SET done = 77")
+    wait()
+"""
+SITE = Site
+STATE = "status, attempts, claim, error_text"
+
+
+def seconds_left(site: Site) -> list[float]:
+    return [site.rows.seconds_from_now(due_at) for (due_at,) in site.rows.execute("SELECT due_at FROM jobs_queue")]
+
+
+@pytest.mark.parametrize("name", ["wait", "once", "transfer"])
+def test_it_waits_and_counts_no_attempt_and_no_failure(any_site: Site, name: str, caplog: Any) -> None:
+    site = any_site
+    failed: list[object] = []
+    site.server.settings = site.server.settings._replace(on_failure=failed.append)
+    site.add_args(name)
+    with caplog.at_level("INFO", "taskserver"):
+        result = site.run()
+    assert (result.taken, result.postponed, result.done, result.failed, result.fatal) == (1, 1, 0, 0, 0)
+    assert site.columns(STATE) == [(Status.WAITING, 0, None, "postponed: the bank is closed")]
+    assert seconds_left(site) == [pytest.approx(600, abs=30)]
+    assert failed == []
+    assert sum(one.attempts + one.failed + one.fatal for one in site.server.stats()) == 0
+    assert [record.levelname for record in caplog.records if "postponed" in record.message] == ["INFO", "INFO"]
+    assert [run.failed for run in site.server.status().runs] == [0]
+    site.module.later = None
+    site.rows.set("due_at = created_at")
+    assert (site.run().done, site.module.calls) == (1, ["wait"])
+    assert [(one.begun, one.attempts, one.done) for one in site.server.stats()] == [(1, 1, 1)]
+
+
+@pytest.mark.parametrize("name", ["wait", "once"])
+def test_it_may_wait_as_often_as_it_asks_for(site: Site, name: str) -> None:
+    site.add_args(name)
+    for _ in range(15):
+        assert site.run().postponed == 1
+        site.rows.set("due_at = created_at")
+    assert site.columns("status, attempts") == [(Status.WAITING, 0)]
+
+
+def test_an_attempt_that_failed_before_stays_counted(site: Site) -> None:
+    site.add_args("wait")
+    site.rows.set("attempts = 2, started_at = created_at")
+    site.run()
+    assert site.columns("status, attempts") == [(Status.WAITING, 2)]
+
+
+@pytest.mark.usefixtures("whole_claims")
+def test_one_of_a_batch_or_all_of_it_are_postponed(site: Site) -> None:
+    for number in range(3):
+        site.add_args("each", {"n": number})
+    result = site.run()
+    assert (result.done, result.postponed, site.module.calls) == (2, 1, [3])
+    assert site.columns(STATE) == [(Status.WAITING, 0, None, "postponed")]
+    site.rows.execute("DELETE FROM jobs_queue")
+    for number in range(3):
+        site.add_args("all_of_them", {"n": number})
+    result = site.run()
+    assert (result.done, result.postponed, site.module.calls[1:]) == (0, 3, [3])
+    assert site.columns("status, attempts") == [(Status.WAITING, 0)] * 3
+
+
+@pytest.mark.usefixtures("whole_claims")
+def test_one_of_a_round_is_postponed(site: Site) -> None:
+    assert site.module
+    for number in range(4):
+        site.add_args("quick", {"n": number})
+    result = site.run()
+    assert (result.done, result.postponed, site.module.calls) == (3, 1, [0, 1, 2, 3])
+    assert site.columns(STATE) == [(Status.WAITING, 0, None, "postponed: the bank is closed")]
+
+
+@pytest.mark.parametrize("meanwhile", ["cancelled", "changed"])
+def test_a_cancel_or_a_rerun_that_came_while_it_ran_holds(site: Site, meanwhile: str) -> None:
+    name = f"{site.name}.wait"
+    task_id = site.server.add_task(name, unique_key="k")
+
+    def meddle() -> None:
+        site.module.do = site.module.later = None
+        if meanwhile == "cancelled":
+            site.server.cancel(task_id)
+        else:
+            site.server.add_task(name, unique_key="k", rerun=True)
+        raise Later(delay=600)
+
+    site.module.do = meddle
+    result = site.run()
+    if meanwhile == "cancelled":
+        assert (result.cancelled, site.columns("status")) == (1, [(Status.CANCELLED,)])
+    else:
+        assert (result.done, site.columns("status")) == (1, [])
+
+
+@pytest.mark.parametrize("delay", [-1, "soon", None, True, float("inf")])
+def test_a_delay_that_is_none_is_an_error_of_the_task(delay: Any) -> None:
+    with pytest.raises(SettingError, match="delay is"):
+        Later(delay=delay)
+
+
+def test_people_read_that_it_is_postponed(sqlite_queue: Queue) -> None:
+    sqlite_queue.define("import taskserver\n\ndef later():\n    raise taskserver.Later('at night', delay=600)\n")
+    sqlite_queue.add("tasks.later")
+    ended = sqlite_queue.worker("--verbose")
+    assert ended.returncode == 0
+    assert "is postponed: at night; it runs again in 600 s" in ended.stderr
+    assert "1 postponed" in ended.stderr
+    assert "postponed: at night" in sqlite_queue.client("list").stdout
+    assert "waiting" in sqlite_queue.client("show", 1).stdout
+    assert sqlite_queue.client("check").returncode == 0
