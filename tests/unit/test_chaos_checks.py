@@ -341,6 +341,14 @@ def test_a_worker_may_tell_once_of_a_task_that_it_lost_before_the_task_noted_any
     assert failure.startswith("the worker 50 of slot 0 told 2 of 1 lost leases of the row 101")
 
 
+def test_a_worker_that_was_frozen_beyond_its_lease_may_end_as_it_wakes() -> None:
+    shows_stacks = worker(54, errors="Timeout (0:00:05)!\nThread 0x1 (most recent call first):\n")
+    frozen = [*STORY.strikes, Strike("freeze beyond the lease", 1, 54, 114.0, 119.9)]
+    assert told(**shows_stacks, strikes=frozen) == []
+    thawed_long_ago = [*STORY.strikes, Strike("freeze beyond the lease", 1, 54, 110.0, 115.0)]
+    assert told(**shows_stacks, strikes=thawed_long_ago) != []
+
+
 @pytest.mark.parametrize("kind", ["drop", "server kill"])
 def test_what_a_worker_tells_of_leases_is_not_judged_where_its_connection_may_have_broken(kind: str) -> None:
     strikes = [*STORY.strikes, Strike(kind, 0, None, 105.55, 105.56)]

@@ -20,7 +20,7 @@ BEGIN_SECONDS = 1.5
 
 OVER = "worker.py: the database can be used again"
 HOLDS = "Timeout ("
-"""What a worker says first that ends because nothing can interrupt its task; one that was frozen cannot know better."""
+"""What a worker says first that ends because nothing can interrupt its task."""
 GIVEN_UP = "dependency: task "
 ERRORS_OF_OURS = (
     "Failed: ",
@@ -297,7 +297,8 @@ def _wrong_exit(worker: WorkerRun, death: str, was_killed: bool, evidence: Evide
         case 1 if lines[0] == "worker.py: ":
             return "ended with 1 and no word of why"
         case 1 if lines[0].startswith(HOLDS):
-            return None if death == "dies hold" else "took a task for one that holds the interpreter"
+            is_allowed = death == "dies hold" or _was_frozen_till_its_end(worker, evidence)
+            return None if is_allowed else "took a task for one that holds the interpreter"
         case 1 if not may_give_up(worker, evidence.troubles.get(worker.slot, [])):
             return "gave up a database that was not away for so long"
         case 1:
@@ -313,6 +314,14 @@ def _own_lines(worker: WorkerRun) -> list[str]:
     """The worker's lines of why it ended."""
     own = (line for line in worker.errors.splitlines() if line.startswith(("worker.py: ", HOLDS)))
     return [line for line in own if not line.startswith(OVER)]
+
+
+def _was_frozen_till_its_end(worker: WorkerRun, evidence: Evidence) -> bool:
+    """Whether it ended as it woke, beyond its lease: its task could not be interrupted in time either."""
+    return any(
+        strike.kind == "freeze beyond the lease" and worker.ended - strike.ended < SLACK_SECONDS
+        for strike in evidence.strikes_on(worker)
+    )
 
 
 def may_give_up(worker: WorkerRun, troubles: Sequence[Span]) -> bool:
