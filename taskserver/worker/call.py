@@ -12,7 +12,6 @@ from typing import Any, NamedTuple, cast
 
 from ..errors import BadTask, Fatal, InvalidTask, Later, Retry, is_delay
 from ..interrupts.alarm import Alarm, end_child
-from ..interrupts.stop import TaskInterrupted
 from ..messages.classes import is_kind
 from ..messages.error_text import NO_TEXT, describe, describe_failure, full_traceback, leave_out_callers, type_name
 from ..model.arguments import write_arguments
@@ -78,25 +77,24 @@ class Failure(NamedTuple):
 def run_foreign(
     time_limit: Alarm, timeout_seconds: float, function: Callable[..., object], *args: Any
 ) -> tuple[Failure | None, Any]:
-    """Run user code: how it failed, or None and its return value. The timeout also covers the words for its error."""
+    """Run user code: how it failed, or None and its return value."""
+    worker = os.getpid()
     try:
-        return time_limit.call(timeout_seconds, _ended, os.getpid(), function, args)
-    except BaseException as error:  # interrupted while the error was put in words
-        return undescribed(error), None
-
-
-def _ended(worker: int, function: Callable[..., object], args: tuple[object, ...]) -> tuple[Failure | None, Any]:
-    try:
-        returned = function(*args)
+        returned = time_limit.call(timeout_seconds, function, *args)
     except BaseException as error:  # sys.exit() and the like end the task, not the worker
         end_child(worker, error)
         leave_out_callers(error)
-        try:
-            return failure_of_raised(error), None
-        except BaseException:  # it hangs, or ends the process, when it is asked
-            return undescribed(error), None
+        return _described(error, time_limit), None
     end_child(worker, None)
     return None, returned
+
+
+def _described(error: BaseException, time_limit: Alarm) -> Failure:
+    """An exception in words, or by its type alone if it takes too long."""
+    try:
+        return time_limit.call(aside_seconds(time_limit), failure_of_raised, error)
+    except BaseException:  # it hangs, or ends the process, when it is asked
+        return undescribed(error)
 
 
 def aside_seconds(time_limit: Alarm) -> float:
@@ -184,9 +182,7 @@ def _kept(value: object) -> Returned:
         return Returned(result=write_result(value))
     except InvalidTask as error:
         return Returned(fault=str(error))
-    except TaskInterrupted:
-        raise
-    except BaseException as error:  # a value of a task's own class may raise anything as it is written
+    except BaseException as error:  # a value of a task's own class may raise anything as it is written, or hang
         return Returned(fault=f"what it returned raises {type_name(error)} as JSON")
 
 

@@ -205,6 +205,7 @@ def end_process():
 
 @A_SERVER
 def test_status_tells_what_runs_in_which_process_of_which_host(queue: Queue) -> None:
+    queue.deployment.claim_at_once()
     for _ in range(3):
         queue.add("tasks.hold", None, 3)
     worker = queue.start_task(0, 3)
@@ -373,6 +374,7 @@ def test_a_process_of_whose_end_its_parent_has_not_heard_is_gone(sqlite_queue: Q
 
 
 def test_where_proc_is_another_namespace_s_no_worker_is_taken_for_gone(sqlite_queue: Queue) -> None:
+    sqlite_queue.deployment.claim_at_once()
     unshare = find_program("unshare")
     if os.getuid() != 0 or unshare is None:
         pytest.skip("a process namespace needs root, and unshare of util-linux")

@@ -162,6 +162,7 @@ class FailingQueue(Queue):
 
     def start_first(self, *args: object) -> subprocess.Popen[str]:
         """A worker in the midst of its first task, which ends at `go`, with two more claimed."""
+        self.deployment.claim_at_once()
         self.add_named("first", task="wait_for_go")
         self.add_named("second", "third")
         return self.start_task(*args)

@@ -33,7 +33,7 @@ class Raw(NamedTuple):
 
 Columns = Mapping[str, object]
 Row = tuple[Any, ...]
-STATUS, DUE_AT, ERROR_TEXT, STARTED_AT, AWAITED = 4, 7, 10, 12, 18
+STATUS, ATTEMPTS, DUE_AT, ERROR_TEXT, STARTED_AT, AWAITED = 4, 5, 7, 10, 12, 18
 """Places of columns in what WebScript.read gives."""
 
 # ---- what may become of a row
@@ -424,7 +424,9 @@ def outcome_of(written: Written, after: Mapping[int, Row]) -> str:
         return LOST
     if now[STATUS] == 7 and error_text == "cancelled":
         return CANCELLED
-    if now[STATUS] == 4 and error_text.startswith("BadTask: ") and len(error_text) > 20 and not now[STARTED_AT]:
+    # It may have been started with the others of its round, which counts no attempt then.
+    is_uncounted = not now[STARTED_AT] or now[ATTEMPTS] == (written.row or now)[ATTEMPTS]
+    if now[STATUS] == 4 and error_text.startswith("BadTask: ") and len(error_text) > 20 and is_uncounted:
         return FATAL
     if now[STATUS] == 5 and now[DUE_AT]:
         return WAITS

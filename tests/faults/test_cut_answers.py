@@ -133,6 +133,7 @@ def test_a_finish_that_was_cut_off_when_patience_is_over_is_counted_as_what_it_w
 ) -> None:
     """The run ends, and what it saves then finds that finish done already."""
     proxied_queue.set(DB_PATIENCE=0)
+    proxied_queue.deployment.claim_at_once()
     proxied_queue.add_named("first", "second", "third")
     cut = cut_at(proxy, b"DELETE FROM `jobs_queue`", is_done=True)
     assert_one_line(proxied_queue.worker(), 1, proxied_queue.cut_off)

@@ -99,6 +99,7 @@ def test_rows_that_are_held_keep_none_of_those_behind_them_from_waking(skipping_
 
 
 def test_rows_that_are_held_keep_none_of_those_behind_them_from_being_released(skipping_queue: FailingQueue) -> None:
+    skipping_queue.deployment.claim_at_once()
     skipping_queue.add_named("first", task="wait_for_go")
     skipping_queue.add_named(*(f"n{number}" for number in range(12)))
     worker = skipping_queue.start()

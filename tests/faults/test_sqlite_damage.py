@@ -129,7 +129,9 @@ def test_a_task_that_takes_the_files_from_its_worker_ends_it_with_one_line_and_n
     assert queue.sql("PRAGMA integrity_check") == [("ok",)]
     assert {path.read_bytes() for path in queue.folder.glob("own*")} <= {b""}
     queue.end_leases()
-    assert_one_line(queue.worker(**AFTER_A_CRASH), 0, f"{how} is fatal: lost")
+    ended = queue.worker(**AFTER_A_CRASH)
+    gone, fatal = ended.stderr.splitlines()
+    assert (ended.returncode, "ended while it ran task 3 " in gone, f"{how} is fatal: lost" in fatal) == (0, True, True)
     more = ["meanwhile"] if "copy" in how else []
     assert sorted(ran(queue)) == sorted(["first", "second", "careless", "last", *more])
 

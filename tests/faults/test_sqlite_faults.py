@@ -280,6 +280,7 @@ def test_a_full_disk_is_one_clear_line_and_with_space_again_nothing_is_lost(
 def test_a_disk_that_fills_up_under_a_run_is_one_clear_line_and_nothing_is_lost(
     small_disk: SmallDisk, small_queue: Queue
 ) -> None:
+    small_queue.deployment.claim_at_once()
     add_by_client(small_queue, "fill", task="tasks.fill", more=f', "{small_disk.path}/filler"')
     names = [f"n{number}" for number in range(100)]
     add_by_client(small_queue, *names)

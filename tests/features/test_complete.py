@@ -237,7 +237,8 @@ def test_a_stage_hands_its_result_on(queue: Queue) -> None:
     assert_one_line(queue.worker("--mode", "mark"), 0, "is fatal: Fatal: what it returned is 7; allowed: a dict")
     assert effects(queue) == [1, 2, 101, 102]
     assert queue.rows("status, stage") == [(2, 1), (4, 0), (2, 0)]
-    assert queue.notes()[-2:] == ["pay 2", "what waited for it"]
+    assert queue.notes()[-1] == "what waited for it"
+    assert "pay 2" in queue.notes()
 
 
 @ONE_STORE

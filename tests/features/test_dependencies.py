@@ -500,6 +500,7 @@ ENDS = {
 """How the statements begin by which three tasks end, the first two with the start of the next one."""
 
 
+@pytest.mark.usefixtures("whole_claims")
 def test_a_task_for_which_none_waits_pays_nothing_at_its_finish(site: Family, sent: list[str]) -> None:
     """Its end and the start of the next one are a transaction of two writes; the table of dependencies is not asked."""
     for name in "abc":

@@ -246,12 +246,13 @@ def test_a_cancelled_task_that_fails_by_itself_is_never_retried(queue: Queue, cl
 
 @ONE_STORE
 def test_a_cancelled_task_whose_worker_is_killed_is_never_retried(queue: Queue, client: Run) -> None:
+    queue.deployment.claim_at_once()
     worker = add_and_start(queue, "wait")
     assert client("cancel", 1).returncode == 0
     kill(worker)
     assert queue.rows("status") == [(1,)]
     queue.end_leases()
-    assert_silent(queue.worker())
+    assert_one_line(queue.worker(), 0, f"process {worker.pid} ended while it ran task 1 ")
     assert_cancelled_for_good(queue)
 
 
@@ -277,6 +278,7 @@ def test_a_paused_group_is_not_claimed_and_the_rest_is_drained(queue: Queue, cli
 
 
 def test_a_pause_holds_from_the_next_claim_on(queue: Queue, client: Run) -> None:
+    queue.deployment.claim_at_once()
     queue.add("tasks.wait", group_id=3)
     for group in (3, 3, 4):
         queue.add("tasks.note", f'["of {group}"]', group_id=group)

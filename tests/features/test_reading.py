@@ -11,7 +11,7 @@ import pytest
 from taskserver import InvalidTask, Progress, SettingError, Status
 from taskserver.cli.client import main
 from taskserver.cli.terminal.output import error_as_json
-from tests.support.processes import run_here
+from tests.support.processes import run_here, wait_until
 from tests.support.queues import Queue
 from tests.support.sites import Site
 
@@ -179,7 +179,12 @@ def test_the_status_tells_what_the_command_prints(sqlite_queue: Queue, capsys: p
 def test_the_status_tells_of_the_worker_at_work_and_its_running_task(make_site: Any, site_dsn: str) -> None:
     site: Site = make_site(site_dsn)
     seen: list[Any] = []
-    site.module.look = lambda: seen.append(site.server.status())
+
+    def look() -> None:
+        wait_until(lambda: site.server.status().running[0].progress is not None)
+        seen.append(site.server.status())
+
+    site.module.look = look
     task_id = site.add_args("looks")
     site.run()
     (status,) = seen

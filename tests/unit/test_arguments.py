@@ -602,7 +602,10 @@ def test_a_task_is_interrupted_by_a_second_wish_to_stop_and_not_by_a_first_one(
     stop = Stop()
     names = vars(sys.modules["tasks"])
     names["asked"] = stop.ask
-    assert isinstance(run_task(call), TaskInterrupted)
+    with Alarm(stop, again_after_seconds=1.0) as limit:
+        failure, _ = run_foreign(limit, 0, run_call, call)
+    assert failure is not None
+    assert failure.is_a(TaskInterrupted)
     assert names["steps"] == [0]
     stop.ask()  # outside a task it raises nothing
 

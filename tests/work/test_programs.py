@@ -34,20 +34,11 @@ def plant():
 def hasty():
     plant()
 """
-IN_THREAD = """
-import threading
-from taskserver import TaskServer
-
-thread = threading.Thread(target=TaskServer.from_env().run)
-thread.start()
-thread.join()
-"""
 
 
 @pytest.fixture
 def queue(sqlite_queue: Queue) -> Queue:
     paste(sqlite_queue, "programs.md", {}, slice(1, None), BELOW)
-    sqlite_queue.deployment.write_tasks(IN_THREAD, "in_thread.py")
     return sqlite_queue
 
 
@@ -77,24 +68,22 @@ def insist(queue: Queue, worker: subprocess.Popen[str]) -> None:
 
 
 @pytest.mark.parametrize(
-    ("task", "program", "end", "status", "error"),
+    ("task", "end", "status", "error"),
     [
-        ("hasty", "worker.py", time_out, Status.ERROR, "timeout of 1.5 s"),
-        ("hasty", "in_thread.py", time_out, Status.ERROR, "time"),
-        ("plant", "worker.py", cancel, Status.CANCELLED, "cancelled"),
-        ("plant", "worker.py", insist, Status.ERROR, "stopped by a second signal"),
+        ("hasty", time_out, Status.ERROR, "timeout of 1.5 s"),
+        ("plant", cancel, Status.CANCELLED, "cancelled"),
+        ("plant", insist, Status.ERROR, "stopped by a second signal"),
     ],
 )
 def test_whatever_ends_a_task_ends_all_that_its_program_started(
     queue: Queue,
     task: str,
-    program: str,
     end: Callable[[Queue, subprocess.Popen[str]], None],
     status: Status,
     error: str,
 ) -> None:
     queue.add(f"tasks.{task}")
-    worker = queue.deployment.popen(program, env={"TASKSERVER_LEASE": "1"})
+    worker = queue.deployment.popen("worker.py", env={"TASKSERVER_LEASE": "1"})
     wait_until(lambda: len(planted(queue)) == 4)
     assert all(map(is_alive, planted(queue)))
     end(queue, worker)

@@ -307,7 +307,7 @@ def test_a_failed_attempt_is_one_record_with_its_traceback_and_no_frame_of_ours(
     assert lines[at + 1] == "    Traceback (most recent call last):"
     assert lines[at + 2].startswith(f'      File "{queue.folder}/tasks.py", line ')
     assert "    ValueError: inner" in lines
-    assert "INFO task 1 tasks.chained comes again in 100 s" in lines
+    assert "INFO task 1 tasks.chained will be retried in 100 s" in lines
     assert not [line for line in lines if f"{queue.folder}/taskserver/" in line]
 
 
@@ -393,6 +393,6 @@ def test_as_json_each_line_of_the_log_is_an_object(queue: Queue) -> None:
     assert (failed["level"], failed["attempt"], failed["pid"]) == ("error", 1, pid)
     assert failed["error"].startswith("ValueError: ")
     assert failed["traceback"].startswith("Traceback (most recent call last):\n")
-    assert retried["message"].startswith("task 3 tasks.fail comes again in ")
+    assert retried["message"].startswith("task 3 tasks.fail will be retried in ")
     (bad,) = of_task[4]
     assert (bad["level"], bad["is_fatal"], bad["attempt"], "traceback" in bad) == ("error", True, 0, False)
