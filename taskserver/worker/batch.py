@@ -124,7 +124,7 @@ class BatchCalls:
             if task.max_attempts is not None:
                 check_attempts(task, task.max_attempts)
             stage = None if task.stages is None else next_stage_of(task)
-            attempt.call = alike._replace(args=[[read_item(task.args)]], next_stage=stage)
+            attempt.call = Call(alike.callable, [[read_item(task.args)]], {}, stage)
         except BadTask as error:
             self._count_taken(1)
             failure = failure_of(BadTask(*error.args))

@@ -90,7 +90,9 @@ class ClaimSize:
 
     def want(self, tasks: int) -> bool:
         """Let claims take this many together from now on. Whether the next one takes more than the last for that."""
-        self._least = max(self._least, tasks)
+        if tasks <= self._least:
+            return False
+        self._least = tasks
         return self._size() > self._asked
 
 

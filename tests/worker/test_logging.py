@@ -307,7 +307,7 @@ def test_a_failed_attempt_is_one_record_with_its_traceback_and_no_frame_of_ours(
     assert lines[at + 1] == "    Traceback (most recent call last):"
     assert lines[at + 2].startswith(f'      File "{queue.folder}/tasks.py", line ')
     assert "    ValueError: inner" in lines
-    assert "INFO task 1 tasks.chained will be retried in 100 s" in lines
+    assert any(line.startswith("INFO task 1 tasks.chained will be retried in ") for line in lines)
     assert not [line for line in lines if f"{queue.folder}/taskserver/" in line]
 
 
