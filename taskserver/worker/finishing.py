@@ -25,6 +25,8 @@ MAX_UNSAVED = 50
 """Finishes with a statement each that are written at once. Bad rows end unstarted, so a whole claim may gather."""
 MAX_UNSAVED_CHARACTERS = 200_000
 """Characters of gathered results and arguments for next stages: a server limits how long a statement may be."""
+MAX_KEPT_BYTES = 16 * 1024
+"""Longer arguments of tasks that have ended are dropped: many may wait for their write."""
 TOO_LONG_RESULT = "is longer than the server takes (max_allowed_packet)"
 TOO_LONG_TEXT = "Fatal: what it returned, for the next stage, is longer than the server takes (max_allowed_packet)"
 
@@ -56,6 +58,9 @@ class Finishing:
     def add(self, attempt: Attempt, finish: Finish, failure: Failure | None = None) -> None:
         """Gather how an attempt ends; `failure` is for the failure hook."""
         with self._lock:
+            if attempt.task.text_bytes > MAX_KEPT_BYTES:
+                attempt.task = attempt.task._replace(args=None, stages=None)
+                finish = finish._replace(task=attempt.task)
             attempt.finish, attempt.failure, attempt.call = finish, failure, None
             self._ended.append(attempt)
             if finish.is_plain:

@@ -160,8 +160,7 @@ class Life:
     def _refuse(self, attempt: Attempt, error: BadTask) -> None:
         """End a bad row. Nothing of it was called: an attempt that its start counted is taken back."""
         failure = failure_of(BadTask(*error.args))  # made again: the frames that raised it hold the arguments
-        finish = Finish(attempt.task._replace(args=None), failure.text, uncount=attempt.has_started)
-        self.finishing.add(attempt, finish, failure)
+        self.finishing.add(attempt, Finish(attempt.task, failure.text, uncount=attempt.has_started), failure)
 
     def _leave(self, attempt: Attempt, why: object) -> None:
         """Leave a row to a later run: this one has older code than the files, and ends."""

@@ -7,6 +7,7 @@ kills, stops or races workers does so to real processes.
 from __future__ import annotations
 
 import gc
+import json
 import os
 import signal
 import time
@@ -25,7 +26,7 @@ from taskserver.stores.queue.batches import Batches
 from taskserver.worker import limits, preparing, rounds
 from taskserver.worker.claimed import Claimed
 from taskserver.worker.result import Reason
-from tests.support.processes import end_of, thaw, wait_until
+from tests.support.processes import end_of, needs_peak, run_telling_peak, thaw, wait_until
 from tests.support.proxy import Proxy, contains
 from tests.support.queues import Queue
 from tests.support.rows import MODES, Rows
@@ -326,6 +327,17 @@ def test_a_bad_row_in_a_round_is_fatal_uncounted_and_memory_that_is_short_fails_
     assert site.calls() == [0, 2]
     assert site.columns("status, attempts") == [(4, 0), (3, 1), (4, 0)]
     assert all(line.startswith(("BadTask: ", "MemoryError: ")) for line in site.first_lines())
+
+
+@needs_peak
+def test_a_round_of_long_arguments_keeps_those_of_one_task_at_a_time(sqlite_queue: Queue) -> None:
+    sqlite_queue.define("from taskserver import task\n\n@task(commit_every=200)\ndef eat(text):\n    pass\n")
+    text = json.dumps(["x" * 1_000_000])
+    for _ in range(150):
+        sqlite_queue.add("tasks.eat", text)
+    ended = run_telling_peak(sqlite_queue.deployment, "worker.py", "0", "--batch", "200")
+    assert (ended.returncode, sqlite_queue.rows()) == (0, [])
+    assert int(ended.stderr) < 70_000  # some 190,000 for those of a round
 
 
 def test_a_stage_of_a_pipeline_and_a_task_that_others_wait_for_go_on_from_a_round(any_site: Rounds) -> None:
