@@ -46,8 +46,6 @@ class Stop:
 
     def look(self) -> None:
         """Let the program look around, unless it did so a tenth of a second ago."""
-        if not self.lookouts:
-            return
         now = time.monotonic()
         if now - self._looked_at >= LOOK_SECONDS:
             self._looked_at = now
@@ -67,7 +65,8 @@ class Stop:
 
     def is_to_end(self) -> bool:
         """Whether the run is to end after its task."""
-        self.look()
+        if self.lookouts:
+            self.look()
         return self.asked or self.is_relieved
 
     def relieve(self) -> None:

@@ -50,6 +50,8 @@ class Finishing:
         """Characters of the texts among them."""
         self._in_doubt = False
         """Whether an error while they were written left open if they are."""
+        self.has_failed = False
+        """Whether any of them failed, or was a bad row."""
         self.has_due = False
         """Whether a task that has ended may have made something due: another task that waited for it, say."""
 
@@ -63,6 +65,7 @@ class Finishing:
                 finish = finish._replace(task=attempt.task)
             attempt.finish, attempt.failure, attempt.call = finish, failure, None
             self._ended.append(attempt)
+            self.has_failed = self.has_failed or failure is not None or finish.error_text is not None
             if finish.is_plain:
                 return
             self._not_plain += 1
@@ -93,11 +96,6 @@ class Finishing:
                 self.save()
             finally:
                 self._lock.release()
-
-    def save_failures(self) -> None:
-        """Write the gathered finishes if TASKSERVER_ON_FAILURE has to be called for one; while no task is started."""
-        if self._ended and any(self._reporter.calls_hook(attempt) for attempt in self._ended):
-            self.save()
 
     def save_and_start(self, tasks: Sequence[ClaimedTask], limit: int | None) -> set[int]:
         """The same, and start tasks of one claim, in one commit if that goes; the ids of the started tasks.
@@ -192,7 +190,7 @@ class Finishing:
 
     def _are_written(self, outcomes: Sequence[Outcome]) -> None:
         several, self._ended = self._ended, []
-        self._not_plain, self._characters, self._in_doubt = 0, 0, False
+        self._not_plain, self._characters, self._in_doubt, self.has_failed = 0, 0, False, False
         for attempt, outcome in zip(several, outcomes, strict=True):
             self.settle(attempt, attempt.finish, outcome)
 

@@ -142,7 +142,8 @@ class Hooks:
         """None before the call of the setup."""
         self._has_worked = False
         """Whether code of the site has run since the last call between tasks."""
-        self._pending: deque[FailedAttempt] = deque()
+        self.pending: deque[FailedAttempt] = deque()
+        """Failed attempts for which the failure hook is to be called."""
 
     # ---- setup
 
@@ -192,27 +193,27 @@ class Hooks:
     def call_later(self, failed: FailedAttempt) -> None:
         """Note a failed attempt for `call_pending`; any thread may."""
         if self._failure.is_set:
-            self._pending.append(failed)
+            self.pending.append(failed)
 
     def call_pending(self) -> None:
         """Call the failure hook for each attempt that was noted; in the run's own thread, while no task is started.
 
         Each call gets some seconds, all have an end, and no error of them gets out. Raises SetupFailed, HostLimit.
         """
-        if not self._pending or not self.set_up():
+        if not self.pending or not self.set_up():
             return
         self.between()  # a call that failed may have left a broken connection
         began_at = time.monotonic()
-        while self._pending and self._failure.is_set and self._may_go_on(began_at):
-            self._call_for(self._pending.popleft())
-        if self._pending and self._failure.is_set:
+        while self.pending and self._failure.is_set and self._may_go_on(began_at):
+            self._call_for(self.pending.popleft())
+        if self.pending and self._failure.is_set:
             is_leaving = self._run.limits.should_leave()
             LOG.warning(
                 "TASKSERVER_ON_FAILURE: %s was not called for %d failed attempts, as %s",
-                *(self._failure.name, len(self._pending)),
+                *(self._failure.name, len(self.pending)),
                 "the run is to end" if is_leaving else f"its calls for those before took {MAX_TOGETHER_SECONDS:g} s",
             )
-        self._pending.clear()
+        self.pending.clear()
 
     def _may_go_on(self, began_at: float) -> bool:
         most = MAX_LEAVING_SECONDS if self._run.limits.should_leave() else MAX_TOGETHER_SECONDS

@@ -101,6 +101,7 @@ class RunLimits:
 
     def __init__(self, limits: Limits, stop: Stop, result: RunResult) -> None:
         self._limits = limits
+        self.has_max_time = limits.max_seconds is not None
         self._stop = stop
         self._result = result
         self._began_at = time.monotonic()
@@ -140,12 +141,7 @@ class RunLimits:
             return Reason.MAX_TIME
         if limits.max_seconds is not None and self.elapsed() + self._usual_seconds(calls) >= limits.max_seconds:
             return Reason.MAX_TIME
-        return Reason.MAX_MEMORY if self.is_too_large() else None
-
-    @property
-    def has_max_time(self) -> bool:
-        """Whether the run's time is limited."""
-        return self._limits.max_seconds is not None
+        return Reason.MAX_MEMORY if limits.max_megabytes is not None and self.is_too_large() else None
 
     def fits(self, seconds: float, waited_seconds: float) -> bool:
         """Whether to start a task that may take so long, and has waited so long; the run ends if it does not fit.

@@ -42,7 +42,9 @@ class Reporter:
 
     def report(self, attempt: Attempt, outcome: Outcome) -> None:
         """Count and log an attempt whose finish is written; `outcome` is any Outcome but LOST."""
-        finish = attempt.finish = _as_written(attempt.finish, outcome)
+        if attempt.finish.error_text is not None and outcome is not Outcome.AS_ASKED:
+            attempt.finish = _as_written(attempt.finish, outcome)
+        finish = attempt.finish
         self.count(attempt)
         if finish.error_text is None:
             self._report_done(attempt, outcome)
@@ -88,11 +90,6 @@ class Reporter:
     def _call_hook(self, task: ClaimedTask, attempt: int, failure: Failure, is_fatal: bool) -> None:
         error = failure.error or TaskServerError(failure.text)
         self._hooks.call_later(FailedAttempt(task.id, task.task, attempt, error, is_fatal))
-
-    def calls_hook(self, attempt: Attempt) -> bool:
-        """Whether TASKSERVER_ON_FAILURE has to be called for this end, once it is written."""
-        failed = attempt.failure is not None or attempt.finish.error_text is not None
-        return failed and self._hooks.has_failure_hook
 
     def count(self, attempt: Attempt) -> None:
         """Count an attempt in the stats, or a bad row; not one that was cancelled or postponed."""
@@ -203,9 +200,7 @@ def _about(task: ClaimedTask) -> dict[str, object]:
 
 
 def _as_written(finish: Finish, outcome: Outcome) -> Finish:
-    """The finish of a failed task as the store wrote it, where the task was changed or cancelled while it ran."""
-    if finish.error_text is None or outcome is Outcome.AS_ASKED:
-        return finish
+    """The finish of a failed task as the store wrote it, as the task was changed or cancelled while it ran."""
     if outcome is Outcome.RUN_AGAIN:
         return finish._replace(retry_seconds=0.0)
     return finish._replace(error_text=CANCELLED, retry_seconds=None)

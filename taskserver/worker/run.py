@@ -239,8 +239,9 @@ class Runner:
         if self._run_context.stats.are_due():
             finishing.save()  # tasks that have ended must not wait for their stats
             self._run_context.stats.write()
-        if not claimed.has_started:  # a hook that ends the process must cost no other task an attempt
-            finishing.save_failures()
+        has_news = finishing.has_failed and life.hooks.has_failure_hook
+        if (has_news or life.hooks.pending) and not claimed.has_started:
+            finishing.save()  # a hook that ends the process must cost no other task an attempt
             self._call_failure_hook()
 
     def _save(self, finishing: Finishing) -> None:
