@@ -147,10 +147,10 @@ class Slots:
             yield
         except OSError as error:
             is_full = error.errno in DISK_IS_FULL
-            mend = "free some space" if is_full else "make it writable for their user"
+            fix = "free some space" if is_full else "make it writable for their user"
             raise (DatabaseError if is_full else SettingError)(
                 f"{error.filename or self._folder} cannot be used ({error.strerror}): workers are counted there; "
-                f"{mend}, or count none with --slots 0"
+                f"{fix}, or count none with --slots 0"
             ) from None
 
     def _path(self, number: int, kind: str) -> Path:

@@ -79,7 +79,7 @@ class Alarm:
         self.rings = threading.current_thread() is threading.main_thread()
         self.again_after_seconds = again_after_seconds
         """Code that swallows its interrupt is interrupted again after so long."""
-        self.has_struck = False
+        self.has_interrupted = False
         """Whether it interrupted the code of the last call, which may have kept that to itself."""
         self.number = 0
         """Raised as a call begins and as it ends, so that no interrupt can mean another call."""
@@ -117,7 +117,7 @@ class Alarm:
 
     def call(self, seconds: float, function: Callable[..., T], *args: Any, **kwargs: Any) -> T:
         """Call a task's own code; TaskInterrupted is raised in it after so many seconds (0: never), and again later."""
-        self.has_struck = False
+        self.has_interrupted = False
         self._seconds = seconds
         self._ends_at = now() + seconds if seconds else INFINITY
         self.number += 1
@@ -153,6 +153,6 @@ class Alarm:
             why = f"it ran for longer than its timeout of {self._seconds:g} s"
         if not is_in_task(frame):
             return
-        self.has_struck = True
+        self.has_interrupted = True
         if self.coroutine is None or not self.coroutine.cancel(why, self.again_after_seconds):
             raise TaskInterrupted(why)

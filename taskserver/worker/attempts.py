@@ -17,7 +17,7 @@ from ..model.task import CANCELLED, ClaimedTask
 from ..model.task_options import NO_OPTIONS
 from ..stores.queue.batches import Batches
 from .attempt import Attempt
-from .call import NOTHING, Failure, Returned, failure_of, run_call, run_foreign
+from .call import NOTHING, Failure, Returned, failure_of, run_call, run_user_code
 from .callables import TaskCallable
 from .finishing import Finishing
 from .hooks import Hooks
@@ -107,7 +107,7 @@ class Attempts:
         token = enter(self._run.heartbeat.begin(plan))
         began_at = time.monotonic()
         try:
-            ended = run_foreign(self._run.time_limit, plan.timeout_seconds, function, *args)
+            ended = run_user_code(self._run.alarm, plan.timeout_seconds, function, *args)
         finally:
             leave(token)
         attempt.ran_seconds += time.monotonic() - began_at

@@ -74,32 +74,32 @@ class Failure(NamedTuple):
         return self._replace(why_fatal=options.why_fatal(cast("type[BaseException]", type(self.error))))
 
 
-def run_foreign(
-    time_limit: Alarm, timeout_seconds: float, function: Callable[..., object], *args: Any
+def run_user_code(
+    alarm: Alarm, timeout_seconds: float, function: Callable[..., object], *args: Any
 ) -> tuple[Failure | None, Any]:
     """Run user code: how it failed, or None and its return value."""
     worker = os.getpid()
     try:
-        returned = time_limit.call(timeout_seconds, function, *args)
+        returned = alarm.call(timeout_seconds, function, *args)
     except BaseException as error:  # sys.exit() and the like end the task, not the worker
         end_child(worker, error)
         leave_out_callers(error)
-        return _described(error, time_limit), None
+        return _described(error, alarm), None
     end_child(worker, None)
     return None, returned
 
 
-def _described(error: BaseException, time_limit: Alarm) -> Failure:
+def _described(error: BaseException, alarm: Alarm) -> Failure:
     """An exception in words, or by its type alone if it takes too long."""
     try:
-        return time_limit.call(aside_seconds(time_limit), failure_of_raised, error)
+        return alarm.call(aside_seconds(alarm), failure_of_raised, error)
     except BaseException:  # it hangs, or ends the process, when it is asked
         return undescribed(error)
 
 
-def aside_seconds(time_limit: Alarm) -> float:
+def aside_seconds(alarm: Alarm) -> float:
     """How long user code may run that is no task's call."""
-    return min(MAX_ASIDE_SECONDS, time_limit.again_after_seconds)
+    return min(MAX_ASIDE_SECONDS, alarm.again_after_seconds)
 
 
 def failure_of(error: BaseException) -> Failure:

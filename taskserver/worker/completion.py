@@ -13,12 +13,12 @@ from ..interrupts.stop import TaskInterrupted
 from ..model.attempt import Finish, Outcome
 from .attempt import Attempt
 from .attempts import Attempts
-from .call import Failure, failure_of, returned_as, run_foreign
+from .call import Failure, failure_of, returned_as, run_user_code
 from .finishing import TOO_LONG_TEXT, Finishing
 from .reporting import Reporter
 from .run_context import RunContext
 
-WENT_ON = "an interrupt struck it, and it went on; nothing may be committed after that"
+WENT_ON = "it was interrupted, and went on; nothing may be committed after that"
 NOT_COMMITTED = (
     "it called taskserver.complete(), and that was not committed: commit on the connection that was given, and roll "
     "back neither the transaction nor a savepoint around that call"
@@ -40,11 +40,11 @@ class Completions:
         self._reporter = reporter
 
     def check_interrupts(self) -> None:
-        """Raises TaskInterrupted if an interrupt struck the running code, which kept that to itself.
+        """Raises TaskInterrupted if the running code was interrupted, and kept that to itself.
 
         It may have cut off an answer of the database, so that each statement gets the answer to the one before it.
         """
-        if self._run.time_limit.has_struck or self._run.stop.insisted:
+        if self._run.alarm.has_interrupted or self._run.stop.insisted:
             raise TaskInterrupted(WENT_ON)
 
     def finish_of(self, attempt: Attempt, value: object) -> Finish:
@@ -90,8 +90,8 @@ class Completions:
         if found is None:
             # The driver may raise anything where the connection is closed, and wait long where the network is silent.
             for how in ("rollback", "close"):
-                failure, _ = run_foreign(
-                    self._run.time_limit, MAX_ROLLBACK_SECONDS, methodcaller(how), completion.connection
+                failure, _ = run_user_code(
+                    self._run.alarm, MAX_ROLLBACK_SECONDS, methodcaller(how), completion.connection
                 )
                 if failure is None:
                     break
@@ -124,8 +124,8 @@ class Completion:
             self.connection = connection
         self._completions.check_interrupts()
         finish = self._completions.finish_of(self.attempt, value)
-        self._completions.check_interrupts()  # it may have struck while the result was written as JSON
-        before, self.written = self.written, (finish, Outcome.AS_ASKED)  # an interrupt may strike from here on
+        self._completions.check_interrupts()  # it may have been interrupted while the result was written as JSON
+        before, self.written = self.written, (finish, Outcome.AS_ASKED)  # it may be interrupted from here on
         written = self._completions.write(connection, finish)
         if written[1] is not Outcome.LOST:
             self.written, self.connection = written, connection

@@ -30,7 +30,7 @@ from ..model.failed_attempt import FailedAttempt
 from ..model.runnable import RUNS_NOTHING, runs_nothing
 from ..settings.checks import PREFIX
 from ..settings.checks import Hook as Named
-from .call import Failure, aside_seconds, run_foreign
+from .call import Failure, aside_seconds, run_user_code
 from .run_context import RunContext
 from .task_context import CallPlan
 
@@ -106,7 +106,7 @@ class Hook:
             self._run.heartbeat.start()
         self._run.heartbeat.begin(plan)
         try:
-            failure, _ = run_foreign(self._run.time_limit, plan.timeout_seconds, self._find_and_call, *args)
+            failure, _ = run_user_code(self._run.alarm, plan.timeout_seconds, self._find_and_call, *args)
         finally:
             self._run.heartbeat.end()
         if failure is None:
@@ -170,7 +170,7 @@ class Hooks:
         """Call it before the call of this plan, whose leases are renewed meanwhile."""
         if not self._between.is_set or self._run.stop.insisted:
             return
-        seconds = aside_seconds(self._run.time_limit)
+        seconds = aside_seconds(self._run.alarm)
         plan = plan._replace(timeout_seconds=seconds, completion=None, heeds_cancel=False, name=self._between.setting)
         failure = self._between.call(plan)
         self._has_worked = True
@@ -220,7 +220,7 @@ class Hooks:
         return not self._run.stop.insisted and time.monotonic() - began_at < most
 
     def _call_for(self, failed: FailedAttempt) -> None:
-        seconds = aside_seconds(self._run.time_limit)
+        seconds = aside_seconds(self._run.alarm)
         name = f"{self._failure.setting}, called for task {failed.id} {failed.task},"
         plan = NO_TASK._replace(timeout_seconds=seconds, heeds_cancel=False, name=name)
         failure = self._failure.call(plan, failed)

@@ -173,7 +173,7 @@ class Maintenance:
 
     def _log_lost(self, lost: LostTask, text: str, is_fatal: bool) -> None:
         extra = about_task(lost.id, lost.task, lost.attempts, text, "", is_fatal, for_log_alone=not is_fatal)
-        end = "is fatal" if is_fatal else "failed, and comes again"
+        end = "is fatal" if is_fatal else "failed, and will be retried"
         LOG.error("task %d %s %s: %s", lost.id, lost.task, end, text, extra=extra)
 
     def _dependencies_of_queue(self) -> Dependencies:

@@ -27,7 +27,7 @@ class Call(NamedTuple):
 
 
 def fetch_texts(task: ClaimedTask, fetch: Callable[[ClaimedTask], ClaimedTask]) -> ClaimedTask:
-    """The task with its arguments and stages, which its claim left in the database where they are long.
+    """The task with its arguments and stages, which its claim left in the database if they are long.
 
     They are kept: a rerun may change the row while the task runs, and on_fatal gets what the task got. Raises BadTask,
     DatabaseError.
@@ -47,7 +47,7 @@ def fetch_texts(task: ClaimedTask, fetch: Callable[[ClaimedTask], ClaimedTask]) 
 def prepare(task: ClaimedTask, callables: Callables) -> Call:
     """Make a row ready to run; `task` has its arguments and stages.
 
-    Raises BadTask where the row can never run, ModuleBroken where its module cannot be imported, MemoryError.
+    Raises BadTask if the row can never run, ModuleBroken if its module cannot be imported, MemoryError.
     """
     try:
         return _prepare(task, callables)
@@ -80,7 +80,7 @@ def next_stage_of(task: ClaimedTask) -> NextStage | None:
 
 
 def check_attempts(task: ClaimedTask, max_attempts: int) -> None:
-    """Raises BadTask where a task may not start any more."""
+    """Raises BadTask if a task may not start any more."""
     if max_attempts < 1:
         raise BadTask(
             f"its max_attempts is {max_attempts}; to run it, set that to NULL or to a number from 1 on, and status to 0"

@@ -17,8 +17,8 @@ from .result import Reason, RunResult
 
 LOG = getLogger("taskserver")
 
-TELL_EVERY_SECONDS = 5.0
-TELL_OF_LIFE_SECONDS = 60.0
+SHOW_EVERY_SECONDS = 5.0
+SHOW_LIFE_SECONDS = 60.0
 LINE_SLACK_SECONDS = 10.0
 """The write of a run's begin may wait so long for others, and compares with the database's clock after that."""
 _MAX_TEXT = 255
@@ -37,11 +37,11 @@ class RunRecord:
         self.host = host_name()
         self.groups = groups_text(groups)
         self.number = new_number()
-        """The worker's number, which its claims tell."""
+        """The worker's number, with which its claim tokens begin."""
         self._has_begun = False
-        """Whether the record tells that this run began."""
+        """Whether the record says that this run began."""
         self._is_at_work = False
-        self._told_at = float("-inf")
+        self._shown_at = float("-inf")
         """By time.monotonic."""
 
     def begin(self) -> None:
@@ -84,9 +84,9 @@ class RunRecord:
         except DatabaseError as error:
             LOG.info("this worker is not shown among those at work: %s", error)
 
-    def tell(self, every_seconds: float = TELL_EVERY_SECONDS) -> None:
+    def show(self, every_seconds: float = SHOW_EVERY_SECONDS) -> None:
         """Show the counts so far, unless that was done less than so long ago. Raises Unavailable."""
-        if not self._is_at_work or time.monotonic() < self._told_at + every_seconds:
+        if not self._is_at_work or time.monotonic() < self._shown_at + every_seconds:
             return
         try:
             self._store.processes.show(self.number, self._result.all_counts())
@@ -94,11 +94,11 @@ class RunRecord:
             raise
         except DatabaseError as error:
             LOG.debug("the counts so far are not shown: %s", error)
-        self._told_at = time.monotonic()
+        self._shown_at = time.monotonic()
 
-    def tell_of_life(self) -> None:
+    def show_life(self) -> None:
         """The same where nothing has changed, unless that was done a minute ago. Raises Unavailable."""
-        self.tell(TELL_OF_LIFE_SECONDS)
+        self.show(SHOW_LIFE_SECONDS)
 
     def leave(self) -> None:
         """Show that this process is at work no more."""

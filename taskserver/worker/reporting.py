@@ -16,7 +16,7 @@ from ..model.attempt import Finish, Outcome
 from ..model.failed_attempt import FailedAttempt
 from ..model.task import CANCELLED, ClaimedTask
 from .attempt import Attempt
-from .call import Failure, aside_seconds, run_foreign
+from .call import Failure, aside_seconds, run_user_code
 from .hooks import Hooks
 from .run_context import RunContext
 from .stats import NO_NAME
@@ -120,7 +120,7 @@ class Reporter:
     def _log(self, level: int, task: ClaimedTask, what: str) -> None:
         LOG.log(level, "task %d %s %s", task.id, task.task, what, extra=_about(task))
 
-    # ---- errors of tasks' code, told while their frames are there, and before what they hold hinders any write
+    # ---- errors of tasks' code, logged while their frames are there, and before what they hold blocks any write
 
     def report_failure(self, task: ClaimedTask, failure: Failure, limit: int) -> None:
         """Log the failure of an attempt; `limit` is how often the task may start. A retry it asked for is no error."""
@@ -144,7 +144,7 @@ class Reporter:
         self._say(ERROR, task, failure, "has completed itself, and failed after that", for_log_alone=False)
 
     def _say(self, level: int, task: ClaimedTask, failure: Failure, what: str, for_log_alone: bool = True) -> None:
-        """Log an error with its exception, for whoever hooks into `logging`, as Sentry's SDK does: foreign code."""
+        """Log an error with its exception, for tools that hook into `logging`, as Sentry's SDK does: user code."""
         if not LOG.isEnabledFor(level):
             return
         text, error = failure.text.partition("\n")[0], failure.error
@@ -153,16 +153,16 @@ class Reporter:
         is_answering = not text.endswith(NO_TEXT)
         exc_info = (type(error), error, traceback_of(error)) if error is not None and is_answering else None
         log = partial(LOG.log, level, "task %d %s %s: %s", task.id, task.task, what, text, extra=extra)
-        run_foreign(self._run.time_limit, aside_seconds(self._run.time_limit), partial(log, exc_info=exc_info))
+        run_user_code(self._run.alarm, aside_seconds(self._run.alarm), partial(log, exc_info=exc_info))
 
     def without_frames(self, failure: Failure) -> Failure:
         """A failure until the write of its end: what the frames of the exception hold is let go, as a connection.
 
         A transaction that the task left open there would be in the way of that write. The hook gets the exception after
-        it, and whoever hooks into `logging` may keep it.
+        it, and tools that hook into `logging` may keep it.
         """
         if failure.error is not None:
-            run_foreign(self._run.time_limit, aside_seconds(self._run.time_limit), clear_frames, failure.error)
+            run_user_code(self._run.alarm, aside_seconds(self._run.alarm), clear_frames, failure.error)
         return failure._replace(full_text="", error=failure.error if self._hooks.has_failure_hook else None)
 
     def report_unrecorded(self, tasks: Sequence[ClaimedTask]) -> None:

@@ -61,7 +61,7 @@ class Runner:
         on_progress: Callable[[RunResult], object] | None = None,
         callables: Callables | None = None,
     ) -> None:
-        """Without `groups` it takes tasks of all; `on_progress` hears after each task, or call of several.
+        """Without `groups` it takes tasks of all; `on_progress` is called after each task, or call of several.
 
         `callables` are what may run; by default those that the settings list.
         """
@@ -231,7 +231,7 @@ class Runner:
         """Tell how far the run is, and do what is due: each about once a second at most."""
         finishing = life.finishing
         self._on_progress(self._result)
-        self._record.tell()
+        self._record.show()
         if finishing.has_due and self._maintenance.is_time():
             finishing.save()  # tasks that have ended must not wait for the look
             finishing.has_due = False
@@ -270,7 +270,7 @@ class Runner:
         if self._life is not None:
             self._life.hooks.before_wait()
         self._write_stats()
-        self._record.tell(every_seconds=0.0)
+        self._record.show(every_seconds=0.0)
         return self._lingering.wait()
 
     # ---- made when they are needed: an empty run imports nothing of it
@@ -284,7 +284,7 @@ class Runner:
             self._limits,
             self._maintenance,
             self._groups,
-            self._record.tell_of_life,
+            self._record.show_life,
         )
 
     def _life_of_run(self) -> Life:

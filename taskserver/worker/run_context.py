@@ -26,7 +26,7 @@ class RunContext(NamedTuple):
     settings: Settings
     callables: Callables
     heartbeat: Heartbeat
-    time_limit: Alarm
+    alarm: Alarm
     stop: Stop
     result: RunResult
     stats: RunStats

@@ -20,7 +20,7 @@ LOG = getLogger("taskserver")
 
 WRITE_EVERY_SECONDS = 60.0
 MAX_KEYS = 500
-"""Pairs of a group and a name: whoever adds tasks chooses both, and must not fill the table with them."""
+"""Pairs of a group and a name: a producer chooses both, and must not fill the table with them."""
 NO_NAME = ""
 ANY_OTHER = (0, NO_NAME)
 MAX_WAIT_SECONDS = 1e10
@@ -113,7 +113,7 @@ class RunStats:
         return time.monotonic() >= self._write_at
 
     def write(self) -> None:
-        """Add the counts to the table, and begin anew. Raises no DatabaseError: counts are worth no task."""
+        """Add the counts to the table, and start again from zero. Raises no DatabaseError: counts are worth no task."""
         self._write_at = time.monotonic() + WRITE_EVERY_SECONDS
         counts, self._counts = self._counts, {}
         if not counts:

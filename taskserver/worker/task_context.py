@@ -47,7 +47,7 @@ class CallPlan(NamedTuple):
     """A call that is about to begin."""
 
     tasks: Sequence[ClaimedTask]
-    """The tasks whose code is called; several if their callable takes several; none if other foreign code is."""
+    """The tasks whose code is called; several if their callable takes several; none if it is a hook."""
     timeout_seconds: float
     """0: no limit."""
     max_attempts: int

@@ -316,7 +316,7 @@ def test_an_interrupt_that_was_swallowed_lets_nothing_be_completed(queue: Queue)
     add(queue, "swallow_an_interrupt", 1)
     assert_silent(queue.worker())
     assert (effects(queue), states(queue)) == ([], [(3, 1)])
-    assert queue.first_lines()[0].startswith("TaskInterrupted: an interrupt struck it, and it went on")
+    assert queue.first_lines()[0].startswith("TaskInterrupted: it was interrupted, and went on")
 
 
 @EACH_SERVER

@@ -160,7 +160,7 @@ def test_an_interrupt_that_was_swallowed_lets_nothing_be_committed(queue: Queue,
     assert end_of(worker) == (0, "", "")
     assert (effects(queue), queue.statuses()) == ([10], [3, 2])
     if then != "raises it":
-        assert queue.first_lines()[0].startswith("TaskInterrupted: an interrupt struck it, and it went on")
+        assert queue.first_lines()[0].startswith("TaskInterrupted: it was interrupted, and went on")
 
 
 # ---- a transaction that the database ends

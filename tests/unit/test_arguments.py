@@ -40,7 +40,7 @@ from taskserver.model.arguments import (
 from taskserver.model.pipeline import MAX_STAGES_BYTES
 from taskserver.model.task import ClaimedTask
 from taskserver.model.unwritable import MAX_LOOKED_AT, fault_in
-from taskserver.worker.call import run_call, run_foreign
+from taskserver.worker.call import run_call, run_user_code
 from taskserver.worker.callables import Callables
 from taskserver.worker.preparing import Call, fetch_texts, prepare
 
@@ -48,7 +48,7 @@ from taskserver.worker.preparing import Call, fetch_texts, prepare
 def run_task(call: Call) -> BaseException | None:
     """Call it without a time limit; what it raised."""
     with Alarm(Stop(), again_after_seconds=1.0) as limit:
-        failure, _ = run_foreign(limit, 0, run_call, call)
+        failure, _ = run_user_code(limit, 0, run_call, call)
     return None if failure is None else failure.error
 
 
@@ -603,7 +603,7 @@ def test_a_task_is_interrupted_by_a_second_wish_to_stop_and_not_by_a_first_one(
     names = vars(sys.modules["tasks"])
     names["asked"] = stop.ask
     with Alarm(stop, again_after_seconds=1.0) as limit:
-        failure, _ = run_foreign(limit, 0, run_call, call)
+        failure, _ = run_user_code(limit, 0, run_call, call)
     assert failure is not None
     assert failure.is_a(TaskInterrupted)
     assert names["steps"] == [0]

@@ -148,7 +148,7 @@ def test_a_coroutine_that_returns_though_it_was_cancelled_has_returned() -> None
 
     with Alarm(Stop(), AGAIN_SECONDS) as limit:
         assert limit.call(TIMEOUT, as_plain(task)) == "all the same"
-        assert limit.has_struck
+        assert limit.has_interrupted
 
 
 def test_a_cancelled_coroutine_is_told_why() -> None:

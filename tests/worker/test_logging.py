@@ -345,7 +345,9 @@ def test_a_lost_task_is_told_in_the_log_alone_until_it_is_fatal(queue: Queue) ->
     queue.add("tasks.fail")
     queue.sql("UPDATE jobs_queue SET status = 1, attempts = 1, claim = 1, started_at = created_at, due_at = created_at")
     assert run(queue, 1) == ""
-    assert [line for line in log_of(queue) if line.startswith("ERROR task 1 tasks.fail failed, and comes again: lost")]
+    assert [
+        line for line in log_of(queue) if line.startswith("ERROR task 1 tasks.fail failed, and will be retried: lost")
+    ]
 
 
 def test_a_run_ends_with_a_sentence(queue: Queue) -> None:
