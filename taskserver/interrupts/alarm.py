@@ -134,6 +134,11 @@ class Alarm:
                 if getsignal(number) != handler:
                     signal.signal(number, handler)
 
+    @property
+    def is_insisted(self) -> bool:
+        """Whether a second signal asks the running task to end."""
+        return self._stop.insisted
+
     def interrupt(self, number: int, why: str) -> None:
         """Interrupt the call of this number, and again later, unless it is over; from any thread."""
         if self.rings and number == self.number:

@@ -35,6 +35,10 @@ NO_CONNECTION = (
     "the heartbeat has no connection to renew the lease of the running task, and tries again (%s): a task that runs "
     "for longer than a third of TASKSERVER_LEASE needs a second connection; allow the account two for each worker"
 )
+OVERDUE = (
+    "%s goes on %g s after it was interrupted: this worker ends, and a later run reclaims the task; the stacks on "
+    "standard error show where it hangs"
+)
 MIN_ANSWER_SECONDS = 2.5
 """The shortest wait for an answer: longer than the server itself waits for a lock, two seconds on MySQL 5.7."""
 MAX_WRITE_SECONDS = 30.0
@@ -173,7 +177,7 @@ class Heartbeat:
         if call is None:
             due.append(max(self.save_ended_at, now() + SAVE_LATER_SECONDS))  # for the next call of a round
         else:
-            steps = (self._renew, self._look_for_cancel, self._save_ended, self._store_progress)
+            steps = (self._renew, self._look_for_cancel, self._save_ended, self._store_progress, self._note_overdue)
             due += [self._try(step, call) for step in steps]
         if self.claimed:  # without a call, too: the run may wait for its database
             due.append(self._try(self._give_back, call))
@@ -233,6 +237,18 @@ class Heartbeat:
             call.store_at = now() + LOOK_SECONDS
             call.store_progress(0.0)
         return INFINITY if call.progress is None else call.store_at
+
+    def _note_overdue(self, call: TaskContext) -> float:
+        """Say that a call goes on a lease after its end: the process ends soon, and shows where it hangs."""
+        if self._alarm.is_insisted:
+            call.ends_at = min(call.ends_at, now())
+        at = call.ends_at + self._lease
+        if now() < at or not self._ends_process:
+            return at if now() < at else INFINITY
+        if not call.is_overdue:
+            call.is_overdue = True
+            LOG.error(OVERDUE, call, self._lease)
+        return INFINITY
 
     def _give_back(self, call: TaskContext | None) -> float:
         """Give back the unstarted tasks after half a lease, or a third of one under one call."""

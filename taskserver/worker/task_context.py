@@ -177,6 +177,8 @@ class TaskContext:
     """The latest progress, unless it is stored."""
     is_asking = False
     """Whether the code has asked since the heartbeat last looked for a cancel."""
+    is_overdue = False
+    """Whether it was logged that nothing ends it."""
     is_over = False
     """Whether the call has ended: a thread that the task left behind may still ask."""
 

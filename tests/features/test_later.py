@@ -158,3 +158,5 @@ def test_people_read_that_it_is_postponed(sqlite_queue: Queue) -> None:
     assert "postponed: at night" in sqlite_queue.client("list").stdout
     assert "waiting" in sqlite_queue.client("show", 1).stdout
     assert sqlite_queue.client("check").returncode == 0
+    ran = sqlite_queue.client("run", 1).stdout
+    assert ran.startswith("task 1 asked to run later, which counts no attempt: it comes again at ")

@@ -83,8 +83,13 @@ def assert_one_line(ended: subprocess.CompletedProcess[str], code: int, *words: 
 
 
 def assert_shows_where_it_hangs(errors: str, function: str) -> None:
-    """The stacks of a process that nothing could interrupt, with this function among them, and no other words."""
-    first, *stack = errors.splitlines()
+    """The stacks of a process that nothing could interrupt, with this function among them.
+
+    Before them stands at most one line, which names the task: none if its code holds the interpreter.
+    """
+    words, found, stacks = errors.rpartition("Timeout (")
+    assert words.count("\n") == ("goes on" in words), errors
+    first, *stack = f"{found}{stacks}".splitlines()
     assert first.startswith("Timeout ("), errors
     assert all(line == "" or line.startswith(("Thread 0x", '  File "', "Extension modules")) for line in stack), errors
     assert any(function in line for line in stack), errors

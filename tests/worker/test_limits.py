@@ -280,6 +280,7 @@ def test_what_cannot_be_interrupted_ends_its_worker_and_is_taken_back(one_queue:
     code, output, errors = end_of(process)
     assert (code, output) == (1, ""), errors
     assert_shows_where_it_hangs(errors, task)
+    assert errors.startswith("task 1 tasks.swallow, attempt 1 goes on ") == (task == "swallow")
     passed = one_queue.seconds_between("started_at", one_queue.now)
     assert float(one_queue.sql(f"SELECT {passed} FROM jobs_queue WHERE id = 1")[0][0]) >= 2
     assert one_queue.rows("status, attempts")[0] == (1, 1)
@@ -289,6 +290,16 @@ def test_what_cannot_be_interrupted_ends_its_worker_and_is_taken_back(one_queue:
     assert one_queue.first_lines()[0].startswith("lost: ")
     assert one_queue.notes()[-1] == "noted"
     assert ("swallowed" in one_queue.notes()) == (task == "swallow")
+
+
+def test_a_task_that_swallows_a_second_signal_ends_its_worker_a_lease_later(sqlite_queue: Queue) -> None:
+    sqlite_queue.add("tasks.swallow")
+    process = sqlite_queue.start_task(**SHORT | {"TASKSERVER_TIMEOUT": "600"})
+    signal_until_heard(process, signal.SIGTERM, signal.SIGTERM)
+    code, _, errors = end_of(process)
+    assert code == 1
+    assert_shows_where_it_hangs(errors, "swallow")
+    assert errors.startswith("task 1 tasks.swallow, attempt 1 goes on 1 s after it was interrupted")
 
 
 def test_a_task_whose_own_timeout_is_short_ends_its_worker_by_that_one(sqlite_queue: Queue) -> None:

@@ -104,6 +104,8 @@ def _outcome(result: RunResult, row: StoredTask | None) -> str:
         return "was given back unstarted"
     if result.cancelled:
         return f"was cancelled after {result.seconds:.1f} s"
+    if result.postponed:
+        return f"asked to run later, which counts no attempt{'' if row is None else f': it {_state(row)}'}"
     ended = f"{'is done' if result.done else 'failed'} after {result.seconds:.1f} s"
     if result.done and row is not None and not row.archived and row.status != Status.DONE and row.stage:
         return f"has done stage {row.stage} after {result.seconds:.1f} s, and {_state(row)} for the next one"
