@@ -63,6 +63,8 @@ class Attempts:
 
         `limit` is recorded in rows that have none.
         """
+        if not tasks:  # the first was started for its import, and no other is ready
+            return set(), []
         self._run.heartbeat.start()
         ids = self._start(tasks, limit)
         left = [task for task in tasks if task.id not in ids]

@@ -23,6 +23,8 @@ class Claimed:
 
     was_full = False
     """Whether the claim got as many tasks as it asked for."""
+    is_claimed_again = False
+    """Whether the next claim takes its tasks again at once, as more of them run together."""
 
     def __init__(self, tasks: Sequence[ClaimedTask], claimed_at: float, lease_seconds: float) -> None:
         """`claimed_at` is the instant of the claim, by time.monotonic."""

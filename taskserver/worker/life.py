@@ -55,15 +55,17 @@ class Life:
         """
         self._run.result.taken += 1
         attempt = Attempt(task)
+        is_ready = False
         try:
-            if self._rounds.has_turn(attempt) and self._make_ready(attempt):
-                if self._needs_more(attempt):
-                    self._put_back(attempt)
-                    self._run.heartbeat.claimed.released -= 1  # it is claimed again at once
-                    return False
-                self._run_ready(attempt)
+            is_ready = self._rounds.has_turn(attempt) and self._make_ready(attempt)
         except (BadTask, ModuleBroken, MemoryError) as error:
             self._end_unready(attempt, error)
+        if is_ready and self._needs_more(attempt):
+            self._put_back(attempt)
+            self._run.heartbeat.claimed.is_claimed_again = True
+            return False
+        if is_ready:
+            self._run_ready(attempt)
         self._rounds.go_on()
         return True
 

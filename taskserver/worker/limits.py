@@ -67,7 +67,7 @@ class ClaimSize:
         self._left = 1
         """How many more tasks the run may take up."""
         self._least = 1
-        """The N of a batch or round that was met in this run."""
+        """The N of a batch or round that was met since the last claim."""
         self._seconds = CLAIM_SECONDS
         """How long a task of this run takes, with what the queue costs."""
         self._asked = 1
@@ -76,7 +76,7 @@ class ClaimSize:
     def next(self, left: int | None) -> int:
         """The size of the next claim; `left` is how many more tasks the run may take up, None: any number."""
         self._left = self._most if left is None else left
-        self._asked = self._size()
+        self._asked, self._least = self._size(), 1
         return self._asked
 
     def _size(self) -> int:
@@ -89,11 +89,9 @@ class ClaimSize:
             self._seconds = max(seconds / tasks, (self._seconds + 3 * seconds / tasks) / 4)
 
     def want(self, tasks: int) -> bool:
-        """Let claims take this many together from now on. Whether the next one takes more than the last for that."""
-        if tasks <= self._least:
-            return False
-        self._least = tasks
-        return self._size() > self._asked
+        """Let the next claim take this many together. Whether that is more than the last one asked for."""
+        self._least = max(self._least, tasks)
+        return tasks > self._asked and self._size() > self._asked
 
 
 class RunLimits:

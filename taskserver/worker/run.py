@@ -256,7 +256,8 @@ class Runner:
         claimed.release(self._store)
         while claimed and pauses.pause(MAX_HELD_SECONDS):
             claimed.release(self._store)
-        self._result.released += claimed.released
+        if not claimed.is_claimed_again:
+            self._result.released += claimed.released
 
     def _call_failure_hook(self) -> None:
         """Call TASKSERVER_ON_FAILURE for failed attempts whose ends are written; no task is started meanwhile."""

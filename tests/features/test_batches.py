@@ -198,6 +198,14 @@ def test_tasks_that_were_started_before_run_alone(site: Packets) -> None:
     assert site.calls() == [("many", [0]), ("many", [1, 3, 4]), ("many", [2])]
 
 
+@pytest.mark.usefixtures("whole_claims")
+def test_a_task_whose_module_was_just_imported_is_called_though_no_other_is_ready(site: Packets) -> None:
+    site.add("many", 0)
+    site.add_text("many", "{")
+    result = site.run()
+    assert (result.done, result.fatal, site.calls()) == (1, 1, [("many", [0])])
+
+
 def test_no_more_are_called_at_once_than_fit_by_what_tasks_and_calls_took_so_far(site: Packets) -> None:
     site.module.does["single"] = lambda items: time.sleep(0.3)
     site.add("single", 0)

@@ -249,15 +249,6 @@ def test_of_a_call_of_several_each_element_is_the_result_of_its_task(queue: Queu
     assert [line for line in queue.first_lines() if line] == ["ValueError: as it was asked to", "Fatal: never"]
 
 
-@pytest.mark.long
-def test_of_a_call_of_several_results_that_never_end_cost_no_other_one_nor_the_worker(one_queue: Queue) -> None:
-    ids = one_queue.server.add_tasks([{"task": "tasks.return_what_never_ends_for_most"}] * 10)
-    ended = one_queue.worker("--mode", "mark", TASKSERVER_LEASE="10")
-    assert_one_line(ended, 0, f"task {ids[1]} ", "and its result is not kept: what it returned")
-    assert one_queue.notes() == ["its effect", *["being written"] * 3]
-    assert one_queue.rows("status, attempts, result") == [(2, 1, '"before"'), *[(2, 1, None)] * 9]
-
-
 @on_stores_in_turn("mode", ["delete", "move", "mark"])
 def test_a_task_that_others_wait_for_keeps_its_result_too(queue: Queue, mode: str) -> None:
     parents = [
