@@ -48,9 +48,9 @@ def now() -> float:
     return clock_gettime(CLOCK_MONOTONIC)
 
 
-def call_task(function: Callable[..., T], args: tuple[Any, ...], kwargs: dict[str, Any]) -> T:
+def call_task(function: Callable[..., T], args: tuple[Any, ...]) -> T:
     """Call a task's own code; interrupts are raised only below this call."""
-    return function(*args, **kwargs)
+    return function(*args)
 
 
 def is_in_task(frame: FrameType | None) -> bool:
@@ -115,17 +115,17 @@ class Alarm:
         if left:
             signal.setitimer(signal.ITIMER_REAL, max(left - (now() - self._began_at), SOON_SECONDS), interval)
 
-    def call(self, seconds: float, function: Callable[..., T], *args: Any, **kwargs: Any) -> T:
+    def call(self, seconds: float, function: Callable[..., T], *args: Any) -> T:
         """Call a task's own code; TaskInterrupted is raised in it after so many seconds (0: never), and again later."""
         self.has_interrupted = False
         self._seconds = seconds
         self._ends_at = now() + seconds if seconds else INFINITY
         self.number += 1
         if not self.rings:
-            return call_task(function, args, kwargs)
+            return call_task(function, args)
         signal.setitimer(signal.ITIMER_REAL, seconds, self.again_after_seconds)
         try:
-            return call_task(function, args, kwargs)
+            return call_task(function, args)
         finally:
             self._ends_at = INFINITY
             self.number += 1

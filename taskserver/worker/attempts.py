@@ -55,7 +55,7 @@ class Attempts:
         if not self._start([attempt.task], attempt.limit or attempt.task.max_attempts):
             self._reporter.report_unstarted(attempt.task)
             return False
-        self.has_started(attempt)
+        self.note_start(attempt)
         return True
 
     def start_together(self, tasks: Sequence[ClaimedTask], limit: int) -> tuple[set[int], list[ClaimedTask]]:
@@ -83,7 +83,7 @@ class Attempts:
             ids = self._batches.started(tasks)
         return ids
 
-    def has_started(self, attempt: Attempt) -> None:
+    def note_start(self, attempt: Attempt) -> None:
         """Note that the start of an attempt was written."""
         attempt.has_started = True
         attempt.waited_seconds = self._run.stats.waited(attempt.task)

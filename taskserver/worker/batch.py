@@ -68,9 +68,11 @@ class BatchCalls:
 
     def _take_others(self, first: Attempt) -> list[ClaimedTask]:
         """Take the claimed tasks that are to be called with this one."""
-        if first.call is None or first.call.callable.options.batch is None or first.task.attempts:
+        assert first.call is not None
+        most = first.call.callable.options.batch or 1
+        if first.task.attempts or most == 1:
             return []
-        count = self._run.limits.max_together(first.call.callable.options.batch) - 1
+        count = self._run.limits.max_together(most) - 1
         return self._run.heartbeat.claimed.take_alike(first.task.task, count, MAX_CALL_BYTES - first.task.text_bytes)
 
     def _start_together(self, first: Attempt, others: Sequence[ClaimedTask]) -> list[Attempt]:
@@ -92,7 +94,7 @@ class BatchCalls:
         self._count_taken(-len(held))
         for attempt in attempts:
             if attempt.task.id in ids:
-                self._attempts.has_started(attempt)
+                self._attempts.note_start(attempt)
         return [attempt for attempt in (first, *ready) if attempt.has_started]
 
     def _prepare(self, others: Sequence[ClaimedTask], alike: Call) -> list[Attempt]:

@@ -86,7 +86,7 @@ class Finishing:
             except DatabaseError:
                 self._reporter.report_unrecorded([attempt.task for attempt in self._ended])
                 raise
-            self._in_doubt = False
+            self._in_doubt = self.has_failed = False
 
     def save_meanwhile(self) -> None:
         """The same, from another thread, while a task's code has the run's own."""
@@ -174,15 +174,15 @@ class Finishing:
             outcomes, has_started = self._store.finishes.advance(finishes, start, self._in_doubt)
         except DatabaseError as error:
             self._in_doubt = self._in_doubt or error.may_have_taken_effect
-            is_about_a_row = is_refusal(error) or isinstance(error, (Conflict, TooLong))
-            if start is not None and self._ended and is_about_a_row:
+            is_refused = is_refusal(error) or isinstance(error, TooLong)
+            if start is not None and self._ended and (is_refused or isinstance(error, Conflict)):
                 self.save()
                 self._in_doubt = error.may_have_taken_effect
                 return self._advance(start)
-            if start is None and len(self._ended) > 1 and not isinstance(error, Conflict) and is_about_a_row:
+            if start is None and is_refused and len(self._ended) > 1:
                 self._write_each()
                 return False
-            if start is None and not isinstance(error, Conflict) and is_about_a_row and self._ends_otherwise(error):
+            if start is None and is_refused and self._ends_otherwise(error):
                 return self._advance(None)
             raise
         self._are_written(outcomes)

@@ -4,8 +4,9 @@
 
     who writes started_at    Attempts.start, in the commit that also writes the finishes of the tasks before
     what a timeout meets     only code below Attempts.call
-    a lost lease             seen by the start, the heartbeat's renewal, and the finish: each matches no row then
-    a worker that is killed  leaves its row in progress; when the lease ends, maintenance.py reclaims it
+    a lost lease             seen by the start, the heartbeat's look and the finish: each finds no row of its token
+    a worker that is killed  leaves its row in progress, with the attempt counted; maintenance.py reclaims it when the
+                             lease ends, as it does with tasks that have ended and wait for their finish to be written
 
 Three options of a callable change this: `transactional` (transactional.py), `batch` (batch.py) and `commit_every`
 (rounds.py).
@@ -57,7 +58,7 @@ class Life:
         attempt = Attempt(task)
         is_ready = False
         try:
-            is_ready = self._rounds.has_turn(attempt) and self._make_ready(attempt)
+            is_ready = self._rounds.may_run(attempt) and self._make_ready(attempt)
         except (BadTask, ModuleBroken, MemoryError) as error:
             self._end_unready(attempt, error)
         if is_ready and self._needs_more(attempt):

@@ -1,6 +1,8 @@
 """The limits of a run: when it ends, how much it claims, and what still fits into its time.
 
-A new limit is one line in `RunLimits.reason_to_end`, or in `_reason_of_host` if tasks in hand must heed it, too.
+A new limit is a field of Limits, checked in `checked_limits`, and a line in `RunLimits.reason_to_end`, or in
+`_reason_of_host` if tasks in hand must heed it, too. Its reason stands in result.py; `TaskServer.run` and
+cli/worker_options.py take it.
 """
 
 # Annotations are not deferred here: named tuples compile deferred ones, which each empty run would pay for.

@@ -61,7 +61,7 @@ class Rounds:
         claimed.put_started(task for task in others if task.id in ids)
         self._open(began_at)
         if first.id in ids:
-            self._attempts.has_started(attempt)
+            self._attempts.note_start(attempt)
             return True
         # Others hold its row: that is waited for, as with any task.
         return self._attempts.start(attempt) if first in held else False
@@ -97,7 +97,7 @@ class Rounds:
 
     # ---- turn by turn
 
-    def has_turn(self, attempt: Attempt) -> bool:
+    def may_run(self, attempt: Attempt) -> bool:
         """Whether the code of a task may run: started with others, it may be cancelled or lost since."""
         task = attempt.task
         if not self._run.heartbeat.claimed.was_started(task):
@@ -108,7 +108,7 @@ class Rounds:
         if is_cancelled is None:
             self._reporter.report_lost(task, "before its code ran")
             return False
-        self._attempts.has_started(attempt)
+        self._attempts.note_start(attempt)
         self._called.append(task)
         if is_cancelled:
             self._finishing.add(attempt, Finish(task, CANCELLED, uncount=True))

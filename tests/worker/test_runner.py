@@ -251,7 +251,7 @@ def test_a_wish_from_another_thread_interrupts_neither_the_task_nor_the_wisher(s
         wisher.start()
         wisher.join()
 
-    call_task(wait_for_the_wisher, (), {})
+    call_task(wait_for_the_wisher, ())
     assert asked == [None]
     assert server.run(stop=stop).reason is Reason.STOPPED
     assert rows_of(server, Status.NEW) == 2
