@@ -34,7 +34,7 @@ class Claimed:
         self._started_ids: set[int] = set()
         """Of all that were ever started here."""
         self._are_given_back = False
-        """Whether the started ones are to be given back: others may hold their rows, but they get no turn."""
+        """Whether a release of the started ones was tried: they get no turn, as some may be new again, and others'."""
         self.lease_ends_at = claimed_at + lease_seconds
         self.give_back_at = claimed_at + lease_seconds / 2
         """By time.monotonic: nobody sits on tasks that have not run for longer than half a lease."""

@@ -12,7 +12,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Sequence
 from concurrent import futures
 from contextlib import ExitStack, closing, contextmanager, suppress
 from pathlib import Path
@@ -25,6 +25,7 @@ from taskserver.interrupts.alarm import Alarm
 from taskserver.interrupts.stop import TaskInterrupted
 from taskserver.model.attempt import Start
 from taskserver.model.task import ClaimedTask
+from taskserver.stores.queue.batches import Batches
 from taskserver.worker import heartbeat, task_context
 from taskserver.worker.claimed import Claimed
 from taskserver.worker.heartbeat import Heartbeat
@@ -798,6 +799,23 @@ def test_what_one_thread_is_giving_back_is_no_empty_claim_to_the_other(here: Her
         claimed.release(here.server.store)
     other.join()
     assert (seen, bool(claimed), claimed.released) == ([fails], fails, int(not fails))
+
+
+def test_a_started_task_whose_release_was_cut_off_gets_no_turn(here: Here, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It may be new again, and another worker's."""
+    here.add("nothing")
+    store, unstart = here.server.store, Batches.unstart
+    claimed = Claimed((), time.monotonic(), 60)
+    claimed.put_started(store.claims.claim(1, ()).tasks)
+
+    def cut_off(batches: Batches, tasks: Sequence[ClaimedTask]) -> int:
+        unstart(batches, tasks)
+        raise DatabaseError("the answer was cut off")
+
+    monkeypatch.setattr(Batches, "unstart", cut_off)
+    with pytest.raises(DatabaseError):
+        claimed.release(store)
+    assert (claimed.take(), claimed.started(), claimed.has_started, bool(claimed)) == (None, [], False, True)
 
 
 def test_a_lease_is_renewed_for_the_last_time_when_the_task_s_timeout_has_passed(
