@@ -61,6 +61,7 @@ class DjangoCall:
             return self._awaited(args, kwargs)
         attempt = _Attempt(self)
         try:
+            attempt.begin()
             returned = self.function(*attempt.context, *args, **kwargs)
         except BaseException as error:
             attempt.fail(error)
@@ -77,6 +78,7 @@ class DjangoCall:
         # In the thread in which Django's database works for a coroutine.
         attempt = await sync_to_async(_Attempt)(self)
         try:
+            await sync_to_async(attempt.begin)()
             returned = await self.function(*attempt.context, *args, **kwargs)
         except asyncio.CancelledError as error:
             with suppress(asyncio.TimeoutError):  # the task may keep that thread busy
@@ -93,7 +95,6 @@ class _Attempt:
 
     def __init__(self, call: DjangoCall) -> None:
         from django.tasks import TaskContext
-        from django.tasks.signals import task_started
 
         current = current_task()
         if current is None:
@@ -105,6 +106,11 @@ class _Attempt:
         self._result.worker_ids[-1:] = [f"{host_name()}:{os.getpid()}"]
         self.context = (TaskContext(task_result=self._result),) if call.task.takes_context else ()
         _close_old_connections()
+
+    def begin(self) -> None:
+        """Report that the task starts. An interrupt may meet a receiver: then `fail` has to follow, too."""
+        from django.tasks.signals import task_started
+
         # A receiver that fails must not fail the task: Django logs its error.
         task_started.send_robust(type(self._sender), task_result=self._result)
 

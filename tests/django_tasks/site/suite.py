@@ -12,6 +12,7 @@ import os
 import re
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from datetime import datetime, timedelta, timezone
@@ -358,9 +359,18 @@ OF_CANCEL = [tasks.hear_of_cancel, tasks.hear_of_cancel_awaited, tasks.wait_for_
     [(TaskServer.run, one) for one in OF_CANCEL] + [(run_in_a_thread, one) for one in OF_CANCEL[:2]],
 )
 def test_a_task_that_was_cancelled_has_failed(one: Any, run: Callable[[TaskServer], object]) -> None:
+    assert_failed_by_a_cancel(one, run)
+
+
+def test_so_has_one_that_was_cancelled_in_a_receiver_of_its_start() -> None:
+    assert_failed_by_a_cancel(tasks.wait_for_cancel, TaskServer.run, seconds=10)
+
+
+def assert_failed_by_a_cancel(one: Any, run: Callable[[TaskServer], object], seconds: float = 0) -> None:
     def cancel(**words: Any) -> None:
         with TaskServer.from_env(settings.BASE_DIR) as other:
             assert other.cancel(int(words["task_result"].id)) == 1
+        time.sleep(seconds)
 
     with heard(task_finished) as told, received(cancel, task_started):
         result = one.enqueue()
