@@ -88,9 +88,9 @@ class BatchCalls:
             limit = self._attempts.usual_limit(first.call.callable)
             ids, held = self._attempts.start_together([attempt.task for attempt in attempts], limit)
         except BaseException:
-            claimed.put_last(attempt.task for attempt in ready)  # a release leaves those that were started
+            claimed.put_back([attempt.task for attempt in ready])  # a release leaves those that were started
             raise
-        claimed.put_last(held)
+        claimed.put_back(held)
         self._count_taken(-len(held))
         for attempt in attempts:
             if attempt.task.id in ids:
@@ -111,10 +111,10 @@ class BatchCalls:
                         ready.append(attempt)
                     left.popleft()
         except BaseException:
-            self._run.heartbeat.claimed.put_last(attempt.task for attempt in ready)
+            self._run.heartbeat.claimed.put_back([attempt.task for attempt in ready])
             raise
         finally:
-            self._run.heartbeat.claimed.put_back(*left)
+            self._run.heartbeat.claimed.put_back(left)
         self._count_taken(len(ready))
         return ready
 

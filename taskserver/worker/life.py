@@ -63,7 +63,6 @@ class Life:
             self._end_unready(attempt, error)
         if is_ready and self._needs_more(attempt):
             self._put_back(attempt)
-            self._run.heartbeat.claimed.is_claimed_again = True
             return False
         if is_ready:
             self._run_ready(attempt)
@@ -71,13 +70,11 @@ class Life:
         return True
 
     def _needs_more(self, attempt: Attempt) -> bool:
-        """Whether a batch or a round waits for a larger claim: once for each N that is larger than those before it."""
+        """Whether a batch or a round waits for a larger claim."""
         assert attempt.call is not None
-        options, claimed = attempt.call.callable.options, self._run.heartbeat.claimed
+        options = attempt.call.callable.options
         together = options.batch or options.commit_every
-        if together is None or attempt.task.attempts:
-            return False
-        return self._run.limits.claim_size.want(together) and claimed.was_full
+        return together is not None and not attempt.task.attempts and self._run.limits.claim_size.want(together)
 
     def _run_ready(self, attempt: Attempt) -> None:
         assert attempt.call is not None
@@ -173,7 +170,8 @@ class Life:
 
     def _put_back(self, attempt: Attempt) -> None:
         self._run.result.taken -= 1
-        self._run.heartbeat.claimed.put_back(attempt.task, are_started=attempt.has_started)
+        claimed = self._run.heartbeat.claimed
+        (claimed.put_started if attempt.has_started else claimed.put_back)([attempt.task])
 
 
 def _check_attempts_of_row(task: ClaimedTask) -> None:

@@ -74,6 +74,8 @@ class ClaimSize:
         """How long a task of this run takes, with what the queue costs."""
         self._asked = 1
         """How many the last claim took at most."""
+        self._was_full = True
+        """Whether it got so many."""
 
     def next(self, left: int | None) -> int:
         """The size of the next claim; `left` is how many more tasks the run may take up, None: any number."""
@@ -90,10 +92,14 @@ class ClaimSize:
         if tasks:
             self._seconds = max(seconds / tasks, (self._seconds + 3 * seconds / tasks) / 4)
 
+    def note_claimed(self, tasks: int) -> None:
+        """Note how many the last claim got."""
+        self._was_full = tasks == self._asked
+
     def want(self, tasks: int) -> bool:
-        """Let the next claim take this many together. Whether that is more than the last one asked for."""
+        """Let the next claim take this many together. Whether it gets more than the last one, as far as is known."""
         self._least = max(self._least, tasks)
-        return tasks > self._asked and self._size() > self._asked
+        return self._was_full and tasks > self._asked and self._size() > self._asked
 
 
 class RunLimits:

@@ -55,10 +55,10 @@ class Rounds:
         try:
             ids, held = self._attempts.start_together([first, *others], self._usual_limit(first))
         except BaseException:
-            claimed.put_back(*others)  # a release leaves those that were started
+            claimed.put_back(others)  # a release leaves those that were started
             raise
-        claimed.put_back(*(task for task in held if task is not first))
-        claimed.put_started(task for task in others if task.id in ids)
+        claimed.put_back([task for task in held if task is not first])
+        claimed.put_started([task for task in others if task.id in ids])
         self._open(began_at)
         if first.id in ids:
             self._attempts.note_start(attempt)

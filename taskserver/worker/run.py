@@ -180,7 +180,7 @@ class Runner:
             self._store.claims.release(claim.tasks)
             raise
         claimed = self._run_context.heartbeat.guard(claim.tasks, claimed_at)  # the lease began before the claim
-        claimed.was_full = len(claim.tasks) == size
+        self._limits.claim_size.note_claimed(len(claim.tasks))
         self._run_context.stats.claimed(read_at)
         with ExitStack() as at_end:  # called in reverse order, each even if another one fails
             at_end.callback(self._call_failure_hook)
@@ -202,12 +202,14 @@ class Runner:
             is_first = False
             try:
                 if not self._fits(task):
-                    claimed.put_back(task, are_started=claimed.was_started(task))
+                    (claimed.put_started if claimed.was_started(task) else claimed.put_back)([task])
                     return
                 if not life.live(task):
+                    claimed.is_claimed_again = True
                     return
             except BaseException:
-                claimed.put_back(task)  # a release leaves it if it was started
+                if not claimed.was_started(task):  # else its code may have run
+                    claimed.put_back([task])
                 raise
             self._between_tasks(claimed, life)
 

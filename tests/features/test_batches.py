@@ -631,7 +631,7 @@ def test_a_bad_row_is_counted_and_not_put_back_where_the_arguments_of_the_next_c
     added = site.server.add_tasks([{"task": f"{site.name}.many", "args": ["x" * 20_000]}] * 10)
     released: list[ClaimedTask] = []
     monkeypatch.setattr(site.store.claims, "fetch_texts", fetch_texts)
-    monkeypatch.setattr(Claimed, "put_last", lambda _, tasks: released.extend(tasks))
+    monkeypatch.setattr(Claimed, "put_back", lambda _, tasks: released.extend(tasks))
     with pytest.raises(DatabaseError, match="disk is full"):
         site.run()
     assert {task.id for task in released} <= {1, *added}
