@@ -783,6 +783,23 @@ def test_finishes_that_cannot_be_written_are_told_and_leave_all_started(
     assert site.columns("status, attempts") == [(1, 1)] * 3 + [(0, 0)] * 2
 
 
+def test_a_task_whose_finish_fails_in_the_midst_of_a_round_is_not_given_back_as_if_it_had_not_run(
+    site: Rounds, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(rounds, "SAVE_SECONDS", 0.0)
+    assert site.module
+
+    def run(n: int) -> None:
+        if n:  # the first of a round is started in its turn, the others are started behind it
+            monkeypatch.setattr(site.store.finishes, "advance", failing(Unavailable("gone")))
+
+    site.module.does["many"] = run
+    site.add("many", *range(4))
+    with pytest.raises(Unavailable, match="gone"):
+        site.run()
+    assert (site.calls(), site.columns("status, attempts")) == ([0, 1], [(1, 1), (0, 0), (0, 0)])
+
+
 def failing(error: Exception) -> Callable[..., Any]:
     def fail(*values: Any) -> Any:
         raise error
