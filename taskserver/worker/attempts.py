@@ -109,12 +109,13 @@ class Attempts:
         token = enter(self._run.heartbeat.begin(plan))
         began_at = time.monotonic()
         try:
-            ended = run_user_code(self._run.alarm, plan.timeout_seconds, function, *args)
+            failure, returned = run_user_code(self._run.alarm, plan.timeout_seconds, function, *args)
         finally:
             leave(token)
         attempt.ran_seconds += time.monotonic() - began_at
-        self._run.heartbeat.end()
-        return ended
+        if self._run.heartbeat.end() and failure is not None:
+            failure = failure._replace(was_cancelled=True)
+        return failure, returned
 
     # ---- finish
 
@@ -138,7 +139,7 @@ class Attempts:
         task, number = attempt.task, attempt.task.attempts + 1
         limit = attempt.limit or self.limit_of(task, None)
         options = attempt.call.callable.options if attempt.call else NO_OPTIONS
-        if self._run.heartbeat.was_cancelled:
+        if failure.was_cancelled:
             self._finishing.add(attempt, Finish(task, CANCELLED))
         elif failure.later_seconds is not None:
             self._finishing.add(attempt, postponed(task, failure.text, failure.later_seconds))

@@ -145,11 +145,10 @@ class BatchCalls:
         failure, outcomes, seconds = self._call(attempts)
         for attempt in attempts:
             attempt.ran_seconds = seconds / len(attempts)
-        was_cancelled, self._run.heartbeat.was_cancelled = self._run.heartbeat.was_cancelled, False
         if failure is None:
             self._finish_together(attempts, outcomes)
         else:
-            self._fall_back(attempts, failure, was_cancelled)
+            self._fall_back(attempts, failure)
 
     def _call_alone(self, attempt: Attempt) -> None:
         """Call for one started task: if that raises, the task has failed."""
@@ -194,7 +193,7 @@ class BatchCalls:
 
     # ---- one by one: the call raised
 
-    def _fall_back(self, attempts: Sequence[Attempt], failure: Failure, was_cancelled: bool) -> None:
+    def _fall_back(self, attempts: Sequence[Attempt], failure: Failure) -> None:
         """Start each task once more, and call for it by itself: a bad one then spoils nothing but itself.
 
         But tasks that may not start again fail with the error of the call, as do all once the run is to end. All are
@@ -209,7 +208,8 @@ class BatchCalls:
         if failure.is_a(WrongOutcomes) and tasks[0].task not in self._wrong:
             self._wrong.add(tasks[0].task)
             LOG.warning("%s: %s (so each is called again alone; said once a run)", tasks[0].task, failure.text)
-        failure = failure._replace(full_text="", text=CANCELLED_BESIDE if was_cancelled else failure.text)
+        text = CANCELLED_BESIDE if failure.was_cancelled else failure.text
+        failure = failure._replace(full_text="", text=text, was_cancelled=False)
         cancelled_by_id = self._run.store.finishes.claimed_still(tasks)
         for attempt in self._in_turn(attempts):
             if cancelled_by_id.get(attempt.task.id):
@@ -251,7 +251,6 @@ class BatchCalls:
                 if time.monotonic() - self._renewed_at >= self._run.settings.lease_seconds / 3:
                     self._renewed_at = time.monotonic()
                     self._batches.renew(tuple(waiting))
-                self._run.heartbeat.was_cancelled = False  # another task of the call was
                 waiting.popleft()
                 yield attempt
         finally:

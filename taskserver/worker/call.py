@@ -54,6 +54,8 @@ class Failure(NamedTuple):
     """Whether the task asked for another attempt, by a Retry."""
     is_raised: bool = False
     """Whether the exception came out of user code, or was returned by it as an outcome; else it is ours."""
+    was_cancelled: bool = False
+    """Whether the call was interrupted because a person cancelled a task of it."""
     why_fatal: str = ""
     """Why an option allows no retry, in words; empty if none forbids it."""
 

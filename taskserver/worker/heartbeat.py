@@ -83,8 +83,6 @@ class Heartbeat:
         """If the next call still runs then, it is time to do that; infinity: there are none."""
         self._was_refused = False
         """Whether the server had no connection left for the heartbeat, which was logged."""
-        self.was_cancelled = False
-        """Whether the last call was interrupted because a person cancelled a task of it."""
 
     def __enter__(self) -> Heartbeat:
         return self
@@ -101,7 +99,6 @@ class Heartbeat:
     def start(self) -> None:
         """Start the thread before a task, unless it runs. Raises HostLimit if the host allows no thread or no file."""
         check_open_files()
-        self.was_cancelled = False
         if self._thread is not None:
             return
         thread = threading.Thread(target=self._run_thread, name="taskserver-heartbeat", daemon=True)
@@ -137,15 +134,15 @@ class Heartbeat:
         self._limit_process(call)
         return call
 
-    def end(self) -> None:
-        """The call has ended."""
+    def end(self) -> bool:
+        """The call has ended. Whether it was interrupted because a person cancelled a task of it."""
         call, self._call = self._call, None
         self._quiet_since = now()
         if self._process_ends_at < self._quiet_since + self._timeout + self._lease:
             self._arm_for_what_runs()
         if call is not None:
-            self.was_cancelled = call.why == CANCELLED
             call.end()
+        return call is not None and call.why == CANCELLED
 
     # ---- the thread
 

@@ -128,7 +128,7 @@ class Life:
         if failure is None or failure.is_a(BadTask):  # a bad row fails again when its callable is looked up
             attempt.ran_seconds = 0.0  # the import was for all tasks of the module
             return True
-        if self._run.heartbeat.was_cancelled:  # which does not mean that the module is broken
+        if failure.was_cancelled:  # which does not mean that the module is broken
             self._run.callables.forget_breakage(task.task)
         elif failure.is_a(ModuleBroken) and self._run.needs_newer_code(task):
             self._leave(attempt, failure.text)
