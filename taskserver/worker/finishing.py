@@ -81,8 +81,7 @@ class Finishing:
         with self._lock:
             try:
                 self._complete_plain()
-                if self._ended:
-                    self._advance(None)
+                self._save_rest()
             except DatabaseError:
                 self._reporter.report_unrecorded([attempt.task for attempt in self._ended])
                 raise
@@ -104,7 +103,7 @@ class Finishing:
         """
         with self._lock:
             if len(tasks) == 1:
-                return {tasks[0].id} if self._advance(Start(tasks[0], limit)) else set()
+                return {tasks[0].id} if self._save_and_start_one(Start(tasks[0], limit)) else set()
             assert limit is not None
             if self._complete_and_start(tasks, limit):
                 return {task.id for task in tasks}
@@ -164,26 +163,51 @@ class Finishing:
 
     # ---- a statement for each
 
-    def _advance(self, start: Start | None) -> bool:
+    def _save_and_start_one(self, start: Start) -> bool:
         """Write the gathered finishes and a start in one commit. Whether the start found its claim.
 
         A row that others hold, or that the database refuses to write, must not cost the other tasks their ends.
         """
         try:
+            return self._advance(start)
+        except DatabaseError as error:
+            if not self._ended or not (_is_of_a_row(error) or isinstance(error, Conflict)):
+                raise
+            in_doubt = error.may_have_taken_effect
+        self.save()
+        self._in_doubt = in_doubt
+        return self._advance(start)
+
+    def _save_rest(self) -> None:
+        """Write what is gathered in one commit, and each by itself if that is refused for a row of them."""
+        if len(self._ended) > 1:
+            try:
+                self._advance()
+            except DatabaseError as error:
+                if not _is_of_a_row(error):
+                    raise
+        several, in_doubt = self._ended, self._in_doubt
+        try:
+            while several:
+                self._ended, self._in_doubt, several = several[:1], in_doubt, several[1:]
+                self._save_one()
+        finally:
+            self._ended += several  # after an error
+
+    def _save_one(self) -> None:
+        while self._ended:
+            try:
+                self._advance()
+            except DatabaseError as error:
+                if not (_is_of_a_row(error) and self._ends_otherwise(error)):
+                    raise
+
+    def _advance(self, start: Start | None = None) -> bool:
+        try:
             finishes = [attempt.finish for attempt in self._ended]
             outcomes, has_started = self._store.finishes.advance(finishes, start, self._in_doubt)
         except DatabaseError as error:
             self._in_doubt = self._in_doubt or error.may_have_taken_effect
-            is_refused = is_refusal(error) or isinstance(error, TooLong)
-            if start is not None and self._ended and (is_refused or isinstance(error, Conflict)):
-                self.save()
-                self._in_doubt = error.may_have_taken_effect
-                return self._advance(start)
-            if start is None and is_refused and len(self._ended) > 1:
-                self._write_each()
-                return False
-            if start is None and is_refused and self._ends_otherwise(error):
-                return self._advance(None)
             raise
         self._are_written(outcomes)
         return has_started
@@ -193,15 +217,6 @@ class Finishing:
         self._not_plain, self._characters, self._in_doubt, self.has_failed = 0, 0, False, False
         for attempt, outcome in zip(several, outcomes, strict=True):
             self.settle(attempt, attempt.finish, outcome)
-
-    def _write_each(self) -> None:
-        several, in_doubt = self._ended, self._in_doubt
-        try:
-            while several:
-                self._ended, self._in_doubt, several = several[:1], in_doubt, several[1:]
-                self._advance(None)
-        finally:
-            self._ended += several  # after an error
 
     def _ends_otherwise(self, error: DatabaseError) -> bool:
         """End the one gathered attempt so that its row can be written; False if it is so already.
@@ -219,3 +234,8 @@ class Finishing:
         elif finish.error_text is None and finish.next_stage is None and finish.stays is None:
             attempt.finish = finish._replace(stays=str(error))
         return attempt.finish is not finish
+
+
+def _is_of_a_row(error: DatabaseError) -> bool:
+    """Whether the database refuses what one row is to become, and other rows may be written."""
+    return is_refusal(error) or isinstance(error, TooLong)
