@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import importlib
 import sqlite3
 import subprocess
+import sys
 from collections.abc import Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
@@ -11,8 +13,9 @@ from typing import Any
 from urllib.parse import urlsplit
 
 import pymysql
+import pytest
 
-from taskserver import TaskServer
+from taskserver import RunResult, TaskServer
 from tests.support.deployment import Deployment
 from tests.support.postgresql import connection_in_utc
 from tests.support.processes import WAIT_SECONDS, wait_until
@@ -175,6 +178,23 @@ class Queue:
         return [float(seconds) for (seconds,) in found if seconds is not None]
 
     # ---- runs
+
+    def run_here(
+        self, max_tasks: int = 0, groups: Sequence[int] | None = None, batch: int = 100, **settings: object
+    ) -> RunResult:
+        """A run inside this process, which imports tasks again; `lease` is TASKSERVER_LEASE, and so on."""
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(sys, "dont_write_bytecode", True)
+            for name, value in settings.items():
+                patch.setenv(f"TASKSERVER_{name.upper()}", str(value))
+            importlib.invalidate_caches()
+            try:
+                with TaskServer.from_env(self.folder) as server:
+                    return server.run(max_tasks, groups, batch=batch)
+            finally:
+                for name, module in list(sys.modules.items()):
+                    if str(getattr(module, "__file__", "")).startswith(f"{self.folder}/"):
+                        del sys.modules[name]
 
     def worker(self, *args: object, **env: str) -> subprocess.CompletedProcess[str]:
         """Runs worker.py to its end."""

@@ -4,23 +4,22 @@ from __future__ import annotations
 
 import functools
 import json
-import signal
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from taskserver import Fatal, Retry, SettingError, TaskServer, TaskServerError, task
+import taskserver
+from taskserver import Fatal, Retry, SettingError, TaskServerError, task
 from taskserver.model.backoff import DAY_SECONDS, Backoff, parse_backoff
 from taskserver.model.task_options import options_of
-from tests.support.processes import assert_silent, end_of, kill
 from tests.support.queues import Queue
 from tests.support.turns import A_SERVER, ONE_STORE
 
 SETTINGS = {"TASKSERVER_MAX_ATTEMPTS": "3", "TASKSERVER_BACKOFF": "linear:300", "TASKSERVER_LEASE": "600"}
-ONCE = {"TASKSERVER_MAX_ATTEMPTS": "1"}
 MOST = 1.1
 """Times the backoff itself, with what is added at random."""
 
@@ -30,7 +29,7 @@ import json
 import os
 import time
 
-from taskserver import Fatal, Retry, task
+from taskserver import Fatal, Retry, TaskServer, task
 
 
 def fail(message="no luck"):
@@ -127,7 +126,7 @@ def test_a_failed_task_waits_by_the_database_s_clock_for_what_backoff_and_attemp
     ]:
         add_row(queue, name, attempts, most)
         expected.append((3, attempts + 1, most or 3, None, None, seconds))
-    assert_silent(queue.worker())
+    assert queue.run_here().failed == len(expected)
     found = queue.rows("status, attempts, max_attempts, claim, finished_at")
     assert found == [row[:5] for row in expected]
     for waits, (*_, least) in zip(backoffs(queue), expected, strict=True):
@@ -138,16 +137,14 @@ def test_a_failed_task_waits_by_the_database_s_clock_for_what_backoff_and_attemp
 def test_a_task_is_fatal_once_its_attempts_are_used_up(one_queue: Queue) -> None:
     add_row(one_queue, "fail")
     for attempts in (1, 2, 3):
-        ended = one_queue.worker()
-        assert (ended.returncode, ended.stdout) == (0, "")
         is_last = attempts == 3
-        assert len(ended.stderr.splitlines()) == is_last
+        result = one_queue.run_here()
+        assert (result.failed, result.fatal) == (not is_last, is_last)
         assert one_queue.rows("status, attempts, claim, due_at IS NULL, finished_at IS NULL") == [
             (4 if is_last else 3, attempts, None, is_last, not is_last)
         ]
         one_queue.end_backoffs()
-    assert_silent(one_queue.worker())
-    assert one_queue.rows("status, attempts") == [(4, 3)]
+    assert one_queue.run_here().taken == 0
 
 
 @ONE_STORE
@@ -168,7 +165,7 @@ def test_the_row_s_limit_wins_over_the_callable_s_and_that_over_the_setting(queu
     ]:
         add_row(queue, name, attempts, most)
         expected.append((status, attempts + 1, limit))
-    assert queue.worker().returncode == 0
+    queue.run_here()
     assert queue.rows("status, attempts, max_attempts") == expected
 
 
@@ -177,7 +174,7 @@ def test_the_callable_s_limit_counts_for_the_task_that_imports_its_module_too(on
     for attempts, expected in [(1, (3, 1, 2)), (2, (4, 2, 2))]:
         if attempts == 1:
             add_row(one_queue, "twice")
-        assert one_queue.worker().returncode == 0
+        one_queue.run_here()
         assert one_queue.rows("status, attempts, max_attempts") == [expected]
         one_queue.end_backoffs()
 
@@ -188,7 +185,7 @@ def test_a_task_that_was_started_as_often_as_it_may_is_fatal_and_does_not_run(qu
     for _ in range(2):
         add_row(queue, "note", 5, 3)
         add_row(queue, "note", 3, None)
-    assert queue.worker().returncode == 0
+    assert queue.run_here().fatal == 4
     assert queue.rows("status, attempts") == [(4, 5), (4, 3)] * 2
     assert all("started" in text for text in queue.errors())
     assert queue.notes() == []
@@ -202,7 +199,7 @@ def test_a_bad_row_keeps_its_attempts(queue: Queue) -> None:
         add_row(queue, name, 1)
     queue.sql("INSERT INTO jobs_queue (task, attempts) VALUES ('os.system', 2)")
     queue.sql("INSERT INTO jobs_queue (task, args, attempts) VALUES ('tasks.fail', '{\"no\": 1}', 2)")
-    assert queue.worker().returncode == 0
+    assert queue.run_here().fatal == 6
     assert queue.rows("status, attempts, claim, due_at") == [(4, 1, None, None)] * 4 + [(4, 2, None, None)] * 2
     assert all(text.startswith("BadTask: ") for text in queue.errors())
 
@@ -217,11 +214,11 @@ def test_a_failed_task_runs_again_once_its_backoff_has_ended_and_not_before(queu
     )
     add_row(queue, "flaky")
     for _ in range(2):
-        assert_silent(queue.worker("--mode", "mark"))
+        queue.run_here(mode="mark")
         assert queue.notes() == ["try"]
         assert queue.statuses() == [3]
     queue.end_backoffs()
-    assert_silent(queue.worker("--mode", "mark"))
+    queue.run_here(mode="mark")
     assert queue.notes() == ["try"] * 2
     assert queue.rows("status, attempts, error_text") == [(2, 2, None)]
 
@@ -235,16 +232,9 @@ def test_a_run_that_goes_on_wakes_what_fell_due_meanwhile(one_queue: Queue) -> N
     add_row(one_queue, "flaky", 0, 2)
     for _ in range(25):
         add_row(one_queue, "wait_for_second_try", 0, 1000)
-    assert_silent(one_queue.worker("--batch", 1, TASKSERVER_BACKOFF="fixed:1"))
+    one_queue.run_here(batch=1, backoff="fixed:1")
     assert one_queue.notes() == ["try"] * 2
     assert one_queue.sql("SELECT COUNT(*) FROM jobs_queue WHERE task = 'tasks.flaky'") == [(0,)]
-
-
-def test_a_backoff_of_nothing_lets_the_next_run_take_the_task(one_queue: Queue) -> None:
-    add_row(one_queue, "fail")
-    codes = [one_queue.worker(TASKSERVER_BACKOFF="fixed:0").returncode for _ in range(3)]
-    assert codes == [0, 0, 0]
-    assert one_queue.rows("status, attempts") == [(4, 3)]
 
 
 # ---- Retry and Fatal
@@ -261,7 +251,7 @@ def test_a_task_chooses_by_retry_when_it_comes_again_and_spends_an_attempt(queue
     queue.define("".join(f"\ndef retry_{n}():\n    raise {raising}\n" for n, raising in enumerate(raised)))
     for number in range(len(raised)):
         add_row(queue, f"retry_{number}")
-    assert_silent(queue.worker())
+    queue.run_here()
     assert queue.rows("status, attempts") == [(3, 1)] * len(raised)
     for seconds, text, (delay, first_line) in zip(backoffs(queue), queue.errors(), raised.values(), strict=True):
         assert seconds == pytest.approx(delay, abs=0.002)
@@ -276,7 +266,7 @@ def test_a_retry_without_a_delay_waits_as_the_backoff_says_and_the_last_one_is_f
     )
     for name, attempts in [("plain", 0), ("own", 0), ("plain", 2), ("delayed", 2)]:
         add_row(queue, name, attempts)
-    assert queue.worker().returncode == 0
+    queue.run_here()
     assert queue.rows("status, attempts") == [(3, 1), (3, 1), (4, 3), (4, 3)]
     first, second, *others = backoffs(queue)
     assert is_backoff(first, 300)
@@ -291,31 +281,27 @@ def test_a_wrong_delay_is_refused_where_it_is_written(delay: Any) -> None:
 
 
 # Given odd attributes on purpose: what they do must not end the worker.
-ODD_RETRIES = {
-    "a wrong delay": "raise Retry(delay='soon')",
-    "a delay put in later": "error = Retry()\n    error.delay = 'soon'\n    raise error",
-    "a delay of years put in later": "error = Retry()\n    error.delay = 1e12\n    raise error",
-    "a negative delay put in later": "error = Retry()\n    error.delay = -1e12\n    raise error",
-    "no delay at all": "class Mine(Retry):\n        def __init__(self): pass\n    raise Mine",
-    "a delay that raises": "class Mine(Retry):\n        delay = property(lambda self: 1 / 0)\n"
+ODD_RETRIES = [
+    "raise Retry(delay='soon')",
+    "error = Retry()\n    error.delay = 'soon'\n    raise error",
+    "error = Retry()\n    error.delay = 1e12\n    raise error",
+    "error = Retry()\n    error.delay = -1e12\n    raise error",
+    "class Mine(Retry):\n        def __init__(self): pass\n    raise Mine",
+    "class Mine(Retry):\n        delay = property(lambda self: exit(7))\n"
     "        def __init__(self): pass\n    raise Mine",
-    "a delay that ends the process": "class Mine(Retry):\n        delay = property(lambda self: exit(7))\n"
-    "        def __init__(self): pass\n    raise Mine",
-}
+]
 
 
-@pytest.mark.parametrize("code", ODD_RETRIES.values(), ids=ODD_RETRIES.keys())
-def test_an_odd_retry_is_a_failed_attempt_and_stops_nothing_else(one_queue: Queue, code: str) -> None:
-    one_queue.define(f"def odd():\n    {code}\n")
-    add_row(one_queue, "odd")
-    add_row(one_queue, "note")
-    ended = one_queue.worker()
-    assert (ended.returncode, ended.stdout, ended.stderr) == (0, "", "")
-    assert one_queue.notes() == ["noted"]
-    assert one_queue.rows("status, attempts") == [(3, 1)]
-    ((seconds,),) = [backoffs(one_queue)]
-    assert seconds is not None
-    assert seconds > 0
+@ONE_STORE
+def test_an_odd_retry_is_a_failed_attempt_and_stops_nothing_else(queue: Queue) -> None:
+    queue.define("".join(f"\ndef odd_{n}():\n    {code}\n" for n, code in enumerate(ODD_RETRIES)))
+    for number in range(len(ODD_RETRIES)):
+        add_row(queue, f"odd_{number}")
+    add_row(queue, "note")
+    result = queue.run_here()
+    assert (result.failed, result.done) == (len(ODD_RETRIES), 1)
+    assert queue.rows("status, attempts") == [(3, 1)] * len(ODD_RETRIES)
+    assert all(seconds is not None and seconds > 0 for seconds in backoffs(queue))
 
 
 @A_SERVER
@@ -325,9 +311,7 @@ def test_fatal_gives_up_at_once_whatever_attempts_are_left(queue: Queue) -> None
     )
     add_row(queue, "stop")
     add_row(queue, "own", 1, 100)
-    ended = queue.worker()
-    assert ended.returncode == 0
-    assert [line.partition("fatal: ")[2] for line in ended.stderr.splitlines()] == ["Fatal: no such customer", "Own: 5"]
+    assert queue.run_here().fatal == 2
     assert queue.rows("status, attempts, due_at") == [(4, 1, None), (4, 2, None)]
     assert queue.first_lines() == ["Fatal: no such customer", "Own: 5"]
 
@@ -441,7 +425,7 @@ def with_nones(): fail()
     }
     for name in names:
         add_row(queue, name)
-    assert_silent(queue.worker())
+    queue.run_here()
     assert queue.rows("status, max_attempts") == [(3, most) for most in names.values()]
 
 
@@ -490,6 +474,12 @@ def in_a_circle(error=None):
 @task(on_fatal="tasks.tries_again")
 def wants_retry(): fail("the first one")
 
+def long_second(error):
+    raise KeyError("s" * 5000)
+
+@task(on_fatal="tasks.long_second")
+def long_first(): fail("f" * 5000)
+
 def tries_again(error):
     note("called")
     raise Retry("the second one", delay=0)
@@ -513,7 +503,7 @@ def test_a_task_whose_rescue_returns_counts_as_done(one_queue: Queue, mode: str)
     one_queue.sql("UPDATE jobs_queue SET attempts = 1 WHERE task = 'tasks.given'")
     one_queue.add("tasks.gives_up")
     one_queue.add("tasks.by_method", '{"text": "hello"}')
-    assert_silent(one_queue.worker("--mode", mode, **ONCE))
+    one_queue.run_here(mode=mode, max_attempts=1)
     assert one_queue.notes() == [
         "rescued () {'to': 'a@example.org'} ValueError: the first one",
         "rescued (1, 2) {} ValueError: the first one",
@@ -531,16 +521,13 @@ def test_a_task_whose_rescue_returns_counts_as_done(one_queue: Queue, mode: str)
 @ONE_STORE
 def test_a_rescue_is_not_called_for_a_task_that_was_changed_while_it_ran(queue: Queue) -> None:
     queue.define(
-        f"{RESCUE}\nimport time\n"
-        "@task(on_fatal='tasks.rescue', max_attempts=1)\ndef waits(text):\n    note(text)\n"
-        "    while not (HERE / 'go').exists(): time.sleep(0.01)\n    fail('no luck')\n"
+        f"{RESCUE}\n"
+        "@task(on_fatal='tasks.rescue', max_attempts=1)\ndef changes(text):\n    note(text)\n"
+        "    if text == 'old':\n        with TaskServer.from_env(HERE) as server:\n"
+        "            server.add_task('tasks.changes', ['new'], unique_key='k', rerun=True)\n    fail('no luck')\n"
     )
-    with TaskServer(queue.dsn) as server:
-        server.add_task("tasks.waits", ["old"], unique_key="k")
-        worker = queue.start_task()
-        server.add_task("tasks.waits", ["new"], unique_key="k", rerun=True)
-    queue.go()
-    assert end_of(worker) == (0, "", "")
+    queue.server.add_task("tasks.changes", ["old"], unique_key="k")
+    assert queue.run_here().lost == 0
     assert queue.notes() == ["old", "new", "rescued ('new',) {} ValueError: no luck"]
 
 
@@ -548,71 +535,54 @@ def test_a_rescue_is_called_once_when_the_last_attempt_failed_and_not_before(one
     one_queue.define(RESCUE)
     one_queue.add("tasks.given")
     for expected in (0, 1, 1):
-        assert_silent(one_queue.worker())
+        one_queue.run_here()
         assert len(one_queue.notes()) == expected
         one_queue.end_backoffs()
     assert one_queue.rows() == []
 
 
-@pytest.mark.parametrize(
-    ("name", "args", "second", "notes"),
-    [
-        ("in_vain", None, "KeyError: 'the second one'", ["called"]),
-        ("unknown", None, "BadTask: 'tasks.not_there'", []),
-        ("unlisted", '["touch evil"]', "BadTask: 'os.system' is in none of the modules", []),
-        ("misfit", None, "TypeError: ", []),
-        ("in_a_circle", None, "ValueError: the first one", ["round", "round"]),
-        ("wants_retry", None, "Retry: the second one", ["called"]),
-    ],
-)
-def test_a_rescue_that_fails_makes_the_task_fatal_with_both_errors(
-    one_queue: Queue, name: str, args: str | None, second: str, notes: list[str]
-) -> None:
-    one_queue.define(RESCUE)
-    one_queue.add(f"tasks.{name}", args)
-    one_queue.add("tasks.note")
-    ended = one_queue.worker(**ONCE)
-    assert (ended.returncode, ended.stderr) == (0, f"task 1 tasks.{name} is fatal: ValueError: the first one\n")
-    assert one_queue.rows("status, attempts, claim, due_at") == [(4, 1, None, None)]
-    (text,) = one_queue.errors()
-    first, *others = text.split("\n")
-    assert first == "ValueError: the first one"
-    assert any(line.startswith(second) for line in others), text
-    assert len(text) <= 1000
-    assert one_queue.notes() == [*notes, "noted"]
-    assert not list(one_queue.deployment.home.glob("evil"))
+FAILING_RESCUES = [
+    ("in_vain", None, "KeyError: 'the second one'", ["called"]),
+    ("unknown", None, "BadTask: 'tasks.not_there'", []),
+    ("unlisted", '["touch evil"]', "BadTask: 'os.system' is in none of the modules", []),
+    ("misfit", None, "TypeError: ", []),
+    ("in_a_circle", None, "ValueError: the first one", ["round", "round"]),
+    ("wants_retry", None, "Retry: the second one", ["called"]),
+    ("long_first", None, "KeyError: 'ssss", []),
+]
 
 
-def test_both_errors_keep_their_first_lines_however_long_they_are(one_queue: Queue) -> None:
-    one_queue.define(
-        "def second(error):\n    raise KeyError('s' * 5000)\n\n"
-        "@task(on_fatal='tasks.second')\ndef first():\n    raise ValueError('f' * 5000)\n",
-    )
-    one_queue.add("tasks.first")
-    assert one_queue.worker(**ONCE).returncode == 0
-    (text,) = one_queue.errors()
-    assert text.startswith("ValueError: ffff")
-    assert "\nKeyError: 'ssss" in text
-    assert len(text) <= 1000
+@ONE_STORE
+def test_a_rescue_that_fails_makes_the_task_fatal_with_both_errors(queue: Queue) -> None:
+    queue.define(RESCUE)
+    for name, args, *_ in FAILING_RESCUES:
+        queue.add(f"tasks.{name}", args)
+    queue.add("tasks.note")
+    result = queue.run_here(max_attempts=1)
+    assert (result.fatal, result.done) == (len(FAILING_RESCUES), 1)
+    assert queue.rows("status, attempts, claim, due_at") == [(4, 1, None, None)] * len(FAILING_RESCUES)
+    for text, (name, _, second, _) in zip(queue.errors(), FAILING_RESCUES, strict=True):
+        assert text.startswith("ValueError: ffff" if name == "long_first" else "ValueError: the first one\n")
+        assert f"\n{second}" in text
+        assert len(text) <= 1000
+    assert queue.notes() == [*(note for *_, notes in FAILING_RESCUES for note in notes), "noted"]
+    assert not list(queue.deployment.home.glob("evil"))
 
 
 @ONE_STORE
 def test_a_rescue_is_not_called_for_lost_tasks_and_bad_rows(queue: Queue) -> None:
-    queue.define(
-        RESCUE + "\n@task(on_fatal='tasks.rescue')\ndef hang():\n    note('hangs')\n    time.sleep(60)\n",
-    )
-    queue.add("tasks.hang")
-    process = queue.start_task(**ONCE)
-    kill(process)
+    queue.define(RESCUE)
+    queue.add("tasks.strict", "[0]")
+    queue.sql(f"UPDATE jobs_queue SET status = 1, attempts = 1, claim = 7, started_at = {queue.ago(9)}")
     queue.end_leases()
     queue.add("tasks.strict", '{"numbers": 1}')
     queue.add("tasks.strict", '["not JSON')
     queue.add("tasks.strict", "[1]")
     queue.sql("UPDATE jobs_queue SET attempts = 1 WHERE id = 4")
-    assert queue.worker(**ONCE).returncode == 0
+    queue.run_here(max_attempts=1)
     assert queue.statuses() == [4] * 4
     assert queue.errors()[0].startswith("lost")
-    assert queue.notes() == ["hangs"]
+    assert queue.notes() == []
 
 
 @A_SERVER
@@ -630,7 +600,7 @@ def test_a_rescue_gets_the_arguments_of_the_row_whatever_the_task_made_of_its_ow
     queue.add("tasks.spoil", json.dumps(spoiled))
     long = ["x" * 20_000, {"more": ["y" * 20_000]}]  # longer than what a claim brings along
     queue.add("tasks.long", json.dumps(long))
-    assert_silent(queue.worker(**ONCE))
+    assert queue.run_here(max_attempts=1).done == 3
     noted, *rescued = queue.notes()
     assert noted == "noted"
     assert [json.loads(note) for note in rescued] == [[[], spoiled], [long, {}]]
@@ -639,20 +609,15 @@ def test_a_rescue_gets_the_arguments_of_the_row_whatever_the_task_made_of_its_ow
 @A_SERVER
 def test_a_rescue_is_not_called_once_the_task_s_claim_was_taken_away(queue: Queue) -> None:
     queue.define(
-        RESCUE + "\n@task(on_fatal='tasks.rescue')\ndef hold_and_fail():\n    note('started')\n"
-        "    while not (HERE / 'go').exists():\n        time.sleep(0.01)\n    note('failed')\n    fail()\n",
+        RESCUE + "\n@task(on_fatal='tasks.rescue')\ndef loses_its_claim():\n"
+        "    with TaskServer.from_env(HERE) as server:\n"
+        "        server.store.database.change('UPDATE {table} SET claim = 7')\n    fail()\n",
     )
-    queue.add("tasks.hold_and_fail")
-    process = queue.start_task(**ONCE)
-    queue.sql("UPDATE jobs_queue SET claim = claim + 1")  # as if another worker had claimed it since
-    before = queue.rows()
-    queue.go()
-    code, output, errors = end_of(process)
-    assert (code, output) == (0, "")
-    assert len(errors.splitlines()) == 1, errors
-    assert "lease was lost" in errors
-    assert queue.notes() == ["started", "failed"]
-    assert queue.rows() == before
+    queue.add("tasks.loses_its_claim")
+    result = queue.run_here(max_attempts=1)
+    assert (result.lost, result.done, result.fatal) == (1, 0, 0)
+    assert queue.notes() == []
+    assert queue.rows("status, attempts, claim, error_text") == [(1, 1, 7, None)]
 
 
 def test_a_rescue_has_the_task_s_time_limit_too(one_queue: Queue) -> None:
@@ -662,8 +627,7 @@ def test_a_rescue_has_the_task_s_time_limit_too(one_queue: Queue) -> None:
     )
     one_queue.add("tasks.slow")
     one_queue.add("tasks.note")
-    ended = one_queue.worker(**ONCE)
-    assert ended.returncode == 0
+    one_queue.run_here(max_attempts=1)
     assert one_queue.notes() == ["TaskInterrupted", "noted"]
     assert one_queue.statuses() == [4]
     lines = [line for line in one_queue.errors()[0].split("\n") if line.startswith("TaskInterrupted: ")]
@@ -679,103 +643,73 @@ def test_an_error_is_its_first_line_and_then_the_frames_of_the_sites_own_code(qu
     queue.define("def deep(n=30):\n    if n:\n        deep(n - 1)\n    else:\n        fail('at the bottom')\n")
     add_row(queue, "deep")
     add_row(queue, "fail")
-    assert_silent(queue.worker())
+    queue.run_here()
     for text, first_line in zip(queue.errors(), ["ValueError: at the bottom", "ValueError: no luck"], strict=True):
         first, *trace = text.split("\n")
         assert first == first_line
         assert trace[-2:] == [trace[-2], "    raise ValueError(message)"]
         assert trace[-2].endswith("in fail")
         assert str(queue.folder / "tasks.py") in trace[-2]
-        assert str(queue.folder / "taskserver") not in text
+        assert str(Path(taskserver.__file__).parent) not in text
         assert len(text) <= 1000
 
 
-def test_the_log_has_the_full_traceback_of_failed_and_of_fatal_tasks(one_queue: Queue) -> None:
-    one_queue.define(
+def test_the_log_has_the_full_traceback_of_failed_and_of_fatal_tasks(sqlite_queue: Queue) -> None:
+    sqlite_queue.define(
         RESCUE + "\ndef deep(n=30):\n    if n:\n        deep(n - 1)\n    else:\n        fail('x' * 3000)\n"
         "\ndef chained():\n    try:\n        1 / 0\n    except ZeroDivisionError as error:\n"
-        "        raise KeyError('outer') from error\n",
+        "        raise KeyError('outer') from error\n"
+        "\ndef endless(): raise ValueError('begins' + '\\x1b' * 5_000_000 + 'ends')\n",
     )
-    add_row(one_queue, "deep", 0, 2)
-    add_row(one_queue, "chained")
-    add_row(one_queue, "in_vain")
-    assert one_queue.worker(**ONCE, TASKSERVER_LOG="log").returncode == 0
-    assert one_queue.statuses() == [3, 4, 4]
-    log = (one_queue.folder / "log").read_text()
+    add_row(sqlite_queue, "deep", 0, 2)
+    for name in ("chained", "in_vain", "endless"):
+        add_row(sqlite_queue, name)
+    assert sqlite_queue.worker(TASKSERVER_MAX_ATTEMPTS="1", TASKSERVER_LOG="log").returncode == 0
+    assert sqlite_queue.statuses() == [3, 4, 4, 4]
+    log = (sqlite_queue.folder / "log").read_text()
     assert "x" * 3000 in log
     assert "Traceback (most recent call last)" in log
     for words in ("ZeroDivisionError", "KeyError: 'outer'", "ValueError: the first one", "KeyError: 'the second one'"):
         assert words in log
-
-
-def test_of_an_endless_message_the_log_has_the_ends(one_queue: Queue) -> None:
-    one_queue.define("def endless(): raise ValueError('begins' + '\\x1b' * 5_000_000 + 'ends')\n")
-    add_row(one_queue, "endless")
-    assert one_queue.worker(**ONCE, TASKSERVER_LOG="log").returncode == 0
-    log = (one_queue.folder / "log").read_text()
     assert "ValueError: begins" in log
     assert "ends\n" in log
     assert len(log) < 10**6
 
 
-# Each is raised by a task. The name that the first line must begin with, or None where anything may stand there.
-ODD_ERRORS: dict[str, tuple[str, str | None]] = {
-    "a text that cannot be had": ("type('Mute', (Exception,), {'__str__': lambda self: 1 / 0})()", "Mute: "),
-    "a text that ends the process": ("type('Trap', (Exception,), {'__str__': lambda self: exit(1)})()", "Trap: "),
-    "a text that is no text": ("type('Number', (Exception,), {'__str__': lambda self: 5})()", "Number: "),
-    "a text that formats oddly": (
-        "ValueError(type('S', (str,), {'__format__': lambda *_: 1 / 0, '__str__': lambda self: self})('odd'))",
-        "ValueError: ",
-    ),
-    "an interrupt in its text": (
-        "type('Late', (Exception,), {'__str__': lambda self: (_ for _ in ()).throw(KeyboardInterrupt)})()",
-        "Late: ",
-    ),
-    "newlines": ("ValueError('one\\ntwo\\r\\nthree\\x0bfour\\u2028five')", "ValueError: one"),
-    "surrogates": ("ValueError('\\ud800\\udcff' * 600)", "ValueError: "),
-    "characters of four bytes": ("ValueError('\\U0001f389' * 2000)", "ValueError: "),
-    "a NUL": ("ValueError('a\\0b' * 900)", "ValueError: a"),
-    "five megabytes": ("ValueError('x' * 5_000_000)", "ValueError: xxx"),
-    "a huge name": ("type('N' * 5000, (Exception,), {})('text')", "NNN"),
-    "a name with newlines": ("type('One\\nTwo', (Exception,), {})('text')", "One"),
-    "a name of surrogates": ("type('\\ud800', (Exception,), {})('text')", None),
-    "a class that lies": ("type('Lie', (Exception,), {'__class__': property(lambda self: 1 / 0)})()", "Lie: "),
-    "a class that says Retry": ("type('Lie', (Exception,), {'__class__': Retry})()", "Lie: "),
-    "attributes that raise": (
-        "type('Bare', (Exception,), {'__getattribute__': lambda self, name: 1 / 0})()",
-        "Bare: ",
-    ),
-    "notes that end the process": (
-        "type('Notes', (Exception,), {'__notes__': property(lambda self: exit(7))})()",
-        "Notes: ",
-    ),
-    "a cause that ends the process": (
-        "type('Cause', (Exception,), {'__cause__': property(lambda self: exit(7))})()",
-        "Cause: ",
-    ),
-    "a traceback that raises": (
-        "type('Trace', (Exception,), {'__traceback__': property(lambda self: 1 / 0)})()",
-        "Trace: ",
-    ),
-    "a traceback that is none": (
-        "type('Trace', (Exception,), {'__traceback__': property(lambda self: 5)})()",
-        "Trace: ",
-    ),
-    "no truth": ("type('Maybe', (Exception,), {'__bool__': lambda self: 1 / 0})()", "Maybe: "),
-    "no equal": (
-        "type('Unequal', (Exception,), {'__eq__': lambda *_: 1 / 0, '__hash__': lambda *_: 1 / 0})()",
-        "Unequal: ",
-    ),
-    "a length of nothing": ("type('Empty', (Exception,), {'__len__': lambda self: 0})()", "Empty: "),
-    "itself as a cause": ("circle()", "ValueError: circle"),
-    "ten thousand causes": ("chain(10_000)", "ValueError: link"),
-    "a stop": ("StopIteration(5)", "StopIteration: 5"),
-    "an interrupt": ("KeyboardInterrupt()", "KeyboardInterrupt: "),
-    "an exit": ("SystemExit(9)", "SystemExit: 9"),
-    "a place in a file that is not there": ("SyntaxError('bad', ('gone.py', 10**9, 5, 'x' * 9000))", "SyntaxError: "),
+# Each is raised by a task. The beginning of the first line, or None where anything may stand there.
+ODD_ERRORS: dict[str, str | None] = {
+    "SystemExit(9)": "SystemExit: 9",
+    "KeyboardInterrupt()": "KeyboardInterrupt: ",
+    "GeneratorExit('done')": "GeneratorExit: done",
+    "StopIteration(5)": "StopIteration: 5",
+    "BaseException('of the root')": "BaseException: of the root",
+    "deep()": "RecursionError: ",
+    "bytearray(1 << 62)": "MemoryError: ",
+    "type('ExceptionGroup', (Exception,), {})('many')": "ExceptionGroup: many",
+    "type('Mute', (Exception,), {'__str__': lambda self: 1 / 0})()": "Mute: ",
+    "type('Trap', (Exception,), {'__str__': lambda self: exit(1)})()": "Trap: ",
+    "type('Number', (Exception,), {'__str__': lambda self: 5})()": "Number: ",
+    "ValueError('one\\ntwo\\r\\nthree\\x0bfour\\u2028five')": "ValueError: one",
+    "ValueError('\\ud800\\udcff' * 600)": "ValueError: ",
+    "ValueError('\\U0001f389' * 2000)": "ValueError: ",
+    "ValueError('a\\0b' * 900)": "ValueError: a",
+    "ValueError('x' * 5_000_000)": "ValueError: xxx",
+    "type('N' * 5000, (Exception,), {})('text')": "NNN",
+    "type('\\ud800', (Exception,), {})('text')": None,
+    "type('Lie', (Exception,), {'__class__': property(lambda self: 1 / 0)})()": "Lie: ",
+    "type('Bare', (Exception,), {'__getattribute__': lambda self, name: 1 / 0})()": "Bare: ",
+    "type('Cause', (Exception,), {'__cause__': property(lambda self: exit(7))})()": "Cause: ",
+    "type('Trace', (Exception,), {'__traceback__': property(lambda self: 1 / 0)})()": "Trace: ",
+    "type('Maybe', (Exception,), {'__bool__': lambda self: 1 / 0})()": "Maybe: ",
+    "circle()": "ValueError: circle",
+    "chain(10_000)": "ValueError: link",
+    "SyntaxError('bad', ('gone.py', 10**9, 5, 'x' * 9000))": "SyntaxError: ",
 }
 
 ODD_HELPERS = """
+def deep():
+    return deep()
+
 def circle():
     error, other = ValueError("circle"), ValueError("other")
     error.__cause__, other.__cause__ = other, error
@@ -790,78 +724,25 @@ def chain(length):
 """
 
 
-def write_odd_errors(queue: Queue) -> None:
-    code = "".join(f"\ndef odd_{number}():\n    raise {what}\n" for number, (what, _) in enumerate(ODD_ERRORS.values()))
+@ONE_STORE
+@pytest.mark.parametrize("most", [1, 3])
+def test_whatever_errors_hold_a_database_takes_their_texts_and_the_log_their_tracebacks(
+    queue: Queue, most: int
+) -> None:
+    code = "".join(f"\ndef odd_{number}():\n    raise {what}\n" for number, what in enumerate(ODD_ERRORS))
     queue.define(ODD_HELPERS + code)
-
-
-@pytest.mark.long
-@pytest.mark.parametrize("log", ["", "log"], ids=["without a log", "with a log"])
-@pytest.mark.parametrize("name", ODD_ERRORS)
-def test_whatever_an_error_holds_it_fails_its_own_task_alone(sqlite_queue: Queue, name: str, log: str) -> None:
-    write_odd_errors(sqlite_queue)
-    number = list(ODD_ERRORS).index(name)
-    add_row(sqlite_queue, f"odd_{number}")
-    add_row(sqlite_queue, f"odd_{number}", 0, 1)
-    add_row(sqlite_queue, "note")
-    ended = sqlite_queue.worker(TASKSERVER_LOG=log)
-    assert (ended.returncode, ended.stdout) == (0, ""), ended.stderr
-    assert len(ended.stderr.splitlines()) == 1, ended.stderr
-    assert sqlite_queue.rows("status, attempts") == [(3, 1), (4, 1)]
-    assert_kept(sqlite_queue, [ODD_ERRORS[name][1]] * 2)
-    assert sqlite_queue.notes() == ["noted"]
-
-
-def assert_kept(queue: Queue, beginnings: list[str | None]) -> None:
-    for text, beginning in zip(queue.errors(), beginnings, strict=True):
+    for number in range(len(ODD_ERRORS)):
+        add_row(queue, f"odd_{number}")
+        add_row(queue, "note")
+    ended = queue.worker(TASKSERVER_LOG="log", TASKSERVER_MAX_ATTEMPTS=f"{most}")
+    assert (ended.returncode, ended.stdout, "Traceback" in ended.stderr) == (0, "", False)
+    assert queue.rows("status, attempts, claim") == [(4 if most == 1 else 3, 1, None)] * len(ODD_ERRORS)
+    for text, beginning in zip(queue.errors(), ODD_ERRORS.values(), strict=True):
         assert 0 < len(text) <= 1000
         text.encode()
         assert "\0" not in text
         assert beginning is None or text.startswith(beginning), text[:100]
-
-
-@ONE_STORE
-def test_whatever_errors_hold_a_database_takes_their_texts_and_the_log_their_tracebacks(queue: Queue) -> None:
-    write_odd_errors(queue)
-    for number in range(len(ODD_ERRORS)):
-        add_row(queue, f"odd_{number}")
-        add_row(queue, "note")
-    assert_silent(queue.worker(TASKSERVER_LOG="log"))
-    assert queue.rows("status, attempts") == [(3, 1)] * len(ODD_ERRORS)
-    assert_kept(queue, [beginning for _, beginning in ODD_ERRORS.values()])
     assert queue.notes() == ["noted"] * len(ODD_ERRORS)
-
-
-@pytest.mark.parametrize(
-    "way",
-    ["time.sleep(60)", pytest.param("[None for _ in iter(int, 1)]", marks=pytest.mark.long)],
-    ids=["sleeps", "spins"],
-)
-def test_an_error_whose_text_never_comes_holds_the_worker_up_no_longer_than_a_task_may(
-    sqlite_queue: Queue, way: str
-) -> None:
-    sqlite_queue.define(
-        f"class Endless(Exception):\n    def __str__(self):\n        note('asked')\n        {way}\n\n"
-        "def odd():\n    raise Endless\n",
-    )
-    add_row(sqlite_queue, "odd")
-    process = sqlite_queue.start(TASKSERVER_LEASE="1", TASKSERVER_TIMEOUT="1")
-    # Whether it is interrupted or ends its worker: it must not hang for ever. Timeout and lease are 2 s together.
-    assert process.wait(12) in (0, 1)
-    assert sqlite_queue.notes()
-
-
-def test_a_signal_in_the_midst_of_a_failing_task_s_text_is_heard(sqlite_queue: Queue) -> None:
-    sqlite_queue.define(
-        "class Slow(Exception):\n    def __str__(self):\n        note('asked')\n        time.sleep(0.3)\n"
-        "        return 'slow'\n\ndef odd():\n    raise Slow\n",
-    )
-    add_row(sqlite_queue, "odd")
-    add_row(sqlite_queue, "note")
-    process = sqlite_queue.start_task()
-    process.send_signal(signal.SIGTERM)
-    assert process.wait(30) == 0
-    assert sqlite_queue.statuses() == [3, 0]
 
 
 def test_fatal_and_retry_are_errors_of_ours_that_a_task_may_catch_as_such() -> None:

@@ -8,7 +8,6 @@ import re
 import signal
 import socket
 import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -604,47 +603,6 @@ def test_rows_that_others_hold_are_waited_for_and_then_run(mysql_queue: Queue) -
 
 
 # ---- what tasks raise, and do to the process
-
-RAISING = {
-    "SystemExit": "sys.exit(3)",
-    "KeyboardInterrupt": "raise KeyboardInterrupt",
-    "GeneratorExit": "raise GeneratorExit('done')",
-    "StopIteration": "next(iter([]))",
-    "RecursionError": "return deep()",
-    "MemoryError": "return bytearray(1 << 62)",
-    "BaseException": "raise BaseException('of the root')",
-    "ExceptionGroup": "raise ExceptionGroup('many', [ValueError(1), SystemExit])"
-    if sys.version_info >= (3, 13)
-    else "raise type('ExceptionGroup', (Exception,), {})('many')",
-    "Unspeakable": "raise type('Unspeakable', (Exception,), {'__str__': lambda self: 1 / 0})()",
-    **{
-        f"Trap{number}": f"raise type('Trap{number}', (Exception,), {{'__str__': lambda self: hurl({raised})}})()"
-        for number, raised in enumerate(("SystemExit(1)", "KeyboardInterrupt()", "BaseException()"))
-    },
-    "Wordy": "raise type('Wordy', (Exception,), {})('x' * 5000)",
-    "UnicodeError": "raise UnicodeError('\\ud800 \\x00 \\U0001f389')",
-    "AssertionError": "assert not 'a task'",
-}
-
-
-@ONE_STORE
-def test_whatever_a_task_raises_is_recorded_and_stops_nothing_else(queue: Queue) -> None:
-    code = "\ndef deep():\n    return deep()\n\ndef hurl(error):\n    raise error\n"
-    for name, statement in RAISING.items():
-        code += f"\ndef raise_{name}():\n    {statement}\n"
-        queue.add(f"tasks.raise_{name}")
-        queue.add("tasks.note")
-    queue.define(code)
-    ended = queue.worker()
-    assert (ended.returncode, ended.stdout) == (0, "")
-    assert "Traceback" not in ended.stderr
-    assert queue.notes() == ["noted"] * len(RAISING)
-    rows = queue.rows("status, attempts, claim, error_text")
-    assert [row[:3] for row in rows] == [(4, 1, None)] * len(RAISING)
-    for name, (*_, error_text) in zip(RAISING, rows, strict=True):
-        assert error_text.partition(":")[0] == name
-        assert len(error_text) <= 1000
-
 
 RETURNED = """
 import asyncio, collections.abc, concurrent.futures, contextlib, functools, types
