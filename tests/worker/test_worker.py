@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from taskserver import Reason
 from tests.support.deployment import Deployment
 from tests.support.processes import (
     WAIT_SECONDS,
@@ -22,11 +23,10 @@ from tests.support.processes import (
     needs_peak,
     run_on_terminal,
     run_telling_peak,
-    wait_for,
     wait_until,
 )
 from tests.support.queues import Queue
-from tests.support.servers import MariaDB, free_port, missing_programs
+from tests.support.servers import free_port
 from tests.support.turns import A_SERVER, ONE_STORE, on_stores_in_turn
 
 # One attempt: what fails is fatal at once. Tests of retries have more.
@@ -80,7 +80,7 @@ def test_tasks_of_the_named_groups_run_in_order_of_priority_then_id_across_them(
     rows = [(3, 10), (5, -1), (6, 10), (4, -9), (3, 0), (5, 10), (6, -1), (3, -2_000_000_000), (5, 0), (6, 0)]
     for number, (group_id, priority) in enumerate(rows):
         queue.add("tasks.note", f'["{number}"]', group_id, priority)
-    assert_silent(queue.worker(0, "3,5,6", "--batch", 4))
+    assert queue.run_here(groups=[3, 5, 6], batch=4).done == 9
     named = [(priority, number) for number, (group_id, priority) in enumerate(rows) if group_id != 4]
     assert queue.notes() == [str(number) for _, number in sorted(named)]
     assert queue.rows("group_id, status, attempts") == [(4, 0, 0)]
@@ -90,7 +90,7 @@ def test_tasks_of_the_named_groups_run_in_order_of_priority_then_id_across_them(
 def test_a_worker_without_groups_takes_from_all(queue: Queue) -> None:
     for group_id, priority in [(0, 5), (7, -5), (4_294_967_294, 0)]:
         queue.add("tasks.note", f'["{group_id}"]', group_id, priority)
-    assert_silent(queue.worker())
+    assert queue.run_here().done == 3
     assert queue.notes() == ["7", "4294967294", "0"]
 
 
@@ -98,16 +98,16 @@ def test_a_worker_without_groups_takes_from_all(queue: Queue) -> None:
 def test_max_tasks_counts_bad_rows_and_failing_tasks_too(queue: Queue) -> None:
     for task in ["os.system", "tasks.note", "tasks.fail", "tasks.note", "tasks.note"]:
         queue.add(task)
-    assert queue.worker(4).returncode == 0
+    result = queue.run_here(4)
+    assert (result.taken, result.reason) == (4, Reason.MAX_TASKS)
     assert queue.rows("id, status, attempts") == [(1, 4, 0), (3, 4, 1), (5, 0, 0)]
     assert queue.notes() == ["noted"] * 2
-    assert queue.reason() == "max_tasks"
 
 
 def test_max_tasks_below_the_batch_claims_no_more_than_it_may_run(sqlite_queue: Queue) -> None:
     for _ in range(6):
         sqlite_queue.add("tasks.note_claimed", f'["{sqlite_queue.path}"]')
-    assert_silent(sqlite_queue.worker(3))
+    sqlite_queue.run_here(3)
     claimed = [int(note) for note in sqlite_queue.notes()]
     assert len(claimed) == 3
     assert all(one <= left for one, left in zip(claimed, (3, 2, 1), strict=True))
@@ -117,7 +117,7 @@ def test_max_tasks_below_the_batch_claims_no_more_than_it_may_run(sqlite_queue: 
 def test_batch_is_the_most_that_is_claimed_at_once(sqlite_queue: Queue) -> None:
     for _ in range(5):
         sqlite_queue.add("tasks.note_claimed", f'["{sqlite_queue.path}"]')
-    assert_silent(sqlite_queue.worker(0, "--batch", 2))
+    sqlite_queue.run_here(batch=2)
     # The finish of one task and the start of the next share a commit, so a finished one is never seen.
     notes = sqlite_queue.notes()
     assert len(notes) == 5
@@ -145,14 +145,11 @@ def test_verbose_says_on_standard_error_what_it_does(sqlite_queue: Queue) -> Non
 # ---- modes
 
 
-@pytest.mark.parametrize("said_by_option", [True, False])
 @on_stores_in_turn("mode", ["delete", "move", "mark"])
-def test_a_completed_task_goes_where_the_mode_says(queue: Queue, mode: str, said_by_option: bool) -> None:
+def test_a_completed_task_goes_where_the_option_says_whatever_the_setting(queue: Queue, mode: str) -> None:
     queue.add("tasks.note", '{"text": "grün 🎉"}', 3, -7)
     queue.add("tasks.fail")
-    other = "move" if mode == "delete" else "delete"
-    options = ["--mode", mode] if said_by_option else []
-    ended = queue.worker(*options, TASKSERVER_MODE=other if said_by_option else mode)
+    ended = queue.worker("--mode", mode, TASKSERVER_MODE="move" if mode == "delete" else "delete")
     assert ended.returncode == 0
     assert queue.notes() == ["grün 🎉"]
     # What failed stays, whatever the mode.
@@ -166,14 +163,6 @@ def test_a_completed_task_goes_where_the_mode_says(queue: Queue, mode: str, said
         )
         completed = ("tasks.note", '{"text": "grün 🎉"}', 3, -7, 2, 1, 1, None, None, None, None, 1, 1, 1)
         assert rows == ([completed] if table == places.get(mode) else [])
-
-
-@A_SERVER
-def test_a_completed_task_that_failed_before_keeps_no_error(queue: Queue) -> None:
-    queue.add("tasks.note")
-    queue.sql("UPDATE jobs_queue SET error_text = 'ValueError: old', attempts = 2")
-    assert_silent(queue.worker("--mode", "mark", TASKSERVER_MAX_ATTEMPTS="10"))
-    assert queue.rows("status, attempts, error_text") == [(2, 3, None)]
 
 
 # ---- exit codes
@@ -195,12 +184,6 @@ def test_with_a_wrong_setting_no_task_runs(sqlite_queue: Queue, key: str, value:
     assert sqlite_queue.statuses() == [0]
 
 
-def test_with_wrong_usage_no_task_runs(sqlite_queue: Queue) -> None:
-    sqlite_queue.add("tasks.note")
-    assert_one_line(sqlite_queue.worker("all"), 2, "worker.py")
-    assert sqlite_queue.statuses() == [0]
-
-
 @pytest.mark.parametrize("arguments", [["worker.py"], ["client.py", "status"]])
 def test_a_package_that_is_not_installed_is_one_line(deployment: Deployment, arguments: list[str]) -> None:
     bare_python = deployment.home / "python"
@@ -211,22 +194,6 @@ def test_a_package_that_is_not_installed_is_one_line(deployment: Deployment, arg
     assert_one_line(deployment.run(*arguments, env=dsn), 1, "PyMySQL", "pip install")
     deployment.write_env(**dsn)
     assert_one_line(deployment.run(*arguments), 2, "python-dotenv", "pip install")
-
-
-@pytest.mark.long
-def test_a_database_that_dies_under_a_run_is_one_line_and_code_1(make_queue: Callable[..., Queue]) -> None:
-    if missing := missing_programs():
-        pytest.skip(f"MariaDB is not installed ({', '.join(missing)} not found)")
-    with MariaDB() as server, server.database() as name:
-        queue = make_queue(server.dsn(name))
-        queue.add("tasks.wait_for_go")
-        queue.add("tasks.note")
-        process = queue.start_task(TASKSERVER_DB_PATIENCE="0")
-        server.kill()
-        queue.go()
-        assert_one_line(wait_for(process), 1)
-        assert queue.notes() == ["started", "finished"]
-        server.start()
 
 
 # ---- what it says
@@ -250,18 +217,6 @@ def test_a_worker_prints_nothing_on_standard_output_even_if_tasks_print(sqlite_q
     assert sqlite_queue.statuses() == []
 
 
-@ONE_STORE
-def test_each_fatal_task_has_one_line_on_standard_error(queue: Queue) -> None:
-    queue.add("tasks.fail", '["first line\\nsecond line"]')
-    queue.add("tasks.note")
-    queue.add("os.system", '["true"]')
-    ended = queue.worker()
-    assert (ended.returncode, ended.stdout) == (0, "")
-    first, second = ended.stderr.splitlines()
-    assert first == "task 1 tasks.fail is fatal: ValueError: first line"
-    assert second.startswith("task 3 os.system is fatal: BadTask: 'os.system' is in none of the modules")
-
-
 @pytest.mark.parametrize(("fatal", "lines"), [(20, 20), (45, 21)])
 def test_a_run_shows_twenty_fatal_tasks_and_counts_the_rest(sqlite_queue: Queue, fatal: int, lines: int) -> None:
     for number in range(fatal):
@@ -276,12 +231,14 @@ def test_a_run_shows_twenty_fatal_tasks_and_counts_the_rest(sqlite_queue: Queue,
 
 @ONE_STORE
 def test_what_rows_and_tasks_say_reaches_standard_error_with_control_characters_escaped(queue: Queue) -> None:
+    queue.add("tasks.fail", '["first line\\nsecond line"]')
     queue.add("tasks.\x1b[2Jx\r\x07")
     queue.add("tasks.fail", '["\\u001b]0;title\\u0007 \\u202e \\u0085 \\u2028 \\ud800 end"]')
     queue.add("tasks.fail", '["nul \\u0000 end"]')
     ended = queue.worker()
     assert ended.returncode == 0
-    assert len(ended.stderr.splitlines()) == 3
+    assert len(ended.stderr.splitlines()) == 4
+    assert ended.stderr.startswith("task 1 tasks.fail is fatal: ValueError: first line\ntask 2 ")
     assert not [character for character in ended.stderr if not character.isprintable() and character != "\n"]
     assert "\\x1b[2J" in ended.stderr
     assert "\\x1b]0;title\\x07 \\u202e \\x85 \\u2028 \\ud800 end" in ended.stderr
@@ -458,12 +415,6 @@ def test_a_log_in_a_folder_that_others_may_write_is_refused_and_no_link_there_fo
     assert sqlite_queue.statuses() == [0]
 
 
-def test_a_log_to_which_links_lead_in_a_circle_is_refused_in_one_line(sqlite_queue: Queue) -> None:
-    (sqlite_queue.folder / "circle").symlink_to("circle")
-    assert_one_line(sqlite_queue.worker(TASKSERVER_LOG="circle/worker.log"), 2, "TASKSERVER_LOG", "there is no folder")
-    assert_one_line(sqlite_queue.worker(TASKSERVER_LOG="circle"), 2, "TASKSERVER_LOG", "cannot be written")
-
-
 def test_a_log_that_others_may_read_is_mended_with_those_rotated_before(sqlite_queue: Queue, log: Path) -> None:
     logs = [log, log.with_name("worker.log.1"), log.with_name("worker.log.3")]
     for path in logs:
@@ -508,19 +459,14 @@ def test_a_terminal_has_a_live_progress_line_and_a_summary(sqlite_queue: Queue) 
     assert summary.endswith("ended: empty")
 
 
-def test_on_a_terminal_tasks_print_to_it(sqlite_queue: Queue) -> None:
-    sqlite_queue.add("tasks.say", '["for a person"]')
-    code, screen = run_on_terminal(sqlite_queue.deployment, "worker.py")
-    assert code == 0
-    assert "for a person" in screen
-
-
-def test_a_task_that_closes_standard_output_breaks_no_run_on_a_terminal(sqlite_queue: Queue) -> None:
+def test_on_a_terminal_tasks_print_to_it_and_one_that_closes_it_breaks_no_run(sqlite_queue: Queue) -> None:
     sqlite_queue.define("def close_stdout():\n    sys.stdout.close()\n")
+    sqlite_queue.add("tasks.say", '["for a person"]')
     sqlite_queue.add("tasks.close_stdout")
     sqlite_queue.add("tasks.note")
     code, screen = run_on_terminal(sqlite_queue.deployment, "worker.py")
     assert (code, sqlite_queue.notes(), sqlite_queue.reason()) == (0, ["noted"], "empty")
+    assert "for a person" in screen
     assert "Traceback" not in screen
 
 
@@ -558,17 +504,6 @@ def test_one_signal_does_not_interrupt_a_task_that_runs_on(sqlite_queue: Queue) 
     assert sqlite_queue.statuses() == [4]
 
 
-def test_a_second_signal_interrupts_a_module_that_hangs_when_imported(sqlite_queue: Queue) -> None:
-    sqlite_queue.deployment.write_tasks("import tasks\n\ntasks.spin()\n", "hanging.py")
-    sqlite_queue.add("hanging.task")
-    sqlite_queue.add("tasks.note")
-    process = sqlite_queue.start_task(TASKSERVER_MODULES="tasks,hanging")
-    process.send_signal(signal.SIGTERM)
-    process.send_signal(signal.SIGINT)
-    assert end_of(process)[0] == 0
-    assert sqlite_queue.statuses() == [4, 0]
-
-
 def test_a_signal_ends_a_worker_that_waits_for_rows_which_others_hold(mysql_queue: Queue) -> None:
     mysql_queue.add("tasks.note")
 
@@ -590,22 +525,10 @@ def test_a_signal_ends_a_worker_that_waits_for_rows_which_others_hold(mysql_queu
     assert mysql_queue.reason() == "stopped"
 
 
-def test_rows_that_others_hold_are_waited_for_and_then_run(mysql_queue: Queue) -> None:
-    mysql_queue.add("tasks.note")
-    with mysql_queue.connect() as holder, holder.cursor() as cursor:
-        cursor.execute("BEGIN")
-        cursor.execute("SELECT * FROM jobs_queue FOR UPDATE")
-        process = mysql_queue.start()
-        wait_until(lambda: mysql_queue.sql("SELECT 1 FROM jobs_queue_workers"))
-        cursor.execute("ROLLBACK")
-    assert end_of(process) == (0, "", "")
-    assert mysql_queue.notes() == ["noted"]
-
-
 # ---- what tasks raise, and do to the process
 
 RETURNED = """
-import asyncio, collections.abc, concurrent.futures, contextlib, functools, types
+import asyncio, collections.abc, concurrent.futures, contextlib
 
 def body():
     yield note("ran")
@@ -628,11 +551,9 @@ def in_loop(make, is_run=False):
         loop.run_until_complete(made)
     return made
 
-def entered(is_left):
+def entered():
     manager = contextlib.contextmanager(body)()
     manager.__enter__()
-    if is_left:
-        manager.__exit__(None, None, None)
     return manager
 """
 NEVER_RAN = {
@@ -643,17 +564,13 @@ NEVER_RAN = {
 }
 HAS_RUN = {
     "a task of a loop": "in_loop(lambda loop: loop.create_task(sleep_not()), is_run=True)",
-    "a context manager": "entered(is_left=True)",
-    "a context manager that is still open": "entered(is_left=False)",
+    "a context manager that is still open": "entered()",
     "a file": "open(__file__)",
     "a job in a pool": "concurrent.futures.Future()",
-    "a partial": "functools.partial(note)",
-    "a lock": "contextlib.nullcontext()",
 }
 
 
-def test_a_task_that_returns_work_which_nobody_runs_is_not_done(sqlite_queue: Queue) -> None:
-    sqlite_queue.deployment.claim_at_once()  # the two of a batch stand at the end of a claim
+def test_a_task_that_returns_work_which_nobody_runs_is_not_done(sqlite_queue: Queue, whole_claims: None) -> None:
     returned = [*NEVER_RAN.values(), *HAS_RUN.values()]
     code = RETURNED + "".join(f"\ndef task_{number}():\n    return {made}\n" for number, made in enumerate(returned))
     code += "\nfrom taskserver import task\n\n@task(batch=2)\ndef each(items):\n    return [body(), None]\n"
@@ -662,105 +579,51 @@ def test_a_task_that_returns_work_which_nobody_runs_is_not_done(sqlite_queue: Qu
         sqlite_queue.add(f"tasks.task_{number}")
     for _ in range(2):
         sqlite_queue.add("tasks.each")
-    assert sqlite_queue.worker().returncode == 0
+    sqlite_queue.run_here()
     mend = "which nobody runs: call plain functions, or those of async def"
     assert sqlite_queue.first_lines() == [
         f"TypeError: it returned a value of type {name}, {mend}" for name in (*NEVER_RAN, "generator")
     ]
-    assert sqlite_queue.notes() == ["ran"] * 3  # by those that have run
+    assert sqlite_queue.notes() == ["ran"] * 2  # by those that have run
 
 
 BREAKING = {
-    "standard output closed": "sys.stdout.close()",
-    "standard error closed": "sys.stderr.close()",
-    "standard output gone": "sys.stdout = None",
-    "standard error gone": "sys.stderr = None",
-    "descriptor of standard output closed": "os.close(1)",
-    "descriptor of standard error closed": "os.close(2)",
-    "another current folder": "os.chdir('/')",
-    "a current folder that is gone": "os.mkdir('gone'); os.chdir('gone'); os.rmdir('../gone')",
-    "no environment": "os.environ.clear()",
-    "another time zone": "os.environ['TZ'] = 'Asia/Tokyo'; time.tzset()",
-    "no module path": "sys.path.clear()",
-    "a log set up anew": "import logging.config; logging.config.dictConfig({'version': 1})",
-    "a log switched off": "import logging; logging.disable()",
-    "an alarm": "import signal; signal.signal(signal.SIGALRM, lambda *_: None); signal.alarm(1)",
-    "a trace function": "sys.settrace(lambda *_: None)",
-    "warnings as errors": "import warnings; warnings.simplefilter('error')",
-    "no patience with sockets": "import socket; socket.setdefaulttimeout(1e-6)",
-    "no rights on new files": "os.umask(0o777)",
-    "numbers of one digit": "import decimal; decimal.setcontext(decimal.Context(prec=1))",
-    "a low stack": "sys.setrecursionlimit(100)",
-    "a thread of its own": "import threading; threading.Thread(target=time.sleep, args=(0.2,)).start()",
+    "standard streams": ["sys.stdout.close()", "sys.stderr.close()"],
+    "no standard streams": ["sys.stdout = None", "sys.stderr = None"],
+    "descriptors": ["os.close(1)", "os.close(2)"],
+    "folders and the environment": [
+        "os.mkdir('gone'); os.chdir('gone'); os.rmdir('../gone')",
+        "os.environ['TZ'] = 'Asia/Tokyo'; time.tzset()",
+        "os.environ.clear()",
+        "sys.path.clear()",
+        "os.umask(0o777)",
+    ],
+    "logging": ["import logging.config; logging.config.dictConfig({'version': 1})", "logging.disable()"],
+    "the interpreter": [
+        "import signal; signal.signal(signal.SIGALRM, lambda *_: None); signal.alarm(1)",
+        "import threading; threading.Thread(target=time.sleep, args=(0.2,)).start()",
+        "import socket; socket.setdefaulttimeout(1e-6)",
+        "import decimal; decimal.setcontext(decimal.Context(prec=1))",
+        "sys.settrace(lambda *_: None)",
+        "import warnings; warnings.simplefilter('error')",
+        "sys.setrecursionlimit(100)",
+    ],
 }
 
 
-@pytest.mark.parametrize("code", BREAKING.values(), ids=BREAKING.keys())
-def test_what_a_task_does_to_the_process_breaks_no_run(make_queue: Callable[..., Queue], code: str) -> None:
+@pytest.mark.parametrize("damages", BREAKING.values(), ids=BREAKING.keys())
+def test_what_a_task_does_to_the_process_breaks_no_run(make_queue: Callable[..., Queue], damages: list[str]) -> None:
     queue = make_queue("sqlite:///var/q.db")
-    queue.define(f"def do_damage():\n    {code}\n")
-    for task in ("do_damage", "say", "fail", "note"):
-        queue.add(f"tasks.{task}")
+    queue.define("import logging\n" + "".join(f"\ndef do_{n}():\n    {code}\n" for n, code in enumerate(damages)))
+    after = ["tasks.say", "tasks.fail", "tasks.note"]
+    for number in range(len(damages)):
+        for task in (f"tasks.do_{number}", *after):
+            queue.add(task)
     ended = queue.worker("--mode", "mark")
     assert (ended.returncode, ended.stdout) == (0, ""), ended.stderr
     assert "Traceback" not in ended.stderr
-    assert queue.statuses() == [2, 2, 4, 2]
+    assert queue.statuses() == [2, 2, 4, 2] * len(damages)
     assert queue.reason() == "empty"
-
-
-# ---- bad rows
-
-MEBIBYTE = 1024 * 1024
-
-
-def test_no_arguments_can_be_written_in_many_ways(sqlite_queue: Queue) -> None:
-    ways = [None, "", "  ", "null", "{}", "[]", " { } "]
-    for args in ways:
-        sqlite_queue.add("tasks.note", args)
-    assert_silent(sqlite_queue.worker())
-    assert sqlite_queue.notes() == ["noted"] * len(ways)
-
-
-@ONE_STORE
-def test_arguments_of_one_mebibyte_are_passed(queue: Queue) -> None:
-    queue.define("def measure(text):\n    note(len(text))\n")
-    queue.add("tasks.measure", f'["{"x" * (MEBIBYTE - 4)}"]')
-    assert_silent(queue.worker())
-    assert queue.notes() == [str(MEBIBYTE - 4)]
-
-
-OF_OTHER_TYPES = [
-    (b"tasks.note", None),
-    (b"\xff\xfe", None),
-    ("tasks.note", b'["bytes"]'),
-    ("tasks.note", b"\xff"),
-    ("tasks.note", 5),
-    (7, None),
-]
-
-
-def test_an_sqlite_row_with_values_that_are_no_text_becomes_fatal_and_stops_nothing_else(sqlite_queue: Queue) -> None:
-    for task, args in OF_OTHER_TYPES:
-        sqlite_queue.add(task, args)
-    sqlite_queue.sql("INSERT INTO jobs_queue (task) VALUES (CAST(x'7461736b732eff' AS TEXT))")
-    sqlite_queue.sql("INSERT INTO jobs_queue (task, args) VALUES ('tasks.note', CAST(x'5b22ff225d' AS TEXT))")
-    sqlite_queue.add("tasks.note", '["good"]')
-    ended = sqlite_queue.worker()
-    assert ended.returncode == 0, ended.stderr
-    assert "Traceback" not in ended.stderr
-    assert sqlite_queue.notes()[-1] == "good"
-    assert set(sqlite_queue.statuses()) == {4}
-    assert "UTF-8" in sqlite_queue.errors()[-1]
-
-
-def test_forged_attempts_and_limits_are_fatal_and_stop_nothing_else(queue: Queue) -> None:
-    for _ in range(3):
-        queue.add("tasks.note")
-    queue.sql("UPDATE jobs_queue SET attempts = 4294967295 WHERE id = 1")
-    queue.sql("UPDATE jobs_queue SET max_attempts = 0 WHERE id = 2")
-    assert queue.worker().returncode == 0
-    assert queue.rows("id, status") == [(1, 4), (2, 4)]
-    assert queue.notes() == ["noted"]
 
 
 # ---- the record of runs
@@ -772,9 +635,9 @@ def test_each_host_and_groups_have_one_row_that_tells_of_the_last_run(queue: Que
     queue.add("tasks.fail", None, 5)
     queue.add("os.system", None, 6)
     queue.add("tasks.note", None, 7)
-    queue.worker(2, "6,3,5")
-    queue.worker(0, "3,5,6")
-    queue.worker()
+    queue.run_here(2, [6, 3, 5])
+    queue.run_here(0, [3, 5, 6])
+    queue.run_here()
     rows = queue.sql(
         "SELECT host, group_ids, reason, taken, done, fatal, lost, released, started_at <= ended_at, pid > 0 "
         "FROM jobs_queue_workers ORDER BY group_ids"
