@@ -13,6 +13,9 @@ class Attempt:
 
     __slots__ = ("call", "failure", "finish", "has_started", "limit", "ran_seconds", "task", "waited_seconds")
 
+    finish: Finish
+    """How the attempt ends; there once it does."""
+
     def __init__(self, task: ClaimedTask, has_started: bool = False) -> None:
         self.task = task
         self.has_started = has_started
@@ -24,8 +27,6 @@ class Attempt:
         self.waited_seconds = 0.0
         """From the instant at which the task was ready to its start."""
         self.ran_seconds = 0.0
-        self.finish = Finish(task)
-        """How the attempt ends."""
         self.failure: Failure | None = None
         """What it failed with, even if on_fatal has completed the task."""
 
