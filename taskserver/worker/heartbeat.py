@@ -78,9 +78,9 @@ class Heartbeat:
         """Started tasks that wait to be called again, or to be finished with others: their leases are renewed with that
         of the running call."""
         self.save_ended: Callable[[], object] = lambda: None
-        """Writes the finishes of tasks that ended before the running call."""
+        """Writes the finishes of tasks of a round that ended before the running call."""
         self.save_ended_at = INFINITY
-        """If the next call still runs then, it is time to do that; infinity: there are none."""
+        """When it is time to do that, between two calls or during one; infinity: there is no round."""
         self._was_refused = False
         """Whether the server had no connection left for the heartbeat, which was logged."""
 

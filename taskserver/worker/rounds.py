@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import time
 
+from ..interrupts.alarm import INFINITY
 from ..model.attempt import Finish
 from ..model.task import CANCELLED, ClaimedTask
 from ..stores.queue.batches import Batches
@@ -23,7 +24,6 @@ from .run_context import RunContext
 
 SAVE_SECONDS = 1.0
 """Finishes are written this long after the first start of a round at the latest; sooner if the lease is short."""
-NEVER = float("inf")
 
 
 class Rounds:
@@ -36,8 +36,7 @@ class Rounds:
         self._reporter = reporter
         self._batches = Batches(run.store)
         self._save_seconds = min(SAVE_SECONDS, run.settings.lease_seconds / 12)
-        self._save_at = NEVER
-        """By time.monotonic: when finishes of the round are written; NEVER: there is no round."""
+        run.heartbeat.save_ended = finishing.save_meanwhile
         self._renewed_at = 0.0
         self._called: list[ClaimedTask] = []
         """Tasks of the round that have had their turn since finishes were written last."""
@@ -101,7 +100,7 @@ class Rounds:
         """Whether the code of a task may run: started with others, it may be cancelled or lost since."""
         task = attempt.task
         if not self._run.heartbeat.claimed.was_started(task):
-            if self._save_at != NEVER:
+            if self._is_open:
                 self._close()  # the rest of the round was given back
             return True
         is_cancelled = False if self._cancelled_by_id is None else self._cancelled_by_id.get(task.id)
@@ -117,11 +116,11 @@ class Rounds:
 
     def go_on(self) -> None:
         """Write finishes if they are a second old; those of a round that is over go with the next start."""
-        if self._save_at == NEVER:
+        if not self._is_open:
             return
         if not self._run.heartbeat.claimed.has_started:
             self._close()
-        elif time.monotonic() >= self._save_at:
+        elif time.monotonic() >= self._run.heartbeat.save_ended_at:
             self._save()
 
     def _save(self) -> None:
@@ -129,7 +128,7 @@ class Rounds:
         self._finishing.save()
         self._called.clear()
         now = time.monotonic()
-        self._save_at = self._run.heartbeat.save_ended_at = now + self._save_seconds
+        self._run.heartbeat.save_ended_at = now + self._save_seconds
         waiting = self._run.heartbeat.claimed.started()
         if not waiting:
             return
@@ -138,14 +137,17 @@ class Rounds:
             self._renewed_at = now
         self._cancelled_by_id = self._run.store.finishes.claimed_still(waiting)
 
+    @property
+    def _is_open(self) -> bool:
+        """Whether there is a round."""
+        return self._run.heartbeat.save_ended_at != INFINITY
+
     def _open(self, began_at: float) -> None:
+        self._called.clear()
         self._renewed_at, self._cancelled_by_id = began_at, None
-        self._save_at = began_at + self._save_seconds
-        heartbeat = self._run.heartbeat
-        heartbeat.waiting, heartbeat.save_ended = self._called, self._finishing.save_meanwhile
-        heartbeat.save_ended_at = self._save_at
+        self._run.heartbeat.waiting, self._run.heartbeat.save_ended_at = self._called, began_at + self._save_seconds
 
     def _close(self) -> None:
         self._called.clear()
-        self._save_at, self._cancelled_by_id = NEVER, None
-        self._run.heartbeat.save_ended_at, self._run.heartbeat.waiting = NEVER, ()
+        self._cancelled_by_id = None
+        self._run.heartbeat.waiting, self._run.heartbeat.save_ended_at = (), INFINITY
