@@ -180,7 +180,12 @@ class Queue:
     # ---- runs
 
     def run_here(
-        self, max_tasks: int = 0, groups: Sequence[int] | None = None, batch: int = 100, **settings: object
+        self,
+        max_tasks: int = 0,
+        groups: Sequence[int] | None = None,
+        batch: int = 100,
+        max_time: float | None = None,
+        **settings: object,
     ) -> RunResult:
         """A run inside this process, which imports tasks again; `lease` is TASKSERVER_LEASE, and so on."""
         with pytest.MonkeyPatch.context() as patch:
@@ -190,7 +195,7 @@ class Queue:
             importlib.invalidate_caches()
             try:
                 with TaskServer.from_env(self.folder) as server:
-                    return server.run(max_tasks, groups, batch=batch)
+                    return server.run(max_tasks, groups, batch=batch, max_time=max_time)
             finally:
                 for name, module in list(sys.modules.items()):
                     if str(getattr(module, "__file__", "")).startswith(f"{self.folder}/"):

@@ -1,12 +1,7 @@
-"""Limits: a task's time, a run's time and memory, workers at once, and what a second signal stops.
-
-Most run worker.py as a process. The interrupts that must strike in a task's own code alone are hammered by a small
-program that calls TaskServer.run itself, in its main thread or in another one.
-"""
+"""Limits: a task's time, a run's time and memory, workers at once, and what a second signal stops."""
 
 from __future__ import annotations
 
-import json
 import os
 import shutil
 import signal
@@ -16,7 +11,6 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import nullcontext
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -24,7 +18,6 @@ from taskserver import Reason, Stop, TaskServer
 from taskserver.worker.limits import Limits, RunLimits
 from taskserver.worker.result import RunResult
 from tests.support.processes import (
-    WAIT_SECONDS,
     assert_one_line,
     assert_shows_where_it_hangs,
     assert_silent,
@@ -35,7 +28,6 @@ from tests.support.processes import (
     wait_until,
 )
 from tests.support.queues import Queue
-from tests.support.servers import MySQLServer
 from tests.support.turns import A_SERVER, ONE_STORE, on_stores_in_turn
 
 SETTINGS = {"TASKSERVER_MAX_ATTEMPTS": "10", "TASKSERVER_BACKOFF": "fixed:500", "TASKSERVER_LEASE": "600"}
@@ -52,7 +44,7 @@ import sys
 import threading
 import time
 
-from taskserver import TaskServer, task
+from taskserver import task
 
 server = None
 
@@ -129,64 +121,43 @@ def test_a_task_that_takes_too_long_is_interrupted_and_the_next_one_runs(one_que
     for name in SLOW:
         one_queue.add(f"tasks.{name}")
         one_queue.add("tasks.note", f'["after {name}"]')
-    assert_silent(one_queue.worker())
+    one_queue.run_here()
     assert one_queue.rows("task, status, attempts, claim") == [(f"tasks.{name}", 3, 1, None) for name in SLOW]
     assert set(one_queue.first_lines()) == {"TaskInterrupted: it ran for longer than its timeout of 0.2 s"}
     assert [note for note in one_queue.notes() if note.startswith("after")] == [f"after {name}" for name in SLOW]
 
 
 def test_the_setting_is_the_limit_of_a_callable_that_has_none_of_its_own(one_queue: Queue) -> None:
-    one_queue.define("@task(timeout=30)\ndef longer(): nap(1.2)\n")
-    one_queue.add("tasks.nap")
-    one_queue.add("tasks.longer")
-    ended = one_queue.worker(TASKSERVER_TIMEOUT="1", TASKSERVER_MAX_ATTEMPTS="1")
-    line = "TaskInterrupted: it ran for longer than its timeout of 1 s"
-    assert (ended.returncode, ended.stderr) == (0, f"task 1 tasks.nap is fatal: {line}\n")
-    assert one_queue.rows("status, attempts") == [(4, 1)]
-    assert one_queue.notes() == ["started", "started", "slept"]
+    one_queue.define(
+        "@task(timeout=30)\ndef longer(): nap(1.1)\n\n@task(timeout=0)\ndef unlimited(): nap(1.1)\n",
+    )
+    for name in ("nap", "longer", "unlimited"):
+        one_queue.add(f"tasks.{name}")
+    assert one_queue.run_here(timeout=1).done == 2
+    assert one_queue.rows("id, status, attempts") == [(1, 3, 1)]
+    assert one_queue.first_lines() == ["TaskInterrupted: it ran for longer than its timeout of 1 s"]
 
 
-@pytest.mark.parametrize(
-    ("said_by", "seconds"),
-    [
-        ("the callable", 1.6),  # longer than the setting
-        # Longer than timeout and lease together, with all the grace that there is.
-        pytest.param("the callable", 5, marks=pytest.mark.long),
-        pytest.param("the setting", 5, marks=pytest.mark.long),
-    ],
-)
-def test_a_timeout_of_0_is_no_limit(sqlite_queue: Queue, said_by: str, seconds: float) -> None:
-    if said_by == "the callable":
-        sqlite_queue.define("nap = task(timeout=0)(nap)\n")
-    sqlite_queue.add("tasks.nap", f"[{seconds}]")
-    timeout = "0" if said_by == "the setting" else "1"
-    assert_silent(sqlite_queue.worker(**SHORT | {"TASKSERVER_TIMEOUT": timeout}))
-    assert sqlite_queue.notes() == ["started", "slept"]
-
-
-def test_a_task_that_swallows_its_interrupt_and_returns_holds_up_nobody(one_queue: Queue) -> None:
-    one_queue.define("swallow_once = task(timeout=0.2)(swallow_once)\n")
-    one_queue.add("tasks.swallow_once")
-    one_queue.add("tasks.nap", "[0]")
-    assert_silent(one_queue.worker())
-    assert one_queue.notes() == ["swallowed", "started", "slept"]
-
-
-def test_a_task_that_swallows_one_interrupt_is_interrupted_again(sqlite_queue: Queue) -> None:
-    sqlite_queue.define("@task(timeout=0.2)\ndef stubborn():\n    swallow_once()\n    nap()\n")
-    sqlite_queue.add("tasks.stubborn")
-    sqlite_queue.add("tasks.note")
-    assert_silent(sqlite_queue.worker(**SHORT))
-    assert sqlite_queue.notes() == ["swallowed", "started", "noted"]
-    assert sqlite_queue.first_lines() == ["TaskInterrupted: it ran for longer than its timeout of 0.2 s"]
+def test_a_task_that_swallows_its_interrupt_is_done_if_it_returns_and_interrupted_again_if_not(
+    one_queue: Queue,
+) -> None:
+    one_queue.define(
+        "swallow_once = task(timeout=0.2)(swallow_once)\n\n"
+        "@task(timeout=0.2)\ndef stubborn():\n    swallow_once()\n    nap()\n"
+    )
+    for name in ("swallow_once", "stubborn", "note"):
+        one_queue.add(f"tasks.{name}")
+    one_queue.run_here(lease=1)
+    assert one_queue.notes() == ["swallowed", "swallowed", "started", "noted"]
+    assert one_queue.rows("task, status") == [("tasks.stubborn", 3)]
+    assert one_queue.first_lines() == ["TaskInterrupted: it ran for longer than its timeout of 0.2 s"]
 
 
 def test_a_module_that_hangs_when_imported_is_interrupted_too(one_queue: Queue) -> None:
     one_queue.deployment.write_tasks("import time\n\ntime.sleep(60)\n", "hanging.py")
     one_queue.add("hanging.task")
     one_queue.add("tasks.note")
-    ended = one_queue.worker(TASKSERVER_TIMEOUT="1", TASKSERVER_MODULES="tasks,hanging")
-    assert_one_line(ended, 0, "module hanging cannot be imported", "TaskInterrupted")
+    one_queue.run_here(timeout=1, modules="tasks,hanging")
     assert one_queue.rows("status, attempts") == [(3, 1)]
     assert "TaskInterrupted" in one_queue.first_lines()[0]
     assert one_queue.notes() == ["noted"]
@@ -198,63 +169,42 @@ def test_tasks_that_end_just_at_their_timeout_are_done_or_failed_and_nothing_els
     for number in range(60):
         queue.add("tasks.close", f"[{0.015 + 0.0002 * number}]")
     queue.add("tasks.note")
-    assert_silent(queue.worker())
-    ((done, lost),) = queue.sql("SELECT done, lost FROM jobs_queue_workers")
-    assert (done + len(queue.rows()), lost) == (61, 0)
+    result = queue.run_here()
+    assert (result.done + len(queue.rows()), result.lost) == (61, 0)
     assert set(queue.rows("status, attempts")) == {(3, 1)}, "none was late: nothing was raced"
-    assert done > 1, "all were late: nothing was raced"
+    assert result.done > 1, "all were late: nothing was raced"
     assert all(line.startswith("TaskInterrupted: ") for line in queue.first_lines())
 
 
 # ---- a task that uses the alarm itself
 
-ALARMS = {
-    "a handler that raises, again and again": "signal.signal(signal.SIGALRM, lambda *_: 1 / 0)\n"
-    "    signal.setitimer(signal.ITIMER_REAL, 0.2, 0.002)",
-    "no handler, and an alarm to come": "signal.signal(signal.SIGALRM, signal.SIG_DFL)\n"
-    "    signal.setitimer(signal.ITIMER_REAL, 0.3)",
-    "an alarm cancelled": "signal.alarm(0)",
-    "an alarm of its own that came": "signal.signal(signal.SIGALRM, lambda *_: note('its own'))\n"
+ALARMS = [
+    # a handler that raises, again and again
+    "signal.signal(signal.SIGALRM, lambda *_: 1 / 0)\n    signal.setitimer(signal.ITIMER_REAL, 0.2, 0.002)",
+    # no handler, and an alarm to come
+    "signal.signal(signal.SIGALRM, signal.SIG_DFL)\n    signal.setitimer(signal.ITIMER_REAL, 0.2)",
+    "signal.alarm(0)",
+    # one that came
+    "signal.signal(signal.SIGALRM, lambda *_: note('its own'))\n"
     "    signal.setitimer(signal.ITIMER_REAL, 0.01)\n    time.sleep(0.05)",
-}
-PARTS_OF_THESE = {
-    "an alarm to come, the handler left alone": "signal.setitimer(signal.ITIMER_REAL, 0.3)",
-    "an alarm that is ignored": "signal.signal(signal.SIGALRM, signal.SIG_IGN)\n    signal.alarm(1)",
-    "a handler alone": "signal.signal(signal.SIGALRM, lambda *_: None)",
-}
+]
 
 
-@pytest.mark.parametrize("timeout", ["600", pytest.param("0", marks=pytest.mark.long)])
-@pytest.mark.parametrize(
-    "code",
-    [
-        *(pytest.param(code, id=name) for name, code in ALARMS.items()),
-        *(pytest.param(code, id=name, marks=pytest.mark.long) for name, code in PARTS_OF_THESE.items()),
-    ],
-)
-def test_a_task_that_sets_the_alarm_breaks_neither_the_run_nor_the_limits_of_later_tasks(
-    sqlite_queue: Queue, code: str, timeout: str
-) -> None:
+def test_a_task_that_sets_the_alarm_breaks_neither_the_run_nor_the_limits_of_later_tasks(sqlite_queue: Queue) -> None:
     sqlite_queue.define(
-        f"def set_alarm():\n    {code}\n\n@task(timeout=0.2)\ndef late(): time.sleep(60)\n\n"
-        "def rest(): time.sleep(0.03)\n",
+        "".join(f"def set_alarm_{number}():\n    {code}\n\n" for number, code in enumerate(ALARMS))
+        + "@task(timeout=0.2)\ndef late(): time.sleep(60)\n\ndef rest(): time.sleep(0.03)\n",
     )
-    sqlite_queue.add("tasks.set_alarm")
-    for _ in range(15):
-        sqlite_queue.add("tasks.rest")
-    sqlite_queue.add("tasks.late")
-    sqlite_queue.add("tasks.note")
-    assert_silent(sqlite_queue.worker(**SHORT | {"TASKSERVER_TIMEOUT": timeout}))
-    assert sqlite_queue.rows("task, status, attempts") == [("tasks.late", 3, 1)]
-    assert sqlite_queue.notes()[-1] == "noted"
+    for number in range(len(ALARMS)):
+        for name in (f"set_alarm_{number}", *["rest"] * 10, "late", "note"):
+            sqlite_queue.add(f"tasks.{name}")
+    assert_silent(sqlite_queue.worker(**SHORT))
+    assert sqlite_queue.rows("task, status, attempts") == [("tasks.late", 3, 1)] * len(ALARMS)
+    assert sqlite_queue.notes() == ["noted"] * (len(ALARMS) - 1) + ["its own", "noted"]
 
 
-@pytest.mark.parametrize(
-    "code",
-    ["signal.alarm(0)", pytest.param("signal.signal(signal.SIGALRM, signal.SIG_IGN)", marks=pytest.mark.long)],
-)
-def test_a_task_that_takes_its_own_alarm_away_does_not_hang_for_ever(sqlite_queue: Queue, code: str) -> None:
-    sqlite_queue.define(f"@task(timeout=0.2)\ndef hide():\n    {code}\n    nap(60)\n")
+def test_a_task_that_takes_its_own_alarm_away_does_not_hang_for_ever(sqlite_queue: Queue) -> None:
+    sqlite_queue.define("@task(timeout=0.2)\ndef hide():\n    signal.alarm(0)\n    nap(60)\n")
     sqlite_queue.add("tasks.hide")
     sqlite_queue.add("tasks.note")
     process = sqlite_queue.start_task(**SHORT)
@@ -302,30 +252,6 @@ def test_a_task_that_swallows_a_second_signal_ends_its_worker_a_lease_later(sqli
     assert errors.startswith("task 1 tasks.swallow, attempt 1 goes on 1 s after it was interrupted")
 
 
-def test_a_task_whose_own_timeout_is_short_ends_its_worker_by_that_one(sqlite_queue: Queue) -> None:
-    sqlite_queue.define("hold_interpreter = task(timeout=0.1)(hold_interpreter)\n")
-    sqlite_queue.add("tasks.note")
-    sqlite_queue.add("tasks.hold_interpreter")
-    process = sqlite_queue.start_task(**SHORT | {"TASKSERVER_TIMEOUT": "0"})
-    code, _, errors = end_of(process)
-    assert code == 1
-    assert_shows_where_it_hangs(errors, "hold_interpreter")
-
-
-@pytest.mark.long
-def test_a_task_without_a_limit_may_hold_the_interpreter_after_one_that_had_a_limit(sqlite_queue: Queue) -> None:
-    sqlite_queue.define(
-        "@task(timeout=1)\ndef short(): time.sleep(0.05)\n\n"
-        "def hold_it_a_while():\n    note('started')\n    ctypes.PyDLL(None).sleep(5)\n    note('ended')\n",
-    )
-    sqlite_queue.add("tasks.short")
-    sqlite_queue.add("tasks.hold_it_a_while")
-    ended = sqlite_queue.worker(**SHORT | {"TASKSERVER_TIMEOUT": "0"})
-    assert (ended.returncode, ended.stderr) == (0, "")
-    assert sqlite_queue.notes() == ["started", "ended"]
-    assert sqlite_queue.rows() == []
-
-
 @pytest.mark.long
 def test_a_host_that_stands_still_for_less_than_a_lease_ends_no_worker(sqlite_queue: Queue) -> None:
     sqlite_queue.add("tasks.nap")
@@ -340,59 +266,7 @@ def test_a_host_that_stands_still_for_less_than_a_lease_ends_no_worker(sqlite_qu
     assert sqlite_queue.first_lines() == ["TaskInterrupted: it ran for longer than its timeout of 1 s"]
 
 
-# ---- a program that runs tasks itself, in its main thread or in another
-
-PROGRAM = """
-import json
-import logging
-import sys
-import threading
-
-folder, where, *groups = sys.argv[1:]
-sys.path.insert(0, folder)
-logging.basicConfig(filename=folder + "/log", filemode="w", level="INFO")
-
-import tasks
-from taskserver import TaskServer
-
-server = tasks.server = TaskServer.from_env(folder)
-results = []
-
-def run():
-    results.append(server.run(groups=[int(group) for group in groups] or None))
-
-if where == "main":
-    run()
-else:
-    thread = threading.Thread(target=run)
-    thread.start()
-    thread.join()
-print(json.dumps([results[0].reason.value, results[0].done, results[0].failed, results[0].lost]))
-"""
-
-
-def run_program(queue: Queue, where: str, *groups: int, **env: str) -> list[Any]:
-    """Runs tasks by TaskServer.run in a program's thread: reason, done, failed and lost."""
-    program = queue.deployment.home / "program.py"
-    program.write_text(PROGRAM)
-    ended = subprocess.run(
-        [queue.deployment.python, str(program), str(queue.folder), where, *map(str, groups)],
-        env={"PATH": os.defpath, **env},
-        capture_output=True,
-        text=True,
-        timeout=10 * WAIT_SECONDS,  # each interrupt waits until no write is under way: of a thread, a second
-    )
-    assert ended.returncode == 0, ended.stderr
-    counts: list[Any] = json.loads(ended.stdout.splitlines()[-1])
-    return counts
-
-
-def test_in_another_thread_than_the_main_one_tasks_have_no_timeout(one_queue: Queue) -> None:
-    one_queue.define("@task(timeout=0.1)\ndef late():\n    time.sleep(0.3)\n    note('ended')\n")
-    one_queue.add("tasks.late")
-    assert run_program(one_queue, "thread") == ["empty", 1, 0, 0]
-    assert one_queue.notes() == ["ended"]
-
+# ---- a program that runs tasks itself
 
 ADDING = """
 @task(timeout=0.04)
@@ -406,15 +280,19 @@ def add():
 def hammer(queue: Queue, count: int) -> int:
     """Run tasks that add tasks through the TaskServer that runs them, until their time is up; how many they added."""
     queue.define(ADDING)
+    queue.add("tasks.note", '["first"]', 1)
+    assert queue.server.run(groups=[1]).done == 1
+    vars(sys.modules["tasks"])["server"] = queue.server
     for _ in range(count):
         queue.add("tasks.add", None, 1)
     queue.add("tasks.note", '["last"]', 1, 1)
-    assert run_program(queue, "main", 1) == ["empty", 1, count, 0]
+    result = queue.server.run(groups=[1])
+    assert (result.reason, result.done, result.failed, result.lost) == (Reason.EMPTY, 1, count, 0)
     assert queue.notes()[-1] == "last"
     failed = queue.sql("SELECT error_text FROM jobs_queue WHERE group_id = 1 AND status = 3")
     assert [text.startswith("TaskInterrupted: ") for (text,) in failed] == [True] * count
     added = {new_id for (new_id,) in queue.sql("SELECT id FROM jobs_queue WHERE group_id = 9")}
-    acknowledged = {int(note) for note in queue.notes()[:-1] if note.isdigit()}
+    acknowledged = {int(note) for note in queue.notes()[1:-1]}
     assert acknowledged <= added
     # At most the one whose id the interrupt kept from being noted.
     assert len(added - acknowledged) <= count
@@ -510,26 +388,16 @@ def test_a_program_without_an_alarm_has_none_after_a_run_or_one_that_broke_down(
 # ---- a run's time and memory
 
 
-def status_of(queue: Queue) -> dict[str, Any]:
-    """The last run, as client.py tells it."""
-    ended = queue.client("status", "--json")
-    assert ended.returncode == 0, ended.stderr
-    (run,) = json.loads(ended.stdout)["runs"]
-    assert isinstance(run, dict)
-    return run
-
-
 @A_SERVER
 def test_max_time_starts_nothing_that_would_not_fit_and_releases_the_rest(queue: Queue) -> None:
     for _ in range(8):
         queue.add("tasks.nap", "[0.4]")
-    assert_silent(queue.worker("--max-time", 1))
-    run = status_of(queue)
+    result = queue.run_here(max_time=1)
     # A third one would, by what the first ones took, end after the time.
-    assert 1 <= run["done"] <= 2
-    assert (run["reason"], run["taken"]) == ("max_time", run["done"])
+    assert 1 <= result.done <= 2
+    assert (result.reason, result.taken) == (Reason.MAX_TIME, result.done)
     assert set(queue.rows("status, attempts, claim, due_at, started_at")) == {(0, 0, None, None, None)}
-    assert len(queue.notes()) == 2 * run["done"]
+    assert len(queue.notes()) == 2 * result.done
 
 
 def test_max_memory_starts_nothing_once_the_process_is_larger_and_releases_the_rest(one_queue: Queue) -> None:
@@ -537,8 +405,7 @@ def test_max_memory_starts_nothing_once_the_process_is_larger_and_releases_the_r
     for _ in range(3):
         one_queue.add("tasks.grow")
     assert_silent(one_queue.worker("--max-memory", 150))
-    run = status_of(one_queue)
-    assert (run["reason"], run["taken"], run["done"]) == ("max_memory", 1, 1)
+    assert one_queue.sql("SELECT reason, taken, done FROM jobs_queue_workers") == [("max_memory", 1, 1)]
     assert one_queue.notes() == ["grown"]
     assert_silent(one_queue.worker("--max-memory", 1))  # a process is larger from its begin on
     assert one_queue.rows("status, attempts, claim") == [(0, 0, None)] * 2
@@ -555,21 +422,13 @@ def remember(queue: Queue, task: str, seconds: float, times: int, slowest: float
 
 @ONE_STORE
 def test_a_task_that_took_too_long_of_late_is_left_to_the_next_run(queue: Queue) -> None:
-    for args, task in (("[3.5]", "nap"), (None, "note"), ("[0]", "nap")):
+    for args, task in (("[0.6]", "nap"), (None, "note"), ("[0]", "nap")):
         queue.add(f"tasks.{task}", args)
-    remember(queue, "tasks.note", 5, 10, 26)
-    assert_silent(queue.worker("--max-time", 29))
-    assert queue.reason() == "max_time"
+    remember(queue, "tasks.note", 1, 10, 4.5)
+    assert queue.run_here(max_time=5).reason is Reason.MAX_TIME
     assert queue.rows("id, status, attempts") == [(2, 0, 0), (3, 0, 0)]
-    assert_silent(queue.worker("--max-time", 29))  # it begins with that task
+    queue.run_here(max_time=5)  # it begins with that task
     assert queue.rows() == []
-
-
-def test_a_task_that_fits_into_no_run_is_started_at_the_begin_of_one(sqlite_queue: Queue) -> None:
-    sqlite_queue.add("tasks.note")
-    remember(sqlite_queue, "tasks.note", 100, 1, 100)
-    assert_silent(sqlite_queue.worker("--max-time", 10))
-    assert sqlite_queue.notes() == ["noted"]
 
 
 @pytest.mark.parametrize(
@@ -644,13 +503,12 @@ def test_a_task_that_others_overtake_is_started_though_they_have_waited_too(limi
 
 @ONE_STORE
 def test_tasks_that_share_a_start_are_all_done_or_given_back_where_no_other_would_fit(queue: Queue) -> None:
-    queue.define("@task(commit_every=50)\ndef quick():\n    note()\n    time.sleep(0.4)\n")
+    queue.define("@task(commit_every=50)\ndef quick():\n    note()\n    time.sleep(0.1)\n")
     for _ in range(14):
         queue.add("tasks.quick")
-    remember(queue, "tasks.quick", 1.5, 10, 1.5)
-    assert_silent(queue.worker("--max-time", 4))
+    remember(queue, "tasks.quick", 0.4, 10, 0.4)
+    assert queue.run_here(max_time=1).reason is Reason.MAX_TIME
     left = queue.rows("status, attempts")
-    assert queue.reason() == "max_time"
     assert left
     assert left == [(0, 0)] * (14 - len(queue.notes()))
 
@@ -659,8 +517,7 @@ def test_one_run_that_was_slow_beyond_all_others_says_nothing_of_the_next(sqlite
     sqlite_queue.add("tasks.nap", "[0.5]")
     sqlite_queue.add("tasks.note")
     remember(sqlite_queue, "tasks.note", 0.1, 1000, 59.8)
-    assert_silent(sqlite_queue.worker("--max-time", 60))
-    assert sqlite_queue.rows() == []
+    assert sqlite_queue.run_here(max_time=60).done == 2
 
 
 def test_limits_that_are_not_met_end_no_run(server: TaskServer) -> None:
@@ -707,38 +564,23 @@ def test_four_workers_may_run_at_once_unless_it_is_said_otherwise(sqlite_queue: 
     assert [end_of(process) for process in workers] == [(0, "", "")] * 4
 
 
-def test_other_groups_and_other_tables_have_places_of_their_own(one_queue: Queue) -> None:
-    other = {"TASKSERVER_TABLE": "other_queue"}
-    assert one_queue.client("init", env=other).returncode == 0
-    assert one_queue.client("add", "tasks.note", '["other table"]', "--group", 5, env=other).returncode == 0
+def test_other_groups_tables_and_databases_have_places_of_their_own(one_queue: Queue) -> None:
+    table, database = {"TASKSERVER_TABLE": "other_queue"}, {"TASKSERVER_DSN": "sqlite:///var/other.db"}
+    for other in (table, database):
+        assert one_queue.client("init", env=other).returncode == 0
+        assert one_queue.client("add", "tasks.note", '["elsewhere"]', "--group", 5, env=other).returncode == 0
     one_queue.add("tasks.hold", None, 3)
     process = one_queue.start_task(1, "5,3", "--slots", 1)
     one_queue.add("tasks.note", '["same groups"]', 5)
     one_queue.add("tasks.note", '["other groups"]', 6)
     assert_silent(one_queue.worker(0, "3,5", "--slots", 1))
     assert_silent(one_queue.worker(0, "6", "--slots", 1))
-    assert_silent(one_queue.worker(0, "5,3", "--slots", 1, **other))
-    assert one_queue.notes() == ["started", "other groups", "other table"]
+    for other in (table, database):
+        assert_silent(one_queue.worker(0, "5,3", "--slots", 1, **other))
+    assert one_queue.notes() == ["started", "other groups", "elsewhere", "elsewhere"]
     assert_silent(one_queue.worker("--slots", 1))
     assert one_queue.notes()[-1] == "same groups"
     one_queue.go()
-    assert end_of(process) == (0, "", "")
-
-
-@pytest.mark.long
-def test_other_databases_have_places_of_their_own(
-    mysql_queue: Queue, sqlite_dsn: str, mysql_server: MySQLServer
-) -> None:
-    mysql_queue.add("tasks.hold")
-    process = mysql_queue.start_task("--slots", 1)
-    with mysql_server.database() as name:
-        for dsn in (sqlite_dsn, mysql_server.dsn(name)):
-            other = {"TASKSERVER_DSN": dsn}
-            assert mysql_queue.client("init", env=other).returncode == 0
-            assert mysql_queue.client("add", "tasks.note", env=other).returncode == 0
-            assert_silent(mysql_queue.worker("--slots", 1, **other))
-    assert mysql_queue.notes() == ["started", "noted", "noted"]
-    mysql_queue.go()
     assert end_of(process) == (0, "", "")
 
 
@@ -842,7 +684,7 @@ def test_a_second_signal_stops_the_running_task_which_has_failed_and_comes_again
     assert end_of(process) == (0, "", "")
     assert queue.rows("status, attempts, claim") == [(3, 1, None), (0, 0, None)]
     assert queue.first_lines() == ["TaskInterrupted: stopped by a second signal", ""]
-    assert status_of(queue)["reason"] == "stopped"
+    assert queue.reason() == "stopped"
 
 
 STUBBORN = """
@@ -876,43 +718,5 @@ def test_two_signals_at_once_wake_a_task_that_sleeps(sqlite_queue: Queue) -> Non
     wait_until(lambda: len(sqlite_queue.notes()) == count)
     for process in workers:
         signal_until_heard(process, signal.SIGTERM, signal.SIGINT)
-    deadline = time.monotonic() + 15
-    codes: list[int | None] = []
-    for process in workers:
-        try:
-            codes.append(process.wait(max(deadline - time.monotonic(), 0.1)))
-        except subprocess.TimeoutExpired:
-            codes.append(None)
-    assert codes == [0] * count
+    assert [end_of(process) for process in workers] == [(0, "", "")] * count
     assert sqlite_queue.rows("status, attempts") == [(3, 1)] * count
-
-
-@ONE_STORE
-def test_a_second_signal_that_comes_inside_a_write_stops_the_task_after_it(queue: Queue) -> None:
-    queue.define(
-        # Once before it starts: what strikes in an import is lost where Python has to compile, which drops errors.
-        "import logging\nlogging.getLogger('taskserver').addHandler(logging.FileHandler(HERE / 'log'))\n\n"
-        "def add():\n    with TaskServer.from_env(HERE) as own:\n        own.add_task('tasks.note', group_id=9)\n"
-        "        note('started')\n        while True:\n            own.add_task('tasks.note', group_id=9)\n",
-    )
-    queue.add("tasks.add")
-    process = queue.start_task(1)
-    signal_until_heard(process, signal.SIGTERM, signal.SIGINT)
-    try:
-        assert process.wait(8) == 0
-    except subprocess.TimeoutExpired:
-        pytest.fail("the second signal was not heard")
-    assert queue.sql("SELECT status, attempts FROM jobs_queue WHERE task = 'tasks.add'") == [(3, 1)]
-
-
-def test_a_second_signal_stops_a_rescue_too(sqlite_queue: Queue) -> None:
-    sqlite_queue.define(
-        "def rescue(error):\n    busy()\n\n@task(on_fatal='tasks.rescue', max_attempts=1)\n"
-        "def fail():\n    raise ValueError('no luck')\n",
-    )
-    sqlite_queue.add("tasks.fail")
-    process = sqlite_queue.start_task()
-    signal_until_heard(process, signal.SIGTERM, signal.SIGINT)
-    code, output, errors = end_of(process)
-    assert (code, output, errors) == (0, "", "task 1 tasks.fail is fatal: ValueError: no luck\n")
-    assert "TaskInterrupted: stopped by a second signal" in sqlite_queue.errors()[0]
