@@ -1,7 +1,7 @@
-"""worker.py --processes K: K workers of one crontab line, and the process that looks after them.
+"""worker.py --processes K: K workers of one crontab line, and the supervisor that forks them.
 
-It forks the workers, starts another one in the place of one that died, and hands signals on. No code of tasks runs in
-it, and it has no connection. What a dead worker had claimed comes back with the next worker that begins on this host.
+It starts another worker when one dies, and hands signals on. No code of tasks runs in it, and it has no connection.
+The next worker that begins on this host reclaims what a dead one had claimed.
 """
 
 from __future__ import annotations
@@ -11,15 +11,14 @@ import signal
 import sys
 import time
 from collections.abc import Callable
-from logging import INFO, WARNING, getLogger
+from logging import getLogger
 from typing import NoReturn
 
 from ..errors import HostLimit
 from ..interrupts.stop import Stop
-from ..messages.programs import WORKER
 from ..settings.load import Settings
 from .terminal.log import set_up
-from .terminal.program import SIGNALS, Exit, Wishes, result_of, say
+from .terminal.program import SIGNALS, Exit, Wishes
 from .worker_options import Options
 
 LOG = getLogger("taskserver")
@@ -31,156 +30,117 @@ ONE_WISH_OF_LINE_SECONDS = 1.0
 """Longer than in a worker: two that are handed on count there as two."""
 FIRST_PAUSE_SECONDS = 0.5
 MAX_PAUSE_SECONDS = 30.0
-"""Workers that die young again and again are started again after growing pauses, up to this."""
-YOUNG_SECONDS = 60.0
-MAX_FORKS_REFUSED = 5
-"""The host may refuse a process so often in a row while no worker lives."""
-MAX_DEATHS_LOGGED = 20
+"""The pause before a new worker doubles with each death of the line, up to this."""
 MIN_SECONDS = 0.001
 
-Work = Callable[[Settings, Options, Stop, bool], int]
-
-
-class _Place:
-    """The place of one worker."""
-
-    def __init__(self) -> None:
-        self.pid = 0
-        """0: no worker runs here."""
-        self.began_at = 0.0
-        self.start_at: float | None = 0.0
-        """When a worker starts here; None: none does any more."""
-        self.pause_seconds = FIRST_PAUSE_SECONDS
-
-    def start_later(self) -> None:
-        self.start_at = time.monotonic() + self.pause_seconds
-        self.pause_seconds = min(self.pause_seconds * 2, MAX_PAUSE_SECONDS)
+Work = Callable[[Settings, Options, Stop], int]
 
 
 class Processes:
     """The workers of one line."""
 
     def __init__(self, settings: Settings, options: Options, work: Work) -> None:
-        """`work` runs a worker in its process, and returns the exit code; its last argument: whether it is the first
-        in its place.
-        """
+        """`work` runs a worker in its process, and returns the exit code."""
         self._settings = settings
         self._options = options
         self._work = work
-        self._places = [_Place() for _ in range(options.processes or 1)]
-        self._began_at = time.monotonic()
-        self._wishes = Wishes(ONE_WISH_OF_LINE_SECONDS)
+        self._stop = Stop()
+        self._stop.line_began_at = self._began_at = time.monotonic()
+        self._workers: set[int] = set()
+        """Process ids."""
+        self._starts = [self._began_at] * (options.processes or 1)
+        """When further workers start, by time.monotonic."""
+        self._pause_seconds = FIRST_PAUSE_SECONDS
+        self._signals: list[int] = []
+        """Those that were not handed on yet."""
+        self._is_stopping = False
         self._worst = int(Exit.OK)
-        self._deaths = 0
-        self._forks_refused = 0
 
     def run(self) -> int:
         """Run the workers until each has ended: the worst exit code. In a worker's process it raises SystemExit."""
         set_up(self._options.verbose, self._settings, lambda: None)
+        wishes = Wishes(ONE_WISH_OF_LINE_SECONDS)
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # if the caller ignores it, waitpid gets no status
         for number in SIGNALS:
-            signal.signal(number, lambda number, frame: self._wishes.hear(number))
+            signal.signal(number, lambda number, _: self._signals.append(number) if wishes.hear(number) else None)
         signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS)
-        handed_on = 0
-        while any(place.pid or place.start_at is not None for place in self._places):
-            for place in self._places:
-                if place.start_at is not None and time.monotonic() >= place.start_at:
-                    self._start(place)
+        while self._workers or self._starts:
+            for start_at in [one for one in self._starts if one <= time.monotonic()]:
+                self._starts.remove(start_at)
+                self._start()
             time.sleep(LOOK_SECONDS)
-            while handed_on < self._wishes.count:  # the second one interrupts the tasks
-                handed_on += 1
-                self._hand_on()
-            for place in self._places:
-                pid, status = os.waitpid(place.pid, os.WNOHANG) if place.pid else (0, 0)
+            while self._signals:  # the second one interrupts the tasks
+                self._hand_on(self._signals.pop(0))
+            for worker in list(self._workers):
+                pid, status = os.waitpid(worker, os.WNOHANG)
                 if pid:
-                    self._note_end(place, os.waitstatus_to_exitcode(status))
-        if self._deaths > MAX_DEATHS_LOGGED:
-            say(f"and {self._deaths - MAX_DEATHS_LOGGED} more workers of this line died")
-        for number in SIGNALS:  # all is over: as Python ends, a signal would look like a death
-            signal.signal(number, signal.SIG_IGN)
+                    self._note_end(worker, os.waitstatus_to_exitcode(status))
         return self._worst
 
-    def _start(self, place: _Place) -> None:
-        is_first = not place.began_at
+    def _start(self) -> None:
+        supervisor = os.getpid()
         # A signal that comes before the worker has its own handlers waits.
         signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)
         try:
-            place.pid = os.fork()
-            if not place.pid:
-                self._be_worker(is_first)
+            worker = os.fork()
         except OSError as error:
-            self._forks_refused += 1
-            if self._forks_refused == 1:
-                LOG.warning("the host lets no process be started now (%s): tried again", error.strerror)
-            if self._forks_refused >= MAX_FORKS_REFUSED and not any(one.pid for one in self._places):
+            if not self._workers:
                 words = f"the host lets no process be started: {error.strerror}; take fewer --processes"
                 raise HostLimit(words) from None
-            place.start_later()
-            return
-        finally:
-            signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS)
-        place.start_at, place.began_at = None, time.monotonic()
-        self._forks_refused = 0
+            LOG.warning("the host lets no process be started now (%s): tried again", error.strerror)
+            self._start_later()
+        else:
+            if not worker:
+                self._be_worker(supervisor)
+            self._workers.add(worker)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS)
 
-    def _hand_on(self) -> None:
-        for place in self._places:
-            place.start_at = None
-            if place.pid:
-                os.kill(place.pid, signal.SIGTERM)
+    def _start_later(self) -> None:
+        self._starts.append(time.monotonic() + self._pause_seconds)
+        self._pause_seconds = min(self._pause_seconds * 2, MAX_PAUSE_SECONDS)
 
-    def _note_end(self, place: _Place, status: int) -> None:
-        pid, place.pid = place.pid, 0
+    def _hand_on(self, number: int) -> None:
+        # The same signal: a worker that got it too, as by Ctrl-C, counts it once.
+        self._is_stopping = True
+        self._starts.clear()
+        for worker in self._workers:
+            os.kill(worker, number)
+
+    def _note_end(self, worker: int, status: int) -> None:
+        self._workers.remove(worker)
         if status - ENDED in list(Exit):
             self._worst = max(self._worst, status - ENDED)
             return
         self._worst = max(self._worst, Exit.DATABASE)
-        self._deaths += 1
-        cause = signal.Signals(-status).name if status < 0 else f"exit code {status}"
-        level = WARNING if self._deaths <= MAX_DEATHS_LOGGED else INFO
-        LOG.log(level, "process %d, a worker of this line, died: %s", pid, cause)
-        if not self._wishes.count:
-            if time.monotonic() - place.began_at > YOUNG_SECONDS:
-                place.pause_seconds = FIRST_PAUSE_SECONDS
-            place.start_later()
+        cause = f"exit code {status}" if status >= 0 else f"signal {-status} ({signal.strsignal(-status)})"
+        LOG.warning("process %d, a worker of this line, died: %s", worker, cause)
+        if not self._is_stopping:
+            self._start_later()
 
     # ---- in a worker's process
 
-    def _be_worker(self, is_first: bool) -> NoReturn:
+    def _be_worker(self, supervisor: int) -> NoReturn:
         """Work, and end. Nothing but SystemExit gets out: it would make the worker a second supervisor."""
-        supervisor = os.getppid()
 
         def end_if_orphaned() -> None:
-            if os.getppid() != supervisor and not stop.asked:
+            if os.getppid() != supervisor and not self._stop.asked:
                 LOG.info("the supervisor is gone: this worker ends after its task")
-                stop.ask()
+                self._stop.ask()
 
-        stop = Stop()
-        stop.line_began_at = self._began_at
-        stop.lookouts.append(end_if_orphaned)
+        self._stop.lookouts.append(end_if_orphaned)
         try:
-            code, words, _ = result_of(lambda: self._work_in_background(stop, is_first))
-            if words:
-                say(f"{WORKER}: {words}")
-            raise SystemExit(ENDED + code)
-        except SystemExit:
-            raise
+            status = ENDED + self._work(self._settings, self._options_now(), self._stop)
         except BaseException:
-            if sys.flags.dev_mode:
-                sys.excepthook(*sys.exc_info())
-            os._exit(Exit.DATABASE)
+            sys.excepthook(*sys.exc_info())
+            status = Exit.DATABASE
+        raise SystemExit(status)
 
-    def _work_in_background(self, stop: Stop, is_first: bool) -> int:
-        os.setpgid(0, 0)  # a terminal's Ctrl-C, and a signal to the group, come once, through the supervisor
-        nothing = os.open(
-            os.devnull, os.O_RDONLY
-        )  # a process in the background that reads from its terminal is stopped
-        os.dup2(nothing, 0)
-        os.close(nothing)
-        options, age = self._options, time.monotonic() - self._began_at
-        if not is_first:  # its time is what the line has left
-            linger, max_time = (
-                None if seconds is None else max(seconds - age, MIN_SECONDS)
-                for seconds in (options.linger, options.max_time)
-            )
-            options = options._replace(linger=linger, max_time=max_time)
-        return self._work(self._settings, options, stop, is_first)
+    def _options_now(self) -> Options:
+        """A worker that replaces another one has what is left of the line's time."""
+        age = time.monotonic() - self._began_at
+        linger, max_time = self._options.linger, self._options.max_time
+        return self._options._replace(
+            # Without time to linger it waits for no slot: the next line's worker may have it by then.
+            linger=linger - age if linger and linger > age else None,
+            max_time=max(max_time - age, MIN_SECONDS) if max_time else None,
+        )

@@ -70,12 +70,12 @@ def _reported(folder: Path, options: Options, command: Callable[[], int], queue:
     return code
 
 
-def _work(settings: Settings, options: Options, stop: Stop, may_wait_for_slot: bool = True) -> int:
+def _work(settings: Settings, options: Options, stop: Stop) -> int:
     """Be a worker, alone or one of several: the exit code."""
 
     def work() -> int:
         try:
-            has_run = _run_tasks(settings, options, stop, may_wait_for_slot)
+            has_run = _run_tasks(settings, options, stop)
         except DatabaseError as error:
             if not options.verbose:
                 LOG.error(printable(str(error)), extra={FOR_LOG_ALONE: True})
@@ -95,7 +95,7 @@ def _work(settings: Settings, options: Options, stop: Stop, may_wait_for_slot: b
     return _reported(settings.folder, options, work, settings.queue)
 
 
-def _run_tasks(settings: Settings, options: Options, stop: Stop, may_wait_for_slot: bool) -> bool:
+def _run_tasks(settings: Settings, options: Options, stop: Stop) -> bool:
     """False if no slot was free, and so nothing was asked of the database."""
     count, live = options.processes or 1, LiveLine(sys.stdout)
 
@@ -110,7 +110,7 @@ def _run_tasks(settings: Settings, options: Options, stop: Stop, may_wait_for_sl
     with prints_to_log(sys.stdout, output), TaskServer.from_settings(settings) as server:
         groups = groups_text(sorted(set(options.groups or ())))
         slots = Slots(settings.folder, host_name(), settings.queue, groups, options.max_workers)
-        if options.max_workers and not _take_slot(slots, server, options, stop, may_wait_for_slot):
+        if options.max_workers and not _take_slot(slots, server, options, stop):
             return False
         code, has_run_tasks = Exit.DATABASE, True
         try:
@@ -136,10 +136,10 @@ def _run_tasks(settings: Settings, options: Options, stop: Stop, may_wait_for_sl
     return True
 
 
-def _take_slot(slots: Slots, server: TaskServer, options: Options, stop: Stop, may_wait: bool) -> bool:
+def _take_slot(slots: Slots, server: TaskServer, options: Options, stop: Stop) -> bool:
     """Take a slot, in which a worker that lingers stays until a successor waits for it. False without one."""
     try:
-        if options.linger is None or not may_wait:
+        if options.linger is None:
             has_slot, others = slots.take(), "run here"
         else:
             has_slot, others = slots.take_or_succeed(stop.wait), "run here, and one more waits for each of them"

@@ -41,8 +41,7 @@ class Stop:
 
     def began_at(self) -> float:
         """By time.time: when the program began, or the line whose workers the run's is one of."""
-        began_at = self._made_at if self.line_began_at is None else self.line_began_at
-        return time.time() - (time.monotonic() - began_at)
+        return time.time() - (time.monotonic() - self._made_at)
 
     def look(self) -> None:
         """Let the program look around, unless it did so a tenth of a second ago."""

@@ -52,24 +52,22 @@ def say(line: str) -> bool:
 
 
 class Wishes:
-    """Counts the requests to end: the same signal within so many seconds is the same request.
+    """Merges requests to end: the same signal within so many seconds is the same request.
 
     `timeout` sends a signal to its child, and to the group of both; systemd to each process of a service.
     """
 
     def __init__(self, seconds: float) -> None:
-        self.count = 0
         self._seconds = seconds
         self._counted: dict[int, float] = {}
 
     def hear(self, number: int) -> bool:
         """Note a signal. Whether it is a new request."""
         now = time.monotonic()
-        is_new = now - self._counted.get(number, float("-inf")) >= self._seconds
-        if is_new:
-            self.count += 1
-            self._counted[number] = now
-        return is_new
+        if now - self._counted.get(number, float("-inf")) < self._seconds:
+            return False
+        self._counted[number] = now
+        return True
 
 
 def run_program(name: str, command: Callable[[], int]) -> int:
