@@ -58,14 +58,19 @@ def run(queue: Queue, *args: object, **env: str) -> str:
 # ---- what tasks log
 
 
-def test_what_a_task_logs_goes_to_the_log_with_its_id_name_and_attempt(queue: Queue) -> None:
+def test_what_a_task_logs_and_prints_goes_to_the_log_with_its_id_name_and_attempt(queue: Queue) -> None:
+    queue.define("def half():\n    print('half', end='')\n")
     queue.add("tasks.log")
     queue.add("tasks.log", '["error", "first\\nsecond"]')
     queue.sql("UPDATE jobs_queue SET attempts = 2 WHERE id = 2")
+    queue.add("tasks.half")
+    queue.add("tasks.say", '["whole"]')
     assert run(queue) == ""
     assert said_of(queue) == [
         "INFO task 1 tasks.log, attempt 1, shop.mail: connected",
         "ERROR task 2 tasks.log, attempt 3, shop.mail: first",
+        "INFO task 3 tasks.half, attempt 1, printed: half",
+        "INFO task 4 tasks.say, attempt 1, printed: whole",
     ]
     assert "    second" in log_of(queue)
 
@@ -122,17 +127,6 @@ def test_threads_that_a_task_starts_log_with_its_id_and_one_that_it_left_behind_
     assert second == "WARNING shop.mail: from the thread of before"
     by = "INFO task 4 tasks.in_an_event_loop, attempt 1, "
     assert {f"{by}shop.mail: connected", f"{by}printed: x"} <= set(others)
-
-
-def test_a_line_that_a_task_prints_without_an_end_stays_its_own(queue: Queue) -> None:
-    queue.define("def half():\n    print('half', end='')\n")
-    queue.add("tasks.half")
-    queue.add("tasks.say", '["whole"]')
-    assert run(queue) == ""
-    assert said_of(queue) == [
-        "INFO task 1 tasks.half, attempt 1, printed: half",
-        "INFO task 2 tasks.say, attempt 1, printed: whole",
-    ]
 
 
 def test_a_module_finds_in_standard_output_what_a_terminal_has(queue: Queue) -> None:
@@ -208,14 +202,6 @@ def test_a_module_that_switches_its_logging_off_logs_nothing_and_our_words_come(
     assert run(queue) == ""
     assert said_of(queue) == []
     assert any("task 1 tasks.log is done" in line for line in log_of(queue))
-
-
-def test_logging_without_a_logger_writes_nothing_on_standard_error_beside_a_log(queue: Queue) -> None:
-    queue.define("def plain():\n    logging.warning('plain')\n    logging.info('quiet')\n")
-    queue.add("tasks.plain")
-    assert run(queue) == ""
-    by = "task 1 tasks.plain, attempt 1, root:"
-    assert said_of(queue) == [f"WARNING {by} plain", f"INFO {by} quiet"]
 
 
 def test_a_handler_that_a_module_gives_to_our_logger_gets_our_records(queue: Queue) -> None:
@@ -295,50 +281,58 @@ def test_a_person_at_the_shell_sees_what_tasks_log(queue: Queue, program: str) -
 # ---- failures
 
 
+FAILURES = """
+import time
+
+from taskserver import Retry, task
+
+def chained():
+    try:
+        fail('inner')
+    except ValueError as error:
+        raise KeyError('outer') from error
+
+@task(timeout=0.2)
+def long():
+    time.sleep(60)
+
+def later():
+    raise Retry('not yet', delay=60)
+
+def plain():
+    logging.warning('here', stack_info=True)
+    logging.info('quiet')
+"""
+
+
 def test_a_failed_attempt_is_one_record_with_its_traceback_and_no_frame_of_ours(queue: Queue) -> None:
-    queue.define(
-        "def chained():\n    try:\n        fail('inner')\n    except ValueError as error:\n"
-        "        raise KeyError('outer') from error\n"
-    )
-    queue.add("tasks.chained")
-    assert run(queue) == ""
+    queue.define(FAILURES)
+    (queue.folder / "broken.py").write_text("1 / 0\n")
+    for task in ("tasks.chained", "tasks.long", "broken.task", "tasks.later", "tasks.plain", "os.system"):
+        queue.add(task)
+    stderr = run(queue, TASKSERVER_MODULES="tasks,broken")
+    assert [line.partition(":")[0] for line in stderr.splitlines()] == [
+        "module broken cannot be imported",
+        "task 6 os.system is fatal",
+    ]
     lines = log_of(queue)
     at = lines.index("ERROR task 1 tasks.chained failed, attempt 1 of 10: KeyError: 'outer'")
     assert lines[at + 1] == "    Traceback (most recent call last):"
     assert lines[at + 2].startswith(f'      File "{queue.folder}/tasks.py", line ')
     assert "    ValueError: inner" in lines
     assert any(line.startswith("INFO task 1 tasks.chained will be retried in ") for line in lines)
-    assert not [line for line in lines if f"{queue.folder}/taskserver/" in line]
-
-
-def test_a_stack_that_a_task_logs_is_there_with_its_last_frame(queue: Queue) -> None:
-    queue.define("def where():\n    logging.getLogger('shop').warning('here', stack_info=True)\n")
-    queue.add("tasks.where")
-    assert run(queue) == ""
-    lines = log_of(queue)
-    at = lines.index("WARNING task 1 tasks.where, attempt 1, shop: here")
-    assert lines[at + 1] == "    Stack (most recent call last):"
-    assert lines[-3].strip().startswith("logging.getLogger('shop')")
-
-
-def test_a_timeout_and_a_broken_import_have_no_frame_of_ours(queue: Queue) -> None:
-    queue.define("def long():\n    import time\n    time.sleep(60)\n")
-    (queue.folder / "broken.py").write_text("1 / 0\n")
-    queue.add("tasks.long")
-    queue.add("broken.task")
-    stderr = run(queue, TASKSERVER_TIMEOUT="1", TASKSERVER_MODULES="tasks,broken")
-    assert "module broken cannot be imported" in stderr
-    lines = log_of(queue)
-    assert "    taskserver.interrupts.stop.TaskInterrupted: it ran for longer than its timeout of 1 s" in lines
+    assert "    taskserver.interrupts.stop.TaskInterrupted: it ran for longer than its timeout of 0.2 s" in lines
     assert "    ZeroDivisionError: division by zero" in lines
+    assert "INFO task 4 tasks.later failed, attempt 1 of 10: Retry: not yet" in lines
     assert not [line for line in lines if f"{queue.folder}/taskserver/" in line]
-
-
-def test_a_retry_that_a_task_asks_for_is_no_error(queue: Queue) -> None:
-    queue.define("def later():\n    from taskserver import Retry\n    raise Retry('not yet', delay=60)\n")
-    queue.add("tasks.later")
-    assert run(queue) == ""
-    assert "INFO task 1 tasks.later failed, attempt 1 of 10: Retry: not yet" in log_of(queue)
+    at = lines.index("WARNING task 5 tasks.plain, attempt 1, root: here")
+    assert lines[at + 1] == "    Stack (most recent call last):"
+    quiet = lines.index("INFO task 5 tasks.plain, attempt 1, root: quiet")
+    assert lines[quiet - 1].strip().startswith("logging.warning('here'")
+    assert re.fullmatch(
+        r"INFO run ends after \d+\.\d s, as no new task is left \(empty\): 1 done, 4 to be tried again, 1 fatal",
+        lines[-1],
+    )
 
 
 def test_a_lost_task_is_told_in_the_log_alone_until_it_is_fatal(queue: Queue) -> None:
@@ -348,17 +342,6 @@ def test_a_lost_task_is_told_in_the_log_alone_until_it_is_fatal(queue: Queue) ->
     assert [
         line for line in log_of(queue) if line.startswith("ERROR task 1 tasks.fail failed, and will be retried: lost")
     ]
-
-
-def test_a_run_ends_with_a_sentence(queue: Queue) -> None:
-    queue.add("tasks.say")
-    queue.add("tasks.fail")
-    queue.add("os.system")
-    run(queue)
-    assert re.fullmatch(
-        r"INFO run ends after \d+\.\d s, as no new task is left \(empty\): 1 done, 1 to be tried again, 1 fatal",
-        log_of(queue)[-1],
-    )
 
 
 # ---- JSON
