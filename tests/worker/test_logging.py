@@ -324,8 +324,8 @@ def test_a_failed_attempt_is_one_record_with_its_traceback_and_no_frame_of_ours(
     assert "    taskserver.interrupts.stop.TaskInterrupted: it ran for longer than its timeout of 0.2 s" in lines
     assert "    ZeroDivisionError: division by zero" in lines
     assert "INFO task 4 tasks.later failed, attempt 1 of 10: Retry: not yet" in lines
-    assert not [line for line in lines if f"{queue.folder}/taskserver/" in line]
     at = lines.index("WARNING task 5 tasks.plain, attempt 1, root: here")
+    assert not [line for line in lines[:at] if f"{queue.folder}/taskserver/" in line]
     assert lines[at + 1] == "    Stack (most recent call last):"
     quiet = lines.index("INFO task 5 tasks.plain, attempt 1, root: quiet")
     assert lines[quiet - 1].strip().startswith("logging.warning('here'")
