@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import signal
 import subprocess
@@ -10,22 +9,18 @@ import time
 
 import pytest
 
-from tests.support.deployment import Deployment
-from tests.support.processes import assert_shows_where_it_hangs, assert_silent
+from tests.support.processes import assert_shows_where_it_hangs, assert_silent, end_of, wait_until
+from tests.support.queues import Queue
 
 TASKS = """
 import atexit
 import multiprocessing
+import signal
 import threading
 import time
-from pathlib import Path
 
 from taskserver import Fatal, task
 from taskserver.worker import heartbeat
-
-
-def nothing():
-    pass
 
 
 def ends_its_child():
@@ -34,23 +29,20 @@ def ends_its_child():
     time.sleep(0.1)
     child.terminate()
     child.join()
-    Path(__file__).with_name("child").write_text(str(child.exitcode))
+    note(child.exitcode)
 
 
 def leaves_a_thread():
     threading.Thread(target=time.sleep, args=(600,)).start()
 
 
-def leaves_a_thread_that_ends():
-    threading.Thread(target=time.sleep, args=(0.5,)).start()
-
-
 def leaves_a_handler():
     atexit.register(time.sleep, 600)
 
 
-def leaves_a_handler_that_ends():
-    atexit.register(time.sleep, 0.5)
+def leaves_what_ends():
+    atexit.register(time.sleep, 0.2)
+    threading.Thread(target=time.sleep, args=(0.4,)).start()
 
 
 class Connection:  # as a client library's, whose close waits for a server that is away
@@ -83,7 +75,7 @@ def raises_what_gives_no_text():
 def leaves_a_child():
     child = multiprocessing.get_context("fork").Process(target=time.sleep, args=(600,))
     child.start()
-    Path(__file__).with_name("child").write_text(str(child.pid))
+    note(child.pid)
 """
 
 # Each makes its process deaf in one way; a later task is late, one after it sends the process a signal.
@@ -116,9 +108,6 @@ def breaks_a_pipe():
 
 def signals(number):
     os.kill(os.getpid(), number)
-
-def nothing():
-    pass
 """
 
 # Signals itself at the first import from the package.
@@ -136,56 +125,46 @@ runpy.run_path("{program}", run_name="__main__")
 """
 
 
-@pytest.fixture
-def folder(deployment: Deployment) -> Deployment:
-    deployment.write_env(TASKSERVER_DSN="sqlite:///var/queue.db")
-    deployment.write_tasks(TASKS)
-    assert deployment.client("init").returncode == 0
-    return deployment
+SHORT = {"TASKSERVER_TIMEOUT": "1", "TASKSERVER_LEASE": "1"}
 
 
-def signalled(folder: Deployment, program: str, arguments: list[str], number: int) -> tuple[int, str, str]:
+def signalled(queue: Queue, program: str, arguments: list[str], number: int) -> tuple[int, str, str]:
     """How a program ends that is signalled while it imports what it needs."""
-    code = STARTS_SLOWLY.format(number=number, program=folder.folder / program, arguments=arguments)
-    ended = subprocess.run([folder.python, "-c", code], capture_output=True, text=True, timeout=60)
+    code = STARTS_SLOWLY.format(number=number, program=queue.folder / program, arguments=arguments)
+    ended = subprocess.run([queue.deployment.python, "-c", code], capture_output=True, text=True, timeout=60)
     return ended.returncode, ended.stdout, ended.stderr
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_a_worker_that_is_stopped_while_it_starts_ends_well(folder: Deployment, number: int) -> None:
-    folder.client("add", "tasks.nothing")
-    assert signalled(folder, "worker.py", [], number) == (0, "", "")
-    assert '"new": 1' in folder.client("status", "--json").stdout
-    assert "ended: stopped" in folder.client("status").stdout
+def test_a_worker_that_is_stopped_while_it_starts_ends_well(sqlite_queue: Queue, number: int) -> None:
+    sqlite_queue.add("tasks.note")
+    assert signalled(sqlite_queue, "worker.py", [], number) == (0, "", "")
+    assert (sqlite_queue.statuses(), sqlite_queue.reason()) == ([0], "stopped")
 
 
-def test_client_that_is_interrupted_while_it_starts_says_nothing(folder: Deployment) -> None:
-    assert signalled(folder, "client.py", ["status"], signal.SIGINT) == (130, "", "")
+def test_client_that_is_interrupted_while_it_starts_says_nothing(sqlite_queue: Queue) -> None:
+    assert signalled(sqlite_queue, "client.py", ["status"], signal.SIGINT) == (130, "", "")
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, pytest.param(signal.SIGINT, marks=pytest.mark.long)])
 @pytest.mark.parametrize("code", DEAFENING.values(), ids=DEAFENING.keys())
 def test_a_task_that_ignores_or_handles_signals_does_so_for_itself_alone(
-    folder: Deployment, code: str, number: int
+    sqlite_queue: Queue, code: str, number: int
 ) -> None:
-    folder.write_tasks(DEAF.format(code=code))
-    for task, *args in (["deafen"], ["late"], ["deafen"], ["breaks_a_pipe"], ["signals", f"[{number:d}]"], ["nothing"]):
-        folder.client("add", f"tasks.{task}", *args)
-    ended = folder.worker()
-    assert (ended.returncode, ended.stderr) == (0, "")
-    assert "ended: stopped" in folder.client("status").stdout
-    rows = json.loads(folder.client("list", "--json").stdout)
-    assert {row["task"]: (row["status_name"], row["attempts"]) for row in rows} == {
-        "tasks.late": ("error", 1),
-        "tasks.nothing": ("new", 0),
-    }
+    sqlite_queue.define(DEAF.format(code=code))
+    for task, args in (("deafen", None), ("late", None), ("deafen", None), ("breaks_a_pipe", None)):
+        sqlite_queue.add(f"tasks.{task}", args)
+    sqlite_queue.add("tasks.signals", f"[{number:d}]")
+    sqlite_queue.add("tasks.note")
+    assert_silent(sqlite_queue.worker())
+    assert sqlite_queue.reason() == "stopped"
+    assert sqlite_queue.rows("task, status, attempts") == [("tasks.late", 3, 1), ("tasks.note", 0, 0)]
 
 
-def test_what_a_task_forked_obeys_signals_itself(folder: Deployment) -> None:
-    folder.client("add", "tasks.ends_its_child")
-    ended = folder.worker(env={"TASKSERVER_TIMEOUT": "30"})
-    assert (ended.returncode, ended.stdout, ended.stderr) == (0, "", "")
-    assert (folder.folder / "child").read_text() == f"{-signal.SIGTERM}"
+def test_what_a_task_forked_obeys_signals_itself(sqlite_queue: Queue) -> None:
+    sqlite_queue.add("tasks.ends_its_child")
+    assert_silent(sqlite_queue.worker(TASKSERVER_TIMEOUT="30"))
+    assert sqlite_queue.notes() == [f"{-signal.SIGTERM}"]
 
 
 @pytest.mark.parametrize(
@@ -193,34 +172,31 @@ def test_what_a_task_forked_obeys_signals_itself(folder: Deployment) -> None:
     ["leaves_a_thread", *(pytest.param(one, marks=pytest.mark.long) for one in ("leaves_a_child", "leaves_a_handler"))],
 )
 def test_what_a_task_left_behind_keeps_its_worker_no_longer_than_timeout_and_lease(
-    folder: Deployment, task: str
+    sqlite_queue: Queue, task: str
 ) -> None:
-    folder.client("add", f"tasks.{task}")
-    process = folder.popen("worker.py", env={"TASKSERVER_TIMEOUT": "1", "TASKSERVER_LEASE": "1"})
+    sqlite_queue.add(f"tasks.{task}")
+    process = sqlite_queue.start(**SHORT)
     code = process.wait(timeout=30)
-    child = folder.folder / "child"
-    if child.exists():  # it outlives its parent, and holds its standard error open
-        os.kill(int(child.read_text()), signal.SIGKILL)
+    for pid in sqlite_queue.notes():  # a child outlives its parent, and holds its standard error open
+        os.kill(int(pid), signal.SIGKILL)
     _, errors = process.communicate(timeout=30)
     assert code == 1
     assert errors.startswith("Timeout (0:00:02)!\nThread 0x"), errors
-    assert "ended: empty" in folder.client("status").stdout
-    assert folder.client("list").stdout.strip() == "no tasks"
+    assert (sqlite_queue.rows(), sqlite_queue.reason()) == ([], "empty")
 
 
-def test_what_an_error_holds_is_let_go_where_a_slow_end_of_it_is_interrupted(folder: Deployment) -> None:
-    folder.client("add", "tasks.leaves_a_connection")
-    ended = folder.worker(env={"TASKSERVER_TIMEOUT": "1", "TASKSERVER_LEASE": "1"})
+def test_what_an_error_holds_is_let_go_where_a_slow_end_of_it_is_interrupted(sqlite_queue: Queue) -> None:
+    sqlite_queue.add("tasks.leaves_a_connection")
+    ended = sqlite_queue.worker(**SHORT)
     assert (ended.returncode, ended.stderr) == (0, "task 1 tasks.leaves_a_connection is fatal: Fatal: refused\n")
 
 
 @pytest.mark.long
 def test_a_clean_up_between_two_tasks_keeps_its_worker_no_longer_than_that_and_the_waits_for_the_database(
-    folder: Deployment,
+    sqlite_queue: Queue,
 ) -> None:
-    folder.client("add", "tasks.leaves_a_connection_between_calls", "[1]")
-    env = {"TASKSERVER_TIMEOUT": "1", "TASKSERVER_LEASE": "1", "TASKSERVER_DB_PATIENCE": "0"}
-    process = folder.popen("worker.py", env=env)
+    sqlite_queue.add("tasks.leaves_a_connection_between_calls", "[1]")
+    process = sqlite_queue.start(**SHORT, TASKSERVER_DB_PATIENCE="0")
     try:
         _, errors = process.communicate(timeout=40)
     finally:
@@ -228,41 +204,39 @@ def test_a_clean_up_between_two_tasks_keeps_its_worker_no_longer_than_that_and_t
     assert process.returncode == 1
     assert_shows_where_it_hangs(errors, "__del__")
     time.sleep(1)
-    assert "tasks.leaves_a_connection_between_calls is fatal: lost" in folder.worker().stderr
+    assert "tasks.leaves_a_connection_between_calls is fatal: lost" in sqlite_queue.worker().stderr
 
 
-def test_an_exception_that_gives_no_text_fails_its_task_alone_however_short_the_lease_is(folder: Deployment) -> None:
-    folder.client("add", "tasks.raises_what_gives_no_text")
-    ended = folder.worker(env={"TASKSERVER_TIMEOUT": "3", "TASKSERVER_LEASE": "5", "TASKSERVER_MAX_ATTEMPTS": "1"})
-    assert ended.returncode == 0
-    assert ended.stderr == "task 1 tasks.raises_what_gives_no_text is fatal: Mute: (its text could not be read)\n"
+def test_an_exception_that_gives_no_text_fails_its_task_alone_however_short_the_lease_is(sqlite_queue: Queue) -> None:
+    sqlite_queue.add("tasks.raises_what_gives_no_text")
+    assert sqlite_queue.run_here(timeout=3, lease=1, max_attempts=1).fatal == 1
+    assert sqlite_queue.first_lines() == ["Mute: (its text could not be read)"]
 
 
-@pytest.mark.parametrize("task", ["leaves_a_thread_that_ends", "leaves_a_handler_that_ends"])
-def test_a_worker_waits_for_what_ends(folder: Deployment, task: str) -> None:
-    folder.client("add", f"tasks.{task}")
-    ended = folder.worker()
-    assert (ended.returncode, ended.stderr) == (0, "")
+def test_a_worker_waits_for_what_ends(sqlite_queue: Queue) -> None:
+    sqlite_queue.add("tasks.leaves_what_ends")
+    began = time.monotonic()
+    assert_silent(sqlite_queue.worker())
+    assert time.monotonic() - began > 0.6
 
 
-def test_a_worker_that_waits_for_a_thread_ends_at_the_first_signal(folder: Deployment) -> None:
-    folder.client("add", "tasks.leaves_a_thread")
-    process = folder.popen("worker.py")
-    while "ended: empty" not in folder.client("status").stdout:
-        time.sleep(0.05)
+def test_a_worker_that_waits_for_a_thread_ends_at_the_first_signal(sqlite_queue: Queue) -> None:
+    sqlite_queue.add("tasks.leaves_a_thread")
+    process = sqlite_queue.start()
+    wait_until(lambda: sqlite_queue.sql("SELECT 1 FROM jobs_queue_workers WHERE reason = 'empty'"))
     process.terminate()
-    assert process.communicate(timeout=30) == ("", "")
-    assert process.returncode == 0
+    assert end_of(process) == (0, "", "")
 
 
-@pytest.mark.parametrize("method", ["spawn", "forkserver"])
-def test_a_process_that_multiprocessing_starts_anew_can_be_terminated(folder: Deployment, method: str) -> None:
+def test_a_process_that_multiprocessing_starts_anew_can_be_terminated(sqlite_queue: Queue) -> None:
     """It imports worker.py, which holds signals back while it starts."""
-    folder.write_tasks(
-        "import multiprocessing, signal, time\n\ndef start():\n"
-        f"    process = multiprocessing.get_context({method!r}).Process(target=time.sleep, args=(60,))\n"
-        "    process.start()\n    time.sleep(1)\n    process.terminate()\n    process.join(20)\n"
+    sqlite_queue.define(
+        "def begin(path):\n    Path(path).touch()\n    time.sleep(60)\n\ndef start():\n"
+        "    context = multiprocessing.get_context('spawn')\n    begun = HERE / 'begun'\n"
+        "    process = context.Process(target=begin, args=(begun,))\n    process.start()\n"
+        "    while not begun.exists(): time.sleep(0.01)\n    process.terminate()\n    process.join(20)\n"
         "    assert process.exitcode == -signal.SIGTERM, process.exitcode\n"
     )
-    folder.client("add", "tasks.start", "--max-attempts", 1)
-    assert_silent(folder.worker())
+    sqlite_queue.add("tasks.start")
+    assert_silent(sqlite_queue.worker())
+    assert sqlite_queue.rows() == []
