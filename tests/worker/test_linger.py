@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-import shutil
 import signal
 import subprocess
 import time
@@ -87,29 +85,17 @@ def test_a_worker_that_lingers_runs_tasks_that_come_later(queue: Queue) -> None:
 
 def test_it_leaves_an_empty_queue_once_its_time_is_over(queue: Queue) -> None:
     began = time.monotonic()
-    assert_silent(queue.worker("--linger", "1.5"))
-    assert time.monotonic() - began >= 1.5
-    assert queue.reason() == "empty"
+    assert queue.server.run(linger=0.5).reason is Reason.EMPTY
+    assert time.monotonic() - began >= 0.5
 
 
-@pytest.mark.parametrize("wrong", ["0", "-1", "1y", "x", "0s"])
-def test_its_time_is_seconds_or_a_span(sqlite_queue: Queue, wrong: str) -> None:
-    assert_silent(sqlite_queue.worker("--linger=1s"))
-    ended = sqlite_queue.worker(f"--linger={wrong}")
-    assert (ended.returncode, "--linger" in ended.stderr) == (2, True)
-
-
-def test_it_counts_its_tasks_by_max_tasks_as_ever(sqlite_queue: Queue) -> None:
-    worker = sqlite_queue.start(2, "--linger", LONG)
+def test_max_tasks_and_max_time_end_its_wait_as_ever(sqlite_queue: Queue) -> None:
     for _ in range(3):
         sqlite_queue.add("tasks.note")
-    assert end_of(worker) == (0, "", "")
-    assert (sqlite_queue.reason(), len(sqlite_queue.rows())) == ("max_tasks", 1)
-
-
-def test_max_time_ends_its_wait(sqlite_queue: Queue) -> None:
-    assert_silent(sqlite_queue.worker("--linger", LONG, "--max-time", 0.5))
-    assert sqlite_queue.reason() == "max_time"
+    assert sqlite_queue.server.run(2, linger=LONG).reason is Reason.MAX_TASKS
+    assert len(sqlite_queue.rows()) == 1
+    assert sqlite_queue.server.run(linger=LONG, max_time=0.5).reason is Reason.MAX_TIME
+    assert sqlite_queue.rows() == []
 
 
 def test_a_wait_does_not_count_as_the_time_that_tasks_take(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -212,16 +198,6 @@ def test_an_idle_worker_leaves_at_once_for_its_successor(sqlite_queue: Queue) ->
     assert end_of(second) == (0, "", "")
 
 
-def test_the_record_of_runs_tells_that_a_run_was_handed_over(sqlite_queue: Queue) -> None:
-    first = sqlite_queue.start(0, "--linger", LONG, "--slots", 1)
-    wait_until(lambda: waits(sqlite_queue, first))
-    second = sqlite_queue.start(0, "--linger", 0.1, "--slots", 1, "--verbose")
-    assert end_of(first)[0] == 0
-    code, _, told = end_of(second)
-    assert code == 0
-    assert "run begins" in told
-
-
 def test_a_thread_that_a_task_left_does_not_keep_the_slot_from_the_successor(sqlite_queue: Queue) -> None:
     sqlite_queue.define("import threading\n\ndef leave_thread():\n    threading.Thread(target=hold).start()\n")
     sqlite_queue.add("tasks.leave_thread")
@@ -261,48 +237,15 @@ def test_a_killed_successor_does_not_drive_its_worker_out(sqlite_queue: Queue) -
     assert end_of(first) == (0, "", "")
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_a_signal_ends_the_wait_of_a_successor(sqlite_queue: Queue, number: signal.Signals) -> None:
+def test_a_signal_ends_the_wait_of_a_successor(sqlite_queue: Queue) -> None:
     sqlite_queue.add("tasks.hold")
     first = sqlite_queue.start_task(*STAYS)
     second = start_successor(sqlite_queue)
-    second.send_signal(number)
+    second.send_signal(signal.SIGINT)
     assert end_of(second) == (0, "", "")
     sqlite_queue.go()
-    first.send_signal(number)
+    first.send_signal(signal.SIGINT)
     assert end_of(first) == (0, "", "")
-
-
-def test_each_slot_has_a_successor_of_its_own(sqlite_queue: Queue) -> None:
-    line = ("0", "--linger", LONG, "--slots", "2", "--batch", "1")
-    for _ in range(2):
-        sqlite_queue.add("tasks.hold")
-    workers = [sqlite_queue.start_task(*line) for _ in range(2)]
-    slots = Path(sqlite_queue.folder, "var", "slots")
-    successors = [sqlite_queue.start(*line) for _ in range(2)]
-    wait_until(lambda: sum(map(is_held, slots.glob("*.next"))) == 2)
-    assert_silent(sqlite_queue.worker(*line))
-    sqlite_queue.go()
-    assert [end_of(worker) for worker in workers] == [(0, "", "")] * 2
-    wait_until(lambda: sum(map(is_held, slots.glob("*.next"))) == 0)
-    wait_until(lambda: sum(map(is_held, slots.glob("*.lock"))) == 2)
-    for process in successors:
-        os.kill(process.pid, signal.SIGTERM)
-    assert [end_of(process) for process in successors] == [(0, "", "")] * 2
-
-
-def test_a_successor_bears_that_the_folder_of_slots_is_deleted(sqlite_queue: Queue) -> None:
-    sqlite_queue.add("tasks.hold")
-    first = sqlite_queue.start_task(*STAYS)
-    second = start_successor(sqlite_queue)
-    shutil.rmtree(Path(sqlite_queue.folder, "var", "slots"))
-    sqlite_queue.add("tasks.note", None, 0, -1)
-    wait_until(lambda: "noted" in sqlite_queue.notes())
-    assert second.poll() is None
-    sqlite_queue.go()
-    for process in (first, second):
-        process.send_signal(signal.SIGTERM)
-        assert end_of(process) == (0, "", "")
 
 
 def test_a_worker_stays_where_the_folder_of_slots_is_gone(sqlite_queue: Queue) -> None:
