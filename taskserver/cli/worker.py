@@ -9,7 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 from types import FrameType
 
-from ..errors import DatabaseError, SettingError, SetupFailed
+from ..errors import DatabaseError, HostLimit, SettingError, SetupFailed
 from ..messages.log_records import FOR_LOG_ALONE, FULL_TEXT
 from ..messages.printable import printable
 from ..messages.programs import WORKER
@@ -17,7 +17,8 @@ from .terminal.log import LOG, set_up
 from .terminal.prints import prints_to_log
 from ..server import TaskServer
 from ..settings.load import Settings, hide_secrets, load_settings, outages_in
-from ..host.slots import Slots
+from ..host.files import NO_SPACE
+from ..host.slots import FOLDER, Slots
 from ..worker.result import RunResult
 from ..worker.record import groups_text, host_name
 from ..interrupts.stop import Stop
@@ -143,9 +144,12 @@ def _take_slot(slots: Slots, server: TaskServer, options: Options, stop: Stop) -
             has_slot, others = slots.take(), "run here"
         else:
             has_slot, others = slots.take_or_succeed(stop.wait), "run here, and one more waits for each of them"
-    except SettingError:
+    except OSError as error:
         server.store.tables.check()  # the database may lie in the same folder: its error matters more
-        raise
+        raise (HostLimit if error.errno in NO_SPACE else SettingError)(
+            f"{error.filename or FOLDER} cannot be used ({error.strerror}): workers are counted there; make it "
+            "writable for their user, or free some space, or count none with --slots 0"
+        ) from None
     if has_slot and options.linger is not None:
         stop.lookouts.append(lambda: stop.relieve() if slots.has_successor() else None)
     elif not has_slot and not stop.asked:

@@ -103,8 +103,8 @@ def test_a_newcomer_that_looks_for_a_free_slot_is_no_successor_of_another_one(ma
     newcomer = make(2)
     look, lock = worker.has_successor, newcomer._lock
 
-    def lock_and_look(path: Path) -> int | None:
-        file = lock(path)
+    def lock_and_look(number: int, kind: str) -> int | None:
+        file = lock(number, kind)
         seen.append(look())
         return file
 
