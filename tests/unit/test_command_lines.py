@@ -47,6 +47,8 @@ WORKER = {
     **{f"--slots={wrong}": ("--slots", WHOLE) for wrong in ("-1", "1001", "1.5", "''")},
     **{f"{one}={wrong}": (one,) for one in ("--max-time", "--max-memory") for wrong in ("0", "-1", "nan", "inf", "''")},
     **{option: (option,) for option in ("--mode", "--slots", "--max-memory")},
+    **{f"--linger={wrong}": ("--linger",) for wrong in ("0", "-1", "1y", "x", "0s")},
+    **{f"--processes={wrong}": ("--processes",) for wrong in ("0", "101", "-1", "x", "1.5")},
     "--evil\x1b[2J": (),
 }
 CLIENT = {

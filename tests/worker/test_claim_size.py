@@ -7,8 +7,9 @@ from collections import Counter
 import pytest
 
 from taskserver.worker.limits import ClaimSize
-from tests.support.processes import end_of, wait_until
+from tests.support.processes import assert_silent
 from tests.support.queues import Queue
+from tests.support.turns import ONE_STORE
 
 TASKS = """
 import os
@@ -76,24 +77,25 @@ def test_a_run_that_took_nothing_up_learns_nothing() -> None:
     assert size.next(None) == 1
 
 
+@ONE_STORE
 def test_four_workers_share_few_slow_tasks(queue: Queue) -> None:
     for _ in range(16):
-        queue.add("tasks.nap", "[0.4]")
-    ended = queue.worker("--processes", 4)
-    assert ended.returncode == 0
+        queue.add("tasks.nap", "[0.3]")
+    assert_silent(queue.worker("--processes", 4))
     calls = Counter(queue.notes())
     assert (len(calls), sum(calls.values())) == (4, 16)
     assert min(calls.values()) >= 3
 
 
+@ONE_STORE
 def test_a_more_urgent_task_waits_for_few_of_those_before_it(queue: Queue) -> None:
-    for number in range(60):
-        queue.add("tasks.number", f"[{number}, 0.05]")
-    process = queue.start()
-    wait_until(lambda: len(queue.notes()) >= 20)
-    queue.add("tasks.number", "[1000, 0]", 0, -1000)
-    before = len(queue.notes())
-    assert end_of(process)[0] == 0
-    notes = queue.notes()
-    assert len(notes) == 61
-    assert notes.index("1000") - before <= 20, "half a second, and some"
+    queue.define(
+        "def urgent():\n    from taskserver import TaskServer\n    with TaskServer.from_env(HERE) as server:\n"
+        "        server.add_task('tasks.number', [1000, 0], priority=-1000)\n"
+    )
+    for number in range(50):
+        queue.add("tasks.number", f"[{number}, 0.04]")
+        if number == 11:
+            queue.add("tasks.urgent")
+    assert queue.run_here().done == 52
+    assert queue.notes().index("1000") - 12 <= 20, "half a second, and some"

@@ -254,20 +254,6 @@ def test_a_child_that_a_coroutine_forks_leaves_the_loop_to_its_parent() -> None:
     assert as_plain(task)()
 
 
-def test_an_exception_is_not_asked_for_its_class() -> None:
-    class Odd(Exception):
-        @property  # type: ignore[misc]
-        def __class__(self) -> Any:
-            raise ZeroDivisionError
-
-    async def task() -> None:
-        raise Odd
-
-    with pytest.raises(BaseException) as raised:
-        as_plain(task)()
-    assert type(raised.value) is Odd
-
-
 def test_a_second_signal_cancels_a_coroutine_that_took_the_alarm_for_itself() -> None:
     stop, cleaned = Stop(), []
 

@@ -106,20 +106,6 @@ def test_a_signal_to_the_whole_group_counts_once(sqlite_queue: Queue) -> None:
     assert sqlite_queue.rows() == []  # no task was interrupted
 
 
-def test_a_signal_to_each_process_counts_once(sqlite_queue: Queue) -> None:
-    """As one of systemd's, or of a host that goes down."""
-    for _ in range(2):
-        sqlite_queue.add("tasks.hold")
-    process = sqlite_queue.start(0, "--processes", 2, "--batch", 1)
-    wait_until(lambda: len(sqlite_queue.notes()) == 2)
-    for pid in (process.pid, *workers_of(process)):
-        os.kill(pid, signal.SIGTERM)
-    time.sleep(0.5)  # it is handed on
-    sqlite_queue.go()
-    assert end_of(process) == (0, "", "")
-    assert sqlite_queue.rows() == []  # no task was interrupted
-
-
 @pytest.mark.parametrize("options", [(), ("--processes", 1)], ids=["a worker", "a supervisor"])
 def test_two_signals_right_after_each_other_are_one_request(sqlite_queue: Queue, options: tuple[object, ...]) -> None:
     """As `timeout` sends one to its child, and one to the group of both."""
@@ -351,28 +337,12 @@ def test_a_worker_that_was_started_again_stays_for_what_is_left_of_the_time(sqli
     assert time.monotonic() - began < 5.5
 
 
-def test_as_many_slots_as_processes_are_free_unless_it_is_said_otherwise(sqlite_queue: Queue) -> None:
-    for _ in range(6):
+def test_as_many_slots_as_processes_are_free_and_none_for_a_second_line(sqlite_queue: Queue) -> None:
+    for _ in range(7):
         sqlite_queue.add("tasks.hold")
     process = sqlite_queue.start(0, "--processes", 6, "--batch", 1)
     wait_until(lambda: len(sqlite_queue.notes()) == 6)
+    assert_silent(sqlite_queue.worker(0, "--processes", 6))
+    assert sorted(sqlite_queue.statuses()) == [0, *[1] * 6]
     sqlite_queue.go()
     assert end_of(process) == (0, "", "")
-
-
-def test_a_second_line_of_as_many_processes_finds_no_slot(sqlite_queue: Queue) -> None:
-    for _ in range(4):
-        sqlite_queue.add("tasks.hold")
-    process = sqlite_queue.start(0, "--processes", 2, "--batch", 1)
-    wait_until(lambda: len(sqlite_queue.notes()) == 2)
-    assert_silent(sqlite_queue.worker(0, "--processes", 2))
-    assert sorted(sqlite_queue.statuses()) == [0, 0, 1, 1]
-    sqlite_queue.go()
-    assert end_of(process) == (0, "", "")
-
-
-@pytest.mark.parametrize("count", ["0", "101", "-1", "x", "1.5"])
-def test_a_wrong_number_of_processes_is_refused(sqlite_queue: Queue, count: str) -> None:
-    ended = sqlite_queue.worker(0, f"--processes={count}")
-    assert ended.returncode == 2
-    assert "--processes" in ended.stderr

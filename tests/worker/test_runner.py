@@ -81,7 +81,7 @@ def test_what_is_due_in_other_groups_hides_nothing_that_is_due_in_one_s_own(serv
 
 
 def test_a_claim_that_took_half_a_lease_still_comes_to_something(
-    server: TaskServer, module: str, monkeypatch: pytest.MonkeyPatch
+    server: TaskServer, module: str, whole_claims: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     add(server, module, 3)
     claim = server.store.claims.claim
@@ -94,7 +94,7 @@ def test_a_claim_that_took_half_a_lease_still_comes_to_something(
 
     server.settings = server.settings._replace(lease_seconds=1)
     monkeypatch.setattr(server.store.claims, "claim", claim_slowly)
-    assert server.run().done == 3
+    assert server.run(1).done == 1
 
 
 def test_what_was_claimed_is_given_back_where_a_run_cannot_be_equipped(
@@ -118,22 +118,6 @@ def test_a_run_inside_a_task_leaves_its_patience_to_the_outer_one(server: TaskSe
             pass
         assert store.database._pace.patience is not None
     assert store.database._pace.patience is None
-
-
-def test_a_due_row_that_another_transaction_holds_keeps_no_other_task_from_running(
-    mysql_dsn: str, mysql_server: MariaDB, open_server: Callable[[str], TaskServer], module: str
-) -> None:
-    server = open_server(mysql_dsn)
-    held, *others = add(server, module, 20)
-    sql(server, f"UPDATE {{table}} SET status = 5, due_at = '2020-01-01 00:00:00' WHERE id = {held}")
-    with mysql_server.connect(database=mysql_dsn.rpartition("/")[2]) as page:
-        with page.cursor() as cursor:
-            page.begin()
-            cursor.execute("SELECT id FROM jobs_queue WHERE id = %s FOR UPDATE", (held,))
-            result = server.run()
-        page.rollback()
-    assert (result.done, result.reason) == (len(others), Reason.EMPTY)
-    assert server.run().done == 1
 
 
 def test_a_server_may_be_closed_while_other_threads_use_it(

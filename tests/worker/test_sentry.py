@@ -103,7 +103,7 @@ def test_an_exception_that_hangs_when_sentry_asks_for_its_text_holds_no_worker_u
     )
     sqlite_queue.add("tasks.mute")
     sqlite_queue.add("tasks.fail")
-    ended = sqlite_queue.worker(TASKSERVER_LEASE="4")
+    ended = sqlite_queue.worker(TASKSERVER_LEASE="1")
     assert (ended.returncode, sqlite_queue.rows("status, attempts")) == (0, [(3, 1), (3, 1)])
     mute, heard = events_of(sqlite_queue)
     assert "Mute: (its text could not be read)" in json.dumps(mute["logentry"])
