@@ -18,7 +18,7 @@ from collections.abc import Callable
 from logging import getLogger
 from time import CLOCK_MONOTONIC, clock_gettime
 from types import FrameType
-from typing import Any, ClassVar, Protocol, TypeVar
+from typing import Any, ClassVar, TypeVar
 
 from .stop import STOPPED, Stop, TaskInterrupted
 
@@ -34,13 +34,6 @@ NO_TIMEOUTS = (
 )
 
 _has_warned = False
-
-
-class CancellableCoroutine(Protocol):
-    """A task that is a coroutine (coroutines.py): it is cancelled before anything is raised in it."""
-
-    def cancel(self, why: str, again_after_seconds: float) -> bool:
-        """Cancel it by its event loop. False if the loop does not run: an exception must interrupt what blocks it."""
 
 
 def now() -> float:
@@ -71,8 +64,11 @@ def end_child(worker: int, raised: BaseException | None) -> None:
 class Alarm:
     """Interrupts the tasks of one run; used in a `with` around the run."""
 
-    coroutine: ClassVar[CancellableCoroutine | None] = None
-    """The coroutine that runs in the main thread."""
+    cancel_coroutine: ClassVar[Callable[[str, float], bool] | None] = None
+    """Cancels the coroutine that runs in the main thread (coroutines.py): the reason, and after how many seconds again.
+
+    False if its event loop does not get its turn: an exception must interrupt what blocks it.
+    """
 
     def __init__(self, stop: Stop, again_after_seconds: float) -> None:
         self._stop = stop
@@ -159,5 +155,6 @@ class Alarm:
         if not is_in_task(frame):
             return
         self.has_interrupted = True
-        if self.coroutine is None or not self.coroutine.cancel(why, self.again_after_seconds):
+        cancel = Alarm.cancel_coroutine
+        if cancel is None or not cancel(why, self.again_after_seconds):
             raise TaskInterrupted(why)

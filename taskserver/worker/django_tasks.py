@@ -73,16 +73,18 @@ class DjangoCall:
 
         from asgiref.sync import sync_to_async
 
-        from ..interrupts.coroutines import as_interrupt
-
         # In the thread in which Django's database works for a coroutine.
         attempt = await sync_to_async(_Attempt)(self)
         try:
             await sync_to_async(attempt.begin)()
             returned = await self.function(*attempt.context, *args, **kwargs)
         except asyncio.CancelledError as error:
-            with suppress(asyncio.TimeoutError):  # the task may keep that thread busy
-                await asyncio.wait_for(sync_to_async(attempt.fail)(as_interrupt(error)), MAX_TOLD_SECONDS)
+            # Of an interrupt it has the reason. The task may keep that thread busy.
+            interrupt = TaskInterrupted(*error.args).with_traceback(error.__traceback__)
+            with suppress(asyncio.TimeoutError):
+                await asyncio.wait_for(
+                    sync_to_async(attempt.fail)(interrupt if error.args else error), MAX_TOLD_SECONDS
+                )
             raise
         except BaseException as error:
             await sync_to_async(attempt.fail)(error)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import gc
-import os
 import signal
 import threading
 import time
@@ -14,7 +13,6 @@ from typing import Any
 
 import pytest
 
-from taskserver import TaskServerError
 from taskserver.interrupts.alarm import Alarm
 from taskserver.interrupts.coroutines import as_plain
 from taskserver.interrupts.stop import STOPPED, Stop, TaskInterrupted
@@ -40,7 +38,7 @@ def interrupted(made: Made) -> float:
     began_at = time.monotonic()
     with Alarm(Stop(), AGAIN_SECONDS) as alarm, pytest.raises(TaskInterrupted, match=OUTRAN):
         alarm.call(TIMEOUT, as_plain(made))
-    assert Alarm.coroutine is None
+    assert Alarm.cancel_coroutine is None
     return time.monotonic() - began_at
 
 
@@ -217,18 +215,6 @@ def test_an_exception_of_a_coroutine_is_gone_with_whoever_caught_it() -> None:
         gc.enable()
 
 
-@pytest.mark.filterwarnings("error")
-def test_a_coroutine_that_finds_no_room_for_its_loop_leaves_nothing_behind() -> None:
-    async def inner() -> None: ...
-
-    async def outer() -> None:
-        as_plain(inner)()
-
-    with pytest.raises(TaskServerError, match="no event loop runs inside another one"):
-        as_plain(outer)()
-    assert Alarm.coroutine is None
-
-
 def test_a_plain_task_after_a_coroutine_has_an_event_loop_to_use() -> None:
     async def task() -> None: ...
 
@@ -240,18 +226,6 @@ def test_a_plain_task_after_a_coroutine_has_an_event_loop_to_use() -> None:
         loop.close()
     finally:
         asyncio.set_event_loop(None)
-
-
-def test_a_child_that_a_coroutine_forks_leaves_the_loop_to_its_parent() -> None:
-    async def task() -> int:
-        child = os.fork()
-        if child == 0:
-            return 0
-        os.waitpid(child, 0)
-        await asyncio.wait_for(asyncio.to_thread(time.sleep, 0.01), WAIT_SECONDS)
-        return child
-
-    assert as_plain(task)()
 
 
 def test_a_second_signal_cancels_a_coroutine_that_took_the_alarm_for_itself() -> None:
