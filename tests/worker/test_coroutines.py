@@ -228,26 +228,6 @@ def test_a_plain_task_after_a_coroutine_has_an_event_loop_to_use() -> None:
         asyncio.set_event_loop(None)
 
 
-def test_a_second_signal_cancels_a_coroutine_that_took_the_alarm_for_itself() -> None:
-    stop, cleaned = Stop(), []
-
-    async def task() -> None:
-        asyncio.get_running_loop().add_signal_handler(signal.SIGALRM, lambda: None)
-        asyncio.get_running_loop().call_soon(ask)
-        try:
-            await asyncio.sleep(WAIT_SECONDS)
-        finally:
-            cleaned.append(True)
-
-    def ask() -> None:
-        stop.ask()
-        stop.ask()
-
-    with Alarm(stop, AGAIN_SECONDS) as limit, pytest.raises(TaskInterrupted, match=STOPPED):
-        limit.call(0, as_plain(task))
-    assert cleaned == [True]
-
-
 def test_a_worker_in_a_thread_of_an_event_loop_runs_coroutines() -> None:
     """A site that is asynchronous itself has its worker in a thread."""
 

@@ -127,21 +127,6 @@ def test_a_cancel_that_comes_at_any_instant_means_the_task_that_was_cancelled(al
     assert counts["wrong"] == 0
 
 
-def test_a_task_that_freezes_the_clocks_of_python_has_its_timeout(
-    alarm: Alarm, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """As libraries for tests do, some of which a site uses in its tasks, too."""
-
-    def freeze() -> None:
-        for name in ("time", "monotonic", "perf_counter"):
-            monkeypatch.setattr(time, name, lambda: 0.0)
-        while True:
-            time.sleep(0.01)
-
-    with pytest.raises(TaskInterrupted, match=r"timeout of 0\.2 s"):
-        alarm.call(0.2, freeze)
-
-
 def test_no_alarm_outlives_its_run() -> None:
     """Python's end resets the handlers first: the process would die of its own alarm."""
     code = """

@@ -6,7 +6,6 @@ depends on how fast this machine is. Few tests wait for a real lease.
 
 from __future__ import annotations
 
-import os
 import re
 import subprocess
 import sys
@@ -14,8 +13,7 @@ import threading
 import time
 from collections.abc import Callable, Collection, Iterator, Sequence
 from concurrent import futures
-from contextlib import ExitStack, closing, contextmanager, suppress
-from pathlib import Path
+from contextlib import closing, contextmanager, suppress
 from typing import Any, NamedTuple
 
 import pytest
@@ -47,9 +45,11 @@ ONCE = {"TASKSERVER_MAX_ATTEMPTS": "1"}
 TASKS = """
 import os
 import signal
+import threading
 import time
 
 WORKER = os.environ.get("WORKER", "")  # the name that a test gave it
+server, may_end = None, threading.Event()  # where a test runs tasks itself
 
 
 def hold(name="task"):
@@ -68,6 +68,15 @@ def kill_worker():
     note("killing")
     os.kill(os.getpid(), signal.SIGKILL)
     time.sleep(60)
+
+
+def use_connection():
+    with server.store.database.session().in_use:
+        may_end.wait(30)
+
+
+def nothing():
+    pass
 
 
 """
@@ -605,64 +614,24 @@ def test_a_heartbeat_that_gets_no_connection_says_so_once_and_gets_one_later(
     mysql_queue.sql(f"DROP USER {account}")
 
 
-@pytest.fixture
-def importable(tmp_path: Path) -> Iterator[str]:
-    """The name of a module of tasks that this process can import, under a name of its own."""
-    name = f"lease_tasks_{tmp_path.name.rpartition('-')[2]}_{os.getpid()}_{time.monotonic_ns()}"
-    yield name
-    sys.modules.pop(name, None)
-    if str(tmp_path) in sys.path:
-        sys.path.remove(str(tmp_path))
-
-
-HOLDING = """
-from taskserver import task
-
-server = None
-may_end = None
-
-def use_connection():
-    with server.store.database.session().in_use:
-        may_end.wait(30)
-
-def nothing():
-    pass
-
-def wait():
-    may_end.wait(30)
-"""
-
-
 class Here(NamedTuple):
-    """A TaskServer of this process, and its module of tasks, which wait until they may end."""
+    """A TaskServer of this process with a lease of a second, and its module of tasks, which wait until they may end."""
 
     server: TaskServer
     module: Any
 
     def add(self, task: str) -> None:
-        self.server.add_task(f"{self.module.__name__}.{task}")
+        self.server.add_task(f"tasks.{task}")
 
 
 @pytest.fixture
-def open_here(importable: str, tmp_path: Path) -> Iterator[Callable[[str], Here]]:
-    (tmp_path / f"{importable}.py").write_text(HOLDING)
-    with ExitStack() as opened:
-
-        def opens(dsn: str) -> Here:
-            server = opened.enter_context(TaskServer(dsn, modules=importable, folder=tmp_path, lease=1))
-            server.create_tables()
-            server.add_task(f"{importable}.nothing")
-            assert server.run().done == 1
-            module: Any = sys.modules[importable]
-            module.server, module.may_end = server, threading.Event()
-            return Here(server, module)
-
-        yield opens
-
-
-@pytest.fixture
-def here(open_here: Callable[[str], Here], dsn: str) -> Here:
-    return open_here(dsn)
+def here(queue: Queue) -> Iterator[Here]:
+    with TaskServer(queue.dsn, folder=queue.folder, lease=1) as server:
+        server.add_task("tasks.nothing")
+        assert server.run().done == 1
+        module: Any = sys.modules["tasks"]
+        module.server = server
+        yield Here(server, module)
 
 
 @contextmanager
@@ -781,13 +750,6 @@ def test_a_task_whose_claim_is_gone_is_interrupted_though_it_asks_nothing(
 
 def heartbeats() -> list[threading.Thread]:
     return [thread for thread in threading.enumerate() if thread.name == "taskserver-heartbeat"]
-
-
-def test_the_heartbeat_s_thread_ends_with_its_run(here: Here) -> None:
-    with running(here, "wait") as run:
-        wait_until(heartbeats)
-    assert run.result().done == 1
-    assert heartbeats() == []
 
 
 def test_a_run_returns_once_its_heartbeat_s_last_write_is_over_and_not_before(

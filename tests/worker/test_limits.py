@@ -320,22 +320,10 @@ def own_alarm() -> Iterator[None]:
 
 
 @pytest.fixture
-def server(sqlite_dsn: str, tmp_path: Path) -> Iterator[TaskServer]:
+def server(sqlite_queue: Queue) -> TaskServer:
     """Runs tasks in this process's main thread."""
-    name = f"limit_tasks_{os.getpid()}_{time.monotonic_ns()}"
-    (tmp_path / f"{name}.py").write_text(
-        "import time\nfrom taskserver import task\n\ndef nothing(): pass\n\ndef nap(seconds): time.sleep(seconds)\n\n"
-        "@task(timeout=0.1)\ndef late(): time.sleep(60)\n"
-    )
-    with TaskServer(sqlite_dsn, modules=name, folder=tmp_path) as server:
-        server.create_tables()
-        yield server
-    sys.modules.pop(name, None)
-    sys.path.remove(str(tmp_path))
-
-
-def add(server: TaskServer, name: str, *args: object) -> None:
-    server.add_task(f"{server.settings.modules[0]}.{name}", list(args))
+    sqlite_queue.define("@task(timeout=0.1)\ndef late(): time.sleep(60)\n")
+    return sqlite_queue.server
 
 
 @pytest.mark.usefixtures("own_alarm")
@@ -346,8 +334,8 @@ def test_a_program_has_its_own_alarm_back_after_a_run(server: TaskServer) -> Non
     signal.signal(signal.SIGALRM, handler)
     signal.setitimer(signal.ITIMER_REAL, 3600, 60)
     others = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
-    for name in ("nothing", "late", "nothing"):
-        add(server, name)
+    for name in ("note", "late", "note"):
+        server.add_task(f"tasks.{name}")
     result = server.run()
     assert (result.done, result.failed) == (2, 1)
     left, interval = signal.setitimer(signal.ITIMER_REAL, 0)
@@ -362,7 +350,7 @@ def test_a_program_s_alarm_that_fell_due_during_a_run_comes_after_it(server: Tas
     came: list[int] = []
     signal.signal(signal.SIGALRM, lambda number, frame: came.append(len(server.store.views.counts())))
     signal.setitimer(signal.ITIMER_REAL, 0.2)
-    add(server, "nap", 0.5)
+    server.add_task("tasks.nap", [0.5])
     assert server.run().done == 1
     wait_until(lambda: came)
     assert came == [0]
@@ -378,7 +366,7 @@ def test_a_program_without_an_alarm_has_none_after_a_run_or_one_that_broke_down(
 
     signal.signal(signal.SIGALRM, handler)
     for on_progress in (None, break_down):
-        add(server, "late")
+        server.add_task("tasks.late")
         with pytest.raises(ZeroDivisionError) if on_progress else nullcontext():
             assert server.run(on_progress=on_progress).failed == 1
         assert signal.getsignal(signal.SIGALRM) is handler
@@ -521,7 +509,7 @@ def test_one_run_that_was_slow_beyond_all_others_says_nothing_of_the_next(sqlite
 
 
 def test_limits_that_are_not_met_end_no_run(server: TaskServer) -> None:
-    add(server, "nothing")
+    server.add_task("tasks.note")
     result = server.run(max_time=3600, max_memory=1e6)
     assert (result.done, result.reason) == (1, Reason.EMPTY)
 
@@ -556,10 +544,8 @@ def test_four_workers_may_run_at_once_unless_it_is_said_otherwise(sqlite_queue: 
     workers = [sqlite_queue.start_task(1) for _ in range(4)]
     assert_silent(sqlite_queue.worker())
     assert sqlite_queue.statuses() == [1] * 4 + [0]
-    for options in (["--slots", 0], ["--slots", 5]):
-        assert_silent(sqlite_queue.worker(*options))
-        assert sqlite_queue.statuses() == [1] * 4
-        sqlite_queue.add("tasks.note")
+    assert_silent(sqlite_queue.worker("--slots", 5))
+    assert sqlite_queue.statuses() == [1] * 4
     sqlite_queue.go()
     assert [end_of(process) for process in workers] == [(0, "", "")] * 4
 

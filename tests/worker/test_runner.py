@@ -81,7 +81,7 @@ def test_what_is_due_in_other_groups_hides_nothing_that_is_due_in_one_s_own(serv
 
 
 def test_a_claim_that_took_half_a_lease_still_comes_to_something(
-    server: TaskServer, module: str, whole_claims: None, monkeypatch: pytest.MonkeyPatch
+    server: TaskServer, module: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     add(server, module, 3)
     claim = server.store.claims.claim

@@ -81,20 +81,6 @@ def test_sentry_gets_each_failed_attempt_once_with_its_exception(sqlite_queue: Q
     assert second["exception"]["values"][0]["type"] == "SystemExit"
 
 
-SET_UPS = {
-    "dictConfig": "import logging.config\nlogging.config.dictConfig({'version': 1})",
-    "disable": "logging.disable()",
-}
-
-
-@pytest.mark.parametrize("set_up", SET_UPS)
-def test_sentry_sees_failures_whatever_a_module_does_to_logging(sqlite_queue: Queue, set_up: str) -> None:
-    sqlite_queue.define(f"\n{SET_UPS[set_up]}\n")
-    sqlite_queue.add("tasks.fail")
-    assert sqlite_queue.worker().stderr == ""
-    assert [event["exception"]["values"][0]["value"] for event in events_of(sqlite_queue)] == ["no luck"]
-
-
 def test_an_exception_that_hangs_when_sentry_asks_for_its_text_holds_no_worker_up(sqlite_queue: Queue) -> None:
     sqlite_queue.define(
         "\nclass Mute(Exception):\n"
