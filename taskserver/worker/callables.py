@@ -13,8 +13,8 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from importlib.machinery import PathFinder
 from inspect import CO_COROUTINE
 from pathlib import Path
-from types import FunctionType, ModuleType
-from typing import Any, NamedTuple, cast
+from types import FunctionType, MethodType, ModuleType
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 from ..errors import BadTask, ModuleBroken
 from ..messages.classes import class_name, mro_of, namespace_of, namespace_of_module, qualified_class_name
@@ -35,7 +35,9 @@ from ..model.runnable import (
 from ..model.signatures import Parameters
 from ..model.task import MAX_TASK_LENGTH
 from ..model.task_options import Options, options_of
-from .django_tasks import django_call
+
+if TYPE_CHECKING:
+    from .django_tasks import DjangoCall
 
 BROKEN_SECONDS = 10.0
 """A module that could not be imported is tried again after so long: an upload may be incomplete for a moment only.
@@ -226,7 +228,7 @@ class Callables:
 
     def _function(self, name: str, place: Place, namespace: dict[str, Any]) -> TaskCallable:
         held = _look_up(name, place, namespace)
-        of_django = django_call(held)
+        of_django = _of_django(held)
         value = held if of_django is None else of_django.function
         if type(value) is not FunctionType:
             raise BadTask(f"{name!r} is {_kind(value)}; only functions, static and class methods may run")
@@ -320,6 +322,15 @@ def _is_class_of(module: str, value: object) -> bool:
     return type(of) is str and of == module
 
 
+def _of_django(value: object) -> DjangoCall | None:
+    base = sys.modules.get("django.tasks.base")
+    if base is None or not issubclass(type(value), base.Task):
+        return None
+    from .django_tasks import DjangoCall  # it imports Django
+
+    return DjangoCall(value)
+
+
 def _kind(value: object) -> str:
     """A value's kind in words, from its type alone: to ask the value itself could run its code."""
     kind = type(value)
@@ -336,7 +347,7 @@ def _ready(name: str, function: FunctionType, bound: Callable[..., Any]) -> Task
     if runs_nothing(function):
         raise BadTask(f"{name!r} {RUNS_NOTHING}")
     call = bound
-    if function.__code__.co_flags & CO_COROUTINE:
+    if function.__code__.co_flags & CO_COROUTINE and type(bound) in (FunctionType, MethodType):  # no Django task
         from ..interrupts.coroutines import as_plain  # few tasks are coroutines
 
         call = as_plain(bound)

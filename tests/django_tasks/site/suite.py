@@ -620,5 +620,5 @@ def test_a_connection_whose_transaction_is_open_is_not_closed() -> None:
     with transaction.atomic():
         connection.ensure_connection()
         before = connection.connection
-        django_tasks._close_old_connections()
+        django_tasks.close_old_connections()
         assert connection.connection is before
