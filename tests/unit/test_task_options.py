@@ -25,12 +25,33 @@ from taskserver.model.task_options import options_of
             {"commit_every": 5, "max_attempts": 1},
             "^it has commit_every and max_attempts=1; allowed: max_attempts from 2",
         ),
-        ({"max_attempts": 0}, "^max_attempts is 0; allowed: a whole number from 1 to"),
-        ({"timeout": -1}, "^timeout is -1; allowed: seconds from 0"),
+        *(
+            ({"max_attempts": value}, "^max_attempts is .*; allowed: a whole number from 1 to")
+            for value in (0, -1, 1.5, True, "3", 10**7)
+        ),
+        *(
+            ({"timeout": value}, "^timeout is .*; allowed: seconds from 0")
+            for value in (-1, float("nan"), float("inf"), "5", True, 10**9)
+        ),
         ({"timeout": "1y"}, "^timeout is '1y'; allowed: seconds from 0 .*, or a span as 90s"),
         ({"timeout": "8d"}, "^timeout is '8d'; allowed: seconds from 0"),
-        ({"backoff": "soon"}, "^backoff is .*; allowed: "),
-        ({"on_fatal": "x"}, "^on_fatal: "),
+        *(
+            ({"backoff": value}, "^backoff is .*; allowed: ")
+            for value in (
+                "soon",
+                "",
+                "60",
+                "fixed:",
+                "fixed:-1",
+                "fixed:1.5",
+                "fixed: 5",
+                "FIXED:5",
+                "cubic:5",
+                60,
+                True,
+            )
+        ),
+        *(({"on_fatal": value}, "^on_fatal") for value in ("x", "", "no dots", "tasks.", "tasks.rescue()", 5)),
         *(({"transactional": value}, "^transactional is .*; allowed: True or False") for value in (1, None, "yes")),
         ({"group_id": -1}, "^group_id is -1; allowed: a whole number from 0 to"),
         ({"priority": 2**31}, "^priority is .*; allowed: a whole number from"),

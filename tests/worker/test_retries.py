@@ -9,12 +9,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 import taskserver
 from taskserver import Fatal, Retry, SettingError, TaskServerError, task
-from taskserver.model.backoff import DAY_SECONDS, Backoff, parse_backoff
+from taskserver.model.backoff import DAY_SECONDS, parse_backoff
 from taskserver.model.task_options import options_of
 from tests.support.queues import Queue
 from tests.support.turns import A_SERVER, ONE_STORE
@@ -61,23 +59,6 @@ def is_backoff(seconds: float | None, least: float) -> bool:
 # ---- the numbers
 
 
-@given(
-    kind=st.sampled_from(["exponential", "linear", "fixed"]),
-    seconds=st.integers(0, DAY_SECONDS),
-    attempts=st.integers(1, 10) | st.integers(1, 2**32),
-)
-def test_a_backoff_grows_as_its_kind_says_up_to_a_day_with_a_tenth_at_random(
-    kind: str, seconds: int, attempts: int
-) -> None:
-    plain = {
-        "exponential": seconds * 2 ** min(attempts - 1, 100),
-        "linear": seconds * attempts,
-        "fixed": seconds,
-    }[kind]
-    least = min(plain, DAY_SECONDS)
-    assert least <= Backoff(kind, seconds).seconds_after(attempts) <= least * MOST
-
-
 @pytest.mark.parametrize(
     ("text", "plain"),
     [
@@ -87,18 +68,17 @@ def test_a_backoff_grows_as_its_kind_says_up_to_a_day_with_a_tenth_at_random(
         ("fixed:0", [0] * 5),
         ("exponential:40000", [40000, 80000, DAY_SECONDS, DAY_SECONDS, DAY_SECONDS]),
         ("linear:86400", [DAY_SECONDS] * 5),
+        ("exponential:1", [2**attempts for attempts in range(17)] + [DAY_SECONDS] * 100),
     ],
 )
 def test_the_backoffs_of_the_first_attempts_are_those_of_the_contract(text: str, plain: list[int]) -> None:
     backoff = parse_backoff("TASKSERVER_BACKOFF", text)
     for attempts, seconds in enumerate(plain, start=1):
-        drawn = [backoff.seconds_after(attempts) for _ in range(300)]
+        drawn = [backoff.seconds_after(attempts) for _ in range(200)]
         assert seconds <= min(drawn) <= max(drawn) <= seconds * MOST
         if seconds:  # spread over that tenth: each of its quarters is met
             assert {int((one / seconds - 1) * 40) for one in drawn} >= {0, 1, 2, 3}
-
-
-WRONG_BACKOFFS = ["", "60", "fixed", "fixed:", "fixed:-1", "fixed:1.5", "fixed:1e3", "fixed: 5", "FIXED:5", "cubic:5"]
+    assert backoff.seconds_after(2**32) <= DAY_SECONDS * MOST
 
 
 # ---- in the row
@@ -243,35 +223,22 @@ def test_a_run_that_goes_on_wakes_what_fell_due_meanwhile(one_queue: Queue) -> N
 @ONE_STORE
 def test_a_task_chooses_by_retry_when_it_comes_again_and_spends_an_attempt(queue: Queue) -> None:
     raised = {
-        "Retry(delay=5)": (5, "Retry: "),
         "Retry(delay=0.25)": (0.25, "Retry: "),
         "Retry('not yet', delay=40)": (40, "Retry: not yet"),
         "Retry('later', delay=30 * 86400)": (30 * 86400, "Retry: later"),
+        "Retry('again')": (None, "Retry: again"),
     }
     queue.define("".join(f"\ndef retry_{n}():\n    raise {raising}\n" for n, raising in enumerate(raised)))
-    for number in range(len(raised)):
-        add_row(queue, f"retry_{number}")
+    for attempts in (0, 2):
+        for number in range(len(raised)):
+            add_row(queue, f"retry_{number}", attempts)
     queue.run_here()
-    assert queue.rows("status, attempts") == [(3, 1)] * len(raised)
-    for seconds, text, (delay, first_line) in zip(backoffs(queue), queue.errors(), raised.values(), strict=True):
-        assert seconds == pytest.approx(delay, abs=0.002)
-        assert text.partition("\n")[0] == first_line
-
-
-@ONE_STORE
-def test_a_retry_without_a_delay_waits_as_the_backoff_says_and_the_last_one_is_fatal(queue: Queue) -> None:
-    queue.define(
-        "def plain():\n    raise Retry('again')\n\n@task(backoff='fixed:9')\ndef own():\n    raise Retry\n\n"
-        "def delayed():\n    raise Retry(delay=1)\n",
-    )
-    for name, attempts in [("plain", 0), ("own", 0), ("plain", 2), ("delayed", 2)]:
-        add_row(queue, name, attempts)
-    queue.run_here()
-    assert queue.rows("status, attempts") == [(3, 1), (3, 1), (4, 3), (4, 3)]
-    first, second, *others = backoffs(queue)
-    assert is_backoff(first, 300)
-    assert is_backoff(second, 9)
-    assert others == [None, None]
+    assert queue.rows("status, attempts") == [(3, 1)] * len(raised) + [(4, 3)] * len(raised)
+    assert queue.first_lines() == [first_line for _, first_line in raised.values()] * 2
+    waits = backoffs(queue)
+    assert waits[len(raised) :] == [None] * len(raised)
+    for seconds, (delay, _) in zip(waits, raised.values(), strict=False):
+        assert is_backoff(seconds, 300) if delay is None else seconds == pytest.approx(delay, abs=0.002)
 
 
 @pytest.mark.parametrize("delay", [-1, -0.001, float("nan"), float("inf"), 10**10, "5", True, [5]])
@@ -317,20 +284,6 @@ def test_fatal_gives_up_at_once_whatever_attempts_are_left(queue: Queue) -> None
 
 
 # ---- @task
-
-WRONG_OPTIONS: list[tuple[str, Any]] = [
-    *[("max_attempts", value) for value in (0, -1, 1.5, True, "3", 10**7, [1])],
-    *[("backoff", value) for value in (60, True, ["fixed:1"], *WRONG_BACKOFFS)],
-    *[("timeout", value) for value in (-1, float("nan"), float("inf"), "5", True, 10**9)],
-    *[("on_fatal", value) for value in (5, "", "rescue", "no dots", "tasks.", "tasks.rescue()", b"tasks.rescue")],
-]
-
-
-@pytest.mark.parametrize(("option", "value"), WRONG_OPTIONS)
-def test_a_wrong_option_is_refused_by_its_name_with_what_is_allowed(option: str, value: Any) -> None:
-    with pytest.raises(TaskServerError, match="allowed: ") as caught:
-        task(**{option: value})
-    assert option in str(caught.value)
 
 
 def test_an_option_that_is_not_there_is_an_error() -> None:
@@ -494,8 +447,7 @@ def by_method(text): fail("the first one")
 """
 
 
-@pytest.mark.parametrize("mode", ["delete", "move", "mark"])
-def test_a_task_whose_rescue_returns_counts_as_done(one_queue: Queue, mode: str) -> None:
+def test_a_task_whose_rescue_returns_counts_as_done(one_queue: Queue) -> None:
     one_queue.define(RESCUE)
     one_queue.add("tasks.named", '{"to": "a@example.org"}')
     one_queue.add("tasks.named", "[1, 2]")
@@ -503,7 +455,7 @@ def test_a_task_whose_rescue_returns_counts_as_done(one_queue: Queue, mode: str)
     one_queue.sql("UPDATE jobs_queue SET attempts = 1 WHERE task = 'tasks.given'")
     one_queue.add("tasks.gives_up")
     one_queue.add("tasks.by_method", '{"text": "hello"}')
-    one_queue.run_here(mode=mode, max_attempts=1)
+    assert one_queue.run_here(mode="mark", max_attempts=1).done == 5
     assert one_queue.notes() == [
         "rescued () {'to': 'a@example.org'} ValueError: the first one",
         "rescued (1, 2) {} ValueError: the first one",
@@ -511,11 +463,9 @@ def test_a_task_whose_rescue_returns_counts_as_done(one_queue: Queue, mode: str)
         "rescued () {} Fatal: at once",
         "Desk hello the first one",
     ]
-    places = {"move": "jobs_queue_done", "mark": "jobs_queue"}
-    for table in ("jobs_queue", "jobs_queue_done"):
-        done = [(2, attempts, None, None, None) for attempts in (1, 1, 2, 1, 1)] if places.get(mode) == table else []
-        assert one_queue.rows("status, attempts, error_text, due_at, claim", table) == done
-    assert one_queue.sql("SELECT taken, done, fatal FROM jobs_queue_workers") == [(5, 5, 0)]
+    assert one_queue.rows("status, attempts, error_text, due_at, claim") == [
+        (2, attempts, None, None, None) for attempts in (1, 1, 2, 1, 1)
+    ]
 
 
 @ONE_STORE
@@ -676,11 +626,10 @@ def test_the_log_has_the_full_traceback_of_failed_and_of_fatal_tasks(sqlite_queu
     assert len(log) < 10**6
 
 
-# Each is raised by a task. The beginning of the first line, or None where anything may stand there.
-ODD_ERRORS: dict[str, str | None] = {
+# Each is raised by a task. The beginning of the first line; more of it is in tests/unit/test_arguments.py.
+ODD_ERRORS = {
     "SystemExit(9)": "SystemExit: 9",
     "KeyboardInterrupt()": "KeyboardInterrupt: ",
-    "GeneratorExit('done')": "GeneratorExit: done",
     "StopIteration(5)": "StopIteration: 5",
     "BaseException('of the root')": "BaseException: of the root",
     "deep()": "RecursionError: ",
@@ -688,22 +637,15 @@ ODD_ERRORS: dict[str, str | None] = {
     "type('ExceptionGroup', (Exception,), {})('many')": "ExceptionGroup: many",
     "type('Mute', (Exception,), {'__str__': lambda self: 1 / 0})()": "Mute: ",
     "type('Trap', (Exception,), {'__str__': lambda self: exit(1)})()": "Trap: ",
-    "type('Number', (Exception,), {'__str__': lambda self: 5})()": "Number: ",
     "ValueError('one\\ntwo\\r\\nthree\\x0bfour\\u2028five')": "ValueError: one",
-    "ValueError('\\ud800\\udcff' * 600)": "ValueError: ",
     "ValueError('\\U0001f389' * 2000)": "ValueError: ",
     "ValueError('a\\0b' * 900)": "ValueError: a",
     "ValueError('x' * 5_000_000)": "ValueError: xxx",
     "type('N' * 5000, (Exception,), {})('text')": "NNN",
-    "type('\\ud800', (Exception,), {})('text')": None,
-    "type('Lie', (Exception,), {'__class__': property(lambda self: 1 / 0)})()": "Lie: ",
     "type('Bare', (Exception,), {'__getattribute__': lambda self, name: 1 / 0})()": "Bare: ",
     "type('Cause', (Exception,), {'__cause__': property(lambda self: exit(7))})()": "Cause: ",
-    "type('Trace', (Exception,), {'__traceback__': property(lambda self: 1 / 0)})()": "Trace: ",
-    "type('Maybe', (Exception,), {'__bool__': lambda self: 1 / 0})()": "Maybe: ",
     "circle()": "ValueError: circle",
     "chain(10_000)": "ValueError: link",
-    "SyntaxError('bad', ('gone.py', 10**9, 5, 'x' * 9000))": "SyntaxError: ",
 }
 
 ODD_HELPERS = """
@@ -741,7 +683,7 @@ def test_whatever_errors_hold_a_database_takes_their_texts_and_the_log_their_tra
         assert 0 < len(text) <= 1000
         text.encode()
         assert "\0" not in text
-        assert beginning is None or text.startswith(beginning), text[:100]
+        assert text.startswith(beginning), text[:100]
     assert queue.notes() == ["noted"] * len(ODD_ERRORS)
 
 
