@@ -64,10 +64,10 @@ def _reported(folder: Path, options: Options, command: Callable[[], int], queue:
     elif error:
         from ..host.once_an_hour import OnceAnHour, kind_of
 
-        once, kind = OnceAnHour(outages_in(folder), WORKER, queue), kind_of(error)
-        words = once.to_say(words, kind, os.isatty(2), isinstance(error, DatabaseError)) or ""
-        if words and not say(f"{WORKER}: {words}"):
-            once.forget(kind)
+        once = OnceAnHour(outages_in(folder), WORKER, queue)
+        news = once.to_say(words, kind_of(error), os.isatty(2), isinstance(error, DatabaseError))
+        if news:
+            say(f"{WORKER}: {news}")
     return code
 
 

@@ -66,8 +66,6 @@ def write_atomically(path: Path, text: str, mode: int) -> None:
         # A rename would put a file in the place of /dev/null, for root.
         if path.exists() and not path.is_file():
             raise SettingError(f"{path} cannot be written: it is not a file")
-        if not path.parent.is_dir():
-            raise SettingError(f"{path} cannot be written: there is no folder {path.parent}")
         _replace(path, text, mode)
     except OSError as error:
         kind = HostLimit if error.errno in NO_SPACE else SettingError
@@ -147,7 +145,6 @@ def _shared_group(gid: int, trusted: set[int]) -> str:
 
 OF_SYSTEM = ("/dev/", "/proc/")
 """`/dev/stderr` may be a pipe, which is open already."""
-NO_LOGS = ("-wal", "-shm", "-journal", ".py", ".pyc", ".php", ".sql", ".env", ".htaccess")
 SQLITE_BEGIN = b"SQLite format 3\0"
 OWN_FILE = "name a file of its own, as var/taskserver.log"
 
@@ -159,8 +156,6 @@ def why_no_log(path: Path, folder: Path) -> str:
     """
     if str(path).startswith(OF_SYSTEM):
         return ""
-    if path.name.endswith(NO_LOGS):
-        return f"{path} is named like code, settings or a part of a database: {OWN_FILE}"
     is_in_var = path.parent == folder / "var"
     if not path.parent.is_dir():
         fix = f"{CLIENT} init makes it" if is_in_var else f"make it, or {OWN_FILE}"

@@ -18,9 +18,7 @@ from ..errors import DatabaseError, Unavailable
 AN_HOUR = 3600.0
 FORGOTTEN_SECONDS = 8 * 86_400.0
 """A program that has said nothing for so long is another one by now."""
-MAX_FILES = 20
-"""The words may be other ones each time: then all further ones are one error."""
-OUTAGE, MORE = "outage", "more"
+OUTAGE = "outage"
 LONG_SECONDS = 100.0
 """The end of an outage that was over sooner is worth no mail."""
 OVER = "the database can be used again"
@@ -85,12 +83,10 @@ class OnceAnHour:
         """Note that this kind is said now; False if that was within the hour. Raises OSError."""
         self._folder.mkdir(mode=0o700, exist_ok=True)  # not var/ itself: a folder without it may be no deployment
         path, now = self._path_of(kind), time.time()
-        if not path.exists() and sum(name.startswith(self._name) for name in os.listdir(self._folder)) >= MAX_FILES:
-            path = self._path(MORE)
         try:
-            os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600))
+            path.touch(0o600, exist_ok=False)
         except FileExistsError:
-            if 0 <= now - path.stat().st_mtime < AN_HOUR:
+            if self.has_said(kind):
                 return False
         os.utime(path, (now, now))  # a network file system has a clock of its own
         return True
@@ -99,11 +95,8 @@ class OnceAnHour:
         """Delete the files that no longer count, and the folder with the last one. Raises OSError."""
         now = time.time()
         for path in self._folder.iterdir():
-            if re.fullmatch(r"[0-9a-f]{8}\.[0-9a-z]+", path.name):
-                age = now - path.stat().st_mtime
-                # Another host, which has this folder, too, may have a clock that is ahead.
-                if age >= FORGOTTEN_SECONDS or (path.stem == self._name and not 0 <= age < AN_HOUR):
-                    path.unlink()
+            if now - path.stat().st_mtime >= (AN_HOUR if path.stem == self._name else FORGOTTEN_SECONDS):
+                path.unlink()
         self._folder.rmdir()
 
     def _path_of(self, kind: str) -> Path:

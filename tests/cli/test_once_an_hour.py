@@ -11,7 +11,7 @@ import pytest
 
 from taskserver import DatabaseError
 from taskserver.errors import SettingError
-from taskserver.host.once_an_hour import MAX_FILES, OVER, OnceAnHour, kind_of
+from taskserver.host.once_an_hour import OVER, kind_of
 from tests.support.deployment import Deployment
 from tests.support.processes import assert_silent, run_on_terminal, wait_until
 
@@ -75,11 +75,7 @@ def test_an_error_of_other_words_is_told_at_once(site: Deployment) -> None:
     assert REFUSED.fullmatch(run(site).stderr)  # of another queue
 
 
-def test_errors_that_have_words_of_their_own_each_time_are_told_together(tmp_path: Path) -> None:
-    once = OnceAnHour(tmp_path / "outages", "queue")
-    said = [kind for kind in range(100) if once.to_say("words", f"kind{kind}", False) is not None]
-    assert len(said) == MAX_FILES + 1
-    assert once.to_say("words", "kind3", False) is None
+def test_errors_of_a_database_that_differ_by_numbers_are_told_together() -> None:
     assert kind_of(DatabaseError("file '/tmp/#sql-4d2-82cf' is gone")) == kind_of(
         DatabaseError("file '/tmp/#9' is gone")
     )
@@ -174,22 +170,6 @@ def test_whoever_takes_no_line_on_standard_error_changes_no_exit_code(site: Depl
     env = {"TASKSERVER_DSN": f"sqlite:///{site.folder}/none.db"}
     with open("/dev/full", "w") as full:
         assert subprocess.run([site.python, site.folder / "worker.py"], env=env, stderr=full).returncode == 0
-
-
-def test_a_line_that_nobody_took_does_not_count_as_told(site: Deployment) -> None:
-    with open("/dev/full", "w") as full:
-        worker = [site.python, str(site.folder / "worker.py")]
-        assert subprocess.run(worker, env={"TASKSERVER_DSN": AWAY}, stderr=full).returncode == 1
-    assert REFUSED.fullmatch(run(site).stderr)
-
-
-def test_what_others_lay_beside_the_notes_stays_and_keeps_none_of_them(site: Deployment) -> None:
-    run(site)
-    (site.folder / "var/outages/folder").mkdir()
-    (site.folder / "var/outages/notes.txt").touch()
-    let_pass(site, 9 * 86_400)
-    assert_silent(run(site, dsn=sqlite(site)["TASKSERVER_DSN"]))
-    assert [path.name for path in files(site)] == ["folder", "notes.txt"]
 
 
 def test_the_log_has_each_failure_and_a_person_who_asks_hears_it(site: Deployment) -> None:

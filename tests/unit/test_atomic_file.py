@@ -45,7 +45,7 @@ def test_a_link_is_replaced_and_what_it_leads_to_stays(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "words"),
     [
-        ("none/page.html", "there is no folder"),
+        ("none/page.html", "No such file or directory"),
         (".", "it is not a file"),
         ("/dev/null", "it is not a file"),
         ("x" * 300, ""),

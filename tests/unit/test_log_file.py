@@ -61,7 +61,7 @@ def test_a_forked_process_and_its_parent_rotate_the_file_once(tmp_path: Path, mo
     assert all(file.stat().st_size > 15_000 for file in files[1:])
 
 
-@pytest.mark.parametrize("name", ["q.db", "q.db-wal", "q.db-shm", ".env", ".htaccess", "tasks.py", "pipe", "folder"])
+@pytest.mark.parametrize("name", ["q.db", "pipe", "folder"])
 def test_a_file_that_is_no_log_is_refused(tmp_path: Path, name: str) -> None:
     """It would be renamed at 10 MB, and deleted three times later; a pipe would hold the worker up for ever."""
     sqlite3.connect(tmp_path / "q.db").execute("CREATE TABLE t (x)").connection.close()

@@ -41,14 +41,12 @@ MAX_UNFORESEEN_LENGTH = 500
 NO_MORE = "the host lets a program have no more of that; tasks may keep what they took until the run ends"
 
 
-def say(line: str) -> bool:
-    """Write a line on standard error; whether anybody took it, which must not change how the program ends."""
+def say(line: str) -> None:
+    """Write a line on standard error; it must not change how the program ends that nobody takes it."""
     with suppress(OSError):
         # A task may have closed it, and a file of its own have got its number.
         if _opened is None or os.path.samestat(os.fstat(2), _opened):
             os.write(2, f"{line}\n".encode("utf-8", "backslashreplace"))
-            return True
-    return False
 
 
 class Wishes:
