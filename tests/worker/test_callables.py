@@ -260,12 +260,6 @@ def test_public_functions_and_static_and_class_methods_of_a_listed_module_run(
     assert found.call(*args) == result
 
 
-def test_a_callable_is_looked_up_once_and_then_kept(site: Site) -> None:
-    callables = Callables(("tasks",))
-    first = callables.find("tasks.send")
-    assert callables.find("tasks.send") is first
-
-
 def test_it_is_known_beforehand_whether_finding_a_name_runs_the_code_of_its_module(site: Site) -> None:
     callables = Callables(("tasks", "shop.*"))
     sys.modules.pop("tasks", None)
@@ -289,14 +283,6 @@ def test_the_outermost_function_says_which_arguments_are_taken(site: Site) -> No
     site.find("tasks.decorated").parameters.check([1, 2, 3, 4], {})  # its wrapper takes anything
     with pytest.raises(TypeError):
         site.find("tasks.send").parameters.check([1, 2], {})
-
-
-def test_arguments_named_as_pythons_own_reach_a_function_that_takes_keywords(site: Site) -> None:
-    site.write("tasks.py", "def f(**kwargs): return sorted(kwargs)\n")
-    found = site.find("tasks.f")
-    kwargs = {"self": 1, "args": 2, "kwargs": 3, "cls": 4, "": 5, "a b": 6}
-    found.parameters.check([], kwargs)
-    assert found.call(**kwargs) == sorted(kwargs)
 
 
 def test_names_of_arguments_are_kept_where_they_are_few_and_short(site: Site) -> None:
@@ -615,23 +601,6 @@ def test_a_package_that_imports_its_functions_is_told_to_list_their_module(shop:
     assert shop.refuse(name, "shop.jobs").endswith(mend)
 
 
-@pytest.mark.parametrize(
-    ("name", "modules", "hint"),
-    [
-        ("shop.jobs.of_jobs", "shop.job", "; did you mean 'shop.job.of_jobs'?"),
-        ("os.system", "shop.job", ""),
-        ("task.quick", "tasks,shop.job", "; did you mean 'tasks.quick'?"),
-        ("task._private", "tasks", ""),
-        ("quick", "tasks,shop.job", "; did you mean 'tasks.quick'?"),
-        ("tasks/quick()", "tasks", "; did you mean 'tasks.quick'?"),
-        ("tasks", "tasks", "; name a function of it, as tasks.function"),
-        ("elsewher.other_function", "elsewhere", "; did you mean 'elsewhere.other_function'?"),
-    ],
-)
-def test_the_nearest_name_in_a_listed_module_is_suggested(shop: Site, name: str, modules: str, hint: str) -> None:
-    assert shop.refuse(name, modules).endswith(f"(TASKSERVER_MODULES){hint}")
-
-
 # ---- packages
 
 
@@ -702,12 +671,6 @@ def test_a_private_package_runs_where_it_is_listed_by_name_whatever_else_is_list
     assert shop.noted == []
 
 
-def test_a_package_whose_path_is_odd_is_a_bad_task_or_broken(shop: Site) -> None:
-    shop.write("shop/jobs/deep/__init__.py", "__path__ = 5\n")
-    with pytest.raises((BadTask, ModuleBroken)):
-        shop.find("shop.jobs.deep.er.run", "shop.jobs.*")
-
-
 def test_a_package_without_an_init_file_works(site: Site) -> None:
     site.write("namespace_site/jobs/mail.py", "def send(): return 'namespace_site'\n")
     assert site.run("namespace_site.jobs.mail.send", modules="namespace_site.jobs.*") == "namespace_site"
@@ -757,17 +720,6 @@ def test_a_broken_module_is_tried_again_a_while_later(site: Site, monkeypatch: p
     callables.find("tasks.send")
 
 
-def test_a_module_with_a_syntax_error_is_broken_in_words_that_name_the_line(site: Site) -> None:
-    site.write("tasks.py", "x = 1\ndef send(:\n    pass\n")
-    with pytest.raises(ModuleBroken, match=r"tasks cannot be imported: SyntaxError: .*line 2"):
-        site.find("tasks.send")
-
-
-def test_a_listed_module_that_is_not_there_is_broken_not_a_bad_row(site: Site) -> None:
-    with pytest.raises(ModuleBroken, match=r"there is no module nowhere: put nowhere\.py beside worker\.py"):
-        site.find("nowhere.send", "nowhere")
-
-
 def test_an_unlisted_name_is_a_bad_row_though_the_listed_module_is_broken(site: Site) -> None:
     site.write("tasks.py", "raise ValueError")
     site.refuse("os.system")
@@ -775,12 +727,11 @@ def test_an_unlisted_name_is_a_bad_row_though_the_listed_module_is_broken(site: 
 
 
 @pytest.mark.parametrize("broken", ["mail", "__init__"])
-@pytest.mark.parametrize("failure", ["raises", "exits", "lacks a package"])
 @pytest.mark.parametrize("name", ["mail.send", "mail:send", "mail.Letter.post"])
 def test_a_broken_module_or_package_breaks_what_is_below_it_and_is_tried_once(
-    shop: Site, name: str, failure: str, broken: str
+    shop: Site, name: str, broken: str
 ) -> None:
-    shop.write(f"shop/jobs/{broken}.py", f"from note import note\nnote('tried')\n{FAILURES[failure]}\n")
+    shop.write(f"shop/jobs/{broken}.py", "from note import note\nnote('tried')\nraise SystemExit(3)\n")
     callables = Callables(("shop.jobs.*",))
     for _ in range(3):
         with pytest.raises(ModuleBroken, match=r"module shop\.jobs\S* cannot be imported: "):

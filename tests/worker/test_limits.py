@@ -508,12 +508,6 @@ def test_one_run_that_was_slow_beyond_all_others_says_nothing_of_the_next(sqlite
     assert sqlite_queue.run_here(max_time=60).done == 2
 
 
-def test_limits_that_are_not_met_end_no_run(server: TaskServer) -> None:
-    server.add_task("tasks.note")
-    result = server.run(max_time=3600, max_memory=1e6)
-    assert (result.done, result.reason) == (1, Reason.EMPTY)
-
-
 # ---- workers at once
 
 
@@ -671,28 +665,6 @@ def test_a_second_signal_stops_the_running_task_which_has_failed_and_comes_again
     assert queue.rows("status, attempts, claim") == [(3, 1, None), (0, 0, None)]
     assert queue.first_lines() == ["TaskInterrupted: stopped by a second signal", ""]
     assert queue.reason() == "stopped"
-
-
-STUBBORN = """
-def stubborn():
-    try:
-        nap()
-    except BaseException:
-        note("swallowed")
-    busy()
-"""
-
-
-def test_a_third_signal_stops_a_task_that_swallowed_the_second(sqlite_queue: Queue) -> None:
-    sqlite_queue.define(STUBBORN)
-    sqlite_queue.add("tasks.stubborn")
-    process = sqlite_queue.start_task()
-    signal_until_heard(process, signal.SIGTERM, signal.SIGTERM)
-    wait_until(lambda: sqlite_queue.notes() == ["started", "swallowed", "started"])
-    time.sleep(0.2)  # the same signal at once would be the same wish
-    process.send_signal(signal.SIGTERM)
-    assert end_of(process) == (0, "", "")
-    assert sqlite_queue.rows("status, attempts") == [(3, 1)]
 
 
 def test_two_signals_at_once_wake_a_task_that_sleeps(sqlite_queue: Queue) -> None:

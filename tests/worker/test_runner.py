@@ -17,7 +17,6 @@ from taskserver.model.task import Claim, Status
 from taskserver.stores.queue.due import MAX_DUE_PER_LOOK
 from taskserver.worker import run_context
 from tests.support.servers import MariaDB
-from tests.support.sessions import whenever_connected
 
 TASKS = """
 def note(n=0): pass
@@ -118,34 +117,6 @@ def test_a_run_inside_a_task_leaves_its_patience_to_the_outer_one(server: TaskSe
             pass
         assert store.database._pace.patience is not None
     assert store.database._pace.patience is None
-
-
-def test_a_server_may_be_closed_while_other_threads_use_it(
-    server: TaskServer, module: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    errors: list[BaseException] = []
-    stopped = threading.Event()
-    connected = threading.Semaphore(0)
-
-    def use() -> None:
-        try:
-            while not stopped.is_set():
-                server.add_task(f"{module}.note")
-        except BaseException as error:
-            errors.append(error)
-
-    whenever_connected(server.store, lambda connection: connected.release())
-    threads = [threading.Thread(target=use) for _ in range(3)]
-    for thread in threads:
-        thread.start()
-    for _ in range(200):
-        assert connected.acquire(timeout=60), "no thread lost its connection"
-        server.close()
-    stopped.set()
-    for thread in threads:
-        thread.join()
-    assert errors == []
-    assert rows_of(server, Status.NEW) > 0
 
 
 def test_a_claim_full_of_bad_rows_makes_no_statement_that_the_server_refuses(

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 import time
 from collections.abc import Iterator
 
@@ -16,8 +14,6 @@ from taskserver.stores import Store
 from taskserver.worker import heartbeat
 from taskserver.worker.heartbeat import Heartbeat
 from taskserver.worker.task_context import CallPlan
-from tests.support.deployment import ROOT
-from tests.support.processes import assert_shows_where_it_hangs
 
 LEASE, TIMEOUT = 60.0, 600.0
 
@@ -101,21 +97,3 @@ def test_a_process_of_others_is_never_ended(store: Store, armed: Armed) -> None:
         beat.begin(call(0.01))
         beat.end()
     assert armed.times == 0
-
-
-def test_it_ends_the_process_though_a_task_has_closed_standard_error() -> None:
-    code = """
-import ctypes, faulthandler, os, sys
-faulthandler.dump_traceback_later(0.2, exit=True, file=2)
-if "closed" in sys.argv: os.close(2); sys.stderr = None
-ctypes.PyDLL(None).sleep(20)
-"""
-    for state in ("open", "closed"):
-        ended = subprocess.run(
-            [sys.executable, "-c", code, state], cwd=ROOT, text=True, capture_output=True, timeout=15
-        )
-        assert (ended.returncode, ended.stdout) == (1, "")
-        if state == "open":
-            assert_shows_where_it_hangs(ended.stderr, "<module>")
-        else:
-            assert ended.stderr == ""

@@ -104,16 +104,6 @@ def test_max_tasks_counts_bad_rows_and_failing_tasks_too(queue: Queue) -> None:
     assert queue.notes() == ["noted"] * 2
 
 
-def test_max_tasks_below_the_batch_claims_no_more_than_it_may_run(sqlite_queue: Queue) -> None:
-    for _ in range(6):
-        sqlite_queue.add("tasks.note_claimed", f'["{sqlite_queue.path}"]')
-    sqlite_queue.run_here(3)
-    claimed = [int(note) for note in sqlite_queue.notes()]
-    assert len(claimed) == 3
-    assert all(one <= left for one, left in zip(claimed, (3, 2, 1), strict=True))
-    assert sqlite_queue.statuses() == [0, 0, 0]
-
-
 def test_batch_is_the_most_that_is_claimed_at_once(sqlite_queue: Queue) -> None:
     for _ in range(5):
         sqlite_queue.add("tasks.note_claimed", f'["{sqlite_queue.path}"]')
@@ -331,15 +321,12 @@ SILENCERS = {
     "handlers": "OURS.handlers.clear(); OURS.setLevel(100); OURS.propagate = False; OURS.disabled = True",
     "filter": "OURS.addFilter(lambda record: 1 / 0); OURS.addHandler(logging.NullHandler())",
     "shutdown": "logging.shutdown()",
-    "a factory that sets what we set": "logging.setLogRecordFactory(with_task_id)",
 }
 
 
 @pytest.mark.parametrize("silencer", SILENCERS)
 def test_our_words_come_whatever_a_task_does_to_logging(sqlite_queue: Queue, log: Path, silencer: str) -> None:
-    code = "\nimport logging.config\n\nOURS = logging.getLogger('taskserver')\n"
-    code += "\ndef with_task_id(*args, **more):\n    record = logging.LogRecord(*args, **more)\n"
-    code += "    record.task_id = record.is_fatal = 7\n    return record\n\ndef silence():\n    "
+    code = "\nimport logging.config\n\nOURS = logging.getLogger('taskserver')\n\ndef silence():\n    "
     sqlite_queue.define(code + SILENCERS[silencer] + "\n")
     for task in ("silence", "fail", "say"):
         sqlite_queue.add(f"tasks.{task}")
