@@ -10,34 +10,15 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Iterator
-from functools import partial
-from pathlib import Path
 
 import pytest
 
-from taskserver import TaskServer
 from taskserver.interrupts.alarm import Alarm
 from taskserver.interrupts.stop import Stop, TaskInterrupted
-from taskserver.model.selection import Selection
-from taskserver.model.task import CANCELLED, Status
+from taskserver.model.task import CANCELLED
 from tests.support.deployment import ROOT
-from tests.support.processes import WAIT_SECONDS, wait_until
-from tests.support.rows import Rows
+from tests.support.processes import WAIT_SECONDS
 from tests.support.threads import in_another_thread, together
-
-TASKS = """
-import time
-
-def hang():
-    while True:
-        time.sleep(0.01)
-
-def swallow():
-    try:
-        hang()
-    except BaseException:
-        pass
-"""
 
 
 def hang() -> None:
@@ -154,47 +135,3 @@ def test_in_another_thread_tasks_have_no_timeout_which_is_said_once(
         in_another_thread(run)
     [record] = caplog.records
     assert (record.levelname, "have no timeout" in record.getMessage()) == ("WARNING", True)
-
-
-def test_a_task_after_a_cancelled_one_is_not_taken_for_cancelled(dsn: str, tmp_path: Path) -> None:
-    """However it fails: here its module cannot be imported, which is known before it starts."""
-    (tmp_path / "cancelled_tasks.py").write_text(TASKS)
-    (tmp_path / "broken_tasks.py").write_text("raise ValueError('broken')\n")
-    with TaskServer(dsn, lease=1, modules="cancelled_tasks, broken_tasks", folder=tmp_path) as server:
-        server.create_tables()
-        tasks = (
-            "broken_tasks.a",
-            "cancelled_tasks.swallow",
-            "broken_tasks.b",
-            "cancelled_tasks.hang",
-            "broken_tasks.c",
-        )
-        ids = server.add_tasks([{"task": task} for task in tasks])
-        rows = Rows(dsn)
-
-        thread = threading.Thread(target=cancel_once_they_run, args=(dsn, [ids[1], ids[3]]))
-        thread.start()
-        server.run(max_tasks=5)
-        thread.join(WAIT_SECONDS)
-        ends = {row["task"]: (row["status"], str(row["error_text"]).partition(":")[0]) for row in rows.all()}
-        rows.close()
-    broken = (Status.ERROR, "ModuleBroken")
-    assert ends == {
-        "broken_tasks.a": broken,
-        "broken_tasks.b": broken,
-        "cancelled_tasks.hang": (Status.CANCELLED, CANCELLED),
-        "broken_tasks.c": broken,
-    }
-
-
-def cancel_once_they_run(dsn: str, ids: list[int]) -> None:
-    rows = Rows(dsn)
-    with TaskServer(dsn) as person:
-        for task_id in ids:
-            wait_until(partial(has_started, rows, task_id))
-            assert person.cancel(Selection(ids=[task_id])) == 1
-    rows.close()
-
-
-def has_started(rows: Rows, task_id: int) -> bool:
-    return any(row["id"] == task_id and row["started_at"] is not None for row in rows.all())

@@ -203,22 +203,6 @@ def test_a_task_that_sets_the_alarm_breaks_neither_the_run_nor_the_limits_of_lat
     assert sqlite_queue.notes() == ["noted"] * (len(ALARMS) - 1) + ["its own", "noted"]
 
 
-def test_a_task_that_takes_its_own_alarm_away_does_not_hang_for_ever(sqlite_queue: Queue) -> None:
-    sqlite_queue.define("@task(timeout=0.2)\ndef hide():\n    signal.alarm(0)\n    nap(60)\n")
-    sqlite_queue.add("tasks.hide")
-    sqlite_queue.add("tasks.note")
-    process = sqlite_queue.start_task(**SHORT)
-    code_at_end, output, errors = end_of(process)
-    assert (code_at_end, output) in ((0, ""), (1, ""))
-    if code_at_end:
-        assert_shows_where_it_hangs(errors, "nap")
-    sqlite_queue.end_leases()
-    sqlite_queue.move_workers()
-    assert_silent(sqlite_queue.worker())
-    assert sqlite_queue.rows("task, status, attempts") == [("tasks.hide", 3, 1)]
-    assert sqlite_queue.notes() == ["started", "noted"]
-
-
 # ---- what an interrupt cannot stop
 
 

@@ -328,17 +328,9 @@ def above(): fail()
 def beneath(): fail()
 
 class Letters:
-    @staticmethod
-    @task(max_attempts=43)
-    def static(): fail()
-
     @task(max_attempts=44)
     @staticmethod
     def static_above(): fail()
-
-    @classmethod
-    @task(max_attempts=45)
-    def of_class(cls): fail()
 
     @task(max_attempts=46)
     @classmethod
@@ -352,9 +344,6 @@ class Letters:
 class Parcels(Letters):
     pass
 
-@task()
-def empty(): fail()
-
 @task
 def bare(): fail()
 
@@ -365,14 +354,10 @@ def with_nones(): fail()
     names = {
         "above": 41,
         "beneath": 42,
-        "Letters.static": 43,
         "Letters.static_above": 44,
-        "Letters.of_class": 45,
         "Letters.of_class_above": 46,
         "Letters.of_class_traced": 47,
-        "Parcels.of_class": 45,
-        "Parcels.static": 43,
-        "empty": 3,
+        "Parcels.static_above": 44,
         "bare": 3,
         "with_nones": 48,
     }

@@ -26,7 +26,6 @@ from tests.support.processes import (
     wait_until,
 )
 from tests.support.queues import Queue
-from tests.support.servers import free_port
 from tests.support.turns import A_SERVER, ONE_STORE, on_stores_in_turn
 
 # One attempt: what fails is fatal at once. Tests of retries have more.
@@ -156,15 +155,6 @@ def test_a_completed_task_goes_where_the_option_says_whatever_the_setting(queue:
 
 
 # ---- exit codes
-
-
-@pytest.mark.parametrize("script", ["worker.py", "client.py"])
-def test_a_database_that_is_away_is_one_line_and_code_1(deployment: Deployment, script: str) -> None:
-    dsn = f"mysql://someone:s3cret@127.0.0.1:{free_port()}/db"
-    deployment.write_env(TASKSERVER_DSN=dsn, TASKSERVER_DB_PATIENCE="0")
-    ended = deployment.run(script, *(["status"] if script == "client.py" else []))
-    assert_one_line(ended, 1, script, "127.0.0.1")
-    assert "s3cret" not in ended.stderr
 
 
 @pytest.mark.parametrize(("key", "value"), [("TASKSERVER_MODE", "keep"), ("TASKSERVER_LOG", "not/there/log")])
@@ -515,7 +505,7 @@ def test_a_signal_ends_a_worker_that_waits_for_rows_which_others_hold(mysql_queu
 # ---- what tasks raise, and do to the process
 
 RETURNED = """
-import asyncio, collections.abc, concurrent.futures, contextlib
+import contextlib
 
 def body():
     yield note("ran")
@@ -526,39 +516,17 @@ async def async_body():
 async def sleep_not():
     note("ran")
 
-class Lazy(collections.abc.Coroutine):
-    send = throw = __await__ = lambda *given: note("ran")
-    def close(self):
-        pass
-
-def in_loop(make, is_run=False):
-    loop = asyncio.new_event_loop()
-    made = make(loop)
-    if is_run:
-        loop.run_until_complete(made)
-    return made
-
 def entered():
     manager = contextlib.contextmanager(body)()
     manager.__enter__()
     return manager
 """
-NEVER_RAN = {
-    "coroutine": "sleep_not()",
-    "generator": "body()",
-    "async_generator": "async_body()",
-    "Lazy": "Lazy()",
-}
-HAS_RUN = {
-    "a task of a loop": "in_loop(lambda loop: loop.create_task(sleep_not()), is_run=True)",
-    "a context manager that is still open": "entered()",
-    "a file": "open(__file__)",
-    "a job in a pool": "concurrent.futures.Future()",
-}
+NEVER_RAN = {"coroutine": "sleep_not()", "generator": "body()", "async_generator": "async_body()"}
+HAS_RUN = ["entered()", "open(__file__)"]
 
 
 def test_a_task_that_returns_work_which_nobody_runs_is_not_done(sqlite_queue: Queue, whole_claims: None) -> None:
-    returned = [*NEVER_RAN.values(), *HAS_RUN.values()]
+    returned = [*NEVER_RAN.values(), *HAS_RUN]
     code = RETURNED + "".join(f"\ndef task_{number}():\n    return {made}\n" for number, made in enumerate(returned))
     code += "\nfrom taskserver import task\n\n@task(batch=2)\ndef each(items):\n    return [body(), None]\n"
     sqlite_queue.define(code)
@@ -571,7 +539,7 @@ def test_a_task_that_returns_work_which_nobody_runs_is_not_done(sqlite_queue: Qu
     assert sqlite_queue.first_lines() == [
         f"TypeError: it returned a value of type {name}, {mend}" for name in (*NEVER_RAN, "generator")
     ]
-    assert sqlite_queue.notes() == ["ran"] * 2  # by those that have run
+    assert sqlite_queue.notes() == ["ran"]  # by the one that has run
 
 
 BREAKING = {
@@ -701,10 +669,3 @@ def test_no_connection_gets_the_number_of_a_standard_stream_that_a_task_closed(m
     mysql_queue.add("tasks.look")
     mysql_queue.deployment.run("worker.py")
     assert (mysql_queue.notes(), mysql_queue.statuses()) == (["[False, False, False]"], [])
-
-
-@pytest.mark.parametrize("script", ["worker.py", "client.py"])
-def test_help_is_printed_with_code_0(deployment: Deployment, script: str) -> None:
-    ended = deployment.run(script, "--help")
-    assert (ended.returncode, ended.stderr) == (0, "")
-    assert ended.stdout.startswith(f"usage: {script}")
