@@ -183,7 +183,7 @@ def _stray(undated: int, counts: Sequence[QueueCount]) -> CheckResult:
         "stray",
         f"{undated} tasks have status 3 or 5, but no due_at and no parent; {strange} have an unknown status",
         "no worker ever takes them",
-        "set their status to 0, and fix what adds them",
+        "set the status to 0, and fix what adds such rows",
     )
 
 

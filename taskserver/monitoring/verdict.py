@@ -230,10 +230,11 @@ def _lost(overview: Overview) -> Iterator[VerdictReason]:
         attempts = "1 attempt was lost: its worker" if lost == 1 else f"{lost} attempts were lost: their workers"
         words = f"in the last day {attempts} vanished"
     elif gone:
-        words = f"{'1 worker is' if gone == 1 else f'{gone} workers are'} gone: killed, or ended by a task"
+        words = f"{'1 worker is' if gone == 1 else f'{gone} workers are'} gone: killed, or a task hung or exited"
     if lost or gone:
         mend = (
-            f"if the host ends programs after a time or for memory, have {WORKER} end before: --max-time, --max-memory"
+            "cron's mail names a task that hung past its timeout; if the host ends programs after a time or for "
+            f"memory, have {WORKER} end before: --max-time, --max-memory"
         )
         yield VerdictReason("lost", Level.LOOK, words, mend)
 
@@ -246,4 +247,4 @@ def _stray(overview: Overview) -> Iterator[VerdictReason]:
             overview.strange
         )
         words = f"{rows} {start}: {' or '.join(why)}"
-        yield VerdictReason("stray", Level.ACT, words, "set their status to 0, and mend what adds them")
+        yield VerdictReason("stray", Level.ACT, words, "set the status to 0, and fix what adds such rows")

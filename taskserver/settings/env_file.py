@@ -61,7 +61,7 @@ def _fault_of(binding: Binding) -> str:
         hint = f"; did you mean {meant}?" if meant else f"; allowed: {', '.join(ALL_KEYS)}"
         # A key that is nearly one is no piece of a value: it has its '='.
         is_key = binding.value is not None and nearest_key(key, 0.85)
-        return f"holds no setting{hint}" if is_key else f"holds no setting, or lacks its '='{hint}"
+        return f"has an unknown key{hint}" if is_key else f"has an unknown key, or lacks its '='{hint}"
     if key in ALL_KEYS and _CURLED.match(binding.original.string):
         return "has a curly quote around its value, as word processors write: write straight ones (') in their place"
     if key in ALL_KEYS and _ANOTHER_SETTING.search(binding.value or ""):
@@ -78,7 +78,7 @@ def _meant_by(key: str) -> str | None:
     """The setting that a mistyped key may have meant: where the `=` is missing, the value follows its name."""
     name = re.split(r"[^\w-]", key)[0]
     begun = (one for one in ALL_KEYS if letters_of(name).startswith(letters_of(one)))
-    return next(begun, None) or nearest_key(name, 0.6)
+    return next(begun, None) or nearest_key(name, 0.65)
 
 
 def _line_of(binding: Binding) -> int:

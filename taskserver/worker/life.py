@@ -17,6 +17,7 @@ from __future__ import annotations
 from logging import getLogger
 
 from ..errors import BadTask, ModuleBroken
+from ..messages.error_text import both
 from ..model.attempt import Finish
 from ..model.task import MAX_ATTEMPTS, ClaimedTask
 from .attempt import Attempt
@@ -26,7 +27,7 @@ from .call import failure_of, run_alone
 from .completion import Completion, Completions
 from .finishing import Finishing
 from .hooks import Hooks
-from .preparing import check_attempts, fetch_texts, no_room_for, prepare
+from .preparing import AttemptsUsedUp, check_attempts, fetch_texts, no_room_for, prepare
 from .reporting import Reporter
 from .rounds import Rounds
 from .run_context import RunContext
@@ -160,6 +161,10 @@ class Life:
     def _refuse(self, attempt: Attempt, error: BadTask) -> None:
         """End a bad row. Nothing of it was called: an attempt that its start counted is taken back."""
         failure = failure_of(BadTask(*error.args))  # made again: the frames that raised it hold the arguments
+        if isinstance(error, AttemptsUsedUp):
+            row = self._run.store.views.show(attempt.task.id)
+            if row is not None and row.error_text:  # that of its last attempt, as that it was lost
+                failure = failure._replace(text=both(row.error_text, failure.text))
         self.finishing.add(attempt, Finish(attempt.task, failure.text, uncount=attempt.has_started), failure)
 
     def _leave(self, attempt: Attempt, why: object) -> None:

@@ -10,10 +10,15 @@ from typing import Any, NamedTuple
 
 from ..errors import BadTask, TaskServerError
 from ..messages.error_text import describe
+from ..messages.programs import CLIENT
 from ..model.arguments import as_call, check_size, read_item
 from ..model.attempt import NextStage
 from ..model.task import ClaimedTask
 from .callables import Callables, TaskCallable
+
+
+class AttemptsUsedUp(BadTask):
+    """A task that may not start any more: its worker vanished while its module was imported, or its limit fell."""
 
 
 class Call(NamedTuple):
@@ -86,6 +91,5 @@ def check_attempts(task: ClaimedTask, max_attempts: int) -> None:
             f"its max_attempts is {max_attempts}; to run it, set that to NULL or to a number from 1 on, and status to 0"
         )
     if task.attempts >= max_attempts:
-        raise BadTask(
-            f"it was started {task.attempts} times of {max_attempts}; to run it again, set status and attempts to 0"
-        )
+        times = "once" if task.attempts == 1 else f"{task.attempts} times"
+        raise AttemptsUsedUp(f"it was started {times}, as often as it may: {CLIENT} retry {task.id} runs it again")

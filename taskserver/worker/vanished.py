@@ -1,4 +1,4 @@
-"""Workers of this host whose process is gone: killed, or ended by a task.
+"""Workers of this host whose process is gone: killed, or a task hung or exited.
 
 What they had claimed and not started comes back at once. What they had started keeps its lease, as a program that the
 task started may still be at it. Other hosts cannot know that a process is gone.

@@ -321,10 +321,12 @@ def test_a_task_that_ends_its_process_is_told_by_the_next_run_and_others_come_ba
 
 def test_after_a_kill_the_verdict_says_what_the_line_of_the_process_says(sqlite_queue: Queue) -> None:
     sqlite_queue.add("tasks.hold")
-    kill(sqlite_queue.start_task())
-    words = "1 worker is gone: killed, or ended by a task"
+    worker = sqlite_queue.start_task()
+    kill(worker)
+    words = "1 worker is gone: killed, or a task hung or exited"
     text = text_of(sqlite_queue, "status")
-    assert "\ngone: process " in text
+    assert f"not ended (pid {worker.pid} is gone)" in text
+    assert f"\ngone: process {worker.pid} " in text
     assert (words in text, "ll is well" in text) == (True, False)
     assert json_of(sqlite_queue, "status")["verdict"]["reasons"][0]["name"] == "lost"
 

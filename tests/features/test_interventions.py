@@ -230,6 +230,15 @@ def test_a_cancel_interrupts_a_running_task_at_its_heartbeat(queue: Queue, clien
     assert_cancelled_for_good(queue)
 
 
+def test_a_cancel_of_a_task_whose_process_was_killed_says_what_becomes_of_it(sqlite_queue: Queue) -> None:
+    kill(add_and_start(sqlite_queue, "wait"))
+    told = "the process of 1 cancelled task is gone: a worker ends it once the lease is over\n"
+    assert sqlite_queue.client("cancel", "1").stdout == f"1 task cancelled\n{told}"
+    sqlite_queue.end_leases()
+    assert sqlite_queue.worker().returncode == 0
+    assert_cancelled_for_good(sqlite_queue)
+
+
 @ONE_STORE
 def test_a_cancelled_task_that_fails_by_itself_is_never_retried(queue: Queue, client: Run) -> None:
     """And one that succeeds before its worker hears of the cancel is done."""

@@ -35,15 +35,19 @@ ENVS: dict[str, tuple[str | dict[str, bytes], tuple[str, ...]]] = {
     "wrote it small": (RIGHT.replace("TASKSERVER_DSN", "taskserver_dsn"), ("did you mean TASKSERVER_DSN?",)),
     "wrote it with a dash": (
         RIGHT.replace("_DSN", "-DSN"),
-        ("line 1 holds no setting", "did you mean TASKSERVER_DSN?"),
+        ("line 1 has an unknown key", "did you mean TASKSERVER_DSN?"),
     ),
     "left an s out of a key": (
         f"{RIGHT}TASKSERVER_MODULE=a\n",
-        ("line 2 holds no setting; did you mean TASKSERVER_MODULES?",),
+        ("line 2 has an unknown key; did you mean TASKSERVER_MODULES?",),
     ),
     "wrote a key that there is not": (
         f"{RIGHT}TASKSERVER_CHARSET=utf8\n",
-        ("line 2 holds no setting", "TASKSERVER_TABLE,"),
+        ("line 2 has an unknown key", "TASKSERVER_TABLE,"),
+    ),
+    "named the database": (
+        f"{RIGHT}TASKSERVER_DATABASE=x\n",
+        ("line 2 has an unknown key", "allowed: TASKSERVER_DSN,"),
     ),
     "kept a setting of an earlier version": (
         f"{RIGHT}TASKSERVER_WARN_AFTER=3\n",

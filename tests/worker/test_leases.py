@@ -7,6 +7,7 @@ depends on how fast this machine is. Few tests wait for a real lease.
 from __future__ import annotations
 
 import re
+import signal
 import subprocess
 import sys
 import threading
@@ -210,6 +211,29 @@ def test_a_module_that_kills_the_process_when_imported_uses_attempts_and_does_no
     assert queue.notes().count("imported") == 2
     assert queue.notes().count("noted") == 1
     assert queue.rows("task, status, attempts, error_text") == [("deadly.task", 4, 2, LOST)]
+
+
+def test_a_task_of_one_attempt_whose_worker_was_killed_at_the_import_is_lost_until_its_retry(
+    sqlite_queue: Queue,
+) -> None:
+    """Its function, which says that it has one attempt, was not known yet."""
+    sqlite_queue.define(
+        "\nimport os, signal\nfrom taskserver import task\n\n@task(max_attempts=1)\ndef once():\n    note('once')\n\n"
+        "if not (HERE / 'killed').exists():\n    (HERE / 'killed').touch()\n    os.kill(os.getpid(), signal.SIGKILL)\n"
+    )
+    sqlite_queue.add("tasks.once")
+    assert sqlite_queue.worker().returncode == -signal.SIGKILL
+    sqlite_queue.move_workers()
+    for _ in range(2):
+        sqlite_queue.end_leases()
+        sqlite_queue.end_backoffs()
+        told = sqlite_queue.worker().stderr
+    assert told == f"task 1 tasks.once is fatal: {LOST}\n"
+    words = "BadTask: it was started once, as often as it may: client.py retry 1 runs it again"
+    assert sqlite_queue.rows("status, attempts, error_text") == [(4, 1, f"{LOST}\n{words}")]
+    assert sqlite_queue.client("retry", "1").returncode == 0
+    assert_silent(sqlite_queue.worker())
+    assert (sqlite_queue.notes(), sqlite_queue.rows()) == (["once"], [])
 
 
 @ONE_STORE

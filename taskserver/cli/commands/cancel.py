@@ -6,6 +6,7 @@ import argparse
 from typing import Any
 
 from ...model.task import Status
+from ...monitoring.overview import gone_among
 from ...server import TaskServer
 from ...stores.queue.operations import CANCEL, Operations
 from ..terminal.selecting import add_selection, change_chosen
@@ -19,7 +20,12 @@ def add_parser(subparsers: Any) -> None:
 
 def run(server: TaskServer, options: argparse.Namespace) -> None:
     changed = change_chosen(server, CANCEL, options, "cancelled")
-    running = Operations(server.store).still_running() if changed and not options.dry_run else 0
+    tasks = Operations(server.store).still_running() if changed and not options.dry_run else []
+    gone = len(gone_among(server, tasks))
+    running = len(tasks) - gone
+    if gone:
+        subject = "the process of 1 cancelled task is" if gone == 1 else f"the processes of {gone} cancelled tasks are"
+        print(f"{subject} gone: a worker ends {'it' if gone == 1 else 'them'} once the lease is over")
     if running:
         # A worker looks when it renews its lease, three times in its length.
         seconds = server.settings.lease_seconds / 3

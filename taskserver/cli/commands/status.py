@@ -262,8 +262,10 @@ def _run_line(run: LastRun, processes: Sequence[AtWork]) -> str:
     begin = f"last run on {run.host} for {run.groups}: began {age(run.started_seconds_ago)} ago"
     if any(_is_of(one.process, run) and lives(one) for one in processes):
         return f"{begin}, is at work{often}"
+    is_gone = any(_is_of(one.process, run) and one.has_ended for one in processes)
+    state = "is gone" if is_gone else "runs, or was killed"
     because = f" ({BECAUSE[Reason(run.reason)]})" if run.reason in set(Reason) else ""
-    ended = f"ended: {run.reason}{because}" if run.ended_at else f"not ended (pid {run.pid} runs, or was killed)"
+    ended = f"ended: {run.reason}{because}" if run.ended_at else f"not ended (pid {run.pid} {state})"
     counts = counts_in_words(run.done, run.failed, run.fatal, run.lost)
     return f"{begin}, {ended}; {run.taken} taken up, {counts}, {run.released} released{often}"
 
@@ -302,7 +304,7 @@ def _work_line(at_work: AtWork, claimed: int, has_tasks: bool) -> str:
     here = "" if not at_work.is_here else " (this host)" if is_known else " (as this host is named)"
     where = f"process {process.pid} on {process.host}{here} for {process.groups}"
     if at_work.has_ended:
-        return f"gone: {where}: it was killed, or a task ended it"
+        return f"gone: {where}: it was killed, or a task hung or exited"
     counts = counts_in_words(process.done, process.failed, process.fatal, process.lost)
     if _may_be_gone(at_work):
         return f"at work, or gone: {where}: it gave its last sign of life {age(process.seen_seconds_ago)} ago"

@@ -197,17 +197,17 @@ class Operations:
 
     GIVEN_UP_AMONG = f"SELECT id FROM {{table}} WHERE id IN ({{ids}}) AND {IS_GIVEN_UP}"
     STILL_RUNNING = (
-        f"SELECT COUNT(*) FROM {{table}} {{by_status}} WHERE {{group_status}} = 1 AND {RUNS} AND {{is_cancelled}} = 1"
+        "SELECT {readable}, 0 FROM {table} {by_status} "
+        f"WHERE {{group_status}} = 1 AND {RUNS} AND {{is_cancelled}} = 1"
     )
 
     def given_up_among(self, ids: Sequence[int]) -> int:
         """How many of these tasks are fatal because of a task for which they wait."""
         return len(self._database.fetch_ids(self.GIVEN_UP_AMONG, ids))
 
-    def still_running(self) -> int:
-        """How many cancelled tasks still run: their workers have not seen it yet."""
-        found: int = self._database.fetch_value(self.STILL_RUNNING)
-        return found
+    def still_running(self) -> list[StoredTask]:
+        """The cancelled tasks that still run: their workers have not seen it yet, or are gone."""
+        return [stored_task(row) for row in self._database.fetch(self.STILL_RUNNING)]
 
     # ---- claim one: new, waiting, error, fatal, cancelled → in progress, whatever its group and its time
 
