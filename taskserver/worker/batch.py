@@ -14,7 +14,6 @@ from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from itertools import repeat
-from logging import getLogger
 from typing import Any
 
 from ..errors import BadTask
@@ -24,13 +23,11 @@ from ..model.task import CANCELLED, ClaimedTask
 from ..stores.queue.batches import Batches
 from .attempt import Attempt
 from .attempts import Attempts
-from .call import NOTHING, Failure, WrongOutcomes, failure_of, run_batch
+from .call import NOTHING, Failure, failure_of, run_batch
 from .finishing import Finishing
 from .preparing import Call, check_attempts, fetch_texts, next_stage_of, no_room_for
 from .reporting import Reporter
 from .run_context import RunContext
-
-LOG = getLogger("taskserver")
 
 MAX_CALL_BYTES = 2 * 1024 * 1024
 """Arguments of one call, as JSON: as objects they may take thirty times as much memory."""
@@ -46,8 +43,6 @@ class BatchCalls:
         self._attempts = attempts
         self._finishing = finishing
         self._reporter = reporter
-        self._wrong: set[str] = set()
-        """Names of callables that returned wrong outcomes; each is reported once."""
         self._renewed_at = 0.0
         """When the leases of started tasks that wait for their turn were renewed, by time.monotonic."""
 
@@ -205,9 +200,6 @@ class BatchCalls:
                 self._attempts.fail(attempt, failure)
             return
         self._reporter.report_call_failed(tasks, failure)
-        if failure.is_a(WrongOutcomes) and tasks[0].task not in self._wrong:
-            self._wrong.add(tasks[0].task)
-            LOG.warning("%s: %s (so each is called again alone; said once a run)", tasks[0].task, failure.text)
         text = CANCELLED_BESIDE if failure.was_cancelled else failure.text
         failure = failure._replace(full_text="", text=text, was_cancelled=False)
         cancelled_by_id = self._run.store.finishes.claimed_still(tasks)

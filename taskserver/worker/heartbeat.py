@@ -18,6 +18,7 @@ from typing import TypeVar
 
 from ..errors import HostLimit, ServerFull
 from ..interrupts.alarm import INFINITY, Alarm, now
+from ..messages.log_records import ONCE_AN_HOUR
 from ..model.task import CANCELLED, ClaimedTask
 from ..stores import Store
 from ..stores.queue.batches import Batches
@@ -72,6 +73,7 @@ class Heartbeat:
         self._is_over = False
         self._thread: threading.Thread | None = None
         self._call: TaskContext | None = None
+        self._ran_last = ""
         self.claimed = Claimed((), 0.0, 0.0)
         """Tasks of the last claim that are not started yet."""
         self.waiting: Collection[ClaimedTask] = ()
@@ -98,7 +100,7 @@ class Heartbeat:
 
     def start(self) -> None:
         """Start the thread before a task, unless it runs. Raises HostLimit if the host allows no thread or no file."""
-        check_open_files()
+        check_open_files(self._ran_last)
         if self._thread is not None:
             return
         thread = threading.Thread(target=self._run_thread, name="taskserver-heartbeat", daemon=True)
@@ -141,6 +143,7 @@ class Heartbeat:
         if self._process_ends_at < self._quiet_since + self._timeout + self._lease:
             self._arm_for_what_runs()
         if call is not None:
+            self._ran_last = call.tasks[0].task if call.tasks else self._ran_last
             call.end()
         return call is not None and call.why == CANCELLED
 
@@ -189,7 +192,7 @@ class Heartbeat:
         except Exception as error:  # whatever it is, the next turn tries again: without one the lease would end
             if isinstance(error, ServerFull) and not self._was_refused:
                 self._was_refused = True
-                LOG.warning(NO_CONNECTION, error)
+                LOG.warning(NO_CONNECTION, error, extra={ONCE_AN_HOUR: True})
             else:
                 LOG.debug("the heartbeat cannot write: %r", error)
             return now() + self._lease / 12

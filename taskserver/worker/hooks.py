@@ -25,7 +25,7 @@ from ..errors import HostLimit, SettingError, SetupFailed
 from ..interrupts.stop import TaskInterrupted
 from ..messages.error_text import describe
 from ..messages.import_errors import raised_at
-from ..messages.log_records import FULL_TEXT, about_task
+from ..messages.log_records import FULL_TEXT, ONCE_AN_HOUR, about_task
 from ..model.failed_attempt import FailedAttempt
 from ..model.runnable import RUNS_NOTHING, runs_nothing
 from ..settings.checks import PREFIX
@@ -126,8 +126,8 @@ class Hook:
         """Log a call that failed: the first one of a run is a warning."""
         level, self._has_warned = INFO if self._has_warned else WARNING, True
         no_more = "" if self.is_set else "; it is not called again in this run"
-        extra = {FULL_TEXT: failure.full_text} if extra is None else extra
-        LOG.log(level, f"{self.setting}: %s %s%s", self.name, in_words(failure), no_more, extra=extra)
+        extra = {**({FULL_TEXT: failure.full_text} if extra is None else extra), ONCE_AN_HOUR: True}
+        LOG.log(level, f"{self.setting}: %s %s%s", self.name, in_words_with_place(failure), no_more, extra=extra)
 
 
 class Hooks:

@@ -218,7 +218,7 @@ def process_megabytes() -> float:
         return peak / 1e6 if sys.platform == "darwin" else peak * 1024 / 1e6
 
 
-def check_open_files() -> None:
+def check_open_files(ran_last: str) -> None:
     """Raises HostLimit if tasks have used up the open files of this process: the next ones would only fail."""
     try:
         lowest_free = os.dup(2)
@@ -230,6 +230,7 @@ def check_open_files() -> None:
     if is_used_up:
         raise HostLimit(
             "Too many open files: tasks keep theirs open until the run ends: close files and connections in them"
+            + f" ({ran_last} ran last)" * bool(ran_last)
         )
 
 

@@ -16,7 +16,7 @@ from ..model.attempt import Finish, Outcome
 from ..model.failed_attempt import FailedAttempt
 from ..model.task import CANCELLED, ClaimedTask
 from .attempt import Attempt
-from .call import Failure, aside_seconds, run_user_code
+from .call import Failure, WrongOutcomes, aside_seconds, run_user_code
 from .hooks import Hooks
 from .run_context import RunContext
 from .stats import NO_NAME
@@ -115,7 +115,7 @@ class Reporter:
         kind = (task.task, what.partition(":")[0])
         if kind not in self._warned:
             self._warned.add(kind)
-            self._log(WARNING, task, f"{what} (said once a run)")
+            LOG.warning("task %d %s %s", task.id, task.task, what, extra={**_about(task), ONCE_AN_HOUR: True})
 
     def _log(self, level: int, task: ClaimedTask, what: str) -> None:
         LOG.log(level, "task %d %s %s", task.id, task.task, what, extra=_about(task))
@@ -137,6 +137,8 @@ class Reporter:
 
     def report_call_failed(self, tasks: Sequence[ClaimedTask], failure: Failure) -> None:
         """Log the failure of a call for several tasks, before each is called alone."""
+        if failure.is_a(WrongOutcomes):
+            self._warn_once(tasks[0], f"and others of its call are called again alone: {failure.text}")
         self._say(INFO, tasks[0], failure, f"and {len(tasks) - 1} others failed in one call")
 
     def report_failed_after(self, task: ClaimedTask, failure: Failure) -> None:

@@ -642,7 +642,9 @@ def test_open_files_that_a_task_uses_up_end_the_run_before_the_next_task(
     sqlite_queue.add("tasks.leaks_files", json.dumps([left]))
     for _ in range(3):
         sqlite_queue.add(f"tasks.{task}")
-    assert_told(sqlite_queue.worker(), 1, "Too many open files: ")
+    assert_told(
+        sqlite_queue.worker(), 1, "Too many open files: ", *["(tasks.leaks_files ran last)"] * (task == "opens")
+    )
     hogs = [(3, 1)] * (left == "raises")
     assert sqlite_queue.rows("status, attempts") == [*hogs, *[(0, 0)] * 3]
     assert_silent(sqlite_queue.worker())

@@ -16,6 +16,7 @@ import pytest
 
 from taskserver import DatabaseError, Fatal, Retry, Stop
 from taskserver.errors import TooLong
+from taskserver.messages.log_records import ONCE_AN_HOUR
 from taskserver.model.attempt import Finish
 from taskserver.model.task import CANCELLED, Claim, ClaimedTask, Status
 from taskserver.model.task_options import MAX_TASKS_TOGETHER
@@ -431,7 +432,9 @@ WRONG_OUTCOMES: dict[str, object] = {
 }
 
 
-def test_what_tells_not_of_each_task_counts_as_a_failed_call(sqlite_site: Packets) -> None:
+def test_what_tells_not_of_each_task_counts_as_a_failed_call(
+    sqlite_site: Packets, caplog: pytest.LogCaptureFixture
+) -> None:
     site = sqlite_site
     for text, returned in WRONG_OUTCOMES.items():
         site.module.does["once"] = lambda items, returned=returned: returned
@@ -439,6 +442,9 @@ def test_what_tells_not_of_each_task_counts_as_a_failed_call(sqlite_site: Packet
         assert site.run().fatal == 3
         assert len(site.calls()) == 1
         assert all(line.startswith(f"WrongOutcomes: it returned {text}") for line in site.first_lines()[-3:])
+        (told,) = [record for record in caplog.records if hasattr(record, ONCE_AN_HOUR)]
+        assert f"others of its call are called again alone: WrongOutcomes: it returned {text}" in told.getMessage()
+        caplog.clear()
 
 
 class Mute(Exception):

@@ -145,11 +145,14 @@ def test_a_person_who_runs_or_reclaims_a_task_has_it_called_too(sqlite_queue: Qu
 # ---- it does whatever it likes
 
 ODD_HOOKS = {
-    "raises": ("raise ValueError('no mail')", "failed: ValueError: no mail"),
-    "raises a KeyboardInterrupt": ("raise KeyboardInterrupt", "failed: KeyboardInterrupt: "),
-    "raises a MemoryError": ("raise MemoryError", "failed: MemoryError: "),
-    "exits": ("import sys; sys.exit(3)", "failed: SystemExit: 3"),
-    "hangs": ("import time; time.sleep(60)", "failed: TaskInterrupted: it ran for longer than its timeout of 1 s"),
+    "raises": ("raise ValueError('no mail')", "failed: ValueError: no mail (alerts.py, line 2)"),
+    "raises a KeyboardInterrupt": ("raise KeyboardInterrupt", "failed: KeyboardInterrupt:  (alerts.py, line 2)"),
+    "raises a MemoryError": ("raise MemoryError", "failed: MemoryError:  (alerts.py, line 2)"),
+    "exits": ("import sys; sys.exit(3)", "failed: SystemExit: 3 (alerts.py, line 2)"),
+    "hangs": (
+        "import time; time.sleep(60)",
+        "failed: TaskInterrupted: it ran for longer than its timeout of 1 s (alerts.py, line 2)",
+    ),
     "forks": ("import os; os.fork()", ""),
     "takes no argument": ("", "failed: TypeError: tell() takes 0 positional arguments but 1 was given"),
 }
@@ -164,7 +167,7 @@ def test_a_hook_that_misbehaves_fails_no_task_and_is_told_once_a_run(sqlite_queu
     sqlite_queue.add("tasks.note")
     ended = sqlite_queue.worker(TASKSERVER_LEASE="4")
     assert (ended.returncode, ended.stdout, sqlite_queue.notes()) == (0, "", ["noted"])
-    assert ended.stderr == (f"TASKSERVER_ON_FAILURE: alerts:tell {words}\n" if words else "")
+    assert ended.stderr == (f"TASKSERVER_ON_FAILURE: alerts:tell {words} (said once an hour)\n" if words else "")
     assert sqlite_queue.rows("status, attempts") == [(3, 1), (3, 1)]
 
 
@@ -294,7 +297,7 @@ def test_a_hook_that_cannot_be_had_is_told_once_a_run_and_fails_no_task(sqlite_q
         sqlite_queue.add("tasks.fail")
     ended = sqlite_queue.worker()
     end = f"cannot be had: {words}; it is not called again in this run"
-    assert (ended.returncode, ended.stderr) == (0, f"TASKSERVER_ON_FAILURE: alerts:tell {end}\n")
+    assert (ended.returncode, ended.stderr) == (0, f"TASKSERVER_ON_FAILURE: alerts:tell {end} (said once an hour)\n")
     assert sqlite_queue.rows("status, attempts") == [(3, 1), (3, 1)]
 
 

@@ -330,11 +330,12 @@ def test_it_is_called_once_before_a_worker_waits(sqlite_queue: Queue) -> None:
 
 
 ODD = {
-    "raises": ("raise ValueError('gone away')", "failed: ValueError: gone away", 3),
-    "exits": ("raise SystemExit(3)", "failed: SystemExit: 3", 3),
+    "raises": ("raise ValueError('gone away')", "failed: ValueError: gone away (site_of_tests.py, line {line})", 3),
+    "exits": ("raise SystemExit(3)", "failed: SystemExit: 3 (site_of_tests.py, line {line})", 3),
     "hangs": (
         "import time; time.sleep(60)",
-        "failed: TaskInterrupted: it ran for longer than its timeout of 0.5 s; it is not called again in this run",
+        "failed: TaskInterrupted: it ran for longer than its timeout of 0.5 s (site_of_tests.py, line {line}); "
+        "it is not called again in this run",
         1,
     ),
 }
@@ -343,10 +344,14 @@ ODD = {
 @pytest.mark.parametrize("how", ODD)
 def test_one_that_misbehaves_fails_no_task_and_is_told_once_a_run(sqlite_queue: Queue, how: str) -> None:
     code, words, calls = ODD[how]
+    words = words.format(line=SITE.count("\n") + 3)
     site(sqlite_queue, f"def odd():\n    note('odd')\n    {code}\n")
     add(sqlite_queue, "note", "note")
     ended = sqlite_queue.worker(TASKSERVER_BETWEEN="site_of_tests:odd", TASKSERVER_LEASE="2")
-    assert (ended.returncode, ended.stderr) == (0, f"TASKSERVER_BETWEEN: site_of_tests:odd {words}\n")
+    assert (ended.returncode, ended.stderr) == (
+        0,
+        f"TASKSERVER_BETWEEN: site_of_tests:odd {words} (said once an hour)\n",
+    )
     assert [sqlite_queue.notes().count(note) for note in ("odd", "noted")] == [calls, 2]
     assert sqlite_queue.statuses() == []
 
@@ -356,7 +361,7 @@ def test_one_that_cannot_be_had_is_told_once_a_run(sqlite_queue: Queue) -> None:
     add(sqlite_queue, "note", "note")
     ended = sqlite_queue.worker(TASKSERVER_BETWEEN="site_of_tests:no")
     words = "cannot be had: AttributeError: module 'site_of_tests' has no attribute 'no'"
-    told = f"TASKSERVER_BETWEEN: site_of_tests:no {words}; it is not called again in this run\n"
+    told = f"TASKSERVER_BETWEEN: site_of_tests:no {words}; it is not called again in this run (said once an hour)\n"
     assert (ended.returncode, ended.stderr, sqlite_queue.statuses()) == (0, told, [])
 
 

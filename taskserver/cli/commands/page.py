@@ -22,7 +22,7 @@ from ...server import TaskServer
 from ...settings.load import load_settings, outages_in
 from ...settings.page import TOKEN_NAME
 from ..terminal.arguments import whole_seconds
-from ..terminal.program import Exit
+from ..terminal.program import Exit, result_of
 
 PACKAGE = "jinja2>=3.1,<4"
 FILE_MODE = 0o644
@@ -62,8 +62,13 @@ def run(folder: Path, options: argparse.Namespace) -> int:
         print(_hash_of(_ask()))
     elif options.token is not None:
         _make_token(options.token)
-    else:
+    elif options.output is None:
         return _write(folder, options)
+    else:
+        code, words, error = result_of(lambda: _write(folder, options))
+        if error:  # a wrong setting, as cron's mail has it once an hour
+            _say(OnceAnHour(outages_in(folder), "page").to_say(words, kind_of(error), sys.stderr.isatty()))
+        return code
     return Exit.OK
 
 

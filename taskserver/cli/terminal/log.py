@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import logging
 import os
+import re
 import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
@@ -215,7 +216,7 @@ def _said_once_an_hour(settings: Settings, line: str) -> str | None:
     from ...host.once_an_hour import OnceAnHour  # few runs have such a warning
 
     once = OnceAnHour(outages_in(settings.folder), WORKER, settings.queue)
-    return once.to_say(line, line, os.isatty(2))
+    return once.to_say(line, re.sub("^task [0-9]+ ", "", line), os.isatty(2))
 
 
 @contextmanager

@@ -15,7 +15,7 @@ from pathlib import Path
 from ...errors import SettingError
 from ...host.files import OF_SYSTEM, why_no_log
 from ...messages.error_text import MAX_LOGGED_LENGTH
-from ...messages.log_records import FULL_TEXT
+from ...messages.log_records import FULL_TEXT, ONCE_AN_HOUR
 from ...messages.printable import without_middle
 from ...settings.load import Settings
 from .log_lines import level_name, lines_of
@@ -79,7 +79,8 @@ class LogFile(logging.Handler):
                 self._warn("cannot be rotated, and grows", error, WRITABLE)
 
     def _warn(self, words: str, error: OSError, fix: str) -> None:
-        LOG.warning("TASKSERVER_LOG: %s %s: %s: %s", self._path, words, error.strerror, fix)
+        extra = {ONCE_AN_HOUR: True}
+        LOG.warning("TASKSERVER_LOG: %s %s: %s: %s", self._path, words, error.strerror, fix, extra=extra)
 
     def _follow(self) -> None:
         """Write to the new file from now on, if another worker has rotated the old one."""

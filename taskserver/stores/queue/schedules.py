@@ -13,6 +13,7 @@ from logging import INFO, WARNING, getLogger
 from typing import NamedTuple
 
 from ...errors import Conflict, DatabaseError, InvalidTask, SettingError, Unavailable
+from ...messages.log_records import ONCE_AN_HOUR
 from ...model.results import as_texts
 from ...model.schedule import Schedule, check_schedule, next_time
 from ...model.task import name_of_status
@@ -182,7 +183,8 @@ class Schedules:
     def _report(self, name: str, fault: Exception) -> None:
         """Log a schedule's fault once a run, the first one as a warning."""
         if name not in self._reported:
-            LOG.log(INFO if self._reported else WARNING, "schedule %s: %s", name, fault)
+            level = INFO if self._reported else WARNING
+            LOG.log(level, "schedule %s: %s", name, fault, extra={ONCE_AN_HOUR: True})
             self._reported.add(name)
 
 
