@@ -139,9 +139,9 @@ def test_cancelled_tasks_that_run_and_children_that_were_given_up_are_counted(st
     task = claim_one(store)
     assert start(store, task)
     assert operations.cancel(parent) == 1
-    assert (operations.still_running(), operations.given_up_among([parent, child])) == (1, 0)
+    assert (len(operations.still_running()), operations.given_up_among([parent, child])) == (1, 0)
     assert end(store, Finish(task, "E: x")) == Outcome.CANCELLED
-    assert (operations.still_running(), operations.given_up_among([parent, child])) == (0, 1)
+    assert (len(operations.still_running()), operations.given_up_among([parent, child])) == (0, 1)
 
 
 def test_a_retry_under_another_name_does_the_same_and_leaves_pipelines(queue: Queue) -> None:
