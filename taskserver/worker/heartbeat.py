@@ -266,32 +266,29 @@ class Heartbeat:
         """Before a call: let the process outlive its timeout by a lease, and by not much more."""
         usual = call.began_at + self._timeout
         latest = call.ends_at if usual == INFINITY else max(call.ends_at, usual)
-        if not call.ends_at <= self._process_ends_at - self._lease <= latest + self._lease / 3:
-            self._arm(latest + self._lease * 4 / 3)
+        with self._arming:
+            if not call.ends_at <= self._process_ends_at - self._lease <= latest + self._lease / 3:
+                self._arm(latest)  # not for each call: that takes 50 us
 
     def _arm_for_what_runs(self) -> None:
-        """A call that begins before the thread looks again has its timeout and a lease, too, or arms it by itself."""
-        while True:
-            call = self._call
-            if call is not None:
-                self._arm(call.ends_at + self._lease * 4 / 3)
-            else:  # the run may wait for its database
+        with self._arming:
+            if self._call is not None:
+                self._arm(self._call.ends_at)
+            else:  # a call may begin before the thread looks again, or the run wait for its database
                 quiet_since = max(self._quiet_since, self._runs_session.used_at)
                 waits = self._store.database.conflict_seconds + MAX_WRITE_SECONDS
-                self._arm(quiet_since + self._timeout + self._lease * 4 / 3 + waits)
-            if self._call is call:  # else the run's own thread has begun or ended one meanwhile
-                return
+                self._arm(quiet_since + self._timeout + waits)
 
     def _arm(self, ends_at: float) -> None:
-        """Show all stacks and end the process at this instant. Not set for each call: that takes 50 us."""
+        """Show all stacks and end the process a lease after this instant, and some time for what is logged before."""
         if not self._ends_process:
             return
-        with self._arming:
-            self._process_ends_at = ends_at
-            if ends_at == INFINITY:
-                faulthandler.cancel_dump_traceback_later()
-            else:
-                faulthandler.dump_traceback_later(max(ends_at - now(), 0.001), exit=True, file=STANDARD_ERROR)
+        self._process_ends_at = ends_at + self._lease * 4 / 3
+        if ends_at == INFINITY:
+            faulthandler.cancel_dump_traceback_later()
+        else:
+            seconds = max(self._process_ends_at - now(), 0.001)
+            faulthandler.dump_traceback_later(seconds, exit=True, file=STANDARD_ERROR)
 
 
 def renew(store: Store, tasks: Sequence[ClaimedTask]) -> bool:
