@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from types import FunctionType
 from typing import Any
 
@@ -80,3 +81,26 @@ def test_a_timeout_may_be_a_span() -> None:
         task(timeout=given)(work)
         assert isinstance(work, FunctionType)
         assert options_of(work).timeout_seconds == seconds
+
+
+def test_an_option_that_is_not_there_is_an_error() -> None:
+    with pytest.raises(TypeError, match="retries"):
+        task(retries=3)  # type: ignore[call-overload]
+
+
+@pytest.mark.parametrize("marked", [int, len, 5, functools.partial(print), object()])
+def test_only_functions_and_methods_take_options(marked: Any) -> None:
+    with pytest.raises(SettingError, match="allowed: functions, static and class methods"):
+        task(max_attempts=1)(marked)
+
+
+def test_a_function_stays_what_it_is_under_its_options() -> None:
+    def plain(number: int) -> int:
+        """Twice the number."""
+        return 2 * number
+
+    assert task(plain) is plain
+    assert task(max_attempts=1, timeout=0)(plain) is plain
+    assert plain(4) == 8
+    assert options_of(plain).max_attempts == 1  # type: ignore[arg-type]
+    assert options_of(plain).timeout_seconds == 0  # type: ignore[arg-type]

@@ -487,12 +487,6 @@ def test_the_completion_of_a_worker_that_was_only_frozen_is_accepted(queue: Queu
     assert queue.sql("SELECT done, fatal, lost FROM jobs_queue_workers WHERE group_ids = 'all'") == [(1, 0, 0)]
 
 
-@ONE_STORE
-def test_a_failure_that_comes_late_changes_nothing(queue: Queue) -> None:
-    queue.add("tasks.hold_and_fail")
-    assert_too_late(queue, frozen_and_given_up(queue))
-
-
 BY_A_PERSON = {
     "retried": "UPDATE jobs_queue SET status = 0 WHERE group_id = {group}",
     "retried, all attempts anew": "UPDATE jobs_queue SET status = 0, attempts = 0, error_text = NULL, "
@@ -626,18 +620,6 @@ def running(here: Here, task: str) -> Iterator[futures.Future[RunResult]]:
             yield run
         finally:
             here.module.may_end.set()
-
-
-def test_what_could_not_be_given_back_as_a_task_began_is_tried_again_soon(here: Here) -> None:
-    here.add("nothing")
-    here.add("nothing")
-    store = here.server.store
-    task, other = store.claims.claim(2, ()).tasks
-    beat = Heartbeat(store, Alarm(Stop(), 1), 60, 60, False)
-    batch = beat.guard([other], time.monotonic() - 60)
-    beat.begin(CallPlan([task], 60, 10))  # when it was about to, no task ran
-    assert beat._try(beat._give_back, None) < time.monotonic() + 60 / 12
-    assert batch
 
 
 @pytest.mark.parametrize("fails", [False, True])

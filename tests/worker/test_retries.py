@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import json
 from collections.abc import Callable
 from pathlib import Path
@@ -11,9 +10,8 @@ from typing import Any
 import pytest
 
 import taskserver
-from taskserver import Fatal, Retry, SettingError, TaskServerError, task
+from taskserver import Fatal, Retry, SettingError, TaskServerError
 from taskserver.model.backoff import DAY_SECONDS, parse_backoff
-from taskserver.model.task_options import options_of
 from tests.support.queues import Queue
 from tests.support.turns import A_SERVER, ONE_STORE
 
@@ -284,29 +282,6 @@ def test_fatal_gives_up_at_once_whatever_attempts_are_left(queue: Queue) -> None
 
 
 # ---- @task
-
-
-def test_an_option_that_is_not_there_is_an_error() -> None:
-    with pytest.raises(TypeError, match="retries"):
-        task(retries=3)  # type: ignore[call-overload]
-
-
-@pytest.mark.parametrize("marked", [int, len, 5, functools.partial(print), object()])
-def test_only_functions_and_methods_take_options(marked: Any) -> None:
-    with pytest.raises(SettingError, match="allowed: functions, static and class methods"):
-        task(max_attempts=1)(marked)
-
-
-def test_a_function_stays_what_it_is_under_its_options() -> None:
-    def plain(number: int) -> int:
-        """Twice the number."""
-        return 2 * number
-
-    assert task(plain) is plain
-    assert task(max_attempts=1, timeout=0)(plain) is plain
-    assert plain(4) == 8
-    assert options_of(plain).max_attempts == 1  # type: ignore[arg-type]
-    assert options_of(plain).timeout_seconds == 0  # type: ignore[arg-type]
 
 
 @ONE_STORE

@@ -62,12 +62,6 @@ def wait_for_go():
     note("finished")
 
 
-def spin():
-    note("started")
-    while True:
-        time.sleep(0.1)
-
-
 """
 
 
@@ -468,17 +462,6 @@ def test_a_signal_lets_the_running_task_finish_and_gives_the_rest_back(queue: Qu
     }
     assert len(queue.statuses()) == 4
     assert queue.sql("SELECT reason, taken, done, fatal, released FROM jobs_queue_workers") == [("stopped", 1, 1, 0, 4)]
-
-
-def test_one_signal_does_not_interrupt_a_task_that_runs_on(sqlite_queue: Queue) -> None:
-    sqlite_queue.add("tasks.spin")
-    process = sqlite_queue.start_task()
-    process.send_signal(signal.SIGTERM)
-    with pytest.raises(subprocess.TimeoutExpired):
-        process.wait(0.5)
-    process.send_signal(signal.SIGTERM)
-    assert end_of(process)[0] == 0
-    assert sqlite_queue.statuses() == [4]
 
 
 def test_a_signal_ends_a_worker_that_waits_for_rows_which_others_hold(mysql_queue: Queue) -> None:
