@@ -133,7 +133,7 @@ def test_the_setting_is_the_limit_of_a_callable_that_has_none_of_its_own(one_que
     )
     for name in ("nap", "longer", "unlimited"):
         one_queue.add(f"tasks.{name}")
-    one_queue.server.settings = one_queue.server.settings._replace(timeout_seconds=0.2)
+    one_queue.server.settings = one_queue.server.settings._replace(timeout_seconds=0.2)  # type: ignore[arg-type]
     assert one_queue.server.run().done == 2
     assert one_queue.rows("id, status, attempts") == [(1, 3, 1)]
     assert one_queue.first_lines() == ["TaskInterrupted: it ran for longer than its timeout of 0.2 s"]
@@ -159,7 +159,7 @@ def test_a_module_that_hangs_when_imported_is_interrupted_too(one_queue: Queue) 
     one_queue.add("hanging.task")
     one_queue.add("tasks.note")
     settings = one_queue.server.settings
-    one_queue.server.settings = settings._replace(timeout_seconds=0.2, modules=("tasks", "hanging"))
+    one_queue.server.settings = settings._replace(timeout_seconds=0.2, modules=("tasks", "hanging"))  # type: ignore[arg-type]
     one_queue.server.run()
     assert one_queue.rows("status, attempts") == [(3, 1)]
     assert "TaskInterrupted" in one_queue.first_lines()[0]
