@@ -18,13 +18,11 @@ from ..errors import HostLimit
 from ..interrupts.stop import Stop
 from ..settings.load import Settings
 from .terminal.log import set_up
-from .terminal.program import SIGNALS, Exit, Wishes
+from .terminal.program import ENDED, SIGNALS, Exit, Wishes
 from .worker_options import Options
 
 LOG = getLogger("taskserver")
 
-ENDED = 200
-"""Added to a worker's own exit code: with any other status it died."""
 LOOK_SECONDS = 0.1
 ONE_WISH_OF_LINE_SECONDS = 1.0
 """Longer than in a worker: two that are handed on count there as two."""

@@ -24,7 +24,7 @@ from ..worker.result import RunResult
 from ..worker.record import groups_text, host_name
 from ..interrupts.stop import Stop
 from .terminal.live_line import LiveLine
-from .terminal.program import SIGNALS, Exit, Wishes, result_of, run_program, say
+from .terminal.program import ENDED, SIGNALS, Exit, Wishes, result_of, run_program, say
 from .deployment import deployment_of, settings_in_words
 from .worker_options import Options, read_options
 
@@ -102,8 +102,7 @@ def _run_tasks(settings: Settings, options: Options, stop: Stop) -> bool:
     count, live = options.processes or 1, LiveLine(sys.stdout)
 
     def show(result: RunResult) -> None:
-        if count == 1:
-            live.show(f"{result.in_words()}, {result.taken} taken up")
+        live.show(f"{result.in_words()}, {result.taken} taken up")
 
     stop.ends_process = WORKER
     stop.signals = (*SIGNALS, signal.SIGPIPE)  # of SIGPIPE's own way a broken connection would end the process
@@ -124,7 +123,7 @@ def _run_tasks(settings: Settings, options: Options, stop: Stop) -> bool:
                 max_memory=options.max_memory,
                 linger=options.linger,
                 stop=stop,
-                on_progress=show,
+                on_progress=show if count == 1 else None,
             )
             code, has_run_tasks = Exit.OK, result.taken > 0
         finally:
@@ -132,7 +131,7 @@ def _run_tasks(settings: Settings, options: Options, stop: Stop) -> bool:
             if options.linger is not None:
                 slots.leave()  # a successor waits, and a thread that a task left may hold up the end of this process
             standard_error.say_rest()
-            _limit_clean_up(settings, code, has_run_tasks, options)
+            _limit_clean_up(settings, code if options.processes is None else ENDED + code, has_run_tasks)
     reason = result.reason.value if result.reason else "unknown"
     live.end(f"{result.in_words()} in {result.seconds:.1f} s; ended: {reason}")
     return True
@@ -177,16 +176,11 @@ def _obey_signals(stop: Stop, seconds: float) -> None:
     signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS)
 
 
-def _limit_clean_up(settings: Settings, code: int, has_run_tasks: bool, options: Options) -> None:
+def _limit_clean_up(settings: Settings, status: int, has_run_tasks: bool) -> None:
     """End this process in time, and free its slot: Python waits for threads and processes that tasks left behind.
 
     It also calls what tasks left to be called at the end, as `atexit` and `__del__` do. None of that needs to end.
     """
-    status = code
-    if options.processes is not None:
-        from .processes import ENDED
-
-        status += ENDED
     for number in SIGNALS:
         signal.signal(number, lambda number, frame: os._exit(status))  # the run is over
     if has_run_tasks and settings.timeout_seconds:

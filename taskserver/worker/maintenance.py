@@ -21,6 +21,7 @@ from ..stores.queue.due import MAX_DUE_PER_LOOK
 
 if TYPE_CHECKING:
     from ..stores.queue.dependencies import Dependencies
+    from ..stores.queue.runs import LeftTask
     from ..stores.queue.schedules import Schedules
     from .stats import RunStats
 
@@ -31,6 +32,7 @@ MAX_RECLAIM_SECONDS = 5.0
 MAX_LAST_LOOK_SECONDS = 2.0
 
 LOST_TEXT = "lost: its worker vanished, hung, or could not record its end, and its lease ended"
+VANISHED_TEXT = "lost: its worker, process {}, ended while it ran, or could not record its end"
 NOTHING_DUE = Due([], [], [], [], [])
 
 
@@ -96,19 +98,38 @@ class Maintenance:
         return bool(linked or lost) or largest >= MAX_DUE_PER_LOOK
 
     def take_back_from_vanished(self, host: str) -> None:
-        """Have the next look take back the claims of workers of this host that are gone. Raises Unavailable."""
+        """Have the next look take back what workers of this host had claimed whose process is gone. Raises Unavailable.
+
+        What they had started keeps its lease, as a program that the task started may still be at it. Other hosts cannot
+        know that a process is gone.
+        """
         try:
             at_work = self._store.runs.at_work(host)
+            if at_work:
+                from ..host.process_identity import has_ended  # most runs have no other beside them
+
+                gone = {number: pid for number, pid, identity in at_work if has_ended(pid, identity)}
+                for number, tasks in (self._store.processes.claimed_by(gone) if gone else {}).items():
+                    self._take_back(number, gone[number], tasks)
         except Unavailable:
             raise
         except DatabaseError as error:  # as without the right: the leases end by themselves
-            LOG.info("the workers that are at work cannot be read: %s", error)
-            return
-        if at_work:
-            from .vanished import take_back_from_vanished  # most runs have no other beside them
+            LOG.info("the claims of workers that are gone cannot be taken back now: %s", error)
 
-            self._errors_of_lost |= take_back_from_vanished(self._store, at_work)
-            self.is_to_look_again = True
+    def _take_back(self, number: int, pid: int, tasks: Sequence[LeftTask]) -> None:
+        """Take back what the worker of this number had claimed, and remember the errors of what it had started."""
+        started = [task for task in tasks if task.is_started]
+        self._store.processes.end_leases(number, [task for task in tasks if not task.is_started])
+        if self._store.processes.mark_ended(number) and started:
+            LOG.warning(
+                "process %d ended while it ran task %d %s%s: once the lease is over, that attempt has failed",
+                *(pid, started[0].id, started[0].task),
+                f" and {len(started) - 1} others" if len(started) > 1 else "",
+            )
+        if not started:
+            self._store.processes.end(number)
+        self._errors_of_lost |= {task.id: VANISHED_TEXT.format(pid) for task in started}
+        self.is_to_look_again = True
 
     def look_at_end(self) -> None:
         """Look on for a while where the run's last tasks made something due, rather than leave it to the next run."""

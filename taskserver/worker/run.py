@@ -34,7 +34,6 @@ if TYPE_CHECKING:
     from .callables import Callables
     from .claimed import Claimed
     from .finishing import Finishing
-    from .history import History
     from .life import Life
     from .lingering import Lingering
     from .run_context import RunContext
@@ -77,7 +76,6 @@ class Runner:
         self._maintenance = Maintenance(store, settings, self._stats_of_run, self._lost)
         self._stats: RunStats | None = None
         self._life: Life | None = None
-        self._history: History | None = None
         self._lingering = self._linger() if limits.linger_seconds is not None else None
         self._run_context: RunContext
         """There with the first task."""
@@ -217,11 +215,7 @@ class Runner:
         """Whether to start a task, by what tasks of its name took of late; the run ends if it does not fit."""
         if not self._limits.has_max_time:
             return True
-        if self._history is None:
-            from .history import History
-
-            self._history = History(self._store)
-        seconds = self._history.seconds_of(task.task)
+        seconds = self._stats_of_run().usual_seconds(task.task)
         fits = self._limits.fits(seconds, task.waited_seconds)
         if not fits:
             LOG.info(

@@ -23,6 +23,10 @@ MAX_KEYS = 500
 """Pairs of a group and a name: a producer chooses both, and must not fill the table with them."""
 NO_NAME = ""
 ANY_OTHER = (0, NO_NAME)
+USUAL_OF_SECONDS = 3 * 86_400
+"""How long tasks take is read of the last days."""
+MAX_TIMES_MEAN = 10
+"""A slowest run beyond so many times the mean was an exception, and says nothing of the next one."""
 MAX_WAIT_SECONDS = 1e10
 """A longer wait is not counted: a row may say whatever it likes of when it was ready."""
 
@@ -58,6 +62,7 @@ class RunStats:
         self._counts: dict[tuple[int, str], Counts] = {}
         self._write_at = time.monotonic() + WRITE_EVERY_SECONDS
         self._claimed_at = time.monotonic()
+        self._usual: dict[str, float] | None = None
 
     # ---- count
 
@@ -126,6 +131,28 @@ class RunStats:
                 self._counts = counts
             else:
                 LOG.info("the figures of the last tasks are lost: %s", error)
+
+    # ---- read from the table
+
+    def usual_seconds(self, name: str) -> float:
+        """How long a task of this name may take: as its slowest run of late; 0 if none is known. Raises Unavailable."""
+        if self._usual is None:
+            self._usual = self._read_usual()
+        return self._usual.get(name, 0.0)
+
+    def _read_usual(self) -> dict[str, float]:
+        try:
+            found = self._stats.sums(USUAL_OF_SECONDS, "task")
+        except Unavailable:
+            raise
+        except DatabaseError as error:  # as without the right to read them
+            LOG.info("how long tasks take is not known: %s", error)
+            return {}
+        return {
+            one.task: min(one.slowest_seconds, MAX_TIMES_MEAN * one.mean_run_seconds)
+            for one in found
+            if one.mean_run_seconds is not None
+        }
 
 
 def _may_be_name(text: str) -> bool:

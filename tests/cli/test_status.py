@@ -18,7 +18,7 @@ from taskserver.host.process_identity import own_identity
 from taskserver.model.task import Status
 from taskserver.monitoring.overview import MAX_RUNNING, RowCounts, paces_of, read_overview
 from taskserver.stores.queue.stats import HourStats, RecentStats
-from taskserver.worker.vanished import WHEN
+from taskserver.worker.maintenance import VANISHED_TEXT
 from tests.support.printed import json_of, text_of
 from tests.support.processes import assert_silent, end_of, freeze, kill, run_on_terminal, thaw, wait_until
 from tests.support.queues import Queue
@@ -314,7 +314,7 @@ def test_a_task_that_ends_its_process_is_told_by_the_next_run_and_others_come_ba
     assert process["ended_at"] is not None
     queue.end_leases()
     assert_silent(queue.worker())
-    assert queue.errors() == [f"lost: its worker, process {ended.pid}, ended {WHEN}"]
+    assert queue.errors() == [VANISHED_TEXT.format(ended.pid)]
     assert_silent(queue.worker())
     assert json_of(queue, "status")["processes"] == []
 

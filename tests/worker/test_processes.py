@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from taskserver.worker.vanished import WHEN
+from taskserver.worker.maintenance import VANISHED_TEXT
 from tests.support.printed import json_of
 from tests.support.processes import assert_one_line, assert_silent, end_of, is_alive, kill, wait_until
 from tests.support.queues import Queue
@@ -150,7 +150,7 @@ def test_a_worker_that_dies_is_replaced_and_what_it_had_not_started_runs(queue: 
     assert queue.statuses() == [1]
     queue.end_leases()
     assert_silent(queue.worker())
-    assert queue.errors() == [f"lost: its worker, process {pid}, ended {WHEN}"]
+    assert queue.errors() == [VANISHED_TEXT.format(pid)]
 
 
 def test_workers_that_die_young_are_started_again_after_growing_pauses(sqlite_queue: Queue) -> None:
