@@ -248,17 +248,6 @@ def test_a_signal_ends_the_wait_of_a_successor(sqlite_queue: Queue) -> None:
     assert end_of(first) == (0, "", "")
 
 
-def test_a_worker_stays_where_the_folder_of_slots_is_gone(sqlite_queue: Queue) -> None:
-    worker = start_waiting(sqlite_queue)
-    for path in Path(sqlite_queue.folder, "var", "slots").iterdir():
-        path.unlink()
-    Path(sqlite_queue.folder, "var", "slots").rmdir()
-    sqlite_queue.add("tasks.note")
-    wait_until(sqlite_queue.notes)
-    worker.send_signal(signal.SIGTERM)
-    assert end_of(worker) == (0, "", "")
-
-
 @pytest.mark.parametrize("option", ["", "@taskserver.task(commit_every=10)\n"], ids=["alone", "shared"])
 def test_a_worker_whose_code_is_older_than_its_files_leaves_a_task_that_needs_the_new_one(
     sqlite_queue: Queue, option: str
@@ -277,23 +266,13 @@ def test_a_worker_whose_code_is_older_than_its_files_leaves_a_task_that_needs_th
     assert sqlite_queue.rows() == []
 
 
-def test_a_module_that_was_listed_later_and_uses_new_code_of_a_loaded_one_is_left_too(sqlite_queue: Queue) -> None:
+@pytest.mark.parametrize("listed", ["tasks", "tasks,more"], ids=["listed later", "listed"])
+def test_what_a_new_module_lacks_in_a_loaded_one_costs_no_attempt(sqlite_queue: Queue, listed: str) -> None:
+    sqlite_queue.deployment.write_env(TASKSERVER_DSN=sqlite_queue.dsn, TASKSERVER_MODULES=listed)
     first = start_and_run_one(sqlite_queue)
     sqlite_queue.define("def shout(): note('new')\n")
     sqlite_queue.deployment.write_tasks("from tasks import shout\n\ndef greet(): shout()\n", "more.py")
     sqlite_queue.deployment.write_env(TASKSERVER_DSN=sqlite_queue.dsn, TASKSERVER_MODULES="tasks,more")
-    sqlite_queue.add("more.greet")
-    assert end_of(first) == (0, "", "")
-    assert sqlite_queue.rows("status, attempts, max_attempts") == [(0, 0, None)]
-    assert_silent(sqlite_queue.worker())
-    assert sqlite_queue.notes() == ["noted", "new"]
-
-
-def test_what_a_new_module_lacks_in_a_loaded_one_costs_no_attempt(sqlite_queue: Queue) -> None:
-    sqlite_queue.deployment.write_env(TASKSERVER_DSN=sqlite_queue.dsn, TASKSERVER_MODULES="tasks,more")
-    first = start_and_run_one(sqlite_queue)
-    sqlite_queue.define("def shout(): note('new')\n")
-    sqlite_queue.deployment.write_tasks("from tasks import shout\n\ndef greet(): shout()\n", "more.py")
     sqlite_queue.sql("INSERT INTO jobs_queue (task, max_attempts) VALUES ('more.greet', 1)")
     assert end_of(first) == (0, "", "")
     assert sqlite_queue.rows("status, attempts, max_attempts") == [(0, 0, 1)]

@@ -136,39 +136,6 @@ def test_a_claim_full_of_bad_rows_makes_no_statement_that_the_server_refuses(
     assert (result.done, result.fatal) == (6, 600)
 
 
-HANDED_ON = """
-import taskserver
-def quotes(): return ['"' * 500_000]
-@taskserver.task(batch=40)
-def long_ones(items): return [["x" * 190_000] for _ in items]
-def end(text): pass
-"""
-
-
-def test_what_stages_hand_on_makes_no_statement_that_the_server_refuses_and_ends_no_run(
-    mariadb: MariaDB, tmp_path: Path
-) -> None:
-    (tmp_path / "handed_on.py").write_text(HANDED_ON)
-    [[packet]] = mariadb.execute("SELECT @@GLOBAL.max_allowed_packet")
-    with mariadb.database() as name:
-        mariadb.execute("SET GLOBAL max_allowed_packet = 1048576")
-        try:
-            with TaskServer(mariadb.dsn(name), modules="handed_on", folder=tmp_path) as server:
-                server.create_tables()
-                too_long = server.add_pipeline(["handed_on.quotes", "handed_on.end"])
-                for _ in range(40):
-                    server.add_pipeline(["handed_on.long_ones", "handed_on.end"])
-                result = server.run()
-                [left] = server.store.views.list([], [], 10)
-        finally:
-            mariadb.execute(f"SET GLOBAL max_allowed_packet = {packet}")
-    assert (result.done, result.fatal) == (80, 1)
-    assert (left.id, left.status, left.stage) == (too_long, Status.FATAL, 0)
-    assert left.error_text == (
-        "Fatal: what it returned, for the next stage, is longer than the server takes (max_allowed_packet)"
-    )
-
-
 @pytest.mark.parametrize(("part", "verb"), [("finishes", "advance"), ("claims", "fetch_texts")])
 def test_what_was_not_started_is_given_back_when_an_error_ends_the_run(
     server: TaskServer, module: str, part: str, verb: str, monkeypatch: pytest.MonkeyPatch

@@ -587,15 +587,6 @@ def test_each_host_and_groups_have_one_row_that_tells_of_the_last_run(queue: Que
     ]
 
 
-@A_SERVER
-def test_the_record_of_a_run_that_was_killed_has_no_end(queue: Queue) -> None:
-    queue.add("tasks.wait_for_go")
-    process = queue.start_task()
-    process.kill()
-    process.wait()
-    assert queue.sql("SELECT ended_at, reason, pid FROM jobs_queue_workers") == [(None, None, process.pid)]
-
-
 def test_instants_of_a_run_are_utc(queue: Queue) -> None:
     queue.add("tasks.note")
     queue.worker("--mode", "mark", TZ="Asia/Tokyo")
