@@ -215,7 +215,7 @@ def test_without_a_commit_the_attempt_has_failed(queue: Queue, mode: str) -> Non
     for after in errors:
         add(queue, "pay", 1, after)
         add(queue, "pay", 2)
-    assert_silent(queue.worker("--mode", mode))
+    queue.run_quietly(mode=mode)
     assert effects(queue) == [2, 2, 2, 102, 102, 102]
     assert states(queue) == ([(3, 1), (2, 1)] * 3 if mode == "mark" else [(3, 1)] * 3)
     for line, error in zip([line for line in queue.first_lines() if line], errors.values(), strict=True):
@@ -262,7 +262,7 @@ taskserver.complete(connection, {{"größe": "Käse 😀 \\\\ ' %s"}})
 connection.commit()
 """
     add(mysql_queue, "work", code)
-    assert_silent(mysql_queue.worker("--mode", "mark"))
+    mysql_queue.run_quietly(mode="mark")
     ((result, age),) = mysql_queue.rows("result, ABS(TIMESTAMPDIFF(SECOND, finished_at, NOW(6)))")
     assert (json.loads(result), age < 60) == ({"größe": "Käse 😀 \\ ' %s"}, True)
 
@@ -282,7 +282,7 @@ connection.commit()
 def test_a_task_that_was_taken_over_raises_lease_lost_and_leaves_nothing(queue: Queue, mode: str, name: str) -> None:
     end = begin(queue, name, mode=mode)
     queue.end_leases()
-    assert_silent(queue.worker(0, OTHER_GROUP))
+    queue.run_quietly(groups=[int(OTHER_GROUP)])
     before = queue.rows()
     code, output, errors = end()
     assert (code, output) == (0, "")
@@ -307,14 +307,14 @@ def test_a_task_that_is_to_run_again_meanwhile_has_its_effects_and_runs_again(qu
 @A_SERVER
 def test_progress_after_it_interrupts_nobody(queue: Queue) -> None:
     add(queue, "work", "pay(1); taskserver.progress(1, 1); note(taskserver.current_task().id)")
-    assert_silent(queue.worker())
+    queue.run_quietly()
     assert (effects(queue), queue.notes()) == ([1, 101], ["pay 1", "1"])
 
 
 @A_SERVER
 def test_an_interrupt_that_was_swallowed_lets_nothing_be_completed(queue: Queue) -> None:
     add(queue, "swallow_an_interrupt", 1)
-    assert_silent(queue.worker())
+    queue.run_quietly()
     assert (effects(queue), states(queue)) == ([], [(3, 1)])
     assert queue.first_lines()[0].startswith("TaskInterrupted: it was interrupted, and went on")
 
@@ -354,7 +354,7 @@ def test_the_connection_that_completed_it_is_rolled_back_though_another_was_give
     begun = "connection = connect(); kept.append(connection); insert(connection, 1)"
     add(queue, "work", f"{begun}; taskserver.complete(connection); taskserver.complete('here')")
     add(queue, "pay", 2)
-    assert_silent(queue.worker())
+    queue.run_quietly()
     assert (effects(queue), states(queue)) == ([2, 102], [(3, 1)])
 
 
@@ -365,7 +365,7 @@ def test_the_connection_that_completed_it_is_rolled_back_though_another_was_give
 def test_a_second_time_it_says_so_unless_the_first_was_rolled_back(queue: Queue) -> None:
     for number, between in enumerate(("nothing", "commit", "rollback")):
         add(queue, "twice", number, between)
-    assert_silent(queue.worker())
+    queue.run_quietly()
     assert (effects(queue), states(queue)) == ([0, 1, 2], [])
     first, second = queue.notes()
     assert first == second
@@ -417,7 +417,7 @@ session.commit() if {commits} else session.rollback()
 def test_a_session_or_connection_of_sqlalchemy_completes(queue: Queue, by_session: bool) -> None:
     for commits in (True, False):
         add(queue, "work", BY_SQLALCHEMY.format(by_session=by_session, commits=commits))
-    assert_silent(queue.worker("--mode", "mark"))
+    queue.run_quietly(mode="mark")
     assert (effects(queue), queue.statuses()) == ([1], [2, 3])
     assert json.loads(queue.rows("result")[0][0]) == {"größe": "Käse 😀"}
 

@@ -16,7 +16,7 @@ import pytest
 
 from taskserver import TaskServer
 from tests.support.locks import are_locks_awaited
-from tests.support.processes import WAIT_SECONDS, assert_silent, end_of, wait_until
+from tests.support.processes import WAIT_SECONDS, end_of, wait_until
 from tests.support.queues import Queue
 from tests.support.rows import Rows
 from tests.support.turns import A_SERVER, ONE_STORE
@@ -42,13 +42,13 @@ PRODUCERS = 16
 def test_a_delayed_task_waits_by_the_clock_of_the_database_and_then_runs(queue: Queue) -> None:
     for delay in (3600, 3600.5, timedelta(hours=1), timedelta(days=3660)):
         queue.server.add_task("tasks.note", ["later"], delay=delay)
-    assert_silent(queue.worker())
+    queue.run_quietly()
     assert (queue.statuses(), queue.notes()) == ([5] * 4, [])
     *hours, longest = queue.seconds_ahead()
     assert all(3500 < seconds < 3601 for seconds in hours)
     assert longest / 86400 == pytest.approx(3660, abs=0.01)
     queue.pass_time()
-    assert_silent(queue.worker())
+    queue.run_quietly()
     assert (queue.notes(), queue.rows()) == (["later"] * 4, [])
 
 
@@ -57,10 +57,10 @@ def test_by_sql_a_task_waits_by_status_5_and_by_a_due_at_that_lies_ahead_alone(q
     queue.sql(f"INSERT INTO jobs_queue (task, args, status, due_at) VALUES ('tasks.note', '[\"5\"]', 5, {hour})")
     queue.sql(f"INSERT INTO jobs_queue (task, args, due_at) VALUES ('tasks.note', '[\"0\"]', {hour})")
     queue.add("tasks.note", '["now"]')
-    assert_silent(queue.worker())
+    queue.run_quietly()
     assert (queue.statuses(), queue.notes()) == ([5, 5], ["now"])
     queue.pass_time()
-    assert_silent(queue.worker())
+    queue.run_quietly()
     assert (queue.statuses(), queue.notes()) == ([], ["now", "5", "0"])
 
 
@@ -111,9 +111,9 @@ def test_a_key_is_free_after_its_task_in_delete_and_move_and_held_in_mark(queue:
         with TaskServer(queue.dsn, folder=queue.folder, mode=mode) as server:
             first = server.add_task("tasks.note", [mode], unique_key=mode)
             assert server.add_task("tasks.note", ["too soon"], unique_key=mode) == first
-            assert_silent(queue.worker("--mode", mode))
+            queue.run_quietly(mode=mode)
             second = server.add_task("tasks.note", [mode], unique_key=mode)
-            assert_silent(queue.worker("--mode", mode))
+            queue.run_quietly(mode=mode)
         assert queue.notes().count(mode) == count_of_runs
         assert (first == second) == (mode == "mark")
     assert "too soon" not in queue.notes()

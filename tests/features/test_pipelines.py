@@ -176,7 +176,7 @@ def assert_ends_well(process: Any) -> None:
 @on_stores_in_turn("mode", MODES)
 def test_one_row_moves_through_its_stages_and_then_ends_as_the_mode_says(queue: Queue, mode: str) -> None:
     task_id = queue.server.add_pipeline(THREE, {"a": 1})
-    assert_silent(queue.worker("--mode", mode))
+    queue.run_quietly(mode=mode)
     assert queue.notes() == THREE_RAN
     ends = {"delete": [], "move": queue.rows(f"id, {STATE}", "jobs_queue_done"), "mark": queue.rows(f"id, {STATE}")}
     assert ends[mode] == ([] if mode == "delete" else [(task_id, 2, 2, "tasks.third", 1)])
@@ -192,14 +192,14 @@ def test_between_two_stages_the_row_is_new_as_if_it_had_been_added_for_the_next_
     nothing = (None,) * 5
     assert queue.rows(columns) == [(0, 0, "tasks.first", 0, None, 2, 9, 4, *nothing)]
     ((created, before),) = queue.rows("created_at, updated_at")
-    assert_silent(queue.worker(1))
+    queue.run_quietly(1)
     assert queue.rows(columns) == [(0, 1, "tasks.second", 0, '{"by":"first"}', 5, -3, 7, *nothing)]
     ((created_still, after),) = queue.rows("created_at, updated_at")
     assert created_still == created
     assert after > before
-    assert_silent(queue.worker(1))
+    queue.run_quietly(1)
     assert queue.rows(columns) == [(0, 2, "tasks.third", 0, '["second",2]', 2, 9, 4, *nothing)]
-    assert_silent(queue.worker(1))
+    queue.run_quietly(1)
     assert queue.rows() == []
 
 
@@ -209,12 +209,12 @@ def test_what_a_stage_leaves_out_by_sql_stays_as_the_row_has_it(queue: Queue) ->
         "INSERT INTO jobs_queue (task, args, group_id, priority, max_attempts, stages) VALUES (?, ?, ?, ?, ?, ?)",
         *("tasks.first", None, 3, 10, 7, '["tasks.first", {"task": "tasks.second", "group_id": 4}, "tasks.third"]'),
     )
-    assert_silent(queue.worker(1))
+    queue.run_quietly(1)
     columns = "task, group_id, priority, max_attempts"
     assert queue.rows(columns) == [("tasks.second", 4, 10, None)]
-    assert_silent(queue.worker(1))
+    queue.run_quietly(1)
     assert queue.rows(columns) == [("tasks.third", 4, 10, None)]
-    assert_silent(queue.worker(1))
+    queue.run_quietly(1)
     assert queue.notes() == THREE_RAN
 
 
@@ -243,7 +243,7 @@ def test_each_stage_has_attempts_and_limits_of_its_own(one_queue: Queue) -> None
 @pytest.mark.parametrize("count", [1, MAX_STAGES])
 def test_one_stage_and_as_many_as_may_be_run_in_their_order(one_queue: Queue, count: int) -> None:
     one_queue.server.add_pipeline(["tasks.passes"] * count, [7, 0])
-    assert_silent(one_queue.worker())
+    one_queue.run_quietly()
     assert [one[:2] for one in passes(one_queue)] == [(7, stage) for stage in range(count)]
     assert one_queue.rows() == []
 
@@ -270,7 +270,7 @@ def test_what_a_stage_returns_arrives_as_the_arguments_of_the_next_one(queue: Qu
         "a megabyte": [["x" * (1024 * 1024 - 4)], {}],
     }
     queue.server.add_tasks([{"stages": ["tasks.give", "tasks.note"], "args": [name]} for name in arrives])
-    assert_silent(queue.worker())
+    queue.run_quietly()
     assert [json.loads(line) for line in queue.notes()] == list(arrives.values())
     assert queue.rows() == []
 
@@ -317,7 +317,7 @@ def test_each_stage_passes_the_allow_list_when_its_turn_comes(one_queue: Queue) 
 @ONE_STORE
 def test_a_failed_stage_is_retried_and_by_hand_too_with_what_the_one_before_it_returned(queue: Queue) -> None:
     task_id = queue.server.add_pipeline(["tasks.first", {"task": "tasks.fail_until", "max_attempts": 2}, "tasks.note"])
-    assert_silent(queue.worker())
+    queue.run_quietly()
     assert queue.rows(f"{STATE}, args") == [(3, 1, "tasks.fail_until", 1, '{"by":"first"}')]
     queue.end_backoffs()
     assert "is fatal: ValueError: not yet" in queue.worker().stderr
@@ -325,7 +325,7 @@ def test_a_failed_stage_is_retried_and_by_hand_too_with_what_the_one_before_it_r
     queue.go("mended")
     assert queue.server.retry(task_id) == 1
     assert queue.rows(STATE) == [(0, 1, "tasks.fail_until", 0)]
-    assert_silent(queue.worker())
+    queue.run_quietly()
     assert queue.notes() == ["first", *["fail_until"] * 3, '[[], {"by": "first"}]']
 
 
@@ -366,7 +366,7 @@ def test_a_rerun_of_a_pipeline_that_does_not_run_begins_anew(queue: Queue) -> No
     for state in at_rest:
         queue.server.add_pipeline(["tasks.note", "tasks.first"], [state], unique_key=state, rerun=True)
     assert queue.rows(f"{STATE}, args") == [(0, 0, "tasks.note", 0, f'["{state}"]') for state in at_rest]
-    assert_silent(queue.worker())
+    queue.run_quietly()
     assert sorted(queue.notes()) == sorted([f'[["{state}"], {{}}]' for state in at_rest] + ["first"] * len(at_rest))
     assert queue.rows() == []
 
@@ -408,9 +408,9 @@ def test_the_task_of_a_schedule_has_no_stages_of_whatever_held_its_key(queue: Qu
     assert queue.worker().returncode == 0
     assert queue.rows(STATE) == [(4, 1, "tasks.fail", 1)]
     queue.sql(f"UPDATE jobs_queue_schedules SET next_at = '{LONG_AGO}'")
-    assert_silent(queue.worker(0, OTHER_GROUP))
+    queue.run_quietly(groups=[int(OTHER_GROUP)])
     assert queue.rows(f"{STATE}, stages") == [(0, 0, "tasks.note", 0, None)]
-    assert_silent(queue.worker())
+    queue.run_quietly()
     assert queue.notes()[2:] == ['[["tidied"], {}]']
     assert queue.rows() == []
 
@@ -426,10 +426,10 @@ def test_a_cancel_while_a_stage_runs_ends_the_pipeline_and_a_retry_resumes_there
     go_on(queue)
     assert end_of(process)[0] == 0
     assert queue.rows("status, stage, task, error_text, claim") == [(7, stage, HOLDS[stage], "cancelled", None)]
-    assert_silent(queue.worker("--mode", mode))
+    queue.run_quietly(mode=mode)
     assert len(queue.notes()) == stage + 1
     assert queue.server.retry(task_id) == 1
-    assert_silent(queue.worker("--mode", mode))
+    queue.run_quietly(mode=mode)
     assert queue.notes()[stage + 1 :] == [f'hold_{number} ["x"]' for number in range(stage + 1, 4)]
 
 
@@ -444,7 +444,7 @@ def test_a_worker_whose_stage_was_taken_over_moves_nothing_on(queue: Queue, mode
     late = hold_at(queue, stage, "--mode", mode)
     freeze(late)
     queue.end_leases()
-    assert_silent(queue.worker(0, OTHER_GROUP))
+    queue.run_quietly(groups=[int(OTHER_GROUP)])
     assert queue.rows(STATE) == [(3, stage, HOLDS[stage], 1)]
     assert queue.errors()[0].startswith("lost: ")
     queue.end_backoffs()
@@ -459,7 +459,7 @@ def test_a_worker_whose_stage_was_taken_over_moves_nothing_on(queue: Queue, mode
     code, _, errors = end_of(late)
     assert (code, "the lease was lost while it ran" in errors) == (0, True)
     assert_ends_well(other)
-    assert_silent(queue.worker("--mode", mode))
+    queue.run_quietly(mode=mode)
     ran = [*range(1, stage + 2), *range(stage + 1, 4)]
     assert queue.notes() == [f'hold_{number} ["x"]' for number in ran]
     assert queue.rows(STATE) == ([(2, 2, "tasks.hold_3", 1)] if mode == "mark" else [])
@@ -480,7 +480,7 @@ def test_a_late_end_of_a_stage_that_may_start_once_counts_and_the_next_one_follo
     assert queue.rows(f"{STATE}, args, error_text, max_attempts, claim") == [
         (0, 1, "tasks.note", 0, '["x"]', None, None, None)
     ]
-    assert_silent(queue.worker("--mode", mode))
+    queue.run_quietly(mode=mode)
     assert queue.notes()[1:] == ['[["x"], {}]']
 
 
@@ -499,7 +499,7 @@ def test_workers_that_race_run_each_stage_of_each_pipeline_once_and_in_order(que
         queue.go(f"go{stage}")
     for worker in workers:
         assert_ends_well(worker)
-    assert_silent(queue.worker("--mode", mode))
+    queue.run_quietly(mode=mode)
     ran = defaultdict(list)
     for pipeline, stage, _ in passes(queue):
         ran[pipeline].append(stage)

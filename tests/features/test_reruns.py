@@ -19,7 +19,7 @@ import pytest
 
 from taskserver import TaskServer
 from tests.faults.test_races import GROUPS, Race
-from tests.support.processes import WAIT_SECONDS, assert_silent, end_of, kill, wait_until
+from tests.support.processes import WAIT_SECONDS, end_of, kill, wait_until
 from tests.support.queues import Queue
 from tests.support.reruns import GOES_ON, STATES, assert_run_again, put_each_state, rerun_by_sql
 from tests.support.turns import A_SERVER, ONE_STORE
@@ -73,7 +73,7 @@ def test_a_rerun_by_sql_makes_a_row_new_unless_it_runs_or_waits_for_other_tasks(
         rerun_by_sql(queue, [state], state)
     assert_run_again(queue)
     assert {state: queue.sql(kept, state) for state in GOES_ON} == before
-    assert_silent(queue.worker("--mode", "mark"))
+    queue.run_quietly(mode="mark")
     assert queue.notes() == [state for state in STATES if state not in GOES_ON]
     assert set(queue.sql("SELECT attempts, claim FROM jobs_queue WHERE status = 2")) == {(1, None)}
 
@@ -87,7 +87,7 @@ def test_a_claimed_task_is_taken_from_its_worker_without_a_word(queue: Queue) ->
     assert queue.statuses() == [1, 1]
     rerun_by_sql(queue, ["new"], KEY)
     assert queue.statuses() == [1, 0]
-    assert_silent(queue.worker(1))
+    queue.run_quietly(1)
     queue.go()
     assert end_of(process) == (0, "", "")
     assert (queue.notes(), queue.rows()) == (["held", "new"], [])
@@ -135,10 +135,10 @@ def test_a_running_task_that_is_changed_five_times_runs_once_more_however_it_end
     if first == "hold_until_killed":
         kill(process)
         queue.move_workers()
-        assert_silent(queue.worker("--mode", mode))
+        queue.run_quietly(mode=mode)
         assert (queue.statuses(), queue.notes()) == ([1], ["old"])  # while the lease holds
         queue.end_leases()
-        assert_silent(queue.worker("--mode", mode))
+        queue.run_quietly(mode=mode)
     else:
         queue.go()
         code, output, errors = end_of(process)
@@ -155,7 +155,7 @@ def test_a_running_task_rerun_for_another_group_runs_again_there_right_after(que
     queue.go()
     assert end_of(process) == (0, "", "")
     assert queue.notes() == ["old"]
-    assert_silent(queue.worker(0, 5))
+    queue.run_quietly(groups=[5])
     assert (queue.notes(), queue.rows()) == (["old", "new"], [])
 
 

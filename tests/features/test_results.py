@@ -20,7 +20,7 @@ from taskserver import Progress, Status, TaskServer, TaskState
 from taskserver.cli.client import main
 from taskserver.model.results import MAX_RESULT_BYTES, write_result
 from tests.support.documents import read, sections, table
-from tests.support.processes import assert_one_line, assert_silent, end_of, run_here
+from tests.support.processes import assert_one_line, end_of, run_here
 from tests.support.proxy import Proxy, contains
 from tests.support.queues import Queue
 from tests.support.reader import Reader
@@ -158,7 +158,7 @@ def table_of(mode: str) -> str:
 @EACH_KEEPING_MODE
 def test_what_a_task_returned_can_be_asked_for(queue: Queue, mode: str) -> None:
     ids = queue.server.add_tasks([{"task": "tasks.give_kept", "args": [name]} for name in KEPT])
-    assert_silent(queue.worker("--mode", mode))
+    queue.run_quietly(mode=mode)
     texts = [text for (text,) in queue.rows("result", table_of(mode))]
     for task_id, (name, value), text in zip(ids, KEPT.items(), texts, strict=True):
         as_json = json.dumps(value, ensure_ascii=False, separators=(",", ":"))
@@ -174,7 +174,7 @@ def test_what_a_task_returned_can_be_asked_for(queue: Queue, mode: str) -> None:
 def test_in_mode_delete_nothing_is_kept_nor_looked_at(queue: Queue) -> None:
     ids = [queue.server.add_task("tasks.return_what_raises"), queue.server.add_task("tasks.give", [1])]
     ids += [queue.server.add_task("tasks.give_each", {"give": name}) for name in ("a text", "a set", "a dict")]
-    assert_silent(queue.worker())
+    queue.run_quietly()
     assert [queue.server.get(task_id) for task_id in ids] == [None] * 5
     assert queue.notes() == ["give_each"]
     assert queue.rows("*", "jobs_queue_done") == []
@@ -214,7 +214,7 @@ def test_a_timeout_that_strikes_while_a_result_is_written_costs_the_result_alone
     next_id = queue.server.add_task("tasks.give", ["the next one"])
     words = ("tasks.return_what_never_ends is done, and its result is not kept", "raises TaskInterrupted as JSON")
     assert_one_line(queue.worker("--mode", mode), 0, *words)
-    assert_silent(queue.worker("--mode", mode))
+    queue.run_quietly(mode=mode)
     assert queue.notes() == ["its effect", "being written"]
     assert queue.server.get(task_id) == TaskState(task_id, "tasks.return_what_never_ends", 2, 1, None, None, None)
     assert state_of(queue.server, next_id).result == "the next one"
@@ -226,10 +226,10 @@ def test_a_timeout_that_strikes_while_a_result_is_written_costs_the_result_alone
 @EACH_KEEPING_MODE
 def test_of_a_pipeline_the_result_of_the_last_stage_is_kept(queue: Queue, mode: str) -> None:
     task_id = queue.server.add_pipeline(["tasks.first", "tasks.second"], [3])
-    assert_silent(queue.worker(1, "--mode", mode))
+    queue.run_quietly(1, mode=mode)
     assert queue.server.get(task_id) == TaskState(task_id, "tasks.second", 0, 0, None, None, None)
     assert queue.rows("result") == [(None,)]
-    assert_silent(queue.worker("--mode", mode))
+    queue.run_quietly(mode=mode)
     assert queue.server.get(task_id) == TaskState(task_id, "tasks.second", 2, 1, {"number": 8}, None, None)
 
 
@@ -256,9 +256,9 @@ def test_a_task_that_others_wait_for_keeps_its_result_too(queue: Queue, mode: st
         *queue.server.add_tasks([{"task": "tasks.give_each", "args": {"give": "a text"}}] * 2),
     ]
     child = queue.server.add_task("tasks.give", ["of the child"], depends_on=parents)
-    assert_silent(queue.worker(3, "--mode", mode))
+    queue.run_quietly(3, mode=mode)
     while queue.sql("SELECT 1 FROM jobs_queue WHERE id = ? AND status <> 2", child):
-        assert_silent(queue.worker("--mode", mode))
+        queue.run_quietly(mode=mode)
     if mode == "delete":
         assert [queue.server.get(task_id) for task_id in (*parents, child)] == [None] * 4
         return
@@ -280,7 +280,7 @@ def test_a_rerun_that_comes_while_it_runs_keeps_the_result_of_the_second_run_alo
     assert queue.server.get(task_id) == TaskState(task_id, "tasks.hold", 0, 0, None, None, None)
     assert queue.rows("result") == [(None,)]
     queue.go("go-second")
-    assert_silent(queue.worker("--mode", mode))
+    queue.run_quietly(mode=mode)
     assert queue.server.get(task_id) == TaskState(task_id, "tasks.hold", 2, 1, "second", None, None)
 
 
@@ -290,7 +290,7 @@ def test_a_rerun_of_what_is_done_takes_its_result_away_but_an_older_version_does
         return queue.server.add_task("tasks.give", [value], unique_key="one", rerun=True, version=version, **more)
 
     task_id = add("first", 2)
-    assert_silent(queue.worker("--mode", "mark"))
+    queue.run_quietly(mode="mark")
     assert add("older", 1) == task_id
     assert add("the same", 2, delay=60) == task_id
     assert state_of(queue.server, task_id).result == "first"
@@ -309,7 +309,7 @@ def test_a_rerun_of_what_is_done_takes_its_result_away_but_an_older_version_does
 @EACH_KEEPING_MODE
 def test_a_task_that_on_fatal_completed_has_no_result(queue: Queue, mode: str) -> None:
     task_id = queue.server.add_task("tasks.fail_with_an_end", {"value": "text"})
-    assert_silent(queue.worker("--mode", mode))
+    queue.run_quietly(mode=mode)
     assert queue.server.get(task_id) == TaskState(task_id, "tasks.fail_with_an_end", 2, 1, None, None, None)
 
 
@@ -376,7 +376,7 @@ def test_show_prints_the_result(queue: Queue, mode: str) -> None:
     task_id = queue.server.add_task("tasks.give", [{"größe": "two\nlines"}])
     assert "result" not in queue.client("show", task_id).stdout
     assert json.loads(queue.client("show", task_id, "--json").stdout)["result"] is None
-    assert_silent(queue.worker("--mode", mode))
+    queue.run_quietly(mode=mode)
     assert '\n  result       {"größe":"two\\nlines"}\n' in queue.client("show", task_id).stdout
     report = json.loads(queue.client("show", task_id, "--json").stdout)
     assert (report["result"], report["archived"]) == ('{"größe":"two\\nlines"}', mode == "move")

@@ -28,7 +28,7 @@ from tests.support.effects import (
     with_effects,
 )
 from tests.support.locks import are_locks_awaited, holding
-from tests.support.processes import assert_one_line, assert_silent, end_of, wait_until
+from tests.support.processes import assert_one_line, end_of, wait_until
 from tests.support.queues import Queue
 from tests.support.turns import A_SERVER, EACH_SERVER, ONE_SERVER, ONE_STORE, on_stores_in_turn
 
@@ -88,7 +88,7 @@ def test_what_a_task_wrote_and_its_completion_come_at_once(queue: Queue, mode: s
     assert states(queue) == ([(2, 1)] if mode == "mark" else [])
     archived = [(1, 2, 1)] if mode == "move" else []
     assert queue.rows("id, status, attempts", "jobs_queue_done") == archived
-    assert_silent(queue.worker("--mode", mode))
+    queue.run_quietly(mode=mode)
     assert queue.notes() == ["hold 1"]
 
 
@@ -150,7 +150,7 @@ def test_a_task_whose_time_is_up_leaves_nothing(queue: Queue) -> None:
     add(queue, "too_long", 1)
     add(queue, "too_long", 2, sleep)
     add(queue, "effect", 3)
-    assert_silent(queue.worker("--mode", "mark"))
+    queue.run_quietly(mode="mark")
     assert (effects(queue), states(queue)) == ([3], [(3, 1), (3, 1), (2, 1)])
     assert all("TaskInterrupted" in line or "Timeout" in line for line in queue.first_lines()[:-1])
     if queue.is_postgresql:  # which would go on without the worker
@@ -194,7 +194,7 @@ def test_a_cancelled_stage_that_ends_well_has_its_effects_and_no_next_stage(queu
 @ONE_STORE
 def test_what_is_called_when_the_last_attempt_failed_is_outside_of_it(queue: Queue) -> None:
     add(queue, "fail_for_good", 1)
-    assert_silent(queue.worker("--mode", "mark"))
+    queue.run_quietly(mode="mark")
     assert effects(queue) == []
     assert queue.notes()[0] == "rescue 1: for good"
     assert "taskserver.connection() is for tasks with @task(transactional=True)" in queue.notes()[1]
@@ -212,7 +212,7 @@ def test_a_task_that_was_taken_over_leaves_nothing(queue: Queue, mode: str, runs
         queue.sql("UPDATE jobs_queue SET claim = claim + 1")
     else:
         queue.end_leases()
-        assert_silent(queue.worker(0, OTHER_GROUP))
+        queue.run_quietly(groups=[int(OTHER_GROUP)])
     before = queue.rows()
     queue.go()
     ended = end_of(process)
@@ -221,7 +221,7 @@ def test_a_task_that_was_taken_over_leaves_nothing(queue: Queue, mode: str, runs
     assert (effects(queue), queue.rows()) == ([], before)
     assert states(queue) == [(1 if runs_elsewhere else 3, 1)]
     queue.end_backoffs()
-    assert_silent(queue.worker("--mode", mode))
+    queue.run_quietly(mode=mode)
     assert effects(queue) == ([] if runs_elsewhere else [1, 101])
 
 
@@ -286,7 +286,7 @@ def test_the_lease_of_a_long_task_is_renewed_meanwhile(queue: Queue) -> None:
     process = queue.start_task()
     ((first,),) = queue.rows("due_at")
     while (queue.rows("due_at")[0][0] - first).total_seconds() < 4:  # so it ran for two leases beyond its first
-        assert_silent(queue.worker())
+        queue.run_quietly()
         assert states(queue) == [(1, 1)]
     queue.go()
     assert end_of(process) == (0, "", "")
@@ -306,7 +306,7 @@ def test_on_sqlite_others_wait_for_it_without_an_error(sqlite_queue: Queue) -> N
     assert end_of(process) == (0, "", "")
     assert end_of(producer)[0::2] == (0, "")
     assert end_of(other) == (0, "", "")
-    assert_silent(queue.worker())
+    queue.run_quietly()
     assert (effects(queue), states(queue), queue.notes()) == ([1, 101], [], ["hold 1", "added"])
 
 
@@ -318,7 +318,7 @@ def test_on_sqlite_a_task_that_writes_past_its_transaction_is_an_error_with_a_wa
     by_server = "write(1)\nwith taskserver.TaskServer.from_env(HERE) as server: server.add_task('tasks.note')"
     add(sqlite_queue, "act", by_server)
     add(sqlite_queue, "add_on_another_connection", 2)
-    assert_silent(sqlite_queue.worker())
+    sqlite_queue.run_quietly()
     assert (effects(sqlite_queue), states(sqlite_queue)) == ([], [(3, 1)] * 2)
     first, by_connection = sqlite_queue.first_lines()
     assert re.search(r"Conflict: .*database is locked: .*connection=taskserver\.connection\(\)", first)

@@ -201,6 +201,12 @@ class Queue:
                     if str(getattr(module, "__file__", "")).startswith(f"{self.folder}/"):
                         del sys.modules[name]
 
+    def run_quietly(self, *args: Any, **options: Any) -> RunResult:
+        """The same of a run in which no task becomes fatal, and none is lost."""
+        result = self.run_here(*args, **options)
+        assert (result.fatal, result.lost) == (0, 0), result
+        return result
+
     def worker(self, *args: object, **env: str) -> subprocess.CompletedProcess[str]:
         """Runs worker.py to its end."""
         return self.deployment.worker(*args, env=env)
