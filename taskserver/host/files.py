@@ -8,7 +8,6 @@ from __future__ import annotations
 import errno
 import os
 import stat
-from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 
@@ -198,17 +197,11 @@ def network_file_system(path: str | Path, mount_table: Path | None = None) -> st
     except OSError:
         return None
     real = os.fsencode(os.path.realpath(path)) + b"/"
-    holding = [mount for mount in _mounts(lines) if real.startswith(mount[0].rstrip(b"/") + b"/")]
-    # Of several mounts on one point the last one counts.
-    _, kind = max(reversed(holding), key=lambda mount: len(mount[0]), default=(b"", ""))
-    return kind if kind.removeprefix("fuse.") in NETWORK_TYPES else None
-
-
-def _mounts(lines: list[bytes]) -> Iterator[tuple[bytes, str]]:
-    """Mount point and type of each mount; a line of another form is passed over."""
+    longest, kind = b"", ""
     for line in lines:
-        mount, dash, source = line.partition(b" - ")
-        fields, kinds = mount.split(), source.split()
-        if dash and len(fields) >= 5 and kinds:
-            # Spaces in a path are written as \040.
-            yield fields[4].decode("unicode_escape").encode("latin-1", "replace"), os.fsdecode(kinds[0])
+        mount, _, source = line.partition(b" - ")
+        # Spaces in a path are written as \040.
+        point = mount.split()[4].decode("unicode_escape").encode("latin-1", "replace").rstrip(b"/") + b"/"
+        if real.startswith(point) and len(point) >= len(longest):  # of several mounts on one point the last one counts
+            longest, kind = point, os.fsdecode(source.split()[0])
+    return kind if kind.removeprefix("fuse.") in NETWORK_TYPES else None

@@ -20,9 +20,6 @@ TABLE = r"""
 36 27 0:44 / /backup rw - fuse.ntfs /dev/sdd rw
 37 27 0:45 / /later rw - ext4 /dev/sde rw
 38 37 0:46 / /later rw - ceph mon.example.org:/ rw
-39 27 0:47 / /half
-half a line
-40 27 0:48 / /none rw -
 """
 
 
@@ -51,8 +48,6 @@ def table(tmp_path: Path) -> Path:
         ("/srv/shop.db", None),
         ("/backup/shop.db", None),
         ("/later/shop.db", "ceph"),
-        ("/half/shop.db", None),
-        ("/none/shop.db", None),
     ],
 )
 def test_the_longest_mount_point_that_holds_a_path_tells_its_file_system(
@@ -74,12 +69,6 @@ def test_a_relative_path_starts_in_the_current_folder(
     table.write_text(f"1 0 8:1 / / rw - ext4 /dev/sda rw\n2 1 0:9 / {here} rw - nfs filer:/x rw\n")
     monkeypatch.chdir(tmp_path)
     assert network_file_system("shop.db", table) == "nfs"
-
-
-@pytest.mark.parametrize("content", [b"", b"\n\n", b"\xff\xfe \0 - \xff\n", b" - \n - - -\n"])
-def test_a_table_that_tells_nothing_means_a_disk_of_this_host(tmp_path: Path, content: bytes) -> None:
-    (tmp_path / "mountinfo").write_bytes(content)
-    assert network_file_system("/shop.db", tmp_path / "mountinfo") is None
 
 
 def test_without_a_table_nothing_can_be_told(tmp_path: Path) -> None:

@@ -337,12 +337,12 @@ def test_a_worker_that_was_started_again_stays_for_what_is_left_of_the_time(sqli
     assert time.monotonic() - began < 5.5
 
 
-def test_as_many_slots_as_processes_are_free_and_none_for_a_second_line(sqlite_queue: Queue) -> None:
-    for _ in range(7):
+def test_as_many_slots_as_processes_are_free_and_a_second_line_finds_none(sqlite_queue: Queue) -> None:
+    for _ in range(8):
         sqlite_queue.add("tasks.hold")
     process = sqlite_queue.start(0, "--processes", 6, "--batch", 1)
     wait_until(lambda: len(sqlite_queue.notes()) == 6)
     assert_silent(sqlite_queue.worker(0, "--processes", 6))
-    assert sorted(sqlite_queue.statuses()) == [0, *[1] * 6]
+    assert sorted(sqlite_queue.statuses()) == [0, 0, *[1] * 6]
     sqlite_queue.go()
     assert end_of(process) == (0, "", "")
