@@ -5,8 +5,7 @@ from __future__ import annotations
 import os
 
 _BOOT = "/proc/sys/kernel/random/boot_id"
-_NAMESPACES = ("/proc/self/ns/pid", "/proc/self/ns/time")
-"""In another time namespace the start of a process is another number; old kernels have none."""
+_NAMESPACE = "/proc/self/ns/pid"
 MAX_PID = 2**22
 """No kernel gives a greater one: it was forged."""
 _STATE, _STARTED_AT = 0, 19
@@ -50,8 +49,7 @@ def _identity(process: str) -> str:
         with open(f"/proc/{process}/stat", "rb") as stat:
             # A name may hold blanks and brackets.
             fields = stat.read().rpartition(b")")[2].split()
-        namespaces = ",".join(str(os.stat(path).st_ino) for path in _NAMESPACES if os.path.exists(path))
         started_at = "ended" if fields[_STATE] in _ENDED else fields[_STARTED_AT].decode()
-        return f"{boot} {namespaces} {started_at}"
+        return f"{boot} {os.stat(_NAMESPACE).st_ino} {started_at}"
     except (OSError, ValueError, IndexError):
         return ""
