@@ -73,11 +73,11 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         return
     at_once = {item.nodeid for item in items if item.get_closest_marker("long") is None}
     for item in items:
-        if "stores" not in item.path.parts and item.path.stem not in ON_ALL_AT_ONCE and _is_left_out(item, at_once):
+        if "stores" not in _folders(item) and item.path.stem not in ON_ALL_AT_ONCE and _is_left_out(item, at_once):
             item.add_marker("long")
     cases: dict[tuple[Path, str], list[pytest.Item]] = {}
     for item in items:
-        if item.get_closest_marker("long") is None and not OF_ALL_CASES.intersection(item.path.parts):
+        if item.get_closest_marker("long") is None and not OF_ALL_CASES.intersection(_folders(item)):
             cases.setdefault((item.path, item.name.partition("[")[0]), []).append(item)
     for each in cases.values():
         for item in each[1::2] if len(each) > MOST_CASES else []:
@@ -98,6 +98,11 @@ def _is_left_out(item: pytest.Item, at_once: set[str]) -> bool:
     if on_mysql not in at_once:  # tests/support/turns.py has chosen, or the test is for this database alone
         return False
     return not is_on_postgresql if kinds == ["postgresql"] else number % ON_SQLITE_TOO != 0
+
+
+def _folders(item: pytest.Item) -> tuple[str, ...]:
+    """Below tests/: what lies above may have any name, as /work."""
+    return Path(os.path.relpath(item.path, Path(__file__).parent)).parts
 
 
 def _values(item: pytest.Item) -> list[str]:

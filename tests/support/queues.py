@@ -1,4 +1,4 @@
-"""A deployment and its queue: rows by SQL alone, as a web script writes them, and runs of worker.py and client.py."""
+"""A deployment and its queue: rows by SQL alone, as a web script writes them, and runs, here or by worker.py."""
 
 from __future__ import annotations
 

@@ -53,7 +53,6 @@ def also_decorated(x): return x * 2
 def cached(): note("cached")
 @functools.wraps(os.getcwd)
 def says_it_is_os(): note("says_it_is_os")
-async def coroutine(x=1): return x + 1
 def awaits(function):
     @functools.wraps(function)
     async def inside(x): return 10 * await function(x)
@@ -92,7 +91,6 @@ class Letter(Base):
     class_thing = classmethod(CallableThing())
     static_foreign = staticmethod(makedirs)
     odd_static = OddStatic(send)
-    NUMBER = 5
     def __init__(self): note("Letter made")
     def __class_getitem__(cls, item): note("class_getitem")
     def method(self): note("method")
@@ -335,6 +333,7 @@ def test_names_of_arguments_are_kept_where_they_are_few_and_short(site: Site) ->
         ("tasks.async_generator", "is a generator function"),
         ("tasks.old_coroutine", "is a generator function"),
         ("tasks.Letter.method", "only static and class methods"),
+        ("tasks.Letter.prop", "an object of type property inside a class"),
         ("tasks.Letter.descriptor", "an object of type Descriptor inside a class"),
         ("tasks.Letter.class_thing", "is not a function that is defined in a listed module"),
         ("tasks.Letter.static_foreign", "is not a function that is defined in a listed module"),
