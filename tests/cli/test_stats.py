@@ -158,7 +158,7 @@ def test_a_task_whose_module_cannot_be_imported_has_no_name_that_counts(one_queu
 
 
 def test_a_run_that_finds_no_task_writes_no_figures(queue: Queue) -> None:
-    assert_silent(queue.worker())
+    queue.run_quietly()
     assert queue.sql("SELECT * FROM jobs_queue_stats") == []
 
 
@@ -239,7 +239,7 @@ def test_forged_instants_harm_no_run(queue: Queue) -> None:
         instants += ["'never'", "17", "X'ff'", "1e300"]
     for instant in instants:
         queue.sql(ADD_READY.format(f"0, NULL, {instant}, {instant}"))
-    assert_silent(queue.worker())
+    queue.run_quietly()
     assert counts(queue) == {(0, "tasks.quick"): (len(instants),) * 3 + (0,) * 3}
     found = seconds(queue, "tasks.quick")
     assert 0 <= found["longest_wait_seconds"] <= found["waited_seconds"] < MAX_WAIT_SECONDS
@@ -570,7 +570,7 @@ def test_a_missing_table_costs_no_task(queue: Queue) -> None:
     queue.sql("DROP TABLE jobs_queue_stats")
     for _ in range(3):
         queue.add("tasks.quick")
-    assert_silent(queue.worker())
+    queue.run_quietly()
     assert len(queue.notes()) == 3
 
 

@@ -89,7 +89,7 @@ def test_a_misspelt_task_runs_under_the_name_that_its_retry_gives_it(queue: Queu
     assert (ended.returncode, ended.stdout) == (0, "0 tasks retried as tasks.note\n")
     assert "is for tasks that are in error, fatal or cancelled, and no pipeline" in ended.stderr
     assert_one_line(client("retry", "--all", "--as", "note"), 2, "client.py: --as: task is 'note'; allowed: module.")
-    assert_silent(queue.worker())
+    queue.run_quietly()
     assert queue.notes() == ["0", "1", "2"]
 
 
@@ -210,7 +210,7 @@ def assert_cancelled_for_good(queue: Queue) -> None:
     """The one row is cancelled, and no later run brings it back."""
     assert queue.rows("status, error_text, claim, due_at") == [(7, "cancelled", None, None)]
     noted = queue.notes()
-    assert_silent(queue.worker())
+    queue.run_quietly()
     assert queue.rows("status, error_text") == [(7, "cancelled")]
     assert queue.notes() == noted
 
@@ -335,7 +335,7 @@ def test_while_all_groups_are_paused_nothing_runs_not_even_what_comes_up_later(q
     assert report["paused_groups"] == [0, 3, 12, 77, MAX_GROUP_ID]
     assert_one_line(client("resume", "77,3"), 2, "all groups are paused: run client.py resume --all first")
     assert client("resume", "--all").stdout == "all groups are served again\n"
-    assert_silent(queue.worker())
+    queue.run_quietly()
     assert queue.notes() == ["0", "3", "12", "77", str(MAX_GROUP_ID)]
 
 

@@ -14,7 +14,7 @@ from tests.conftest import without
 from tests.support import effects as common
 from tests.support.effects import add, effects, states, with_effects
 from tests.support.pgbouncer import pooled
-from tests.support.processes import assert_silent, end_of, wait_until
+from tests.support.processes import end_of, wait_until
 from tests.support.queues import Queue
 from tests.support.rows import Rows
 from tests.support.servers import MariaDB, missing_programs
@@ -137,13 +137,13 @@ write(os.WEXITSTATUS(os.waitpid(child, 0)[1]))
 
 def test_a_forked_process_is_refused_its_parent_s_connection(queue: Queue) -> None:
     add(queue, "act", IN_A_CHILD)
-    assert_silent(queue.worker("--mode", "mark"))
+    queue.run_quietly(mode="mark")
     assert (effects(queue), queue.errors()) == ([1, 7], [""])
 
 
 def test_a_task_may_go_back_to_the_savepoint_of_its_begin(queue: Queue) -> None:
     add(queue, "act", "write(20); run('ROLLBACK TO taskserver_task'); write(21)")
-    assert_silent(queue.worker())
+    queue.run_quietly()
     assert (effects(queue), states(queue)) == ([21], [])
 
 
@@ -192,7 +192,7 @@ def test_a_task_that_met_a_deadlock_is_not_half_committed(queue: Queue, then: st
         return
     assert (errors, states(queue)) == ("", [(3, 1)])
     queue.end_backoffs()
-    assert_silent(queue.worker())
+    queue.run_quietly()
     assert (effects(queue), states(queue)) == ([7, 10, 10], [])
 
 
@@ -229,7 +229,7 @@ def test_limits_that_a_host_set_on_sessions_end_no_task_on_postgresql(postgresql
     for name in ("statement_timeout", "idle_in_transaction_session_timeout", "lock_timeout"):
         queue.sql(f"ALTER DATABASE \"{queue.dsn.rpartition('/')[2]}\" SET {name} = '200ms'")
     add(queue, "act", "write(1); time.sleep(0.4); run('SELECT pg_sleep(0.4)'); write(2)")
-    assert_silent(queue.worker("--mode", "mark"))
+    queue.run_quietly(mode="mark")
     assert (effects(queue), states(queue)) == ([1, 2], [(2, 1)])
 
 
@@ -275,7 +275,7 @@ def test_a_task_may_change_its_session(queue: Queue) -> None:
     leave = "pass" if queue.is_postgresql else "run('USE information_schema')"
     add(queue, "act", f"""write(1); run("SET NAMES 'latin1'"); {leave}; result = 'Käse 😀'""")
     add(queue, "effect", 2, "Brötchen")
-    assert_silent(queue.worker("--mode", "mark"))
+    queue.run_quietly(mode="mark")
     assert effects(queue) == [1, 2]
     assert [json.loads(result) for (result,) in queue.rows("result")] == ["Käse 😀", "Brötchen"]
 
@@ -286,7 +286,7 @@ def test_a_task_may_change_its_session(queue: Queue) -> None:
 def test_on_sqlite_a_table_that_it_makes_is_its_effect_too(sqlite_queue: Queue) -> None:
     add(sqlite_queue, "do", "CREATE TABLE other (number INT)")
     add(sqlite_queue, "do", "CREATE TABLE third (n INT)", "no SQL")
-    assert_silent(sqlite_queue.worker())
+    sqlite_queue.run_quietly()
     names = sqlite_queue.sql("SELECT name FROM sqlite_master WHERE name IN ('other', 'third')")
     assert names == [("other",)]
 
@@ -295,7 +295,7 @@ def test_a_cursor_in_the_midst_of_its_rows_keeps_no_lock(sqlite_queue: Queue) ->
     numbers = "WITH RECURSIVE n (i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < 5000) SELECT i FROM n"
     add(sqlite_queue, "act", f"reading = run('{numbers}'); reading.fetchone(); write(1); 1 / 0")
     add(sqlite_queue, "effect", 2)
-    assert_silent(sqlite_queue.worker("--mode", "mark"))
+    sqlite_queue.run_quietly(mode="mark")
     assert sqlite_queue.statuses() == [3, 2]
     assert effects(sqlite_queue) == [2]
 
