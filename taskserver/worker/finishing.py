@@ -3,7 +3,7 @@
 The finish of one task and the start of the next share a commit: both are on the disk before the next task's code runs,
 and a task costs one commit instead of two. Tasks of one round (rounds.py) or call (batch.py) are finished together.
 
-    add → save_and_start (with the next start), save, or save_meanwhile (by the heartbeat, while a task runs for long)
+    add → save_and_start (with the next start), save, or save_old (between tasks, and by the heartbeat during one)
         → settle: what the store made of it is counted and logged (reporting.py)
 """
 
@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from threading import RLock
 
 from ..errors import Conflict, DatabaseError, TooLong, is_refusal
+from ..interrupts.alarm import now
 from ..model.attempt import Finish, Outcome, Start
 from ..model.task import ClaimedTask
 from ..stores import Store
@@ -21,6 +22,8 @@ from .attempt import Attempt
 from .call import Failure
 from .reporting import Reporter
 
+SAVE_SECONDS = 1.0
+"""Finishes of a round wait so long for others; less if the lease is short."""
 MAX_UNSAVED = 50
 """Finishes with a statement each that are written at once. Bad rows end unstarted, so a whole claim may gather."""
 MAX_UNSAVED_CHARACTERS = 200_000
@@ -44,6 +47,9 @@ class Finishing:
         self._lock = RLock()
         """Held by a thread that gathers or writes."""
         self._ended: list[Attempt] = []
+        self._save_seconds = min(SAVE_SECONDS, store.lease_seconds / 12)
+        self._save_at = 0.0
+        """When the oldest of them is to be written."""
         self._not_plain = 0
         """How many of them take a statement each."""
         self._characters = 0
@@ -64,6 +70,8 @@ class Finishing:
                 attempt.task = attempt.task._replace(args=None, stages=None)
                 finish = finish._replace(task=attempt.task)
             attempt.finish, attempt.failure, attempt.call = finish, failure, None
+            if not self._ended:
+                self._save_at = now() + self._save_seconds
             self._ended.append(attempt)
             self.has_failed = self.has_failed or failure is not None or finish.error_text is not None
             if finish.is_plain:
@@ -87,10 +95,10 @@ class Finishing:
                 raise
             self._in_doubt = self.has_failed = False
 
-    def save_meanwhile(self) -> None:
-        """The same, from another thread, while a task's code has the run's own."""
-        # The run's own thread may be done with the task, and wait for the rows that this one writes.
-        if self._lock.acquire(blocking=False):
+    def save_old(self) -> None:
+        """The same once they have waited for a second; the heartbeat's thread calls it, too."""
+        # The run's own thread may be done with the task, and wait for the rows that the other one writes.
+        if self._ended and now() >= self._save_at and self._lock.acquire(blocking=False):
             try:
                 self.save()
             finally:

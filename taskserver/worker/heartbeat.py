@@ -13,8 +13,7 @@ import signal
 import threading
 from collections.abc import Callable, Collection, Sequence
 from logging import getLogger
-from queue import Empty, SimpleQueue
-from typing import TypeVar
+from typing import Any
 
 from ..errors import HostLimit, ServerFull
 from ..interrupts.alarm import INFINITY, Alarm, now
@@ -28,9 +27,6 @@ from .task_context import LOOK_SECONDS, CallPlan, TaskContext
 
 LOG = getLogger("taskserver")
 
-C = TypeVar("C", TaskContext, TaskContext | None)
-"""The call that runs, if any."""
-
 LOST_LEASE = "its lease was lost: another worker may have taken the task over, or a person retried it"
 NO_CONNECTION = (
     "the heartbeat has no connection to renew the lease of the running task, and tries again (%s): a task that runs "
@@ -42,10 +38,8 @@ OVERDUE = (
 )
 MIN_ANSWER_SECONDS = 2.5
 """The shortest wait for an answer: longer than the server itself waits for a lock, two seconds on MySQL 5.7."""
-MAX_WRITE_SECONDS = 30.0
-"""Between two calls the run may wait so long for an answer, beside the time for which it tries again."""
-SAVE_LATER_SECONDS = 0.05
-"""Finishes may be saved so much later, so that a call need not wake the thread for a look that is planned by then."""
+AT_MOST_EVERY_SECONDS = 0.9 * LOOK_SECONDS
+"""So that a look that comes a second after the last one is not too early."""
 STANDARD_ERROR = 2
 """By its number, which we keep open: sys.stderr may be any object by the time at which a task hangs."""
 
@@ -58,19 +52,13 @@ class Heartbeat:
     ) -> None:
         """`timeout_seconds` is that of callables without one of their own. `ends_process`: the process is ours."""
         self._store = store
-        self._runs_session = store.database.session()
         self._alarm = alarm
         self._lease = lease_seconds
         self._timeout = timeout_seconds or INFINITY
         self._ends_process = ends_process
         self._process_ends_at = INFINITY
-        self._arming = threading.Lock()
-        self._quiet_since = now()
-        """When the last call ended."""
-        self._woken: SimpleQueue[None] = SimpleQueue()  # unlike an Event it is whole after an interrupt amid its `put`
-        self._looks_at = INFINITY
-        """When the thread looks next, if nobody wakes it; infinity while it looks."""
-        self._is_over = False
+        self._limiting = threading.Lock()
+        self._is_over = threading.Event()
         self._thread: threading.Thread | None = None
         self._call: TaskContext | None = None
         self._ran_last = ""
@@ -79,10 +67,8 @@ class Heartbeat:
         self.waiting: Collection[ClaimedTask] = ()
         """Started tasks that wait to be called again, or to be finished with others: their leases are renewed with that
         of the running call."""
-        self.save_ended: Callable[[], object] = lambda: None
-        """Writes the finishes of tasks of a round that ended before the running call."""
-        self.save_ended_at = INFINITY
-        """When it is time to do that, between two calls or during one; infinity: there is no round."""
+        self.save_old: Callable[[], object] = lambda: None
+        """Writes finishes of a round that have waited for a second."""
         self._was_refused = False
         """Whether the server had no connection left for the heartbeat, which was logged."""
 
@@ -91,8 +77,7 @@ class Heartbeat:
 
     def __exit__(self, *error: object) -> None:
         # Joined: a thread that outlives the interpreter's end takes the process down with it.
-        self._is_over = True
-        self._wake()
+        self._is_over.set()
         if self._thread is not None:
             self._thread.join()
         if self._ends_process:
@@ -120,7 +105,6 @@ class Heartbeat:
     def guard(self, tasks: Sequence[ClaimedTask], claimed_at: float) -> Claimed:
         """Give back these tasks in time that were claimed at that instant of time.monotonic."""
         self.claimed = Claimed(tasks, claimed_at, self._lease)
-        self.save_ended_at, self.waiting = INFINITY, ()  # those of the claim before are written
         return self.claimed
 
     def is_within_lease(self) -> bool:
@@ -129,19 +113,15 @@ class Heartbeat:
 
     def begin(self, plan: CallPlan) -> TaskContext:
         """Watch over a call that is about to begin. The context in which its code runs."""
-        self._call = call = TaskContext(plan, self._alarm, self._store, self._wake)
-        call.save_ended_at = self.save_ended_at
-        if call.save_ended_at < self._looks_at - SAVE_LATER_SECONDS:
-            self._wake()
-        self._limit_process(call)
+        self._call = call = TaskContext(plan, self._alarm, self._store)
+        covered_until = self._process_ends_at - self._lease
+        if call.ends_at > covered_until or call.ends_at < covered_until == INFINITY:
+            self._limit_process()
         return call
 
     def end(self) -> bool:
         """The call has ended. Whether it was interrupted because a person cancelled a task of it."""
         call, self._call = self._call, None
-        self._quiet_since = now()
-        if self._process_ends_at < self._quiet_since + self._timeout + self._lease:
-            self._arm_for_what_runs()
         if call is not None:
             self._ran_last = call.tasks[0].task if call.tasks else self._ran_last
             call.end()
@@ -149,72 +129,57 @@ class Heartbeat:
 
     # ---- the thread
 
-    def _wake(self) -> None:
-        self._woken.put(None)
-
     def _run_thread(self) -> None:
+        seconds = tick = min(LOOK_SECONDS, self._lease / 24)
         try:
-            while not self._is_over:
-                self._arm_for_what_runs()
-                seconds = self._do_what_is_due(self._call)
-                self._looks_at = now() + seconds
-                self._sleep(seconds)
-                self._looks_at = INFINITY  # a call that begins from here on may go unseen: it wakes the thread
+            while not self._is_over.wait(seconds):
+                self._limit_process()
+                seconds = tick if self._beat(self._call) else max(tick, self._lease / 12)
         finally:
             self._store.database.disconnect()
 
-    def _sleep(self, seconds: float) -> None:
-        try:
-            self._woken.get(timeout=seconds)
-            while True:  # several may have woken it
-                self._woken.get_nowait()
-        except Empty:
-            pass
-
-    def _do_what_is_due(self, call: TaskContext | None) -> float:
-        """The seconds until something else is due."""
-        due = [now() + self._lease / 3]
-        if call is None:
-            due.append(max(self.save_ended_at, now() + SAVE_LATER_SECONDS))  # for the next call of a round
-        else:
-            steps = (self._renew, self._look_for_cancel, self._save_ended, self._store_progress, self._note_overdue)
-            due += [self._try(step, call) for step in steps]
+    def _beat(self, call: TaskContext | None) -> bool:
+        """Do what is due, each step by itself. False if one has failed."""
+        steps: list[Callable[[Any], None]] = []
+        if call is not None:
+            self._note_overdue(call)
+            steps = [self._renew, self._look_for_cancel, self._save_old, self._store_progress]
         if self.claimed:  # without a call, too: the run may wait for its database
-            due.append(self._try(self._give_back, call))
-        return max(min(due) - now(), 0.001)
+            steps.append(self._give_back)
+        return False not in [self._try(step, call) for step in steps]
 
-    def _try(self, step: Callable[[C], float], call: C) -> float:
-        """Do one step by itself: a row that somebody locks must not cost the lease. The instant of its next turn."""
+    def _try(self, step: Callable[[Any], None], call: TaskContext | None) -> bool:
+        """Do one step: a row that somebody locks must not keep the others from theirs. Whether that worked."""
         try:
             # A dead connection gives no answer: another one must renew the lease, of which a third is over, in time.
             with self._store.database.tried_once(max(self._lease / 2, MIN_ANSWER_SECONDS)):
-                return step(call) if self._call is call else now() + self._lease / 24
+                if self._call is call:
+                    step(call)
+            return True
         except Exception as error:  # whatever it is, the next turn tries again: without one the lease would end
             if isinstance(error, ServerFull) and not self._was_refused:
                 self._was_refused = True
                 LOG.warning(NO_CONNECTION, error, extra={ONCE_AN_HOUR: True})
             else:
                 LOG.debug("the heartbeat cannot write: %r", error)
-            return now() + self._lease / 12
+            return False
 
-    def _renew(self, call: TaskContext) -> float:
+    def _renew(self, call: TaskContext) -> None:
         """Renew the leases every third of a lease."""
         if now() >= call.renew_at:
             has_claim = renew(self._store, [*call.tasks, *tuple(self.waiting)])
             # Not for long after its timeout: whatever ends the call does so before a lease is over.
             is_last = now() >= call.ends_at + self._lease / 3 or not has_claim
             call.renew_at = INFINITY if is_last else now() + self._lease / 3
-        return call.renew_at
 
-    def _look_for_cancel(self, call: TaskContext) -> float:
-        """Look every third of a lease, and each second while the code asks."""
-        look_at = call.looked_at + (LOOK_SECONDS if call.is_asking else self._lease / 3)
-        if now() < look_at:
-            return look_at
+    def _look_for_cancel(self, call: TaskContext) -> None:
+        """Look every third of a lease, and each second while the code asks; interrupt what was cancelled or lost."""
+        if now() < call.looked_at + (AT_MOST_EVERY_SECONDS if call.is_asking else self._lease / 3):
+            return
         call.is_asking, call.looked_at = False, now()
         cancelled_by_id = self._store.finishes.claimed_still(call.tasks)
         if call.has_completion:  # by which its rows may have changed
-            return INFINITY
+            return
         if not cancelled_by_id:
             call.why = LOST_LEASE
         elif any(cancelled_by_id.values()) and call.plan.heeds_cancel:
@@ -223,72 +188,47 @@ class Heartbeat:
         if call.why:
             call.ends_at, call.looked_at = min(call.ends_at, now()), INFINITY
             self._alarm.interrupt(call.number, call.why)
-        return call.looked_at + self._lease / 3
 
-    def _save_ended(self, call: TaskContext) -> float:
-        """Have the finishes written of tasks that ended before this call."""
-        if now() >= call.save_ended_at:
-            self.save_ended()
-            call.save_ended_at = INFINITY
-        return call.save_ended_at
+    def _save_old(self, _: TaskContext) -> None:
+        self.save_old()
 
-    def _store_progress(self, call: TaskContext) -> float:
+    def _store_progress(self, call: TaskContext) -> None:
         if call.progress is not None and now() >= call.store_at:
-            call.store_at = now() + LOOK_SECONDS
+            call.store_at = now() + AT_MOST_EVERY_SECONDS
             call.store_progress(0.0)
-        return INFINITY if call.progress is None else call.store_at
 
-    def _note_overdue(self, call: TaskContext) -> float:
+    def _give_back(self, call: TaskContext | None) -> None:
+        """Give back the unstarted tasks after half a lease, or a third of one under one call."""
+        give_back_at = min(self.claimed.give_back_at, call.give_back_at) if call else self.claimed.give_back_at
+        if now() >= give_back_at and not (call and call.plan.holds_lock):
+            self.claimed.release(self._store)
+
+    def _note_overdue(self, call: TaskContext) -> None:
         """Say that a call goes on a lease after its end: the process ends soon, and shows where it hangs."""
         if self._alarm.is_insisted:
             call.ends_at = min(call.ends_at, now())
-        at = call.ends_at + self._lease
-        if now() < at or not self._ends_process:
-            return at if now() < at else INFINITY
-        if not call.is_overdue:
+        if self._ends_process and now() >= call.ends_at + self._lease and not call.is_overdue:
             call.is_overdue = True
             LOG.error(OVERDUE, call, self._lease)
-        return INFINITY
-
-    def _give_back(self, call: TaskContext | None) -> float:
-        """Give back the unstarted tasks after half a lease, or a third of one under one call."""
-        give_back_at = min(self.claimed.give_back_at, call.give_back_at) if call else self.claimed.give_back_at
-        if call is not None and call.plan.holds_lock:
-            return INFINITY
-        if now() < give_back_at:
-            return give_back_at
-        self.claimed.release(self._store)
-        return now() + self._lease / 24 if self.claimed else INFINITY
 
     # ---- the end of a process that nothing can interrupt
 
-    def _limit_process(self, call: TaskContext) -> None:
-        """Before a call: let the process outlive its timeout by a lease, and by not much more."""
-        usual = call.began_at + self._timeout
-        latest = call.ends_at if usual == INFINITY else max(call.ends_at, usual)
-        with self._arming:
-            if not call.ends_at <= self._process_ends_at - self._lease <= latest + self._lease / 3:
-                self._arm(latest)  # not for each call: that takes 50 us
+    def _limit_process(self) -> None:
+        """Have the process end a lease after the timeout of what runs, or could begin now, and show all stacks.
 
-    def _arm_for_what_runs(self) -> None:
-        with self._arming:
-            if self._call is not None:
-                self._arm(self._call.ends_at)
-            else:  # a call may begin before the thread looks again, or the run wait for its database
-                quiet_since = max(self._quiet_since, self._runs_session.used_at)
-                waits = self._store.database.conflict_seconds + MAX_WRITE_SECONDS
-                self._arm(quiet_since + self._timeout + waits)
-
-    def _arm(self, ends_at: float) -> None:
-        """Show all stacks and end the process a lease after this instant, and some time for what is logged before."""
+        At each turn, and before a call that may take longer: not before each, as that takes 50 us.
+        """
         if not self._ends_process:
             return
-        self._process_ends_at = ends_at + self._lease * 4 / 3
-        if ends_at == INFINITY:
-            faulthandler.cancel_dump_traceback_later()
-        else:
-            seconds = max(self._process_ends_at - now(), 0.001)
-            faulthandler.dump_traceback_later(seconds, exit=True, file=STANDARD_ERROR)
+        with self._limiting:
+            call = self._call
+            ends_at = now() + self._timeout if call is None else call.ends_at
+            self._process_ends_at = ends_at + self._lease * 4 / 3
+            if ends_at == INFINITY:
+                faulthandler.cancel_dump_traceback_later()
+            else:
+                seconds = max(self._process_ends_at - now(), 0.001)
+                faulthandler.dump_traceback_later(seconds, exit=True, file=STANDARD_ERROR)
 
 
 def renew(store: Store, tasks: Sequence[ClaimedTask]) -> bool:

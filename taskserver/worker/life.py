@@ -44,6 +44,7 @@ class Life:
         self.hooks = Hooks(run)
         self._reporter = Reporter(run, self.hooks)
         self.finishing = Finishing(run.store, self._reporter)
+        run.heartbeat.save_old = self.finishing.save_old
         self._attempts = Attempts(run, self.hooks, self.finishing, self._reporter)
         self._completions = Completions(run, self._attempts, self.finishing, self._reporter)
         self._transactional = TransactionalCalls(run, self._attempts, self._completions, self.finishing, self._reporter)
@@ -67,7 +68,6 @@ class Life:
             return False
         if is_ready:
             self._run_ready(attempt)
-        self._rounds.go_on()
         return True
 
     def _needs_more(self, attempt: Attempt) -> bool:

@@ -226,6 +226,7 @@ class Runner:
     def _between_tasks(self, claimed: Claimed, life: Life) -> None:
         """Tell how far the run is, and do what is due: each about once a second at most."""
         finishing = life.finishing
+        finishing.save_old()
         self._on_progress(self._result)
         self._record.show()
         if finishing.has_due and self._maintenance.is_time():

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextvars import ContextVar, Token
 from logging import getLogger
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
@@ -104,7 +104,7 @@ def current_task() -> CurrentTask | None:
 def progress(done: float, total: float | None = None, text: str | None = None) -> None:
     """Tell how far the task has come whose code runs here; outside of one this does nothing.
 
-    Stored within a second, at most once a second, the latest one last. `text` is cut after 200 characters. Interrupts a
+    Stored within two seconds, at most once a second, the latest one last. `text` is cut after 200 characters. Interrupts a
     task that was cancelled, or whose lease was lost. Raises SettingError where `done` or `total` is no number.
     """
     written = write_progress(done, total, text)
@@ -182,8 +182,7 @@ class TaskContext:
     is_over = False
     """Whether the call has ended: a thread that the task left behind may still ask."""
 
-    def __init__(self, plan: CallPlan, alarm: Alarm, store: Store, wake: Callable[[], object]) -> None:
-        """`wake` makes the heartbeat look at the call."""
+    def __init__(self, plan: CallPlan, alarm: Alarm, store: Store) -> None:
         self.plan = plan
         self.tasks = plan.tasks
         self.number = alarm.number + 1
@@ -195,9 +194,7 @@ class TaskContext:
         self.renew_at = self.looked_at + store.lease_seconds / 3
         self.give_back_at = INFINITY if plan.holds_lock else self.began_at + store.lease_seconds / 3
         self.store_at = self.began_at + LOOK_SECONDS
-        self.save_ended_at = INFINITY
         self._store = store
-        self._wake = wake
         self._pid = os.getpid()
 
     def __str__(self) -> str:
@@ -223,18 +220,13 @@ class TaskContext:
         """Have the heartbeat store this progress. Raises TaskInterrupted as `current` does."""
         self._ask()
         if not self.plan.holds_lock and not self.has_completion:
-            is_planned, self.progress = self.progress is not None, progress
-            if not is_planned:
-                self._wake()
+            self.progress = progress
 
     def _ask(self) -> None:
         """Raise TaskInterrupted if the heartbeat has found a reason; let it look within a second."""
         if self.why and not self.is_over and not self.has_completion:
             raise TaskInterrupted(self.why)
-        # Most tasks ask once, as they begin, and end soon: for these the heartbeat need not wake up.
-        if not self.is_asking and now() >= self.began_at + LOOK_SECONDS:
-            self.is_asking = True
-            self._wake()
+        self.is_asking = True
 
     @property
     def has_completion(self) -> bool:

@@ -23,7 +23,7 @@ from taskserver.errors import Unavailable
 from taskserver.model.arguments import read_item
 from taskserver.model.task import CANCELLED, Claim, ClaimedTask, Status
 from taskserver.stores.queue.batches import Batches
-from taskserver.worker import limits, preparing, rounds
+from taskserver.worker import finishing, limits, preparing, rounds
 from taskserver.worker.claimed import Claimed
 from taskserver.worker.result import Reason
 from tests.support.processes import end_of, needs_peak, run_telling_peak, thaw, wait_until
@@ -393,7 +393,7 @@ def _transaction(site: Rounds) -> Any:
 def test_what_has_ended_is_written_after_a_second_and_the_round_goes_on(
     site: Rounds, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(rounds, "SAVE_SECONDS", 0.0)
+    monkeypatch.setattr(finishing, "SAVE_SECONDS", 0.0)
     assert site.module
     seen = []
     site.module.does["many"] = lambda n: seen.append(site.columns("attempts"))
@@ -448,32 +448,13 @@ def test_started_tasks_behind_a_long_call_are_given_back_as_if_never_claimed(
     assert site.figures()[:3] == (4, 4, 4)
 
 
-def test_the_leases_of_started_tasks_are_renewed_between_calls(make_site: Callable[..., Rounds], site_dsn: str) -> None:
-    site = make_site(site_dsn, lease=2)
-    assert site.module
-    *_, last = site.add("many", *range(4))
-    before = site.rows.row(last)["updated_at"]
-    ends = []
-
-    def do(n: int) -> None:
-        row = site.rows.row(last)
-        ends.append(row["due_at"])
-        assert row["updated_at"] == before or n == 3
-        time.sleep(0.4 if n == 0 else 0)
-
-    site.module.does["many"] = do
-    assert site.run().done == 4
-    assert ends[0] < ends[1]
-    assert [count for verb, count in site.shared if verb == "start"] == [4]
-
-
 @pytest.mark.parametrize("meanwhile", ["cancelled", "changed", "taken away", "deleted"])
 def test_what_became_of_a_started_task_is_found_out_before_its_turn(
     any_site: Rounds, monkeypatch: pytest.MonkeyPatch, meanwhile: str
 ) -> None:
     """After a second: a round that is over sooner does not look."""
     site = any_site
-    monkeypatch.setattr(rounds, "SAVE_SECONDS", 0.0)
+    monkeypatch.setattr(rounds, "LOOK_SECONDS", 0.0)
     assert site.module
     name = f"{site.name}.many"
     ids = [site.server.add_task(name, {"n": n}, unique_key=f"k{n}") for n in range(3)]
@@ -786,7 +767,7 @@ def test_finishes_that_cannot_be_written_are_told_and_leave_all_started(
 def test_a_task_whose_finish_fails_in_the_midst_of_a_round_is_not_given_back_as_if_it_had_not_run(
     site: Rounds, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(rounds, "SAVE_SECONDS", 0.0)
+    monkeypatch.setattr(finishing, "SAVE_SECONDS", 0.0)
     assert site.module
 
     def run(n: int) -> None:
