@@ -104,8 +104,9 @@ def current_task() -> CurrentTask | None:
 def progress(done: float, total: float | None = None, text: str | None = None) -> None:
     """Tell how far the task has come whose code runs here; outside of one this does nothing.
 
-    Stored within two seconds, at most once a second, the latest one last. `text` is cut after 200 characters. Interrupts a
-    task that was cancelled, or whose lease was lost. Raises SettingError where `done` or `total` is no number.
+    Stored within two seconds, at most once a second, the latest one last. `text` is cut after 200 characters.
+    Interrupts a task that was cancelled, or whose lease was lost. Raises SettingError where `done` or `total` is no
+    number.
     """
     written = write_progress(done, total, text)
     context = _context_of_call()
