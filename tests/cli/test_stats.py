@@ -570,7 +570,7 @@ def test_a_missing_table_costs_no_task(queue: Queue) -> None:
     queue.sql("DROP TABLE jobs_queue_stats")
     for _ in range(3):
         queue.add("tasks.quick")
-    queue.run_quietly()
+    assert_silent(queue.worker())
     assert len(queue.notes()) == 3
 
 

@@ -14,7 +14,7 @@ from tests.conftest import without
 from tests.support import effects as common
 from tests.support.effects import add, effects, states, with_effects
 from tests.support.pgbouncer import pooled
-from tests.support.processes import end_of, wait_until
+from tests.support.processes import assert_silent, end_of, wait_until
 from tests.support.queues import Queue
 from tests.support.rows import Rows
 from tests.support.servers import MariaDB, missing_programs
@@ -137,7 +137,7 @@ write(os.WEXITSTATUS(os.waitpid(child, 0)[1]))
 
 def test_a_forked_process_is_refused_its_parent_s_connection(queue: Queue) -> None:
     add(queue, "act", IN_A_CHILD)
-    queue.run_quietly(mode="mark")
+    assert_silent(queue.worker("--mode", "mark"))
     assert (effects(queue), queue.errors()) == ([1, 7], [""])
 
 
