@@ -26,8 +26,6 @@ SAVE_SECONDS = 1.0
 """Finishes of a round wait so long for others; less if the lease is short."""
 MAX_UNSAVED = 50
 """Finishes with a statement each that are written at once. Bad rows end unstarted, so a whole claim may gather."""
-MAX_UNSAVED_CHARACTERS = 200_000
-"""Characters of gathered results and arguments for next stages: a server limits how long a statement may be."""
 MAX_KEPT_BYTES = 16 * 1024
 """Longer arguments of tasks that have ended are dropped: many may wait for their write."""
 TOO_LONG_RESULT = "is longer than the server takes (max_allowed_packet)"
@@ -52,8 +50,6 @@ class Finishing:
         """When the oldest of them is to be written."""
         self._not_plain = 0
         """How many of them take a statement each."""
-        self._characters = 0
-        """Characters of the texts among them."""
         self._in_doubt = False
         """Whether an error while they were written left open if they are."""
         self.has_failed = False
@@ -78,8 +74,7 @@ class Finishing:
                 return
             self._not_plain += 1
             self.has_due = self.has_due or bool(finish.task.awaited)
-            self._characters += len(finish.next_stage.args or "") if finish.next_stage else len(finish.result or "")
-            if self._characters > MAX_UNSAVED_CHARACTERS or self._not_plain >= MAX_UNSAVED:
+            if self._not_plain >= MAX_UNSAVED:
                 self.save()
 
     # ---- write
@@ -222,7 +217,7 @@ class Finishing:
 
     def _are_written(self, outcomes: Sequence[Outcome]) -> None:
         several, self._ended = self._ended, []
-        self._not_plain, self._characters, self._in_doubt, self.has_failed = 0, 0, False, False
+        self._not_plain, self._in_doubt, self.has_failed = 0, False, False
         for attempt, outcome in zip(several, outcomes, strict=True):
             self.settle(attempt, attempt.finish, outcome)
 

@@ -143,7 +143,7 @@ class Heartbeat:
         steps: list[Callable[[Any], None]] = []
         if call is not None:
             self._note_overdue(call)
-            steps = [self._renew, self._look_for_cancel, self._save_old, self._store_progress]
+            steps = [self._renew, self._look_for_interrupt, self._save_old, self._store_progress]
         if self.claimed:  # without a call, too: the run may wait for its database
             steps.append(self._give_back)
         return False not in [self._try(step, call) for step in steps]
@@ -172,7 +172,7 @@ class Heartbeat:
             is_last = now() >= call.ends_at + self._lease / 3 or not has_claim
             call.renew_at = INFINITY if is_last else now() + self._lease / 3
 
-    def _look_for_cancel(self, call: TaskContext) -> None:
+    def _look_for_interrupt(self, call: TaskContext) -> None:
         """Look every third of a lease, and each second while the code asks; interrupt what was cancelled or lost."""
         if now() < call.looked_at + (AT_MOST_EVERY_SECONDS if call.is_asking else self._lease / 3):
             return

@@ -2,11 +2,12 @@
 
     take up → fetch its texts → import its module, if that is new → find the callable → start → call → finish
 
-    who writes started_at    Attempts.start, in the commit that also writes the finishes of the tasks before
-    what a timeout meets     only code below Attempts.call
+    who writes started_at    Attempts.start and start_together, in the commit of the finishes of the tasks before
+    what a timeout meets     only code of the site: a task's below Attempts.call, a hook's below Hook.call
     a lost lease             seen by the start, the heartbeat's look and the finish: each finds no row of its token
     a worker that is killed  leaves its row in progress, with the attempt counted; maintenance.py reclaims it when the
-                             lease ends, as it does with tasks that have ended and wait for their finish to be written
+                             lease ends, also if the task had ended and its finish was not written. Only what was
+                             claimed and not started comes back at once, with the next run on its host
 
 Three options of a callable change this: `transactional` (transactional.py), `batch` (batch.py) and `commit_every`
 (rounds.py).
@@ -51,10 +52,10 @@ class Life:
         self._batches = BatchCalls(run, self._attempts, self.finishing, self._reporter)
         self._rounds = Rounds(run, self._attempts, self.finishing, self._reporter)
 
-    def live(self, task: ClaimedTask) -> bool:
+    def live(self, task: ClaimedTask) -> None:
         """Run one claimed task. Its finish is written with the next start, or by `Finishing.save`.
 
-        False: it was put back, as a larger claim has others that run with it.
+        It is put back if a larger claim has others that run with it: `Claimed.is_claimed_again`.
         """
         self._run.result.taken += 1
         attempt = Attempt(task)
@@ -65,10 +66,9 @@ class Life:
             self._end_unready(attempt, error)
         if is_ready and self._needs_more(attempt):
             self._put_back(attempt)
-            return False
-        if is_ready:
+            self._run.heartbeat.claimed.is_claimed_again = True
+        elif is_ready:
             self._run_ready(attempt)
-        return True
 
     def _needs_more(self, attempt: Attempt) -> bool:
         """Whether a batch or a round waits for a larger claim."""

@@ -29,7 +29,6 @@ LOG = getLogger("taskserver")
 
 LOOK_EVERY_SECONDS = 1.0
 MAX_RECLAIM_SECONDS = 5.0
-MAX_LAST_LOOK_SECONDS = 2.0
 
 LOST_TEXT = "lost: its worker vanished, hung, or could not record its end, and its lease ended"
 VANISHED_TEXT = "lost: its worker, process {}, ended while it ran, or could not record its end"
@@ -130,12 +129,6 @@ class Maintenance:
             self._store.processes.end(number)
         self._errors_of_lost |= {task.id: VANISHED_TEXT.format(pid) for task in started}
         self.is_to_look_again = True
-
-    def look_at_end(self) -> None:
-        """Look on for a while where the run's last tasks made something due, rather than leave it to the next run."""
-        until = time.monotonic() + MAX_LAST_LOOK_SECONDS
-        while self.is_to_look_again and time.monotonic() < until:
-            self.look()
 
     # ---- for operators
 

@@ -2,7 +2,7 @@
 
     do due work (maintenance.py) → claim → run each task (life.py) → give back the tasks that were not started
 
-The loop goes round until a limit is met, or no new task is left.
+The loop goes round until a limit is met (limits.py, which says how to add one), or no new task is left.
 """
 
 from __future__ import annotations
@@ -121,7 +121,7 @@ class Runner:
         self._record.number = number_of(task.claim)
         with self._store.database.patiently(), self._open:
             try:
-                self._run_claim(Claim([task], 1), 1, claimed_at)
+                self._run_claim(Claim([task], 1), claimed_at)
             finally:
                 self._write_stats()
                 self._record.leave()
@@ -148,25 +148,23 @@ class Runner:
             size = self._limits.claim_size.next(self._limits.tasks_left())
             claim = self._store.claims.claim(size, self._groups, self._record.number)
             if claim.changed:
-                self._run_claim(claim, size, claimed_at)
+                self._run_claim(claim, claimed_at)
                 pauses = _pauses()
                 if self._lingering is not None:
                     self._lingering.has_worked()
-            elif has_more_due:
+                continue
+            if has_more_due:
                 continue  # the rows that were woken may be other groups', and more are due: look again
             # A claim that got nothing is no sign of an empty queue: others may hold the rows that it would have got.
-            elif not self._store.claims.has_new(self._groups):
-                if not self._wait_for_tasks():
-                    return Reason.EMPTY
-            elif not pauses.pause(self._settings.patience_seconds) and not self._wait_for_tasks():
-                return Reason.CROWDED
-        if reason != Reason.STOPPED:
-            self._maintenance.look_at_end()
+            is_crowded = self._store.claims.has_new(self._groups)
+            if not (is_crowded and pauses.pause(self._settings.patience_seconds)) and not self._wait_for_tasks():
+                reason = Reason.CROWDED if is_crowded else Reason.EMPTY
+                break
         self._maintenance.report_given_up()
         self._call_failure_hook()
         return reason
 
-    def _run_claim(self, claim: Claim, size: int, claimed_at: float) -> None:
+    def _run_claim(self, claim: Claim, claimed_at: float) -> None:
         """Run tasks of one claim, and give back those that were not started."""
         if not claim.tasks:
             return  # the time of all its rows lies ahead: they wait now
@@ -195,21 +193,19 @@ class Runner:
         slow claims would never get anything done: its start checks the claim. The heartbeat gives the others back if a
         task takes long.
         """
-        is_first = True
-        while not self._limits.reason_to_end() and (is_first or not claimed.is_stale()) and (task := claimed.take()):
-            is_first = False
+        is_to_run = True  # the first one in any case
+        while is_to_run and not self._limits.reason_to_end() and (task := claimed.take()):
             try:
                 if not self._fits(task):
-                    (claimed.put_started if claimed.was_started(task) else claimed.put_back)([task])
+                    claimed.put_back([task])
                     return
-                if not life.live(task):
-                    claimed.is_claimed_again = True
-                    return
+                life.live(task)
             except BaseException:
                 if not claimed.was_started(task):  # else its code may have run
                     claimed.put_back([task])
                 raise
             self._between_tasks(claimed, life)
+            is_to_run = not (claimed.is_claimed_again or claimed.is_stale())
 
     def _fits(self, task: ClaimedTask) -> bool:
         """Whether to start a task, by what tasks of its name took of late; the run ends if it does not fit."""
