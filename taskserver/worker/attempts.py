@@ -84,7 +84,6 @@ class Attempts:
         return ids
 
     def note_start(self, attempt: Attempt) -> None:
-        """Note that the start of an attempt was written."""
         attempt.has_started = True
         attempt.waited_seconds = self._run.stats.waited(attempt.task)
 

@@ -43,13 +43,11 @@ class Claimed:
             return bool(self._waiting or self._unreleased)
 
     def is_stale(self) -> bool:
-        """Whether the tasks are to be given back rather than started."""
         return time.monotonic() >= self.give_back_at
 
     # ---- for the run
 
     def take(self) -> ClaimedTask | None:
-        """The next task; None if none is left."""
         with self._lock:
             return self._waiting.popleft() if self._waiting else None
 
@@ -92,17 +90,14 @@ class Claimed:
             self._waiting.extendleft(reversed(tasks))
 
     def started(self) -> list[ClaimedTask]:
-        """Those that wait."""
         with self._lock:
             return [task for task in self._waiting if task.id in self._started_ids]
 
     def was_started(self, task: ClaimedTask) -> bool:
-        """Whether a task that waits, or was taken, is started."""
         return task.id in self._started_ids
 
     @property
     def has_started(self) -> bool:
-        """Whether any wait."""
         with self._lock:
             return bool(self._waiting) and self._waiting[0].id in self._started_ids
 

@@ -94,7 +94,6 @@ class Hook:
 
     @property
     def is_set(self) -> bool:
-        """Whether there is a function that may be called."""
         return self._hook is not None
 
     def call(self, plan: CallPlan, *args: Any) -> Failure | None:

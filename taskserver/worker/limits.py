@@ -93,7 +93,6 @@ class ClaimSize:
             self._seconds = max(seconds / tasks, (self._seconds + 3 * seconds / tasks) / 4)
 
     def note_claimed(self, tasks: int) -> None:
-        """Note how many the last claim got."""
         self._was_full = tasks == self._asked
 
     def want(self, tasks: int) -> bool:
@@ -183,7 +182,6 @@ class RunLimits:
         return goes_on
 
     def is_too_large(self) -> bool:
-        """Whether the process has more memory than the run may have."""
         most = self._limits.max_megabytes
         return most is not None and process_megabytes() > most
 
@@ -202,7 +200,6 @@ class RunLimits:
         return max(min(max_items, int((self._limits.max_seconds - self.elapsed()) / usual_seconds)), 1)
 
     def elapsed(self) -> float:
-        """Seconds since the run began."""
         return time.monotonic() - self._began_at
 
 

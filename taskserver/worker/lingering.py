@@ -65,7 +65,6 @@ class Lingering:
         return has_found or self._limits.reason_to_end() is not None
 
     def _look(self) -> bool:
-        """Whether there may be a task to claim."""
         maintenance = self._maintenance
         maintenance.look()
         return maintenance.is_to_look_again or self._store.claims.has_new(self._groups)

@@ -64,7 +64,6 @@ class Maintenance:
     # ---- in a run
 
     def is_time(self) -> bool:
-        """Whether the last look was long enough ago."""
         return time.monotonic() - self._looked_at >= LOOK_EVERY_SECONDS
 
     def look(self) -> bool:

@@ -132,7 +132,6 @@ class Reporter:
         self._log(INFO, task, f"failed for good, {on_fatal} is called")
 
     def report_second_failure(self, task: ClaimedTask, failure: Failure) -> None:
-        """Log that what was called for a fatal task failed, too."""
         self._say(ERROR, task, failure, "failed for good, and what is called for that did, too")
 
     def report_call_failed(self, tasks: Sequence[ClaimedTask], failure: Failure) -> None:
@@ -168,7 +167,6 @@ class Reporter:
         return failure._replace(full_text="", error=failure.error if self._hooks.has_failure_hook else None)
 
     def report_unrecorded(self, tasks: Sequence[ClaimedTask]) -> None:
-        """Log tasks that have ended, and whose finishes could not be written."""
         for task in tasks:
             self._log(INFO, task, "has ended, which could not be recorded")
 

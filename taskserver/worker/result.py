@@ -70,13 +70,11 @@ class RunResult:
         return f"RunResult({shown})"
 
     def in_words(self) -> str:
-        """The counts as a person reads them."""
         words = counts_in_words(self.done, self.failed, self.fatal, self.lost)
         words += f", {self.cancelled} cancelled" if self.cancelled else ""
         return f"{words}, {self.postponed} postponed" if self.postponed else words
 
     def end(self, reason: Reason, seconds: float) -> None:
-        """The run has ended after so many seconds."""
         self.reason = reason
         self.seconds = seconds
 

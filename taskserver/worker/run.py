@@ -238,7 +238,6 @@ class Runner:
             self._call_failure_hook()
 
     def _save(self, finishing: Finishing) -> None:
-        """Write the finishes of the last tasks of a claim."""
         finishing.save()
         if finishing.has_due:
             finishing.has_due, self._maintenance.is_to_look_again = False, True
@@ -296,7 +295,6 @@ class Runner:
         return self._life
 
     def _lost(self, lost: LostTask, text: str, is_fatal: bool) -> None:
-        """Let the failure hook be called for a task whose worker vanished."""
         if self._settings.on_failure is not None:
             error = TaskServerError(text)
             self._life_of_run().hooks.call_later(FailedAttempt(lost.id, lost.task, lost.attempts, error, is_fatal))

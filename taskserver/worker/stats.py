@@ -114,7 +114,6 @@ class RunStats:
     # ---- write to the table
 
     def are_due(self) -> bool:
-        """Whether it is time to write the counts."""
         return time.monotonic() >= self._write_at
 
     def write(self) -> None:

@@ -291,7 +291,6 @@ OUR_THREADS = 2
 
 
 def _context_of_call() -> CallContext | None:
-    """The context of the call that runs here; None outside of one."""
     context = _current.get()
     return None if context is None or context.is_over else context
 
