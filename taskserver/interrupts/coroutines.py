@@ -31,9 +31,12 @@ def as_plain(function: Callable[..., Coroutine[Any, Any, Any]]) -> Callable[...,
 def _run(coroutine: Coroutine[Any, Any, Any]) -> Any:
     """Run a coroutine in an event loop of its own: its return value. Raises whatever it raises, and TaskInterrupted."""
     running = _Running(coroutine)
+    awaiting = running.await_it()
     try:
-        asyncio.run(running.await_it())
+        asyncio.run(awaiting)
     finally:
+        awaiting.close()  # it has not begun inside another loop
+        coroutine.close()
         asyncio.set_event_loop(_loop_between())
     return running.outcome()
 
