@@ -16,6 +16,7 @@ from typing import NoReturn
 
 from ..errors import HostLimit
 from ..interrupts.stop import Stop
+from ..messages.log_records import ONCE_AN_HOUR
 from ..settings.load import Settings
 from .terminal.log import set_up
 from .terminal.program import ENDED, SIGNALS, Exit, Wishes
@@ -27,8 +28,9 @@ LOOK_SECONDS = 0.1
 ONE_WISH_OF_LINE_SECONDS = 1.0
 """Longer than in a worker: two that are handed on count there as two."""
 FIRST_PAUSE_SECONDS = 0.5
-MAX_PAUSE_SECONDS = 30.0
-"""The pause before a new worker doubles with each death of the line, up to this."""
+MAX_PAUSE_SECONDS = 5.0
+"""The pause before a new worker doubles with each death of the line, up to this, and is short again after a minute."""
+CALM_SECONDS = 60.0
 MIN_SECONDS = 0.001
 
 Work = Callable[[Settings, Options, Stop], int]
@@ -49,6 +51,7 @@ class Processes:
         self._starts = [self._began_at] * (options.processes or 1)
         """When further workers start, by time.monotonic."""
         self._pause_seconds = FIRST_PAUSE_SECONDS
+        self._died_at = self._began_at
         self._signals: list[int] = []
         """Those that were not handed on yet."""
         self._is_stopping = False
@@ -73,6 +76,7 @@ class Processes:
                 pid, status = os.waitpid(worker, os.WNOHANG)
                 if pid:
                     self._note_end(worker, os.waitstatus_to_exitcode(status))
+        _block_signals()
         return self._worst
 
     def _start(self) -> None:
@@ -85,7 +89,9 @@ class Processes:
             if not self._workers:
                 words = f"the host lets no process be started: {error.strerror}; take fewer --processes"
                 raise HostLimit(words) from None
-            LOG.warning("the host lets no process be started now (%s): tried again", error.strerror)
+            LOG.warning(
+                "the host lets no process be started now (%s): tried again", error.strerror, extra={ONCE_AN_HOUR: True}
+            )
             self._start_later()
         else:
             if not worker:
@@ -94,8 +100,15 @@ class Processes:
         signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS)
 
     def _start_later(self) -> None:
+        if self._is_over():  # the line of the next minute has workers
+            return
         self._starts.append(time.monotonic() + self._pause_seconds)
         self._pause_seconds = min(self._pause_seconds * 2, MAX_PAUSE_SECONDS)
+
+    def _is_over(self) -> bool:
+        """Whether the line's time is over."""
+        age = time.monotonic() - self._began_at
+        return any(seconds is not None and age >= seconds for seconds in (self._options.linger, self._options.max_time))
 
     def _hand_on(self, number: int) -> None:
         # The same signal: a worker that got it too, as by Ctrl-C, counts it once.
@@ -113,6 +126,9 @@ class Processes:
         cause = f"exit code {status}" if status >= 0 else f"signal {-status} ({signal.strsignal(-status)})"
         LOG.warning("process %d, a worker of this line, died: %s", worker, cause)
         if not self._is_stopping:
+            died_at, self._died_at = self._died_at, time.monotonic()
+            if self._died_at - died_at > CALM_SECONDS:
+                self._pause_seconds = FIRST_PAUSE_SECONDS
             self._start_later()
 
     # ---- in a worker's process
@@ -131,6 +147,7 @@ class Processes:
         except BaseException:
             sys.excepthook(*sys.exc_info())
             status = Exit.DATABASE
+        _block_signals()
         raise SystemExit(status)
 
     def _options_now(self) -> Options:
@@ -138,7 +155,11 @@ class Processes:
         age = time.monotonic() - self._began_at
         linger, max_time = self._options.linger, self._options.max_time
         return self._options._replace(
-            # Without time to linger it waits for no slot: the next line's worker may have it by then.
-            linger=linger - age if linger and linger > age else None,
+            linger=max(linger - age, MIN_SECONDS) if linger else None,
             max_time=max(max_time - age, MIN_SECONDS) if max_time else None,
         )
+
+
+def _block_signals() -> None:
+    """As a process ends, Python takes its handlers away: a signal would look like a death."""
+    signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)

@@ -29,7 +29,7 @@ from .deployment import deployment_of, settings_in_words
 from .worker_options import Options, read_options
 
 ONE_WISH_SECONDS = 0.1
-ONE_HANDED_ON_SECONDS = 0.5
+ONE_HANDED_ON_SECONDS = 1.0
 """A signal to all processes of a service comes by itself, and so much later at most from the supervisor once more."""
 
 

@@ -119,6 +119,7 @@ class Slots:
             while not self._take(number):
                 if not wait(LOOK_SECONDS):
                     return False
+                self._make_folder()  # an upload may have deleted it
         finally:
             self._unlock(lock)
         return True

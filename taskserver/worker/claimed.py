@@ -17,6 +17,10 @@ from ..stores.queue.batches import Batches
 
 LOG = getLogger("taskserver")
 
+MAX_SECONDS = 1.0
+"""The rest of a claim is left after so long: it has slower tasks than those before, which other workers may share, and
+behind which more urgent ones would wait."""
+
 
 class Claimed:
     """Claimed tasks of which no code has run. Two threads take from them: under a lock, so that each task goes once."""
@@ -32,6 +36,7 @@ class Claimed:
         """Of all that were ever started here."""
         self._unreleased: list[ClaimedTask] = []
         """Started tasks whose release was tried: they get no turn, as some may be new again, and others'."""
+        self._leave_at = claimed_at + MAX_SECONDS
         self.lease_ends_at = claimed_at + lease_seconds
         self.give_back_at = claimed_at + lease_seconds / 2
         """By time.monotonic: nobody sits on tasks that have not run for longer than half a lease."""
@@ -43,7 +48,9 @@ class Claimed:
             return bool(self._waiting or self._unreleased)
 
     def is_stale(self) -> bool:
-        return time.monotonic() >= self.give_back_at
+        """Whether to give the tasks back rather than start them. A round that is begun goes on for longer."""
+        now = time.monotonic()
+        return now >= self.give_back_at or (now >= self._leave_at and not self.has_started)
 
     # ---- for the run
 

@@ -12,6 +12,7 @@ import faulthandler
 import signal
 import threading
 from collections.abc import Callable, Collection, Sequence
+from contextlib import suppress
 from logging import getLogger
 from typing import Any
 
@@ -40,6 +41,8 @@ MIN_ANSWER_SECONDS = 2.5
 """The shortest wait for an answer: longer than the server itself waits for a lock, two seconds on MySQL 5.7."""
 AT_MOST_EVERY_SECONDS = 0.9 * LOOK_SECONDS
 """So that a look that comes a second after the last one is not too early."""
+MAX_WRITE_SECONDS = 30.0
+"""Between two calls the run may wait so long for an answer, beside the time for which it tries again."""
 STANDARD_ERROR = 2
 """By its number, which we keep open: sys.stderr may be any object by the time at which a task hangs."""
 
@@ -59,6 +62,7 @@ class Heartbeat:
         self._process_ends_at = INFINITY
         self._limiting = threading.Lock()
         self._is_over = threading.Event()
+        self._runs_session, self._quiet_since = store.database.session(), now()
         self._thread: threading.Thread | None = None
         self._call: TaskContext | None = None
         self._ran_last = ""
@@ -121,7 +125,9 @@ class Heartbeat:
 
     def end(self) -> bool:
         """The call has ended. Whether it was interrupted because a person cancelled a task of it."""
-        call, self._call = self._call, None
+        call, self._call, self._quiet_since = self._call, None, now()
+        if self._process_ends_at < self._quiet_since + self._timeout + self._lease:
+            self._limit_process()
         if call is not None:
             self._ran_last = call.tasks[0].task if call.tasks else self._ran_last
             call.end()
@@ -222,13 +228,18 @@ class Heartbeat:
             return
         with self._limiting:
             call = self._call
-            ends_at = now() + self._timeout if call is None else call.ends_at
+            if call is not None:
+                ends_at = call.ends_at
+            else:  # a call may begin now, or the run wait for its database
+                quiet_since = max(self._quiet_since, self._runs_session.used_at)
+                ends_at = quiet_since + self._timeout + self._store.database.conflict_seconds + MAX_WRITE_SECONDS
             self._process_ends_at = ends_at + self._lease * 4 / 3
             if ends_at == INFINITY:
                 faulthandler.cancel_dump_traceback_later()
             else:
                 seconds = max(self._process_ends_at - now(), 0.001)
-                faulthandler.dump_traceback_later(seconds, exit=True, file=STANDARD_ERROR)
+                with suppress(RuntimeError):  # it takes a thread, which a host may refuse: the next turn tries again
+                    faulthandler.dump_traceback_later(seconds, exit=True, file=STANDARD_ERROR)
 
 
 def renew(store: Store, tasks: Sequence[ClaimedTask]) -> bool:

@@ -189,9 +189,8 @@ class Runner:
     def _run_tasks(self, claimed: Claimed, life: Life) -> None:
         """Run tasks of one claim until there is a reason to end, or they are too old.
 
-        Half a lease after the claim the rest is left, as others may take it soon. The first task is tried even then, or
-        slow claims would never get anything done: its start checks the claim. The heartbeat gives the others back if a
-        task takes long.
+        The first task is tried even then, or slow claims would never get anything done: its start checks the claim. The
+        heartbeat gives the others back if a task takes long.
         """
         is_to_run = True  # the first one in any case
         while is_to_run and not self._limits.reason_to_end() and (task := claimed.take()):

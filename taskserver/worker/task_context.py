@@ -227,7 +227,8 @@ class TaskContext:
         """Raise TaskInterrupted if the heartbeat has found a reason; let it look within a second."""
         if self.why and not self.is_over and not self.has_completion:
             raise TaskInterrupted(self.why)
-        self.is_asking = True
+        if now() >= self.began_at + LOOK_SECONDS:  # most tasks ask as they begin, and end soon
+            self.is_asking = True
 
     @property
     def has_completion(self) -> bool:

@@ -555,7 +555,7 @@ def test_a_process_that_a_task_forked_tells_nothing_and_harms_nobody(queue: Queu
         for child in children:
             child.join(WAIT_SECONDS)
             codes.append(child.exitcode)
-        assert read_progress(in_row(queue)) == Progress(1, 100)
+        wait_until(lambda: read_progress(in_row(queue)) == Progress(1, 100))
         progress(100, 100)
         assert current_task() is not None
 

@@ -88,6 +88,17 @@ def test_four_workers_share_few_slow_tasks(queue: Queue) -> None:
 
 
 @ONE_STORE
+def test_slow_tasks_behind_quick_ones_are_left_to_others_after_a_second(queue: Queue) -> None:
+    """The claim that took them was as large as the quick ones made it."""
+    for number in range(60):
+        queue.add("tasks.number", f"[{number}, 0]")
+    for _ in range(12):
+        queue.add("tasks.nap", "[0.3]")
+    result = queue.run_here()
+    assert (result.done, result.released >= 6) == (72, True)
+
+
+@ONE_STORE
 def test_a_more_urgent_task_waits_for_few_of_those_before_it(queue: Queue) -> None:
     queue.define(
         "def urgent():\n    from taskserver import TaskServer\n    with TaskServer.from_env(HERE) as server:\n"
