@@ -9,6 +9,7 @@ import fcntl
 import os
 from binascii import crc32
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 
 from .files import make_private_folder
@@ -145,4 +146,5 @@ class Slots:
 
     def _unlock(self, file: int) -> None:
         _taken.remove(file)
-        os.close(file)
+        with suppress(OSError):  # a task may have closed it
+            os.close(file)
