@@ -6,12 +6,11 @@ import os
 import signal
 import sys
 from collections.abc import Callable
-from logging import INFO, WARNING
 from pathlib import Path
 from types import FrameType
 
 from ..errors import DatabaseError, HostLimit, SettingError, SetupFailed
-from ..messages.log_records import FOR_LOG_ALONE, FULL_TEXT, ONCE_AN_HOUR
+from ..messages.log_records import FOR_LOG_ALONE, FULL_TEXT
 from ..messages.printable import printable
 from ..messages.programs import WORKER
 from .terminal.log import LOG, set_up
@@ -153,10 +152,7 @@ def _take_slot(slots: Slots, server: TaskServer, options: Options, stop: Stop) -
     if has_slot and options.linger is not None:
         stop.lookouts.append(lambda: stop.relieve() if slots.has_successor() else None)
     elif not has_slot and not stop.asked:
-        is_odd = options.processes is not None and options.processes > options.max_workers
-        level, why = (WARNING, "; --slots is less than --processes") if is_odd else (INFO, "")
-        words = f"%d workers of these groups {others} already: this one leaves{why}"
-        LOG.log(level, words, options.max_workers, extra={ONCE_AN_HOUR: True})
+        LOG.info("%d workers of these groups %s already: this one leaves", options.max_workers, others)
     return has_slot
 
 

@@ -26,7 +26,8 @@ _taken: list[int] = []
 def _leave_to_the_parent() -> None:
     """Close the lock files in a forked child: a slot is free once its worker ends, whatever its tasks leave behind."""
     while _taken:
-        os.close(_taken.pop())
+        with suppress(OSError):  # a task may have closed it
+            os.close(_taken.pop())
 
 
 os.register_at_fork(after_in_child=_leave_to_the_parent)

@@ -142,20 +142,6 @@ def test_a_page_for_cron_tells_a_wrong_setting_once_an_hour_and_a_printed_one_ea
     assert (ends[1].stderr, "TASKSERVER_MODE is wrong" in ends[2].stderr) == ("", True)
 
 
-def test_fewer_slots_than_processes_are_told_once_an_hour(site: Deployment) -> None:
-    site.write_tasks("import time\ndef hold():\n    time.sleep(1)\n")
-    site.client("add", "tasks.hold", env=sqlite(site))
-    site.client("add", "tasks.hold", env=sqlite(site))
-    first, second = (site.worker(1, "--processes", 2, "--slots", 1, env=sqlite(site)) for _ in range(2))
-    words = "1 workers of these groups run here"
-    assert (first.returncode, words in first.stderr, "--slots is less than --processes" in first.stderr) == (
-        0,
-        True,
-        True,
-    )
-    assert (second.returncode, second.stderr) == (0, "")
-
-
 def test_the_last_fix_is_not_the_same_as_the_next_fault(site: Deployment) -> None:
     """Whoever fixes one line of a module, and hears nothing, takes it for a success."""
     for text in ("def", "import nowhere"):
