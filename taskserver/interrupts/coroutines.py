@@ -34,6 +34,10 @@ def _run(coroutine: Coroutine[Any, Any, Any]) -> Any:
     awaiting = running.await_it()
     try:
         asyncio.run(awaiting)
+    except RuntimeError:  # asyncio's own, after an interrupt that met its loop
+        if running.why:
+            raise TaskInterrupted(running.why) from None
+        raise
     finally:
         awaiting.close()  # it has not begun inside another loop
         coroutine.close()
@@ -54,7 +58,7 @@ class _Running:
         self._coroutine = coroutine
         self._returned: Any = None
         self._raised: BaseException | None = None
-        self._why = ""
+        self.why = ""
         """Why it was cancelled here; empty while it was not."""
         self._has_heard = True
         """Whether the loop has had its turn since then, and cancelled it."""
@@ -67,15 +71,15 @@ class _Running:
         try:
             self._returned = await self._coroutine
         except asyncio.CancelledError as error:
-            if not self._why:  # by its own code, or by Ctrl-C
+            if not self.why:  # by its own code, or by Ctrl-C
                 raise
-            self._raised = TaskInterrupted(self._why).with_traceback(error.__traceback__)
+            self._raised = TaskInterrupted(self.why).with_traceback(error.__traceback__)
         except BaseException as error:
             self._raised = error
         finally:
             if is_in_main_thread:
                 Alarm.cancel_coroutine = None
-        if self._why or type(self._raised) is TaskInterrupted:
+        if self.why or type(self._raised) is TaskInterrupted:
             self._leave_threads_behind()
 
     def _leave_threads_behind(self) -> None:
@@ -99,7 +103,7 @@ class _Running:
     def _cancel(self, why: str, again_after_seconds: float) -> bool:
         if not self._has_heard:
             return False
-        self._why, self._has_heard = why, False
+        self.why, self._has_heard = why, False
         self._loop.call_soon_threadsafe(self._hear, again_after_seconds)
         signal.setitimer(signal.ITIMER_REAL, min(BLOCKED_SECONDS, again_after_seconds), again_after_seconds)
         return True
@@ -107,5 +111,5 @@ class _Running:
     def _hear(self, again_after_seconds: float) -> None:
         self._has_heard = True
         assert self._task is not None
-        self._task.cancel(self._why)
+        self._task.cancel(self.why)
         signal.setitimer(signal.ITIMER_REAL, again_after_seconds, again_after_seconds)

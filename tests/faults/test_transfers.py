@@ -302,7 +302,9 @@ class Storm:
         for worker in [worker for worker in self._workers if worker.poll() is not None]:
             self._workers.remove(worker)
             output, errors = worker.communicate()
-            assert worker.returncode in self.codes, (worker.returncode, errors)
+            # With a lease of two seconds a wait for SQLite's lock may outlast it, and nothing interrupts that.
+            has_hung = worker.returncode == 1 and "goes on 2 s after it was interrupted" in errors
+            assert worker.returncode in self.codes or has_hung, (worker.returncode, errors)
             assert output == ""
             assert "Traceback" not in errors, errors
             assert "is fatal" not in errors, errors
