@@ -539,6 +539,28 @@ def test_a_thread_that_asks_while_its_task_ends_is_not_told_that_it_was_lost(que
     assert raised == []
 
 
+def test_a_task_that_asks_as_it_begins_needs_no_second_connection(queue: Queue, server: TaskServer) -> None:
+    looks: list[object] = []
+    real = server.store.finishes.claimed_still
+
+    def look(tasks: Any) -> dict[int, bool]:
+        looks.append(tasks)
+        return real(tasks)
+
+    server.store.finishes.claimed_still = look  # type: ignore[method-assign]
+
+    def work(pause: float) -> None:
+        this_task()
+        time.sleep(pause)
+        this_task()
+        time.sleep(1.2)
+
+    run(server, lambda: work(0.0))
+    assert looks == []
+    run(server, lambda: work(1.1))
+    assert len(looks) == 1, "it asked when it had run for a second"
+
+
 def test_a_process_that_a_task_forked_tells_nothing_and_harms_nobody(queue: Queue, server: TaskServer) -> None:
     codes: list[int | None] = []
 

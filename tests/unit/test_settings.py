@@ -19,7 +19,7 @@ from taskserver.model.backoff import Backoff
 from taskserver.model.run_pauses import RunPauses
 from taskserver.settings import load as load_module
 from taskserver.settings.dsn import MySQLDsn, SQLiteDsn
-from taskserver.settings.load import Settings, hide_secrets, load_settings, program_folder
+from taskserver.settings.load import Settings, hide_secrets, load_settings, outages_in, program_folder
 from tests.support.deployment import ROOT, Deployment
 
 DSN = "sqlite:///var/taskserver.db"
@@ -474,3 +474,18 @@ def test_the_example_names_every_setting_with_its_default(tmp_path: Path) -> Non
 def test_the_example_as_it_stands_sets_nothing(tmp_path: Path) -> None:
     with pytest.raises(SettingError, match="TASKSERVER_DSN is not set"):
         load_env_file(tmp_path, (ROOT / ".env.example").read_bytes())
+
+
+def test_what_was_said_is_kept_at_home_if_another_account_owns_var(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each run would mail the same error else."""
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    assert outages_in(tmp_path) == tmp_path / "var" / "outages", "there is no var/"
+    for folder in (tmp_path, tmp_path / "other"):
+        (folder / "var").mkdir(parents=True)
+    assert outages_in(tmp_path) == tmp_path / "var" / "outages"
+    monkeypatch.setattr(os, "access", lambda path, mode: False)  # root may write everywhere
+    one, other = outages_in(tmp_path), outages_in(tmp_path / "other")
+    assert {one.parent, other.parent} == {tmp_path / "home"}
+    assert one != other

@@ -164,6 +164,24 @@ def test_workers_that_die_young_are_started_again_after_growing_pauses(sqlite_qu
     assert (ended.returncode, len(lines)) == (1, 4)
 
 
+def test_a_signal_to_the_whole_group_is_no_death_of_workers_that_are_at_their_end(sqlite_queue: Queue) -> None:
+    """They get it twice: as members of the group, and handed on by the supervisor."""
+    sqlite_queue.deployment.wrap_python(["setsid"])
+    for _ in range(4):
+        process = sqlite_queue.start(0, "--processes", 3, "--linger", 60)
+        wait_until(lambda: len(sqlite_queue.sql("SELECT pid FROM jobs_queue_processes")) == 3)
+        os.killpg(process.pid, signal.SIGINT)
+        assert end_of(process) == (0, "", "")
+
+
+def test_a_line_whose_time_is_over_starts_no_worker_in_the_place_of_one_that_died(sqlite_queue: Queue) -> None:
+    sqlite_queue.define("import time\n\ndef leave_late():\n    time.sleep(1.5)\n    os._exit(3)\n")
+    for _ in range(2):
+        sqlite_queue.add("tasks.leave_late")
+    ended = sqlite_queue.worker(0, "--processes", 1, "--linger", 1)
+    assert (ended.returncode, ended.stderr.count(" died: "), sqlite_queue.statuses()) == (1, 1, [1, 0])
+
+
 def test_a_worker_that_dies_while_all_are_stopped_is_not_replaced(sqlite_queue: Queue) -> None:
     sqlite_queue.add("tasks.hold")
     process = sqlite_queue.start_task(0, "--processes", 1)
