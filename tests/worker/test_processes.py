@@ -165,13 +165,19 @@ def test_workers_that_die_young_are_started_again_after_growing_pauses(sqlite_qu
 
 
 def test_a_signal_to_the_whole_group_is_no_death_of_workers_that_are_at_their_end(sqlite_queue: Queue) -> None:
-    """They get it twice: as members of the group, and handed on by the supervisor."""
+    """They get it twice: as members of the group, and handed on when Python may have taken its handlers away."""
     sqlite_queue.deployment.wrap_python(["setsid"])
-    for _ in range(4):
-        process = sqlite_queue.start(0, "--processes", 3, "--linger", 60)
-        wait_until(lambda: len(sqlite_queue.sql("SELECT pid FROM jobs_queue_processes")) == 3)
-        os.killpg(process.pid, signal.SIGINT)
-        assert end_of(process) == (0, "", "")
+    slow_end = "import time\nclass Slow:\n    def __del__(self, sleep=time.sleep):\n        sleep(1)\nslow = Slow()\n"
+    (sqlite_queue.folder / "sitecustomize.py").write_text(slow_end)
+    process = sqlite_queue.start(0, "--processes", 3, "--linger", 60, PYTHONPATH=str(sqlite_queue.folder))
+    at_work = "SELECT pid FROM jobs_queue_processes"
+    wait_until(lambda: len(sqlite_queue.sql(at_work)) == 3)
+    os.kill(process.pid, signal.SIGSTOP)
+    os.killpg(process.pid, signal.SIGINT)
+    wait_until(lambda: sqlite_queue.sql(at_work) == [])
+    time.sleep(0.3)
+    os.kill(process.pid, signal.SIGCONT)
+    assert end_of(process) == (0, "", "")
 
 
 def test_a_line_whose_time_is_over_starts_no_worker_in_the_place_of_one_that_died(sqlite_queue: Queue) -> None:
