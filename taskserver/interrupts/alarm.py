@@ -18,9 +18,9 @@ from collections.abc import Callable
 from logging import getLogger
 from time import CLOCK_MONOTONIC, clock_gettime
 from types import FrameType
-from typing import Any, ClassVar, TypeVar
+from typing import Any, ClassVar, NoReturn, TypeVar
 
-from .stop import STOPPED, Stop, TaskInterrupted
+from .stop import LOOK_SECONDS, STOPPED, Stop, TaskInterrupted
 
 LOG = getLogger("taskserver")
 
@@ -97,13 +97,13 @@ class Alarm:
         # A handler that was not set by Python is None, and cannot be put back.
         numbers = (signal.SIGALRM, *self._stop.signals)
         self._handlers = [(number, handler) for number in numbers if (handler := getsignal(number)) is not None]
-        self._stop.interrupt = lambda: self._ring(signal.SIGALRM, sys._getframe())
+        self._stop.react = self._react
         return self
 
     def __exit__(self, *error: object) -> None:
         if not self.rings:
             return
-        self._stop.interrupt = None
+        self._stop.react = None
         signal.setitimer(signal.ITIMER_REAL, 0)  # Python's end resets the handlers: an alarm would kill the process
         if self._others_handler is not None:
             signal.signal(signal.SIGALRM, self._others_handler)
@@ -136,10 +136,29 @@ class Alarm:
         return self._stop.insisted
 
     def interrupt(self, number: int, why: str) -> None:
-        """Interrupt the call of this number, and again later, unless it is over; from any thread."""
+        """Interrupt the call of this number, and again later, unless it is over; from any thread.
+
+        Code that was interrupted already is left the same time to clean up.
+        """
         if self.rings and number == self.number:
             self._wish = (number, why)
-            signal.setitimer(signal.ITIMER_REAL, SOON_SECONDS, self.again_after_seconds)
+            seconds = self.again_after_seconds if self.has_interrupted else SOON_SECONDS
+            signal.setitimer(signal.ITIMER_REAL, seconds, self.again_after_seconds)
+
+    def interrupt_here(self, why: str) -> NoReturn:
+        """Interrupt the running code, which asks for it: in place of the ring that it would meet as it cleans up."""
+        if self.rings and threading.current_thread() is threading.main_thread():
+            self.has_interrupted = True
+            signal.setitimer(signal.ITIMER_REAL, self.again_after_seconds, self.again_after_seconds)
+        raise TaskInterrupted(why)
+
+    def _react(self) -> None:
+        """Interrupt the task after a second signal; after the first, see to it that it hears of a second one."""
+        if self._stop.insisted:
+            self._ring(signal.SIGALRM, sys._getframe())
+        elif not self.has_interrupted:
+            # A signal that comes as this handler returns into a sleep wakes nobody: Python looks for it at the next.
+            signal.setitimer(signal.ITIMER_REAL, LOOK_SECONDS, self.again_after_seconds)
 
     def _ring(self, _: int, frame: FrameType | None) -> None:
         number, why = self._wish

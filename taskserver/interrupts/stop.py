@@ -36,8 +36,8 @@ class Stop:
         self.lookouts: list[Callable[[], object]] = []
         """Called between two tasks, and while a run waits: our program looks there whether the run is still wanted."""
         self._looked_at = 0.0
-        self.interrupt: Callable[[], object] | None = None
-        """Interrupts the task that runs in this thread; set by a run's alarm."""
+        self.react: Callable[[], object] | None = None
+        """Called after each `ask`; set by a run's alarm, which interrupts the task of this thread."""
 
     def began_at(self) -> float:
         """By time.time: when the program began, or the line whose workers the run's is one of."""
@@ -78,5 +78,5 @@ class Stop:
         It interrupts only from the thread that runs the task; a signal handler runs in the main thread.
         """
         self.insisted, self.asked = self.asked, True
-        if self.insisted and self.interrupt is not None:
-            self.interrupt()
+        if self.react is not None:
+            self.react()

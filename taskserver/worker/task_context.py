@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from ..errors import DatabaseError, LeaseLost, TaskServerError
 from ..interrupts.alarm import INFINITY, Alarm, now
-from ..interrupts.stop import TaskInterrupted
 from ..model.results import write_progress
 from ..model.task import ClaimedTask
 from ..stores import Store
@@ -195,6 +194,7 @@ class TaskContext:
         self.renew_at = self.looked_at + store.lease_seconds / 3
         self.give_back_at = INFINITY if plan.holds_lock else self.began_at + store.lease_seconds / 3
         self.store_at = self.began_at + LOOK_SECONDS
+        self._alarm = alarm
         self._store = store
         self._pid = os.getpid()
 
@@ -226,7 +226,7 @@ class TaskContext:
     def _ask(self) -> None:
         """Raise TaskInterrupted if the heartbeat has found a reason; let it look within a second."""
         if self.why and not self.is_over and not self.has_completion:
-            raise TaskInterrupted(self.why)
+            self._alarm.interrupt_here(self.why)
         if now() >= self.began_at + LOOK_SECONDS:  # most tasks ask as they begin, and end soon
             self.is_asking = True
 

@@ -60,6 +60,61 @@ def test_a_late_interrupt_leaves_a_task_without_a_timeout_alone(alarm: Alarm) ->
     assert alarm.call(0, next_task) == "ended well"
 
 
+def test_code_that_asks_and_is_interrupted_may_clean_up(alarm: Alarm) -> None:
+    """The heartbeat says why, and makes the alarm ring: the code may ask between the two."""
+    cleaned = []
+
+    def cancelled_task() -> None:
+        try:
+            alarm.interrupt_here(CANCELLED)
+        finally:
+            alarm.interrupt(alarm.number, CANCELLED)
+            time.sleep(0.1)
+            cleaned.append(True)
+
+    def cancelled_before_it_asks() -> None:
+        try:
+            alarm.interrupt(alarm.number, CANCELLED)
+            alarm.interrupt_here(CANCELLED)
+        finally:
+            time.sleep(0.1)
+            cleaned.append(True)
+
+    for task in (cancelled_task, cancelled_before_it_asks):
+        with pytest.raises(TaskInterrupted, match=CANCELLED):
+            alarm.call(0, task)
+    assert cleaned == [True, True]
+
+
+def test_a_second_signal_that_met_no_sleep_yet_is_heard_soon() -> None:
+    """As if it had come while Python returned from the handler of the first to the sleep that it had interrupted."""
+    stop = Stop()
+
+    def nap() -> None:
+        stop.ask()
+        stop.insisted = True
+        time.sleep(WAIT_SECONDS)
+
+    with Alarm(stop, 60) as alarm, pytest.raises(TaskInterrupted, match="second signal"):
+        alarm.call(0, nap)
+
+
+def test_a_first_signal_leaves_a_task_its_timeout_and_its_time() -> None:
+    stop = Stop()
+
+    def nap(seconds: float) -> str:
+        stop.asked = False
+        stop.ask()
+        time.sleep(seconds)
+        return "ended well"
+
+    with Alarm(stop, 60) as alarm:
+        assert alarm.call(0, nap, 0.3) == "ended well"
+        assert alarm.call(10, nap, 0.3) == "ended well"
+        with pytest.raises(TaskInterrupted, match=r"longer than its timeout of 0\.3 s"):
+            alarm.call(0.3, nap, WAIT_SECONDS)
+
+
 def test_an_alarm_that_comes_as_its_task_ends_is_dropped(alarm: Alarm) -> None:
     """In our own code it would end the run."""
     seconds, counts = 0.0005, Counter[str]()
