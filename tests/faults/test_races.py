@@ -66,11 +66,11 @@ def work():
         if not wish["skips_locked"]:
             server.store.database.dialect.skips_locked = False
         line.wait()
-        total = {"pid": threading.get_native_id(), "done": 0, "fatal": 0, "lost": 0, "released": 0, "reasons": []}
+        total = {"pid": threading.get_native_id(), "done": 0, "fatal": 0, "lost": 0, "reasons": []}
         while True:
             last = not wish["until"] or os.path.exists(wish["until"])
             result = server.run(groups=wish["groups"], batch=wish["batch"])
-            for name in ("done", "fatal", "lost", "released"):
+            for name in ("done", "fatal", "lost"):
                 total[name] += getattr(result, name)
             if result.reason.value not in total["reasons"]:
                 total["reasons"].append(result.reason.value)
@@ -109,7 +109,6 @@ class Outcome(NamedTuple):
     done: int
     fatal: int
     lost: int
-    released: int
     reasons: list[str]
 
 
@@ -261,7 +260,7 @@ def drain(racing: Race, dsn: str, workers: int, count: int, skips_locked: bool =
     assert_each_ran_once(runs, count)
     assert_it_raced(runs, workers)
     assert Counter(run.pid for run in runs) == {one.pid: one.done for one in outcomes if one.done}
-    assert [(one.fatal, one.lost, one.released, one.reasons) for one in outcomes] == [(0, 0, 0, ["empty"])] * workers
+    assert [(one.fatal, one.lost, one.reasons) for one in outcomes] == [(0, 0, ["empty"])] * workers
     assert count_unfinished(dsn) == 0
 
 
