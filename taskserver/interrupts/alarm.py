@@ -18,7 +18,7 @@ from collections.abc import Callable
 from logging import getLogger
 from time import CLOCK_MONOTONIC, clock_gettime
 from types import FrameType
-from typing import Any, ClassVar, NoReturn, TypeVar
+from typing import Any, ClassVar, NoReturn, Protocol, TypeVar
 
 from .stop import LOOK_SECONDS, STOPPED, Stop, TaskInterrupted
 
@@ -61,14 +61,24 @@ def end_child(worker: int, raised: BaseException | None) -> None:
     os._exit(0 if code is None else code if type(code) is int else 1)
 
 
+class RunningCoroutine(Protocol):
+    """A task's coroutine in its event loop; coroutines.py has it."""
+
+    def cancel(self, why: str, again_after_seconds: float) -> bool:
+        """Cancel it for this reason, and after so many seconds again.
+
+        False if its event loop does not get its turn: an exception must interrupt what blocks it.
+        """
+
+    def is_current(self) -> bool:
+        """Whether its own code runs, and not that of a child, whose error nobody may await."""
+
+
 class Alarm:
     """Interrupts the tasks of one run; used in a `with` around the run."""
 
-    cancel_coroutine: ClassVar[Callable[[str, float], bool] | None] = None
-    """Cancels the coroutine that runs in the main thread (coroutines.py): the reason, and after how many seconds again.
-
-    False if its event loop does not get its turn: an exception must interrupt what blocks it.
-    """
+    coroutine: ClassVar[RunningCoroutine | None] = None
+    """What runs in the main thread, if that is a coroutine."""
 
     def __init__(self, stop: Stop, again_after_seconds: float) -> None:
         self._stop = stop
@@ -147,7 +157,8 @@ class Alarm:
 
     def interrupt_here(self, why: str) -> NoReturn:
         """Interrupt the running code, which asks for it: in place of the ring that it would meet as it cleans up."""
-        if self.rings and threading.current_thread() is threading.main_thread():
+        is_tasks_own = self._is_in_main_thread() and (Alarm.coroutine is None or Alarm.coroutine.is_current())
+        if is_tasks_own and not self.has_interrupted:  # what goes on, and asks for ever, must meet the next ring
             self.has_interrupted = True
             signal.setitimer(signal.ITIMER_REAL, self.again_after_seconds, self.again_after_seconds)
         raise TaskInterrupted(why)
@@ -156,9 +167,12 @@ class Alarm:
         """Interrupt the task after a second signal; after the first, see to it that it hears of a second one."""
         if self._stop.insisted:
             self._ring(signal.SIGALRM, sys._getframe())
-        elif not self.has_interrupted:
+        elif not self.has_interrupted and self._is_in_main_thread() and getsignal(signal.SIGALRM) == self._ring:
             # A signal that comes as this handler returns into a sleep wakes nobody: Python looks for it at the next.
             signal.setitimer(signal.ITIMER_REAL, LOOK_SECONDS, self.again_after_seconds)
+
+    def _is_in_main_thread(self) -> bool:
+        return self.rings and threading.current_thread() is threading.main_thread()
 
     def _ring(self, _: int, frame: FrameType | None) -> None:
         number, why = self._wish
@@ -174,6 +188,5 @@ class Alarm:
         if not is_in_task(frame):
             return
         self.has_interrupted = True
-        cancel = Alarm.cancel_coroutine
-        if cancel is None or not cancel(why, self.again_after_seconds):
+        if Alarm.coroutine is None or not Alarm.coroutine.cancel(why, self.again_after_seconds):
             raise TaskInterrupted(why)

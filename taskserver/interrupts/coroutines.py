@@ -67,7 +67,7 @@ class _Running:
         self._loop, self._task = asyncio.get_running_loop(), asyncio.current_task()
         is_in_main_thread = threading.current_thread() is threading.main_thread()
         if is_in_main_thread:
-            Alarm.cancel_coroutine = self._cancel
+            Alarm.coroutine = self
         try:
             self._returned = await self._coroutine
         except asyncio.CancelledError as error:
@@ -78,9 +78,26 @@ class _Running:
             self._raised = error
         finally:
             if is_in_main_thread:
-                Alarm.cancel_coroutine = None
+                Alarm.coroutine = None
         if self.why or type(self._raised) is TaskInterrupted:
             self._leave_threads_behind()
+
+    def cancel(self, why: str, again_after_seconds: float) -> bool:
+        if not self._has_heard:
+            return False
+        self.why, self._has_heard = why, False
+        self._loop.call_soon_threadsafe(self._hear, again_after_seconds)
+        signal.setitimer(signal.ITIMER_REAL, min(BLOCKED_SECONDS, again_after_seconds), again_after_seconds)
+        return True
+
+    def is_current(self) -> bool:
+        return asyncio.current_task() is self._task
+
+    def _hear(self, again_after_seconds: float) -> None:
+        self._has_heard = True
+        assert self._task is not None
+        self._task.cancel(self.why)
+        signal.setitimer(signal.ITIMER_REAL, again_after_seconds, again_after_seconds)
 
     def _leave_threads_behind(self) -> None:
         """Wait for no thread that an interrupted task keeps busy, neither in this loop nor in a later task."""
@@ -99,17 +116,3 @@ class _Running:
         finally:
             del raised  # its traceback holds this frame
         return self._returned
-
-    def _cancel(self, why: str, again_after_seconds: float) -> bool:
-        if not self._has_heard:
-            return False
-        self.why, self._has_heard = why, False
-        self._loop.call_soon_threadsafe(self._hear, again_after_seconds)
-        signal.setitimer(signal.ITIMER_REAL, min(BLOCKED_SECONDS, again_after_seconds), again_after_seconds)
-        return True
-
-    def _hear(self, again_after_seconds: float) -> None:
-        self._has_heard = True
-        assert self._task is not None
-        self._task.cancel(self.why)
-        signal.setitimer(signal.ITIMER_REAL, again_after_seconds, again_after_seconds)

@@ -38,7 +38,7 @@ def interrupted(made: Made) -> float:
     began_at = time.monotonic()
     with Alarm(Stop(), AGAIN_SECONDS) as alarm, pytest.raises(TaskInterrupted, match=OUTRAN):
         alarm.call(TIMEOUT, as_plain(made))
-    assert Alarm.cancel_coroutine is None
+    assert Alarm.coroutine is None
     return time.monotonic() - began_at
 
 
@@ -156,6 +156,37 @@ def test_a_cancelled_coroutine_is_told_why() -> None:
 
     with Alarm(Stop(), AGAIN_SECONDS) as limit, pytest.raises(TaskInterrupted, match=CANCELLED):
         limit.call(0, as_plain(task))
+
+
+def test_a_task_that_asks_and_is_interrupted_may_clean_up() -> None:
+    async def task() -> None:
+        try:
+            limit.interrupt_here(CANCELLED)
+        finally:
+            limit.interrupt(limit.number, CANCELLED)
+            await asyncio.sleep(0.1)
+            cleaned.append(True)
+
+    cleaned = list[bool]()
+    with Alarm(Stop(), 60) as limit, pytest.raises(TaskInterrupted, match=CANCELLED):
+        limit.call(0, as_plain(task))
+    assert cleaned == [True]
+
+
+def test_a_task_is_cancelled_also_where_a_child_that_nobody_awaits_has_asked() -> None:
+    async def child() -> None:
+        try:
+            limit.interrupt_here(CANCELLED)
+        finally:
+            limit.interrupt(limit.number, CANCELLED)
+
+    async def task() -> None:
+        own = asyncio.ensure_future(child())
+        await asyncio.sleep(10)
+        own.cancel()
+
+    with Alarm(Stop(), 60) as limit, pytest.raises(TaskInterrupted, match=CANCELLED):
+        limit.call(20, as_plain(task))
 
 
 def test_a_second_wish_to_stop_cancels_a_coroutine_whoever_utters_it() -> None:

@@ -10,6 +10,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Iterator
+from contextlib import suppress
 
 import pytest
 
@@ -113,6 +114,45 @@ def test_a_first_signal_leaves_a_task_its_timeout_and_its_time() -> None:
         assert alarm.call(10, nap, 0.3) == "ended well"
         with pytest.raises(TaskInterrupted, match=r"longer than its timeout of 0\.3 s"):
             alarm.call(0.3, nap, WAIT_SECONDS)
+
+
+def test_a_first_signal_rings_no_alarm_that_is_a_task_s_own() -> None:
+    stop = Stop()
+
+    def nap_with_an_alarm() -> str:
+        signal.signal(signal.SIGALRM, signal.default_int_handler)
+        signal.alarm(60)
+        stop.ask()
+        time.sleep(0.3)
+        return "ended well"
+
+    def ask_from_another_thread() -> str:
+        in_another_thread(stop.ask)
+        stop.insisted = True
+        time.sleep(0.3)
+        return "ended well"
+
+    with Alarm(stop, 60) as alarm:
+        assert alarm.call(10, nap_with_an_alarm) == "ended well"
+        stop.asked = stop.insisted = False
+        assert alarm.call(10, ask_from_another_thread) == "ended well"
+
+
+def test_code_that_asks_and_goes_on_is_interrupted_again() -> None:
+    often = Alarm(Stop(), 0.2)
+
+    def ask_for_ever() -> None:
+        with suppress(TaskInterrupted):
+            often.interrupt_here(CANCELLED)
+        often.interrupt(often.number, CANCELLED)
+        until = time.monotonic() + WAIT_SECONDS
+        while time.monotonic() < until:
+            with suppress(TaskInterrupted):
+                often.interrupt_here(CANCELLED)
+            time.sleep(0.01)
+
+    with often, pytest.raises(TaskInterrupted, match=CANCELLED):
+        often.call(0, ask_for_ever)
 
 
 def test_an_alarm_that_comes_as_its_task_ends_is_dropped(alarm: Alarm) -> None:
