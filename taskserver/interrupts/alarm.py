@@ -158,7 +158,7 @@ class Alarm:
     def interrupt_here(self, why: str) -> NoReturn:
         """Interrupt the running code, which asks for it: in place of the ring that it would meet as it cleans up."""
         is_tasks_own = self._is_in_main_thread() and (Alarm.coroutine is None or Alarm.coroutine.is_current())
-        if is_tasks_own and not self.has_interrupted:  # what goes on, and asks for ever, must meet the next ring
+        if is_tasks_own and not self.has_interrupted:  # else asking again would put the next ring off
             self.has_interrupted = True
             signal.setitimer(signal.ITIMER_REAL, self.again_after_seconds, self.again_after_seconds)
         raise TaskInterrupted(why)
@@ -168,7 +168,7 @@ class Alarm:
         if self._stop.insisted:
             self._ring(signal.SIGALRM, sys._getframe())
         elif not self.has_interrupted and self._is_in_main_thread() and getsignal(signal.SIGALRM) == self._ring:
-            # A signal that comes as this handler returns into a sleep wakes nobody: Python looks for it at the next.
+            # A second signal that comes as Python returns from this handler into a sleep is seen only once it wakes.
             signal.setitimer(signal.ITIMER_REAL, LOOK_SECONDS, self.again_after_seconds)
 
     def _is_in_main_thread(self) -> bool:
