@@ -19,7 +19,7 @@ from ..server import TaskServer
 from ..settings.load import Settings, hide_secrets, load_settings, outages_in
 from ..host.files import NO_SPACE
 from ..host.slots import FOLDER, Slots
-from ..worker.result import RunResult
+from ..worker.result import Reason, RunResult
 from ..worker.record import groups_text, host_name
 from ..interrupts.stop import Stop
 from .terminal.live_line import LiveLine
@@ -112,7 +112,7 @@ def _run_tasks(settings: Settings, options: Options, stop: Stop) -> bool:
         slots = Slots(settings.folder, host_name(), settings.queue, groups, options.max_workers)
         if options.max_workers and not _take_slot(slots, server, options, stop):
             return False
-        code, has_run_tasks = Exit.DATABASE, True
+        code, has_run_tasks, reason = Exit.DATABASE, True, None
         try:
             result = server.run(
                 options.max_tasks,
@@ -124,15 +124,17 @@ def _run_tasks(settings: Settings, options: Options, stop: Stop) -> bool:
                 stop=stop,
                 on_progress=show if count == 1 else None,
             )
-            code, has_run_tasks = Exit.OK, result.taken > 0
+            code, has_run_tasks, reason = Exit.OK, result.taken > 0, result.reason
         finally:
             live.clear()
             if options.linger is not None:
                 slots.leave()  # a successor waits, and a thread that a task left may hold up the end of this process
             standard_error.say_rest()
-            _limit_clean_up(settings, code if options.processes is None else ENDED + code, has_run_tasks)
-    reason = result.reason.value if result.reason else "unknown"
-    live.end(f"{result.in_words()} in {result.seconds:.1f} s; ended: {reason}")
+            status = code if options.processes is None else ENDED + code
+            _limit_clean_up(settings, status, has_run_tasks)
+            if stop.asked and reason not in (None, Reason.STOPPED):
+                os._exit(status)  # the signal came after the run's last look: it was meant for the clean-up, too
+    live.end(f"{result.in_words()} in {result.seconds:.1f} s; ended: {reason.value if reason else 'unknown'}")
     return True
 
 

@@ -20,6 +20,7 @@ import threading
 import time
 
 from taskserver import Fatal, task
+from taskserver.cli import worker
 from taskserver.worker import heartbeat
 
 
@@ -34,6 +35,15 @@ def ends_its_child():
 
 def leaves_a_thread():
     threading.Thread(target=time.sleep, args=(600,)).start()
+
+
+def is_told_to_end_between_its_last_look_and_its_clean_up():
+    def limit(*args):
+        signal.raise_signal(signal.SIGTERM)
+        limit_clean_up(*args)
+
+    leaves_a_thread()
+    limit_clean_up, worker._limit_clean_up = worker._limit_clean_up, limit
 
 
 def leaves_a_handler():
@@ -226,6 +236,12 @@ def test_a_worker_that_waits_for_a_thread_ends_at_the_first_signal(sqlite_queue:
     wait_until(lambda: sqlite_queue.sql("SELECT 1 FROM jobs_queue_workers WHERE reason = 'empty'"))
     process.terminate()
     assert end_of(process) == (0, "", "")
+
+
+def test_a_signal_between_the_last_look_and_the_clean_up_ends_it(sqlite_queue: Queue) -> None:
+    sqlite_queue.add("tasks.is_told_to_end_between_its_last_look_and_its_clean_up")
+    assert_silent(sqlite_queue.worker())
+    assert sqlite_queue.rows() == []
 
 
 def test_a_process_that_multiprocessing_starts_anew_can_be_terminated(sqlite_queue: Queue) -> None:
