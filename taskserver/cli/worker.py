@@ -27,6 +27,7 @@ from .terminal.program import ENDED, SIGNALS, Exit, Wishes, result_of, run_progr
 from .deployment import deployment_of, settings_in_words
 from .worker_options import Options, read_options
 
+WAKE_EVERY_SECONDS = 0.2
 ONE_WISH_SECONDS = 0.1
 ONE_HANDED_ON_SECONDS = 1.0
 """A signal to all processes of a service comes by itself, and so much later at most from the supervisor once more."""
@@ -181,8 +182,16 @@ def _limit_clean_up(settings: Settings, status: int, has_run_tasks: bool) -> Non
     """
     for number in SIGNALS:
         signal.signal(number, lambda number, frame: os._exit(status))  # the run is over
-    if has_run_tasks and settings.timeout_seconds:
-        import faulthandler  # an empty run leaves nothing behind
+    if not has_run_tasks:
+        return  # an empty run leaves nothing behind
+    import atexit
+
+    # A signal that comes as Python goes to wait for a thread is seen only once Python wakes.
+    signal.signal(signal.SIGALRM, lambda number, frame: None)
+    signal.setitimer(signal.ITIMER_REAL, WAKE_EVERY_SECONDS, WAKE_EVERY_SECONDS)
+    atexit.register(signal.setitimer, signal.ITIMER_REAL, 0)  # later Python resets its handlers: an alarm would kill
+    if settings.timeout_seconds:
+        import faulthandler
 
         faulthandler.dump_traceback_later(settings.timeout_seconds + settings.lease_seconds, exit=True, file=2)
 

@@ -37,6 +37,16 @@ def leaves_a_thread():
     threading.Thread(target=time.sleep, args=(600,)).start()
 
 
+def leaves_a_thread_that_hears_the_signal():
+    def work():
+        threading.main_thread().join()  # it has ended, and Python waits for the others
+        time.sleep(0.1)
+        signal.pthread_kill(threading.get_ident(), signal.SIGTERM)
+        time.sleep(600)
+
+    threading.Thread(target=work).start()
+
+
 def is_told_to_end_between_its_last_look_and_its_clean_up():
     def limit(*args):
         signal.raise_signal(signal.SIGTERM)
@@ -238,8 +248,15 @@ def test_a_worker_that_waits_for_a_thread_ends_at_the_first_signal(sqlite_queue:
     assert end_of(process) == (0, "", "")
 
 
-def test_a_signal_between_the_last_look_and_the_clean_up_ends_it(sqlite_queue: Queue) -> None:
-    sqlite_queue.add("tasks.is_told_to_end_between_its_last_look_and_its_clean_up")
+@pytest.mark.parametrize(
+    "name",
+    [
+        "is_told_to_end_between_its_last_look_and_its_clean_up",
+        "leaves_a_thread_that_hears_the_signal",  # as one does that wakes nobody, since Python is about to wait
+    ],
+)
+def test_a_signal_ends_the_clean_up_at_whatever_instant_it_comes(sqlite_queue: Queue, name: str) -> None:
+    sqlite_queue.add(f"tasks.{name}")
     assert_silent(sqlite_queue.worker())
     assert sqlite_queue.rows() == []
 
