@@ -6,6 +6,7 @@ The next worker that begins on this host reclaims what a dead one had claimed.
 
 from __future__ import annotations
 
+import atexit
 import os
 import signal
 import sys
@@ -142,12 +143,12 @@ class Processes:
                 self._stop.ask()
 
         self._stop.lookouts.append(end_if_orphaned)
+        atexit.register(_block_signals)  # called last: until then a signal ends what tasks left to be called
         try:
             status = ENDED + self._work(self._settings, self._options_now(), self._stop)
         except BaseException:
             sys.excepthook(*sys.exc_info())
             status = Exit.DATABASE
-        _block_signals()
         raise SystemExit(status)
 
     def _options_now(self) -> Options:

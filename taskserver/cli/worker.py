@@ -113,7 +113,7 @@ def _run_tasks(settings: Settings, options: Options, stop: Stop) -> bool:
         slots = Slots(settings.folder, host_name(), settings.queue, groups, options.max_workers)
         if options.max_workers and not _take_slot(slots, server, options, stop):
             return False
-        code, has_run_tasks, reason = Exit.DATABASE, True, None
+        code, has_run_tasks = Exit.DATABASE, True
         try:
             result = server.run(
                 options.max_tasks,
@@ -125,7 +125,7 @@ def _run_tasks(settings: Settings, options: Options, stop: Stop) -> bool:
                 stop=stop,
                 on_progress=show if count == 1 else None,
             )
-            code, has_run_tasks, reason = Exit.OK, result.taken > 0, result.reason
+            code, has_run_tasks = Exit.OK, result.taken > 0
         finally:
             live.clear()
             if options.linger is not None:
@@ -133,9 +133,10 @@ def _run_tasks(settings: Settings, options: Options, stop: Stop) -> bool:
             standard_error.say_rest()
             status = code if options.processes is None else ENDED + code
             _limit_clean_up(settings, status, has_run_tasks)
-            if stop.asked and reason not in (None, Reason.STOPPED):
-                os._exit(status)  # the signal came after the run's last look: it was meant for the clean-up, too
+    reason = result.reason
     live.end(f"{result.in_words()} in {result.seconds:.1f} s; ended: {reason.value if reason else 'unknown'}")
+    if stop.asked and reason is not Reason.STOPPED:
+        os._exit(status)  # the signal came after the run's last look: it was meant for the clean-up, too
     return True
 
 

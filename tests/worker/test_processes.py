@@ -180,6 +180,23 @@ def test_a_signal_to_the_whole_group_is_no_death_of_workers_that_are_at_their_en
     assert end_of(process) == (0, "", "")
 
 
+def test_a_signal_ends_workers_that_wait_for_what_tasks_left(sqlite_queue: Queue) -> None:
+    sqlite_queue.define(
+        "import multiprocessing\n\ndef leave_a_child():\n"
+        "    child = multiprocessing.get_context('fork').Process(target=time.sleep, args=(600,))\n"
+        "    child.start()\n    note(child.pid)\n"
+    )
+    sqlite_queue.add("tasks.leave_a_child")
+    process = sqlite_queue.start(0, "--processes", 1)
+    wait_until(lambda: sqlite_queue.sql("SELECT 1 FROM jobs_queue_workers WHERE reason = 'empty'"))
+    time.sleep(0.3)  # it waits for the child
+    process.terminate()
+    process.wait(timeout=30)
+    for pid in sqlite_queue.notes():  # a child outlives its parent, and holds its standard error open
+        os.kill(int(pid), signal.SIGKILL)
+    assert end_of(process) == (0, "", "")
+
+
 def test_a_line_whose_time_is_over_starts_no_worker_in_the_place_of_one_that_died(sqlite_queue: Queue) -> None:
     sqlite_queue.define("import time\n\ndef leave_late():\n    time.sleep(1.5)\n    os._exit(3)\n")
     for _ in range(2):
