@@ -152,7 +152,8 @@ def test_a_look_costs_two_queries_or_three_where_notices_come(
             server.run(groups=groups, linger=seconds)
             counts.append(len(sent))
     queries = 3 if queue.is_postgresql else 2
-    assert queries <= counts[2] - counts[1] <= queries * 3  # of one to three looks more
+    # Of one to three looks more, or four, where a slow machine's run of one second had none.
+    assert queries <= counts[2] - counts[1] <= queries * 4
 
 
 def test_it_waits_for_a_database_that_goes_away_meanwhile(mysql_queue: Queue, mysql_server: MySQLServer) -> None:
