@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import os
 import signal
 import sys
@@ -185,8 +186,6 @@ def _limit_clean_up(settings: Settings, status: int, has_run_tasks: bool) -> Non
         signal.signal(number, lambda number, frame: os._exit(status))  # the run is over
     if not has_run_tasks:
         return  # an empty run leaves nothing behind
-    import atexit
-
     # A signal that comes as Python goes to wait for a thread is seen only once Python wakes.
     signal.signal(signal.SIGALRM, lambda number, frame: None)
     signal.setitimer(signal.ITIMER_REAL, WAKE_EVERY_SECONDS, WAKE_EVERY_SECONDS)
