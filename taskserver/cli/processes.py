@@ -6,7 +6,6 @@ The next worker that begins on this host reclaims what a dead one had claimed.
 
 from __future__ import annotations
 
-import atexit
 import os
 import signal
 import sys
@@ -20,7 +19,7 @@ from ..interrupts.stop import Stop
 from ..messages.log_records import ONCE_AN_HOUR
 from ..settings.load import Settings
 from .terminal.log import set_up
-from .terminal.program import ENDED, SIGNALS, Exit, Wishes
+from .terminal.program import ENDED, SIGNALS, Exit, Wishes, block_signals
 from .worker_options import Options
 
 LOG = getLogger("taskserver")
@@ -77,13 +76,13 @@ class Processes:
                 pid, status = os.waitpid(worker, os.WNOHANG)
                 if pid:
                     self._note_end(worker, os.waitstatus_to_exitcode(status))
-        _block_signals()
+        block_signals()
         return self._worst
 
     def _start(self) -> None:
         supervisor = os.getpid()
         # A signal that comes before the worker has its own handlers waits.
-        signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)
+        block_signals()
         try:
             worker = os.fork()
         except OSError as error:
@@ -143,7 +142,6 @@ class Processes:
                 self._stop.ask()
 
         self._stop.lookouts.append(end_if_orphaned)
-        atexit.register(_block_signals)  # called last: until then a signal ends what tasks left to be called
         try:
             status = ENDED + self._work(self._settings, self._options_now(), self._stop)
         except BaseException:
@@ -159,8 +157,3 @@ class Processes:
             linger=max(linger - age, MIN_SECONDS) if linger else None,
             max_time=max(max_time - age, MIN_SECONDS) if max_time else None,
         )
-
-
-def _block_signals() -> None:
-    """As a process ends, Python takes its handlers away: a signal would look like a death."""
-    signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)

@@ -24,7 +24,7 @@ from ..worker.result import Reason, RunResult
 from ..worker.record import groups_text, host_name
 from ..interrupts.stop import Stop
 from .terminal.live_line import LiveLine
-from .terminal.program import ENDED, SIGNALS, Exit, Wishes, result_of, run_program, say
+from .terminal.program import ENDED, SIGNALS, Exit, Wishes, block_signals, result_of, run_program, say
 from .deployment import deployment_of, settings_in_words
 from .worker_options import Options, read_options
 
@@ -173,6 +173,8 @@ def _obey_signals(stop: Stop, seconds: float) -> None:
 
     for number in SIGNALS:
         signal.signal(number, ask)
+    # Called last, after what tasks register: Python takes its handlers away then, and a signal would look like a death.
+    atexit.register(block_signals)
     # worker.py held the signals back until they have a handler.
     signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS)
 

@@ -44,6 +44,7 @@ def quick():
 def fail():
     raise Fatal("no")
 """
+SLOW_END = "import time\nclass Slow:\n    def __del__(self, sleep=time.sleep):\n        sleep(1)\nslow = Slow()\n"
 SETTINGS = {"TASKSERVER_BACKOFF": "fixed:500", "TASKSERVER_LEASE": "600"}
 
 
@@ -167,8 +168,7 @@ def test_workers_that_die_young_are_started_again_after_growing_pauses(sqlite_qu
 def test_a_signal_to_the_whole_group_is_no_death_of_workers_that_are_at_their_end(sqlite_queue: Queue) -> None:
     """They get it twice: as members of the group, and handed on when Python may have taken its handlers away."""
     sqlite_queue.deployment.wrap_python(["setsid"])
-    slow_end = "import time\nclass Slow:\n    def __del__(self, sleep=time.sleep):\n        sleep(1)\nslow = Slow()\n"
-    (sqlite_queue.folder / "sitecustomize.py").write_text(slow_end)
+    (sqlite_queue.folder / "sitecustomize.py").write_text(SLOW_END)
     process = sqlite_queue.start(0, "--processes", 3, "--linger", 60, PYTHONPATH=str(sqlite_queue.folder))
     at_work = "SELECT pid FROM jobs_queue_processes"
     wait_until(lambda: len(sqlite_queue.sql(at_work)) == 3)
@@ -177,6 +177,18 @@ def test_a_signal_to_the_whole_group_is_no_death_of_workers_that_are_at_their_en
     wait_until(lambda: sqlite_queue.sql(at_work) == [])
     time.sleep(0.3)
     os.kill(process.pid, signal.SIGCONT)
+    assert end_of(process) == (0, "", "")
+
+
+def test_a_second_signal_that_comes_as_python_ends_is_no_death(sqlite_queue: Queue) -> None:
+    (sqlite_queue.folder / "sitecustomize.py").write_text(SLOW_END)
+    process = sqlite_queue.start(0, "--linger", 60, PYTHONPATH=str(sqlite_queue.folder))
+    at_work = "SELECT pid FROM jobs_queue_processes"
+    wait_until(lambda: sqlite_queue.sql(at_work))
+    process.terminate()
+    wait_until(lambda: sqlite_queue.sql(at_work) == [])
+    time.sleep(0.3)
+    process.terminate()
     assert end_of(process) == (0, "", "")
 
 

@@ -51,6 +51,11 @@ def say(line: str) -> None:
             os.write(2, f"{line}\n".encode("utf-8", "backslashreplace"))
 
 
+def block_signals() -> None:
+    """Hold the signals back that ask this program to end."""
+    signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)
+
+
 class Wishes:
     """Merges requests to end: the same signal within so many seconds is the same request.
 
