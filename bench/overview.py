@@ -6,8 +6,8 @@ from collections.abc import Iterator
 from functools import partial
 
 from taskserver import TaskServer
+from taskserver.health.overview import read_overview
 from taskserver.model.task import Status
-from taskserver.monitoring.overview import read_overview
 
 from . import rows
 from .measure import Bound, Line, compare, seconds

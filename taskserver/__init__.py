@@ -31,8 +31,8 @@ if TYPE_CHECKING:
     from .model.task_options import task
     from .model.results import Progress, TaskState
     from .model.selection import Selection
-    from .monitoring.queue_status import Finding, GroupStatus, QueueStatus, RunStatus, ScheduleStatus, WorkerStatus
-    from .monitoring.task_rows import ErrorLine, TaskRow
+    from .health.queue_status import Finding, GroupStatus, QueueStatus, RunStatus, ScheduleStatus, WorkerStatus
+    from .health.task_rows import ErrorLine, TaskRow
     from .stores.records import RunningTask
     from .stores.queue.stats import HourStats
 
@@ -90,14 +90,14 @@ _LATER = {
     "Status": "model.task",
     "TaskState": "model.results",
     "task": "model.task_options",
-    "Finding": "monitoring.queue_status",
-    "GroupStatus": "monitoring.queue_status",
-    "QueueStatus": "monitoring.queue_status",
-    "RunStatus": "monitoring.queue_status",
-    "ScheduleStatus": "monitoring.queue_status",
-    "WorkerStatus": "monitoring.queue_status",
-    "ErrorLine": "monitoring.task_rows",
-    "TaskRow": "monitoring.task_rows",
+    "Finding": "health.queue_status",
+    "GroupStatus": "health.queue_status",
+    "QueueStatus": "health.queue_status",
+    "RunStatus": "health.queue_status",
+    "ScheduleStatus": "health.queue_status",
+    "WorkerStatus": "health.queue_status",
+    "ErrorLine": "health.task_rows",
+    "TaskRow": "health.task_rows",
     "RunningTask": "stores.records",
     "HourStats": "stores.queue.stats",
 }

@@ -21,12 +21,12 @@ if TYPE_CHECKING:
     import builtins
     from datetime import datetime, timedelta
 
+    from .health.queue_status import QueueStatus
+    from .health.task_rows import ErrorLine, TaskRow
     from .model.failed_attempt import FailedAttempt
     from .model.new_task import NewTask
     from .model.results import TaskState
     from .model.selection import Selection
-    from .monitoring.queue_status import QueueStatus
-    from .monitoring.task_rows import ErrorLine, TaskRow
     from .stores.queue.operations import Operations, Reclaimed
     from .stores.queue.pruning import Pruned
     from .stores.queue.stats import HourStats
@@ -275,7 +275,7 @@ class TaskServer:
         self, groups: Iterable[int] | None = None, task: str | None = None, limit: int | None = None
     ) -> Sequence[ErrorLine]:
         """Count tasks in error and fatal by the first line of their errors, most frequent first; at most `limit`."""
-        from .monitoring.task_rows import count_errors
+        from .health.task_rows import count_errors
 
         return count_errors(self.store, groups, task, limit)
 
@@ -292,13 +292,13 @@ class TaskServer:
 
         They were added, started or ended `since` then: seconds or a timedelta before now, or an aware datetime.
         """
-        from .monitoring.task_rows import list_tasks
+        from .health.task_rows import list_tasks
 
         return list_tasks(self.store, status, groups, task, error, since, limit)
 
     def status(self) -> QueueStatus:
         """Read the queue as a whole, as `client.py status` tells it; cheap, however many rows there are."""
-        from .monitoring.queue_status import read_status
+        from .health.queue_status import read_status
 
         return read_status(self)
 

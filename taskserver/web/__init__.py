@@ -1,4 +1,4 @@
-"""The status page on the web: a WSGI application.
+"""The status page, as one file and on the web, where it is a WSGI application.
 
 `taskserver.web:application` serves the deployment in the folder that holds this package and worker.py, or, where
 the package lies elsewhere, the current folder. `application_of(folder)` serves any other.
@@ -55,4 +55,8 @@ def _own_folder() -> Path:
     return folder if (folder / "worker.py").exists() else Path.cwd()
 
 
-application = application_of(_own_folder())
+def __getattr__(name: str) -> Application:  # not at once: client.py page imports this package without Werkzeug
+    if name != "application":
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    application = globals()[name] = application_of(_own_folder())
+    return application

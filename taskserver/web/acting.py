@@ -18,12 +18,12 @@ from ..messages.programs import CLIENT
 from ..messages.shell_lines import begin_in_shell, error_in_shell
 from ..model.selection import Selection
 from ..model.task import MAX_GROUP_ID, MAX_ID, Status, name_of_status
-from ..page.rendering import link
-from ..page.views import BadQuery, Page, error_like, since_of, status_of_name
 from ..server import TaskServer
 from ..stores.queue.many_rows import Verb
 from ..stores.queue.operations import CANCEL, RETRY, Operations
 from .private_files import PrivateFiles
+from .rendering import link
+from .views import BadQuery, Page, error_like, since_of, status_of_name
 
 MAX_SHOWN = 20
 MAX_IDS = 500

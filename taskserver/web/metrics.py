@@ -5,8 +5,8 @@ from __future__ import annotations
 from werkzeug.wrappers import Request, Response
 
 from ..errors import DatabaseError, SettingError
-from ..monitoring.acceptance import read_accepted
-from ..monitoring.metrics import CONTENT_TYPE, metrics_when_away, read_metrics
+from ..health.acceptance import read_accepted
+from ..health.metrics import CONTENT_TYPE, metrics_when_away, read_metrics
 from ..server import TaskServer
 from ..settings.page import PageSettings
 from .private_files import PrivateFiles

@@ -19,15 +19,14 @@ from werkzeug.wrappers import Request, Response
 from ..errors import Conflict, DatabaseError, InvalidTask, SettingError
 from ..messages.printable import printable
 from ..messages.shell_lines import client_in
-from ..page import views
-from ..page.rendering import ASSETS, asset, link, now, render, version_of
 from ..server import TaskServer
 from ..settings.checks import ALL_KEYS
 from ..settings.load import load_settings
 from ..settings.page import PageSettings, load_page_settings
-from . import acting, adding, metrics
+from . import acting, adding, metrics, views
 from .access import Access, Visitor, is_in, is_of_another_site
 from .private_files import PLACE, PrivateFiles
+from .rendering import ASSETS, asset, link, now, render, version_of
 
 VIEWS: Mapping[str, views.View] = {
     "": views.overview,

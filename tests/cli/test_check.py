@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 
-from taskserver.monitoring.acceptance import MAX_REASON
+from taskserver.health.acceptance import MAX_REASON
 from taskserver.stores.queue.counts import MAX_COUNTED, MAX_GROUPS
 from tests.stores.accounts import account
 from tests.support.deployment import ROOT

@@ -17,9 +17,9 @@ from typing import Any
 import pytest
 
 from taskserver import TaskServer
-from taskserver.doctor import modules
-from taskserver.doctor.findings import Level
-from taskserver.doctor.queue import MAX_SCHEDULES_NAMED
+from taskserver.health import modules
+from taskserver.health.finding import Level
+from taskserver.health.queue import MAX_SCHEDULES_NAMED
 from taskserver.settings.dsn import parse_dsn
 from taskserver.settings.load import Settings
 from taskserver.stores import facts

@@ -14,9 +14,9 @@ import pytest
 
 from taskserver import TaskServer
 from taskserver.cli.terminal.output import MAX_LINES
+from taskserver.health.overview import MAX_RUNNING, RowCounts, paces_of, read_overview
 from taskserver.host.process_identity import own_identity
 from taskserver.model.task import Status
-from taskserver.monitoring.overview import MAX_RUNNING, RowCounts, paces_of, read_overview
 from taskserver.stores.queue.stats import HourStats, RecentStats
 from taskserver.worker.maintenance import VANISHED_TEXT
 from tests.support.printed import json_of, text_of

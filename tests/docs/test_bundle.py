@@ -27,8 +27,8 @@ import pytest
 from packaging.utils import canonicalize_name
 
 from taskserver import __version__
-from taskserver.doctor import files
-from taskserver.doctor.findings import Level
+from taskserver.health import files
+from taskserver.health.finding import Level
 from tests.conftest import without
 from tests.support.deployment import ROOT, TIMEOUT_SECONDS
 from tests.support.hosts import BARE, VERSIONS, as_user, is_usable, open_folder, own, own_all, users_python
@@ -216,7 +216,7 @@ import importlib, pkgutil, taskserver
 for module in pkgutil.walk_packages(taskserver.__path__, "taskserver."):
     if module.name in ("taskserver.testing.fixtures", "taskserver.django", "taskserver.worker.django_tasks"):
         continue  # for pytest and Django, which import them themselves
-    chosen = ("taskserver.web", "taskserver.page", "taskserver.stores.postgresql")
+    chosen = ("taskserver.web", "taskserver.web", "taskserver.stores.postgresql")
     if len(sys.argv) > 2 or not module.name.startswith(chosen):
         importlib.import_module(module.name)
         print(module.name)
@@ -263,7 +263,7 @@ def test_the_doctor_names_the_files_that_an_upload_did_not_bring_whole(bundle: B
     (folder / "taskserver" / "page" / "templates" / "page.css").unlink()
     finding = files.whole(folder)
     assert (finding.level, finding.check) == (Level.BROKEN, "program")
-    assert finding.found.endswith(f"in {folder}: pymysql/connections.py, taskserver/page/templates/page.css")
+    assert finding.found.endswith(f"in {folder}: pymysql/connections.py, taskserver/web/templates/page.css")
     (folder / "FILES.txt").write_bytes(b"")
     assert files.whole(folder).found.endswith(": FILES.txt")
 

@@ -15,11 +15,11 @@ import pytest
 import taskserver
 from taskserver import DatabaseError, Reason, TaskServer
 from taskserver.cli.terminal.program import Exit
-from taskserver.doctor.findings import Level
+from taskserver.health.acceptance import accept
+from taskserver.health.alarms import changed
+from taskserver.health.checking import Limits, check
+from taskserver.health.finding import Level
 from taskserver.model.task import MODES, Status
-from taskserver.monitoring.acceptance import accept
-from taskserver.monitoring.alarms import changed
-from taskserver.monitoring.checking import Limits, check
 from taskserver.settings.checks import ALL_KEYS
 from tests.support.commands import arguments_of, parsers, parsers_of_client
 from tests.support.deployment import ROOT

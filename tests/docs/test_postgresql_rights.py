@@ -9,10 +9,10 @@ import psycopg
 import pytest
 
 from taskserver import DatabaseError, Reason, TaskServer
+from taskserver.health.acceptance import accept
+from taskserver.health.alarms import changed
+from taskserver.health.checking import Limits, check
 from taskserver.model.task import MODES
-from taskserver.monitoring.acceptance import accept
-from taskserver.monitoring.alarms import changed
-from taskserver.monitoring.checking import Limits, check
 from tests.support.doctor import examined
 from tests.support.documents import sections
 from tests.support.postgresql import PostgreSQLServer

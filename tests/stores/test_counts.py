@@ -11,10 +11,9 @@ import pytest
 
 from taskserver import TaskServer
 from taskserver.errors import Conflict
+from taskserver.health.overview import read_overview
 from taskserver.model.selection import Selection
 from taskserver.model.task import Status
-from taskserver.monitoring.overview import read_overview
-from taskserver.page.views import trouble_in_words
 from taskserver.stores import Store
 from taskserver.stores.queue import counts, views
 from taskserver.stores.queue.counts import Counts, NameCount
@@ -22,6 +21,7 @@ from taskserver.stores.queue.pruning import Pruning
 from taskserver.stores.queue.stats import Stats
 from taskserver.stores.queue.views import Pages, Place
 from taskserver.stores.records import OTHER
+from taskserver.web.views import trouble_in_words
 from tests.stores.verbs import PLAIN, add_many, claim
 from tests.support.locks import holding
 from tests.support.rows import Rows

@@ -13,13 +13,13 @@ from typing import Any
 import pytest
 
 from taskserver.cli.commands import check as command
+from taskserver.health import alarms
+from taskserver.health.acceptance import FINDINGS, NAMES, REASONS, Acceptances, Accepted
+from taskserver.health.alarms import WELL, Alarm, alarm_of, is_news, name_of
+from taskserver.health.checking import Judgement, Limit, Limits, State, judge_by_limits, measure, span
+from taskserver.health.overview import AtWork, Overview, RowCounts
 from taskserver.model.schedule import Schedule
 from taskserver.model.task import Status
-from taskserver.monitoring import alarms
-from taskserver.monitoring.acceptance import FINDINGS, NAMES, REASONS, Acceptances, Accepted
-from taskserver.monitoring.alarms import WELL, Alarm, alarm_of, is_news, name_of
-from taskserver.monitoring.checking import Judgement, Limit, Limits, State, judge_by_limits, measure, span
-from taskserver.monitoring.overview import AtWork, Overview, RowCounts
 from taskserver.stores.queue.counts import ExpiredClaims
 from taskserver.stores.queue.notes import MAX_NAME
 from taskserver.stores.queue.schedules import StoredSchedule
@@ -320,9 +320,9 @@ def test_every_name_of_a_finding_can_be_accepted_and_no_other() -> None:
         first = [call.args[0] for call in calls if call.args and re.search(r"\w+", ast.unparse(call.func))[0] in makers]  # type: ignore[index]
         return {one.value for one in first if isinstance(one, ast.Constant) and isinstance(one.value, str)}
 
-    reasons = names_in("monitoring/verdict.py", "monitoring/checking.py", makers=["VerdictReason", "Problem"])
+    reasons = names_in("health/verdict.py", "health/checking.py", makers=["VerdictReason", "Problem"])
     assert set(REASONS) == reasons
-    findings = names_in("doctor/*.py", makers=["ok", "unknown", "warning", "broken"])
+    findings = names_in("health/*.py", makers=["ok", "unknown", "warning", "broken"])
     findings |= names_in("stores/facts.py", "stores/*/facts.py", makers=["Check", "_of_variables"])
     of_many = {"between", "on_failure"}  # named where their search begins
     assert {*FINDINGS, "settings", "database"} == findings | of_many

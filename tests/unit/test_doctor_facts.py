@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from taskserver.doctor import queue
-from taskserver.doctor.findings import Level
-from taskserver.doctor.queue import _cron, _ended_badly, _schedules
+from taskserver.health import queue
+from taskserver.health.finding import Level
+from taskserver.health.queue import _cron, _ended_badly, _schedules
 from taskserver.model.schedule import Schedule
 from taskserver.settings.dsn import parse_dsn
 from taskserver.stores.facts import Asked, Facts, Found, examine

@@ -12,8 +12,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from taskserver.doctor import files, page
-from taskserver.doctor.findings import CheckResult, Level
+from taskserver.health import files, page
+from taskserver.health.finding import CheckResult, Level
 from taskserver.host import files as files_of_host
 from taskserver.host.files import who_else_may_write
 from taskserver.settings.load import load_settings

@@ -11,11 +11,9 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from taskserver import SettingError, TaskServer, __version__
-from taskserver.messages.installing import INSTALLS
-from taskserver.model.task import MAX_GROUP_ID, Status
-from taskserver.monitoring import verdict
-from taskserver.monitoring.history import NO_CALLABLE
-from taskserver.monitoring.metrics import (
+from taskserver.health import verdict
+from taskserver.health.history import NO_CALLABLE
+from taskserver.health.metrics import (
     MAX_GROUPS,
     MAX_LABEL,
     MAX_NAMES,
@@ -23,8 +21,10 @@ from taskserver.monitoring.metrics import (
     metrics_text,
     metrics_when_away,
 )
-from taskserver.monitoring.overview import Overview, RowCounts, read_overview
-from taskserver.monitoring.verdict import judge
+from taskserver.health.overview import Overview, RowCounts, read_overview
+from taskserver.health.verdict import judge
+from taskserver.messages.installing import INSTALLS
+from taskserver.model.task import MAX_GROUP_ID, Status
 from taskserver.stores.queue.stats import HourStats
 from taskserver.stores.records import LastRun
 from tests.support.documents import read, table

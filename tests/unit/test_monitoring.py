@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from taskserver.health.coverage import describe_paused, describe_unserved, groups_in, paused_of, unserved
+from taskserver.health.history import ended_attempts, totals_by, with_empty_hours
 from taskserver.model.task import MAX_GROUP_ID, Status
-from taskserver.monitoring.coverage import describe_paused, describe_unserved, groups_in, paused_of, unserved
-from taskserver.monitoring.history import ended_attempts, totals_by, with_empty_hours
 from taskserver.stores.queue.stats import HourStats, total
 from taskserver.stores.records import LastRun, QueueCount
 

@@ -18,11 +18,11 @@ from taskserver.cli.commands.doctor import Health
 from taskserver.cli.terminal.output import stats_as_json
 from taskserver.cli.terminal.program import Exit
 from taskserver.cli.worker_options import Options
+from taskserver.health.acceptance import NAMES, REASONS
 from taskserver.model import new_task
 from taskserver.model.run_pauses import RunPauses
 from taskserver.model.task import Status
 from taskserver.model.task_options import Options as TaskOptions
-from taskserver.monitoring.acceptance import NAMES, REASONS
 from taskserver.settings.checks import PAGE_KEYS, SETTING_KEYS
 from taskserver.settings.load import Settings, load_settings
 from taskserver.settings.page import PageSettings, load_page_settings

@@ -13,9 +13,9 @@ import pytest
 
 from taskserver.messages.shell_lines import begin_in_shell
 from taskserver.model.task import Status
-from taskserver.page.views import TASKS_A_PAGE
 from taskserver.stores.queue import views as queue_views
 from taskserver.web import wsgi
+from taskserver.web.views import TASKS_A_PAGE
 from tests.support.pages import PageSite, Visitor
 
 QUEUE_VIEWS = [view for view in wsgi.VIEWS if view != "task"]

@@ -5,8 +5,8 @@ from __future__ import annotations
 import argparse
 from typing import Any
 
+from ...health.overview import gone_among
 from ...model.task import Status
-from ...monitoring.overview import gone_among
 from ...server import TaskServer
 from ...stores.queue.operations import CANCEL, Operations
 from ..terminal.selecting import add_selection, change_chosen

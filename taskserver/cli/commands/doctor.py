@@ -10,10 +10,10 @@ from pathlib import Path
 from textwrap import wrap
 from typing import Any
 
-from ...doctor.findings import CheckResult, Level
+from ...health.acceptance import Accepted
+from ...health.finding import CheckResult, Level
 from ...messages.instants import in_sentence
 from ...messages.printable import printable
-from ...monitoring.acceptance import Accepted
 from ..terminal.live_line import terminal_width
 from ..terminal.output import accepted_report, as_json
 from ..terminal.style import COLOURS, painted
@@ -48,7 +48,7 @@ def add_parser(subparsers: Any) -> None:
 
 
 def run(folder: Path, options: argparse.Namespace) -> int:
-    from ...doctor.examination import accepted_in, examine  # other commands do not need it
+    from ...health.examination import accepted_in, examine  # other commands do not need it
 
     acceptances, found, accepted = accepted_in(folder, env_file=options.env_file), [], []
     for finding in examine(folder, env_file=options.env_file):

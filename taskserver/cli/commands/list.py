@@ -6,12 +6,12 @@ import argparse
 from collections.abc import Collection, Sequence
 from typing import Any
 
+from ...health.overview import gone_among
+from ...health.stages import stage_of
 from ...messages.programs import CLIENT
 from ...messages.suggestions import nearest
 from ...model.field_checks import check_text
 from ...model.task import MAX_SIGNED, Status
-from ...monitoring.overview import gone_among
-from ...monitoring.stages import stage_of
 from ...server import TaskServer
 from ...stores.queue.dependencies import Links, links
 from ...stores.records import StoredTask

@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Any
 
 from ...errors import DatabaseError
+from ...health.acceptance import read_accepted
+from ...health.metrics import metrics_when_away, read_metrics
 from ...host.files import write_atomically
-from ...monitoring.acceptance import read_accepted
-from ...monitoring.metrics import metrics_when_away, read_metrics
 from ...server import TaskServer
 
 MODE = 0o644

@@ -79,7 +79,7 @@ def _write(folder: Path, options: argparse.Namespace) -> int:
     with TaskServer.from_settings(load_settings(folder, env_file=options.env_file)) as server:
         outages, queue = outages_in(server.settings.folder), server.settings.queue
         try:
-            from ...page.one_file import one_file, one_file_without_database
+            from ...web.one_file import one_file, one_file_without_database
         except ImportError as error:
             raise SettingError(
                 f"the package {error.name} is missing, which makes the page: {install_command(PACKAGE)}; "

@@ -7,12 +7,12 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from ...errors import InvalidTask
+from ...health.overview import gone_among
+from ...health.stages import stage_lines, stage_of
 from ...messages.printable import escaped
 from ...messages.programs import CLIENT
 from ...model.results import read_progress
 from ...model.task import MAX_ID, Status
-from ...monitoring.overview import gone_among
-from ...monitoring.stages import stage_lines, stage_of
 from ...server import TaskServer
 from ...stores.queue.dependencies import Links, links
 from ...stores.records import StoredTask

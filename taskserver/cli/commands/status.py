@@ -7,13 +7,13 @@ import sys
 from collections.abc import Sequence
 from typing import Any
 
+from ...health.acceptance import Acceptances, read_accepted
+from ...health.coverage import seconds_since_start
+from ...health.overview import AtWork, NameCounts, Overview, RowCounts, is_heard_of, lives, read_overview, sum_of
+from ...health.verdict import Verdict, judge
 from ...messages.printable import age, printable
 from ...messages.programs import CLIENT, WORKER
 from ...model.task import Status
-from ...monitoring.acceptance import Acceptances, read_accepted
-from ...monitoring.coverage import seconds_since_start
-from ...monitoring.overview import AtWork, NameCounts, Overview, RowCounts, is_heard_of, lives, read_overview, sum_of
-from ...monitoring.verdict import Verdict, judge
 from ...server import TaskServer
 from ...stores.queue.schedules import StoredSchedule
 from ...stores.queue.stats import HourStats

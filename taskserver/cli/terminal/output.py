@@ -8,10 +8,10 @@ from collections.abc import Callable, Mapping, Sequence
 from math import isfinite
 from typing import Any, TypeVar
 
+from ...health.acceptance import Acceptances
 from ...messages.printable import MAX_LINE, printable
 from ...messages.printable import in_units as spelt_in_units
 from ...model.task import Status, name_of_status
-from ...monitoring.acceptance import Acceptances
 from ...stores.queue.dependencies import Links
 from ...stores.queue.stats import COLUMNS, HourStats
 from ...stores.records import ErrorCount, StoredTask

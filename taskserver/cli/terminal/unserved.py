@@ -6,8 +6,8 @@ import sys
 from collections.abc import Collection
 
 from ...errors import DatabaseError
+from ...health.coverage import describe_unserved_groups
 from ...messages.programs import CLIENT
-from ...monitoring.coverage import describe_unserved_groups
 from ...server import TaskServer
 
 

@@ -12,7 +12,12 @@ from ..messages.installing import INSTALLS
 from ..messages.printable import age
 from ..messages.programs import CLIENT, IS_INSTALLED, WORKER
 from ..model.task import Status
-from ..monitoring.coverage import (
+from ..settings.load import Settings
+from ..stores import Store
+from ..stores.queue.counts import Counts, ExpiredClaims
+from ..stores.queue.schedules import StoredSchedule
+from ..stores.records import OTHER, LastRun, QueueCount
+from .coverage import (
     Paused,
     describe_paused,
     describe_resuming,
@@ -25,12 +30,7 @@ from ..monitoring.coverage import (
     seconds_since_start,
     takes_all_groups,
 )
-from ..settings.load import Settings
-from ..stores import Store
-from ..stores.queue.counts import Counts, ExpiredClaims
-from ..stores.queue.schedules import StoredSchedule
-from ..stores.records import OTHER, LastRun, QueueCount
-from .findings import CheckResult, ok, unknown, warning
+from .finding import CheckResult, ok, unknown, warning
 
 RECENT_SECONDS = 7 * 86_400
 """Older records of runs belong to removed hosts and crontab lines."""

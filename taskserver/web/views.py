@@ -9,18 +9,18 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, NamedTuple
 
-from ..doctor.examination import accepted_in, examine
-from ..doctor.findings import CheckResult, Level, unknown
 from ..errors import Conflict, DatabaseError, TablesMissing, TablesOutdated, Unavailable
+from ..health.acceptance import read_accepted
+from ..health.examination import accepted_in, examine
+from ..health.finding import CheckResult, Level, unknown
+from ..health.overview import MAX_RUNNING, gone_among, read_overview, workers_at_work
+from ..health.stages import stage_lines, stage_of
+from ..health.verdict import judge
 from ..messages.printable import in_units
 from ..messages.programs import CLIENT
 from ..model.results import read_progress
 from ..model.selection import Selection
 from ..model.task import MAX_GROUP_ID, MAX_ID, MAX_SIGNED, Status, name_of_status
-from ..monitoring.acceptance import read_accepted
-from ..monitoring.overview import MAX_RUNNING, gone_among, read_overview, workers_at_work
-from ..monitoring.stages import stage_lines, stage_of
-from ..monitoring.verdict import judge
 from ..server import TaskServer
 from ..stores.queue.dependencies import links
 from ..stores.queue.operations import CANCEL, Operations

@@ -23,7 +23,7 @@ MAX_REFUSED = 100
 PROGRAM = """
 import sys
 sys.path[:] = sys.argv[2:]
-from taskserver.doctor.looking_up import write_answer
+from taskserver.health.looking_up import write_answer
 write_answer(sys.argv[1])
 """
 # Until it has our path, Python would look in the current folder first, which may be another account's.

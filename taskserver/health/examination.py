@@ -7,14 +7,14 @@ from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 
 from ..errors import DatabaseError, SettingError
-from ..monitoring.acceptance import Acceptances, read_accepted
 from ..settings.load import Settings, load_settings
 from ..stores import Store, open_store
 from ..stores.facts import Asked
 from ..stores.facts import examine as examine_database
 from ..stores.queue.schedules import Schedules
 from . import files, modules, page, queue
-from .findings import CheckResult, Level, broken, ok
+from .acceptance import Acceptances, read_accepted
+from .finding import CheckResult, Level, broken, ok
 
 PATIENT = float("inf")
 """How many seconds a person in a shell waits for the answer to one statement."""

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from ..errors import SettingError
 from ..settings.page import PageSettings, load_page_settings
-from .findings import CheckResult, ok, warning
+from .finding import CheckResult, ok, warning
 
 PACKAGES = ("jinja2", "markupsafe", "werkzeug", "itsdangerous")
 

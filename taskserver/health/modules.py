@@ -8,7 +8,7 @@ from pathlib import Path
 
 from ..messages.programs import BESIDE, CLIENT
 from ..settings.load import Settings
-from .findings import CheckResult, broken, ok, unknown, warning
+from .finding import CheckResult, broken, ok, unknown, warning
 from .looking_up import MAX_REFUSED, Answer, look_up_apart
 
 MAX_IMPORT_SECONDS = 60

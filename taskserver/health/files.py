@@ -22,7 +22,7 @@ from ..host.files import OF_SYSTEM, network_file_system, who_else_may_write, why
 from ..messages import misplaced_files
 from ..messages.programs import CLIENT
 from ..settings.load import Settings
-from .findings import CheckResult, broken, ok, warning
+from .finding import CheckResult, broken, ok, warning
 
 WEB_FOLDERS = {*misplaced_files.WEB_FOLDERS, "html", "public", "web", "wwwroot", "webroot", "docroot"}
 MIN_FREE_BYTES = 50_000_000

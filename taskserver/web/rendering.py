@@ -14,13 +14,13 @@ from urllib.parse import urlencode
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from .. import __version__
+from ..health.acceptance import MAY_STAY
+from ..health.overview import lives
 from ..messages.instants import exactly, local, time_of_day
 from ..messages.printable import age, escaped, in_units, without_middle
 from ..messages.programs import CLIENT, WORKER
 from ..messages.shell_lines import error_in_shell
 from ..model.task import Status, name_of_status
-from ..monitoring.acceptance import MAY_STAY
-from ..monitoring.overview import lives
 from ..stores.records import StoredTask
 
 MAX_INSTANT = 40

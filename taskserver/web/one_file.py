@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from ..doctor.examination import examine
 from ..errors import DatabaseError, TablesMissing, TablesOutdated
+from ..health.examination import examine
 from ..messages.programs import CLIENT
 from ..messages.shell_lines import client_in
 from ..model.selection import Selection
