@@ -46,7 +46,9 @@ def _run(folder: Path, options: Options) -> int:
         settings = load_settings(folder, env_file=env_file)
         hide_secrets()
         if options.verbose:
-            say(settings_in_words(folder, env_file))
+            from ..settings.sources import sources_in_words
+
+            say(f"{settings_in_words(folder, env_file)}; {sources_in_words(folder, env_file)}")
         if options.mode:
             settings = settings._replace(mode=options.mode)
         if options.processes is None:

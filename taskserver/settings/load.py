@@ -181,12 +181,20 @@ def found_settings(
     folder: Path, environ: Mapping[str, str] = os.environ, env_file: Path | None = None
 ) -> dict[str, str]:
     """The texts of all settings that are given, by key; a blank value is none. Raises SettingError."""
+    in_file, in_environment = given_settings(folder, environ, env_file)
+    return in_file | in_environment
+
+
+def given_settings(
+    folder: Path, environ: Mapping[str, str], env_file: Path | None
+) -> tuple[dict[str, str], dict[str, str]]:
+    """What the `.env` gives, and what the environment gives, which wins. Raises SettingError."""
     if env_file is not None and not env_file.is_file():
         raise SettingError(f"there is no file {env_file}, from which --env has settings read; allowed: a plain file")
-    found = _settings_in(env_file or folder / ".env")
+    in_file = _settings_in(env_file or folder / ".env")
     given = {key: value for key, value in {**_hidden, **environ}.items() if key.startswith(PREFIX) and value}
     _check_environment(given)
-    return found | given
+    return in_file, given
 
 
 def hide_secrets() -> None:

@@ -18,8 +18,10 @@ from taskserver.errors import SettingError
 from taskserver.model.backoff import Backoff
 from taskserver.model.run_pauses import RunPauses
 from taskserver.settings import load as load_module
+from taskserver.settings.checks import ALL_KEYS
 from taskserver.settings.dsn import MySQLDsn, SQLiteDsn
 from taskserver.settings.load import Settings, hide_secrets, load_settings, outages_in, program_folder
+from taskserver.settings.sources import sources
 from tests.support.deployment import ROOT, Deployment
 
 DSN = "sqlite:///var/taskserver.db"
@@ -323,6 +325,37 @@ def test_a_secret_that_is_hidden_from_programs_is_still_known_to_this_one(
     assert load_settings(tmp_path, os.environ) == before
     os.environ["TASKSERVER_DSN"] = "sqlite:///other.db"
     assert load_settings(tmp_path, os.environ).dsn == SQLiteDsn("other.db")
+
+
+SOURCES = {  # by what the environment gives beside TASKSERVER_MODE=mark in the file
+    "": (".env", False),
+    "mark": ("environment", False),
+    "move": ("environment", True),
+}
+
+
+@pytest.mark.parametrize("value", SOURCES)
+def test_who_set_what_is_said_with_what_the_environment_overrides(tmp_path: Path, value: str) -> None:
+    (tmp_path / ".env").write_text(f"TASKSERVER_DSN={DSN}\nTASKSERVER_MODE=mark\n")
+    found = {one.key: one for one in sources(tmp_path, {"TASKSERVER_MODE": value, "TASKSERVER_PASSWORD": SECRET})}
+    place, overrides = SOURCES[value]
+    place = str(tmp_path / ".env") if place == ".env" else place
+    assert found["TASKSERVER_MODE"] == ("TASKSERVER_MODE", place, overrides)
+    assert found["TASKSERVER_DSN"].place == str(tmp_path / ".env")
+    assert found["TASKSERVER_PASSWORD"].place == "environment"
+    assert found["TASKSERVER_TABLE"] == ("TASKSERVER_TABLE", "default", False)
+    assert list(found) == list(ALL_KEYS)
+    assert SECRET not in repr(found)
+
+
+def test_a_verbose_worker_names_the_keys_by_their_source_and_shows_no_value(deployment: Deployment) -> None:
+    deployment.write_env(TASKSERVER_DSN=DSN, TASKSERVER_PASSWORD=f"{SECRET}$x")
+    assert deployment.client("init").returncode == 0
+    said = deployment.worker("--verbose", env={"TASKSERVER_PASSWORD": SECRET}).stderr
+    file = deployment.folder / ".env"
+    over = f"the environment wins over another value in {file} for TASKSERVER_PASSWORD"
+    assert f"; from {file}: TASKSERVER_DSN; from environment: TASKSERVER_PASSWORD; {over}\n" in said
+    assert SECRET not in said
 
 
 # ---- the file's own grammar
