@@ -12,7 +12,7 @@ from types import FrameType
 
 from ..errors import DatabaseError, HostLimit, SettingError, SetupFailed
 from ..messages.log_records import FOR_LOG_ALONE, FULL_TEXT
-from ..messages.printable import printable
+from ..messages.text import printable
 from ..messages.programs import WORKER
 from .terminal.log import LOG, set_up
 from .terminal.prints import prints_to_log

@@ -23,7 +23,7 @@ from django.utils import timezone
 from django.utils.module_loading import import_string
 
 from .. import errors
-from ..messages.printable import shown
+from ..messages.text import shown
 from ..model.runnable import RUNS_NOTHING, runs_nothing
 from ..model.task_options import NO_OPTIONS, options_of
 from ..server import TaskServer

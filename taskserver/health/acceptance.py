@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from typing import NamedTuple
 
 from ..errors import DatabaseError, InvalidTask, Unavailable
-from ..messages.printable import printable
+from ..messages.text import printable
 from ..stores import Store
 from ..stores.queue.notes import Notes
 

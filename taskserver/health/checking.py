@@ -11,7 +11,7 @@ from enum import IntEnum
 from math import isfinite
 from typing import NamedTuple
 
-from ..messages.printable import age
+from ..messages.text import age
 from ..model.task import Status
 from ..stores.queue.counts import Counts
 from ..stores.records import ErrorCount, LastRun

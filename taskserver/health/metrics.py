@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 from .. import __version__
 from ..errors import SettingError
-from ..messages.installing import install_command
-from ..messages.printable import escaped, without_middle
+from ..messages.programs import install_command
+from ..messages.text import escaped, without_middle
 from ..model.task import Status
 from ..stores.queue.stats import HOUR_SECONDS, KEY, HourStats, Stats
 from ..stores.records import LastRun

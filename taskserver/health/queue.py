@@ -8,9 +8,8 @@ from collections.abc import Iterator, Sequence
 from math import isfinite
 from pathlib import Path
 
-from ..messages.installing import INSTALLS
-from ..messages.printable import age
-from ..messages.programs import CLIENT, IS_INSTALLED, WORKER
+from ..messages.programs import CLIENT, INSTALLS, IS_INSTALLED, WORKER
+from ..messages.text import age
 from ..model.task import Status
 from ..settings.load import Settings
 from ..stores import Store

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import Any, NamedTuple
 
-from ..messages.instants import utc
+from ..messages.text import utc
 from ..stores.queue.schedules import StoredSchedule
 from ..stores.queue.stats import HourStats
 from ..stores.records import LastRun, RunningTask

@@ -7,8 +7,7 @@ from datetime import datetime, timedelta
 from typing import Any, NamedTuple
 
 from ..errors import BadTask, InvalidTask
-from ..messages.instants import utc
-from ..messages.printable import shown
+from ..messages.text import shown, utc
 from ..model.arguments import parse_json
 from ..model.field_checks import check_text
 from ..model.results import Progress, read_progress, read_result

@@ -6,9 +6,8 @@ from collections.abc import Collection, Iterator
 from enum import IntEnum
 from typing import NamedTuple
 
-from ..messages.instants import time_of_day
-from ..messages.printable import age
 from ..messages.programs import CLIENT, WORKER
+from ..messages.text import age, time_of_day
 from ..model.task import Status
 from ..stores.records import LastRun
 from .coverage import in_time, is_stuck, seconds_since_start

@@ -10,9 +10,8 @@ from types import TracebackType
 from typing import Any
 
 from .classes import class_name
-from .printable import without_middle
+from .text import MAX_ERROR_LENGTH, without_middle
 
-MAX_ERROR_LENGTH = 1000
 MAX_MESSAGE_LENGTH = 500
 """Characters of the message where a traceback follows it."""
 MAX_LOGGED_LENGTH = 100_000

@@ -1,9 +1,36 @@
 """The names of our two programs: files beside the package, or commands where pip has installed it."""
 
+from __future__ import annotations
+
 import os
+import sys
+from pathlib import Path
 
 _BESIDE = os.path.dirname(os.path.dirname(os.path.dirname(os.path.realpath(__file__))))
 IS_INSTALLED = not any(os.path.exists(os.path.join(_BESIDE, name)) for name in ("worker.py", "client.py"))
 CLIENT, WORKER = ("taskserver", "taskserver-worker") if IS_INSTALLED else ("client.py", "worker.py")
 BESIDE = "in the deployment's folder" if IS_INSTALLED else "beside worker.py"
 """The place of a site's own modules."""
+
+INSTALLS = " -I -m pip install "
+"""Stands in the errors that name a package which this host lacks."""
+
+
+def install_command(package: str) -> str:
+    """The command that installs a package, also where the host forbids to change its Python."""
+    from shlex import quote
+
+    if sys.prefix != sys.base_prefix:  # a virtual environment
+        return f"{sys.executable}{INSTALLS}{quote(package)}"
+    # As a rule the folder of worker.py, and always a folder from which the program imports.
+    return f"{sys.executable}{INSTALLS}--target {quote(_BESIDE)} {quote(package)}"
+
+
+def client_in(folder: Path) -> str:
+    """The begin of a line of client.py, as a crontab and a shell take it."""
+    from shlex import quote
+
+    python = quote(sys.executable or "python3")
+    if IS_INSTALLED:
+        return f"{python} -m taskserver --folder {quote(str(folder))}"
+    return f"{python} {quote(str(folder / 'client.py'))}"

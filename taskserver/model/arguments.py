@@ -13,7 +13,7 @@ from collections.abc import Callable
 from typing import Any, NoReturn
 
 from ..errors import BadTask, InvalidTask
-from ..messages.printable import shown
+from ..messages.text import shown
 
 MAX_ARGS_BYTES = 1024 * 1024
 MAX_NESTING = 500

@@ -7,7 +7,7 @@ import re
 from typing import NamedTuple
 
 from ..errors import SettingError
-from ..messages.printable import shown, span_seconds
+from ..messages.text import shown, span_seconds
 
 DAY_SECONDS = 86_400
 MAX_DOUBLINGS = 17

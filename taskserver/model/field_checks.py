@@ -10,7 +10,7 @@ from types import FunctionType, MethodType
 from typing import Any
 
 from ..errors import InvalidTask
-from ..messages.printable import shown
+from ..messages.text import shown
 from .task import MAX_ATTEMPTS, MAX_GROUP_ID, MAX_PRIORITY, MAX_TASK_LENGTH, MIN_PRIORITY
 
 MAX_KEY_BYTES = 255

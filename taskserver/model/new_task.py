@@ -8,7 +8,7 @@ from itertools import islice
 from typing import Any, NamedTuple
 
 from ..errors import InvalidTask
-from ..messages.printable import shown
+from ..messages.text import shown
 from .arguments import write_arguments
 from .field_checks import check_group_id, check_key, check_max_attempts, check_name, check_number, check_priority
 from .pipeline import new_stages

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from ..errors import BadTask, InvalidTask
-from ..messages.printable import shown
+from ..messages.text import shown
 from .arguments import encode, parse_json
 from .attempt import NextStage
 from .field_checks import check_group_id, check_max_attempts, check_name, check_priority, other_kind

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple, TypeGuard
 
 from ..errors import BadTask, InvalidTask, SettingError
-from ..messages.printable import shown
+from ..messages.text import shown
 from .arguments import encode, parse_json, write_json
 from .task import Status
 

@@ -6,7 +6,7 @@ import re
 from typing import NamedTuple
 
 from ..errors import SettingError
-from ..messages.printable import SPANS, shown, span_seconds
+from ..messages.text import SPANS, shown, span_seconds
 
 MAX_PAUSE_SECONDS = 3600
 _FORM = r"[0-9]{1,4}(?:\.[0-9]{1,3})?"

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError, available_timezones
 
 from ..errors import BadTask, InvalidTask, SettingError
-from ..messages.installing import install_command
-from ..messages.printable import shown, whole_span
+from ..messages.programs import install_command
+from ..messages.text import shown, whole_span
 from .arguments import read_arguments
 from .field_checks import check_name
 from .new_task import LAST_INSTANT, MAX_DELAY_DAYS, new_task

@@ -7,7 +7,7 @@ from datetime import datetime, timedelta
 from typing import NamedTuple
 
 from ..errors import InvalidTask
-from ..messages.printable import shown
+from ..messages.text import shown
 from .task import MAX_GROUP_ID, MAX_GROUPS, MAX_ID, MAX_SIGNED, Status, name_of_status
 
 

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple, TypeVar, overload
 from ..errors import Fatal, InvalidTask, Retry, SettingError
 from ..interrupts.stop import TaskInterrupted
 from ..messages.classes import is_kind
-from ..messages.printable import SPANS, shown, span_seconds
+from ..messages.text import SPANS, shown, span_seconds
 from .backoff import Backoff, parse_backoff
 from .field_checks import check_group_id, check_key, check_priority, name_of
 from .task import MAX_ATTEMPTS, MAX_SECONDS

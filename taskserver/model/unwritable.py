@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator
 from typing import Any
 
 from ..messages.classes import class_name, module_of, mro_of, namespace_of
-from ..messages.printable import shown, without_middle
+from ..messages.text import shown, without_middle
 
 MAX_STEP = 40
 """Characters of one key in a place."""

@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import SettingError
-from ..messages.printable import SPANS, shown, span_seconds
 from ..messages.programs import CLIENT
+from ..messages.text import SPANS, shown, span_seconds
 from ..model.task import MAX_GROUP_ID, MAX_ID, MODES
 
 PREFIX = "TASKSERVER_"

@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import NamedTuple, TypeVar
 
 from ..errors import SettingError
-from ..messages.printable import shown
 from ..messages.programs import CLIENT, IS_INSTALLED
+from ..messages.text import shown
 from ..model.backoff import DAY_SECONDS, Backoff, parse_backoff
 from ..model.run_pauses import RunPauses, parse_run_pauses
 from ..model.task import DEFAULT_TABLE, MAX_ATTEMPTS, MAX_SECONDS

@@ -14,8 +14,8 @@ from types import MappingProxyType
 from typing import NamedTuple
 
 from ..errors import SettingError
-from ..messages.printable import shown
 from ..messages.programs import CLIENT
+from ..messages.text import shown
 from ..model.task import MAX_GROUP_ID
 from .checks import one_of
 from .load import found_settings

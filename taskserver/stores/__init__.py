@@ -56,7 +56,7 @@ def _dialect(settings: Settings) -> Dialect:
     try:
         from .postgresql.dialect import PostgreSQLDialect
     except ImportError as error:
-        from ..messages.installing import install_command
+        from ..messages.programs import install_command
 
         raise _missing("psycopg 3.3", error, install_command(PSYCOPG)) from None
     return PostgreSQLDialect(dsn, settings.table)

@@ -12,8 +12,8 @@ from contextlib import suppress
 from typing import Any, NamedTuple
 
 from ..errors import ConnectionLost, DatabaseError, TablesMissing, Unavailable
-from ..messages.printable import age
 from ..messages.programs import CLIENT
+from ..messages.text import age
 from ..model.task import MODES
 from ..settings.dsn import Dsn
 from .schema import Table, indexes, tables

@@ -5,7 +5,7 @@ from datetime import datetime, timedelta, timezone
 from typing import Any, NamedTuple
 
 from ..errors import SettingError
-from ..messages.printable import shown
+from ..messages.text import shown
 from ..model.new_task import FIRST_INSTANT, LAST_INSTANT
 from ..model.results import Progress, as_texts, read_progress
 from ..model.task import ALL_GROUPS, Status

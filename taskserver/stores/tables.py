@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from ..errors import TablesOutdated
-from ..messages.printable import shown
 from ..messages.programs import CLIENT
+from ..messages.text import shown
 from .database import Database
 from .words import SCHEMA_VERSION
 

@@ -7,7 +7,7 @@ from datetime import datetime
 from typing import Any, NamedTuple
 
 from ..errors import InvalidTask
-from ..messages.instants import utc
+from ..messages.text import utc
 from ..model.arguments import read_item
 from ..model.attempt import Finish, Outcome
 from ..model.new_task import NewTask

@@ -16,7 +16,7 @@ from typing import Any
 
 from ..errors import Retry, SettingError, TaskServerError
 from ..host.files import make_folder_in_memory
-from ..messages.printable import shown
+from ..messages.text import shown
 from ..model import given_function
 from ..model.failed_attempt import FailedAttempt
 from ..model.field_checks import name_of

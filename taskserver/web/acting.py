@@ -13,9 +13,8 @@ from typing import Any, NamedTuple
 
 from werkzeug.datastructures import MultiDict
 
-from ..messages.printable import printable
 from ..messages.programs import CLIENT
-from ..messages.shell_lines import begin_in_shell, error_in_shell
+from ..messages.text import begin_in_shell, error_in_shell, printable
 from ..model.selection import Selection
 from ..model.task import MAX_GROUP_ID, MAX_ID, Status, name_of_status
 from ..server import TaskServer

@@ -16,7 +16,7 @@ from werkzeug.exceptions import RequestEntityTooLarge
 from werkzeug.wrappers import Request, Response
 
 from ..errors import Conflict, DatabaseError, InvalidTask, Unavailable
-from ..messages.printable import printable, shown
+from ..messages.text import printable, shown
 from ..model.new_task import NewTask, new_tasks_from
 from ..server import TaskServer
 from ..settings.page import AddToken, PageSettings

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 from math import ceil, log10
 from typing import NamedTuple
 
-from ..messages.instants import local
+from ..messages.text import local
 from ..stores.queue.stats import HourStats
 
 WIDTH, HEIGHT = 720, 160

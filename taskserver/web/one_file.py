@@ -7,8 +7,7 @@ from typing import Any
 
 from ..errors import DatabaseError, TablesMissing, TablesOutdated
 from ..health.examination import examine
-from ..messages.programs import CLIENT
-from ..messages.shell_lines import client_in
+from ..messages.programs import CLIENT, client_in
 from ..model.selection import Selection
 from ..model.task import Status
 from ..server import TaskServer

@@ -16,10 +16,8 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from .. import __version__
 from ..health.acceptance import MAY_STAY
 from ..health.overview import lives
-from ..messages.instants import exactly, local, time_of_day
-from ..messages.printable import age, escaped, in_units, without_middle
 from ..messages.programs import CLIENT, WORKER
-from ..messages.shell_lines import error_in_shell
+from ..messages.text import age, error_in_shell, escaped, exactly, in_units, local, time_of_day, without_middle
 from ..model.task import Status, name_of_status
 from ..stores.records import StoredTask
 

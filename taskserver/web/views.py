@@ -16,8 +16,8 @@ from ..health.finding import CheckResult, Level, unknown
 from ..health.overview import MAX_RUNNING, gone_among, read_overview, workers_at_work
 from ..health.stages import stage_lines, stage_of
 from ..health.verdict import judge
-from ..messages.printable import in_units
 from ..messages.programs import CLIENT
+from ..messages.text import in_units
 from ..model.results import read_progress
 from ..model.selection import Selection
 from ..model.task import MAX_GROUP_ID, MAX_ID, MAX_SIGNED, Status, name_of_status

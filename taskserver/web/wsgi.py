@@ -17,8 +17,8 @@ from werkzeug.exceptions import HTTPException
 from werkzeug.wrappers import Request, Response
 
 from ..errors import Conflict, DatabaseError, InvalidTask, SettingError
-from ..messages.printable import printable
-from ..messages.shell_lines import client_in
+from ..messages.programs import client_in
+from ..messages.text import printable
 from ..server import TaskServer
 from ..settings.checks import ALL_KEYS
 from ..settings.load import load_settings

@@ -20,8 +20,8 @@ from ..errors import BadTask, ModuleBroken
 from ..messages.classes import class_name, mro_of, namespace_of, namespace_of_module, qualified_class_name
 from ..messages.error_text import describe
 from ..messages.import_errors import why_not_imported
-from ..messages.printable import shown
 from ..messages.suggestions import instead, nearest, tidied
+from ..messages.text import shown
 from ..model.runnable import (
     IN_A_CLASS,
     NAMELESS,

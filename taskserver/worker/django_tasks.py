@@ -28,7 +28,7 @@ from ..errors import TaskServerError
 from ..interrupts.coroutines import as_plain
 from ..interrupts.stop import TaskInterrupted
 from ..messages.error_text import full_traceback
-from ..messages.instants import utc
+from ..messages.text import utc
 from ..model.arguments import read_arguments
 from ..model.results import read_result
 from ..model.task import CANCELLED, Status

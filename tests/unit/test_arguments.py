@@ -28,7 +28,8 @@ from hypothesis import strategies as st
 from taskserver.errors import BadTask, Fatal, InvalidTask, Retry
 from taskserver.interrupts.alarm import Alarm
 from taskserver.interrupts.stop import Stop, TaskInterrupted
-from taskserver.messages.error_text import MAX_ERROR_LENGTH, describe
+from taskserver.messages.error_text import describe
+from taskserver.messages.text import MAX_ERROR_LENGTH
 from taskserver.model.arguments import (
     MAX_ARGS_BYTES,
     MAX_NESTING,

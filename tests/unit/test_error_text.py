@@ -9,7 +9,8 @@ from typing import Any
 
 import pytest
 
-from taskserver.messages.error_text import MAX_ERROR_LENGTH, describe_failure
+from taskserver.messages.error_text import describe_failure
+from taskserver.messages.text import MAX_ERROR_LENGTH
 
 
 def raised_by(function: Callable[..., object], *args: object) -> str:

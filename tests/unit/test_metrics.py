@@ -23,7 +23,7 @@ from taskserver.health.metrics import (
 )
 from taskserver.health.overview import Overview, RowCounts, read_overview
 from taskserver.health.verdict import judge
-from taskserver.messages.installing import INSTALLS
+from taskserver.messages.programs import INSTALLS
 from taskserver.model.task import MAX_GROUP_ID, Status
 from taskserver.stores.queue.stats import HourStats
 from taskserver.stores.records import LastRun

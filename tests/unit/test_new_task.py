@@ -23,7 +23,7 @@ from hypothesis import strategies as st
 
 from taskserver import TaskServer
 from taskserver.errors import BadTask, InvalidTask
-from taskserver.messages.printable import shown
+from taskserver.messages.text import shown
 from taskserver.model.field_checks import check_name
 from taskserver.model.new_task import MAX_PARENTS, TASK_KEYS, NewTask, new_task, new_task_from
 from taskserver.model.pipeline import MAX_STAGES

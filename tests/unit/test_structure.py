@@ -545,7 +545,6 @@ NAME_THE_FILES = {
     "taskserver.stores.schema",  # the readable files at the top
     "taskserver.messages.programs",
     "taskserver.messages.misplaced_files",  # looks for them
-    "taskserver.messages.shell_lines",  # a line with a path
     "taskserver.cli.commands.check",  # the same
     "taskserver.web",  # looks for them
 }

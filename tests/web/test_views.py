@@ -11,7 +11,7 @@ from http import HTTPStatus
 
 import pytest
 
-from taskserver.messages.shell_lines import begin_in_shell
+from taskserver.messages.text import begin_in_shell
 from taskserver.model.task import Status
 from taskserver.stores.queue import views as queue_views
 from taskserver.web import wsgi

@@ -16,10 +16,8 @@ from ...health.acceptance import NAMES, accept, read_accepted, withdraw
 from ...health.alarms import CRITICAL, Change, changed, name_of, seconds_between, take_back
 from ...health.checking import Judgement, Limit, Limits, Problem, check, span
 from ...host.once_an_hour import OVER, OnceAnHour, kind_of
-from ...messages.instants import in_sentence
-from ...messages.printable import age, printable
-from ...messages.programs import CLIENT
-from ...messages.shell_lines import client_in, error_in_shell
+from ...messages.programs import CLIENT, client_in
+from ...messages.text import age, error_in_shell, in_sentence, printable
 from ...server import TaskServer
 from ...settings.load import load_settings, outages_in
 from ..terminal.arguments import add_groups, whole_number, whole_seconds

@@ -12,8 +12,7 @@ from typing import Any
 
 from ...health.acceptance import Accepted
 from ...health.finding import CheckResult, Level
-from ...messages.instants import in_sentence
-from ...messages.printable import printable
+from ...messages.text import in_sentence, printable
 from ..terminal.live_line import terminal_width
 from ..terminal.output import accepted_report, as_json
 from ..terminal.style import COLOURS, painted

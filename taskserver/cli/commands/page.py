@@ -14,9 +14,8 @@ from typing import Any
 from ...errors import DatabaseError, InvalidTask, SettingError
 from ...host.files import write_atomically
 from ...host.once_an_hour import OVER, OnceAnHour, kind_of
-from ...messages.installing import install_command
-from ...messages.printable import printable, shown
-from ...messages.programs import CLIENT, WORKER
+from ...messages.programs import CLIENT, WORKER, install_command
+from ...messages.text import printable, shown
 from ...model.task import MAX_SECONDS
 from ...server import TaskServer
 from ...settings.load import load_settings, outages_in

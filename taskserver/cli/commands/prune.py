@@ -6,8 +6,8 @@ import argparse
 import sys
 from typing import Any
 
-from ...messages.printable import age
 from ...messages.programs import CLIENT
+from ...messages.text import age
 from ...server import TaskServer
 from ...stores import Store
 from ...stores.queue.pruning import KINDS, Pruned, Pruning

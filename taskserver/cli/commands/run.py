@@ -15,8 +15,8 @@ from typing import Any
 
 from ...interrupts.alarm import is_in_task
 from ...interrupts.stop import Stop, TaskInterrupted
-from ...messages.printable import escaped
 from ...messages.programs import CLIENT
+from ...messages.text import escaped
 from ...model.task import MAX_ID, Status
 from ...server import TaskServer
 from ...settings.load import hide_secrets

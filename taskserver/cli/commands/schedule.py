@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from typing import Any
 
-from ...messages.printable import printable
+from ...messages.text import printable
 from ...model.schedule import CRON_EXAMPLE, MAX_EVERY_SECONDS, UTC
 from ...server import TaskServer
 from ..terminal.arguments import whole_seconds

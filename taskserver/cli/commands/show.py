@@ -9,8 +9,8 @@ from typing import Any
 from ...errors import InvalidTask
 from ...health.overview import gone_among
 from ...health.stages import stage_lines, stage_of
-from ...messages.printable import escaped
 from ...messages.programs import CLIENT
+from ...messages.text import escaped
 from ...model.results import read_progress
 from ...model.task import MAX_ID, Status
 from ...server import TaskServer

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from ...health.history import NO_CALLABLE, ended_attempts, totals_by, with_empty_hours
-from ...messages.printable import printable
+from ...messages.text import printable
 from ...server import TaskServer
 from ...stores.queue.stats import HourStats, total
 from ..terminal.arguments import SINCE, add_groups, since

@@ -11,8 +11,8 @@ from ...health.acceptance import Acceptances, read_accepted
 from ...health.coverage import seconds_since_start
 from ...health.overview import AtWork, NameCounts, Overview, RowCounts, is_heard_of, lives, read_overview, sum_of
 from ...health.verdict import Verdict, judge
-from ...messages.printable import age, printable
 from ...messages.programs import CLIENT, WORKER
+from ...messages.text import age, printable
 from ...model.task import Status
 from ...server import TaskServer
 from ...stores.queue.schedules import StoredSchedule

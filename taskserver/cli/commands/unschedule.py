@@ -6,8 +6,8 @@ import argparse
 import sys
 from typing import Any
 
-from ...messages.printable import printable
 from ...messages.programs import CLIENT
+from ...messages.text import printable
 from ...server import TaskServer
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ...messages.instants import exactly, in_sentence, local, time_of_day, when, zone
+from ...messages.text import exactly, in_sentence, local, time_of_day, when, zone
 from .output import Whole
 
 __all__ = ["exactly", "headed", "in_column", "in_sentence", "time_of_day", "when", "zone"]

@@ -6,7 +6,7 @@ import os
 import time
 from typing import TextIO
 
-from ...messages.printable import printable
+from ...messages.text import printable
 
 EVERY_SECONDS = 0.1
 BAR_WIDTH = 30

@@ -22,8 +22,8 @@ from typing import TYPE_CHECKING, Any
 
 from ...interrupts.stop import TaskInterrupted
 from ...messages.log_records import FOR_LOG_ALONE, ONCE_AN_HOUR
-from ...messages.printable import shown
 from ...messages.programs import CLIENT, WORKER
+from ...messages.text import shown
 from ...settings.load import Settings, outages_in
 from .log_lines import TaskRecord, deliver, lines_of
 

@@ -16,7 +16,7 @@ from ...errors import SettingError
 from ...host.files import OF_SYSTEM, why_no_log
 from ...messages.error_text import MAX_LOGGED_LENGTH
 from ...messages.log_records import FULL_TEXT, ONCE_AN_HOUR
-from ...messages.printable import without_middle
+from ...messages.text import without_middle
 from ...settings.load import Settings
 from .log_lines import level_name, lines_of
 

@@ -11,7 +11,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from ...messages.log_records import FULL_TEXT
-from ...messages.printable import escaped, printable
+from ...messages.text import escaped, printable
 
 if TYPE_CHECKING:
     from ...worker.task_context import TaskLabel

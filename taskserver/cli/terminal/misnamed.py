@@ -10,8 +10,8 @@ import sys
 from collections.abc import Iterable
 from pathlib import Path
 
-from ...messages.printable import printable
 from ...messages.programs import CLIENT
+from ...messages.text import printable
 from ...model.new_task import NewTask
 from ...model.pipeline import read_stages
 from ...settings.load import Settings

@@ -9,8 +9,8 @@ from math import isfinite
 from typing import Any, TypeVar
 
 from ...health.acceptance import Acceptances
-from ...messages.printable import MAX_LINE, printable
-from ...messages.printable import in_units as spelt_in_units
+from ...messages.text import MAX_LINE, printable
+from ...messages.text import in_units as spelt_in_units
 from ...model.task import Status, name_of_status
 from ...stores.queue.dependencies import Links
 from ...stores.queue.stats import COLUMNS, HourStats

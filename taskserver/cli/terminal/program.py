@@ -14,8 +14,8 @@ from typing import NamedTuple
 
 from ...errors import DatabaseError, HostLimit, InvalidTask, SettingError
 from ...host.files import fill_standard_descriptors
-from ...messages.printable import printable
 from ...messages.programs import CLIENT
+from ...messages.text import printable
 
 _opened: os.stat_result | None = None
 """Standard error as the program found it."""

@@ -9,8 +9,8 @@ from functools import partial
 from typing import Any
 
 from ...errors import InvalidTask
-from ...messages.printable import printable
 from ...messages.programs import CLIENT
+from ...messages.text import printable
 from ...model.selection import Selection
 from ...model.task import MAX_ID, MAX_SIGNED, Status, name_of_status
 from ...server import TaskServer

@@ -11,8 +11,8 @@ from contextlib import redirect_stderr, redirect_stdout, suppress
 from typing import Generic, TypeVar
 
 from ...errors import DatabaseError, SettingError
-from ...messages.printable import age, printable
 from ...messages.programs import CLIENT, IS_INSTALLED
+from ...messages.text import age, printable
 from .changes import with_changes
 from .screen import Screen, whole_terminal
 from .style import BOLD, has_colours, painted

@@ -13,8 +13,8 @@ from psycopg.pq import TransactionStatus
 from psycopg.rows import tuple_row
 
 from ...errors import Conflict, DatabaseError, InvalidTask, Refused
-from ...messages.printable import shown
 from ...messages.programs import CLIENT
+from ...messages.text import shown
 from ...settings.dsn import PostgreSQLDsn
 from ..database import Database
 from ..dialect import Dialect, Pace, Rows, assignments, id_of_key, ids_of_keys

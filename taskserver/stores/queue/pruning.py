@@ -11,7 +11,7 @@ from functools import partial
 from typing import NamedTuple
 
 from ...errors import InvalidTask
-from ...messages.printable import shown
+from ...messages.text import shown
 from ...settings.checks import check_kind
 from ..database import Database
 from .many_rows import ManyRows, Verb

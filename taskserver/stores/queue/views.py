@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from datetime import datetime, timedelta
 from typing import Any, NamedTuple
 
-from ...messages.error_text import MAX_ERROR_LENGTH
+from ...messages.text import MAX_ERROR_LENGTH
 from ...model.results import TaskState, as_texts, task_state
 from ...model.selection import Selection
 from ...model.task import MAX_SIGNED, Status

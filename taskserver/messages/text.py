@@ -1,0 +1,153 @@
+"""Texts, spans of time and instants as a person sees them: harmless for a terminal, a mail or a log."""
+
+from __future__ import annotations
+
+from datetime import datetime, timezone
+from itertools import takewhile
+
+MAX_ERROR_LENGTH = 1000
+"""Characters of an error_text."""
+MAX_SHOWN = 80
+"""Characters of a value in a message."""
+MAX_LINE = 12_000
+"""Characters of a line; what a row names may be of any length, and cron mails lines."""
+
+
+def printable(text: str) -> str:
+    """The text as `escaped` gives it, without its middle where it is too long for a line."""
+    return without_middle(escaped(without_middle(text, MAX_LINE)), MAX_LINE)
+
+
+def without_middle(text: str, most: int) -> str:
+    """The text in at most so many characters, with its begin and its end."""
+    return text if len(text) <= most else f"{text[: most // 2]}…{text[1 - most // 2 :]}"
+
+
+def escaped(text: str) -> str:
+    r"""The text in one line, with `\n`, `\x1b` and the like in place of characters that a terminal obeys."""
+    if text.isprintable():
+        return text
+    return "".join(
+        character if character.isprintable() else character.encode("unicode_escape").decode() for character in text
+    )
+
+
+def age(seconds: float | None) -> str:
+    """Seconds in the unit that a person would use, as `3 min`; empty for None."""
+    if seconds is None:
+        return ""
+    for unit, length in (("d", 86_400), ("h", 3600), ("min", 60)):
+        if seconds >= 2 * length:
+            return f"{seconds / length:.0f} {unit}"
+    return f"{max(seconds, 0):.0f} s"
+
+
+UNIT_SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86_400, "w": 7 * 86_400}
+SPANS = "as 90s, 5m, 1h or 2d"
+"""Spans of time, for messages."""
+
+
+def span_seconds(text: str) -> int | None:
+    """The seconds of a span of time, as 90s, 5m, 1h, 2d or 4w; None for any other text, a mere number included."""
+    number, unit = text[:-1], text[-1:]
+    if unit in UNIT_SECONDS and number.isascii() and number.isdigit() and len(number) <= 10:
+        return int(number) * UNIT_SECONDS[unit]
+    return None
+
+
+def shown(value: object) -> str:
+    """The repr of a value in a message, cut where it is long."""
+    try:
+        text = repr(value)
+    except Exception:  # an integer too long to be written, or a repr that fails
+        return f"a {type(value).__name__} that cannot be shown"
+    return text if len(text) <= MAX_SHOWN else f"{text[: MAX_SHOWN - 1]}…"
+
+
+def whole_span(seconds: int) -> str:
+    """Whole seconds in the largest unit that has them without a rest, as `2 h` or `90 s`."""
+    for unit, length in (("d", 86_400), ("h", 3600), ("min", 60)):
+        if seconds and seconds % length == 0:
+            return f"{seconds // length} {unit}"
+    return f"{seconds} s"
+
+
+def in_units(seconds: float) -> str:
+    """Seconds in a person's unit, with about two significant digits, as `1.5 s`."""
+    for unit, length in (("d", 86_400.0), ("h", 3600.0), ("min", 60.0), ("s", 1.0)):
+        if seconds >= (2 * length if length > 1 else length):
+            return f"{seconds / length:.{0 if seconds >= 10 * length else 1}f} {unit}"
+    return f"{seconds * 1000:.{0 if seconds >= 0.01 else 1}f} ms"
+
+
+# ---- instants, in this host's time zone, which is named; JSON has them in UTC
+
+
+def zone() -> str:
+    """The name of this host's time zone as it is now, as UTC or CET."""
+    return datetime.now().astimezone().strftime("%Z")
+
+
+def in_sentence(text: str | None) -> str:
+    """An instant of a row with the name of its zone."""
+    found = local(text)
+    return f"{found:%Y-%m-%d %H:%M:%S %Z}" if found else text or ""
+
+
+def time_of_day(text: str) -> str:
+    """The hour and minute of an instant of today, with the name of its zone."""
+    found = local(text)
+    return f"{found:%H:%M %Z}" if found else text
+
+
+def when(seconds: float | None) -> str:
+    """After how long something comes, as `in 3 min`; empty for None."""
+    return "" if seconds is None else f"in {age(seconds)}" if seconds > 0 else "now"
+
+
+def exactly(text: str | None) -> str:
+    """An instant of a row with its microseconds and the name of its zone."""
+    found = local(text)
+    return f"{found:%Y-%m-%d %H:%M:%S.%f %Z}" if found else text or ""
+
+
+def utc(text: str | None) -> datetime | None:
+    """An instant of a row, which is text in UTC; None for a text that is no instant, as a column of SQLite may hold."""
+    try:
+        return datetime.fromisoformat(text or "").replace(tzinfo=timezone.utc)
+    except (ValueError, TypeError):
+        return None
+
+
+def local(text: str | None) -> datetime | None:
+    """The same in this host's zone."""
+    try:
+        found = utc(text)
+        return found and found.astimezone()
+    except (ValueError, OverflowError, OSError):  # no instant, or at the end of time
+        return None
+
+
+# ---- arguments that may be copied into a terminal or a crontab
+
+
+def begin_in_shell(text: str) -> str:
+    """The begin of a text as an argument that may be copied into a terminal or a crontab; empty where there is none.
+
+    It ends before the first character that would command a terminal, or that cron changes: % is a new line to it, and
+    some take two backslashes for one.
+    """
+    from shlex import quote  # most programs show no such line
+
+    begin = "".join(takewhile(lambda character: character.isprintable() and character not in "%\\", text))
+    return quote(begin) if begin else ""
+
+
+def error_in_shell(line: str) -> str:
+    """The arguments by which client.py chooses an error: by the whole line, or by the begin that may be copied."""
+    from shlex import quote
+
+    begin = begin_in_shell(line)
+    is_whole = begin == quote(line) and len(line) < MAX_ERROR_LENGTH
+    option = "--error-line" if is_whole else "--error"
+    return f"{option}={begin}" if begin else ""  # by "=", as a line may begin with "-"
