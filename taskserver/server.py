@@ -233,6 +233,17 @@ class TaskServer:
 
         return Schedules(self.store).remove(check_text("name", name))
 
+    def run_schedule_now(self, name: str) -> int:
+        """Add a schedule's task at once, and return its id; the schedule's next time stays.
+
+        A task that it added before, and that has not ended, stays as it is, and the id is that task's. Raises
+        InvalidTask where there is no such schedule.
+        """
+        from .model.field_checks import check_text
+        from .stores.queue.schedules import Schedules
+
+        return Schedules(self.store).run_now(check_text("name", name))
+
     # ---- operators
 
     def set_priority(self, task_id: int, priority: int) -> bool:

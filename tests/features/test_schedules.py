@@ -236,6 +236,35 @@ def test_status_names_the_task_that_has_the_key_and_has_not_ended(queue: Queue, 
     assert [one.held for one in Schedules(queue.server.store).all()] == [None]
 
 
+# ---- run now
+
+
+def test_a_schedule_run_now_adds_its_task_and_keeps_its_next_time(server: TaskServer, rows: Rows) -> None:
+    server.schedule("nightly", "tasks.note", ["x"], every=600, group_id=3, priority=-5)
+    planned = next_at(rows)
+    task_id = server.run_schedule_now("nightly")
+    row = task_of(rows)
+    assert [row[name] for name in ("id", "task", "args", "group_id", "priority", "status")] == [
+        *(task_id, "tasks.note", '["x"]', 3, -5, Status.NEW)
+    ]
+    for state in (*UNDER_WAY.values(), *ENDED.values()):
+        rows.execute(f"UPDATE jobs_queue SET {state}")
+        before = task_of(rows)
+        assert server.run_schedule_now("nightly") == task_id
+        assert (task_of(rows) == before) == (state in UNDER_WAY.values())
+    assert (task_of(rows)["status"], next_at(rows)) == (Status.NEW, planned)
+
+
+def test_what_cannot_run_now_is_refused(server: TaskServer, rows: Rows) -> None:
+    for name, fault in (("nightly", "there is no schedule 'nightly'"), (0, "name is 0"), ("a\ud800", "name is")):
+        with pytest.raises(InvalidTask, match=fault):
+            server.run_schedule_now(name)  # type: ignore[arg-type]
+    forge(rows, every_seconds=60, args="{")
+    with pytest.raises(InvalidTask, match="args"):
+        server.run_schedule_now("nightly")
+    assert rows.all() == []
+
+
 # ---- several at once
 
 

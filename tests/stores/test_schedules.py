@@ -29,3 +29,7 @@ def test_a_schedule_adds_one_task_when_its_time_has_come_and_none_before(store: 
     rows.execute(make_due)
     assert schedules.fire_all(["n"]) == 1
     assert rows.statuses() == [0]
+    ids = [schedules.run_now("n")]
+    rows.execute("DELETE FROM jobs_queue")
+    ids.append(schedules.run_now("n"))
+    assert (rows.statuses(), rows.one("id")) == ([0], ids[1])

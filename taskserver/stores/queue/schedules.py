@@ -14,11 +14,13 @@ from typing import NamedTuple
 
 from ...errors import Conflict, DatabaseError, InvalidTask, SettingError, Unavailable
 from ...messages.log_records import ONCE_AN_HOUR
+from ...messages.programs import CLIENT
+from ...messages.text import shown
 from ...model.results import as_texts
 from ...model.schedule import Schedule, check_schedule, next_time
 from ...model.task import name_of_status
 from ..database import Row
-from ..retrying import HELD_PATIENCE_SECONDS, RetryPolicy, Scope
+from ..retrying import HELD_PATIENCE_SECONDS, MIN_CONFLICT_SECONDS, RetryPolicy, Scope
 from .adding import Adding
 from .store import Store
 
@@ -27,6 +29,7 @@ LOG = getLogger("taskserver")
 PUT_OFF_SECONDS = 3600
 """An invalid schedule is tried again after so long: otherwise cron would mail the same line each minute."""
 FIRE = RetryPolicy(Scope.TRANSACTION, HELD_PATIENCE_SECONDS)
+RUN_NOW = RetryPolicy(Scope.TRANSACTION, MIN_CONFLICT_SECONDS, is_repeatable=False)
 KEY_PREFIX = "schedule:"
 """This and the schedule's name are the unique_key of its tasks."""
 
@@ -175,10 +178,25 @@ class Schedules:
         moved = self._database.write(self.MOVE, (following, name, planned.next_at))
         if moved:
             # Read again under the lock: a deploy script may have changed it.
-            schedule = (self._find(name) or planned).schedule
-            values = (schedule.task, schedule.args, schedule.group_id, schedule.priority, KEY_PREFIX + schedule.name)
-            self._database.execute(f"{self.ADD} {self._database.upsert(self.RUN_AGAIN, self.HAS_ENDED)}", values)
+            self._add((self._find(name) or planned).schedule)
         return moved
+
+    def _add(self, schedule: Schedule) -> int:
+        """→ new; the id. A task of an earlier time that has not ended stays as it is: then it is that task's."""
+        key, sql = KEY_PREFIX + schedule.name, f"{self.ADD} {self._database.upsert(self.RUN_AGAIN, self.HAS_ENDED)}"
+        values = (schedule.task, schedule.args, schedule.group_id, schedule.priority, key)
+        return self._database.dialect.insert_key(self._database, sql, values, key)
+
+    def run_now(self, name: str) -> int:
+        """→ new by a schedule before its time, which stays; the id, as `_add` says. Raises InvalidTask."""
+        return self._database.run(RUN_NOW, self._add_now, name)
+
+    def _add_now(self, name: str) -> int:
+        found = self._find(name)
+        if found is None:
+            raise InvalidTask(f"there is no schedule {shown(name)}: {CLIENT} status lists them")
+        check_schedule(found.schedule)
+        return self._add(found.schedule)
 
     def _report(self, name: str, fault: Exception) -> None:
         """Log a schedule's fault once a run, the first one as a warning."""

@@ -8,6 +8,7 @@ All verbs, in the order of a task's life, with their transitions (gone: deleted,
     callers.py       store.callers     add, add_many       → new, waiting
     notes.py         Notes             add_once            → new, waiting
     schedules.py     Schedules         fire, fire_all      → new
+    schedules.py     Schedules         run_now             → new
     schedules.py     Schedules         put, remove, all
     due.py           store.due         look
     due.py           store.due         wake                waiting, error → new
