@@ -26,7 +26,7 @@ from .interrupts.stop import Stop
 
 if TYPE_CHECKING:
     from .worker.task_context import CurrentTask, complete, connection, current_task, progress
-    from .model.failed_attempt import FailedAttempt
+    from .model.attempt import FailedAttempt
     from .model.task import Status
     from .model.task_options import task
     from .model.results import Progress, TaskState
@@ -80,7 +80,7 @@ __version__ = "0.1.0"
 
 _LATER = {
     "CurrentTask": "worker.task_context",
-    "FailedAttempt": "model.failed_attempt",
+    "FailedAttempt": "model.attempt",
     "Progress": "model.results",
     "Selection": "model.selection",
     "complete": "worker.task_context",

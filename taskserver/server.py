@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     from .health.queue_status import QueueStatus
     from .health.task_rows import ErrorLine, TaskRow
-    from .model.failed_attempt import FailedAttempt
+    from .model.attempt import FailedAttempt
     from .model.new_task import NewTask
     from .model.results import TaskState
     from .model.selection import Selection

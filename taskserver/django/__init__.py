@@ -24,7 +24,7 @@ from django.utils.module_loading import import_string
 
 from .. import errors
 from ..messages.text import shown
-from ..model.runnable import RUNS_NOTHING, runs_nothing
+from ..model.functions import RUNS_NOTHING, runs_nothing
 from ..model.task_options import NO_OPTIONS, options_of
 from ..server import TaskServer
 from ..settings.checks import check_group_id, check_task_id

@@ -1,4 +1,4 @@
-"""An attempt at a task: its start, its end, and what came of the end. Imported with a run's first task."""
+"""An attempt at a task: its start, its end, and what came of the end."""
 
 # Annotations are not deferred here: named tuples compile deferred ones.
 
@@ -76,3 +76,16 @@ class Outcome(Enum):
     """The task is new again, as it was changed while it ran."""
     CANCELLED = "cancelled"
     """The task is cancelled: a person did that while it ran, so no error retries it, and no change reruns it."""
+
+
+class FailedAttempt(NamedTuple):
+    """A failed attempt, as TASKSERVER_ON_FAILURE gets it; or a row that can never run, of which none was made."""
+
+    id: int
+    task: str
+    attempt: int
+    """The number of the attempt, from 1 on; of a row that can never run, how often it was started."""
+    error: BaseException
+    """The exception; a TaskServerError where the task's code raised none: a lost task, a row that can never run."""
+    is_fatal: bool
+    """Whether the task is fatal now; otherwise it is tried again, or what is called for fatal tasks has done it."""

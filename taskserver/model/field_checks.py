@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from functools import lru_cache
 from types import FunctionType, MethodType
 from typing import Any
@@ -14,6 +14,11 @@ from ..messages.text import shown
 from .task import MAX_ATTEMPTS, MAX_GROUP_ID, MAX_PRIORITY, MAX_TASK_LENGTH, MIN_PRIORITY
 
 MAX_KEY_BYTES = 255
+
+WITHOUT_WRAPS = "a decorator did not use functools.wraps"
+NAMELESS = f"a lambda, or {WITHOUT_WRAPS}"
+IN_A_CLASS = "inside a class; only static and class methods may run"
+PLAIN_METHOD = f"is a plain function {IN_A_CLASS}: put @staticmethod above it"
 
 _NAME = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*[.:][^\W\d]\w*(\.[^\W\d]\w*)*")
 
@@ -120,8 +125,6 @@ _OTHER_KINDS = {
 
 def _why_never_found(module: str, qualified_name: str, function: object) -> str | None:
     """Why no worker finds a function under its name, whichever modules are listed; None where one may."""
-    from .runnable import NAMELESS, PLAIN_METHOD, why_private  # for a name it has no use
-
     path = qualified_name.split(".")
     if "<" in qualified_name:
         return f"cannot be found by its name: it is inside another function, {NAMELESS}; define it in a module"
@@ -134,3 +137,9 @@ def _why_never_found(module: str, qualified_name: str, function: object) -> str 
     if isinstance(cls, type) and vars(cls).get(path[1]) is function:
         return PLAIN_METHOD
     return None
+
+
+def why_private(path: Iterable[str]) -> str | None:
+    """Why what stands at this path of a module is private, in words; None where it is not."""
+    private = next((part for part in path if part.startswith("_")), None)
+    return private and f"is private: {private!r} begins with an underscore; rename it if it may run"

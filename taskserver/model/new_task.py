@@ -105,7 +105,7 @@ def _named(task: object, args: object, unique_key: str | NotGiven | None) -> tup
     """The callable's name, and the values that hold where a producer leaves them out. Raises InvalidTask."""
     if isinstance(task, str):
         return check_name(str(task)), _USUAL
-    from .given_function import given_function  # it reads signatures, for which a name has no use
+    from .functions import given_function  # it reads signatures, for which a name has no use
 
     function = given_function(task)
     function.check_arguments(args)

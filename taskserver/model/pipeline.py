@@ -17,7 +17,7 @@ from .field_checks import check_group_id, check_max_attempts, check_name, check_
 from .task import ClaimedTask, NotGiven, given_or
 
 if TYPE_CHECKING:
-    from .given_function import GivenFunction
+    from .functions import GivenFunction
 
 MAX_STAGES = 100
 MAX_STAGES_BYTES = 60_000
@@ -113,7 +113,7 @@ def _stage_of(
 ) -> _Stage:
     if isinstance(task, str):
         return NextStage(check_name(str(task)), group_id, priority, max_attempts), None
-    from .given_function import given_function  # it reads signatures, for which a name has no use
+    from .functions import given_function  # it reads signatures, for which a name has no use
 
     function = given_function(task)
     return NextStage(function.name, group_id, priority, max_attempts), function

@@ -18,8 +18,7 @@ from typing import Any
 from ..errors import BadTask, InvalidTask, TaskServerError
 from ..interrupts.coroutines import as_plain
 from ..model.field_checks import name_of
-from ..model.given_function import GivenFunction
-from ..model.signatures import Parameters
+from ..model.functions import GivenFunction, Parameters
 from ..model.task_options import NO_OPTIONS, options_of
 from ..settings.load import Settings
 from ..worker.callables import Callables, TaskCallable

@@ -17,10 +17,10 @@ from typing import Any
 from ..errors import Retry, SettingError, TaskServerError
 from ..host.files import make_folder_in_memory
 from ..messages.text import shown
-from ..model import given_function
-from ..model.failed_attempt import FailedAttempt
+from ..model import functions
+from ..model.attempt import FailedAttempt
 from ..model.field_checks import name_of
-from ..model.given_function import GivenFunction
+from ..model.functions import GivenFunction
 from ..model.new_task import MAX_DELAY_DAYS, NewTask
 from ..server import TaskServer
 from ..settings.checks import PREFIX, SETTING_KEYS
@@ -229,7 +229,7 @@ def _in_place(queue: TaskQueue, dsn: str) -> Iterator[None]:
     The class itself gets the store: so each TaskServer of the process has it, made before or later. What a test put in
     the place of a function is known where a function's name is looked up, below all that a producer calls.
     """
-    real = given_function.given_function
+    real = functions.given_function
 
     def keep(server: TaskServer, own: Store) -> None:
         if dsn_before and server.settings.dsn == queue.server.settings.dsn:
@@ -249,7 +249,7 @@ def _in_place(queue: TaskQueue, dsn: str) -> Iterator[None]:
     dsn_before = os.environ.get(DSN)
     with (
         _replaced(TaskServer, "store", property(lambda server: queue.store, keep)),
-        _replaced(given_function, "given_function", given),  # which `function_of` imports anew at each call
+        _replaced(functions, "given_function", given),  # which `function_of` imports anew at each call
         _replaced(operations, "name_of", named),  # of `retry`
     ):
         os.environ[DSN] = dsn

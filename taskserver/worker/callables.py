@@ -22,17 +22,8 @@ from ..messages.error_text import describe
 from ..messages.import_errors import why_not_imported
 from ..messages.suggestions import instead, nearest, tidied
 from ..messages.text import shown
-from ..model.runnable import (
-    IN_A_CLASS,
-    NAMELESS,
-    PLAIN_METHOD,
-    RUNS_NOTHING,
-    UNTOLD,
-    WITHOUT_WRAPS,
-    runs_nothing,
-    why_private,
-)
-from ..model.signatures import Parameters
+from ..model.field_checks import IN_A_CLASS, NAMELESS, PLAIN_METHOD, WITHOUT_WRAPS, why_private
+from ..model.functions import RUNS_NOTHING, UNTOLD, Parameters, runs_nothing
 from ..model.task import MAX_TASK_LENGTH
 from ..model.task_options import Options, options_of
 

@@ -26,8 +26,8 @@ from ..interrupts.stop import TaskInterrupted
 from ..messages.error_text import describe
 from ..messages.import_errors import raised_at
 from ..messages.log_records import FULL_TEXT, ONCE_AN_HOUR, about_task
-from ..model.failed_attempt import FailedAttempt
-from ..model.runnable import RUNS_NOTHING, runs_nothing
+from ..model.attempt import FailedAttempt
+from ..model.functions import RUNS_NOTHING, runs_nothing
 from ..settings.checks import PREFIX
 from ..settings.checks import Hook as Named
 from .call import Failure, aside_seconds, run_user_code

@@ -12,8 +12,7 @@ from logging import ERROR, INFO, WARNING, getLogger
 from ..errors import TaskServerError
 from ..messages.error_text import NO_TEXT, clear_frames, traceback_of
 from ..messages.log_records import ONCE_AN_HOUR, about_task
-from ..model.attempt import Finish, Outcome
-from ..model.failed_attempt import FailedAttempt
+from ..model.attempt import FailedAttempt, Finish, Outcome
 from ..model.task import CANCELLED, ClaimedTask
 from .attempt import Attempt
 from .call import Failure, WrongOutcomes, aside_seconds, run_user_code

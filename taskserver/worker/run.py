@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 
 from ..errors import DatabaseError, TaskServerError
 from ..interrupts.stop import Stop
-from ..model.failed_attempt import FailedAttempt
+from ..model.attempt import FailedAttempt
 from ..model.task import Claim, ClaimedTask, LostTask
 from ..settings.checks import check_kind
 from ..settings.load import Settings

@@ -1,20 +1,34 @@
-"""The arguments that a callable takes, and the sentence where they do not fit.
+"""A function that may run: what arguments it takes, and what a producer that gives the function itself learns at once.
 
-A worker asks before it calls, and a producer that gives the function itself asks before it adds.
+Imported once there is a function to look at: an add by name has no use for signatures.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from inspect import Parameter, Signature, signature
-from typing import Any
+from functools import lru_cache
+from inspect import CO_ASYNC_GENERATOR, CO_GENERATOR, Parameter, Signature, signature
+from types import FunctionType, MethodType
+from typing import Any, NamedTuple
 
+from ..errors import InvalidTask
+from ..messages.error_text import describe
 from ..messages.suggestions import nearest
+from .arguments import as_call
+from .field_checks import check_key, name_of
+from .task_options import Options, options_of
 
+RUNS_NOTHING = "is a generator function, and calling it would run nothing; name a plain function that runs it"
+UNTOLD = "what arguments it takes cannot be told"
 MAX_SHAPES = 100
 MAX_KEYWORDS = 50
 MAX_KEYWORD_CHARACTERS = 1000
 """Shapes with more are not remembered: a callable with **kwargs takes any that a row gives it."""
+
+
+def runs_nothing(function: object) -> bool:
+    """Whether calling a function would only make a generator."""
+    return type(function) is FunctionType and bool(function.__code__.co_flags & (CO_GENERATOR | CO_ASYNC_GENERATOR))
 
 
 class _Hidden:
@@ -76,3 +90,53 @@ class Parameters:
         takes_any = any(parameter.kind is Parameter.VAR_KEYWORD for parameter in parameters.values())
         is_told = unknown is None or takes_any or repr(unknown) in error
         return "" if is_told else f"; and it takes no {unknown!r}"
+
+
+class GivenFunction(NamedTuple):
+    """A function, static or class method, which a worker finds by its name."""
+
+    name: str
+    options: Options
+    parameters: Parameters
+
+    def check_arguments(self, args: Any) -> None:
+        """Refuse arguments that it does not take; they are a dict, a list, a tuple or None. Raises InvalidTask."""
+        takes_list = self.options.batch is not None
+        positions, keywords = as_call({} if args is None else args, takes_list=takes_list)
+        misfit = self.parameters.misfit(self.name, positions, keywords, takes_list=takes_list)
+        if misfit:
+            raise InvalidTask(misfit)
+
+    def key_of(self, args: Any) -> str | None:
+        """The key that @task says for a task with these arguments, which it takes. Raises InvalidTask."""
+        key = self.options.unique_key
+        if key is None or isinstance(key, str):
+            return key
+        positions, keywords = as_call({} if args is None else args)
+        try:
+            found = key(*positions, **keywords)
+        except Exception as error:
+            raise InvalidTask(f"unique_key of {self.name}: {describe(error)}") from error
+        return check_key(f"unique_key of {self.name}", found)
+
+
+def given_function(function: Any) -> GivenFunction:
+    """What is known of a function, static or class method. Raises InvalidTask for anything else."""
+    # What is none may have no hash, and the check of its name refuses it.
+    return _known(function) if type(function) in (FunctionType, MethodType) else _look_at(function)
+
+
+def _look_at(function: Any) -> GivenFunction:
+    name = name_of(function)
+    inner = getattr(function, "__func__", function)
+    if runs_nothing(inner):
+        raise InvalidTask(f"task {name!r} {RUNS_NOTHING}")
+    try:
+        parameters = Parameters(function)
+    except Exception as error:
+        raise InvalidTask(f"task {name!r}: {UNTOLD}: {describe(error)}") from None
+    return GivenFunction(name, options_of(inner), parameters)
+
+
+_known = lru_cache(maxsize=1024)(_look_at)
+"""Looked at once: to read a signature takes as long as to add a task."""
