@@ -122,10 +122,11 @@ class Hook:
             call_hook(self._hook, *args)
 
     def log(self, failure: Failure, extra: Mapping[str, object] | None = None) -> None:
-        """Log a call that failed: the first one of a run is a warning."""
-        level, self._has_warned = INFO if self._has_warned else WARNING, True
+        """Log a call that failed: the first one of a run is a warning, and only that one has its traceback."""
+        level, full_text = (INFO, "") if self._has_warned else (WARNING, failure.full_text)
+        self._has_warned = True
         no_more = "" if self.is_set else "; it is not called again in this run"
-        extra = {**({FULL_TEXT: failure.full_text} if extra is None else extra), ONCE_AN_HOUR: True}
+        extra = {**(extra or {}), FULL_TEXT: full_text, ONCE_AN_HOUR: True}
         LOG.log(level, f"{self.setting}: %s %s%s", self.name, in_words_with_place(failure), no_more, extra=extra)
 
 

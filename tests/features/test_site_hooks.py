@@ -356,6 +356,16 @@ def test_one_that_misbehaves_fails_no_task_and_is_told_once_a_run(sqlite_queue: 
     assert sqlite_queue.statuses() == []
 
 
+def test_the_log_has_a_line_for_each_failure_between_tasks_and_one_traceback(sqlite_queue: Queue) -> None:
+    site(sqlite_queue, "def odd():\n    raise ValueError('no database')\n")
+    add(sqlite_queue, "note", "note", "note")
+    (sqlite_queue.folder / "var").mkdir(exist_ok=True)
+    sqlite_queue.worker(TASKSERVER_BETWEEN="site_of_tests:odd", TASKSERVER_LOG="var/log")
+    log = (sqlite_queue.folder / "var" / "log").read_text()
+    # Before each of the three tasks, and before the run looks for new ones.
+    assert (log.count("site_of_tests:odd failed: ValueError"), log.count("Traceback")) == (4, 1)
+
+
 def test_one_that_cannot_be_had_is_told_once_a_run(sqlite_queue: Queue) -> None:
     site(sqlite_queue)
     add(sqlite_queue, "note", "note")
