@@ -93,7 +93,7 @@ def build(version: str, folder: Path) -> list[Path]:
     sdist = _built("sdist", clone, built, epoch)
     with tarfile.open(sdist) as archive:
         archive.extractall(folder, filter="data")
-    wheel = _built("wheel", folder / f"taskserver-{version}", built, epoch)
+    wheel = _built("wheel", folder / f"cron_taskserver-{version}", built, epoch)
     check_whole(sdist, wheel)
     return [sdist, wheel, _bundle(clone, built), _bundle(clone, built, "web")]
 

@@ -92,8 +92,8 @@ def test_a_release_has_all_that_git_knows_and_each_part_of_it_does_a_task(tmp_pa
     made = subprocess.run(["make", "release"], cwd=folder, env=env, capture_output=True, text=True)
     assert made.returncode == 0, made.stdout + made.stderr
     assert len(re.findall("^trying ", made.stdout, re.MULTILINE)) == 4
-    stem = f"taskserver-{__version__}"
-    names = {f"{stem}.tar.gz", f"{stem}-py3-none-any.whl", f"{stem}.zip", f"{stem}-web.zip"}
+    stem, bundle = f"cron_taskserver-{__version__}", f"taskserver-{__version__}"
+    names = {f"{stem}.tar.gz", f"{stem}-py3-none-any.whl", f"{bundle}.zip", f"{bundle}-web.zip"}
     listed = [line.split("  ") for line in (folder / "dist" / "SHA256SUMS").read_text().splitlines()]
     assert {name for _, name in listed} == names
     assert {path.name for path in (folder / "dist").iterdir()} == {*names, "SHA256SUMS"}
@@ -102,7 +102,7 @@ def test_a_release_has_all_that_git_knows_and_each_part_of_it_does_a_task(tmp_pa
     with tarfile.open(folder / "dist" / f"{stem}.tar.gz") as archive:
         in_sdist = {entry.name.partition("/")[2] for entry in archive if entry.isfile()}
     generated = {
-        name for name in in_sdist if name in ("PKG-INFO", "setup.cfg") or name.startswith("taskserver.egg-info/")
+        name for name in in_sdist if name in ("PKG-INFO", "setup.cfg") or name.startswith("cron_taskserver.egg-info/")
     }
     assert in_sdist - generated == set(known)
     with zipfile.ZipFile(folder / "dist" / f"{stem}-py3-none-any.whl") as archive:
