@@ -14,7 +14,7 @@ from ..stores.facts import examine as examine_database
 from ..stores.queue.schedules import Schedules
 from . import files, modules, page, queue
 from .acceptance import Acceptances, read_accepted
-from .finding import CheckResult, Level, broken, ok
+from .finding import Finding, Level, critical, ok
 
 PATIENT = float("inf")
 """How many seconds a person in a shell waits for the answer to one statement."""
@@ -35,7 +35,7 @@ def accepted_in(folder: Path, answer_seconds: float = PATIENT, env_file: Path | 
 
 def examine(
     folder: Path, answer_seconds: float = PATIENT, env_file: Path | None = None, for_page: bool = False
-) -> Iterator[CheckResult]:
+) -> Iterator[Finding]:
     """Every check of the deployment in a folder, as far as earlier findings allow.
 
     `answer_seconds`: the longest wait for the database's answer to one statement. `for_page`: a web server asks.
@@ -44,7 +44,7 @@ def examine(
     try:
         settings = load_settings(folder, env_file=env_file)
     except SettingError as error:
-        yield broken("settings", str(error), "without them no program starts")
+        yield critical("settings", str(error), "without them no program starts")
         return
     yield ok("settings", f"table {settings.table}, mode {settings.mode}, modules {', '.join(settings.modules)}")
     yield from _of_files(files.of_deployment(settings))
@@ -52,19 +52,19 @@ def examine(
     yield from _of_database(settings, answer_seconds, modules.findings_on_page if for_page else modules.findings)
 
 
-def _of_files(findings: Iterator[CheckResult]) -> Iterator[CheckResult]:
+def _of_files(findings: Iterator[Finding]) -> Iterator[Finding]:
     try:
         yield from findings
     except OSError as error:
         what = f"{error.filename} cannot be looked at: {error.strerror}"
-        yield broken("files", what, "a worker cannot use it either", "give it to the user who runs this")
+        yield critical("files", what, "a worker cannot use it either", "give it to the user who runs this")
 
 
 def _of_database(
     settings: Settings,
     answer_seconds: float,
-    of_modules: Callable[[Settings, Sequence[str] | None], Iterator[CheckResult]],
-) -> Iterator[CheckResult]:
+    of_modules: Callable[[Settings, Sequence[str] | None], Iterator[Finding]],
+) -> Iterator[Finding]:
     task_names: tuple[str, ...] | None = None
     try:
         store = open_store(settings)
@@ -72,10 +72,10 @@ def _of_database(
             with _bounded(store, answer_seconds):
                 levels = {}
                 for finding in _of_tables(store, settings):
-                    levels[finding.check] = finding.level
+                    levels[finding.name] = finding.level
                     yield finding
                 # Without these indexes no count comes to an end in time.
-                if levels.get("claim_index") is not Level.BROKEN:
+                if levels.get("claim_index") is not Level.CRITICAL:
                     schedules = Schedules(store).all()
                     task_names = queue.names_in(store, schedules)
                     yield from queue.findings(store, schedules, settings)
@@ -84,7 +84,7 @@ def _of_database(
             store.close()
     except DatabaseError as error:
         longer = "" if answer_seconds == PATIENT else ", which wait longer,"
-        yield broken("database", str(error), f"workers and producers{longer} end with this, too")
+        yield critical("database", str(error), f"workers and producers{longer} end with this, too")
     yield from of_modules(settings, task_names)
 
 
@@ -93,7 +93,7 @@ def _bounded(store: Store, answer_seconds: float) -> AbstractContextManager[None
     return nullcontext() if answer_seconds == PATIENT else database.tried_once(answer_seconds)
 
 
-def _of_tables(store: Store, settings: Settings) -> Iterator[CheckResult]:
+def _of_tables(store: Store, settings: Settings) -> Iterator[Finding]:
     store.tables.check()
     for found in examine_database(Asked(store.database, settings.dsn, settings.mode)):
-        yield CheckResult(found.name, Level(found.level), found.found, found.why, found.fix)
+        yield Finding(found.name, Level[found.level.upper()], found.found, found.why, found.fix)

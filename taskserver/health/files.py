@@ -22,7 +22,7 @@ from ..host.files import OF_SYSTEM, network_file_system, who_else_may_write, why
 from ..messages import misplaced_files
 from ..messages.programs import CLIENT
 from ..settings.load import Settings
-from .finding import CheckResult, broken, ok, warning
+from .finding import Finding, critical, ok, warning
 
 WEB_FOLDERS = {*misplaced_files.WEB_FOLDERS, "html", "public", "web", "wwwroot", "webroot", "docroot"}
 MIN_FREE_BYTES = 50_000_000
@@ -33,7 +33,7 @@ MAX_FILES_SHOWN = 5
 MAX_OPEN_SHOWN = 3
 
 
-def of_program(folder: Path, env_file: Path | None = None) -> Iterator[CheckResult]:
+def of_program(folder: Path, env_file: Path | None = None) -> Iterator[Finding]:
     """One finding for each check that needs no settings. Raises OSError where a file cannot be looked at."""
     yield ok("python", f"Python {platform.python_version()} at {sys.executable or 'an unknown place'}")
     packages = [f"{name} {_version(name)}" for name in ("PyMySQL", "python-dotenv")]
@@ -44,7 +44,7 @@ def of_program(folder: Path, env_file: Path | None = None) -> Iterator[CheckResu
     yield _env_file(env_file or folder / ".env")
 
 
-def of_deployment(settings: Settings) -> Iterator[CheckResult]:
+def of_deployment(settings: Settings) -> Iterator[Finding]:
     """One finding for each check of the files that a deployment writes, which settings name. Raises OSError."""
     yield _code(settings.folder, settings.modules)
     yield _var(settings.folder / "var")
@@ -62,14 +62,14 @@ def _version(package: str) -> str:
         return "(not found)"
 
 
-def whole(program: Path) -> CheckResult:
+def whole(program: Path) -> Finding:
     """Whether the files of a bundle are those that its list has with their hashes. Raises OSError."""
     lines = [line.partition("  ") for line in (program / FILE_LIST).read_text(errors="replace").splitlines()]
     spoilt = [place for digest, _, place in lines if _hash_of(program / place) != digest]
     if lines and not spoilt:
         return ok("program", f"{len(lines)} files in {program} are as in its {FILE_LIST}")
     more = f" and {len(spoilt) - MAX_FILES_SHOWN} more" if len(spoilt) > MAX_FILES_SHOWN else ""
-    return broken(
+    return critical(
         "program",
         f"not as in the bundle, or missing in {program}: {', '.join(spoilt[:MAX_FILES_SHOWN]) or FILE_LIST}{more}",
         "an upload that was cut off leaves files empty or short, and the program does anything then",
@@ -88,7 +88,7 @@ def _hash_of(path: Path) -> str:
 # ---- the web
 
 
-def _web_folder(folder: Path) -> CheckResult:
+def _web_folder(folder: Path) -> Finding:
     served = _served_by(folder)
     if served is None:
         return ok("web_folder", f"{folder} is in no web folder")
@@ -132,7 +132,7 @@ def _has_page(folder: Path) -> bool:
 # ---- who else may write the code
 
 
-def _code(folder: Path, modules: Iterable[str]) -> CheckResult:
+def _code(folder: Path, modules: Iterable[str]) -> Finding:
     """Whether other accounts may change the folder, one above it, the program or the listed modules beside it."""
     found: dict[Path, str] = {}
     fixes: dict[str, None] = {}
@@ -179,7 +179,7 @@ def _short(path: Path, folder: Path) -> str:
 # ---- files
 
 
-def _open_to_others(check: str, path: Path, rights: str, why: str) -> CheckResult | None:
+def _open_to_others(check: str, path: Path, rights: str, why: str) -> Finding | None:
     """The warning that a file or folder is not private to its owner, who is trusted; None if it is. Raises OSError."""
     found = path.stat()
     if found.st_uid not in (0, os.geteuid(), path.parent.stat().st_uid):
@@ -193,22 +193,22 @@ def _chmod(rights: str, path: Path) -> str:
     return f"chmod {rights} {path} (by FTP: file permissions {rights})"
 
 
-def _env_file(path: Path) -> CheckResult:
+def _env_file(path: Path) -> Finding:
     why = "other accounts of this host may read or change the database's password in it"
     try:
         found = _open_to_others("env_file", path, "600", why)
     except FileNotFoundError:
         return ok("env_file", f"there is no {path}: settings come from the environment alone")
     except OSError as error:
-        return broken("env_file", f"{path} cannot be looked at: {error.strerror}", "settings are read from it")
+        return critical("env_file", f"{path} cannot be looked at: {error.strerror}", "settings are read from it")
     return found or ok("env_file", f"{path} is for its owner alone")
 
 
-def _var(path: Path) -> CheckResult:
+def _var(path: Path) -> Finding:
     if not path.is_dir():
         return warning("var", f"there is no folder {path}", "locks of --slots lie in it", f"{CLIENT} init")
     if not os.access(path, os.W_OK | os.X_OK):
-        return broken(
+        return critical(
             "var",
             f"{path} cannot be written to",
             "a worker keeps its locks there, and SQLite its database",
@@ -216,7 +216,7 @@ def _var(path: Path) -> CheckResult:
         )
     of_others = next((one for one in _used_by_workers(path) if one.exists() and not os.access(one, os.W_OK)), None)
     if of_others is not None:
-        return broken(
+        return critical(
             "var",
             f"{of_others} belongs to {_owner(of_others)}, and cannot be written to",
             "a worker that cannot use its locks, its log or its database ends at once",
@@ -224,7 +224,7 @@ def _var(path: Path) -> CheckResult:
         )
     if fault := _write_some(path):
         words = f"nothing can be written into {path}: {fault}"
-        return broken("var", words, "logs end in mid-line, and tasks' files, too", "make room")
+        return critical("var", words, "logs end in mid-line, and tasks' files, too", "make room")
     found = _open_to_others("var", path, "700", "what lies in it is private")
     return found or ok("var", f"{path} is for its owner alone")
 
@@ -256,18 +256,20 @@ def _owner(path: Path) -> str:
         return "another user"
 
 
-def _log(path: Path, folder: Path) -> CheckResult:
+def _log(path: Path, folder: Path) -> Finding:
     found, _, fix = why_no_log(path, folder).rpartition(": ")
     if found:
-        return broken("log", found, "a worker does not start with it", fix)
+        return critical("log", found, "a worker does not start with it", fix)
     if not os.access(path if path.exists() else path.parent, os.W_OK):
         fix = "let this user write it, or name another file as TASKSERVER_LOG"
-        return broken("log", f"{path} cannot be written", "a worker does not start without it", fix)
+        return critical("log", f"{path} cannot be written", "a worker does not start without it", fix)
     if not os.access(path.parent, os.W_OK):
         why = "it cannot be rotated at 10 MB, and grows without end"
         return warning("log", f"its folder {path.parent} cannot be written", why, "let this user write there")
     if not str(path).startswith(OF_SYSTEM) and (fault := _write_some(path.parent)):
-        return broken("log", f"nothing can be written beside {path}: {fault}", "what workers log is lost", "make room")
+        return critical(
+            "log", f"nothing can be written beside {path}: {fault}", "what workers log is lost", "make room"
+        )
     served = _served_by(path.parent)
     if served is None:
         return ok("log", str(path))
@@ -279,10 +281,10 @@ def _log(path: Path, folder: Path) -> CheckResult:
     )
 
 
-def _database_file(path: Path, folder: Path) -> Iterator[CheckResult]:
+def _database_file(path: Path, folder: Path) -> Iterator[Finding]:
     network = network_file_system(path)
     if network:
-        yield broken(
+        yield critical(
             "file_system",
             f"{path} lies on a network file system ({network})",
             "SQLite's locks do not hold there: a file that several processes use can be damaged",
@@ -293,7 +295,7 @@ def _database_file(path: Path, folder: Path) -> Iterator[CheckResult]:
         yield _free_space(path)
 
 
-def _database_rights(path: Path, folder: Path) -> CheckResult:
+def _database_rights(path: Path, folder: Path) -> Finding:
     served = _served_by(path.parent)
     if served is not None:
         return warning(
@@ -315,7 +317,7 @@ def _database_rights(path: Path, folder: Path) -> CheckResult:
     return ok("database_file", f"{path} is for its owner alone")
 
 
-def _free_space(path: Path) -> CheckResult:
+def _free_space(path: Path) -> Finding:
     free = shutil.disk_usage(path.parent).free
     if free < MIN_FREE_BYTES:
         return warning("disk", f"{free // 1_000_000} MB are free", "no task can be added on a full disk", "make room")

@@ -8,14 +8,14 @@ from pathlib import Path
 
 from ..messages.programs import BESIDE, CLIENT
 from ..settings.load import Settings
-from .finding import CheckResult, broken, ok, unknown, warning
+from .finding import Finding, critical, ok, unknown, warning
 from .looking_up import MAX_REFUSED, Answer, look_up_apart
 
 MAX_IMPORT_SECONDS = 60
 MAX_NAMES_SHOWN = 5
 
 
-def findings(settings: Settings, names: Sequence[str] | None) -> Iterator[CheckResult]:
+def findings(settings: Settings, names: Sequence[str] | None) -> Iterator[Finding]:
     """Findings for the listed modules, the callables that rows name (None: they could not be read), and each hook."""
     hooks = _hooks_of(settings)
     setup = settings.setup if isinstance(settings.setup, str) else None
@@ -27,7 +27,7 @@ def findings(settings: Settings, names: Sequence[str] | None) -> Iterator[CheckR
         return
     if answer is None:
         calling = f"calling {setup}, or " if setup else ""
-        yield broken(
+        yield critical(
             "modules",
             f"{calling}importing {', '.join(settings.modules)} ended Python, or took more than {MAX_IMPORT_SECONDS} s",
             "a worker would die or hang of it, too",
@@ -44,7 +44,7 @@ def findings(settings: Settings, names: Sequence[str] | None) -> Iterator[CheckR
         yield _hook(check, hook, answer)
 
 
-def findings_on_page(settings: Settings, names: Sequence[str] | None) -> Iterator[CheckResult]:
+def findings_on_page(settings: Settings, names: Sequence[str] | None) -> Iterator[Finding]:
     """The same for a web page, as whose account no setup is called: what that opens and writes is the worker's."""
     if settings.setup is None:
         yield from findings(settings, names)
@@ -59,10 +59,10 @@ def _hooks_of(settings: Settings) -> dict[str, str]:
     return {check: hook for check, hook in hooks.items() if isinstance(hook, str)}
 
 
-def _setup(setup: str, answer: Answer) -> CheckResult:
+def _setup(setup: str, answer: Answer) -> Finding:
     if not answer.setup:
         return ok("setup", f"{setup} was called, and went well")
-    return broken(
+    return critical(
         "setup",
         f"TASKSERVER_SETUP: {setup} {answer.setup}",
         "workers give their tasks back, and end: none runs, and neither modules nor callables can be looked at",
@@ -70,10 +70,10 @@ def _setup(setup: str, answer: Answer) -> CheckResult:
     )
 
 
-def _modules(settings: Settings, answer: Answer) -> CheckResult:
+def _modules(settings: Settings, answer: Answer) -> Finding:
     if not answer.broken:
         return _packages(settings) or ok("modules", f"{', '.join(settings.modules)} can be imported")
-    return broken(
+    return critical(
         "modules",
         "; ".join(answer.broken.values()),
         "tasks of such a module fail, and are tried again until their attempts are used up",
@@ -81,7 +81,7 @@ def _modules(settings: Settings, answer: Answer) -> CheckResult:
     )
 
 
-def _packages(settings: Settings) -> CheckResult | None:
+def _packages(settings: Settings) -> Finding | None:
     """A warning of packages that are listed as if that listed their modules; None without one."""
     bare = [module for module in settings.modules if _is_bare_package(settings.folder.joinpath(*module.split(".")))]
     if not bare:
@@ -113,7 +113,7 @@ _WITHOUT_HOOK = {
 }
 
 
-def _hook(check: str, hook: str, answer: Answer) -> CheckResult:
+def _hook(check: str, hook: str, answer: Answer) -> Finding:
     if hook not in answer.hooks:
         return ok(check, f"{hook} can be imported")
     return warning(
@@ -124,7 +124,7 @@ def _hook(check: str, hook: str, answer: Answer) -> CheckResult:
     )
 
 
-def _callables(names: Sequence[str] | None, answer: Answer) -> CheckResult:
+def _callables(names: Sequence[str] | None, answer: Answer) -> Finding:
     if names is None:
         return unknown("callables", "the rows cannot be read", "they may name what is not there")
     if answer.broken and not answer.refused:

@@ -8,12 +8,12 @@ from pathlib import Path
 
 from ..errors import SettingError
 from ..settings.page import PageSettings, load_page_settings
-from .finding import CheckResult, ok, warning
+from .finding import Finding, ok, warning
 
 PACKAGES = ("jinja2", "markupsafe", "werkzeug", "itsdangerous")
 
 
-def findings(folder: Path, env_file: Path | None = None) -> Iterator[CheckResult]:
+def findings(folder: Path, env_file: Path | None = None) -> Iterator[Finding]:
     """One finding where the page is set up, or was meant to be."""
     try:
         settings = load_page_settings(folder, env_file=env_file)
@@ -24,7 +24,7 @@ def findings(folder: Path, env_file: Path | None = None) -> Iterator[CheckResult
         yield _finding(settings)
 
 
-def _finding(settings: PageSettings) -> CheckResult:
+def _finding(settings: PageSettings) -> Finding:
     missing = [name for name in PACKAGES if find_spec(name) is None]
     if missing:
         return warning(

@@ -29,7 +29,7 @@ from .coverage import (
     seconds_since_start,
     takes_all_groups,
 )
-from .finding import CheckResult, ok, unknown, warning
+from .finding import Finding, ok, unknown, warning
 
 RECENT_SECONDS = 7 * 86_400
 """Older records of runs belong to removed hosts and crontab lines."""
@@ -46,7 +46,7 @@ def names_in(store: Store, schedules: Sequence[StoredSchedule]) -> tuple[str, ..
     return tuple(sorted(named.union(stored.schedule.task for stored in schedules)))
 
 
-def findings(store: Store, schedules: Sequence[StoredSchedule], settings: Settings) -> Iterator[CheckResult]:
+def findings(store: Store, schedules: Sequence[StoredSchedule], settings: Settings) -> Iterator[Finding]:
     """One finding for each check of the queue. Raises DatabaseError."""
     look, counts, runs = Counts(store.database), store.views.counts(), store.views.runs()
     paused = paused_of(counts, *store.claims.paused())
@@ -64,7 +64,7 @@ def findings(store: Store, schedules: Sequence[StoredSchedule], settings: Settin
 # ---- cron
 
 
-def _cron(runs: Sequence[LastRun], folder: Path) -> CheckResult:
+def _cron(runs: Sequence[LastRun], folder: Path) -> Finding:
     fix = f"{_line_of_cron(folder)} into your crontab; look at cron's mail, and at both paths in the line"
     if not runs:
         return warning("cron", "no worker ran yet", "tasks stay where they are", fix)
@@ -113,7 +113,7 @@ def _describe_run(run: LastRun) -> str:
     return f"last run for {run.groups} on {run.host} {began}{every}"
 
 
-def _ended_badly(runs: Sequence[LastRun]) -> Iterator[CheckResult]:
+def _ended_badly(runs: Sequence[LastRun]) -> Iterator[Finding]:
     ended_badly = [run for run in _recent(runs) if run.reason == "error"]
     if ended_badly:
         yield warning(
@@ -129,7 +129,7 @@ def _ended_badly(runs: Sequence[LastRun]) -> Iterator[CheckResult]:
 # ---- groups
 
 
-def _groups(counts: Sequence[QueueCount], runs: Sequence[LastRun], paused: Sequence[int]) -> CheckResult:
+def _groups(counts: Sequence[QueueCount], runs: Sequence[LastRun], paused: Sequence[int]) -> Finding:
     words = describe_unserved(counts, runs, paused)
     if not runs:
         return unknown("groups", "which groups workers serve is not known yet", "tasks of others stay where they are")
@@ -143,7 +143,7 @@ def _groups(counts: Sequence[QueueCount], runs: Sequence[LastRun], paused: Seque
     )
 
 
-def _paused(counts: Sequence[QueueCount], paused: Paused) -> Iterator[CheckResult]:
+def _paused(counts: Sequence[QueueCount], paused: Paused) -> Iterator[Finding]:
     if words := describe_paused(counts, paused):
         yield ok("paused", f"{words}: {describe_resuming(paused)}")
 
@@ -151,7 +151,7 @@ def _paused(counts: Sequence[QueueCount], paused: Paused) -> Iterator[CheckResul
 # ---- rows
 
 
-def _leases(lapsed: ExpiredClaims) -> CheckResult:
+def _leases(lapsed: ExpiredClaims) -> Finding:
     if not lapsed.rows:
         return ok("leases", "no lease has expired for long")
     return warning(
@@ -162,7 +162,7 @@ def _leases(lapsed: ExpiredClaims) -> CheckResult:
     )
 
 
-def _fatal(counts: Sequence[QueueCount]) -> CheckResult:
+def _fatal(counts: Sequence[QueueCount]) -> Finding:
     rows = sum(count.rows for count in counts if count.status == Status.FATAL)
     if not rows:
         return ok("fatal", "no task is fatal")
@@ -174,7 +174,7 @@ def _fatal(counts: Sequence[QueueCount]) -> CheckResult:
     )
 
 
-def _stray(undated: int, counts: Sequence[QueueCount]) -> CheckResult:
+def _stray(undated: int, counts: Sequence[QueueCount]) -> Finding:
     strange = sum(count.rows for count in counts if count.status == OTHER)
     if not undated and not strange:
         return ok("stray", "every row has a status that workers know")
@@ -186,7 +186,7 @@ def _stray(undated: int, counts: Sequence[QueueCount]) -> CheckResult:
     )
 
 
-def _orphaned(rows: int) -> Iterator[CheckResult]:
+def _orphaned(rows: int) -> Iterator[Finding]:
     if rows:
         yield warning(
             "orphaned",
@@ -199,7 +199,7 @@ def _orphaned(rows: int) -> Iterator[CheckResult]:
 # ---- schedules
 
 
-def _schedules(schedules: Sequence[StoredSchedule]) -> Iterator[CheckResult]:
+def _schedules(schedules: Sequence[StoredSchedule]) -> Iterator[Finding]:
     faulty = [stored for stored in schedules if stored.fault is not None]
     if faulty:
         faults = [f"{stored.schedule.name}: {stored.fault}" for stored in faulty[:MAX_SCHEDULES_NAMED]]

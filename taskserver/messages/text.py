@@ -42,6 +42,11 @@ def age(seconds: float | None) -> str:
     return f"{max(seconds, 0):.0f} s"
 
 
+def count_of(rows: int, noun: str) -> str:
+    """`1 task` or `3 tasks`."""
+    return f"{rows} {noun}{'' if rows == 1 else 's'}"
+
+
 UNIT_SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86_400, "w": 7 * 86_400}
 SPANS = "as 90s, 5m, 1h or 2d"
 """Spans of time, for messages."""

@@ -18,7 +18,7 @@ from ..model.task import MODES
 from ..settings.dsn import Dsn
 from .schema import Table, indexes, tables
 
-OK, UNKNOWN, WARNING, BROKEN = "ok", "unknown", "warning", "broken"
+OK, UNKNOWN, WARNING, CRITICAL = "ok", "unknown", "warning", "critical"
 
 
 class Asked(NamedTuple):
@@ -143,7 +143,7 @@ def _missing_rights(asked: Asked) -> tuple[list[str], list[str]]:
 def _judge_rights(missing: tuple[list[str], list[str]]) -> Found:
     needed, spared = missing
     if needed:
-        return Found(BROKEN, f"this account may not {', '.join(needed)}")
+        return Found(CRITICAL, f"this account may not {', '.join(needed)}")
     but = f", but not {', '.join(spared)}" if spared else ""
     return Found(OK, f"this account may do all that a worker does{but}")
 
@@ -243,7 +243,7 @@ def _judge_tables(faults: Sequence[Fault]) -> Found:
     words = "; ".join(f"{fault.table} {fault.what}" for fault in named_ones)
     fixes = " ".join([*(f"{fault.fix};" for fault in named_ones if fault.fix), f"{CLIENT} init"])
     words += f"; and {more} more" if more > 0 else ""
-    return Found(BROKEN, words, f"run {fixes}; keep a copy of the database first")
+    return Found(CRITICAL, words, f"run {fixes}; keep a copy of the database first")
 
 
 def _hindrances(asked: Asked) -> Any:
@@ -271,7 +271,7 @@ def _claim_indexes(asked: Asked) -> list[str]:
 def _judge_claim_index(used: Sequence[str]) -> Found:
     missing = [name for name in CLAIM_INDEXES if name not in used]
     words = f"do not read by {' and '.join(missing)}" if missing else f"read by {' and '.join(CLAIM_INDEXES)}"
-    return good_if(not missing, f"claims {words}", BROKEN)
+    return good_if(not missing, f"claims {words}", CRITICAL)
 
 
 OF_TABLES = (

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 from ..errors import Conflict, DatabaseError, TablesMissing, TablesOutdated, Unavailable
 from ..health.acceptance import read_accepted
 from ..health.examination import accepted_in, examine
-from ..health.finding import CheckResult, Level, unknown
+from ..health.finding import Finding, Level, unknown
 from ..health.overview import MAX_RUNNING, gone_among, read_overview, workers_at_work
 from ..health.stages import stage_lines, stage_of
 from ..health.verdict import judge
@@ -235,12 +235,12 @@ def findings_of(folder: Path, may_act: bool, answer_seconds: float) -> Page:
     return Page("doctor.html", {"findings": findings, "accepted": accepted})
 
 
-def _of_reader(finding: CheckResult) -> CheckResult:
+def _of_reader(finding: Finding) -> Finding:
     """A finding as a page means it that only shows, where its account may only read."""
-    if finding.check != "rights" or finding.level is not Level.BROKEN or "may not UPDATE on" not in finding.found:
+    if finding.name != "rights" or finding.level is not Level.CRITICAL or "may not UPDATE on" not in finding.words:
         return finding
     why = "this page, which only shows, can do without; workers with this account could do no work"
-    return unknown("rights", finding.found, why, f"give workers an account of their own, and have {CLIENT} doctor look")
+    return unknown("rights", finding.words, why, f"give workers an account of their own, and have {CLIENT} doctor look")
 
 
 # ---- hours

@@ -492,8 +492,8 @@ def test_the_doctor_shows_what_is_accepted_at_its_end_and_does_not_count_it(serv
     assert re.search(r"1 task is fatal\. Accepted since 20\d\d-.*: of fatal$", lines[-1])
     assert verdict == f"all is well, in {len(lines) - len(accepted)} checks, and {len(accepted)} accepted"
     found = json.loads(served.client("doctor", "--json").stdout)
-    assert (found["health"], len(found["checks"])) == ("ok", len(lines) - len(accepted))
-    assert [(one["check"], one["level"], one["reason"]) for one in found["accepted"]] == [
+    assert (found["level"], len(found["findings"])) == ("ok", len(lines) - len(accepted))
+    assert [(one["name"], one["level"], one["reason"]) for one in found["accepted"]] == [
         (name, "warning", f"of {name}") for name in accepted
     ]
 

@@ -69,7 +69,7 @@ def test_a_healthy_deployment_is_well_in_every_check(healthy: Queue) -> None:
     report = Report(healthy)
     assert (report.code, report.worse()) == (0, {})
     assert set(report.checks) | ACCEPTED_HERE == CHECKS[healthy.kind] | ACCEPTED_HERE
-    assert {(check["why"], check["mend"]) for check in report.checks.values() if check["level"] == "ok"} == {("", "")}
+    assert {(check["why"], check["fix"]) for check in report.checks.values() if check["level"] == "ok"} == {("", "")}
 
 
 @pytest.mark.parametrize("columns", [0, 40, 100])
@@ -100,9 +100,9 @@ def test_each_check_is_a_line_with_its_level_its_name_and_what_was_found(healthy
     (line,) = [line for line in lines if line.startswith("warning")]
     assert "env_file" in line
     assert "Why it matters: " in line
-    assert "Mend: chmod 600 " in line
+    assert "Fix: chmod 600 " in line
     also = f", and {len(accepted)} accepted" if accepted else ""
-    assert verdict == f"0 broken, 1 warnings, of {len(lines)} checks{also}"
+    assert verdict == f"0 critical, 1 warning, of {len(lines)} checks{also}"
 
 
 def test_wrong_usage_is_code_3(healthy_sqlite: Queue) -> None:
@@ -144,7 +144,7 @@ def test_no_password_is_told(healthy_mysql: Queue, mysql_dsn: str) -> None:
 def test_a_wrong_setting_is_broken_and_told(healthy_sqlite: Queue) -> None:
     healthy_sqlite.deployment.write_env("TASKSERVER_DSN=sqlite:///var/x.db\nTASKSERVER_MODULE=tasks\n")
     report = Report(healthy_sqlite)
-    assert (report.code, report.worse()) == (2, {"settings": "broken"})
+    assert (report.code, report.worse()) == (2, {"settings": "critical"})
     assert "did you mean TASKSERVER_MODULES" in report.told("settings")
 
 
@@ -176,7 +176,7 @@ def test_what_this_user_may_not_do_is_broken(healthy_sqlite: Queue, what: str) -
     path.chmod(rights)
     report = Report(healthy_sqlite)
     path.chmod(0o700)
-    assert (report.code, report.checks[check]["level"]) == (2, "broken")
+    assert (report.code, report.checks[check]["level"]) == (2, "critical")
     assert str(path) in report.told(check)
 
 
@@ -201,7 +201,7 @@ def test_a_database_that_is_away_is_broken_and_modules_are_looked_at_all_the_sam
     healthy_mysql.deployment.write_env(TASKSERVER_DSN="mysql://u:p@127.0.0.1:1/db")
     healthy_mysql.define("syntax error")
     report = Report(healthy_mysql)
-    assert report.worse() == {"database": "broken", "modules": "broken"}
+    assert report.worse() == {"database": "critical", "modules": "critical"}
     assert report.checks["callables"]["level"] == "unknown"
     assert "check host and port" in report.told("database")
 
@@ -336,11 +336,11 @@ def test_what_may_keep_rows_from_being_deleted_is_a_warning(queue: Queue) -> Non
 def test_a_missing_table_is_broken_with_its_mend(healthy: Queue) -> None:
     healthy.sql("DROP TABLE jobs_queue_done")
     report = Report(healthy)
-    assert (report.code, report.worse()["tables"]) == (2, "broken")
+    assert (report.code, report.worse()["tables"]) == (2, "critical")
     assert "jobs_queue_done is missing" in report.told("tables")
     healthy.sql("DROP TABLE jobs_queue_schema")
     report = Report(healthy)
-    assert (report.code, report.worse()) == (2, {"database": "broken"})
+    assert (report.code, report.worse()) == (2, {"database": "critical"})
     assert "client.py init" in report.told("database")
 
 
@@ -349,7 +349,7 @@ def test_claims_that_cannot_read_by_their_indexes_are_broken(healthy_mysql: Queu
     if "MariaDB" not in version or tuple(map(int, version.split(".")[:2])) < (10, 6):
         pytest.skip("this server has no IGNORED")
     healthy_mysql.sql("ALTER TABLE jobs_queue ALTER INDEX claim_by_group IGNORED, ALTER INDEX claim_any_group IGNORED")
-    assert Report(healthy_mysql).worse() == {"claim_index": "broken"}
+    assert Report(healthy_mysql).worse() == {"claim_index": "critical"}
 
 
 @ONE_STORE
@@ -378,7 +378,7 @@ def test_a_damaged_file_is_broken(healthy_sqlite: Queue) -> None:
 
 def test_another_journal_than_wal_is_broken(healthy_sqlite: Queue) -> None:
     healthy_sqlite.sql("PRAGMA journal_mode = DELETE")
-    assert Report(healthy_sqlite).worse() == {"journal": "broken"}
+    assert Report(healthy_sqlite).worse() == {"journal": "critical"}
 
 
 @pytest.fixture(scope="module")
@@ -455,7 +455,7 @@ LEAST = {
 
 def test_an_account_that_may_only_insert_is_told_what_a_worker_needs(limited: Callable[..., Report]) -> None:
     report = limited({"": "INSERT", "_schema": "SELECT"})
-    assert report.worse()["rights"] == "broken"
+    assert report.worse()["rights"] == "critical"
     for right in ("SELECT on jobs_queue,", "UPDATE on jobs_queue,", "DELETE on jobs_queue,", "UPDATE on jobs_queue_wo"):
         assert right in report.told("rights")
     assert "INSERT on jobs_queue," not in report.told("rights")
@@ -474,7 +474,7 @@ def test_the_least_rights_of_a_mode_are_well_and_less_is_broken(
 ) -> None:
     if missing:
         less = limited(LEAST, TASKSERVER_MODE=mode)
-        assert less.worse()["rights"] == "broken"
+        assert less.worse()["rights"] == "critical"
         assert missing in less.told("rights")
     report = limited(more or LEAST, TASKSERVER_MODE=mode)
     assert report.checks["rights"]["level"] == "ok"
@@ -523,7 +523,7 @@ MODULES = {
 def test_a_module_that_cannot_be_imported_is_broken(healthy_sqlite: Queue, code: str, is_broken: bool) -> None:
     healthy_sqlite.define(code)
     report = Report(healthy_sqlite)
-    assert report.worse() == ({"modules": "broken"} if is_broken else {})
+    assert report.worse() == ({"modules": "critical"} if is_broken else {})
     assert "tasks" in report.told("modules")
 
 
@@ -533,7 +533,7 @@ def test_a_module_below_a_listed_package_that_is_broken_is_told(healthy_sqlite: 
     healthy_sqlite.deployment.write_env(TASKSERVER_DSN=healthy_sqlite.dsn, TASKSERVER_MODULES="shop.*")
     healthy_sqlite.add("shop.mail.send")
     report = Report(healthy_sqlite)
-    assert report.worse() == {"modules": "broken"}
+    assert report.worse() == {"modules": "critical"}
     assert "mail.py" in report.told("modules")
 
 
@@ -548,9 +548,9 @@ def test_a_package_that_is_listed_for_the_modules_in_it_is_a_warning(
     if source is not None:
         sqlite_queue.deployment.write_tasks(source, "shop/__init__.py")
     settings = Settings(folder=sqlite_queue.folder, dsn=parse_dsn(sqlite_queue.dsn), modules=(listed,))
-    found = {one.check: one for one in modules.findings(settings, [])}
+    found = {one.name: one for one in modules.findings(settings, [])}
     assert found["modules"].level.name == level.upper()
-    assert ("list a module of it, as shop.tasks, or all of them, as shop.*" in found["modules"].mend) == (level != "ok")
+    assert ("list a module of it, as shop.tasks, or all of them, as shop.*" in found["modules"].fix) == (level != "ok")
 
 
 HOOKS = {
@@ -583,7 +583,7 @@ def test_a_module_whose_import_hangs_is_broken(healthy_sqlite: Queue, monkeypatc
     monkeypatch.setattr(modules, "MAX_IMPORT_SECONDS", 0.5)
     healthy_sqlite.deployment.write_tasks("import time\ntime.sleep(600)\n", "sleepy_tasks.py")
     settings = Settings(folder=healthy_sqlite.folder, dsn=parse_dsn(healthy_sqlite.dsn), modules=("sleepy_tasks",))
-    assert [one.level for one in modules.findings(settings, [])] == [Level.BROKEN]
+    assert [one.level for one in modules.findings(settings, [])] == [Level.CRITICAL]
 
 
 def test_a_host_that_lets_no_process_be_started_leaves_modules_unknown(

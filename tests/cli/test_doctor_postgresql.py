@@ -14,7 +14,7 @@ import pytest
 from taskserver import TaskServer
 from taskserver.errors import DatabaseError
 from taskserver.stores import facts
-from taskserver.stores.facts import BROKEN, OK, WARNING, Finding, table_faults
+from taskserver.stores.facts import CRITICAL, OK, WARNING, Finding, table_faults
 from tests.conftest import without
 from tests.support.doctor import examined
 from tests.support.documents import blocks
@@ -216,5 +216,5 @@ def test_a_standby_takes_no_writes(own_server: PostgreSQL, own_dsn: str) -> None
         standby._settings = [*standby._settings, "max_prepared_transactions=5"]
         standby.password = own_server.password
         standby.start()
-        assert worse(found_at(standby.dsn(own_dsn.rpartition("/")[2]))) == {"standby": BROKEN}
+        assert worse(found_at(standby.dsn(own_dsn.rpartition("/")[2]))) == {"standby": CRITICAL}
         standby.stop()

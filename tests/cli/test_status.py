@@ -60,8 +60,8 @@ def test_a_cancelled_task_is_shown_everywhere_and_alarms_nobody(queue: Queue) ->
     assert json_of(queue, "show", "1")["status_name"] == "cancelled"
     assert queue.client("check").returncode == 0
     assert json_of(queue, "errors") == []
-    checks = json.loads(queue.client("doctor", "--json").stdout)["checks"]
-    assert [one["level"] for one in checks if one["check"] == "fatal"] == ["ok"]
+    checks = json.loads(queue.client("doctor", "--json").stdout)["findings"]
+    assert [one["level"] for one in checks if one["name"] == "fatal"] == ["ok"]
     assert text_of(queue, "prune", "--fatal", "--older-than", "0s").startswith("1 fatal or cancelled task, ")
     assert queue.rows() == []
 

@@ -262,10 +262,10 @@ def test_the_doctor_names_the_files_that_an_upload_did_not_bring_whole(bundle: B
     (folder / "pymysql" / "connections.py").write_bytes(b"")
     (folder / "taskserver" / "page" / "templates" / "page.css").unlink()
     finding = files.whole(folder)
-    assert (finding.level, finding.check) == (Level.BROKEN, "program")
-    assert finding.found.endswith(f"in {folder}: pymysql/connections.py, taskserver/web/templates/page.css")
+    assert (finding.level, finding.name) == (Level.CRITICAL, "program")
+    assert finding.words.endswith(f"in {folder}: pymysql/connections.py, taskserver/web/templates/page.css")
     (folder / "FILES.txt").write_bytes(b"")
-    assert files.whole(folder).found.endswith(": FILES.txt")
+    assert files.whole(folder).words.endswith(": FILES.txt")
 
 
 # ---- with the packages of the status page, of the metrics and of PostgreSQL

@@ -459,9 +459,9 @@ def test_the_reference_has_what_status_and_doctor_print_as_json(sqlite_queue: Qu
     assert list(table(REFERENCE, "status --json")) == list(status)
     health = json.loads(sqlite_queue.client("doctor", "--json").stdout)
     assert list(table(REFERENCE, "doctor --json")) == list(health)
-    (meaning,) = table(REFERENCE, "doctor --json")["checks"]
-    assert re.findall("`([a-z]+)`", meaning) == list(health["checks"][0])
-    assert all(f"`{level.value}`" in prose(REFERENCE) for level in Level)
+    (meaning,) = table(REFERENCE, "doctor --json")["findings"]
+    assert re.findall("`([a-z]+)`", meaning) == list(health["findings"][0])
+    assert all(f"`{level}`" in prose(REFERENCE) for level in Level)
 
 
 @pytest.mark.parametrize(("program", "change"), [("newer", -1), ("older", 1)])

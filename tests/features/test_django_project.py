@@ -126,8 +126,8 @@ def test_djangos_own_setup_needs_to_be_told_which_settings(on_sqlite: Project) -
 
 
 def test_the_doctor_finds_the_project_well(on_sqlite: Project) -> None:
-    checks = json.loads(on_sqlite.client("doctor", "--json").stdout)["checks"]
-    levels = {one["check"]: one["level"] for one in checks}
+    checks = json.loads(on_sqlite.client("doctor", "--json").stdout)["findings"]
+    levels = {one["name"]: one["level"] for one in checks}
     assert {levels[name] for name in ("env_file", "setup", "modules", "callables", "between")} == {"ok"}
 
 

@@ -421,7 +421,7 @@ def test_a_program_of_ones_own_gives_the_functions_themselves(sqlite_queue: Queu
 
 def found(queue: Queue, **env: str) -> dict[str, tuple[str, str]]:
     report = json.loads(queue.client("doctor", "--json", env=env).stdout)
-    return {one["check"]: (one["level"], one["found"]) for one in report["checks"]}
+    return {one["name"]: (one["level"], one["words"]) for one in report["findings"]}
 
 
 def test_the_doctor_calls_the_setup_before_it_imports_modules(sqlite_queue: Queue) -> None:
@@ -436,7 +436,7 @@ def test_the_doctor_says_what_fails_in_the_setup_and_looks_at_no_module_then(sql
     site(sqlite_queue, "def broken():\n    raise ValueError('no mail\\nat all')\n")
     checks = found(sqlite_queue, TASKSERVER_SETUP="site_of_tests:broken")
     level, words = checks["setup"]
-    assert level == "broken"
+    assert level == "critical"
     assert "TASKSERVER_SETUP: site_of_tests:broken failed: ValueError: no mail (site_of_tests.py, line 21)" in words
     assert not {"modules", "callables"} & set(checks)
 

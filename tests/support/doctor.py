@@ -11,7 +11,7 @@ from taskserver.stores.facts import Finding
 from tests.support.processes import assert_silent
 from tests.support.queues import Queue
 
-HEALTH = {"ok": 0, "warning": 1, "broken": 2}
+HEALTH = {"ok": 0, "warning": 1, "critical": 2}
 ACCEPTED_HERE = {"durability"}
 """The tests' PostgreSQL is quick rather than safe."""
 
@@ -25,9 +25,9 @@ class Report:
         assert ended.stderr == ""
         said = json.loads(ended.stdout)
         self.code = ended.returncode
-        self.checks: dict[str, dict[str, str]] = {check["check"]: check for check in said["checks"]}
-        assert len(self.checks) == len(said["checks"])
-        assert HEALTH[said["health"]] == self.code
+        self.checks: dict[str, dict[str, str]] = {finding["name"]: finding for finding in said["findings"]}
+        assert len(self.checks) == len(said["findings"])
+        assert HEALTH[said["level"]] == self.code
 
     def worse(self) -> dict[str, str]:
         """The level of each check that is not well, but for those that are a server's of the tests."""

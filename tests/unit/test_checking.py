@@ -322,7 +322,7 @@ def test_every_name_of_a_finding_can_be_accepted_and_no_other() -> None:
 
     reasons = names_in("health/verdict.py", "health/checking.py", makers=["VerdictReason", "Problem"])
     assert set(REASONS) == reasons
-    findings = names_in("health/*.py", makers=["ok", "unknown", "warning", "broken"])
+    findings = names_in("health/*.py", makers=["ok", "unknown", "warning", "critical"])
     findings |= names_in("stores/facts.py", "stores/*/facts.py", makers=["Check", "_of_variables"])
     of_many = {"between", "on_failure"}  # named where their search begins
     assert {*FINDINGS, "settings", "database"} == findings | of_many

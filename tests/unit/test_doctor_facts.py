@@ -21,7 +21,7 @@ from taskserver.stores.queue.schedules import _Planned, _stored
 from taskserver.stores.records import LastRun
 from taskserver.stores.sqlite import facts as sqlite
 
-OK, UNKNOWN, WARNING, BROKEN = Level
+OK, WARNING, CRITICAL, UNKNOWN = Level
 HERE = Path("/home/you/site")
 
 
@@ -46,7 +46,7 @@ def judged(database: str, check: str, answer: object) -> Found:
         ("mysql", "session_defaults", [("max_join_size", "100000")], OK, "max_join_size 100000"),
         ("mysql", "session_defaults", [("completion_type", "CHAIN")], OK, "completion_type CHAIN"),
         ("mysql", "session_defaults", [("tx_read_only", "ON")], WARNING, "tx_read_only ON"),
-        ("mysql", "character_set", [("character_set_connection", "latin1")], BROKEN, "latin1"),
+        ("mysql", "character_set", [("character_set_connection", "latin1")], CRITICAL, "latin1"),
         ("mysql", "connections", [("max_user_connections", "0")], OK, "no limit"),
         ("mysql", "connections", [("max_user_connections", "5")], WARNING, "at most 5"),
         ("mysql", "connections", [("max_user_connections", "1")], WARNING, "two for a transactional or a long task"),
@@ -64,7 +64,7 @@ def judged(database: str, check: str, answer: object) -> Found:
         ("mysql", "transactions", [], OK, "none stands open"),
         ("postgresql", "version", [("12.10", "120010")], WARNING, "the oldest one tried is 13"),
         ("postgresql", "version", [("15.18", "150018")], OK, "PostgreSQL 15.18, by psycopg"),
-        ("postgresql", "standby", [(True,)], BROKEN, "is a standby"),
+        ("postgresql", "standby", [(True,)], CRITICAL, "is a standby"),
         ("postgresql", "connections", [(88, 97, None)], WARNING, "88 in use, of 97"),
         ("postgresql", "connections", [(87, 97, None)], OK, "87 in use"),
         ("postgresql", "connections", [(87, 97, 6)], OK, "at most 6"),
@@ -84,12 +84,12 @@ def judged(database: str, check: str, answer: object) -> Found:
         ("postgresql", "wait_timeout", [("idle_session_timeout", "10000")], WARNING, "10 s"),
         ("postgresql", "wait_timeout", [], OK, "no connection"),
         ("sqlite", "file", None, UNKNOWN, "too large"),
-        ("sqlite", "claim_index", ("claim_by_group",), BROKEN, "claim_any_group"),
+        ("sqlite", "claim_index", ("claim_by_group",), CRITICAL, "claim_any_group"),
     ],
 )
 def test_an_answer_is_judged(database: str, check: str, answer: object, level: Level, words: str) -> None:
     found = judged(database, check, answer)
-    assert found.level == level.value
+    assert found.level == str(level)
     assert words in found.words
 
 
@@ -110,7 +110,7 @@ def test_a_connection_over_the_net_without_tls_is_a_warning(dsn: str, cipher: st
     database = dsn.partition(":")[0]
     answer = (parse_dsn(dsn), "u@%", cipher, *([True] if database == "mysql" else []))
     found = judged(database, "connection", answer)
-    assert found.level == level.value
+    assert found.level == str(level)
     if level is WARNING:
         assert ("ssl-mode=required" if database == "mysql" else "sslmode=require") in found.fix
 
@@ -119,7 +119,7 @@ def test_a_mysql_on_another_host_whose_certificate_is_not_verified_is_a_warning(
     """Its full login shows the password: it is refused then."""
     for query, level in (("", WARNING), ("?ssl-mode=required", WARNING), ("?ssl-ca=/ca.pem", OK)):
         answer = (parse_dsn(f"mysql://u@h/db{query}"), "u@%", "TLS", False)
-        assert judged("mysql", "connection", answer).level == level.value
+        assert judged("mysql", "connection", answer).level == str(level)
 
 
 class Proxy:
@@ -166,19 +166,19 @@ def a_run(group_ids: str, seconds_ago: float = 60.0, previous_seconds_ago: float
 def test_a_crontab_line_that_stopped_is_told_though_others_run(runs: list[LastRun], told: str | None) -> None:
     finding = _cron(runs, HERE)
     assert finding.level is (WARNING if told else OK)
-    assert told is None or told in finding.found
+    assert told is None or told in finding.words
 
 
 def test_a_removed_crontab_line_needs_no_fix_if_others_run() -> None:
     removed = a_run("all", 5 * 86_400, 5 * 86_400 + 300)
-    fix = _cron([a_run("3", 60, 360), removed], HERE).mend
+    fix = _cron([a_run("3", 60, 360), removed], HERE).fix
     assert "if you removed that line, wait: it is named until 7 d after its last run" in fix
-    assert "removed" not in _cron([removed], HERE).mend
+    assert "removed" not in _cron([removed], HERE).fix
 
 
 def test_a_run_that_began_in_the_future_tells_nothing_of_cron() -> None:
     finding = _cron([a_run("all", -400_000.0)], HERE)
-    assert (finding.level, "inf" in finding.found) == (WARNING, False)
+    assert (finding.level, "inf" in finding.words) == (WARNING, False)
 
 
 def test_the_error_of_a_host_that_is_long_gone_is_no_warning_any_more() -> None:
@@ -209,7 +209,7 @@ def test_where_pip_has_installed_the_package_the_line_of_cron_itself_is_told(
     monkeypatch.setattr(sys, "executable", str(tmp_path / "python3"))
     monkeypatch.setattr(queue, "IS_INSTALLED", True)
     monkeypatch.setattr(queue, "WORKER", "taskserver-worker")
-    assert line.replace("BIN", str(tmp_path)) in _cron([], HERE).mend
+    assert line.replace("BIN", str(tmp_path)) in _cron([], HERE).fix
 
 
 # ---- schedules
@@ -223,5 +223,5 @@ def test_a_schedule_whose_package_is_missing_here_is_told_with_the_line_that_get
     nightly = _Planned(Schedule("nightly", "tasks.note", None, 0, 0, None, "0 3 * * *", "UTC"), now, now)
     (finding,) = _schedules([_stored(nightly)])
     assert finding.level is WARNING
-    assert f"{sys.executable} -I -m pip install " in finding.found
-    assert finding.mend == "install the package, as said there"
+    assert f"{sys.executable} -I -m pip install " in finding.words
+    assert finding.fix == "install the package, as said there"

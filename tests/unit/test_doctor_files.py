@@ -13,7 +13,7 @@ from types import SimpleNamespace
 import pytest
 
 from taskserver.health import files, page
-from taskserver.health.finding import CheckResult, Level
+from taskserver.health.finding import Finding, Level
 from taskserver.host import files as files_of_host
 from taskserver.host.files import who_else_may_write
 from taskserver.settings.load import load_settings
@@ -41,14 +41,14 @@ def folder(tmp_path: Path) -> Path:
     return folder
 
 
-def worse(folder: Path) -> list[CheckResult]:
+def worse(folder: Path) -> list[Finding]:
     """The findings that are not well."""
     found = [*files.of_program(folder), *of_deployment(folder)]
-    assert all(one.level is Level.OK or (one.why and one.mend) for one in found)
+    assert all(one.level is Level.OK or (one.why and one.fix) for one in found)
     return [one for one in found if one.level is not Level.OK]
 
 
-def of_deployment(folder: Path) -> list[CheckResult]:
+def of_deployment(folder: Path) -> list[Finding]:
     return list(files.of_deployment(load_settings(folder, {})))
 
 
@@ -103,10 +103,10 @@ def test_what_is_wrong_with_a_file_is_a_warning_that_names_it(folder: Path, what
     do, check, words = FAULTS[what]
     do(folder)
     (finding,) = worse(folder)
-    assert (finding.check, finding.level) == (check, Level.WARNING)
-    assert words in f"{finding.found} {finding.mend}"
-    if finding.mend.startswith("chmod"):
-        command, _, by_ftp = finding.mend.partition(" (by FTP: file permissions ")
+    assert (finding.name, finding.level) == (check, Level.WARNING)
+    assert words in f"{finding.words} {finding.fix}"
+    if finding.fix.startswith("chmod"):
+        command, _, by_ftp = finding.fix.partition(" (by FTP: file permissions ")
         assert not by_ftp or by_ftp.startswith(command.split()[1])
         subprocess.run(["/bin/sh", "-ec", command], check=True)
         assert worse(folder) == []
@@ -117,9 +117,9 @@ def test_a_folder_on_the_way_that_all_may_change_is_a_warning(folder: Path, name
     open_one = (folder / name).resolve()
     open_one.chmod(mode)
     (finding,) = worse(folder)
-    assert (finding.check, finding.level) == ("code", Level.WARNING)
-    assert f"{open_one} (any account)" in finding.found
-    assert finding.mend == f"chmod go-w {open_one}"
+    assert (finding.name, finding.level) == ("code", Level.WARNING)
+    assert f"{open_one} (any account)" in finding.words
+    assert finding.fix == f"chmod go-w {open_one}"
     open_one.chmod(0o755)
     assert worse(folder) == []
 
@@ -134,9 +134,9 @@ def test_the_first_of_many_open_files_are_named_with_one_command_that_mends_all(
         (folder / "taskserver" / f"{number}.py").touch()
         (folder / "taskserver" / f"{number}.py").chmod(0o666)
     (finding,) = worse(folder)
-    assert "change taskserver/0.py (any account), taskserver/1.py (any account), taskserver/2.py (" in finding.found
-    assert finding.found.endswith(" and 7 more")
-    subprocess.run(["/bin/sh", "-ec", finding.mend], check=True)
+    assert "change taskserver/0.py (any account), taskserver/1.py (any account), taskserver/2.py (" in finding.words
+    assert finding.words.endswith(" and 7 more")
+    subprocess.run(["/bin/sh", "-ec", finding.fix], check=True)
     assert worse(folder) == []
 
 
@@ -175,8 +175,8 @@ def test_a_groups_right_counts_unless_it_is_the_private_one_of_a_trusted_account
 def test_what_another_unprivileged_account_owns_counts_as_open(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     give_to(monkeypatch, "tasks.py", 12345, 12345)
     (finding,) = worse(folder)
-    assert (finding.check, finding.level) == ("code", Level.WARNING)
-    assert "tasks.py (its owner 12345)" in finding.found
+    assert (finding.name, finding.level) == ("code", Level.WARNING)
+    assert "tasks.py (its owner 12345)" in finding.words
     give_to(monkeypatch, folder.name, 12345, 12345)
     assert who_else_may_write(folder / "tasks.py", folder) == ""
 
@@ -185,8 +185,8 @@ def test_what_another_unprivileged_account_owns_counts_as_open(folder: Path, mon
 def test_a_deployment_in_a_web_folder_is_a_warning(folder: Path, name: str) -> None:
     inside = folder.parent.rename(folder.parent.parent / name) / folder.name
     (finding,) = worse(inside)
-    assert finding.check == "web_folder"
-    assert str(inside.parent) in finding.found
+    assert finding.name == "web_folder"
+    assert str(inside.parent) in finding.words
 
 
 def test_the_name_of_a_home_folder_and_of_those_above_it_is_the_hosts_choice(
@@ -208,8 +208,8 @@ def test_a_log_that_a_worker_refuses_for_its_folder_is_broken(folder: Path) -> N
     (folder / "logs").chmod(0o1777)
     set_env(folder, f"{DSN}TASKSERVER_LOG=logs/worker.log\n")
     (finding,) = worse(folder)
-    assert (finding.check, finding.level) == ("log", Level.BROKEN)
-    assert f"any account of this host may write {folder / 'logs'}" in finding.found
+    assert (finding.name, finding.level) == ("log", Level.CRITICAL)
+    assert f"any account of this host may write {folder / 'logs'}" in finding.words
 
 
 def test_a_folder_in_which_a_quota_lets_nothing_be_written_is_broken(folder: Path) -> None:
@@ -219,11 +219,11 @@ def test_a_folder_in_which_a_quota_lets_nothing_be_written_is_broken(folder: Pat
         found = worse(folder)
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, limits)
-    assert [(one.check, one.level, one.mend) for one in found] == [
-        ("var", Level.BROKEN, "make room"),
-        ("log", Level.BROKEN, "make room"),
+    assert [(one.name, one.level, one.fix) for one in found] == [
+        ("var", Level.CRITICAL, "make room"),
+        ("log", Level.CRITICAL, "make room"),
     ]
-    assert all("nothing can be written " in one.found for one in found)
+    assert all("nothing can be written " in one.words for one in found)
 
 
 def test_what_tasks_leave_in_the_folder_of_locks_is_their_own_affair(folder: Path) -> None:
@@ -235,14 +235,14 @@ def test_what_tasks_leave_in_the_folder_of_locks_is_their_own_affair(folder: Pat
 def test_a_database_on_a_network_file_system_is_broken(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(files, "network_file_system", lambda path: "nfs4")
     (finding,) = worse(folder)
-    assert (finding.check, finding.level) == ("file_system", Level.BROKEN)
-    assert "nfs4" in finding.found
-    assert "MySQL" in finding.mend
+    assert (finding.name, finding.level) == ("file_system", Level.CRITICAL)
+    assert "nfs4" in finding.words
+    assert "MySQL" in finding.fix
 
 
 def test_a_disk_that_is_nearly_full_is_a_warning(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(files, "MIN_FREE_BYTES", 2**62)
-    assert [(one.check, one.level) for one in worse(folder)] == [("disk", Level.WARNING)]
+    assert [(one.name, one.level) for one in worse(folder)] == [("disk", Level.WARNING)]
 
 
 # ---- the page
@@ -264,11 +264,11 @@ def test_the_settings_of_the_page_are_looked_at(tmp_path: Path, settings: str, l
     (tmp_path / ".env").write_text(settings)
     found = list(page.findings(tmp_path))
     assert [one.level for one in found] == ([] if level is None else [level])
-    assert all(words in one.found for one in found)
+    assert all(words in one.words for one in found)
 
 
 def test_a_page_whose_packages_are_missing_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / ".env").write_text("TASKSERVER_PAGE_ALLOW=10.0.0.0/8")
     monkeypatch.setattr(page, "find_spec", lambda name: None)
     (found,) = page.findings(tmp_path)
-    assert (found.level, "jinja2" in found.found) == (Level.WARNING, True)
+    assert (found.level, "jinja2" in found.words) == (Level.WARNING, True)

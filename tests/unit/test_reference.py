@@ -14,11 +14,11 @@ import taskserver
 from taskserver import Reason, RunResult, TaskServer
 from taskserver.cli.commands import stats as stats_command
 from taskserver.cli.commands.check import CheckExit
-from taskserver.cli.commands.doctor import Health
 from taskserver.cli.terminal.output import stats_as_json
 from taskserver.cli.terminal.program import Exit
 from taskserver.cli.worker_options import Options
 from taskserver.health.acceptance import NAMES, REASONS
+from taskserver.health.finding import Level
 from taskserver.model import new_task
 from taskserver.model.run_pauses import RunPauses
 from taskserver.model.task import Status
@@ -51,7 +51,7 @@ COLUMNS = [*table(REFERENCE, "column", "meaning")]
 WORKERS = [*table(REFERENCE, "column of `jobs_queue_workers`")]
 ORDERED: dict[tuple[str, ...], list[str]] = {
     ("code", "of `worker.py` and of `client.py`"): [str(code.value) for code in Exit],
-    ("code", "of `client.py doctor`"): [str(code.value) for code in Health],
+    ("code", "of `client.py doctor`"): [str(code.value) for code in Level],
     ("code", "of `client.py check`"): [str(code.value) for code in CheckExit],
     ("reason", "means"): [reason.value for reason in Reason],
     ("RunResult", "is"): list(vars(RunResult())),

@@ -246,7 +246,7 @@ def test_a_visitor_waits_for_no_lock(mysql_dsn: str, tmp_path: Path, monkeypatch
     try:
         for view in ("", "view=tasks", "view=errors", "view=confirm&verb=retry&all=1"):
             assert visitor.get(view).status_code == HTTPStatus.SERVICE_UNAVAILABLE, view
-        assert 'chip broken"' in visitor.get("view=doctor").text
+        assert 'chip critical"' in visitor.get("view=doctor").text
         assert visitor.post("view=act", data=form).status_code == HTTPStatus.SERVICE_UNAVAILABLE
         assert lets_go.is_alive()
     finally:

@@ -10,7 +10,7 @@ _CONJOINING = range(0x1160, 0x1200)
 
 BOLD = "1"
 COLOURS = {
-    **dict.fromkeys(("fatal", "broken", "act"), "31"),  # red
+    **dict.fromkeys(("fatal", "critical", "act"), "31"),  # red
     **dict.fromkeys(("error", "warning", "look"), "33"),  # yellow
     **dict.fromkeys(("done", "ok", "well"), "32"),  # green
 }

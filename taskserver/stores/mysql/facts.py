@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from .. import facts
-from ..facts import BROKEN, OK, WARNING, Asked, Check, Facts, Found, TableLooks, good_if
+from ..facts import CRITICAL, OK, WARNING, Asked, Check, Facts, Found, TableLooks, good_if
 from .errors import RIGHTS_MISSING, number_of
 
 OLDEST_MARIADB = (10, 3)
@@ -150,7 +150,7 @@ CHECKS = (
         "character_set",
         "SESSION:character_set_connection",
         lambda found: good_if(
-            "utf8mb4" in found.values(), f"connections use {found['character_set_connection']}", BROKEN
+            "utf8mb4" in found.values(), f"connections use {found['character_set_connection']}", CRITICAL
         ),
         "arguments would be cut or changed",
         "ask the host for utf8mb4",

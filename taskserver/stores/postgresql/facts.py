@@ -13,7 +13,7 @@ import psycopg
 from psycopg import pq
 
 from .. import facts
-from ..facts import BROKEN, OK, UNKNOWN, WARNING, Asked, Check, Facts, Found, TableLooks, good_if
+from ..facts import CRITICAL, OK, UNKNOWN, WARNING, Asked, Check, Facts, Found, TableLooks, good_if
 from .errors import RIGHTS_MISSING, state_of
 
 OLDEST = 13
@@ -181,7 +181,9 @@ CHECKS = (
     Check(
         "standby",
         "SELECT pg_is_in_recovery()",
-        lambda rows: good_if(not rows[0][0], f"the server is {'a' if rows[0][0] else 'no'} standby of another", BROKEN),
+        lambda rows: good_if(
+            not rows[0][0], f"the server is {'a' if rows[0][0] else 'no'} standby of another", CRITICAL
+        ),
         "it takes no writes: tasks can neither be added nor run",
         "name the main server in TASKSERVER_DSN; if that one died, promote this one",
     ),
@@ -191,7 +193,7 @@ CHECKS = (
         "character_set",
         "server_encoding",
         lambda found: good_if(
-            "UTF8" in found.values(), f"the database's encoding is {found['server_encoding']}", BROKEN
+            "UTF8" in found.values(), f"the database's encoding is {found['server_encoding']}", CRITICAL
         ),
         "a task, or the error of one, that holds another letter cannot be stored or read",
         "make a database with ENCODING 'UTF8' TEMPLATE template0 for the queue",

@@ -6,7 +6,7 @@ import os
 import sqlite3
 
 from ...messages.programs import CLIENT
-from ..facts import BROKEN, OF_TABLES, OK, UNKNOWN, Asked, Check, Facts, Found, TableLooks, good_if
+from ..facts import CRITICAL, OF_TABLES, OK, UNKNOWN, Asked, Check, Facts, Found, TableLooks, good_if
 
 MAX_CHECKED_BYTES = 200_000_000
 """SQLite's own check reads the whole file."""
@@ -22,7 +22,7 @@ def _damage(asked: Asked) -> str | None:
 def _judge_damage(found: str | None) -> Found:
     if found is None:
         return Found(UNKNOWN, "the file is too large to be read through here", "run sqlite3 FILE 'PRAGMA quick_check'")
-    return good_if(found == "ok", f"SQLite's check of its file: {found[:200]}", BROKEN)
+    return good_if(found == "ok", f"SQLite's check of its file: {found[:200]}", CRITICAL)
 
 
 LOOKS = TableLooks(
@@ -45,7 +45,7 @@ CHECKS = (
     Check(
         "journal",
         "PRAGMA journal_mode",
-        lambda rows: good_if(rows[0][0] == "wal", f"the journal is {rows[0][0]}", BROKEN),
+        lambda rows: good_if(rows[0][0] == "wal", f"the journal is {rows[0][0]}", CRITICAL),
         "workers and producers would keep one another waiting",
         f"{CLIENT} init, with the file on a disk of this host",
     ),
