@@ -59,7 +59,7 @@ class Processes:
 
     def run(self) -> int:
         """Run the workers until each has ended: the worst exit code. In a worker's process it raises SystemExit."""
-        set_up(self._options.verbose, self._settings, lambda: None)
+        set_up(self._options.verbose, self._settings)
         wishes = Wishes(ONE_WISH_OF_LINE_SECONDS)
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # if the caller ignores it, waitpid gets no status
         for number in SIGNALS:

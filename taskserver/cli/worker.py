@@ -7,6 +7,7 @@ import os
 import signal
 import sys
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from types import FrameType
 
@@ -23,7 +24,6 @@ from ..host.slots import FOLDER, Slots
 from ..worker.result import Reason, RunResult
 from ..worker.record import groups_text, host_name
 from ..interrupts.stop import Stop
-from .terminal.live_line import LiveLine
 from .terminal.program import ENDED, SIGNALS, Exit, Wishes, block_signals, result_of, run_program, say
 from .deployment import deployment_of, settings_in_words
 from .worker_options import Options, read_options
@@ -102,15 +102,10 @@ def _work(settings: Settings, options: Options, stop: Stop) -> int:
 
 def _run_tasks(settings: Settings, options: Options, stop: Stop) -> bool:
     """False if no slot was free, and so nothing was asked of the database."""
-    count, live = options.processes or 1, LiveLine(sys.stdout)
-
-    def show(result: RunResult) -> None:
-        live.show(f"{result.in_words()}, {result.taken} taken up")
-
     stop.ends_process = WORKER
     stop.signals = (*SIGNALS, signal.SIGPIPE)  # of SIGPIPE's own way a broken connection would end the process
     _obey_signals(stop, ONE_WISH_SECONDS if options.processes is None else ONE_HANDED_ON_SECONDS)
-    standard_error, output = set_up(options.verbose, settings, live.clear, count)
+    standard_error, output = set_up(options.verbose, settings, options.processes or 1)
     with prints_to_log(sys.stdout, output), TaskServer.from_settings(settings) as server:
         groups = groups_text(sorted(set(options.groups or ())))
         slots = Slots(settings.folder, host_name(), settings.queue, groups, options.max_workers)
@@ -126,21 +121,25 @@ def _run_tasks(settings: Settings, options: Options, stop: Stop) -> bool:
                 max_memory=options.max_memory,
                 linger=options.linger,
                 stop=stop,
-                on_progress=show if count == 1 else None,
             )
             code, has_run_tasks = Exit.OK, result.taken > 0
         finally:
-            live.clear()
             if options.linger is not None:
                 slots.leave()  # a successor waits, and a thread that a task left may hold up the end of this process
             standard_error.say_rest()
             status = code if options.processes is None else ENDED + code
             _limit_clean_up(settings, status, has_run_tasks)
-    reason = result.reason
-    live.end(f"{result.in_words()} in {result.seconds:.1f} s; ended: {reason.value if reason else 'unknown'}")
-    if stop.asked and reason is not Reason.STOPPED:
+    _show_summary(result)
+    if stop.asked and result.reason is not Reason.STOPPED:
         os._exit(status)  # the signal came after the run's last look: it was meant for the clean-up, too
     return True
+
+
+def _show_summary(result: RunResult) -> None:
+    with suppress(OSError, ValueError):  # a task closed standard output, or the terminal is gone
+        if sys.stdout.isatty():
+            reason = result.reason.value if result.reason else "unknown"
+            print(printable(f"{result.in_words()} in {result.seconds:.1f} s; ended: {reason}"), flush=True)
 
 
 def _take_slot(slots: Slots, server: TaskServer, options: Options, stop: Stop) -> bool:

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
-from datetime import datetime, timedelta
+from collections.abc import Iterable
 from typing import Any
 
 from ..stores.queue.stats import HourStats, total
@@ -18,15 +17,6 @@ def totals_by(column: str, stats: Iterable[HourStats]) -> list[HourStats]:
     for one in stats:
         by_value.setdefault(getattr(one, column), []).append(one)
     return [total(by_value[value]) for value in sorted(by_value)]
-
-
-def with_empty_hours(hours: Sequence[HourStats]) -> Iterator[HourStats]:
-    """The totals of hours, given in order, and zeros for each hour between them in which nothing was done."""
-    by_hour = {one.hour: one for one in hours}
-    hour, last = (datetime.fromisoformat(one.hour) for one in (hours[0], hours[-1]))
-    while hour <= last:
-        yield by_hour.get(str(hour), HourStats(str(hour), 0, ""))
-        hour += timedelta(hours=1)
 
 
 def ended_attempts(one: HourStats) -> int:

@@ -56,14 +56,9 @@ class ToldProducing(Producing):
         self._tell([(task_id, task)], True)
         return task_id
 
-    def add_many(
-        self,
-        tasks: Iterable[NewTask],
-        progress: Callable[[int], object] = lambda count: None,
-        name: Callable[[int], str] = "task {}".format,
-    ) -> list[int]:
+    def add_many(self, tasks: Iterable[NewTask], name: Callable[[int], str] = "task {}".format) -> list[int]:
         given = list(tasks)
-        ids = super().add_many(given, progress, name)
+        ids = super().add_many(given, name)
         self._tell(zip(ids, given, strict=True), True)
         return ids
 

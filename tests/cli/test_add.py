@@ -19,7 +19,6 @@ from tests.support.processes import (
     assert_silent,
     end_of,
     needs_peak,
-    run_on_terminal,
     run_telling_peak,
     wait_until,
 )
@@ -234,16 +233,6 @@ def test_100000_lines_take_less_than_twice_their_length_in_memory(queue: Queue) 
     few, many = peak_kilobytes(queue, 1000), peak_kilobytes(queue, 100_000)
     assert many - few < 80_000, (few, many)
     assert queue.sql("SELECT COUNT(*) FROM jobs_queue") == [(101_000,)]
-
-
-def test_bulk_shows_a_bar_on_a_terminal(sqlite_queue: Queue) -> None:
-    path = sqlite_queue.deployment.home / "tasks.jsonl"
-    path.write_text(FIRST_LINE * 2000)
-    code, screen = run_on_terminal(sqlite_queue.deployment, "client.py", "add", "--bulk", path)
-    assert code == 0
-    assert "\r\x1b[K[" in screen
-    assert "%" in screen
-    assert screen.endswith("\r\x1b[K2000 tasks added\r\n")
 
 
 def test_ctrl_c_during_bulk_adds_nothing(sqlite_queue: Queue) -> None:

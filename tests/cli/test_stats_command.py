@@ -10,10 +10,9 @@ import pytest
 
 from taskserver import SettingError, TaskServer
 from taskserver.cli.terminal.output import MAX_LINES
-from taskserver.cli.terminal.style import width_of
 from taskserver.stores.queue.stats import COLUMNS, HourStats, Stats
 from tests.support.printed import json_of, text_of
-from tests.support.processes import run_on_terminal, wait_until
+from tests.support.processes import wait_until
 from tests.support.queues import Queue
 from tests.support.words import HOURS_AGO, MINUTE_AND_SECOND
 
@@ -52,11 +51,6 @@ def with_figures(queue: Queue) -> Queue:
 def is_about_to_turn(queue: Queue) -> bool:
     """Whether the hour ends before a test does."""
     return int(queue.sql(f"SELECT {MINUTE_AND_SECOND[queue.kind]}")[0][0]) > 5945
-
-
-def screen_of(queue: Queue, *args: object) -> list[str]:
-    """The lines that `client.py stats` shows on a terminal."""
-    return run_on_terminal(queue.deployment, "client.py", "stats", *args).screen.splitlines()
 
 
 def test_of_many_groups_a_person_sees_the_largest_and_the_sum_of_the_rest(one_queue: Queue) -> None:
@@ -144,35 +138,16 @@ def test_json_has_the_same_figures_for_programs(known: Queue) -> None:
     ]
 
 
-def test_a_terminal_shows_bars_for_the_empty_hours_too_and_what_is_there_however_little(known: Queue) -> None:
-    screen = screen_of(known)
-    bars = [line.split()[2:] for line in screen[screen.index("# done, x failed or lost") + 1 :]]
-    assert [bar[0] for bar in bars] == ["10", "0", "48", "7"]
-    assert bars[1][1:] == []
-    assert [set(bar[1]) for bar in bars if bar[1:]] == [set("#x")] * 3
-    assert max(len(line) for line in screen[-4:]) == 79  # the longest one, to a terminal's width of 80
-    known.sql("UPDATE jobs_queue_stats SET done = done * 1000000 WHERE done = 40")
-    assert [line.split()[3:] for line in screen_of(known)[-4:]] == [["x"], [], ["#" * 50 + "x"], ["x"]]
-
-
 def test_names_from_the_table_cannot_command_the_terminal(sqlite_queue: Queue) -> None:
     sqlite_queue.sql(ADD_HOUR.format(hours_ago(sqlite_queue, 0)), 0, "a\x1b[2J\nb", 1)
-    screen = "".join(screen_of(sqlite_queue, "--by", "task"))
+    screen = text_of(sqlite_queue, "stats", "--by", "task")
     assert "\x1b" not in screen
     assert "a\\x1b[2J\\nb" in screen
-
-
-def test_bars_of_names_in_wide_characters_begin_in_one_column(one_queue: Queue) -> None:
-    for name, done in (("tasks.世界", 5), ("tasks.plain", 3)):
-        one_queue.sql(ADD_HOUR.format(hours_ago(one_queue, 0)), 0, name, done)
-    *_, first, second = screen_of(one_queue, "--by", "task")
-    assert width_of(first[: first.index("#")]) == width_of(second[: second.index("#")])
 
 
 def test_no_figures_are_said_to_be_none(one_queue: Queue) -> None:
     assert text_of(one_queue, "stats").startswith("no figures of that time")
     assert json_of(one_queue, "stats") == []
-    assert len(screen_of(one_queue)) == 1
     assert "hour before" not in text_of(one_queue, "status")
     report = json_of(one_queue, "status")
     assert (report["this_hour"]["done"], report["hour_before"]["mean_run_seconds"]) == (0, None)

@@ -32,7 +32,6 @@ from tests.support.processes import (
     end_of,
     kill,
     run_here,
-    run_on_terminal,
     wait_for,
     wait_until,
 )
@@ -445,14 +444,6 @@ def test_errors_are_counted_by_their_first_lines(queue: Queue, client: Run) -> N
         "last_seen": "2026-01-03T00:00:00.000000Z", "example_id": 2,
     }  # fmt: skip
     assert client("errors", "--group", 9).stdout == "no such task is in error or fatal\n"
-
-
-def test_a_prune_shows_a_person_how_far_it_is(sqlite_queue: Queue) -> None:
-    rows = ", ".join([f"('tasks.note', 2, '{LONG_AGO}')"] * 3000)
-    sqlite_queue.sql(f"INSERT INTO jobs_queue (task, status, finished_at) VALUES {rows}")
-    screen = run_on_terminal(sqlite_queue.deployment, "client.py", "prune", "--older-than", "1d", "--done").screen
-    assert "[#####.........................]  17% 500 rows deleted" in screen
-    assert "3000 done tasks, older than 24 h: deleted" in screen
 
 
 # ---- reclaim

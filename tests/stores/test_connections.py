@@ -94,13 +94,14 @@ def test_a_connection_that_breaks_between_the_statements_of_many_adds_none(
 ) -> None:
     killed: list[int] = []
 
-    def kill_once(ids: object) -> None:
-        if not killed:
+    def kill_before_the_last(number: int) -> str:
+        if number == 1500:
             killed.append(kill_connections(mysql_server, mysql_dsn))
+        return f"task {number}"
 
     with queue_at(mysql_dsn) as server:
         with pytest.raises(DatabaseError):
-            server.store.producing.add_many([NewTask("tasks.a", None, 0, 0)] * 1500, kill_once)
+            server.store.producing.add_many([NewTask("tasks.a", None, 0, 0)] * 1500, kill_before_the_last)
         assert (killed, stored(mysql_dsn)) == ([1], {})
         assert len(server.add_tasks([{"task": "tasks.a"}] * 3)) == 3
 

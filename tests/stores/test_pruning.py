@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from taskserver import InvalidTask
+from taskserver.stores.free_rows import Freed, work_free
 from taskserver.stores.queue import many_rows
 from taskserver.stores.queue.pruning import Pruning
 from tests.support.kinds_of_rows import FAR, KINDS, put
@@ -107,14 +108,18 @@ def test_a_prune_that_was_broken_off_goes_on_the_next_time(queue: Queue, monkeyp
     pruning = Pruning(queue.server.store, 60, ["done", "archived"], keys=False)
     portions: list[int] = []
 
-    def break_off(deleted: int) -> None:
-        portions.append(deleted)
-        if deleted > 10:
+    def break_off(*values: Any) -> Freed:
+        freed = work_free(*values)
+        portions.append(len(freed.ids))
+        if len(portions) == 4:
             raise KeyboardInterrupt
+        return freed
 
-    with pytest.raises(KeyboardInterrupt):
-        pruning.run(break_off)
-    assert portions == [4, 8, 10, 14]
+    with monkeypatch.context() as patch:
+        patch.setattr(many_rows, "work_free", break_off)
+        with pytest.raises(KeyboardInterrupt):
+            pruning.run()
+    assert portions == [4, 4, 2, 4]
     assert len(queue.rows("id")) == 0
     assert pruning.count().archived == 6
     assert pruning.run() == (0, 0, 6, 0, 0)

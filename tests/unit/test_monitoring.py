@@ -1,11 +1,11 @@
-"""What is computed for whoever watches a queue: totals of stats, hours without any, and which groups no run serves."""
+"""What is computed for whoever watches a queue: totals of stats, and which groups no run serves."""
 
 from __future__ import annotations
 
 import pytest
 
 from taskserver.health.coverage import describe_paused, describe_unserved, groups_in, paused_of, unserved
-from taskserver.health.history import ended_attempts, totals_by, with_empty_hours
+from taskserver.health.history import totals_by
 from taskserver.model.task import MAX_GROUP_ID, Status
 from taskserver.stores.queue.stats import HourStats, total
 from taskserver.stores.records import LastRun, QueueCount
@@ -36,11 +36,6 @@ def test_a_total_adds_up_and_has_the_greatest_of_the_slowest() -> None:
         HourStats(FIRST.hour, 1, "b", 1, 1, 1, 1, 1, 1, 1.0, 9.0, 1.0, 1.0),
     ]
     assert total(several) == HourStats(FIRST.hour, 0, "a", 2, 3, 4, 5, 6, 7, 8.0, 9.0, 10.0, 10.0)
-
-
-def test_an_hour_in_which_nothing_was_done_is_filled_in() -> None:
-    hours = list(with_empty_hours([FIRST, SECOND]))
-    assert [(one.hour[11:13], ended_attempts(one)) for one in hours] == [("10", 3), ("11", 0), ("12", 2)]
 
 
 # ---- groups that no run serves

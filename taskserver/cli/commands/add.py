@@ -15,7 +15,6 @@ from ...model.new_task import MAX_VERSION, TASK_KEYS, NewTask, new_task, new_tas
 from ...model.task import MAX_ATTEMPTS, MAX_ID
 from ...server import TaskServer
 from ..terminal.arguments import seconds, whole_number
-from ..terminal.live_line import LiveLine, bar
 from ..terminal.misnamed import MAX_NAMES, callables_of, warn_of_missing
 from ..terminal.task_arguments import QUOTING, describe_order, describe_task, read_args
 from ..terminal.unserved import warn_of_unserved
@@ -105,14 +104,9 @@ def _add_one(server: TaskServer, given: dict[str, Any], found: _Callables) -> in
 
 def _add_lines(server: TaskServer, name: str, found: _Callables) -> str:
     """Add the tasks of a file; return the words that say how many. `found` gets their callables."""
-    with _open(name) as file, LiveLine(sys.stderr) as live:
+    with _open(name) as file:
         tasks = _Tasks(file, found)
-
-        def progress(count: int) -> None:
-            live.show(f"{bar(count / tasks.count)} {count} tasks")
-
-        adding = server.store.producing
-        count = len(adding.add_many(tasks, progress, lambda number: f"line {tasks.line_of(number)}"))
+        count = len(server.store.producing.add_many(tasks, lambda number: f"line {tasks.line_of(number)}"))
     added_tasks = "1 task added" if count == 1 else f"{count} tasks added"
     return f"{added_tasks}, or there already: {tasks.keyed} have a unique_key" if tasks.keyed else added_tasks
 

@@ -12,8 +12,7 @@ from typing import Any
 from ...health.acceptance import Accepted
 from ...health.finding import Finding, Level, worst
 from ...messages.text import count_of, in_sentence, printable
-from ..terminal.live_line import terminal_width
-from ..terminal.output import accepted_report, as_json
+from ..terminal.output import accepted_report, as_json, terminal_width
 from ..terminal.style import COLOURS, painted
 
 USAGE = 3

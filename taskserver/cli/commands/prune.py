@@ -12,7 +12,6 @@ from ...server import TaskServer
 from ...stores import Store
 from ...stores.queue.pruning import KINDS, Pruned, Pruning
 from ..terminal.arguments import span
-from ..terminal.live_line import LiveLine, bar
 from ..terminal.selecting import counted
 
 
@@ -32,15 +31,8 @@ def run(server: TaskServer, options: argparse.Namespace) -> None:
     named = [kind for kind in KINDS if getattr(options, kind)]
     server.store.tables.check()
     pruning = Pruning(server.store, options.older_than, named, options.keys)
-    pruned = pruning.count() if options.dry_run else _prune(pruning)
+    pruned = pruning.count() if options.dry_run else pruning.run()
     _show(server.store, pruned, pruning.kinds, options)
-
-
-def _prune(pruning: Pruning) -> Pruned:
-    # Counting costs a pass over the rows: only for a person who watches.
-    total = pruning.count().deleted if sys.stderr.isatty() else 0
-    with LiveLine(sys.stderr) as live:
-        return pruning.run(lambda deleted: live.show(f"{bar(deleted / total) if total else ''} {deleted} rows deleted"))
 
 
 def _show(store: Store, pruned: Pruned, kinds: list[str], options: argparse.Namespace) -> None:

@@ -1,29 +1,22 @@
-"""client.py stats: tasks done, and how long they ran and waited, by hour, group or name: a table, and bars."""
+"""client.py stats: tasks done, and how long they ran and waited, by hour, group or name."""
 
 from __future__ import annotations
 
 import argparse
-import sys
 from collections.abc import Sequence
 from typing import Any
 
-from ...health.history import NO_CALLABLE, ended_attempts, totals_by, with_empty_hours
-from ...messages.text import printable
+from ...health.history import NO_CALLABLE, ended_attempts, totals_by
 from ...server import TaskServer
 from ...stores.queue.stats import HourStats, total
 from ..terminal.arguments import SINCE, add_groups, since
 from ..terminal.instants import headed, in_column
-from ..terminal.live_line import terminal_width
 from ..terminal.output import as_json, in_units, largest, print_table, stats_as_json
-from ..terminal.style import cut, width_of
 
 DEFAULT_SINCE = "24h"
 BY = {"hour": "hour", "group": "group_id", "task": "task"}
 """The choices of --by, and the column by which each of them sums."""
 NOTHING = "no figures of that time (workers write them once a minute, and at the end of a run)"
-MAX_LABEL = 30
-DONE, FAILED = "#", "x"
-LEGEND = f"{DONE} done, {FAILED} failed or lost"
 
 
 def add_parser(subparsers: Any) -> None:
@@ -75,8 +68,6 @@ def _show(totals: Sequence[HourStats], by: str) -> None:
         rows,
         unless_narrow=("longest wait", "lost", "mean wait", "slowest", "ran"),
     )
-    if sys.stdout.isatty():
-        _draw(list(with_empty_hours(totals)) if by == "hour" else shown, by)
 
 
 def _label(one: HourStats, by: str) -> object:
@@ -95,27 +86,3 @@ def _cells(one: HourStats) -> list[object]:
         one.lost,
         *(in_units(value or None) for value in (*seconds, *waits)),
     ]
-
-
-# ---- the bars
-
-
-def _draw(totals: Sequence[HourStats], by: str) -> None:
-    """Print a bar for each total; the longest one fills the terminal."""
-    most = max(map(ended_attempts, totals))
-    if not most:
-        return
-    labels = [cut(printable(str(_label(one, by))), MAX_LABEL) for one in totals]
-    width = max(map(width_of, labels))
-    room = max(terminal_width(sys.stdout) - 1 - width - len(str(most)) - 4, 1)
-    print(f"\n{LEGEND}")
-    for label, one in zip(labels, totals, strict=True):
-        count = str(ended_attempts(one)).rjust(len(str(most)))
-        print(f"{label}{' ' * (width - width_of(label))}  {count}  {_bar(one, room / most)}".rstrip())
-
-
-def _bar(one: HourStats, scale: float) -> str:
-    """A bar of `scale` characters an attempt; a count above 0 has at least one character."""
-    ended = ended_attempts(one)
-    length, failed = (max(round(count * scale), count > 0) for count in (ended, ended - one.done))
-    return DONE * (length - failed) + FAILED * failed

@@ -34,35 +34,21 @@ from ..terminal.output import (
 )
 from ..terminal.style import COLOURS, painted
 
-WATCH_SECONDS = 5.0
-"""A database that does not answer for so long is told as one that is away."""
 DONE_ROWS = {"delete": "done tasks are deleted", "move": "done tasks are moved away", "mark": "done tasks stay"}
 
 
 def add_parser(subparsers: Any) -> None:
     parser = subparsers.add_parser("status", help="rows by group and status, the oldest new one, the last runs")
-    how = parser.add_mutually_exclusive_group()
-    how.add_argument("--json", action="store_true", help="print JSON alone")
-    how.add_argument("--watch", action="store_true", help="draw it every two seconds, until q or Ctrl-C")
+    parser.add_argument("--json", action="store_true", help="print JSON alone")
     parser.set_defaults(run=run)
 
 
 def run(server: TaskServer, options: argparse.Namespace) -> None:
-    if options.watch:
-        from ..terminal.watching import watch  # other commands do not need it
-
-        with server.store.database.tried_once(WATCH_SECONDS):
-            watch(lambda: _read(server), lambda seen: _show(*seen))
-        return
-    overview, acceptances = _read(server)
+    overview, acceptances = read_overview(server), read_accepted(server.store)
     if options.json:
         print(as_json(_report(overview, acceptances)))
     else:
         _show(overview, acceptances)
-
-
-def _read(server: TaskServer) -> tuple[Overview, Acceptances]:
-    return read_overview(server), read_accepted(server.store)
 
 
 # ---- for programs

@@ -46,15 +46,11 @@ MAX_MESSAGE = 100_000
 
 
 class StandardError(logging.Handler):
-    """Writes one line for each record; unless verbose, a limited number about fatal tasks, and of what tasks log.
+    """Writes one line for each record; unless verbose, a limited number about fatal tasks, and of what tasks log."""
 
-    `before_line` runs before each line, to clear the live line on the terminal.
-    """
-
-    def __init__(self, verbose: bool, before_line: Callable[[], None], max_lines: int, once: Once) -> None:
+    def __init__(self, verbose: bool, max_lines: int, once: Once) -> None:
         super().__init__(logging.DEBUG if verbose else logging.WARNING)
         self._is_verbose = verbose
-        self._before_line = before_line
         self._max_lines = max_lines
         self._once = once
         self._counts = {FATAL: 0, BY_TASKS: 0}
@@ -83,7 +79,6 @@ class StandardError(logging.Handler):
                 self._say(f"and {count - self._max_lines} more {kind}")
 
     def _say(self, line: str) -> None:
-        self._before_line()
         with suppress(OSError):  # nobody may read standard error any more, which must not end the run
             os.write(2, f"{line}\n".encode(errors="backslashreplace"))
 
@@ -197,9 +192,7 @@ def _task_record(record: logging.LogRecord) -> TaskRecord:
 # ---- setting it up
 
 
-def set_up(
-    verbose: bool, settings: Settings, before_line: Callable[[], None], workers: int = 1
-) -> tuple[StandardError, TaskOutput]:
+def set_up(verbose: bool, settings: Settings, workers: int = 1) -> tuple[StandardError, TaskOutput]:
     """Send the package's log to standard error, and to a file if one is set; what tasks log goes there, too.
 
     So many workers share the lines of standard error. Raises SettingError.
@@ -207,7 +200,7 @@ def set_up(
     logging.raiseExceptions = False  # a handler of a site that fails must not fill cron's mail with tracebacks
     sys.unraisablehook = _hear_of_clean_up
     once = partial(_said_once_an_hour, settings)
-    standard_error = StandardError(verbose, before_line, max(MAX_LINES // workers, 1), once)
+    standard_error = StandardError(verbose, max(MAX_LINES // workers, 1), once)
     file = _file_of(settings)
     return standard_error, _begin(settings, file, standard_error, verbose or file is None)
 

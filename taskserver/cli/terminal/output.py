@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from math import isfinite
-from typing import Any, TypeVar
+from typing import Any, TextIO, TypeVar
 
 from ...health.acceptance import Acceptances
 from ...messages.text import MAX_LINE, printable
@@ -16,7 +17,6 @@ from ...stores.queue.dependencies import Links
 from ...stores.queue.stats import COLUMNS, HourStats
 from ...stores.records import ErrorCount, StoredTask
 from ...stores.words import INSTANTS
-from .live_line import terminal_width
 from .style import BOLD, COLOURS, cut, painted, width_of
 
 CLAIMED, RUNNING = "claimed", "running"
@@ -24,6 +24,7 @@ CLAIMED, RUNNING = "claimed", "running"
 MAX_CELL = 60
 """Columns of a cell where no terminal tells how wide it is, but of the last one, which moves no other."""
 MAX_LAST_CELL = 500
+USUAL_WIDTH = 80
 MIN_CELL = 20
 """Columns of a text on a narrow terminal; a table that needs more is broken by the terminal."""
 MAX_LINES = 50
@@ -120,6 +121,14 @@ def _room_for_texts(heads: Sequence[str], rows: Sequence[Sequence[object]]) -> i
             return room // more
         room -= width
     return MAX_LINE
+
+
+def terminal_width(stream: TextIO) -> int:
+    """The width in characters; USUAL_WIDTH where the stream is no terminal."""
+    try:
+        return os.get_terminal_size(stream.fileno()).columns or USUAL_WIDTH
+    except (OSError, ValueError):
+        return USUAL_WIDTH
 
 
 def _are_all(rows: Sequence[Sequence[object]], *kinds: type) -> list[bool]:

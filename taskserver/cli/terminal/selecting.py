@@ -18,7 +18,6 @@ from ...stores.queue.many_rows import Verb
 from ...stores.queue.operations import Operations
 from ...stores.records import StoredTask
 from .arguments import SINCE, add_groups, since, whole_number
-from .live_line import LiveLine
 from .output import print_table, status_name
 
 MAX_TASKS_SHOWN = 20
@@ -105,13 +104,7 @@ def change_chosen(
     if options.dry_run:
         return _preview(server, verb, options, summary, values)
     changed: list[int] = []
-    with LiveLine(sys.stderr) as live:
-
-        def note(ids: Sequence[int]) -> None:
-            changed.extend(ids)
-            live.show(summary(len(changed)))
-
-        outcome = Operations(server.store).change(verb, selection, values, note)
+    outcome = Operations(server.store).change(verb, selection, values, changed.extend)
     print(summary(outcome.changed))
     if verb.may_wait and (given_up := Operations(server.store).given_up_among(changed)):
         are = "is" if given_up == 1 else "are"

@@ -163,24 +163,12 @@ class Producing:
             return self._database.run(self._add_plain, self._adding.insert_plain, task)
         return self._database.run(self._add_any, self._adding.insert, [task])[0]
 
-    def add_many(
-        self,
-        tasks: Iterable[NewTask],
-        progress: Callable[[int], object] = lambda count: None,
-        name: Callable[[int], str] = "task {}".format,
-    ) -> list[int]:
-        """→ new, or waiting, all or none; the ids, in order.
-
-        `progress` is called after each statement with the number of tasks so far. `name`: see Adding.insert_all.
-        """
+    def add_many(self, tasks: Iterable[NewTask], name: Callable[[int], str] = "task {}".format) -> list[int]:
+        """→ new, or waiting, all or none; the ids, in order. `name`: see Adding.insert_all."""
         several = list(tasks)  # no transaction waits for an iterator
 
         def insert_all() -> list[int]:
-            ids: list[int] = []
-            for portion in self._adding.insert_all(several, name):
-                ids += portion
-                progress(len(ids))
-            return ids
+            return [task_id for portion in self._adding.insert_all(several, name) for task_id in portion]
 
         return self._database.run(self._add_any, insert_all)
 

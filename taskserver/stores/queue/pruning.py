@@ -5,9 +5,8 @@ A task's age counts from its end, by the database's clock.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Collection, Sequence
 from datetime import timedelta
-from functools import partial
 from typing import NamedTuple
 
 from ...errors import InvalidTask
@@ -78,38 +77,36 @@ class Pruning:
             counts["stats"] = self._database.fetch_value(self.COUNT_HOURS, self._ago)
         return Pruned(**counts)
 
-    def run(self, progress: Callable[[int], object] = lambda deleted: None) -> Pruned:
+    def run(self) -> Pruned:
         """Done, fatal, cancelled, archived → gone for old rows.
 
         An interrupted run keeps its deletions; the next run finds the rest.
-        `progress` is called after each portion with the number of deleted rows so far.
         """
-        held, counts = 0, dict.fromkeys(self.kinds, 0)
-
-        def count_deleted(kind: str, rows: int) -> None:
-            counts[kind] += rows
-            progress(sum(counts.values()))
-
+        held, counts = 0, {}
         for kind in self.kinds:
             if kind == "stats":
-                self._delete_hours(partial(count_deleted, kind))
+                counts[kind] = self._delete_hours()
             else:
-                held += len(self._rows(kind, partial(count_deleted, kind)).write().held)
+                written = self._rows(kind).write()
+                counts[kind] = written.changed
+                held += len(written.held)
         return Pruned(**counts, held=held)
 
-    def _rows(self, kind: str, count_deleted: Callable[[int], object] = lambda rows: None) -> ManyRows:
+    def _rows(self, kind: str) -> ManyRows:
         # The archive keeps no key from being used again.
         spares = not self._keys and kind != "archived"
         old = f"{OLD} AND unique_key IS NULL" if spares else OLD
-        return ManyRows(self._database, _KINDS[kind], (), (old, self._ago), lambda ids: count_deleted(len(ids)))
+        return ManyRows(self._database, _KINDS[kind], (), (old, self._ago))
 
     # An hour a statement, as the key of stats begins with the hour.
     OLDEST_HOUR = "SELECT {hour_text} FROM {stats} WHERE hour < {after} ORDER BY hour LIMIT 1"
     DELETE_HOUR = "DELETE FROM {stats} WHERE hour = {instant}"
 
-    def _delete_hours(self, count_deleted: Callable[[int], object]) -> None:
+    def _delete_hours(self) -> int:
+        deleted = 0
         while (hour := self._database.fetch_value(self.OLDEST_HOUR, self._ago)) is not None:
-            count_deleted(self._database.change(self.DELETE_HOUR, (hour,)))
+            deleted += self._database.change(self.DELETE_HOUR, (hour,))
+        return deleted
 
 
 def _seconds_of(older_than: float | timedelta) -> float:
