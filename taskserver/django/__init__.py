@@ -28,7 +28,7 @@ from ..model.functions import RUNS_NOTHING, runs_nothing
 from ..model.task_options import NO_OPTIONS, options_of
 from ..server import TaskServer
 from ..settings.checks import check_group_id, check_task_id
-from ..settings.dsn.sqlite import MEMORY
+from ..settings.dsn import MEMORY
 from ..settings.load import program_folder
 from ..worker.callables import Callables
 from ..worker.django_tasks import task_result

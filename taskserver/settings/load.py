@@ -204,7 +204,7 @@ def hide_secrets() -> None:
     """
     for key in ("TASKSERVER_PASSWORD", "TASKSERVER_DSN"):
         value = os.environ.get(key)
-        if value and (key != "TASKSERVER_DSN" or parse_dsn(value).has_password):
+        if value and (key != "TASKSERVER_DSN" or parse_dsn(value).password):
             _hidden[key] = value
             del os.environ[key]
 

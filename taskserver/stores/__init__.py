@@ -6,8 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ..errors import DatabaseError
-from ..settings.dsn.mysql import MySQLDsn
-from ..settings.dsn.sqlite import MEMORY, SQLiteDsn
+from ..settings.dsn import MEMORY
 from ..settings.load import Settings, how_to_install
 from .database import Database
 from .queue.store import Store
@@ -25,12 +24,12 @@ def open_store(settings: Settings) -> Store:
 
     A database in memory is a file of this process, made here with its tables, and removed with the store.
     """
-    if not isinstance(settings.dsn, SQLiteDsn) or settings.dsn.path != MEMORY:
+    if settings.dsn.kind != "sqlite" or settings.dsn.database != MEMORY:
         return _store(settings)
     from .sqlite.dialect import make_private_file, remove_with  # for tests, mostly
 
     path = make_private_file()
-    store = _store(settings._replace(dsn=settings.dsn._replace(path=str(path))))
+    store = _store(settings._replace(dsn=settings.dsn._replace(database=str(path))))
     remove_with(store.database.dialect, path)
     store.tables.create()
     return store
@@ -43,11 +42,11 @@ def _store(settings: Settings) -> Store:
 
 def _dialect(settings: Settings) -> Dialect:
     dsn = settings.dsn
-    if isinstance(dsn, SQLiteDsn):
+    if dsn.kind == "sqlite":
         from .sqlite.dialect import SQLiteDialect
 
-        return SQLiteDialect(Path(settings.folder, dsn.path), settings.table, dsn.synchronous)
-    if isinstance(dsn, MySQLDsn):
+        return SQLiteDialect(Path(settings.folder, dsn.database), settings.table, dsn.synchronous)
+    if dsn.kind == "mysql":
         try:
             from .mysql.dialect import MySQLDialect
         except ImportError as error:

@@ -500,7 +500,7 @@ ADDRESSES = {
 def test_a_server_that_is_not_there_is_answered_with_what_to_check(
     shop: Deployment, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, what: str
 ) -> None:
-    monkeypatch.setattr("taskserver.settings.dsn.mysql.SOCKETS", ())
+    monkeypatch.setattr("taskserver.settings.dsn.SOCKETS", ())
     address, query, words = ADDRESSES[what]
     port = str(free_port())
     shop.write_env(TASKSERVER_DSN=f"mysql://you_shop:{SECRET}@{address.replace('PORT', port)}/you_shop{query}")
@@ -511,7 +511,7 @@ def test_a_server_that_is_not_there_is_answered_with_what_to_check(
 def test_a_server_that_is_merely_down_is_not_looked_for_elsewhere(
     shop: Deployment, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    monkeypatch.setattr("taskserver.settings.dsn.mysql.SOCKETS", (f"{tmp_path}/mysqld.sock",))
+    monkeypatch.setattr("taskserver.settings.dsn.SOCKETS", (f"{tmp_path}/mysqld.sock",))
     shop.write_env(TASKSERVER_DSN=f"mysql://you_shop:{SECRET}@localhost:{free_port()}/you_shop")
     ended = run_here(main, capsys, shop.folder, "status")
     assert_told(ended, 1, f"the server seems to be down: no MySQL socket in {tmp_path}", "once it runs again")

@@ -14,7 +14,7 @@ import pytest
 from taskserver import DatabaseError, TaskServer
 from taskserver.host import peer
 from taskserver.model.new_task import NewTask
-from taskserver.settings.dsn import mysql as dsn_module
+from taskserver.settings import dsn as dsn_module
 from taskserver.stores import database as stores_database
 from taskserver.stores import dialect
 from taskserver.stores.queue.transactions import Transactions

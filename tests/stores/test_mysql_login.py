@@ -16,8 +16,8 @@ import pytest
 from taskserver import DatabaseError, TaskServer
 from taskserver.host import peer
 from taskserver.host.peer import MYSQL, is_at_other_end
-from taskserver.settings.dsn import mysql as dsn_module
-from taskserver.settings.dsn.mysql import usual_socket
+from taskserver.settings import dsn as dsn_module
+from taskserver.settings.dsn import usual_socket
 from tests.conftest import without
 from tests.stores.accounts import SECRET, account, failure
 from tests.support.certificates import Certificates
@@ -94,7 +94,7 @@ def test_a_server_that_cannot_be_verified_on_another_host_never_gets_the_passwor
     certificates: Certificates,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(dsn_module.MySQLDsn, "is_loopback", False)
+    monkeypatch.setattr(dsn_module.Dsn, "is_loopback", False)
     listening = socket.create_server(("127.0.0.1", 0))
     with AskingServer(listening, "caching_sha2", certificates.server_context()) as server:
         for mode in ("", "?ssl-mode=required"):

@@ -7,12 +7,13 @@ import struct
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from urllib.parse import quote
 
 import psycopg
 import pytest
 
 from taskserver.host import peer
-from taskserver.settings.dsn.postgresql import PostgreSQLDsn
+from taskserver.settings.dsn import parse_dsn
 from taskserver.stores.postgresql import session
 from taskserver.stores.postgresql.errors import error_of
 from tests.support.threads import together
@@ -45,7 +46,8 @@ def asking(host: str, question: bytes = ASK_FOR_PASSWORD) -> Iterator[tuple[str,
         if is_socket:
             listening.bind(f"{host}/.s.PGSQL.5432")
             listening.listen()
-        dsn = PostgreSQLDsn("u", SECRET.decode(), host, 5432 if is_socket else listening.getsockname()[1], "shop")
+        port = 5432 if is_socket else listening.getsockname()[1]
+        dsn = parse_dsn(f"postgresql://u@{quote(host, safe='')}:{port}/shop", SECRET.decode())
         with together(lambda: ask(listening, question, received)):
             with pytest.raises(psycopg.OperationalError) as caught:
                 session.connect_to(dsn, 10, autocommit=True)
@@ -119,7 +121,7 @@ WRONG_PASSWORD = f'{AT}FATAL:  password authentication failed for user "u"'
     ],
 )
 def test_a_wrong_password_is_said_without_the_other_try_by_tls_or_without(tries: str) -> None:
-    dsn = PostgreSQLDsn("u", SECRET.decode(), "127.0.0.1", 5432, "shop")
+    dsn = parse_dsn("postgresql://u@127.0.0.1/shop", SECRET.decode())
     message = str(error_of(psycopg.OperationalError(tries), dsn, "jobs_queue", is_login=True))
     assert 'password authentication failed for user "u" (OperationalError): the password is wrong, or the' in message
     assert not any(word in message for word in ("SSL", "pg_hba"))

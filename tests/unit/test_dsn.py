@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from taskserver import TaskServer
 from taskserver.errors import DatabaseError, SettingError
-from taskserver.settings.dsn import MySQLDsn, PostgreSQLDsn, SQLiteDsn, parse_dsn
+from taskserver.settings.dsn import Dsn, parse_dsn
 from taskserver.settings.load import Settings, load_settings
 from tests.support.deployment import Deployment
 from tests.support.processes import assert_one_line
@@ -24,273 +24,143 @@ SECRET = "Hush4ever"
 ODD_PASSWORD = "p@:/?#%&=+ '\"\\$[];ß"
 
 
-def mysql(text: str, password: str = "") -> MySQLDsn:
-    dsn = parse_dsn(text, password)
-    assert isinstance(dsn, MySQLDsn)
-    return dsn
-
-
-def postgresql(text: str, password: str = "") -> PostgreSQLDsn:
-    dsn = parse_dsn(text, password)
-    assert isinstance(dsn, PostgreSQLDsn)
-    return dsn
-
-
 def everything_it_says(error: BaseException) -> str:
     """An error in all the ways in which it could come before somebody's eyes."""
     return "\n".join([str(error), repr(error), repr(error.args), *traceback.format_exception(error)])
 
 
-# ---- MySQL
+# ---- servers
+
+PARTS = {  # user, password, host, port, database; of MySQL, and where PORT stands of PostgreSQL too
+    "mysql://user:password@host:3307/database": ("user", "password", "host", 3307, "database"),
+    "mariadb://user:password@host/database": ("user", "password", "host", 3306, "database"),
+    "postgres://user:password@host/database": ("user", "password", "host", 5432, "database"),
+    "  SCHEME://user:password@LocalHost/database\n": ("user", "password", "localhost", 0, "database"),
+    "SCHEME://host/db": ("", "", "host", 0, "db"),
+    "SCHEME://@host/db": ("", "", "host", 0, "db"),
+    "SCHEME://user@host/db": ("user", "", "host", 0, "db"),
+    "SCHEME://:secret@host/db": ("", "secret", "host", 0, "db"),
+    "SCHEME://u:p@:/?#ss@h/db": ("u", "p@:/?#ss", "h", 0, "db"),
+    "SCHEME://u:p?a=b&c@h/db": ("u", "p?a=b&c", "h", 0, "db"),
+    "SCHEME://u:100%@h/db": ("u", "100%", "h", 0, "db"),
+    "SCHEME://u:'p\"@h/db": ("u", "'p\"", "h", 0, "db"),
+    "SCHEME://u:pä€😀@h/größe": ("u", "pä€😀", "h", 0, "größe"),
+    "SCHEME://u%3Ax%40y:p%40%2F%3F%23%25%3A,@h/my%20db": ("u:x@y", "p@/?#%:,", "h", 0, "my db"),
+    "SCHEME://u:p@[::1]/db": ("u", "p", "::1", 0, "db"),
+    "SCHEME://u:p@[2001:db8::5]:3307/db": ("u", "p", "2001:db8::5", 3307, "db"),
+    "SCHEME://u:p@h:65535/db": ("u", "p", "h", 65535, "db"),
+    "postgresql://u:p@/db?host=/run/postgresql": ("u", "p", "/run/postgresql", 5432, "db"),
+    "postgresql:///db?host=/run/postgresql": ("", "", "/run/postgresql", 5432, "db"),
+    "postgresql://u@:5433/db?host=%2Ftmp": ("u", "", "/tmp", 5433, "db"),
+    "postgresql://u@localhost/db?host=/tmp": ("u", "", "/tmp", 5432, "db"),
+    "postgresql://%2Frun%2Fpostgresql:5433/db": ("", "", "/run/postgresql", 5433, "db"),
+    "postgresql://u@h/db?host=h": ("u", "", "h", 5432, "db"),
+    "postgresql:///db?host=Localhost": ("", "", "localhost", 5432, "db"),
+    "postgresql:///db?host=2001:db8::5": ("", "", "2001:db8::5", 5432, "db"),
+}
 
 
-@pytest.mark.parametrize(
-    ("text", "user", "password", "host", "port", "database"),
-    [
-        ("mysql://user:password@host:3307/database", "user", "password", "host", 3307, "database"),
-        ("mysql://user:password@host/database", "user", "password", "host", 3306, "database"),
-        ("mariadb://user:password@host/database", "user", "password", "host", 3306, "database"),
-        ("  mysql://user:password@host/database\n", "user", "password", "host", 3306, "database"),
-        ("mysql://@host/db", "", "", "host", 3306, "db"),
-        ("mysql://user@host/db", "user", "", "host", 3306, "db"),
-        ("mysql://:secret@host/db", "", "secret", "host", 3306, "db"),
-        ("mysql://u:p#ss@h/db", "u", "p#ss", "h", 3306, "db"),
-        ("mysql://u:p@ss@h/db", "u", "p@ss", "h", 3306, "db"),
-        ("mysql://u:p/ss@h/db", "u", "p/ss", "h", 3306, "db"),
-        ("mysql://u:p?a=b&c@h/db", "u", "p?a=b&c", "h", 3306, "db"),
-        ("mysql://u:p:ss@h/db", "u", "p:ss", "h", 3306, "db"),
-        ("mysql://u:100%@h/db", "u", "100%", "h", 3306, "db"),
-        ("mysql://u:'p\"@h/db", "u", "'p\"", "h", 3306, "db"),
-        ("mysql://u:pä€😀@h/db", "u", "pä€😀", "h", 3306, "db"),
-        ("mysql://u%3Ax%40y:p%40%2F%3F%23%25%3A@h/db", "u:x@y", "p@/?#%:", "h", 3306, "db"),
-        ("mysql://u:p@[::1]/db", "u", "p", "::1", 3306, "db"),
-        ("mysql://u:p@[2001:db8::5]:3307/db", "u", "p", "2001:db8::5", 3307, "db"),
-        ("mysql://u:p@h:65535/db", "u", "p", "h", 65535, "db"),
-        ("mysql://u:p@h/my%20db", "u", "p", "h", 3306, "my db"),
-        ("mysql://u:p@h/größe", "u", "p", "h", 3306, "größe"),
-    ],
-)
-def test_a_mysql_dsn_is_split_at_the_last_at_sign_and_percent_decoded(
-    text: str, user: str, password: str, host: str, port: int, database: str
-) -> None:
-    assert mysql(text)._asdict() == {
-        "user": user,
-        "password": password,
-        "host": host,
-        "port": port,
-        "database": database,
-        "unix_socket": "",
-        "ssl_mode": "",
-        "ssl_ca": "",
-    }
+@pytest.mark.parametrize("text", PARTS)
+def test_a_dsn_is_split_at_the_last_at_sign_and_percent_decoded(text: str) -> None:
+    for scheme, port in (("mysql", 3306), ("PostgreSQL", 5432)):
+        dsn = parse_dsn(text.replace("SCHEME", scheme))
+        parts = PARTS[text]
+        assert (dsn.user, dsn.password, dsn.host, dsn.port, dsn.database) == (*parts[:3], parts[3] or port, parts[4])
+        assert (dsn.tls_mode, dsn.tls_ca) == ("", "")
 
 
 def test_bytes_that_are_no_utf8_stay_the_bytes_they_were() -> None:
-    assert mysql("mysql://u:caf%E9@h/db").password.encode("utf-8", "surrogateescape") == b"caf\xe9"
-    # As the environment hands over what a latin-1 crontab holds.
-    assert mysql("mysql://u:caf\udce9@h/db").password.encode("utf-8", "surrogateescape") == b"caf\xe9"
+    # The second as the environment hands over what a latin-1 crontab holds.
+    for text in ("mysql://u:caf%E9@h/db", "mysql://u:caf\udce9@h/db"):
+        assert parse_dsn(text).password.encode("utf-8", "surrogateescape") == b"caf\xe9"
 
 
-def test_a_password_of_its_own_is_taken_as_it_is_and_wins() -> None:
-    assert mysql("mysql://u@h/db", "100%40@h/x").password == "100%40@h/x"
-    assert mysql("mysql://u:other@h/db", "p%40").password == "p%40"
-    assert mysql("mysql://u:other@h/db", "").password == "other"
-    assert parse_dsn("sqlite:///x.db", SECRET) == SQLiteDsn("x.db")
+@pytest.mark.parametrize("scheme", ["mysql", "postgresql"])
+def test_a_password_of_its_own_is_taken_as_it_is_and_wins(scheme: str) -> None:
+    assert parse_dsn(f"{scheme}://u@h/db", "100%40@h/x").password == "100%40@h/x"
+    assert parse_dsn(f"{scheme}://u:other@h/db", "p%40").password == "p%40"
+    assert parse_dsn(f"{scheme}://u:other@h/db", "").password == "other"
+    assert parse_dsn("sqlite:///x.db", SECRET) == Dsn("sqlite", "x.db")
 
 
-@pytest.mark.parametrize(
-    ("query", "field", "value"),
-    [
-        ("unix_socket=/run/mysqld/mysqld.sock", "unix_socket", "/run/mysqld/mysqld.sock"),
-        ("ssl-mode=preferred", "ssl_mode", "preferred"),
-        ("ssl-mode=REQUIRED", "ssl_mode", "required"),
-        ("ssl-mode=verify_identity&ssl-ca=/etc/ca.pem", "ssl_ca", "/etc/ca.pem"),
-        ("&&ssl-ca=/etc/ca.pem&", "ssl_ca", "/etc/ca.pem"),
-        ("ssl-ca=/etc/ca.pem", "ssl_mode", "verify_identity"),
-        ("ssl-ca=/etc/ca.pem&ssl-mode=required", "ssl_mode", "required"),
-    ],
-)
-def test_options_follow_a_question_mark(query: str, field: str, value: str) -> None:
-    assert getattr(mysql(f"mysql://u:p@h/db?{query}"), field) == value
+TLS = {  # mode, authority, whether the server is verified
+    "mysql": ("", "", False),
+    "mysql?ssl-mode=preferred": ("preferred", "", False),
+    "mysql?ssl-mode=REQUIRED": ("required", "", False),
+    "mysql?ssl-mode=verify_identity": ("verify_identity", "", True),
+    "mysql?&&ssl-ca=/etc/my%20ca.pem&": ("verify_identity", "/etc/my ca.pem", True),
+    "mysql?ssl-ca=/etc/ca.pem&ssl-mode=required": ("required", "/etc/ca.pem", True),
+    "postgresql": ("", "", False),
+    "postgresql?sslmode=disable": ("disable", "", False),
+    "postgresql?sslmode=ALLOW": ("allow", "", False),
+    "postgresql?sslmode=require": ("require", "", False),
+    "postgresql?sslmode=require&sslrootcert=/etc/ca.pem": ("require", "/etc/ca.pem", True),
+    "postgresql?sslmode=verify-ca": ("verify-ca", "", True),
+    "postgresql?sslrootcert=/etc/my%20ca.pem": ("verify-full", "/etc/my ca.pem", True),
+    "postgresql?&sslrootcert=system&": ("verify-full", "system", True),
+}
 
 
-@pytest.mark.parametrize(
-    ("query", "words"),
-    [
-        ("ssl-mode=required&ssl-mode=disabled", "it gives ssl-mode twice"),
-        ("ssl-mode=required&ssl_mode=", "it gives ssl-mode twice"),
-        ("ssl-ca=/a&ssl-ca=/b", "it gives ssl-ca twice"),
-        ("ssl-ca=", "it gives ssl-ca no value"),
-        ("ssl-mode&ssl-ca=/a", "it gives ssl-mode no value"),
-        ("ssl-ca=/etc/ca.pem&ssl-mode=preferred", "its ssl-ca is for the ssl-modes required and verify_identity"),
-    ],
-)
-def test_options_that_contradict_one_another_are_refused(query: str, words: str) -> None:
-    with pytest.raises(SettingError, match=words):
-        parse_dsn(f"mysql://u:{SECRET}@h/db?{query}")
+@pytest.mark.parametrize("text", TLS)
+def test_a_certificate_is_verified_if_its_authority_or_the_mode_says_so(text: str) -> None:
+    scheme, mark, query = text.partition("?")
+    dsn = parse_dsn(f"{scheme}://u:p@h/db{mark}{query}")
+    assert (dsn.tls_mode, dsn.tls_ca, dsn.is_verified) == TLS[text]
 
 
-def test_a_socket_stands_in_for_a_host() -> None:
-    dsn = mysql("mysql://u:p@/db?unix_socket=/run/x.sock")
-    assert (dsn.host, dsn.unix_socket, dsn.database) == ("", "/run/x.sock", "db")
-    assert dsn.place == "/run/x.sock/db"
-    assert dsn.is_loopback
+PLACES = {  # whether it stays on this host, the socket, what a message says
+    "mysql://u:p@/db?unix_socket=/run/x.sock": (True, "/run/x.sock", "/run/x.sock/db"),
+    "mysql://u:p@localhost/db": (True, "", "localhost:3306/db"),
+    "mysql://u:p@127.0.0.1/db": (True, "", "127.0.0.1:3306/db"),
+    "mysql://u:p@[::1]/db": (True, "", "::1:3306/db"),
+    "mysql://u:p@db.example.org/db": (False, "", "db.example.org:3306/db"),
+    "mysql://u:p@localhost.example.org/db": (False, "", "localhost.example.org:3306/db"),
+    "mysql://u:p@127.example.org/db": (False, "", "127.example.org:3306/db"),
+    "mysql://u:p@127.0.0.1.example.org/db": (False, "", "127.0.0.1.example.org:3306/db"),
+    "postgresql://u:p@localhost/db": (True, "", "localhost:5432/db"),
+    "postgresql://u:p@h:5433/db": (False, "", "h:5433/db"),
+    "postgresql://u:p@%2Ftmp%2F:5433/db": (True, "/tmp/.s.PGSQL.5433", "/tmp/.s.PGSQL.5433/db"),
+    "postgresql:///db?host=/": (True, "/.s.PGSQL.5432", "/.s.PGSQL.5432/db"),
+    "sqlite:///relative.db": (True, "", "relative.db"),
+}
 
 
-@pytest.mark.parametrize(
-    ("host", "is_loopback"),
-    [
-        ("localhost", True),
-        ("127.0.0.1", True),
-        ("[::1]", True),
-        ("db.example.org", False),
-        ("localhost.example.org", False),
-    ],
-)
-def test_tls_may_be_left_out_on_the_own_machine_alone(host: str, is_loopback: bool) -> None:
-    assert mysql(f"mysql://u:p@{host}/db").is_loopback is is_loopback
-
-
-@pytest.mark.parametrize("host", ["127.example.org", "127.0.0.1.example.org"])
-def test_a_name_that_only_begins_as_a_loopback_address_is_another_machine(host: str) -> None:
-    assert not mysql(f"mysql://u:p@{host}/db").is_loopback
-
-
-# ---- PostgreSQL
-
-
-@pytest.mark.parametrize(
-    ("text", "user", "password", "host", "port", "database"),
-    [
-        ("postgresql://user:password@host:5433/database", "user", "password", "host", 5433, "database"),
-        ("postgres://user:password@host/database", "user", "password", "host", 5432, "database"),
-        (" PostgreSQL://user@LocalHost/database\n", "user", "", "localhost", 5432, "database"),
-        ("postgresql://host/db", "", "", "host", 5432, "db"),
-        ("postgresql://u:p@:/?#ss@h/db", "u", "p@:/?#ss", "h", 5432, "db"),
-        ("postgresql://u%3Ax%40y:p%40%2F%3F%23%25%3A,@h/db", "u:x@y", "p@/?#%:,", "h", 5432, "db"),
-        ("postgresql://u:100%@h/my%20db", "u", "100%", "h", 5432, "my db"),
-        ("postgresql://u:pä€😀@h/größe", "u", "pä€😀", "h", 5432, "größe"),
-        ("postgresql://u:p@[2001:db8::5]:5433/db", "u", "p", "2001:db8::5", 5433, "db"),
-        ("postgresql://u:p@/db?host=/run/postgresql", "u", "p", "/run/postgresql", 5432, "db"),
-        ("postgresql:///db?host=/run/postgresql", "", "", "/run/postgresql", 5432, "db"),
-        ("postgresql://u@:5433/db?host=%2Ftmp", "u", "", "/tmp", 5433, "db"),
-        ("postgresql://u@localhost/db?host=/tmp", "u", "", "/tmp", 5432, "db"),
-        ("postgresql://%2Frun%2Fpostgresql:5433/db", "", "", "/run/postgresql", 5433, "db"),
-        ("postgresql:///db?host=h", "", "", "h", 5432, "db"),
-        ("postgresql://u@h/db?host=h", "u", "", "h", 5432, "db"),
-        ("postgresql:///db?host=Localhost", "", "", "localhost", 5432, "db"),
-        ("postgresql:///db?host=2001:db8::5", "", "", "2001:db8::5", 5432, "db"),
-    ],
-)
-def test_a_postgresql_dsn_is_a_url_as_libpq_reads_it(
-    text: str, user: str, password: str, host: str, port: int, database: str
-) -> None:
-    assert postgresql(text)._asdict() == {
-        "user": user,
-        "password": password,
-        "host": host,
-        "port": port,
-        "database": database,
-        "sslmode": "",
-        "sslrootcert": "",
-    }
-
-
-def test_a_password_of_its_own_wins_on_postgresql_too() -> None:
-    assert postgresql("postgresql://u:other@h/db", "100%40@h/x").password == "100%40@h/x"
-    assert postgresql("postgresql://u:other@h/db").has_password
-    assert not postgresql("postgresql://u@h/db").has_password
-
-
-@pytest.mark.parametrize(
-    ("query", "sslmode", "sslrootcert", "is_verified"),
-    [
-        ("", "", "", False),
-        ("?sslmode=disable", "disable", "", False),
-        ("?sslmode=ALLOW", "allow", "", False),
-        ("?sslmode=prefer", "prefer", "", False),
-        ("?sslmode=require", "require", "", False),
-        ("?sslmode=require&sslrootcert=/etc/ca.pem", "require", "/etc/ca.pem", True),
-        ("?sslmode=verify-ca", "verify-ca", "", True),
-        ("?sslmode=verify-full", "verify-full", "", True),
-        ("?sslrootcert=/etc/my%20ca.pem", "verify-full", "/etc/my ca.pem", True),
-        ("?&sslrootcert=system&", "verify-full", "system", True),
-    ],
-)
-def test_a_certificate_is_verified_where_its_authority_or_the_mode_says_so(
-    query: str, sslmode: str, sslrootcert: str, is_verified: bool
-) -> None:
-    dsn = postgresql(f"postgresql://u:p@h/db{query}")
-    assert (dsn.sslmode, dsn.sslrootcert, dsn.is_verified) == (sslmode, sslrootcert, is_verified)
-
-
-@pytest.mark.parametrize(
-    ("host", "is_loopback", "unix_socket"),
-    [
-        ("localhost", True, ""),
-        ("127.0.0.1", True, ""),
-        ("[::1]", True, ""),
-        ("%2Ftmp%2F", True, "/tmp/.s.PGSQL.5433"),
-        ("%2F", True, "/.s.PGSQL.5433"),
-        ("db.example.org", False, ""),
-        ("127.example.org", False, ""),
-        ("localhost.example.org", False, ""),
-    ],
-)
-def test_a_postgresql_dsn_knows_what_stays_on_this_host(host: str, is_loopback: bool, unix_socket: str) -> None:
-    dsn = postgresql(f"postgresql://u:p@{host}:5433/db")
-    assert (dsn.is_loopback, dsn.unix_socket) == (is_loopback, unix_socket)
-
-
-def test_a_postgresql_dsn_is_shown_by_its_place() -> None:
-    assert postgresql("postgresql://u:p@h/db").place == "h:5432/db"
-    assert postgresql("postgresql:///db?host=/run/postgresql").place == "/run/postgresql:5432/db"
-    assert postgresql("postgresql://u:p@h/db").database_file(Path("/")) is None
-
-
-def test_the_kind_of_dsn_that_few_have_is_handed_out_when_it_is_named() -> None:
-    from taskserver.settings import dsn
-
-    assert dsn.PostgreSQLDsn is type(postgresql("postgresql://h/db"))
-    assert not hasattr(dsn, "OracleDsn")
+@pytest.mark.parametrize("text", PLACES)
+def test_a_dsn_knows_what_stays_on_this_host_and_is_shown_by_its_place(text: str) -> None:
+    dsn = parse_dsn(text)
+    assert (dsn.is_loopback, dsn.unix_socket, dsn.place) == PLACES[text]
+    assert repr(dsn) == f"Dsn({text.partition(':')[0]} {dsn.place})"
 
 
 # ---- SQLite
 
+FILES = {
+    "sqlite:///relative.db": "relative.db",
+    "sqlite:///var/taskserver.db": "var/taskserver.db",
+    "sqlite:////absolute/path.db": "/absolute/path.db",
+    "sqlite:///:memory:": ":memory:",
+    " SQLite:///x.db\n": "x.db",
+    "sqlite:///with%20space.db": "with space.db",
+    "sqlite:///größe.db": "größe.db",
+    "sqlite:///100%.db": "100%.db",
+}
 
-@pytest.mark.parametrize(
-    ("text", "path"),
-    [
-        ("sqlite:///relative.db", "relative.db"),
-        ("sqlite:///var/taskserver.db", "var/taskserver.db"),
-        ("sqlite:////absolute/path.db", "/absolute/path.db"),
-        ("sqlite:///:memory:", ":memory:"),
-        (" sqlite:///x.db\n", "x.db"),
-        ("sqlite:///with%20space.db", "with space.db"),
-        ("sqlite:///größe.db", "größe.db"),
-        ("sqlite:///100%.db", "100%.db"),
-    ],
-)
-def test_an_sqlite_dsn_has_three_slashes_and_a_path(text: str, path: str) -> None:
-    dsn = parse_dsn(text)
-    assert dsn == SQLiteDsn(path)
-    assert dsn.place == path
+
+@pytest.mark.parametrize("text", FILES)
+def test_an_sqlite_dsn_has_three_slashes_and_a_path(text: str) -> None:
+    dsn, path = parse_dsn(text), FILES[text]
+    assert dsn == Dsn("sqlite", path)
+    assert dsn.is_verified
+    assert dsn.database_file(Path("/site")) == (None if path == ":memory:" else Path("/site", path))
+    assert parse_dsn("mysql://h/db").database_file(Path("/site")) is None
 
 
 @pytest.mark.parametrize(
     ("query", "synchronous"),
-    [
-        ("", "full"),
-        ("?", "full"),
-        ("?synchronous=full", "full"),
-        ("?synchronous=normal", "normal"),
-        ("?&synchronous=NORMAL&", "normal"),
-    ],
+    [("", "full"), ("?", "full"), ("?synchronous=full", "full"), ("?&synchronous=NORMAL&", "normal")],
 )
 def test_an_sqlite_dsn_says_what_a_commit_waits_for(query: str, synchronous: str) -> None:
-    dsn = parse_dsn(f"sqlite:////a/what%3F.db{query}")
-    assert dsn == SQLiteDsn("/a/what?.db", synchronous)
-    assert dsn.place == "/a/what?.db"
+    assert parse_dsn(f"sqlite:////a/what%3F.db{query}") == Dsn("sqlite", "/a/what?.db", synchronous)
 
 
 # ---- a driver that is missing
@@ -321,13 +191,16 @@ WRONG = {
     f"oracle://u:{SECRET}@h/db": "its scheme is none of mysql, postgresql, sqlite",
     f"http://u:{SECRET}@h/db": "scheme",
     f"TASKSERVER_DSN=mysql://u:{SECRET}@h/db": "scheme",
+    f"mysql:host=h;dbname=db;password={SECRET}": "no '://'",
+    f"postgresql+psycopg://u:{SECRET}@h/db": "its scheme is none of mysql, postgresql, sqlite",
+    f"jdbc:postgresql://h/db?password={SECRET}": "its scheme is none of",
     "mysql://": "names no database",
     f"mysql://u:{SECRET}@h": "names no database",
     f"mysql://u:{SECRET}@h:3306/": "names no database",
     f"mysql://u:{SECRET}@h//db": "names no database",
     f"mysql://u:{SECRET}@h/db%2Ftable": "names no database",
     f"mysql://u:{SECRET}@/db": "names no host",
-    f"mysql://u:{SECRET}@/db?unix_socket=": "names no host",
+    f"mysql://u:{SECRET}@/db?unix_socket=": "it gives unix_socket no value",
     f"mysql://u:{SECRET}/db": "port",
     f"mysql://u:{SECRET}@h:port/db": "port",
     f"mysql://u:{SECRET}@h:0/db": "port",
@@ -343,15 +216,13 @@ WRONG = {
     f"mysql://u:x@h/db?ssl-mode={SECRET}": "ssl-mode",
     f"mysql://u:{SECRET}@h/db?ssl-mode=verify_ca": "ssl-mode",
     f"mysql://h/db?u:{SECRET}@": "names no database",
-    f"postgresql:/u:{SECRET}@h/db": "two slashes follow 'postgresql:'",
-    f"postgres:u:{SECRET}@h/db": "two slashes follow 'postgresql:'",
-    f"pgsql:host=h;dbname=db;password={SECRET}": "PHP's PDO",
-    f"pgsql: host=h user=u password={SECRET}": "PHP's PDO",
-    f"host=h dbname=db password={SECRET}": "key=value as psql takes it: write postgresql://",
-    f"dbname = db password = '{SECRET}://x'": "key=value as psql takes it: write postgresql://",
-    f"postgresql+psycopg://u:{SECRET}@h/db": "sqlite: write postgresql",
-    f"jdbc:postgresql://h/db?password={SECRET}": "sqlite: leave out jdbc:, and write user:password@ before the host",
-    f"pgsql://u:{SECRET}@h/db": "sqlite: write postgresql",
+    f"mysql://u:{SECRET}@h/db?ssl-mode=required&ssl-mode=disabled": "it gives ssl-mode twice",
+    f"mysql://u:{SECRET}@h/db?ssl-ca=/a&ssl-ca=/b": "it gives ssl-ca twice",
+    f"mysql://u:{SECRET}@h/db?ssl-ca=": "it gives ssl-ca no value",
+    f"mysql://u:{SECRET}@h/db?ssl-mode&ssl-ca=/a": "it gives ssl-mode no value",
+    f"mysql://u:{SECRET}@h/db?ssl-ca=/a&ssl-mode=preferred": "its ssl-ca is for the ssl-modes required, v",
+    f"mysql://u%00:{SECRET}@h/db": "a zero byte",
+    f"mysql://u:{SECRET}@h/db\udce9": "no UTF-8",
     "postgresql://": "names no host",
     f"postgresql://u:{SECRET}@h": "names no database",
     f"postgresql://u:{SECRET}@h/a/b": "names no database",
@@ -361,7 +232,7 @@ WRONG = {
     f"postgresql://u:{SECRET}@%40abstract/db": "names no host",
     f"postgresql:///db?host={SECRET}@x": "names no database",
     f"postgresql://u:{SECRET}@h1,h2/db": "more than one host",
-    f"postgresql://u:{SECRET}@h1:5432,h2:5433/db": "more than one host",
+    f"postgresql://u:{SECRET}@h1:5432,h2:5433/db": "port",
     f"postgresql://u:{SECRET}@h1%2Ch2/db": "more than one host",
     f"postgresql://u:{SECRET}@/db?host=h1,h2": "more than one host",
     f"postgresql://u:{SECRET}@h1/db?host=h2": "one host before its '?' and another one behind it",
@@ -369,12 +240,11 @@ WRONG = {
     f"postgresql://u:{SECRET}/db": "is the @ missing",
     f"postgresql://u:{SECRET}@h:port/db": "port",
     f"postgresql://u:{SECRET}@[::1/db": "IPv6",
-    f"postgresql://u:{SECRET}@h/db?connect_timeout=3": "'?' stands connect_timeout, and not only host, sslmode, sslr",
-    f"postgresql://u:{SECRET}@h/db?sslmode=require&channel_binding=require": "stands channel_binding, and not only",
-    f"postgresql://u:{SECRET}@h/db?ssl-mode=required": "'?' stands ssl-mode, and not only host, sslmode",
+    f"postgresql://u:{SECRET}@h/db?connect_timeout=3": "something other than host, sslmode, sslrootcert",
+    f"postgresql://u:{SECRET}@h/db?sslmode=require&channel_binding=require": "something other than host",
+    f"postgresql://u:{SECRET}@h/db?ssl-mode=required": "something other than host",
     f"postgresql://u:{SECRET}@h/db?a={SECRET}": "something other than host, sslmode, sslrootcert",
-    f"postgresql://h/db?user=u&password={SECRET}": "its user stands after its '?', and has its place before it",
-    f"psql://u:{SECRET}@h/db": "sqlite: write postgresql",
+    f"postgresql://h/db?user=u&password={SECRET}": "something other than host",
     f"postgresql://u:x@h/db?sslmode={SECRET}": "its sslmode is none of disable, allow, prefer, require, verify-ca,",
     f"postgresql://u:{SECRET}@h/db?sslmode=": "it gives sslmode no value",
     f"postgresql://u:{SECRET}@h/db?sslmode=require&sslmode=allow": "it gives sslmode twice",
@@ -464,7 +334,6 @@ def shown(thing: object) -> str:
 )
 def test_what_holds_a_dsn_shows_its_place_and_no_password(text: str, password: str, tmp_path: Path) -> None:
     dsn = parse_dsn(text, password)
-    assert not isinstance(dsn, SQLiteDsn)
     settings = load_settings(tmp_path, {"TASKSERVER_DSN": text, "TASKSERVER_PASSWORD": password})
     server = TaskServer(text, password=password)
     for thing in (
@@ -537,33 +406,27 @@ TEXTS = st.text(st.characters(codec="utf-8"), max_size=30)
 
 @given(user=TEXTS, password=TEXTS, database=TEXTS.filter(lambda text: text and "/" not in text))
 def test_percent_encoded_parts_come_back_exactly(user: str, password: str, database: str) -> None:
-    parts = [quote(part, safe="") for part in (user, password, database)]
-    dsn = mysql("mysql://{}:{}@h/{}".format(*parts))
-    assert (dsn.user, dsn.password, dsn.host, dsn.database) == (user, password, "h", database)
+    assume("\0" not in user + password + database)
+    for scheme in ("mysql", "postgresql"):
+        parts = [quote(part, safe="") for part in (user, password, database)]
+        dsn = parse_dsn("{}://{}:{}@h/{}".format(scheme, *parts))
+        assert (dsn.user, dsn.password, dsn.host, dsn.database) == (user, password, "h", database)
 
 
 @given(st.binary(max_size=30))
 def test_percent_encoded_bytes_come_back_exactly(password: bytes) -> None:
-    dsn = mysql(f"mysql://u:{quote_from_bytes(password, safe='')}@h/db")
+    dsn = parse_dsn(f"mysql://u:{quote_from_bytes(password, safe='')}@h/db")
     assert dsn.password.encode("utf-8", "surrogateescape") == password
 
 
 @given(st.text(max_size=30).filter(lambda text: "%" not in text))
 def test_a_password_without_per_cent_signs_needs_no_encoding(password: str) -> None:
-    assert mysql(f"mysql://u:{password}@h/db").password == password
+    assert parse_dsn(f"mysql://u:{password}@h/db").password == password
 
 
 @given(st.text(max_size=30))
 def test_a_password_of_its_own_needs_no_encoding_at_all(password: str) -> None:
-    assert mysql("mysql://u@h/db", password).password == password
-
-
-@given(user=TEXTS, password=TEXTS, database=TEXTS.filter(lambda text: text and "/" not in text))
-def test_percent_encoded_parts_of_a_postgresql_dsn_come_back_exactly(user: str, password: str, database: str) -> None:
-    assume("\0" not in user + password + database)
-    parts = [quote(part, safe="") for part in (user, password, database)]
-    dsn = postgresql("postgresql://{}:{}@h/{}".format(*parts))
-    assert (dsn.user, dsn.password, dsn.host, dsn.database) == (user, password, "h", database)
+    assert parse_dsn("mysql://u@h/db", password).password == password
 
 
 NAMES = st.text(st.characters(codec="utf-8", exclude_characters="\0"), min_size=1, max_size=12)
@@ -580,14 +443,14 @@ def test_libpq_takes_a_dsn_for_the_same_as_we_do() -> None:
         login = f"{quote(user, safe='')}:{quote(password, safe='')}"
         text = f"postgresql://{login}@{host}{port}/{quote(database, safe='')}{query}"
         try:
-            ours = postgresql(text)
+            ours = parse_dsn(text)
         except SettingError:
             assert "/" in database or "host=" in query  # which libpq would take
             return
         theirs = conninfo_to_dict(text)
         named = [str(theirs[key]) for key in ("user", "password", "host", "dbname")]
         assert named == [ours.user, ours.password, ours.host, ours.database]
-        assert (theirs.get("port", "5432"), theirs.get("sslmode", "")) == (str(ours.port), ours.sslmode)
+        assert (theirs.get("port", "5432"), theirs.get("sslmode", "")) == (str(ours.port), ours.tls_mode)
 
     compare()
 
@@ -617,7 +480,7 @@ def test_no_text_raises_anything_but_a_setting_error_and_none_echoes_it(before: 
         said = ""
         try:
             dsn = parse_dsn(text)
-            if not isinstance(dsn, SQLiteDsn) and SECRET in dsn.password:
+            if SECRET in dsn.password:
                 said = shown(dsn)
         except SettingError as error:
             said = everything_it_says(error)

@@ -19,7 +19,7 @@ from taskserver.model.backoff import Backoff
 from taskserver.model.run_pauses import RunPauses
 from taskserver.settings import load as load_module
 from taskserver.settings.checks import ALL_KEYS
-from taskserver.settings.dsn import MySQLDsn, SQLiteDsn
+from taskserver.settings.dsn import Dsn
 from taskserver.settings.load import Settings, hide_secrets, load_settings, outages_in, program_folder
 from taskserver.settings.sources import sources
 from tests.support.deployment import ROOT, Deployment
@@ -40,7 +40,6 @@ def load_env_file(folder: Path, text: str | bytes) -> Settings:
 
 
 def password_of(settings: Settings) -> str:
-    assert isinstance(settings.dsn, MySQLDsn)
     return settings.dsn.password
 
 
@@ -50,7 +49,7 @@ def password_of(settings: Settings) -> str:
 def test_everything_but_the_dsn_has_the_default_of_the_contract(tmp_path: Path) -> None:
     assert load(tmp_path, dsn=DSN) == Settings(
         folder=tmp_path,
-        dsn=SQLiteDsn("var/taskserver.db"),
+        dsn=Dsn("sqlite", "var/taskserver.db"),
         table="jobs_queue",
         mode="delete",
         modules=("tasks",),
@@ -232,7 +231,7 @@ def test_without_a_dsn_it_says_where_it_looked_and_what_to_do(tmp_path: Path) ->
 def test_the_environment_wins_over_the_file_and_a_blank_there_does_not_count(tmp_path: Path) -> None:
     (tmp_path / ".env").write_text("TASKSERVER_DSN=sqlite:///file.db\nTASKSERVER_TABLE=of_file\nTASKSERVER_MODE=mark\n")
     found = load(tmp_path, dsn=DSN, table="of_environment", mode="")
-    assert (found.dsn, found.table, found.mode) == (SQLiteDsn("var/taskserver.db"), "of_environment", "mark")
+    assert (found.dsn, found.table, found.mode) == (Dsn("sqlite", "var/taskserver.db"), "of_environment", "mark")
 
 
 def test_a_listed_module_is_no_file_that_lies_there(tmp_path: Path) -> None:
@@ -324,7 +323,7 @@ def test_a_secret_that_is_hidden_from_programs_is_still_known_to_this_one(
     assert list(os.environ) == [*left, "PATH"]
     assert load_settings(tmp_path, os.environ) == before
     os.environ["TASKSERVER_DSN"] = "sqlite:///other.db"
-    assert load_settings(tmp_path, os.environ).dsn == SQLiteDsn("other.db")
+    assert load_settings(tmp_path, os.environ).dsn == Dsn("sqlite", "other.db")
 
 
 SOURCES = {  # by what the environment gives beside TASKSERVER_MODE=mark in the file
@@ -404,7 +403,9 @@ def test_the_file_may_come_from_windows(tmp_path: Path, mark: bytes, end: bytes)
 
 
 def test_a_last_line_without_an_end_counts(tmp_path: Path) -> None:
-    assert load_env_file(tmp_path, f"TASKSERVER_TABLE=x\nTASKSERVER_DSN={DSN}").dsn == SQLiteDsn("var/taskserver.db")
+    assert load_env_file(tmp_path, f"TASKSERVER_TABLE=x\nTASKSERVER_DSN={DSN}").dsn == Dsn(
+        "sqlite", "var/taskserver.db"
+    )
 
 
 PASSWORDS = st.text(st.characters(codec="utf-8", exclude_characters="\0\r"), min_size=1, max_size=30)

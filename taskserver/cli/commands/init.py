@@ -11,14 +11,14 @@ from ...errors import SettingError
 from ...host.files import close_to_others, make_private_folder, network_file_system
 from ...messages.misplaced_files import settings_misnamed
 from ...server import TaskServer
-from ...settings.dsn import Dsn, SQLiteDsn
+from ...settings.dsn import Dsn, parse_dsn
 from ...settings.load import load_settings, require_dotenv
 from ..terminal.program import Exit
 
-FIRST_DATABASE = "var/taskserver.db"
+FIRST_DSN = "sqlite:///var/taskserver.db"
 FIRST_SETTINGS = f"""\
 # Every setting is described in .env.example.
-TASKSERVER_DSN=sqlite:///{FIRST_DATABASE}
+TASKSERVER_DSN={FIRST_DSN}
 """
 
 
@@ -49,7 +49,7 @@ def _check_first_settings(env_file: Path, folder: Path) -> None:
     misnamed = settings_misnamed(env_file)
     if misnamed:
         raise SettingError(f"{env_file} is not there to name a database{misnamed}")
-    _refuse_network_file(env_file, folder, SQLiteDsn(FIRST_DATABASE))
+    _refuse_network_file(env_file, folder, parse_dsn(FIRST_DSN))
 
 
 def _refuse_network_file(env_file: Path, folder: Path, dsn: Dsn) -> None:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import pymysql
 
 from ...errors import DatabaseError
-from ...settings.dsn import MySQLDsn
+from ...settings.dsn import Dsn
 from ..dialect import Dialect, Pace, Rows, assignments, ids_of_keys
 from .claiming import MySQLClaiming
 from .errors import DRIVER_ERRORS, error_of
@@ -71,7 +71,7 @@ class MySQLDialect(Dialect):
     for_update_at_once = " FOR UPDATE NOWAIT"
     joins_statements = True
 
-    def __init__(self, dsn: MySQLDsn, table: str) -> None:
+    def __init__(self, dsn: Dsn, table: str) -> None:
         super().__init__(table)
         self._dsn = dsn
         # In full, as a caller's session may be in another database of the server.

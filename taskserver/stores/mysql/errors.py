@@ -22,7 +22,7 @@ from ...errors import (
     Unavailable,
 )
 from ...messages.programs import CLIENT, WORKER
-from ...settings.dsn.mysql import MySQLDsn, folder_of_sockets, usual_socket
+from ...settings.dsn import Dsn, folder_of_sockets, usual_socket
 from ..dialect import LIMITED, NO_RIGHT, no_tables, other_columns
 
 MALFORMED = (AssertionError, struct.error, LookupError, TypeError, AttributeError, ArithmeticError)
@@ -119,7 +119,7 @@ def number_of(error: BaseException | None) -> int | None:
     return number if isinstance(number, int) else None
 
 
-def error_of(error: BaseException, dsn: MySQLDsn, table: str, where: str = "", is_login: bool = False) -> DatabaseError:
+def error_of(error: BaseException, dsn: Dsn, table: str, where: str = "", is_login: bool = False) -> DatabaseError:
     """Our error for an error of a driver; `where` it came from, if on a caller's connection."""
     number, where = number_of(error), where or dsn.place
     text = " ".join(str(error.args[-1] if error.args else error)[:MAX_TEXT_LENGTH].split())
@@ -156,7 +156,7 @@ def _kind_of(number: int | None, text: str) -> type[DatabaseError]:
     return KINDS.get(number, DatabaseError)
 
 
-def _hint_at_address(dsn: MySQLDsn) -> str:
+def _hint_at_address(dsn: Dsn) -> str:
     if dsn.unix_socket:
         return "does the server run? if so, check unix_socket in TASKSERVER_DSN"
     if dsn.host != "localhost" or usual_socket("localhost") is not None:

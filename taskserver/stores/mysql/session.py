@@ -18,7 +18,7 @@ from pymysql.constants import CLIENT
 
 from ...errors import DatabaseError
 from ...host import peer
-from ...settings.dsn.mysql import VERIFY_IDENTITY, MySQLDsn, usual_socket
+from ...settings.dsn import VERIFY_IDENTITY, Dsn, usual_socket
 from ..dialect import Pace, Session
 from ..words import MAX_UTF8_BYTES, SHORT_BYTES, Write
 from .errors import CLEAR_PASSWORD, DRIVER_ERRORS, NEEDS_TLS, TLS_FAILED, TOO_LONG, number_of
@@ -72,10 +72,10 @@ class _Password(bytes):
         return super().__add__(end)
 
 
-def log_in(dsn: MySQLDsn, seconds: float, **options: Any) -> Any:
+def log_in(dsn: Dsn, seconds: float, **options: Any) -> Any:
     """A connection of the driver, made with a DSN's address and TLS. Raises the driver's errors."""
-    if dsn.ssl_mode or not dsn.is_loopback:
-        return _log_in(dsn, dsn.ssl_mode or "preferred", seconds, options)
+    if dsn.tls_mode or not dsn.is_loopback:
+        return _log_in(dsn, dsn.tls_mode or "preferred", seconds, options)
     # Nobody can listen in on a loopback address. TLS only costs time there, unless the login needs it.
     try:
         return _log_in(dsn, "disabled", seconds, options)
@@ -85,7 +85,7 @@ def log_in(dsn: MySQLDsn, seconds: float, **options: Any) -> Any:
     return _log_in(dsn, "preferred", seconds, options)
 
 
-def _log_in(dsn: MySQLDsn, ssl_mode: str, seconds: float, options: dict[str, Any]) -> Any:
+def _log_in(dsn: Dsn, ssl_mode: str, seconds: float, options: dict[str, Any]) -> Any:
     password = _Password(dsn.password.encode("utf-8", "surrogateescape"))
     # `localhost` may mean ::1, where most servers do not listen, so that any account of the host can.
     is_mere_localhost = dsn.host == "localhost" and not dsn.is_verified
@@ -102,7 +102,7 @@ def _log_in(dsn: MySQLDsn, ssl_mode: str, seconds: float, options: dict[str, Any
         read_timeout=seconds,
         write_timeout=seconds,
         ssl_disabled=ssl_mode == "disabled",
-        ssl=_ssl_context(ssl_mode, dsn.ssl_ca),
+        ssl=_ssl_context(ssl_mode, dsn.tls_ca),
         defer_connect=True,
         **options,
     )
@@ -158,7 +158,7 @@ class MySQLSession(Session):
 
     driver_errors = DRIVER_ERRORS
 
-    def __init__(self, dsn: MySQLDsn, abilities: Abilities, login_error: Callable[[Exception], DatabaseError]) -> None:
+    def __init__(self, dsn: Dsn, abilities: Abilities, login_error: Callable[[Exception], DatabaseError]) -> None:
         super().__init__()
         self._dsn = dsn
         self._abilities = abilities

@@ -15,7 +15,7 @@ from psycopg.rows import tuple_row
 from ...errors import Conflict, DatabaseError, InvalidTask, Refused
 from ...messages.programs import CLIENT
 from ...messages.text import shown
-from ...settings.dsn import PostgreSQLDsn
+from ...settings.dsn import Dsn
 from ..database import Database
 from ..dialect import Dialect, Pace, Rows, assignments, id_of_key, ids_of_keys
 from .claiming import PostgreSQLClaiming
@@ -100,7 +100,7 @@ class PostgreSQLDialect(Dialect):
     for_update_at_once = " FOR UPDATE NOWAIT"
     joins_statements = True
 
-    def __init__(self, dsn: PostgreSQLDsn, table: str) -> None:
+    def __init__(self, dsn: Dsn, table: str) -> None:
         super().__init__(table)
         self._dsn = dsn
         self.claiming = PostgreSQLClaiming()

@@ -21,7 +21,7 @@ from ...errors import (
     TooLong,
     Unavailable,
 )
-from ...settings.dsn import PostgreSQLDsn
+from ...settings.dsn import Dsn
 from ..dialect import LIMITED, NO_RIGHT, no_tables, other_columns
 
 DRIVER_ERRORS = (psycopg.Error, OSError, ValueError, ArithmeticError)  # the last two by values in an answer
@@ -121,9 +121,7 @@ def kind_of(state: str) -> type[DatabaseError]:
     return KINDS.get(state) or KINDS.get(state[:2], DatabaseError)
 
 
-def error_of(
-    error: BaseException, dsn: PostgreSQLDsn, table: str, where: str = "", is_login: bool = False
-) -> DatabaseError:
+def error_of(error: BaseException, dsn: Dsn, table: str, where: str = "", is_login: bool = False) -> DatabaseError:
     """Our error for an error of a driver; `where` it came from, if on a caller's connection."""
     state, text, where = state_of(error), text_of(error), where or dsn.place
     kind, hint = kind_of(state), HINTS.get(state, "")

@@ -25,7 +25,7 @@ from psycopg.types.numeric import Int8Dumper
 
 from ...errors import DatabaseError
 from ...host import peer
-from ...settings.dsn import PostgreSQLDsn
+from ...settings.dsn import Dsn
 from ..dialect import Pace, Session
 from ..words import Write
 from .errors import DRIVER_ERRORS
@@ -130,7 +130,7 @@ class _FlagLoader(Loader):
 # ---- login
 
 
-def connect_to(dsn: PostgreSQLDsn, seconds: float, **options: Any) -> Connection:
+def connect_to(dsn: Dsn, seconds: float, **options: Any) -> Connection:
     """A connection of the driver; `options` are those of its `connect`. Raises the driver's errors.
 
     The server chooses how the password is sent: as a proof (scram-sha-256, md5), or itself (password, ldap, pam). The
@@ -147,8 +147,8 @@ def connect_to(dsn: PostgreSQLDsn, seconds: float, **options: Any) -> Connection
         "host": dsn.host,
         "port": dsn.port,
         "dbname": dsn.database,
-        "sslmode": dsn.sslmode,
-        "sslrootcert": dsn.sslrootcert,
+        "sslmode": dsn.tls_mode,
+        "sslrootcert": dsn.tls_ca,
     }
     keywords = {name: value for name, value in keywords.items() if value}  # libpq takes the rest from its environment
     # `localhost` may mean ::1, where most servers do not listen: any account of the host could. Not from PGHOSTADDR.
@@ -179,7 +179,7 @@ class PostgreSQLSession(Session):
 
     driver_errors = DRIVER_ERRORS
 
-    def __init__(self, dsn: PostgreSQLDsn, login_error: Callable[[BaseException], DatabaseError]) -> None:
+    def __init__(self, dsn: Dsn, login_error: Callable[[BaseException], DatabaseError]) -> None:
         super().__init__()
         self._dsn = dsn
         self._login_error = login_error

@@ -1,0 +1,276 @@
+"""TASKSERVER_DSN, taken apart: which database, where, and as whom.
+
+No error repeats any part of a DSN: in a mistyped one each part may be a piece of the password.
+"""
+
+# Annotations are not deferred here: named tuples compile deferred ones, which each empty run would pay for.
+
+import os
+from pathlib import Path
+from typing import NamedTuple
+from urllib.parse import unquote
+
+from ..errors import SettingError
+
+FORMS = (
+    "mysql://user:password@host:3306/database, postgresql://user:password@host:5432/database, "
+    "sqlite:///relative.db, sqlite:////absolute/path.db or sqlite:///:memory:"
+)
+MEMORY = ":memory:"
+VERIFY_IDENTITY = "verify_identity"
+VERIFYING = (VERIFY_IDENTITY, "verify-ca", "verify-full")
+"""The modes of TLS that verify who answers."""
+WITH_TLS = ("required", "require", *VERIFYING)
+"""The modes in which nothing goes without TLS."""
+SYSTEM = "system"
+"""In place of PostgreSQL's sslrootcert: the authorities that the system trusts."""
+SYNCHRONOUS = ("full", "normal")
+"""What SQLite waits for at a commit: its disk, or nothing, so that a power cut may cost the last commits."""
+SOCKETS = (
+    "/run/mysqld/mysqld.sock",
+    "/var/run/mysqld/mysqld.sock",
+    "/var/lib/mysql/mysql.sock",
+    "/tmp/mysql.sock",
+)
+"""Where MySQL servers put their sockets, the most usual place first."""
+
+
+class Dsn(NamedTuple):
+    """A database: of a MySQL, MariaDB or PostgreSQL server, or an SQLite file, which has none but the first fields."""
+
+    kind: str
+    """`mysql`, `postgresql` or `sqlite`."""
+    database: str
+    """Its name; of SQLite the path, from the program's folder, or `:memory:`."""
+    synchronous: str = SYNCHRONOUS[0]
+    """Of SQLite: one of SYNCHRONOUS."""
+    user: str = ""
+    password: str = ""
+    """libpq looks for an empty user or password in its own environment and ~/.pgpass."""
+    host: str = ""
+    """A name or an address; of PostgreSQL also the folder of a socket. Empty if `unix_socket` alone was named."""
+    port: int = 0
+    unix_socket: str = ""
+    tls_mode: str = ""
+    """As the server's own programs name it; empty: the default for this address."""
+    tls_ca: str = ""
+    """The file with the server's authority, or SYSTEM."""
+
+    def __repr__(self) -> str:
+        return f"Dsn({self.kind} {self.place})"
+
+    @property
+    def place(self) -> str:
+        """The address for messages, without user and password."""
+        if self.kind == "sqlite":
+            return self.database
+        return f"{self.unix_socket or f'{self.host}:{self.port}'}/{self.database}"
+
+    @property
+    def is_loopback(self) -> bool:
+        """Whether the connection stays on this host."""
+        host = self.host  # 127.example.org is somebody else's
+        is_address = host == "::1" or (host.startswith("127.") and host.replace(".", "").isdigit())
+        return self.kind == "sqlite" or bool(self.unix_socket) or host == "localhost" or is_address
+
+    @property
+    def is_verified(self) -> bool:
+        """Whether it is sure who answers: the server's certificate is verified, or it is a file."""
+        return self.kind == "sqlite" or self.tls_mode in VERIFYING or bool(self.tls_ca)
+
+    def database_file(self, folder: Path) -> Path | None:
+        """The file, which programs of this host open themselves; None of a server and for `:memory:`."""
+        return Path(folder, self.database) if self.kind == "sqlite" and self.database != MEMORY else None
+
+
+class _Server(NamedTuple):
+    """What the DSNs of one kind of server have of their own: the port, and the names of the options."""
+
+    kind: str
+    port: int
+    socket: str
+    mode: str
+    modes: tuple[str, ...]
+    """The strictest last, which is meant if an authority alone is given."""
+    ca: str
+
+
+_MYSQL = _Server(
+    *("mysql", 3306, "unix_socket", "ssl-mode"), ("disabled", "preferred", "required", VERIFY_IDENTITY), "ssl-ca"
+)
+_POSTGRESQL = _Server(
+    *("postgresql", 5432, "host", "sslmode"),
+    ("disable", "allow", "prefer", "require", "verify-ca", "verify-full"),
+    "sslrootcert",
+)
+_SERVERS = {"mysql": _MYSQL, "mariadb": _MYSQL, "postgresql": _POSTGRESQL, "postgres": _POSTGRESQL}
+
+
+def parse_dsn(text: str, password: str = "") -> Dsn:
+    """Take a DSN apart; `password`, not percent-encoded, wins over the password in the DSN.
+
+    Raises SettingError, which says what is allowed and repeats nothing of the text.
+    """
+    if not isinstance(text, str):
+        raise _wrong("it is no text")
+    if not isinstance(password, str):
+        raise SettingError("password is no text; allowed: a text, not percent-encoded")
+    scheme, separator, rest = text.strip().partition("://")
+    if not separator:
+        raise _wrong("it has no '://'")
+    if scheme.lower() == "sqlite":
+        return _parse_file(rest)
+    if scheme.lower() not in _SERVERS:
+        raise _wrong("its scheme is none of mysql, postgresql, sqlite")
+    return _parse_server(_SERVERS[scheme.lower()], rest, password)
+
+
+def _parse_file(rest: str) -> Dsn:
+    if not rest.startswith("/"):
+        raise _wrong("sqlite: is followed by three slashes and a relative path, or by four and an absolute one")
+    written, _, query = rest[1:].partition("?")
+    path = unquote(written)
+    if not path or path.endswith("/") or "\0" in path:
+        raise _wrong("it names no database file")
+    if "mode=memory" in query:  # as Django names the database of its tests
+        raise _wrong("it is a database in memory, which no other connection has: in Django, set TEST NAME to a file")
+    options = _options(query, ("synchronous",), "; in the name of a file, a '?' is written %3F")
+    synchronous = options["synchronous"].lower() or SYNCHRONOUS[0]
+    if synchronous not in SYNCHRONOUS:
+        raise _wrong(f"its synchronous is none of {', '.join(SYNCHRONOUS)}")
+    return Dsn("sqlite", path, synchronous)
+
+
+def _parse_server(server: _Server, rest: str, password: str) -> Dsn:
+    # Split at the last @ before anything else: passwords hold / ? # : and @ unencoded often enough.
+    login, _, location = rest.rpartition("@")
+    user, _, written_password = login.partition(":")
+    location, _, query = location.partition("?")
+    address, _, database = location.partition("/")
+    host, port = _parse_address(address, server.port, has_login=bool(login))
+    options = _options(query, (server.socket, server.mode, server.ca))
+    socket, mode, ca = options[server.socket], options[server.mode].lower(), options[server.ca]
+    if server is _POSTGRESQL:
+        host, socket = _host_and_socket(host, socket, port)
+    mode = mode or (server.modes[-1] if ca else "")
+    _check_tls(server, mode, ca, socket)
+    dsn = Dsn(
+        kind=server.kind,
+        database=_decoded(database),
+        user=_decoded(user),
+        password=password or _decoded(written_password),
+        host=host,
+        port=port,
+        unix_socket=socket,
+        tls_mode=mode,
+        tls_ca=ca,
+    )
+    if not dsn.database or "/" in dsn.database:
+        raise _wrong("it names no database")
+    if not host and not socket:
+        raise _wrong("it names no host, which is localhost as a rule")
+    _check_characters(dsn)
+    return dsn
+
+
+def _parse_address(address: str, default_port: int, has_login: bool) -> tuple[str, int]:
+    """Host and port of `host`, `host:port` or `[::1]:port`; `has_login`: whether an @ stood before it."""
+    if address.startswith("["):
+        host, bracket, port = address[1:].partition("]")
+        if not bracket or (port and not port.startswith(":")):
+            raise _wrong("its IPv6 address is not of the form [::1]")
+        port = port[1:]
+    else:
+        host, _, port = address.partition(":")
+    host = unquote(host)
+    if host.lower() == "localhost":
+        host = "localhost"
+    if not port:
+        return host, default_port
+    if not (port.isascii() and port.isdigit() and len(port) <= 5 and 0 < int(port) < 65536):
+        at = "" if has_login else " (or is the @ missing that stands before the host?)"
+        raise _wrong(f"its port is not a number from 1 to 65535{at}")
+    return host, int(port)
+
+
+def _host_and_socket(before: str, behind: str, port: int) -> tuple[str, str]:
+    """The host of a PostgreSQL server, which may stand behind the `?` too, and its socket if the host is a folder."""
+    if behind and before not in ("", "localhost", behind):
+        raise _wrong("it names one host before its '?' and another one behind it")
+    host = behind or before
+    # An @ is how libpq marks a socket that lies in no folder, and so is nobody's.
+    if not host or host.startswith("@"):
+        raise _wrong("it names no host: localhost as a rule, or the folder of a socket as ?host=/run/postgresql")
+    if "," in host:
+        raise _wrong("it names more than one host, and one alone can have the queue")
+    socket = f"{host.rstrip('/')}/.s.PGSQL.{port}" if host.startswith("/") else ""
+    return "localhost" if host.lower() == "localhost" else host, socket
+
+
+def _options(query: str, names: tuple[str, ...], hint: str = "") -> dict[str, str]:
+    options = dict.fromkeys(names, "")
+    for part in filter(None, query.split("&")):
+        key, _, value = part.partition("=")
+        if key not in options:
+            raise _wrong(f"after its '?' stands something other than {', '.join(options)}{hint}")
+        if options[key]:
+            raise _wrong(f"it gives {key} twice")
+        # An empty value comes of a variable that is not set, and would mean weaker TLS than its writer meant.
+        if not value:
+            raise _wrong(f"it gives {key} no value")
+        options[key] = unquote(value)
+    return options
+
+
+def _check_tls(server: _Server, mode: str, ca: str, socket: str) -> None:
+    if mode and mode not in server.modes:
+        raise _wrong(f"its {server.mode} is none of {', '.join(server.modes)}")
+    if ca and mode not in WITH_TLS:
+        strict = ", ".join(one for one in server.modes if one in WITH_TLS)
+        raise _wrong(f"its {server.ca} is for the {server.mode}s {strict} alone")
+    if server is not _POSTGRESQL:
+        return
+    if ca == SYSTEM and mode != server.modes[-1]:
+        raise _wrong(f"its sslrootcert {SYSTEM} is for the sslmode {server.modes[-1]} alone")
+    # libpq would look for a relative one in the current folder, which for cron is another.
+    if ca and ca != SYSTEM and not ca.startswith("/"):
+        raise _wrong(f"its sslrootcert is neither an absolute path nor {SYSTEM}")
+    if socket and mode in WITH_TLS:
+        raise _wrong("its sslmode asks for TLS, which a socket does not have")
+
+
+def _check_characters(dsn: Dsn) -> None:
+    """Drivers would end with errors of their own; a password of MySQL may hold any bytes."""
+    text = "".join(map(str, dsn if dsn.kind == "postgresql" else dsn._replace(password="")))
+    if "\0" in text or any("\ud800" <= character <= "\udfff" for character in text):
+        raise _wrong("it, or its password, holds a zero byte (%00) or bytes that are no UTF-8")
+
+
+def _decoded(text: str) -> str:
+    return unquote(text, errors="surrogateescape")
+
+
+def _wrong(why: str) -> SettingError:
+    """The error of a DSN; `why` repeats nothing of it."""
+    return SettingError(f"TASKSERVER_DSN is wrong: {why}; allowed: {FORMS}")
+
+
+# ---- where MySQL's localhost is
+
+
+def folder_of_sockets() -> str | None:
+    """The first folder for a server's socket that this host has; None without one: no server was installed here."""
+    folders = (os.path.dirname(path) for path in SOCKETS)
+    return next((folder for folder in folders if folder != "/tmp" and os.path.isdir(folder)), None)
+
+
+def usual_socket(host: str) -> str | None:
+    """The socket that `localhost` means, as it does for PHP on the same host; None without one, and for other hosts.
+
+    A socket that another account made is none: in /tmp anyone could, while the server is away.
+    """
+    if host != "localhost":
+        return None
+    from ..host import peer
+
+    return next((path for path in SOCKETS if peer.is_of_server(path, peer.MYSQL)), None)
