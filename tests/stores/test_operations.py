@@ -157,6 +157,30 @@ def test_a_retry_under_another_name_does_the_same_and_leaves_pipelines(queue: Qu
         queue.server.retry(Selection(), as_task="speak")
 
 
+def test_a_delete_takes_fatal_and_cancelled_rows_with_their_edges_and_leaves_all_others(queue: Queue) -> None:
+    ids = put_all_kinds(queue)
+    gone = {ids[kind] for kind in ("fatal", "lost", "cancelled")}
+    before = {row[0]: row for row in queue.rows()}
+    operations = Operations(queue.server.store)
+    assert operations.delete(ids["new"]) == 0
+    assert operations.delete(Selection(status=7)) == 1
+    assert operations.delete(Selection()) == 2
+    assert {row[0]: row for row in queue.rows()} == {one: row for one, row in before.items() if one not in gone}
+
+
+def test_a_deleted_task_frees_its_key_and_leaves_no_edge_and_its_children_can_be_retried(queue: Queue) -> None:
+    parent = queue.server.add_task("tasks.note", unique_key="a")
+    child, other = (queue.server.add_task("tasks.note", depends_on=[parent]) for _ in range(2))
+    server, operations = queue.server, Operations(queue.server.store)
+    server.cancel(parent)
+    assert queue.rows("id, status") == [(parent, 7), (child, 4), (other, 4)]
+    assert operations.delete([other, parent]) == 2
+    assert queue.sql("SELECT child_id FROM jobs_queue_dependencies") == [(child,)]
+    assert server.add_task("tasks.note", unique_key="a") != parent
+    assert operations.retry(child) == 1
+    assert queue.sql("SELECT status FROM jobs_queue WHERE id = ?", child) == [(0,)]
+
+
 def test_the_priority_of_one_task_is_set(queue: Queue) -> None:
     ids = put_all_kinds(queue)
     assert queue.server.set_priority(ids["new"], 5)

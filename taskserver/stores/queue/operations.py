@@ -1,6 +1,6 @@
-"""An operator's verbs: retry, cancel, priority, reclaim by force, run one task.
+"""An operator's verbs: retry, cancel, delete, priority, reclaim by force, run one task.
 
-Each of the first four is one UPDATE, which many_rows.py does to the chosen rows, a portion a transaction.
+Each of the first five is one UPDATE, which many_rows.py does to the chosen rows, a portion a transaction.
 """
 
 from __future__ import annotations
@@ -89,6 +89,21 @@ CANCEL = Verb(
     then=_give_up_children,
 )
 
+# ---- delete: fatal, cancelled → gone
+
+
+def _delete_edges(database: Database, ids: Sequence[int]) -> None:
+    database.write_ids("DELETE FROM {dependencies} WHERE child_id IN ({ids})", ids)
+
+
+DELETE = Verb(
+    name="delete",
+    suits="fatal or cancelled",
+    condition="{status} IN (4, 7)",
+    write="{delete_task}",
+    then=_delete_edges,
+)
+
 # ---- priority: for tasks that may run yet; for a task in progress, of its next attempt
 
 PRIORITY = Verb(
@@ -150,6 +165,10 @@ class Operations:
     def cancel(self, tasks: Chosen) -> int:
         """New, waiting, error, claimed, lost → cancelled; running tasks are interrupted. How many."""
         return self._changed(CANCEL, tasks)
+
+    def delete(self, tasks: Chosen) -> int:
+        """Fatal, cancelled → gone; how many."""
+        return self._changed(DELETE, tasks)
 
     def set_priority(self, tasks: Chosen, priority: int) -> int:
         """Give tasks that may run yet another priority; how many."""

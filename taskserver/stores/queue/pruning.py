@@ -5,15 +5,15 @@ A task's age counts from its end, by the database's clock.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection
 from datetime import timedelta
 from typing import NamedTuple
 
 from ...errors import InvalidTask
 from ...messages.text import shown
 from ...settings.checks import check_kind
-from ..database import Database
 from .many_rows import ManyRows, Verb
+from .operations import DELETE
 from .store import Store
 
 MAX_DAYS = 36_500
@@ -21,17 +21,10 @@ MAX_DAYS = 36_500
 
 # A person who sets the status by hand may leave finished_at empty.
 OLD = "COALESCE(finished_at, updated_at) < {after}"
-DELETE_EDGES = "DELETE FROM {dependencies} WHERE child_id IN ({ids})"
-
-
-def _delete_edges(database: Database, ids: Sequence[int]) -> None:
-    database.write_ids(DELETE_EDGES, ids)
-
-
 _KINDS = {
     # By key, as the old rows come first in order of id, and are most of the table.
     "done": Verb("prune", "done", "{status} = 2", "{delete_task}", hint="{by_key}"),
-    "fatal": Verb("prune", "fatal", "{status} IN (4, 7)", "{delete_task}", _delete_edges),
+    "fatal": DELETE,
     "archived": Verb("prune", "archived", "1 = 1", "{delete_archived}", table="{done}", key="done_id", hint="{by_key}"),
 }
 KINDS = (*_KINDS, "stats")
