@@ -5,6 +5,9 @@ Each message carries the fact and the way out, in one line, so that it can be sh
 """
 
 MAX_RETRY_DELAY_SECONDS = 366 * 86_400
+UNIT_SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86_400, "w": 7 * 86_400}
+SPANS = "as 90s, 5m, 1h or 2d"
+"""Spans of time, for messages."""
 
 
 class TaskServerError(Exception):
@@ -103,27 +106,36 @@ class _Outcome(TaskServerError):
 
 
 class Retry(_Outcome):
-    """Raised by a task: this attempt failed; try again after `delay` seconds (None: after its backoff)."""
+    """Raised by a task: this attempt failed; try again after `delay` (seconds, "5m"; None: after its backoff)."""
 
-    def __init__(self, message: str = "", *, delay: float | None = None) -> None:
-        if delay is not None:
-            _check_delay(delay)
+    def __init__(self, message: str = "", *, delay: float | str | None = None) -> None:
+        self.delay = None if delay is None else _delay_seconds(delay)
         super().__init__(message)
-        self.delay = delay
 
 
 class Later(_Outcome):
-    """Raised by a task that cannot run now: run it again after `delay` seconds. Counts no attempt and no failure."""
+    """Raised by a task that cannot run now: it runs again after `delay` (seconds, "5m"), with nothing counted."""
 
-    def __init__(self, message: str = "", *, delay: float) -> None:
-        _check_delay(delay)
+    def __init__(self, message: str = "", *, delay: float | str) -> None:
+        self.delay = _delay_seconds(delay)
         super().__init__(message)
-        self.delay = delay
 
 
-def _check_delay(delay: object) -> None:
-    if not is_delay(delay):
-        raise SettingError(f"delay is {_shown(delay)}; allowed: seconds from 0 to {MAX_RETRY_DELAY_SECONDS}")
+def _delay_seconds(delay: object) -> float:
+    seconds = span_seconds(delay) if isinstance(delay, str) else delay
+    if not is_delay(seconds):
+        raise SettingError(
+            f"delay is {_shown(delay)}; allowed: seconds from 0 to {MAX_RETRY_DELAY_SECONDS}, or a text {SPANS}"
+        )
+    return seconds  # type: ignore[return-value]
+
+
+def span_seconds(text: str) -> int | None:
+    """The seconds of a span of time, as 90s, 5m, 1h, 2d or 4w; None for any other text, a mere number included."""
+    number, unit = text[:-1], text[-1:]
+    if unit in UNIT_SECONDS and number.isascii() and number.isdigit() and len(number) <= 10:
+        return int(number) * UNIT_SECONDS[unit]
+    return None
 
 
 def _shown(value: object) -> str:

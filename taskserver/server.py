@@ -19,10 +19,11 @@ from .worker.result import RunResult
 
 if TYPE_CHECKING:
     import builtins
-    from datetime import datetime, timedelta
+    from datetime import datetime
 
     from .health.queue_status import QueueStatus
     from .health.task_rows import ErrorLine, TaskRow
+    from .messages.text import Duration
     from .model.attempt import FailedAttempt
     from .model.new_task import NewTask
     from .model.results import TaskState
@@ -108,7 +109,7 @@ class TaskServer:
         group_id: int | NotGiven = NOT_GIVEN,
         priority: int | NotGiven = NOT_GIVEN,
         max_attempts: int | None = None,
-        delay: float | timedelta | None = None,
+        delay: Duration | None = None,
         at: datetime | str | None = None,
         unique_key: str | NotGiven | None = NOT_GIVEN,
         rerun: bool | NotGiven = NOT_GIVEN,
@@ -119,7 +120,7 @@ class TaskServer:
         """Add one task and return its id.
 
         `task` is a callable's name or the function itself, `args` a dict (keywords) or a list (positions) that JSON
-        can hold, at most 1 MiB. The task runs after `delay` (seconds, or a timedelta) or from `at` on (an aware
+        can hold, at most 1 MiB. The task runs after `delay` (seconds, "5m", a timedelta) or from `at` on (an aware
         datetime), and once all tasks are done whose ids `depends_on` gives. While a row with the `unique_key` exists
         nothing is added, and the id is that row's; with `rerun` the row becomes new again with all that is given
         here, or runs once more after its run where it runs already. A rerun with a `version` changes no row of that
@@ -144,7 +145,7 @@ class TaskServer:
         group_id: int | NotGiven = NOT_GIVEN,
         priority: int | NotGiven = NOT_GIVEN,
         max_attempts: int | None = None,
-        delay: float | timedelta | None = None,
+        delay: Duration | None = None,
         at: datetime | str | None = None,
         unique_key: str | None = None,
         rerun: bool = False,
@@ -209,13 +210,13 @@ class TaskServer:
         task: str | Callable[..., Any],
         args: object = None,
         *,
-        every: float | timedelta | None = None,
+        every: Duration | None = None,
         cron: str | None = None,
         timezone: str = "UTC",
         group_id: int | NotGiven = NOT_GIVEN,
         priority: int | NotGiven = NOT_GIVEN,
     ) -> datetime:
-        """Have a task added `every` so many seconds (or timedelta), or at the times of a `cron` expression.
+        """Have a task added `every` so many seconds (or "5m", or a timedelta), or at the times of a `cron` expression.
 
         The name identifies the schedule: given again, it changes the values that differ. `cron` follows the clock of
         the `timezone`. Returns the next time, in UTC. Raises InvalidTask, and SettingError if `cron` lacks its library.
@@ -276,7 +277,7 @@ class TaskServer:
         """
         return bool(self.store.claims.resume([check_group_id(group_id)]))
 
-    def stats(self, since: float | timedelta | datetime | None = None) -> Sequence[HourStats]:
+    def stats(self, since: Duration | datetime | None = None) -> Sequence[HourStats]:
         """Counts and times by hour, group and task name: since an instant, for so many seconds, or all that is kept."""
         from .stores.queue.stats import Stats
 
@@ -296,12 +297,12 @@ class TaskServer:
         groups: Iterable[int] | None = None,
         task: str | None = None,
         error: str | None = None,
-        since: float | timedelta | datetime | None = None,
+        since: Duration | datetime | None = None,
         limit: int = 100,
     ) -> Sequence[TaskRow]:
         """Read the newest tasks: of a status or some, of these groups, of this name, whose error begins so.
 
-        They were added, started or ended `since` then: seconds or a timedelta before now, or an aware datetime.
+        They were added, started or ended `since` then: a duration before now, or an aware datetime.
         """
         from .health.task_rows import list_tasks
 
@@ -315,7 +316,7 @@ class TaskServer:
 
     def prune(
         self,
-        older_than: float | timedelta,
+        older_than: Duration,
         *,
         done: bool = False,
         fatal: bool = False,
@@ -323,7 +324,7 @@ class TaskServer:
         stats: bool = False,
         keys: bool = False,
     ) -> Pruned:
-        """Delete rows that ended so long ago (seconds, or a timedelta); return how many.
+        """Delete rows that ended so long ago (seconds, "5m", a timedelta); return how many.
 
         Rows of each kind that is named; where none is named, completed tasks: done or archived. `fatal` includes
         cancelled tasks. Rows of the queue that hold a unique_key stay unless `keys` is true. Raises InvalidTask.
@@ -369,9 +370,9 @@ class TaskServer:
         groups: Iterable[int] | None = None,
         *,
         batch: int = 100,
-        max_time: float | None = None,
+        max_time: Duration | None = None,
         max_memory: float | None = None,
-        linger: float | None = None,
+        linger: Duration | None = None,
         stop: Stop | None = None,
         on_progress: Callable[[RunResult], object] | None = None,
     ) -> RunResult:

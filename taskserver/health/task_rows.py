@@ -3,11 +3,11 @@
 # Annotations are not deferred here: named tuples compile deferred ones.
 
 from collections.abc import Iterable, Sequence
-from datetime import datetime, timedelta
+from datetime import datetime
 from typing import Any, NamedTuple
 
 from ..errors import BadTask, InvalidTask
-from ..messages.text import shown, utc
+from ..messages.text import Duration, shown, utc
 from ..model.arguments import parse_json
 from ..model.field_checks import check_text
 from ..model.results import Progress, read_progress, read_result
@@ -69,7 +69,7 @@ def list_tasks(
     groups: Iterable[int] | None,
     task: str | None,
     error: str | None,
-    since: float | timedelta | datetime | None,
+    since: Duration | datetime | None,
     limit: int,
 ) -> list[TaskRow]:
     """The newest tasks that meet all that is given. Raises SettingError, InvalidTask, DatabaseError."""

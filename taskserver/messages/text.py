@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
-from datetime import datetime, timezone
+from datetime import datetime, timedelta, timezone
 from itertools import takewhile
+from typing import Any
+
+from ..errors import span_seconds
 
 MAX_ERROR_LENGTH = 1000
 """Characters of an error_text."""
@@ -47,17 +50,16 @@ def count_of(rows: int, noun: str) -> str:
     return f"{rows} {noun}{'' if rows == 1 else 's'}"
 
 
-UNIT_SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86_400, "w": 7 * 86_400}
-SPANS = "as 90s, 5m, 1h or 2d"
-"""Spans of time, for messages."""
+Duration = float | str | timedelta
+DURATIONS = 'seconds, a text as "5m", or a timedelta'
+"""What a duration may be, for messages."""
 
 
-def span_seconds(text: str) -> int | None:
-    """The seconds of a span of time, as 90s, 5m, 1h, 2d or 4w; None for any other text, a mere number included."""
-    number, unit = text[:-1], text[-1:]
-    if unit in UNIT_SECONDS and number.isascii() and number.isdigit() and len(number) <= 10:
-        return int(number) * UNIT_SECONDS[unit]
-    return None
+def duration_seconds(value: object) -> Any:
+    """The seconds of a duration; None for any other text, and any other value as it is: its caller refuses it."""
+    if isinstance(value, str):
+        return span_seconds(value)
+    return value.total_seconds() if isinstance(value, timedelta) else value
 
 
 def shown(value: object) -> str:

@@ -6,8 +6,8 @@ import random
 import re
 from typing import NamedTuple
 
-from ..errors import SettingError
-from ..messages.text import shown, span_seconds
+from ..errors import SettingError, span_seconds
+from ..messages.text import shown
 
 DAY_SECONDS = 86_400
 MAX_DOUBLINGS = 17

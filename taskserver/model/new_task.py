@@ -3,12 +3,12 @@
 # Annotations are not deferred here: named tuples compile deferred ones, which each producer would pay for.
 
 from collections.abc import Callable, Iterable, Mapping
-from datetime import datetime, timedelta, timezone
+from datetime import datetime, timezone
 from itertools import islice
 from typing import Any, NamedTuple
 
 from ..errors import InvalidTask
-from ..messages.text import shown
+from ..messages.text import DURATIONS, Duration, duration_seconds, shown
 from .arguments import write_arguments
 from .field_checks import check_group_id, check_key, check_max_attempts, check_name, check_number, check_priority
 from .pipeline import new_stages
@@ -63,7 +63,7 @@ def new_task(
     group_id: int | NotGiven = NOT_GIVEN,
     priority: int | NotGiven = NOT_GIVEN,
     max_attempts: int | None = None,
-    delay: float | timedelta | None = None,
+    delay: Duration | None = None,
     at: datetime | str | None = None,
     unique_key: str | NotGiven | None = NOT_GIVEN,
     rerun: bool | NotGiven = NOT_GIVEN,
@@ -161,10 +161,10 @@ def _wait(delay: object, at: object, has_parents: bool) -> tuple[float | None, s
 
 
 def _delay_seconds(delay: object) -> float:
-    seconds = delay.total_seconds() if isinstance(delay, timedelta) else delay
-    if type(seconds) not in (int, float) or not 0 <= seconds <= MAX_DELAY_DAYS * 86_400:  # type: ignore[operator]
-        raise InvalidTask(f"delay is {shown(delay)}; allowed: seconds or a timedelta, from 0 to {MAX_DELAY_DAYS} days")
-    return float(seconds)  # type: ignore[arg-type]
+    seconds = duration_seconds(delay)
+    if type(seconds) not in (int, float) or not 0 <= seconds <= MAX_DELAY_DAYS * 86_400:
+        raise InvalidTask(f"delay is {shown(delay)}; allowed: {DURATIONS}, from 0 to {MAX_DELAY_DAYS} days")
+    return float(seconds)
 
 
 def _instant(at: object) -> str:

@@ -5,8 +5,8 @@
 import re
 from typing import NamedTuple
 
-from ..errors import SettingError
-from ..messages.text import SPANS, shown, span_seconds
+from ..errors import SPANS, SettingError, span_seconds
+from ..messages.text import shown
 
 MAX_PAUSE_SECONDS = 3600
 _FORM = r"[0-9]{1,4}(?:\.[0-9]{1,3})?"

@@ -13,7 +13,7 @@ from zoneinfo import ZoneInfo, ZoneInfoNotFoundError, available_timezones
 
 from ..errors import BadTask, InvalidTask, SettingError
 from ..messages.programs import install_command
-from ..messages.text import shown, whole_span
+from ..messages.text import DURATIONS, Duration, duration_seconds, shown, whole_span
 from .arguments import read_arguments
 from .field_checks import check_name
 from .new_task import LAST_INSTANT, MAX_DELAY_DAYS, new_task
@@ -61,7 +61,7 @@ def new_schedule(
     name: str,
     task: str | Callable[..., Any],
     args: object,
-    every: float | timedelta | None,
+    every: Duration | None,
     cron: str | None,
     timezone: str,
     group_id: int | NotGiven,
@@ -146,13 +146,13 @@ def _check_timing(schedule: Schedule) -> None:
 def _seconds(every: object) -> int | None:
     if every is None:
         return None
-    seconds = every.total_seconds() if isinstance(every, timedelta) else every
+    seconds = duration_seconds(every)
     is_number = type(seconds) in (int, float)
-    if not is_number or not 1 <= seconds <= MAX_EVERY_SECONDS or seconds % 1:  # type: ignore[operator]
+    if not is_number or not 1 <= seconds <= MAX_EVERY_SECONDS or seconds % 1:
         raise InvalidTask(
-            f"every is {shown(every)}; allowed: whole seconds, or a timedelta, from 1 second to {MAX_DELAY_DAYS} days"
+            f"every is {shown(every)}; allowed: whole {DURATIONS}, from 1 second to {MAX_DELAY_DAYS} days"
         )
-    return int(seconds)  # type: ignore[call-overload, no-any-return]
+    return int(seconds)
 
 
 def _one_spaced(cron: str | None) -> str | None:

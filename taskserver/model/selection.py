@@ -3,11 +3,11 @@
 # Annotations are not deferred here: named tuples compile deferred ones, which each empty run would pay for.
 
 from collections.abc import Iterable, Mapping, Sequence, Set
-from datetime import datetime, timedelta
+from datetime import datetime
 from typing import NamedTuple
 
 from ..errors import InvalidTask
-from ..messages.text import shown
+from ..messages.text import Duration, shown
 from .task import MAX_GROUP_ID, MAX_GROUPS, MAX_ID, MAX_SIGNED, Status, name_of_status
 
 
@@ -29,8 +29,8 @@ class Selection(NamedTuple):
     """The first line of the error_text, the whole of it, byte by byte."""
     status: int | None = None
     """Their status, as 4 for fatal; of those that the verb is for."""
-    since: float | timedelta | datetime | None = None
-    """They ended, or were written to last, since then: seconds or a timedelta before now, or an aware datetime."""
+    since: Duration | datetime | None = None
+    """They ended, or were written to last, since then: a duration before now, or an aware datetime."""
 
 
 def selection_of(tasks: int | Iterable[int] | Selection) -> Selection:

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple, TypeVar, overload
 from ..errors import Fatal, InvalidTask, Retry, SettingError
 from ..interrupts.stop import TaskInterrupted
 from ..messages.classes import is_kind
-from ..messages.text import SPANS, shown, span_seconds
+from ..messages.text import DURATIONS, Duration, duration_seconds, shown
 from .backoff import Backoff, parse_backoff
 from .field_checks import check_group_id, check_key, check_priority, name_of
 from .task import MAX_ATTEMPTS, MAX_SECONDS
@@ -74,7 +74,7 @@ def task(
     *,
     max_attempts: int | None = None,
     backoff: str | None = None,
-    timeout: float | str | None = None,
+    timeout: Duration | None = None,
     on_fatal: str | Callable[..., Any] | None = None,
     batch: int | None = None,
     transactional: bool = False,
@@ -91,7 +91,7 @@ def task(
     *,
     max_attempts: int | None = None,
     backoff: str | None = None,
-    timeout: float | str | None = None,
+    timeout: Duration | None = None,
     on_fatal: str | Callable[..., Any] | None = None,
     batch: int | None = None,
     transactional: bool = False,
@@ -105,8 +105,8 @@ def task(
 ) -> Any:
     """Give a callable options of its own; the function itself is not changed.
 
-    `max_attempts` counts starts (the row's own wins over it), `backoff` is as TASKSERVER_BACKOFF, `timeout` in seconds
-    or a span as "5m" (0: no limit). `on_fatal` names a callable of the listed modules, or is one: it is called after
+    `max_attempts` counts starts (the row's own wins over it), `backoff` is as TASKSERVER_BACKOFF, `timeout` in seconds,
+    or as "5m" (0: no limit). `on_fatal` names a callable of the listed modules, or is one: it is called after
     the last attempt failed, with the same arguments and `error=`, the exception; if it returns, the task counts as
     done.
     With `batch` the callable takes a list of the arguments of up to so many tasks, each an object or an array; it
@@ -221,10 +221,8 @@ def _check_placing(group_id: int, priority: int, unique_key: object, rerun: bool
         raise SettingError("it has rerun and no unique_key, which tells the row that is to run again")
 
 
-def _check_timeout(value: float | str) -> float:
-    seconds = span_seconds(value) if isinstance(value, str) else value
-    if type(seconds) not in (int, float) or not 0 <= seconds <= MAX_SECONDS:  # type: ignore[operator]
-        raise SettingError(
-            f"timeout is {shown(value)}; allowed: seconds from 0 (no limit) to {MAX_SECONDS}, or a span {SPANS}"
-        )
-    return seconds  # type: ignore[return-value]
+def _check_timeout(value: Duration) -> float:
+    seconds: float = duration_seconds(value)
+    if type(seconds) not in (int, float) or not 0 <= seconds <= MAX_SECONDS:
+        raise SettingError(f"timeout is {shown(value)}; allowed: {DURATIONS}, from 0 (no limit) to {MAX_SECONDS} s")
+    return seconds

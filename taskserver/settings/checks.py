@@ -11,9 +11,9 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from ..errors import SettingError
+from ..errors import SPANS, SettingError, span_seconds
 from ..messages.programs import CLIENT
-from ..messages.text import SPANS, shown, span_seconds
+from ..messages.text import shown
 from ..model.task import MAX_GROUP_ID, MAX_ID, MODES
 
 PREFIX = "TASKSERVER_"

@@ -5,7 +5,7 @@ from datetime import datetime, timedelta, timezone
 from typing import Any, NamedTuple
 
 from ..errors import SettingError
-from ..messages.text import shown
+from ..messages.text import DURATIONS, duration_seconds, shown
 from ..model.new_task import FIRST_INSTANT, LAST_INSTANT
 from ..model.results import Progress, as_texts, read_progress
 from ..model.task import ALL_GROUPS, Status
@@ -222,12 +222,12 @@ MAX_SINCE_SECONDS = 50 * 366 * 86_400
 def earliest(since: object, seconds_before: int = 0) -> tuple[str, Any]:
     """SQL for an instant by the database's clock, so many seconds before `since`, and the value for its mark.
 
-    `since` is an aware datetime, or seconds or a timedelta before now. Raises SettingError.
+    `since` is an aware datetime, or a duration before now. Raises SettingError.
     """
     if isinstance(since, datetime) and since.utcoffset() is not None:
         first = min(max(since, FIRST_INSTANT), LAST_INSTANT) - timedelta(seconds=seconds_before)
         return "{instant}", f"{first.astimezone(timezone.utc):%Y-%m-%d %H:%M:%S}"
-    seconds: Any = since.total_seconds() if isinstance(since, timedelta) else since
+    seconds = duration_seconds(since)
     if type(seconds) not in (int, float) or not 0 <= seconds < float("inf"):
-        raise SettingError(f"since is {shown(since)}; allowed: seconds from 0 on, a timedelta, or an aware datetime")
+        raise SettingError(f"since is {shown(since)}; allowed: {DURATIONS}, from 0 on, or an aware datetime")
     return "{after}", -min(seconds, MAX_SINCE_SECONDS) - seconds_before

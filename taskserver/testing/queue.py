@@ -10,13 +10,12 @@ import shutil
 from collections.abc import Iterable, Iterator
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
-from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
 from ..errors import Retry, SettingError, TaskServerError
 from ..host.files import make_folder_in_memory
-from ..messages.text import shown
+from ..messages.text import DURATIONS, Duration, duration_seconds, shown
 from ..model import functions
 from ..model.attempt import FailedAttempt
 from ..model.field_checks import name_of
@@ -89,10 +88,10 @@ class TaskQueue:
 
     # ---- runs
 
-    def run_all(self, until: float | timedelta = 0, *, raises: bool | None = None, max_tasks: int = MAX_TASKS) -> Ran:
+    def run_all(self, until: Duration = 0, *, raises: bool | None = None, max_tasks: int = MAX_TASKS) -> Ran:
         """Run the tasks that are ready, and those that become ready by that; with `until`, as if so much time passed.
 
-        `until` is in seconds, or a timedelta: delayed tasks and retries that become due meanwhile run in their order.
+        `until` is a duration, as "5m": delayed tasks and retries that become due meanwhile run in their order.
         A task that fails raises its own exception here, once all others that were ready have run; with `raises=False`
         all failures are in what this returns. A Retry that comes again is no failure here. Raises TaskServerError where
         more than `max_tasks` ran, as tasks that add each other would never end.
@@ -157,9 +156,9 @@ class TaskQueue:
 
 
 def _seconds(until: object) -> float:
-    seconds: Any = until.total_seconds() if isinstance(until, timedelta) else until
+    seconds = duration_seconds(until)
     if type(seconds) not in (int, float) or not 0 <= seconds <= MAX_DELAY_DAYS * 86_400:
-        raise SettingError(f"until is {shown(until)}; allowed: seconds or a timedelta, from 0 to {MAX_DELAY_DAYS} days")
+        raise SettingError(f"until is {shown(until)}; allowed: {DURATIONS}, from 0 to {MAX_DELAY_DAYS} days")
     return float(seconds)
 
 

@@ -14,8 +14,9 @@ from collections.abc import Callable
 from errno import EMFILE
 from typing import NamedTuple
 
-from ..errors import HostLimit
+from ..errors import HostLimit, SettingError
 from ..interrupts.stop import Stop
+from ..messages.text import DURATIONS, Duration, duration_seconds, shown
 from ..model.task import MAX_BATCH
 from ..settings.checks import check_positive, check_whole_number
 from .result import Reason, RunResult
@@ -49,16 +50,25 @@ started though it may not fit: else it might always find more urgent ones before
 
 
 def checked_limits(
-    max_tasks: int, batch: int, max_time: float | None, max_memory: float | None, linger: float | None
+    max_tasks: int, batch: int, max_time: Duration | None, max_memory: float | None, linger: Duration | None
 ) -> Limits:
     """The limits that `TaskServer.run` was given. Raises SettingError, which names the limit."""
     return Limits(
         check_whole_number("max_tasks", max_tasks, 0, None),
         check_whole_number("batch", batch, 1, MAX_BATCH),
-        check_positive("max_time", max_time, "seconds"),
+        _check_seconds("max_time", max_time),
         check_positive("max_memory", max_memory, "megabytes"),
-        check_positive("linger", linger, "seconds"),
+        _check_seconds("linger", linger),
     )
+
+
+def _check_seconds(name: str, value: Duration | None) -> float | None:
+    if value is None:
+        return None
+    seconds: float = duration_seconds(value)
+    if type(seconds) not in (int, float) or not seconds > 0:
+        raise SettingError(f"{name} is {shown(value)}; allowed: {DURATIONS}, above 0")
+    return seconds
 
 
 class ClaimSize:

@@ -123,8 +123,8 @@ ADD = {
         f"tasks.a --delay {wrong}": (f"'{wrong}' {SECONDS}",)
         for wrong in ("-1", "soon", "inf", "nan", "m", "5mm", "٣m")
     },
-    "tasks.a --delay 6000d": ("allowed: seconds or a timedelta, from 0 to 3660 days",),
-    "tasks.a --delay 1e10": ("allowed: seconds or a timedelta, from 0 to 3660 days",),
+    "tasks.a --delay 6000d": ('allowed: seconds, a text as "5m", or a timedelta, from 0 to 3660 days',),
+    "tasks.a --delay 1e10": ('allowed: seconds, a text as "5m", or a timedelta, from 0 to 3660 days',),
     "tasks.a --at tomorrow": ("at is 'tomorrow'; allowed: a datetime, or its text as 2026-01-31T12:00:00+01:00",),
     "tasks.a --at 2037-01-31T12:00:00": ("which has no time zone",),
     "tasks.a --then {": ("--then",),

@@ -7,8 +7,9 @@ import re
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, NoReturn
 
+from ...errors import SPANS, UNIT_SECONDS, span_seconds
 from ...messages.suggestions import alike, nearest
-from ...messages.text import SPANS, UNIT_SECONDS, printable, span_seconds
+from ...messages.text import printable
 from ...model.task import MAX_GROUP_ID, MAX_GROUPS
 from .program import Exit
 

@@ -6,11 +6,10 @@ A task's age counts from its end, by the database's clock.
 from __future__ import annotations
 
 from collections.abc import Collection
-from datetime import timedelta
 from typing import NamedTuple
 
 from ...errors import InvalidTask
-from ...messages.text import shown
+from ...messages.text import DURATIONS, Duration, duration_seconds, shown
 from ...settings.checks import check_kind
 from .many_rows import ManyRows, Verb
 from .operations import DELETE
@@ -51,8 +50,8 @@ class Pruned(NamedTuple):
 class Pruning:
     """Deletes old rows of some kinds. Raises DatabaseError."""
 
-    def __init__(self, store: Store, older_than: float | timedelta, kinds: Collection[str], keys: bool) -> None:
-        """`older_than` is an age in seconds or a timedelta. With `keys`, rows that hold a unique_key are deleted, too.
+    def __init__(self, store: Store, older_than: Duration, kinds: Collection[str], keys: bool) -> None:
+        """`older_than` is an age, a duration. With `keys`, rows that hold a unique_key are deleted, too.
 
         Raises InvalidTask.
         """
@@ -102,16 +101,14 @@ class Pruning:
         return deleted
 
 
-def _seconds_of(older_than: float | timedelta) -> float:
-    seconds = older_than.total_seconds() if isinstance(older_than, timedelta) else older_than
+def _seconds_of(older_than: Duration) -> float:
+    seconds = duration_seconds(older_than)
     if type(seconds) not in (int, float) or not 0 <= seconds <= MAX_DAYS * 86_400:
-        raise InvalidTask(
-            f"older_than is {shown(older_than)}; allowed: seconds or a timedelta, from 0 to {MAX_DAYS} days"
-        )
+        raise InvalidTask(f"older_than is {shown(older_than)}; allowed: {DURATIONS}, from 0 to {MAX_DAYS} days")
     return float(seconds)
 
 
-def prune(store: Store, older_than: float | timedelta, keys: bool, **kinds: bool) -> Pruned:
+def prune(store: Store, older_than: Duration, keys: bool, **kinds: bool) -> Pruned:
     """Delete old rows of the kinds that are true, as Pruning does. Raises SettingError, InvalidTask, DatabaseError."""
     for name, flag in (*kinds.items(), ("keys", keys)):
         check_kind(name, flag, bool, "True or False")

@@ -10,6 +10,7 @@ from datetime import datetime, timedelta, timezone
 from math import isfinite
 from typing import Any, NamedTuple
 
+from ...messages.text import Duration
 from ...model.task import MAX_SIGNED
 from ..retrying import RetryPolicy, Scope
 from .store import Store
@@ -135,10 +136,10 @@ class Stats:
     """
     THIS_HOUR = "SELECT {this_hour_text}, {now_text}"
 
-    def hours(self, since: float | timedelta | datetime | None = None) -> list[HourStats]:
+    def hours(self, since: Duration | datetime | None = None) -> list[HourStats]:
         """The stats of the hours that ended after `since`, and of this hour; None: of all hours.
 
-        `since` is an aware datetime, or seconds or a timedelta before now. Raises SettingError.
+        `since` is an aware datetime, or a duration before now. Raises SettingError.
         """
         from ..records import MAX_SINCE_SECONDS, earliest  # a worker only adds
 

@@ -7,10 +7,10 @@ rows at most in the order of an index, and never by OFFSET. The next page goes o
 from __future__ import annotations
 
 from collections.abc import Sequence
-from datetime import datetime, timedelta
+from datetime import datetime
 from typing import Any, NamedTuple
 
-from ...messages.text import MAX_ERROR_LENGTH
+from ...messages.text import MAX_ERROR_LENGTH, Duration
 from ...model.results import TaskState, as_texts, task_state
 from ...model.selection import Selection
 from ...model.task import MAX_SIGNED, Status
@@ -190,12 +190,12 @@ class Views:
         limit: int,
         task: str | None = None,
         error: str | None = None,
-        since: float | timedelta | datetime | None = None,
+        since: Duration | datetime | None = None,
     ) -> list[StoredTask]:
         """The newest tasks, `limit` at most: of these statuses and groups (none: of all), and of this name.
 
-        `error` is the begin of their error_text, byte by byte. `since`, in seconds or a timedelta before now, or as an
-        aware datetime, restricts them to those that were added, started or ended since. Raises SettingError,
+        `error` is the begin of their error_text, byte by byte. `since`, a duration before now or an aware
+        datetime, restricts them to those that were added, started or ended since. Raises SettingError,
         InvalidTask.
         """
         condition, values = chosen_by(Selection(groups=groups or None, task=task, error=error))
