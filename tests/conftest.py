@@ -52,7 +52,7 @@ IN_CI = os.environ.get("CI", "").lower() not in ("", "0", "false")
 
 ON_ALL_AT_ONCE = {
     *("test_kinds", "test_complete", "test_notices", "test_doctor_postgresql", "test_callers_sessions"),
-    *("test_dsn", "test_doctor_facts", "test_env_mistakes"),
+    *("test_dsn", "test_doctor_facts", "test_env_mistakes", "test_init"),
 }
 """`make test` has ten minutes. It runs the stores' contract and these on all databases. Of the others that are for
 several it runs most on MySQL/MariaDB, some in its place on PostgreSQL, and some on SQLite, too. The long tests have the

@@ -16,7 +16,7 @@ from ..messages.programs import CLIENT
 from ..messages.text import age
 from ..model.task import MODES
 from ..settings.dsn import Dsn
-from .schema import Table, indexes, tables
+from .schema import Column, Table, definition, indexes, tables
 
 OK, UNKNOWN, WARNING, CRITICAL = "ok", "unknown", "warning", "critical"
 
@@ -165,8 +165,10 @@ class Fault(NamedTuple):
 
     table: str
     what: str
-    fix: str
-    """A statement; empty if `client.py init` makes it."""
+    fix: str = ""
+    """The statements that fix it; empty if there are none, or if making the tables again does."""
+    is_missing_index: bool = False
+    """Then `client.py init` runs its `fix`."""
 
 
 MAX_FAULTS_NAMED = 3
@@ -180,11 +182,12 @@ class TableLooks(NamedTuple):
     hindrances: str
     """A SELECT of what may keep rows of the queue from being deleted; its marks are the queue."""
     flaws: str = ""
-    """A SELECT of table, what is wrong, and the statement that fixes it; its marks are the queue and the archive."""
+    """A SELECT of table, what is wrong, and the statement that fixes it: of all tables, or only of ours."""
     primary: str = "ALTER TABLE {table} ADD PRIMARY KEY ({columns})"
+    """Empty if making the tables again makes it."""
     drop: str = "DROP INDEX {name}"
     add: str = ""
-    """The statement that makes an index; empty if `client.py init` does it."""
+    """The statement that makes an index; empty if making the tables again does it."""
 
 
 class Facts(NamedTuple):
@@ -202,48 +205,62 @@ def table_faults(database: Any) -> list[Fault]:
     found: dict[str, dict[str, tuple[bool, str]]] = {}
     for name, index, is_unique, columns in database.fetch(looks.indexes):
         found.setdefault(str(name).lower(), {})[str(index)] = (bool(is_unique), str(columns))
-    faults = list[Fault]()
+    faults, ours = list[Fault](), set[str]()
     for table in tables():
         name = table.name.replace("jobs_queue", queue)
+        ours.add(name.lower())
         faults += _faults_of(database, table, name, found.get(name.lower(), {}))
-    if looks.flaws:
-        values = [queue, f"{queue}_done"] * (looks.flaws.count("?") // 2)
-        faults += [Fault(*map(str, row)) for row in database.fetch(looks.flaws, values)]
-    return faults
+    ours -= {fault.table.lower() for fault in faults if not fault.fix and not fault.is_missing_index}  # another's
+    flaws = database.fetch(looks.flaws) if looks.flaws else ()
+    return faults + [Fault(str(name), str(what), str(fix)) for name, what, fix in flaws if str(name).lower() in ours]
+
+
+def _unreadable(database: Any, table: Table, columns: Sequence[Column]) -> DatabaseError | None:
+    """The error of reading these columns."""
+    word = table.name.removeprefix("jobs_queue").lstrip("_") or "table"
+    try:
+        database.fetch(f"SELECT {', '.join(column.name for column in columns)} FROM {{{word}}} WHERE 1 = 0")
+    except Unavailable:
+        raise
+    except DatabaseError as error:
+        return error
+    return None
 
 
 def _faults_of(database: Any, table: Table, name: str, there: Mapping[str, tuple[bool, str]]) -> Iterator[Fault]:
     """What one table lacks; `there` are its indexes: whether they are unique, and their columns."""
-    facts = database.dialect.facts()
-    word = table.name.removeprefix("jobs_queue").lstrip("_") or "table"
-    try:
-        database.fetch(f"SELECT {', '.join(column.name for column in table.columns)} FROM {{{word}}} WHERE 1 = 0")
-    except Unavailable:
-        raise
-    except DatabaseError as error:
-        if not facts.is_denied(error):
-            yield Fault(name, "is missing" if isinstance(error, TablesMissing) else str(error), "")
-        return
+    dialect = database.dialect
+    facts, quoted = dialect.facts(), dialect.own_words["quoted"].format(name)
+    if error := _unreadable(database, table, table.columns):
+        missing = [column for column in table.columns if _unreadable(database, table, [column])]
+        if facts.is_denied(error):
+            return
+        if len(missing) > len(table.columns) / 2:  # none, or another program's
+            yield Fault(name, "is missing" if isinstance(error, TablesMissing) else str(error))
+            return
+        for column in missing:
+            add = f"ALTER TABLE {quoted} ADD COLUMN {definition(dialect.kind, table, column)}"
+            yield Fault(name, f"lacks the column {column.name}", add)
     key = table.key.strip("()") or table.columns[0].name
     if (True, key) not in there.values():
-        yield Fault(name, f"has no primary key ({key})", facts.looks.primary.format(table=name, columns=key))
-    for usual_name, is_unique, columns in indexes(database.dialect.kind, table):
-        index, unique = usual_name.replace("jobs_queue", database.dialect.table), "UNIQUE " if is_unique else ""
+        yield Fault(name, f"has no primary key ({key})", facts.looks.primary.format(table=quoted, columns=key))
+    for usual_name, is_unique, columns in indexes(dialect.kind, table):
+        index, unique = usual_name.replace("jobs_queue", dialect.table), "UNIQUE " if is_unique else ""
         if there.get(index) != (is_unique, columns):
-            drop = facts.looks.drop.format(table=name, name=index) if index in there else ""
-            add = facts.looks.add.format(table=name, name=index, unique=unique, columns=columns)
+            drop = facts.looks.drop.format(table=quoted, name=index) if index in there else ""
+            add = facts.looks.add.format(table=quoted, name=index, unique=unique, columns=columns)
             what = f"lacks the {unique.lower()}index {index} ({columns})"
-            yield Fault(name, what, "; ".join(filter(None, (drop, add))))
+            yield Fault(name, what, "; ".join(filter(None, (drop, add))), not drop)
 
 
 def _judge_tables(faults: Sequence[Fault]) -> Found:
     if not faults:
         return Found(OK, "tables, keys and indexes are as this version makes them")
-    named_ones, more = faults[:MAX_FAULTS_NAMED], len(faults) - MAX_FAULTS_NAMED
-    words = "; ".join(f"{fault.table} {fault.what}" for fault in named_ones)
-    fixes = " ".join([*(f"{fault.fix};" for fault in named_ones if fault.fix), f"{CLIENT} init"])
+    more = len(faults) - MAX_FAULTS_NAMED
+    words = "; ".join(f"{fault.table} {fault.what}" for fault in faults[:MAX_FAULTS_NAMED])
     words += f"; and {more} more" if more > 0 else ""
-    return Found(CRITICAL, words, f"run {fixes}; keep a copy of the database first")
+    fix = f"keep a copy of the database, and run {CLIENT} init: it makes what it can, and names a statement for the rest"
+    return Found(CRITICAL, words, fix)
 
 
 def _hindrances(asked: Asked) -> Any:

@@ -366,6 +366,11 @@ def indexes(name: str, table: Table) -> list[tuple[str, bool, str]]:
     return [(index, bool(unique), columns) for unique, index, columns in found]
 
 
+def definition(name: str, table: Table, column: Column) -> str:
+    """A column of a table as SQL has it on a kind of database, in one line."""
+    return " ".join(_definition(KINDS[name], column, table.is_checked).split())
+
+
 def _definition(kind: Kind, column: Column, is_checked: bool) -> str:
     """A column as CREATE TABLE has it."""
     name, word, default, _ = column

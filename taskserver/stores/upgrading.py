@@ -6,10 +6,11 @@ import re
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 
-from ..errors import AlreadyThere, TablesMissing, TablesOutdated
+from ..errors import AlreadyThere, DatabaseError, TablesMissing, TablesOutdated, Unavailable
 from ..messages.programs import CLIENT
 from .database import Database
 from .dialect import Dialect
+from .facts import Fault, table_faults
 from .retrying import RetryPolicy, Scope
 from .schema import POSTGRESQL, SQLITE, script
 from .words import SCHEMA_VERSION
@@ -31,6 +32,38 @@ def create(database: Database, version: Callable[[], int | None]) -> None:
         if found < SCHEMA_VERSION:
             database.run(RetryPolicy(Scope.TRANSACTION, UPGRADE_SECONDS), _upgrade, database, found)
         database.fetch(TABLES_ARE_OURS)
+
+
+def make_whole(database: Database, create_tables: Callable[[], None]) -> list[Fault]:
+    """Create or upgrade the tables, and make the indexes that they lack; what is wrong still. Raises DatabaseError."""
+    failed = None
+    try:
+        create_tables()
+    except (Unavailable, TablesOutdated):
+        raise
+    except DatabaseError as error:  # a column is lost, say
+        failed = error
+    faults = table_faults(database)
+    if failed and not any(fault.fix for fault in faults):
+        raise failed
+    if any(not fault.fix for fault in faults):
+        dialect = database.dialect
+        policy = RetryPolicy(Scope.TRANSACTION, UPGRADE_SECONDS)
+        database.run(policy, dialect.rebuild_tables, database, list(schema_statements(dialect)))
+        faults = table_faults(database)
+    return [left for fault in faults if (left := _left_of(database, fault))]
+
+
+def _left_of(database: Database, fault: Fault) -> Fault | None:
+    """What is left of a fault, after an index that is missing was made."""
+    if not fault.is_missing_index or not fault.fix:
+        return fault
+    try:
+        with database.unhurried():
+            database.change(fault.fix)
+    except DatabaseError as error:  # a key is there twice, say
+        return fault._replace(what=f"{fault.what}, and it cannot be made: {error}")
+    return None
 
 
 TABLES_ARE_OURS = "SELECT {columns} FROM {table} WHERE id = 0"

@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import argparse
 import os
+import sys
 from pathlib import Path
 from typing import Any
 
-from ...errors import SettingError
+from ...errors import DatabaseError, SettingError
 from ...host.files import close_to_others, make_private_folder, network_file_system
 from ...messages.misplaced_files import settings_misnamed
+from ...messages.text import printable
+from ...messages.programs import CLIENT
 from ...server import TaskServer
 from ...settings.dsn import Dsn, parse_dsn
 from ...settings.load import load_settings, require_dotenv
+from ...stores.upgrading import make_whole
 from ..terminal.program import Exit
 
 FIRST_DSN = "sqlite:///var/taskserver.db"
@@ -38,7 +42,15 @@ def run(folder: Path, options: argparse.Namespace) -> int:
     _refuse_network_file(env_file, folder, settings.dsn)
     _make_var(folder / "var")
     with TaskServer.from_settings(settings) as server:
-        server.create_tables()
+        faults = make_whole(server.store.database, server.create_tables)
+    for fault in faults:
+        fix = fault.fix or f"{CLIENT} init makes it after that"
+        print(printable(f"{fault.table} {fault.what}: {fix}"), file=sys.stderr)
+    if faults:
+        raise DatabaseError(
+            f"the tables of {settings.table} in {settings.dsn.place} are not ready: keep a copy of the database, run "
+            f"the statements above (in phpMyAdmin: SQL), then {CLIENT} init again"
+        )
     print(f"tables of {settings.table} are ready in {settings.dsn.place}")
     return Exit.OK
 

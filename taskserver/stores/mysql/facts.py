@@ -104,9 +104,8 @@ WAYS_TO_END = "end that program, or KILL {0}; without a session: XA RECOVER, and
 
 # ---- the tables
 
-OURS = "table_schema = DATABASE() AND table_name IN (?, ?)"
-SERIAL = "ALTER TABLE ', table_name, ' MODIFY ', column_name, ' BIGINT UNSIGNED NOT NULL AUTO_INCREMENT"
-CHARSET = "ALTER TABLE ', table_name, ' CONVERT TO CHARACTER SET utf8mb4 COLLATE utf8mb4_bin"
+SERIAL = "ALTER TABLE `', table_name, '` MODIFY ', column_name, ' BIGINT UNSIGNED NOT NULL AUTO_INCREMENT"
+CHARSET = "ALTER TABLE `', table_name, '` CONVERT TO CHARACTER SET utf8mb4 COLLATE utf8mb4_bin"
 LOOKS = TableLooks(
     """
     SELECT table_name, index_name, MAX(non_unique) = 0,
@@ -122,14 +121,15 @@ LOOKS = TableLooks(
     """,
     f"""
     SELECT table_name, CONCAT('has no AUTO_INCREMENT in ', column_name), CONCAT('{SERIAL}')
-    FROM information_schema.columns WHERE {OURS} AND extra NOT LIKE '%auto_increment%'
-        AND column_name = CASE WHEN table_name = ? THEN 'id' WHEN table_name = ? THEN 'done_id' END
+    FROM information_schema.columns WHERE table_schema = DATABASE() AND extra NOT LIKE '%auto_increment%'
+        AND column_name = IF(table_name LIKE '%\\_done', 'done_id', 'id')
     UNION ALL
     SELECT table_name, CONCAT('has texts in ', MIN(collation_name)), CONCAT('{CHARSET}')
-    FROM information_schema.columns WHERE {OURS} AND collation_name <> 'utf8mb4_bin' GROUP BY table_name
+    FROM information_schema.columns
+    WHERE table_schema = DATABASE() AND collation_name NOT IN ('utf8mb4_bin', 'ascii_bin') GROUP BY table_name
     UNION ALL
-    SELECT table_name, CONCAT('is of the engine ', engine), CONCAT('ALTER TABLE ', table_name, ' ENGINE = InnoDB')
-    FROM information_schema.tables WHERE {OURS} AND engine <> 'InnoDB'
+    SELECT table_name, CONCAT('is of the engine ', engine), CONCAT('ALTER TABLE `', table_name, '` ENGINE = InnoDB')
+    FROM information_schema.tables WHERE table_schema = DATABASE() AND engine <> 'InnoDB'
     """,
     add="ALTER TABLE {table} ADD {unique}KEY {name} ({columns})",
     drop="ALTER TABLE {table} DROP KEY {name}",

@@ -37,7 +37,7 @@ LOOKS = TableLooks(
     """,
     "SELECT 'the trigger ' || name FROM sqlite_master WHERE type = 'trigger' AND tbl_name = ?"
     " AND sql LIKE '% DELETE %'",
-    primary="ALTER TABLE {table} RENAME TO {table}_old",  # init makes it, and its rows can be copied
+    primary="",
 )
 CHECKS = (
     Check("connection", lambda asked: asked.dsn.place, lambda place: Found(OK, place)),
