@@ -11,12 +11,12 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from typing import Any, NamedTuple
 
-from ..errors import ConnectionLost, DatabaseError, TablesMissing, Unavailable
+from ..errors import ConnectionLost, DatabaseError, Unavailable
 from ..messages.programs import CLIENT
 from ..messages.text import age
 from ..model.task import MODES
 from ..settings.dsn import Dsn
-from .schema import Column, Table, definition, indexes, tables
+from .table_faults import Fault, TableLooks, table_faults
 
 OK, UNKNOWN, WARNING, CRITICAL = "ok", "unknown", "warning", "critical"
 
@@ -160,36 +160,6 @@ CHECK_RIGHTS = Check(
 # ---- tables
 
 
-class Fault(NamedTuple):
-    """What is wrong with a table."""
-
-    table: str
-    what: str
-    fix: str = ""
-    """The statements that fix it; empty if there are none, or if making the tables again does."""
-    is_missing_index: bool = False
-    """Then `client.py init` runs its `fix`."""
-
-
-MAX_FAULTS_NAMED = 3
-
-
-class TableLooks(NamedTuple):
-    """How a dialect looks at tables."""
-
-    indexes: str
-    """A SELECT of table, index, whether it is unique, and its columns: of all tables, or only of ours."""
-    hindrances: str
-    """A SELECT of what may keep rows of the queue from being deleted; its marks are the queue."""
-    flaws: str = ""
-    """A SELECT of table, what is wrong, and the statement that fixes it: of all tables, or only of ours."""
-    primary: str = "ALTER TABLE {table} ADD PRIMARY KEY ({columns})"
-    """Empty if making the tables again makes it."""
-    drop: str = "DROP INDEX {name}"
-    add: str = ""
-    """The statement that makes an index; empty if making the tables again does it."""
-
-
 class Facts(NamedTuple):
     """What `client.py doctor` needs of a dialect."""
 
@@ -199,58 +169,7 @@ class Facts(NamedTuple):
     """Whether an error means that the account lacks a right."""
 
 
-def table_faults(database: Any) -> list[Fault]:
-    """What tables lack of columns, keys and indexes, as after an import that was cut off. Raises DatabaseError."""
-    looks, queue = database.dialect.facts().looks, database.dialect.table
-    found: dict[str, dict[str, tuple[bool, str]]] = {}
-    for name, index, is_unique, columns in database.fetch(looks.indexes):
-        found.setdefault(str(name).lower(), {})[str(index)] = (bool(is_unique), str(columns))
-    faults, ours = list[Fault](), set[str]()
-    for table in tables():
-        name = table.name.replace("jobs_queue", queue)
-        ours.add(name.lower())
-        faults += _faults_of(database, table, name, found.get(name.lower(), {}))
-    ours -= {fault.table.lower() for fault in faults if not fault.fix and not fault.is_missing_index}  # another's
-    flaws = database.fetch(looks.flaws) if looks.flaws else ()
-    return faults + [Fault(str(name), str(what), str(fix)) for name, what, fix in flaws if str(name).lower() in ours]
-
-
-def _unreadable(database: Any, table: Table, columns: Sequence[Column]) -> DatabaseError | None:
-    """The error of reading these columns."""
-    word = table.name.removeprefix("jobs_queue").lstrip("_") or "table"
-    try:
-        database.fetch(f"SELECT {', '.join(column.name for column in columns)} FROM {{{word}}} WHERE 1 = 0")
-    except Unavailable:
-        raise
-    except DatabaseError as error:
-        return error
-    return None
-
-
-def _faults_of(database: Any, table: Table, name: str, there: Mapping[str, tuple[bool, str]]) -> Iterator[Fault]:
-    """What one table lacks; `there` are its indexes: whether they are unique, and their columns."""
-    dialect = database.dialect
-    facts, quoted = dialect.facts(), dialect.own_words["quoted"].format(name)
-    if error := _unreadable(database, table, table.columns):
-        missing = [column for column in table.columns if _unreadable(database, table, [column])]
-        if facts.is_denied(error):
-            return
-        if len(missing) > len(table.columns) / 2:  # none, or another program's
-            yield Fault(name, "is missing" if isinstance(error, TablesMissing) else str(error))
-            return
-        for column in missing:
-            add = f"ALTER TABLE {quoted} ADD COLUMN {definition(dialect.kind, table, column)}"
-            yield Fault(name, f"lacks the column {column.name}", add)
-    key = table.key.strip("()") or table.columns[0].name
-    if (True, key) not in there.values():
-        yield Fault(name, f"has no primary key ({key})", facts.looks.primary.format(table=quoted, columns=key))
-    for usual_name, is_unique, columns in indexes(dialect.kind, table):
-        index, unique = usual_name.replace("jobs_queue", dialect.table), "UNIQUE " if is_unique else ""
-        if there.get(index) != (is_unique, columns):
-            drop = facts.looks.drop.format(table=quoted, name=index) if index in there else ""
-            add = facts.looks.add.format(table=quoted, name=index, unique=unique, columns=columns)
-            what = f"lacks the {unique.lower()}index {index} ({columns})"
-            yield Fault(name, what, "; ".join(filter(None, (drop, add))), not drop)
+MAX_FAULTS_NAMED = 3
 
 
 def _judge_tables(faults: Sequence[Fault]) -> Found:
@@ -259,7 +178,9 @@ def _judge_tables(faults: Sequence[Fault]) -> Found:
     more = len(faults) - MAX_FAULTS_NAMED
     words = "; ".join(f"{fault.table} {fault.what}" for fault in faults[:MAX_FAULTS_NAMED])
     words += f"; and {more} more" if more > 0 else ""
-    fix = f"keep a copy of the database, and run {CLIENT} init: it makes what it can, and names a statement for the rest"
+    fix = (
+        f"keep a copy of the database, and run {CLIENT} init: it makes what it can, and names a statement for the rest"
+    )
     return Found(CRITICAL, words, fix)
 
 

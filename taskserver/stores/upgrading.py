@@ -10,9 +10,9 @@ from ..errors import AlreadyThere, DatabaseError, TablesMissing, TablesOutdated,
 from ..messages.programs import CLIENT
 from .database import Database
 from .dialect import Dialect
-from .facts import Fault, table_faults
 from .retrying import RetryPolicy, Scope
 from .schema import POSTGRESQL, SQLITE, script
+from .table_faults import Fault, table_faults
 from .words import SCHEMA_VERSION
 
 FIRST_RELEASED = 7

@@ -14,7 +14,8 @@ import pytest
 from taskserver import TaskServer
 from taskserver.errors import DatabaseError
 from taskserver.stores import facts
-from taskserver.stores.facts import CRITICAL, OK, WARNING, Finding, table_faults
+from taskserver.stores.facts import CRITICAL, OK, WARNING, Finding
+from taskserver.stores.table_faults import table_faults
 from tests.conftest import without
 from tests.support.doctor import examined
 from tests.support.documents import blocks

@@ -7,7 +7,7 @@ from typing import NamedTuple
 import pytest
 
 from taskserver import TaskServer
-from taskserver.stores.facts import table_faults
+from taskserver.stores.table_faults import table_faults
 from tests.support.processes import assert_one_line
 from tests.support.queues import Queue
 

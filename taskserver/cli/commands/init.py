@@ -11,8 +11,8 @@ from typing import Any
 from ...errors import DatabaseError, SettingError
 from ...host.files import close_to_others, make_private_folder, network_file_system
 from ...messages.misplaced_files import settings_misnamed
-from ...messages.text import printable
 from ...messages.programs import CLIENT
+from ...messages.text import printable
 from ...server import TaskServer
 from ...settings.dsn import Dsn, parse_dsn
 from ...settings.load import load_settings, require_dotenv

@@ -7,7 +7,8 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from .. import facts
-from ..facts import CRITICAL, OK, WARNING, Asked, Check, Facts, Found, TableLooks, good_if
+from ..facts import CRITICAL, OK, WARNING, Asked, Check, Facts, Found, good_if
+from ..table_faults import TableLooks
 from .errors import RIGHTS_MISSING, number_of
 
 OLDEST_MARIADB = (10, 3)

@@ -13,7 +13,8 @@ import psycopg
 from psycopg import pq
 
 from .. import facts
-from ..facts import CRITICAL, OK, UNKNOWN, WARNING, Asked, Check, Facts, Found, TableLooks, good_if
+from ..facts import CRITICAL, OK, UNKNOWN, WARNING, Asked, Check, Facts, Found, good_if
+from ..table_faults import TableLooks
 from .errors import RIGHTS_MISSING, state_of
 
 OLDEST = 13

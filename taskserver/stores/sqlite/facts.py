@@ -6,7 +6,8 @@ import os
 import sqlite3
 
 from ...messages.programs import CLIENT
-from ..facts import CRITICAL, OF_TABLES, OK, UNKNOWN, Asked, Check, Facts, Found, TableLooks, good_if
+from ..facts import CRITICAL, OF_TABLES, OK, UNKNOWN, Asked, Check, Facts, Found, good_if
+from ..table_faults import TableLooks
 
 MAX_CHECKED_BYTES = 200_000_000
 """SQLite's own check reads the whole file."""
