@@ -1,7 +1,7 @@
 """The log of our own programs: warnings go to standard error, everything goes to TASKSERVER_LOG.
 
-The package logs to the logger `taskserver` as any library does. Here its lines are limited, so that cron sends no
-endless mail, and a tasks module cannot switch them off.
+The package logs to the logger `taskserver` as any library does. In our programs its lines are limited, so that cron
+sends no endless mail, and a tasks module cannot switch them off.
 
 What tasks log and print goes the same way, with their ids. A handler at the root would keep `logging.basicConfig` from
 doing anything, and dictConfig would remove it. So no logger gets one: all records pass one hook, `Logger.callHandlers`,
@@ -15,9 +15,8 @@ import os
 import re
 import sys
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from ...interrupts.stop import TaskInterrupted
@@ -25,13 +24,12 @@ from ...messages.log_records import FOR_LOG_ALONE, ONCE_AN_HOUR
 from ...messages.programs import CLIENT, WORKER
 from ...messages.text import shown
 from ...settings.load import Settings, outages_in
-from .log_lines import TaskRecord, deliver, lines_of
+from .log_lines import TaskRecord, lines_of
 
 if TYPE_CHECKING:
     from ...worker.task_context import TaskLabel
 
 LOG = logging.getLogger("taskserver")
-Once = Callable[[str], str | None]
 
 MAX_LINES = 20
 """Lines of a run on standard error about fatal tasks, and as many that tasks log if neither a file nor a handler of
@@ -42,45 +40,111 @@ MAX_MESSAGE = 100_000
 """Characters of what a task logs in one record."""
 
 
-# ---- where they go
+def set_up(verbose: bool, settings: Settings, workers: int = 1) -> tuple[StandardError, Log]:
+    """Send the package's log, and what tasks log, to standard error, and to a file if one is set.
+
+    So many workers share the lines of standard error. Raises SettingError.
+    """
+    logging.raiseExceptions = False  # a handler of a site that fails must not fill cron's mail with tracebacks
+    sys.unraisablehook = _log_interrupted_clean_up
+    standard_error = StandardError(verbose, max(MAX_LINES // workers, 1), settings)
+    return standard_error, Log(settings, standard_error, verbose or settings.log_file is None)
 
 
-class StandardError(logging.Handler):
-    """Writes one line for each record; unless verbose, a limited number about fatal tasks, and of what tasks log."""
+@contextmanager
+def showing_all(screen: logging.Handler, settings: Settings) -> Iterator[None]:
+    """In the `with`, the package's log, and what tasks log, goes to this handler, too. Raises SettingError."""
+    log = Log(settings, screen, True)
+    try:
+        yield
+    finally:
+        log.close()
 
-    def __init__(self, verbose: bool, max_lines: int, once: Once) -> None:
-        super().__init__(logging.DEBUG if verbose else logging.WARNING)
-        self._is_verbose = verbose
-        self._max_lines = max_lines
-        self._once = once
-        self._counts = {FATAL: 0, BY_TASKS: 0}
 
-    def emit(self, record: logging.LogRecord) -> None:
-        if self._is_verbose:
-            for line in lines_of(record):
-                self._say(line)
-        elif not getattr(record, FOR_LOG_ALONE, False) and self._has_room(record):
-            first = lines_of(record)[0]
-            news = self._once(first) if getattr(record, ONCE_AN_HOUR, False) else first
-            if news is not None:
-                self._say(news)
+def running_task() -> TaskLabel | None:
+    """The task whose code runs here, if any."""
+    # No task runs before this module is imported, and a run that finds none does not import it.
+    module: Any = sys.modules.get("taskserver.worker.task_context")
+    return None if module is None else module.running_task()
 
-    def _has_room(self, record: logging.LogRecord) -> bool:
-        kind = BY_TASKS if isinstance(record, TaskRecord) else FATAL if getattr(record, "is_fatal", False) else None
-        if kind is None:
-            return True
-        self._counts[kind] += 1
-        return self._counts[kind] <= self._max_lines
 
-    def say_rest(self) -> None:
-        """Count the records that got no line."""
-        for kind, count in self._counts.items():
-            if count > self._max_lines:
-                self._say(f"and {count - self._max_lines} more {kind}")
+def _log_interrupted_clean_up(unraisable: sys.UnraisableHookArgs) -> None:
+    """Log, without a traceback, that the `__del__` of something that a task made was interrupted."""
+    if issubclass(unraisable.exc_type, TaskInterrupted):
+        LOG.info("a clean-up that a task left took too long, and was interrupted")
+    else:
+        sys.__unraisablehook__(unraisable)
 
-    def _say(self, line: str) -> None:
-        with suppress(OSError):  # nobody may read standard error any more, which must not end the run
-            os.write(2, f"{line}\n".encode(errors="backslashreplace"))
+
+class RootLevel(int):
+    """The level that we gave the root logger: while it has this one, the site has set none."""
+
+
+class Log:
+    """Where records go: the package's own, and what tasks log and print."""
+
+    def __init__(self, settings: Settings, screen: logging.Handler, shows_tasks: bool) -> None:
+        """Take in the records of all loggers until `close`. Raises SettingError.
+
+        The file of TASKSERVER_LOG gets all of its level; `screen` the package's records, and if it `shows_tasks` also
+        prints, and the records of tasks for which the site made no handler.
+        """
+        self._file: list[logging.Handler] = []
+        if settings.log_file is not None:
+            from .log_file import file_handler  # most workers have no log file
+
+            self._file = [file_handler(settings)]
+        self._of_tasks = [*self._file, screen] if shows_tasks else self._file
+        self._takes_prints = any(outlet.level <= logging.INFO for outlet in self._of_tasks)
+        self._in_handlers = threading.local()
+        self._call_handlers, self._basic_config = logging.Logger.callHandlers, logging.basicConfig
+
+        def call_handlers(logger: logging.Logger, record: logging.LogRecord) -> None:
+            self._catch(logger, record)
+
+        logging.Logger.callHandlers = call_handlers  # type: ignore[method-assign, assignment]
+        logging.basicConfig = self._configure
+        if self._file or screen.level < logging.WARNING:
+            # From this level on, unless the site sets one.
+            logging.root.setLevel(RootLevel(getattr(logging, settings.log_level.upper())))
+        # Other parts of the package have the logger already: it changes its class.
+        LOG.__class__ = OurLogger
+        LOG.propagate = False
+        assert isinstance(LOG, OurLogger)
+        LOG.outlets = [*self._file, screen]
+        LOG.least = min(outlet.level for outlet in LOG.outlets)
+
+    def close(self) -> None:
+        """Leave `logging` as it was."""
+        logging.Logger.callHandlers, logging.basicConfig = self._call_handlers, self._basic_config  # type: ignore[method-assign]
+        if isinstance(logging.root.level, RootLevel):
+            logging.root.setLevel(logging.WARNING)
+        LOG.__class__ = logging.Logger
+        LOG.propagate = True
+
+    def _catch(self, logger: logging.Logger, record: logging.LogRecord) -> None:
+        has_handlers, least = logger.hasHandlers(), logger.getEffectiveLevel()
+        if not isinstance(logger, OurLogger):  # which has its outlets
+            outlets = self._file if has_handlers else self._of_tasks
+            if any(record.levelno >= outlet.level for outlet in outlets):
+                with suppress(Exception):  # the task's own objects may raise as they are put in words
+                    deliver(_task_record(record), outlets)
+        if has_handlers and record.levelno >= (logging.WARNING if isinstance(least, RootLevel) else least):
+            self._in_handlers.is_true = True
+            try:
+                self._call_handlers(logger, record)
+            finally:
+                self._in_handlers.is_true = False
+
+    def _configure(self, **options: Any) -> None:
+        # `logging.warning` calls it by itself: that would write to standard error.
+        if options or sys._getframe(1).f_globals is not vars(logging):
+            self._basic_config(**options)
+
+    def print(self, line: str, by: TaskLabel | None) -> None:
+        """Log a line that a task printed. Not what a site's handler prints of a record: the log has the record."""
+        if self._takes_prints and line and not getattr(self._in_handlers, "is_true", False):
+            deliver(TaskRecord("printed", logging.INFO, line, by), self._of_tasks)
 
 
 class OurLogger(logging.Logger):
@@ -106,73 +170,60 @@ class OurLogger(logging.Logger):
             super().handle(record)
 
 
-# ---- what tasks log and print
+class StandardError(logging.Handler):
+    """Writes one line for each record; unless verbose, a limited number about fatal tasks, and of what tasks log."""
+
+    def __init__(self, verbose: bool, max_lines: int, settings: Settings) -> None:
+        super().__init__(logging.DEBUG if verbose else logging.WARNING)
+        self._is_verbose = verbose
+        self._max_lines = max_lines
+        self._settings = settings
+        self._counts = {FATAL: 0, BY_TASKS: 0}
+
+    def emit(self, record: logging.LogRecord) -> None:
+        if self._is_verbose:
+            for line in lines_of(record):
+                self._say(line)
+        elif not getattr(record, FOR_LOG_ALONE, False) and self._has_room(record):
+            first = lines_of(record)[0]
+            news = self._once_an_hour(first) if getattr(record, ONCE_AN_HOUR, False) else first
+            if news is not None:
+                self._say(news)
+
+    def _has_room(self, record: logging.LogRecord) -> bool:
+        kind = BY_TASKS if isinstance(record, TaskRecord) else FATAL if getattr(record, "is_fatal", False) else None
+        if kind is None:
+            return True
+        self._counts[kind] += 1
+        return self._counts[kind] <= self._max_lines
+
+    def _once_an_hour(self, line: str) -> str | None:
+        from ...host.once_an_hour import OnceAnHour  # few runs have such a warning
+
+        once = OnceAnHour(outages_in(self._settings.folder), WORKER, self._settings.queue)
+        return once.to_say(line, re.sub("^task [0-9]+ ", "", line), os.isatty(2))
+
+    def say_rest(self) -> None:
+        """Count the records that got no line."""
+        for kind, count in self._counts.items():
+            if count > self._max_lines:
+                self._say(f"and {count - self._max_lines} more {kind}")
+
+    def _say(self, line: str) -> None:
+        with suppress(OSError):  # nobody may read standard error any more, which must not end the run
+            os.write(2, f"{line}\n".encode(errors="backslashreplace"))
 
 
-class OurLevel(int):
-    """The level that we gave the root logger: while it has this one, the site has set none."""
+def deliver(record: logging.LogRecord, outlets: Sequence[logging.Handler]) -> None:
+    """Hand a record to each of these that wants its level; none of them fails the code that logs.
 
-
-def running_task() -> TaskLabel | None:
-    """The task whose code runs here, if any."""
-    # No task runs before this module is imported, and a run that finds none does not import it.
-    module: Any = sys.modules.get("taskserver.worker.task_context")
-    return None if module is None else module.running_task()
-
-
-class TaskOutput:
-    """Hands to the log what tasks print and log."""
-
-    def __init__(self, file: logging.Handler | None, screen: logging.Handler | None) -> None:
-        """`file` gets all from its level on; `screen` gets prints, and records for which the site made no handler."""
-        self._file = [file] if file else []
-        self._all = [*self._file, screen] if screen else self._file
-        self._takes_prints = any(outlet.level <= logging.INFO for outlet in self._all)
-        self._in_handlers = threading.local()
-
-    def begin(self, least: int | None) -> None:
-        """Take in the records of all loggers until `end`: from this level on, unless the site sets one."""
-        self._call_handlers, self._basic_config = logging.Logger.callHandlers, logging.basicConfig
-
-        def call_handlers(logger: logging.Logger, record: logging.LogRecord) -> None:
-            self._catch(logger, record)
-
-        logging.Logger.callHandlers = call_handlers  # type: ignore[method-assign, assignment]
-        logging.basicConfig = self._configure
-        if least is not None:
-            logging.root.setLevel(OurLevel(least))
-
-    def end(self) -> None:
-        logging.Logger.callHandlers, logging.basicConfig = self._call_handlers, self._basic_config  # type: ignore[method-assign]
-        if isinstance(logging.root.level, OurLevel):
-            logging.root.setLevel(logging.WARNING)
-
-    def _catch(self, logger: logging.Logger, record: logging.LogRecord) -> None:
-        has_handlers = logger.hasHandlers()
-        if not isinstance(logger, OurLogger):  # which has its outlets
-            self._log(record, self._file if has_handlers else self._all)
-        least = logger.getEffectiveLevel()
-        if has_handlers and record.levelno >= (logging.WARNING if isinstance(least, OurLevel) else least):
-            self._in_handlers.is_true = True
-            try:
-                self._call_handlers(logger, record)
-            finally:
-                self._in_handlers.is_true = False
-
-    def _configure(self, **options: Any) -> None:
-        # `logging.warning` calls it by itself: that would write to standard error.
-        if options or sys._getframe(1).f_globals is not vars(logging):
-            self._basic_config(**options)
-
-    def _log(self, record: logging.LogRecord, outlets: Sequence[logging.Handler]) -> None:
-        if any(record.levelno >= outlet.level for outlet in outlets):
-            with suppress(Exception):  # the task's own objects may raise as they are put in words
-                deliver(_task_record(record), outlets)
-
-    def print(self, line: str, by: TaskLabel | None) -> None:
-        """Log a line that a task printed. Not what a site's handler prints of a record: the log has the record."""
-        if self._takes_prints and line and not getattr(self._in_handlers, "is_true", False):
-            deliver(TaskRecord("printed", logging.INFO, line, by), self._all)
+    Each writes a record by one call, so none needs the lock of `Handler.handle`, which an interrupt could leave held.
+    """
+    for outlet in outlets:
+        if record.levelno >= outlet.level:
+            with suppress(Exception):
+                if outlet.filter(record):
+                    outlet.emit(record)
 
 
 def _task_record(record: logging.LogRecord) -> TaskRecord:
@@ -187,72 +238,3 @@ def _task_record(record: logging.LogRecord) -> TaskRecord:
 
     first_line = describe(error).partition("\n")[0]
     return TaskRecord(record.name, record.levelno, message, running_task(), first_line, full_traceback(error))
-
-
-# ---- setting it up
-
-
-def set_up(verbose: bool, settings: Settings, workers: int = 1) -> tuple[StandardError, TaskOutput]:
-    """Send the package's log to standard error, and to a file if one is set; what tasks log goes there, too.
-
-    So many workers share the lines of standard error. Raises SettingError.
-    """
-    logging.raiseExceptions = False  # a handler of a site that fails must not fill cron's mail with tracebacks
-    sys.unraisablehook = _hear_of_clean_up
-    once = partial(_said_once_an_hour, settings)
-    standard_error = StandardError(verbose, max(MAX_LINES // workers, 1), once)
-    file = _file_of(settings)
-    return standard_error, _begin(settings, file, standard_error, verbose or file is None)
-
-
-def _said_once_an_hour(settings: Settings, line: str) -> str | None:
-    from ...host.once_an_hour import OnceAnHour  # few runs have such a warning
-
-    once = OnceAnHour(outages_in(settings.folder), WORKER, settings.queue)
-    return once.to_say(line, re.sub("^task [0-9]+ ", "", line), os.isatty(2))
-
-
-@contextmanager
-def showing_all(screen: logging.Handler, settings: Settings) -> Iterator[None]:
-    """In the `with`, the package's log, and what tasks log, goes to this handler, too. Raises SettingError."""
-    output = _begin(settings, _file_of(settings), screen, True)
-    try:
-        yield
-    finally:
-        output.end()
-        LOG.__class__ = logging.Logger
-        LOG.propagate = True
-
-
-def _file_of(settings: Settings) -> logging.Handler | None:
-    if settings.log_file is None:
-        return None
-    from .log_file import file_handler  # most workers have no log file
-
-    return file_handler(settings)
-
-
-def _begin(settings: Settings, file: logging.Handler | None, screen: logging.Handler, shows_tasks: bool) -> TaskOutput:
-    # Other parts of the package have the logger already: it changes its class.
-    LOG.__class__ = OurLogger
-    LOG.propagate = False
-    assert isinstance(LOG, OurLogger)
-    LOG.outlets = [file, screen] if file else [screen]
-    LOG.least = min(outlet.level for outlet in LOG.outlets)
-    output = TaskOutput(file, screen if shows_tasks else None)
-    output.begin(level_of(settings) if file or screen.level < logging.WARNING else None)
-    return output
-
-
-def level_of(settings: Settings) -> int:
-    """TASKSERVER_LOG_LEVEL as the module `logging` counts levels."""
-    level: int = getattr(logging, settings.log_level.upper())
-    return level
-
-
-def _hear_of_clean_up(unraisable: sys.UnraisableHookArgs) -> None:
-    """Log, without a traceback, that the `__del__` of something that a task made was interrupted."""
-    if issubclass(unraisable.exc_type, TaskInterrupted):
-        LOG.info("a clean-up that a task left took too long, and was interrupted")
-    else:
-        sys.__unraisablehook__(unraisable)

@@ -8,15 +8,12 @@ import logging
 import os
 import stat
 import time
-from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
 from ...errors import SettingError
 from ...host.files import OF_SYSTEM, why_no_log
-from ...messages.error_text import MAX_LOGGED_LENGTH
 from ...messages.log_records import FULL_TEXT, ONCE_AN_HOUR
-from ...messages.text import without_middle
 from ...settings.load import Settings
 from .log_lines import level_name, lines_of
 
@@ -27,9 +24,6 @@ KEPT_FILES = 3
 WRITABLE = "let this user write its folder, or name another file"
 ROOM = "make room, or name another file"
 FIELDS_OF_TASK = ("task_id", "task", "attempt", "error", "is_fatal")
-
-_encode = json.JSONEncoder().encode
-"""Taken once: a module may replace `json.dumps`."""
 
 
 def file_handler(settings: Settings) -> LogFile:
@@ -42,7 +36,7 @@ def file_handler(settings: Settings) -> LogFile:
         for number in range(1, KEPT_FILES + 1):
             with suppress(OSError):  # there is none, or only a link
                 os.close(_opened(f"{path}.{number}", os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK))
-        return LogFile(path, settings.log_level.upper(), _as_json if settings.log_format == "json" else _as_text())
+        return LogFile(path, settings.log_level.upper(), settings.log_format == "json")
     except OSError as error:
         raise SettingError(f"TASKSERVER_LOG: {path} cannot be written: {error.strerror}: {WRITABLE}") from None
 
@@ -50,18 +44,24 @@ def file_handler(settings: Settings) -> LogFile:
 class LogFile(logging.Handler):
     """Appends each record by one write: threads, processes and interrupts cut no line off, without any lock."""
 
-    def __init__(self, path: Path, level: str, text_of: Callable[[logging.LogRecord], str]) -> None:
+    def __init__(self, path: Path, level: str, is_json: bool) -> None:
         super().__init__(level)
         self._path = path
-        self._text_of = text_of
+        self._is_json = is_json
+        # Tasks may set another time zone later, as django.setup() does.
+        self._zone_seconds = time.localtime().tm_gmtoff
         self._descriptor = _opened(path)
         self._is_rotated = not str(path).startswith(OF_SYSTEM)  # nobody may rename /dev/stderr
         self._is_written = True
 
     def emit(self, record: logging.LogRecord) -> None:
-        rest = f"{self._text_of(record)}\n".encode(errors="backslashreplace")
+        text = _as_json(record) if self._is_json else _as_text(record, self._zone_seconds)
+        rest = f"{text}\n".encode(errors="backslashreplace")
         try:
-            self._follow()
+            if not _is_at(self._path, self._descriptor):  # another worker has rotated it
+                new = _opened(self._path)
+                os.dup2(new, self._descriptor, inheritable=False)  # other threads write to this number
+                os.close(new)
             while rest:
                 rest = rest[os.write(self._descriptor, rest) :]
         except OSError as error:
@@ -81,13 +81,6 @@ class LogFile(logging.Handler):
     def _warn(self, words: str, error: OSError, fix: str) -> None:
         extra = {ONCE_AN_HOUR: True}
         LOG.warning("TASKSERVER_LOG: %s %s: %s: %s", self._path, words, error.strerror, fix, extra=extra)
-
-    def _follow(self) -> None:
-        """Write to the new file from now on, if another worker has rotated the old one."""
-        if not _is_at(self._path, self._descriptor):
-            new = _opened(self._path)
-            os.dup2(new, self._descriptor, inheritable=False)  # other threads write to this number
-            os.close(new)
 
     def _rotate(self) -> None:
         """Rename the file, unless another worker does."""
@@ -126,17 +119,10 @@ def _is_at(path: Path, descriptor: int) -> bool:
         return False
 
 
-def _as_text() -> Callable[[logging.LogRecord], str]:
-    """Text with the host's time: code of tasks may set another zone later, as django.setup() does."""
-    zone_seconds = time.localtime().tm_gmtoff
-
-    def text_of(record: logging.LogRecord) -> str:
-        began = time.strftime("%Y-%m-%d %H:%M:%S", time.gmtime(record.created + zone_seconds))
-        first, *more = lines_of(record)
-        first = f"{began},{int(record.msecs):03d} {record.process} {level_name(record)} {first}"
-        return "\n".join((first, *more))
-
-    return text_of
+def _as_text(record: logging.LogRecord, zone_seconds: int) -> str:
+    began = time.strftime("%Y-%m-%d %H:%M:%S", time.gmtime(record.created + zone_seconds))
+    begin = f"{began},{int(record.msecs):03d} {record.process} {level_name(record)} "
+    return begin + "\n".join(lines_of(record))
 
 
 def _as_json(record: logging.LogRecord) -> str:
@@ -146,9 +132,9 @@ def _as_json(record: logging.LogRecord) -> str:
         "level": level_name(record).lower(),
         "logger": record.name,
         "pid": record.process,
-        "message": without_middle(record.getMessage(), MAX_LOGGED_LENGTH),
+        "message": record.getMessage(),
     }
     fields |= {name: getattr(record, name) for name in FIELDS_OF_TASK if hasattr(record, name)}
     if full_text := getattr(record, FULL_TEXT, ""):
         fields["traceback"] = full_text
-    return _encode(fields)
+    return json.dumps(fields)

@@ -1,4 +1,4 @@
-"""Records of the log, their lines, and their delivery.
+"""Records of the log, and their lines.
 
 Rows and tasks choose names and texts in a record; none of these may look like a line of ours.
 """
@@ -6,8 +6,6 @@ Rows and tasks choose names and texts in a record; none of these may look like a
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
-from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from ...messages.log_records import FULL_TEXT
@@ -17,7 +15,6 @@ if TYPE_CHECKING:
     from ...worker.task_context import TaskLabel
 
 LEVELS = ((50, "CRITICAL"), (40, "ERROR"), (30, "WARNING"), (20, "INFO"))
-INDENT = "    "
 
 
 class TaskRecord(logging.LogRecord):
@@ -46,19 +43,6 @@ def lines_of(record: logging.LogRecord) -> list[str]:
     first, more = record.getMessage(), getattr(record, FULL_TEXT, "")
     if isinstance(record, TaskRecord):
         first, _, others = first.partition("\n")
-        by = f"{record.by}, " if record.by else ""
-        first = f"{by}{record.name}: {first}"
+        first = f"{f'{record.by}, ' if record.by else ''}{record.name}: {first}"
         more = "\n".join(filter(None, (others, more)))
-    return [printable(first), *(f"{INDENT}{escaped(line)}" for line in more.split("\n") if more)]
-
-
-def deliver(record: logging.LogRecord, outlets: Sequence[logging.Handler]) -> None:
-    """Hand a record to each of these that wants its level; none of them fails the code that logs.
-
-    Each writes a record by one call, so none needs the lock of `Handler.handle`, which an interrupt could leave held.
-    """
-    for outlet in outlets:
-        if record.levelno >= outlet.level:
-            with suppress(Exception):
-                if outlet.filter(record):
-                    outlet.emit(record)
+    return [printable(first), *(f"    {escaped(line)}" for line in more.split("\n") if more)]

@@ -8,17 +8,17 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, redirect_stdout
 from typing import TYPE_CHECKING, Any, BinaryIO, TextIO
 
-from .log import TaskOutput, running_task
+from .log import Log, running_task
 
 if TYPE_CHECKING:
     from ...worker.task_context import TaskLabel
 
 MAX_PRINTED_LINE = 10_000
-"""Characters of one line; a task may print without ever ending a line."""
+"""Characters of a line in the log: a longer one is broken there. A task may print without ever ending a line."""
 
 
 @contextmanager
-def prints_to_log(stdout: TextIO, output: TaskOutput) -> Iterator[None]:
+def prints_to_log(stdout: TextIO, log: Log) -> Iterator[None]:
     """In the `with`, send prints to the log, and to nowhere what is written to the descriptor."""
     if stdout.isatty():
         yield
@@ -26,7 +26,7 @@ def prints_to_log(stdout: TextIO, output: TaskOutput) -> Iterator[None]:
     nowhere = os.open(os.devnull, os.O_WRONLY)
     os.dup2(nowhere, stdout.fileno())  # for bytes, and for programs that tasks start
     os.close(nowhere)
-    prints = PrintsToLog(stdout, output)
+    prints = PrintsToLog(stdout, log)
     try:
         with redirect_stdout(prints):
             yield
@@ -37,9 +37,9 @@ def prints_to_log(stdout: TextIO, output: TaskOutput) -> Iterator[None]:
 class PrintsToLog:
     """Takes text line by line; the rest of what a text file has is that of the real standard output."""
 
-    def __init__(self, real: TextIO, output: TaskOutput) -> None:
+    def __init__(self, real: TextIO, log: Log) -> None:
         self._real = real
-        self._output = output
+        self._log = log
         self._begun: dict[int, tuple[TaskLabel | None, str]] = {}
         """The line that each thread has not ended yet, and its task."""
 
@@ -54,15 +54,14 @@ class PrintsToLog:
         thread, now = threading.get_ident(), running_task()
         by, begun = self._begun.pop(thread, (now, ""))
         if by != now:
-            self._output.print(begun, by)
+            self._log.print(begun, by)
             begun = ""
         *ended, rest = (begun + text).split("\n")
+        if len(rest) > MAX_PRINTED_LINE:
+            ended, rest = [*ended, rest], ""
         for line in ended:
-            for piece in _pieces(line):
-                self._output.print(piece, now)
-        *full, rest = _pieces(rest)
-        for piece in full:
-            self._output.print(piece, now)
+            for first in range(0, len(line), MAX_PRINTED_LINE):
+                self._log.print(line[first : first + MAX_PRINTED_LINE], now)
         if rest:
             self._begun[thread] = now, rest
         return len(text)
@@ -74,8 +73,4 @@ class PrintsToLog:
         """Log what no end of a line followed."""
         while self._begun:
             by, begun = self._begun.popitem()[1]
-            self._output.print(begun, by)
-
-
-def _pieces(text: str) -> list[str]:
-    return [text[first : first + MAX_PRINTED_LINE] for first in range(0, len(text) or 1, MAX_PRINTED_LINE)]
+            self._log.print(begun, by)
