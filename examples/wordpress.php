@@ -14,7 +14,7 @@ defined( 'ABSPATH' ) || exit;
 function taskserver_add_task( $task, $args = array(), $group_id = 0, $priority = 0, $delay_seconds = 0 ) {
 	global $wpdb;
 
-	$json = $args ? wp_json_encode( $args, JSON_PRESERVE_ZERO_FRACTION ) : '';
+	$json = wp_json_encode( $args, JSON_PRESERVE_ZERO_FRACTION );
 	if ( false === $json ) {
 		error_log( "taskserver: the arguments of $task cannot be written as JSON" );
 		return 0;

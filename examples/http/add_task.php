@@ -18,7 +18,10 @@ function add_task_over_http(string $task, array $args, int $group_id = 0, ?strin
     }
     $request = curl_init(TASKS_URL);
     curl_setopt_array($request, [
-        CURLOPT_POSTFIELDS => json_encode(['task' => $task, 'args' => $args ?: null, 'group_id' => $group_id]),
+        CURLOPT_POSTFIELDS => json_encode(
+            ['task' => $task, 'args' => $args ?: null, 'group_id' => $group_id],
+            JSON_THROW_ON_ERROR
+        ),
         CURLOPT_HTTPHEADER => $headers,
         CURLOPT_RETURNTRANSFER => true,
         CURLOPT_TIMEOUT => 10,

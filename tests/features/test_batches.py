@@ -167,11 +167,11 @@ def test_a_call_has_the_turn_of_its_first_task_wherever_the_others_stand_in_the_
 
 def test_an_item_is_what_the_arguments_of_its_row_say(site: Packets) -> None:
     long = "x" * 20_000
-    texts = ['{"n": 1}', "[1, 2]", "[]", None, "", "null", "{}", f'["{long}"]']
+    texts = ['{"n": 1}', "[1, 2]", "[]", None, "null", "{}", f'["{long}"]']
     for text in texts:
         site.add_text("many", text)
     assert site.run().done == len(texts)
-    assert site.module.calls == [("many", [{"n": 1}, [1, 2], [], {}, {}, {}, {}, [long]])]
+    assert site.module.calls == [("many", [{"n": 1}, [1, 2], [], {}, {}, {}, [long]])]
 
 
 def test_a_bad_row_becomes_fatal_by_itself_and_all_do_of_a_callable_that_takes_no_list(site: Packets) -> None:
@@ -488,7 +488,7 @@ def test_a_stage_that_takes_several_hands_each_on_what_it_returned_for_it(site: 
     args = [text and json.loads(text) for status, text in site.columns("status, args") if status == 0]
     assert args == [{"n": 10}, None, {"n": 60}]
     lines = site.first_lines()
-    assert lines[1].startswith("Fatal: what it returned[0] is a type, which JSON cannot hold")
+    assert lines[1].startswith("Fatal: what it returned[0] is of type type, which JSON cannot hold")
     assert lines[4].startswith("Fatal: what it returned is 'text'")
 
 

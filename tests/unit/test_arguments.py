@@ -2,24 +2,19 @@
 
 from __future__ import annotations
 
-import base64
 import contextlib
-import dataclasses
 import importlib
 import json
 import math
 import re
 import sys
 import traceback
-from collections import UserDict
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
-from datetime import date, datetime, timedelta, timezone
-from decimal import Decimal
+from datetime import datetime, timezone
 from enum import Enum, IntEnum
 from pathlib import Path
-from typing import Any, ClassVar, NoReturn
-from uuid import UUID
+from typing import Any, NoReturn
+from unittest.mock import MagicMock
 
 import pytest
 from hypothesis import example, given
@@ -32,15 +27,12 @@ from taskserver.messages.error_text import describe
 from taskserver.messages.text import MAX_ERROR_LENGTH
 from taskserver.model.arguments import (
     MAX_ARGS_BYTES,
-    MAX_NESTING,
     check_size,
-    parse_json,
     read_arguments,
     write_arguments,
 )
 from taskserver.model.pipeline import MAX_STAGES_BYTES
 from taskserver.model.task import ClaimedTask
-from taskserver.model.unwritable import MAX_LOOKED_AT, fault_in
 from taskserver.worker.call import run_call, run_user_code
 from taskserver.worker.callables import Callables
 from taskserver.worker.preparing import Call, fetch_texts, prepare
@@ -60,8 +52,6 @@ def run_task(call: Call) -> BaseException | None:
     ("text", "args", "kwargs"),
     [
         (None, [], {}),
-        ("", [], {}),
-        (" \n\t\r", [], {}),
         ("null", [], {}),
         ("{}", [], {}),
         ("[]", [], {}),
@@ -86,6 +76,9 @@ def test_an_object_becomes_keywords_an_array_positions_and_nothing_nothing(
         ("5", "a bare number"),
         ('"text"', "a bare string"),
         ("true", "true or false"),
+        ("", "args is empty, as PHP's json_encode() returns when it fails: use JSON_THROW_ON_ERROR"),
+        (" ", "not valid JSON"),
+        ('"{}"', "encoded twice"),
         ("{", "not valid JSON"),
         ("[1,]", "not valid JSON"),
         ('{"a": 1,}', "not valid JSON"),
@@ -108,10 +101,10 @@ def test_an_object_becomes_keywords_an_array_positions_and_nothing_nothing(
         ("a:0:{}", "not valid JSON"),  # PHP's serialize()
         ('["\udce9"]', "not UTF-8"),
         ("\ud800", "not UTF-8"),
-        ("[" * 3000, "nested more than 500 deep"),
-        ("[" * 3000 + "]" * 3000, "nested more than 500 deep"),
-        ('{"a":' * 3000 + "1" + "}" * 3000, "nested more than 500 deep"),
-        ("[" * (MAX_ARGS_BYTES - 1), "nested more than 500 deep"),
+        ("[" * 3000, "nested too deep"),
+        ("[" * 3000 + "]" * 3000, "nested too deep"),
+        ('{"a":' * 3000 + "1" + "}" * 3000, "nested too deep"),
+        ("[" * (MAX_ARGS_BYTES - 1), "nested too deep"),
     ],
 )
 def test_what_is_no_strict_json_or_neither_object_nor_array_is_a_bad_task(text: str, words: str) -> None:
@@ -119,30 +112,6 @@ def test_what_is_no_strict_json_or_neither_object_nor_array_is_a_bad_task(text: 
         read_arguments(text)
     assert words in str(caught.value)
     assert len(str(caught.value)) < 300
-
-
-def test_nesting_is_allowed_exactly_to_the_limit() -> None:
-    for opening, closing in ("[]", ('{"a":', "}")):
-        text = opening * MAX_NESTING + "1" + closing * MAX_NESTING
-        value = parse_json(text)
-        for _ in range(MAX_NESTING):
-            value = value[0] if opening == "[" else value["a"]
-        assert value == 1
-        with pytest.raises(BadTask, match="nested more than 500 deep"):
-            parse_json(opening + text + closing)
-
-
-def test_brackets_side_by_side_and_inside_strings_are_not_nesting() -> None:
-    assert read_arguments("[" + ",".join(["[]"] * 5000) + "]") == ([[]] * 5000, {})
-    assert read_arguments('["' + "[{" * 5000 + '"]') == (["[{" * 5000], {})
-    assert read_arguments('["\\"' + "[" * 5000 + '\\\\"]') == (['"' + "[" * 5000 + "\\"], {})
-    assert read_arguments('["\\\\", "' + "[" * 5000 + '"]') == (["\\", "[" * 5000], {})
-
-
-@pytest.mark.parametrize("lure", ['"\\"', '"\\\\"', '"[', "]" * 600, "}" * 600, '"' * 601])
-def test_no_prefix_hides_deep_nesting_from_the_count(lure: str) -> None:
-    with pytest.raises(BadTask):
-        read_arguments("[" + lure + "," + "[" * 100_000 + "]" * 100_000 + "]")
 
 
 def test_bytes_are_allowed_exactly_to_the_limit() -> None:
@@ -212,7 +181,7 @@ def test_a_dict_comes_back_as_it_was_written(kwargs: dict[str, Any]) -> None:
 def test_what_is_written_is_plain_json_for_any_other_language(args: list[Any]) -> None:
     text = write_arguments(args)
     assert text is not None
-    assert text.encode().decode() == text
+    assert text.isascii()
     assert json.loads(text) == args
 
 
@@ -220,7 +189,7 @@ def test_what_is_written_is_short_and_readable() -> None:
     assert write_arguments(None) is None
     assert write_arguments({}) == "{}"
     assert write_arguments([]) == write_arguments(()) == "[]"
-    assert write_arguments({"to": "zoë", "n": (1, 2)}) == '{"to":"zoë","n":[1,2]}'
+    assert write_arguments({"to": "zoë", "n": (1, 2)}) == '{"to":"zo\\u00eb","n":[1,2]}'
 
 
 class Colour(IntEnum):
@@ -237,7 +206,7 @@ class Size(str, Enum):
         ([Colour.RED], "[1]"),
         ([Size.SMALL], '["small"]'),
         ([10**4000], "[1" + "0" * 4000 + "]"),
-        (["\0\n\u2028\x7f"], '["\\u0000\\n\u2028\x7f"]'),
+        (["\0\n\u2028\x7f"], '["\\u0000\\n\\u2028\\u007f"]'),
         ([-0.0, 1e308, 5e-324], "[-0.0,1e+308,5e-324]"),
     ],
 )
@@ -287,7 +256,6 @@ def nested(depth: int) -> list[Any]:
         {"\udfff": 1},
         [10**5000],
         circular(),
-        nested(501),
         nested(3000),
         nested(100_000),
     ],
@@ -302,133 +270,46 @@ def test_what_json_cannot_hold_is_refused_when_it_is_added(args: object) -> None
     message.encode()
 
 
-class Paper(Enum):
-    A4 = "a4"
-
-
-@dataclass
-class Order:
-    number: int
-
-
-@dataclass
-class Model:
-    """As Django's: a class is known by its name and its package."""
-
-    pk: int
-
-
-Model.__module__ = "django.db.models.base"
 NOON = datetime(2030, 1, 31, 12, tzinfo=timezone.utc)
 
 
-class Customer(Model): ...
+class Liar(int):
+    """A number whose class answers nothing."""
+
+    def __repr__(self) -> NoReturn:
+        raise AssertionError
 
 
 WRITTEN: list[tuple[Any, str]] = [
-    (
-        {"order": {"at": NOON}},
-        'args["order"]["at"] is a datetime, which JSON cannot hold: write at.isoformat(), and read it',
-    ),
-    (
-        [1, [2], NOON.date()],
-        "args[2] is a date, which JSON cannot hold: write value.isoformat(), and read it back by date.",
-    ),
-    ([[NOON.timetz()]], "args[0][0] is a time, which JSON cannot hold: write value.isoformat(), and"),
-    ({"ago": timedelta(1)}, 'args["ago"] is a timedelta, which JSON cannot hold: write ago.total_seconds(), and'),
-    ({"id": UUID(int=1)}, 'args["id"] is a UUID, which JSON cannot hold: write str(id), and read it back by UUID(id)'),
-    ({"sum": Decimal("1.10")}, 'args["sum"] is a Decimal, which JSON cannot hold: write str(sum), and'),
-    ({"on": Paper.A4}, 'args["on"] is a Paper, which JSON cannot hold: write on.value, and read it back by Paper(on)'),
-    (
-        {"what": Order(5)},
-        "is an Order, which JSON cannot hold: write dataclasses.asdict(what), and read it back by Order(**what)",
-    ),
-    ({"file": Path("x")}, "Path, which JSON cannot hold: write str(file), and read it back by Path(file)"),
-    (
-        {"who": {"a", "b"}},
-        'args["who"] is a set, which JSON cannot hold: write sorted(who), and read it back by set(who)',
-    ),
-    ({"raw": b"x"}, 'args["raw"] is a bytes, which JSON cannot hold: write base64.b64encode(raw).decode(), and'),
-    ({"of": Customer(7)}, "is a Customer, which JSON cannot hold: write its primary key, of.pk, and"),
-    ([range(3)], "args[0] is a range, which JSON cannot hold: write list(value)"),
-    ([UserDict(a=1)], "args[0] is a UserDict, which JSON cannot hold: write dict(value)"),
-    (
-        {"no name": 1j},
-        'args["no name"] is a complex, which JSON cannot hold; allowed: texts, numbers, True, False, None,',
-    ),
-    ({"n": [math.nan]}, 'args["n"][0] is nan, which is no JSON number'),
-    ({"by": {NOON.date(): 1}}, 'a key of args["by"] is a date; allowed: texts'),
-    ({"it's": {"x" * 100: {1}}}, 'args["it\'s"]["xxxxxxxxxxxxxxxxxxxx…xxxxxxxxxxxxxxxxxxx"] is a set'),
-    ([*circular(), {1}], "args[1] is a set"),
+    ({"order": {"at": NOON}}, "args['order']['at'] is of type datetime, which JSON cannot hold: write str(x), x.iso"),
+    ([1, [2], NOON.date()], "args[2] is of type date, which JSON cannot hold"),
+    ([(0, object())], "args[0][1] is of type object, which JSON cannot hold"),
+    ({"n": [math.nan]}, "args['n'][0] is nan, which is no JSON number"),
+    ({"by": {NOON.date(): 1}}, "a key of args['by'] is of type date; allowed: str"),
+    ({"x" * 100: {1}}, "args['xxxxxxxxxxxxxxxxxxx…xxxxxxxxxxxxxxxxxx…] is of type set"),
+    ([Liar(5), {1}], "args[1] is of type set"),
+    ([{"a": [{1}]}] * 2, "args[0]['a'][0] is of type set"),
+    ([MagicMock(spec=dict)], "args cannot be written as JSON: Object of type dict is not JSON serializable"),
+    (circular(), "args cannot be written as JSON: Circular reference detected"),
+    ([10**5000], "args cannot be written as JSON: Exceeds the limit"),
+    (["\ud800"], "args cannot be written as JSON: 'utf-8' codec can't encode"),
+    (nested(100_000), "args is nested too deep"),
 ]
 
 
 @pytest.mark.parametrize(("args", "words"), WRITTEN, ids=[words[:30] for _, words in WRITTEN])
-def test_a_value_that_json_cannot_hold_is_named_by_its_place_with_what_to_write(args: Any, words: str) -> None:
+def test_a_value_that_json_cannot_hold_is_named_by_its_place_and_type(args: Any, words: str) -> None:
     with pytest.raises(InvalidTask) as caught:
         write_arguments(args)
-    assert words in str(caught.value)
+    assert str(caught.value).startswith(words)
 
 
-class _Notes(type):
-    asked: ClassVar[list[str]] = []
-
-    def __getattribute__(cls, name: str) -> Any:
-        _Notes.asked.append(name)
-        return super().__getattribute__(name)
-
-
-class Asked(metaclass=_Notes):
-    def __getattribute__(self, name: str) -> Any:
-        _Notes.asked.append(name)
-        return super().__getattribute__(name)
-
-    def __iter__(self) -> NoReturn:
-        raise AssertionError
-
-
-class OddNumber(int):
-    def __repr__(self) -> NoReturn:
-        raise AssertionError
-
-    __str__ = __repr__
-
-
-def test_no_code_of_a_value_or_of_its_class_runs_to_name_it() -> None:
-    _Notes.asked.clear()
-    for value, words in (
-        ([Asked()], "args[0] is an Asked, which JSON cannot hold: write list(value)"),
-        ({Asked(): 1}, "a key of args is an Asked; allowed: texts"),
-        ({OddNumber(5): Asked()}, "args[5] is an Asked, which JSON cannot hold: write list(value)"),
-    ):
-        assert fault_in(value, "args") == words
-    assert _Notes.asked == []
-
-
-def test_what_is_said_to_be_written_can_be_written_and_read() -> None:
-    known: dict[str, Any] = {"datetime": datetime, "timedelta": timedelta, "UUID": UUID, "Decimal": Decimal}
-    known |= {"date": date, "Paper": Paper, "Order": Order, "Path": Path, "base64": base64, "dataclasses": dataclasses}
-    for args, _ in WRITTEN[3:11]:
-        ((name, value),) = args.items()
-        with pytest.raises(InvalidTask) as caught:
-            write_arguments(args)
-        writing, reading = re.findall(r": write (.*), and read it back by (.*)$", str(caught.value))[0]
-        (kept,) = read_arguments(write_arguments([eval(writing, known, {name: value})]))[0]
-        assert eval(reading, known, {name: kept}) == value
-
-
-def test_nesting_is_written_exactly_to_the_limit() -> None:
-    text = write_arguments(nested(MAX_NESTING))
-    assert text == "[" * MAX_NESTING + "]" * MAX_NESTING
-    assert read_arguments(text) == (nested(MAX_NESTING), {})
-
-
-@pytest.mark.parametrize(("character", "size"), [("x", 1), ("é", 2), ("漢", 3), ("😀", 4)])
-def test_bytes_are_counted_not_characters_when_arguments_are_written(character: str, size: int) -> None:
+@pytest.mark.parametrize(("character", "size"), [("x", 1), ("é", 6), ("漢", 6), ("😀", 12)])
+def test_arguments_are_written_to_the_limit_each_letter_beyond_ascii_as_its_code(character: str, size: int) -> None:
     count, rest = divmod(MAX_ARGS_BYTES - 4, size)
     text = write_arguments([character * count + "x" * rest])
     assert text is not None
-    assert len(text.encode()) == MAX_ARGS_BYTES
+    assert len(text) == MAX_ARGS_BYTES
     with pytest.raises(InvalidTask, match=f"args takes {MAX_ARGS_BYTES + 1} bytes as JSON; allowed: {MAX_ARGS_BYTES}"):
         write_arguments([character * count + "x" * (rest + 1)])
 
@@ -502,7 +383,7 @@ def test_a_row_is_called_with_its_arguments(
 
 @pytest.mark.parametrize(
     "args",
-    [None, "", "[]", "{}", '["a", "b", 3]', '{"text": "b"}', '{"to": "a", "colour": 1}', '{"to": "a", "": 1}'],
+    [None, "[]", "{}", '["a", "b", 3]', '{"text": "b"}', '{"to": "a", "colour": 1}', '{"to": "a", "": 1}'],
 )
 def test_wrong_arguments_are_a_bad_task_that_says_what_is_taken(
     write_tasks: Callable[[str], None], args: str | None
@@ -560,10 +441,11 @@ def test_stages_over_the_limit_are_refused_before_they_are_fetched() -> None:
 
 def test_without_arguments_nothing_is_fetched(write_tasks: Callable[[str], None]) -> None:
     write_tasks("def send(): pass\n")
-    for args_bytes in (None, 0):
-        task = row(None, args_bytes)
-        assert fetch_texts(task, never) == task
-        assert prepare(task, Callables(("tasks",)))[1:] == ([], {}, None)
+    task = row(None)
+    assert fetch_texts(task, never) == task
+    assert prepare(task, Callables(("tasks",)))[1:] == ([], {}, None)
+    with pytest.raises(BadTask, match="args is empty"):
+        prepare(fetch_texts(row("", 0), never), Callables(("tasks",)))
 
 
 @pytest.mark.parametrize(
@@ -737,11 +619,3 @@ def test_the_words_of_a_bad_task_show_no_more_than_the_error() -> None:
     with pytest.raises(BadTask) as caught:
         read_arguments("[1")
     assert "During handling" not in "".join(traceback.format_exception(caught.value))
-
-
-def test_a_value_far_behind_many_others_is_left_to_the_words_of_the_encoder() -> None:
-    assert fault_in([[{}], object()], "args") == (
-        "args[1] is an object, which JSON cannot hold; allowed: texts, numbers, True, False, None, and lists and dicts "
-        "of them"
-    )
-    assert fault_in([0] * MAX_LOOKED_AT + [object()], "args") is None

@@ -489,7 +489,7 @@ def test_what_is_no_mapping_is_refused(thing: Any) -> None:
         ({"task": ["tasks.send"]}, "task is ["),
         ({"task": "send"}, "task is 'send'"),
         ({"task": "tasks.send", "args": "x"}, "args is 'x'"),
-        ({"task": "tasks.send", "args": [object()]}, "args[0] is an object, which JSON cannot hold"),
+        ({"task": "tasks.send", "args": [object()]}, "args[0] is of type object, which JSON cannot hold"),
         ({"task": "tasks.send", "group_id": "3"}, "group_id is '3'"),
         ({"task": "tasks.send", "priority": 1.0}, "priority is 1.0"),
     ],

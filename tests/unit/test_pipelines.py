@@ -42,7 +42,6 @@ def test_what_a_producer_gave_is_what_a_worker_reads() -> None:
     ("stages", "stage", "words"),
     [
         ("tasks.a, tasks.b", 0, "stages is not valid JSON"),
-        ('a:1:{i:0;s:5:"first";}', 0, "PHP's serialize()"),
         ("", 0, "stages is not valid JSON"),
         ("null", 0, "allowed: a list of 1 to 100"),
         ("[]", 0, "allowed: a list of 1 to 100"),
@@ -54,7 +53,7 @@ def test_what_a_producer_gave_is_what_a_worker_reads() -> None:
         ('["tasks.a", {"task": "tasks.b", "priority": 1e9}]', 0, "stage 2: priority is"),
         ('["tasks.a", {"task": "tasks.b", "max_attempts": 0}]', 0, "stage 2: max_attempts is 0"),
         ('["tasks.a", {"task": "tasks.b", "priority": NaN}]', 0, "NaN is no JSON number"),
-        ("[" * 30_000, 0, "stages is nested more than 500 deep"),
+        ("[" * 30_000, 0, "stages is nested too deep"),
         ("ü" * (MAX_STAGES_BYTES // 2 + 1), 0, f"stages is longer than {MAX_STAGES_BYTES} bytes"),
         (TWO.encode(), 0, "stages is text; this row holds something else"),
         (TWO, 2, "it is at stage 3 of 2"),

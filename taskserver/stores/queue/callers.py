@@ -16,11 +16,8 @@ from typing import Any, TypeVar
 
 from ...errors import Conflict, ConnectionLost, DatabaseError, InvalidTask, NoTransaction, TablesMissing, is_refusal
 from ...messages.programs import CLIENT
-from ...model.arguments import MAX_ARGS_BYTES, in_ascii
 from ...model.attempt import Finish, Outcome
 from ...model.new_task import LAST_INSTANT, NewTask
-from ...model.pipeline import MAX_STAGES_BYTES
-from ...model.results import MAX_RESULT_BYTES
 from ..dialect import Dialect, Rows
 from ..words import Statements, words_of
 from .adding import Adding
@@ -66,13 +63,13 @@ class Callers:
     def add(self, connection: object, task: NewTask) -> int:
         """→ new, or waiting, once the caller commits. The id of the new row, or of the row that has the key already."""
         with self.on(connection) as rows:
-            return Adding(rows, WHAT_NOW).insert([_in_ascii(task)])[0]
+            return Adding(rows, WHAT_NOW).insert([_checked(task)])[0]
 
     def add_many(self, connection: object, tasks: Iterable[NewTask]) -> list[int]:
         """→ new, or waiting, once the caller commits; the ids, in order."""
         with self.on(connection) as rows:
             adding = Adding(rows, WHAT_NOW)
-            return [task_id for ids in adding.insert_all(map(_in_ascii, tasks)) for task_id in ids]
+            return [task_id for ids in adding.insert_all(map(_checked, tasks)) for task_id in ids]
 
     REACHES = "SELECT id FROM {table} WHERE id = 0"
 
@@ -89,10 +86,6 @@ class Callers:
         LOST: the row no longer carries our claim. Raises InvalidTask if the connection is in no transaction, and
         Conflict if the database rolled that back.
         """
-        following = finish.next_stage
-        if following is not None:
-            following = following._replace(args=in_ascii(following.args, MAX_ARGS_BYTES))
-        finish = finish._replace(result=in_ascii(finish.result, MAX_RESULT_BYTES), next_stage=following)
         with self.on(connection) as rows:
             self._set_savepoint(rows)
             try:
@@ -228,10 +221,10 @@ def _with_percent_marks(sql: str) -> str:
     return sql.replace("%", "%%").replace("?", "%s")
 
 
-def _in_ascii(task: NewTask) -> NewTask:
-    """The task with its texts in ASCII, which all character sets share. Raises InvalidTask."""
+def _checked(task: NewTask) -> NewTask:
+    """The task, if its delay ends within the database's time: we cannot ask this database. Raises InvalidTask."""
     seconds = task.delay_seconds
     if seconds is not None and time.time() + seconds > LAST_INSTANT.timestamp() - CLOCKS_DIFFER_SECONDS:
         # MySQL would store NULL, and the task would wait for ever.
         raise InvalidTask(f"delay is {seconds:.0f} seconds, which ends after 2038-01-18")
-    return task._replace(args=in_ascii(task.args, MAX_ARGS_BYTES), stages=in_ascii(task.stages, MAX_STAGES_BYTES))
+    return task
