@@ -20,4 +20,5 @@ if sys.version_info < (3, 10):
 else:
     from taskserver.web import application_of
 
+    os.umask(os.umask(0o022) | 0o022)  # nobody else may write to what it makes
     application = application_of(FOLDER)

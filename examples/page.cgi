@@ -4,6 +4,7 @@
 Copy it into cgi-bin, make its mode 0755, and let the first line name a Python from 3.10 on.
 """
 
+import os
 import sys
 from wsgiref.handlers import CGIHandler
 
@@ -17,4 +18,5 @@ if sys.version_info < (3, 10):
 
 from taskserver.web import application_of
 
+os.umask(os.umask(0o022) | 0o022)  # nobody else may write to what it makes
 CGIHandler().run(application_of(FOLDER))

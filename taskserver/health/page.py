@@ -33,13 +33,6 @@ def _finding(settings: PageSettings) -> Finding:
             "the page says only that, unless another Python serves it",
             "upload the bundle that was made with --web, or install what docs/page.md says",
         )
-    if settings.may_act and not settings.password_hash:
-        return warning(
-            "page",
-            "the page acts without a password, for who comes from the listed addresses",
-            "whoever else is there may act, too, and a site that a browser there opens may lead it to the page",
-            "set TASKSERVER_PAGE_PASSWORD, too: both are needed then",
-        )
     who = [words for words, is_so in _who(settings) if is_so]
     acts = "may retry, cancel, pause and resume" if settings.may_act else "only shows"
     return ok("page", f"{' and '.join(who) or 'shown to nobody'}; it {acts}")

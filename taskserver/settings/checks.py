@@ -22,7 +22,15 @@ _NAMES = (
     *("MAX_ATTEMPTS", "BACKOFF", "LEASE", "TIMEOUT", "DB_PATIENCE", "PAUSES", "LOG", "LOG_LEVEL", "LOG_FORMAT"),
     *("SETUP", "BETWEEN", "ON_FAILURE"),
 )
-_PAGE_NAMES = ("PAGE_PASSWORD", "PAGE_ALLOW", "PAGE_PROXIES", "PAGE_ACTIONS", "METRICS_TOKEN", "ADD_TOKENS")
+_PAGE_NAMES = (
+    "PAGE_PASSWORD",
+    "PAGE_ALLOW",
+    "PAGE_PROXIES",
+    "PAGE_HOSTS",
+    "PAGE_ACTIONS",
+    "METRICS_TOKEN",
+    "ADD_TOKENS",
+)
 SETTING_KEYS = tuple(PREFIX + name for name in _NAMES)
 """The settings of the programs, in the order of `Settings`."""
 PAGE_KEYS = tuple(PREFIX + name for name in _PAGE_NAMES)

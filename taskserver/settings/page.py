@@ -65,7 +65,9 @@ class PageSettings(NamedTuple):
     allow: tuple[Network, ...] = ()
     """The networks from which the page may be seen; empty: from everywhere."""
     proxies: tuple[Network, ...] = ()
-    """Whose word on a visitor's address is believed."""
+    """Whose word on a visitor's address, and on https, is believed."""
+    hosts: tuple[str, ...] = ()
+    """Names by which the page may be opened without a password and https."""
     may_act: bool = False
     metrics_sha256: str = ""
     """Of the token for the metrics; empty: there are none."""
@@ -85,14 +87,18 @@ def load_page_settings(
     Raises SettingError, which repeats no hash.
     """
     found = found_settings(folder, environ, env_file)
-    return PageSettings(
+    settings = PageSettings(
         password_hash=_hash("TASKSERVER_PAGE_PASSWORD", found.get("TASKSERVER_PAGE_PASSWORD", "")),
         allow=_networks("TASKSERVER_PAGE_ALLOW", found.get("TASKSERVER_PAGE_ALLOW", "")),
         proxies=_networks("TASKSERVER_PAGE_PROXIES", found.get("TASKSERVER_PAGE_PROXIES", ""), {"unix": SOCKET}),
+        hosts=tuple(found.get("TASKSERVER_PAGE_HOSTS", "").replace(",", " ").lower().split()),
         may_act=one_of(("no", "yes"))("TASKSERVER_PAGE_ACTIONS", found.get("TASKSERVER_PAGE_ACTIONS") or "no") == "yes",
         metrics_sha256=_sha256("TASKSERVER_METRICS_TOKEN", found.get("TASKSERVER_METRICS_TOKEN", "")),
         add_tokens=_tokens("TASKSERVER_ADD_TOKENS", found.get("TASKSERVER_ADD_TOKENS", "")),
     )
+    if settings.may_act and not settings.password_hash:
+        raise SettingError("TASKSERVER_PAGE_ACTIONS is yes without TASKSERVER_PAGE_PASSWORD: set both, or neither")
+    return settings
 
 
 def _hash(key: str, value: str) -> str:

@@ -1,6 +1,6 @@
-"""Who may see the page: by address, by password, or by both where both are set.
+"""Who may see the page: by address, by password, or by both if both are set; and which program has a token.
 
-A visitor's address is that of the connection; what a header says of it is believed of listed proxies alone.
+A visitor's address is that of the connection; what a header says about it is believed of listed proxies only.
 """
 
 from __future__ import annotations
@@ -9,27 +9,28 @@ import hashlib
 import hmac
 import secrets
 from collections.abc import Sequence
-from ipaddress import IPv6Address, ip_address
-from typing import Any, NamedTuple
+from ipaddress import IPv6Address, ip_address, ip_network
+from typing import NamedTuple
+from urllib.parse import urlsplit
 
 from itsdangerous import BadSignature, URLSafeTimedSerializer
 from werkzeug.security import check_password_hash
 from werkzeug.wrappers import Request, Response
 
 from ..settings.page import SOCKET, Network, PageSettings
-from .guesses import Guesses
+from .pace import seconds_to_wait
 from .private_files import PrivateFiles
 
 SESSION_SECONDS = 12 * 3600
 KNOWN_SECONDS = 400 * 86_400
 """So long a browser is known as one from which somebody signed in; no browser keeps a cookie for longer."""
-FORM_SECONDS = SESSION_SECONDS
-SESSION_COOKIE = "taskserver_session"
-KNOWN_COOKIE = "taskserver_known"
-ENDED, USED = "ended-", "used-"
 MAX_PASSWORD_BYTES = 1000
 MAX_COOKIES = 5
 """Of one name."""
+MAX_GUESSES, GUESSES_SECONDS = 10, 600.0
+"""Of one network, or of one browser from which somebody signed in before."""
+SCHEME_HEADERS = ("X-Forwarded-Proto", "X-Forwarded-Protocol", "X-Forwarded-Ssl")
+"""Web servers take a request for one by https because of these."""
 
 
 class Visitor(NamedTuple):
@@ -37,14 +38,14 @@ class Visitor(NamedTuple):
 
     address: str
     session: str
-    """The id of the session; empty where no password is asked for."""
+    """The id of the session; empty if no password is asked for."""
 
 
 class Refusal(NamedTuple):
     """Why somebody may not see the page."""
 
     words: str
-    asks_password: bool
+    asks_password: bool = False
 
 
 class Access:
@@ -54,7 +55,6 @@ class Access:
         """Raises OSError."""
         self._settings = settings
         self._files = files
-        self._guesses = Guesses(files)
         # Another password ends all sessions.
         self._key = hmac.digest(files.secret(), settings.password_hash.encode(), "sha256")
 
@@ -66,88 +66,93 @@ class Access:
         if self._settings.allow:
             if by_unlisted_proxy:
                 words = "This request came by a proxy that TASKSERVER_PAGE_PROXIES does not list"
-                return Refusal(f"{words}, so that the address of the visitor is not known.", False)
+                return Refusal(f"{words}, so that the address of the visitor is not known.")
             if not is_in(address, self._settings.allow):
-                return Refusal("This address may not see the page.", False)
+                return Refusal("This address may not see the page.")
         if not self._settings.password_hash:
+            if not self._is_reached_by_own_name(request):
+                words = "Without a password, open it by https, by the address of this host in numbers, or by a name of"
+                return Refusal(f"{words} TASKSERVER_PAGE_HOSTS: another name may lead a browser here for another site.")
             return Visitor(address, "")
         # Another site of the same domain may have set a cookie of this name beside ours.
-        for cookie in request.cookies.getlist(SESSION_COOKIE)[:MAX_COOKIES]:
+        for cookie in request.cookies.getlist(self._cookie("session"))[:MAX_COOKIES]:
             session = self._read(cookie, "session", SESSION_SECONDS)
-            if session is not None and not self._files.is_marked(f"{ENDED}{session}"):
+            if session is not None and not self._files.has_ended(session):
                 return Visitor(address, session)
-        return Refusal("", True)
+        return Refusal("", asks_password=True)
 
     def sign_in(self, request: Request, password: str, response: Response) -> float | None:
         """Give a visitor who knows the password a session, by cookies of the response.
 
-        None where all is well; 0 where the password is wrong; else how many seconds a further guess has to wait.
+        None if all is well; 0 if the password is wrong; else how many seconds a further guess has to wait.
         Raises OSError.
         """
-        address, _ = visitor_address(request, self._settings.proxies)
-        cookies = request.cookies.getlist(KNOWN_COOKIE)[:MAX_COOKIES]
-        known = (self._read(cookie, "known", KNOWN_SECONDS) for cookie in cookies)
-        browser = next((mark for mark in known if mark is not None), None)
-        if waits := self._guesses.seconds_to_wait(address, browser):
+        # Counted before it is compared, so that many at once are many.
+        if waits := seconds_to_wait(self._files, self._guesser(request), MAX_GUESSES, GUESSES_SECONDS):
             return waits
         is_short = len(password.encode("utf-8", "replace")) <= MAX_PASSWORD_BYTES
         if not (is_short and check_password_hash(self._settings.password_hash, password)):
             return 0.0
-        self._guesses.forget(address, browser)
-        self._files.clean_up(ENDED)
-        root = request.root_path or "/"
-        for cookie, salt, seconds in (
-            (SESSION_COOKIE, "session", SESSION_SECONDS),
-            (KNOWN_COOKIE, "known", KNOWN_SECONDS),
-        ):
-            token = self._serializer(salt).dumps(secrets.token_hex(16))
+        for name, seconds in (("session", SESSION_SECONDS), ("known", KNOWN_SECONDS)):
+            token = str(self._serializer(name).dumps(secrets.token_hex(16)))
+            path = request.root_path or "/"
             response.set_cookie(
-                cookie, token, max_age=seconds, path=root, secure=True, httponly=True, samesite="Strict"
+                self._cookie(name), token, seconds, path=path, secure=True, httponly=True, samesite="Strict"
             )
         return None
 
     def sign_out(self, request: Request, visitor: Visitor, response: Response) -> None:
-        """End a visitor's session, for whoever has its cookie. Raises OSError."""
-        if visitor.session:
-            self._files.mark(f"{ENDED}{visitor.session}")
+        """End a visitor's session, also for others who have its cookie. Raises OSError."""
+        self._files.end_session(visitor.session)
         response.delete_cookie(
-            SESSION_COOKIE, path=request.root_path or "/", secure=True, httponly=True, samesite="Strict"
+            self._cookie("session"), request.root_path or "/", secure=True, httponly=True, samesite="Strict"
         )
+
+    def _guesser(self, request: Request) -> str:
+        """Whose guesses are counted together: so nobody locks the owner out of a browser that is known."""
+        for cookie in request.cookies.getlist(self._cookie("known"))[:MAX_COOKIES]:
+            if browser := self._read(cookie, "known", KNOWN_SECONDS):
+                return f"browser {browser}"
+        address, _ = visitor_address(request, self._settings.proxies)
+        try:
+            return str(ip_network(f"{address}/{48 if ':' in address else 24}", strict=False))
+        except ValueError:
+            return "unknown"
+
+    def _is_reached_by_own_name(self, request: Request) -> bool:
+        """Whether no other site's name may have led a browser here, which would take both for the same site."""
+        if self.is_secure(request):
+            return True
+        try:
+            name = urlsplit(f"//{request.host}").hostname or ""
+            return name == "localhost" or name in self._settings.hosts or bool(ip_address(name))
+        except ValueError:
+            return False
+
+    def is_secure(self, request: Request) -> bool:
+        """Whether it came by https, as the connection or a listed proxy says."""
+        is_said = any(name in request.headers for name in SCHEME_HEADERS)
+        if is_said and not is_in(request.remote_addr or "", self._settings.proxies):
+            return False
+        return request.is_secure or request.headers.get("X-Forwarded-Proto") == "https"
 
     # ---- forms
 
     def form_token(self, visitor: Visitor) -> str:
-        """What a form of this visitor's page bears, and no other site can know."""
-        return str(self._serializer("form").dumps(visitor.session or visitor.address))
+        """What a form of this visitor's page has, and no other site can know."""
+        return str(self._serializer("form").dumps(visitor.session))
 
     def is_own_form(self, request: Request, visitor: Visitor) -> bool:
         """Whether a POST comes from a form of this visitor's page."""
-        if is_of_another_site(request):
-            return False
-        owner = self._read(request.form.get("token", ""), "form", FORM_SECONDS)
-        return owner is not None and hmac.compare_digest(owner, visitor.session or visitor.address)
+        owner = self._read(request.form.get("token", ""), "form", SESSION_SECONDS)
+        return bool(owner) and owner == visitor.session and not is_of_another_site(request)
 
-    def sealed(self, visitor: Visitor, purpose: str, value: object) -> str:
-        """A value that comes back by a form or link of this visitor, and can be made by nobody else."""
-        return str(self._serializer(f"{purpose} {visitor.session or visitor.address}").dumps(value))
-
-    def use(self, token: str) -> bool:
-        """Use a sealed value up; False where it was used before. Raises OSError."""
-        self._files.clean_up(USED)
-        return self._files.mark(f"{USED}{hashlib.sha256(token.encode('utf-8', 'replace')).hexdigest()[:32]}")
-
-    def unsealed(self, visitor: Visitor, purpose: str, token: str, seconds: int) -> Any:
-        """The value that was sealed so many seconds ago at most; None for anything else."""
-        try:
-            serializer = self._serializer(f"{purpose} {visitor.session or visitor.address}")
-            return serializer.loads(token, max_age=seconds)
-        except BadSignature:
-            return None
+    def _cookie(self, name: str) -> str:
+        return f"taskserver_{name}_{self._files.mark_of_deployment}"
 
     def _serializer(self, salt: str) -> URLSafeTimedSerializer:
-        return URLSafeTimedSerializer(
-            self._key, salt=f"taskserver {salt}", signer_kwargs={"digest_method": hashlib.sha256}
-        )
+        signer = {"digest_method": hashlib.sha256}
+        return URLSafeTimedSerializer(self._key, salt=f"taskserver {salt}", signer_kwargs=signer)
 
     def _read(self, token: str, salt: str, seconds: int) -> str | None:
         try:
@@ -157,12 +162,15 @@ class Access:
         return found if isinstance(found, str) else None
 
 
+# ---- requests
+
+
 def is_of_another_site(request: Request) -> bool:
     """Whether the browser says that another site sends this request."""
     said = request.headers.get("Sec-Fetch-Site")
     if said is not None:
         return said != "same-origin"
-    # Of an older browser, or by plain http.
+    # From an older browser, or by plain http.
     origin = request.headers.get("Origin")
     return origin not in (None, "null") and str(origin).partition("://")[2] != request.host
 
@@ -181,7 +189,7 @@ def visitor_address(request: Request, proxies: Sequence[Network]) -> tuple[str, 
 
 
 def is_in(address: str, networks: Sequence[Network]) -> bool:
-    """Whether an address lies in one of the networks; one that is none, as behind a socket, lies in SOCKET alone."""
+    """Whether an address is in one of the networks; no address, as behind a socket, is only in SOCKET."""
     if address in ("", "unix:"):
         return SOCKET in networks
     try:
@@ -202,3 +210,18 @@ def _plain(address: str) -> str:
         return address[:100]
     mapped = found.ipv4_mapped if isinstance(found, IPv6Address) else None
     return str(mapped or found)
+
+
+# ---- tokens of programs
+
+
+def bearer_of(request: Request) -> str:
+    """The token of a request; Apache drops the usual header unless it is set up not to, so there is one of our own."""
+    scheme, _, token = request.headers.get("Authorization", "").partition(" ")
+    return token.strip() if scheme.lower() == "bearer" else request.headers.get("X-Taskserver-Token", "").strip()
+
+
+def knows(sha256: str, request: Request) -> bool:
+    """Whether a request has the token that has this hash."""
+    given = hashlib.sha256(bearer_of(request).encode("utf-8", "replace")).hexdigest()
+    return hmac.compare_digest(given, sha256)

@@ -1,34 +1,36 @@
-"""Acting from the page: retry and cancel of chosen tasks, pause and resume of groups, by the same verbs as client.py.
+"""Acting from the page: retry, cancel and delete of chosen tasks, pause and resume of groups, as client.py does it.
 
-A page that says how many tasks would be touched comes first, by GET; the act itself is a POST from there.
+A page first says by GET how many tasks would be touched; the act is a POST of the same fields from there.
 """
 
 from __future__ import annotations
 
-import secrets
+import hashlib
 from collections.abc import Callable, Mapping
 from datetime import datetime, timedelta, timezone
 from shlex import quote
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from werkzeug.datastructures import MultiDict
 
 from ..messages.programs import CLIENT
 from ..messages.text import begin_in_shell, error_in_shell, printable
 from ..model.selection import Selection
-from ..model.task import MAX_GROUP_ID, MAX_ID, Status, name_of_status
+from ..model.task import MAX_GROUP_ID, MAX_ID, MAX_SIGNED, Status, name_of_status
 from ..server import TaskServer
 from ..stores.queue.many_rows import Verb
 from ..stores.queue.operations import CANCEL, RETRY, Operations
 from .private_files import PrivateFiles
 from .rendering import link
-from .views import BadQuery, Page, error_like, since_of, status_of_name
+from .views import BadQuery, Page, error_like, number_in, since_of, status_of_name
 
 MAX_SHOWN = 20
 MAX_IDS = 500
 DONE = {"retry": "retried", "cancel": "cancelled", "pause": "paused", "resume": "resumed"}
 VERBS: Mapping[str, Verb] = {"retry": RETRY, "cancel": CANCEL}
 GROUP_VERBS = ("pause", "resume")
+FIELDS = ("verb", "id", "group", "task", "like", "status", "since", "all")
+"""What an act's link and form name."""
 
 
 class Act(NamedTuple):
@@ -36,31 +38,62 @@ class Act(NamedTuple):
 
     verb: str
     selection: Selection
-    words: str
-    """What is chosen, for the log and the page."""
-    arguments: str
-    """What client.py is given to do the same; empty where it cannot be written safely."""
+
+    @property
+    def words(self) -> str:
+        """What is chosen, for the log and the page; texts of rows in quotes, so that none passes for another choice."""
+        chosen, parts = self.selection, []
+        for name, numbers in (("task", chosen.ids), ("group", chosen.groups)):
+            if numbers:
+                parts.append(f"{name}{'s' if len(numbers) > 1 else ''} {', '.join(map(str, numbers))}")
+        parts += [f"name {chosen.task!r}"] if chosen.task else []
+        parts += [f"error {chosen.error_line!r}"] if chosen.error_line else []
+        parts += [] if chosen.status is None else [f"status {name_of_status(chosen.status)}"]
+        parts += [f"since {chosen.since:%Y-%m-%d %H:%M:%S} UTC"] if isinstance(chosen.since, datetime) else []
+        return "; ".join(parts) or "all"
+
+    @property
+    def arguments(self) -> str:
+        """What client.py is given for the same; empty if a text of a row cannot be copied safely."""
+        chosen = self.selection
+        if self.verb in GROUP_VERBS:
+            return f"{self.verb} {','.join(map(str, chosen.groups)) if chosen.groups else '--all'}"
+        parts = list(map(str, chosen.ids or ()))
+        parts += ["--group", ",".join(map(str, chosen.groups))] if chosen.groups else []
+        if chosen.task:
+            name = begin_in_shell(chosen.task)
+            if name != quote(chosen.task):
+                return ""
+            parts.append(f"--task={name}")  # a name in a row may begin with "-"
+        if chosen.error_line:
+            error = error_in_shell(chosen.error_line)
+            if not error.startswith("--error-line="):
+                return ""
+            parts.append(error)
+        parts += [] if chosen.status is None else ["--status", name_of_status(chosen.status)]
+        parts += ["--since", f"{chosen.since:%Y-%m-%dT%H:%M:%S}"] if isinstance(chosen.since, datetime) else []
+        return " ".join([self.verb, *(parts or ["--all"])])
 
 
 def read_act(server: TaskServer, query: MultiDict[str, str]) -> Act:
-    """The act that a query names. Raises BadQuery."""
+    """The act that a link or a form names. Raises BadQuery."""
     verb = query.get("verb", "")
     if verb not in DONE:
         raise BadQuery(f"verb is none of {', '.join(DONE)}.")
-    ids = _numbers(query, "id", MAX_ID)
-    groups = _numbers(query, "group", MAX_GROUP_ID)
+    ids, groups = _numbers(query, "id", MAX_ID), _numbers(query, "group", MAX_GROUP_ID)
     task, error, status = query.get("task") or None, error_like(server, query), status_of_name(query)
-    since = _instant_of(server, query)
+    if query.get("line") and query["line"] != _mark_of(error):
+        raise BadQuery("The error that was chosen is another one by now: look at the errors again.")
     if len(ids) > MAX_IDS:
         raise BadQuery(f"At most {MAX_IDS} tasks can be chosen by their ids.")
     if verb in GROUP_VERBS and (ids or task or error or status is not None):
-        raise BadQuery(f"{verb} is for groups alone.")
+        raise BadQuery(f"{verb} is only for groups.")
     if verb in GROUP_VERBS and not groups and not (query.get("all") and verb == "resume"):
         raise BadQuery(f"No group is chosen; {CLIENT} pause --all pauses all of them.")
     if verb in VERBS and not (ids or groups or task or error or status is not None or query.get("all")):
         raise BadQuery("No task is chosen: mark some, or choose a group, a name or an error.")
-    selection = Selection(ids or None, groups or None, task, error_line=error, status=status, since=since)
-    return Act(verb, selection, _words(selection), _arguments(verb, selection))
+    limit, since = number_in(query, "limit", MAX_SIGNED) or None, _since(server, query)
+    return Act(verb, Selection(ids or None, groups or None, task, None, limit, error, status, since))
 
 
 def _numbers(query: MultiDict[str, str], name: str, most: int) -> list[int]:
@@ -70,8 +103,8 @@ def _numbers(query: MultiDict[str, str], name: str, most: int) -> list[int]:
     return sorted(set(map(int, texts)))
 
 
-def _instant_of(server: TaskServer, query: MultiDict[str, str]) -> datetime | None:
-    """The begin of the span that a query names: an instant, so that the act is done to what the visitor has seen."""
+def _since(server: TaskServer, query: MultiDict[str, str]) -> datetime | None:
+    """The begin of the span that a query names, by the database's clock."""
     seconds = since_of(query)
     if seconds is None:
         return None
@@ -79,66 +112,30 @@ def _instant_of(server: TaskServer, query: MultiDict[str, str]) -> datetime | No
     return now - timedelta(seconds=seconds)
 
 
-def _words(selection: Selection) -> str:
-    """What is chosen; texts of rows in quotes, so that none passes for another choice."""
-    parts = []
-    if selection.ids:
-        parts.append(f"task{'s' if len(selection.ids) > 1 else ''} {', '.join(map(str, selection.ids))}")
-    if selection.groups:
-        parts.append(f"group{'s' if len(selection.groups) > 1 else ''} {', '.join(map(str, selection.groups))}")
-    if selection.task:
-        parts.append(f"name {selection.task!r}")
-    if selection.error_line:
-        parts.append(f"error {selection.error_line!r}")
-    if selection.status is not None:
-        parts.append(f"status {name_of_status(selection.status)}")
-    if isinstance(selection.since, datetime):
-        parts.append(f"since {selection.since:%Y-%m-%d %H:%M:%S} UTC")
-    return "; ".join(parts) or "all"
+def _mark_of(line: str | None) -> str:
+    return hashlib.sha256((line or "").encode("utf-8", "replace")).hexdigest()[:16]
 
 
-def _arguments(verb: str, selection: Selection) -> str:
-    """What client.py is given for the same; empty where a text of a row cannot be copied safely."""
-    if verb in GROUP_VERBS:
-        return f"{verb} {','.join(map(str, selection.groups)) if selection.groups else '--all'}"
-    parts = list(map(str, selection.ids or ()))
-    parts += ["--group", ",".join(map(str, selection.groups))] if selection.groups else []
-    if selection.task:
-        name = begin_in_shell(selection.task)
-        if name != quote(selection.task):
-            return ""
-        parts.append(f"--task={name}")  # a name in a row may begin with "-"
-    if selection.error_line:
-        chosen = error_in_shell(selection.error_line)
-        if not chosen.startswith("--error-line="):
-            return ""
-        parts.append(chosen)
-    if selection.status is not None:
-        parts += ["--status", name_of_status(selection.status)]
-    if isinstance(selection.since, datetime):
-        parts += ["--since", f"{selection.since:%Y-%m-%dT%H:%M:%S}"]
-    return " ".join([verb, *(parts or ["--all"])])
-
-
-def preview(server: TaskServer, act: Act, seal: Callable[[Act], str]) -> Page:
-    """What an act would touch; nothing is changed. Raises InvalidTask."""
+def preview(server: TaskServer, query: MultiDict[str, str]) -> Page:
+    """What an act would touch; nothing is changed. Raises BadQuery, InvalidTask."""
+    act = read_act(server, query)
+    fields = [(name, one) for name in FIELDS for one in query.getlist(name) if one]
     found, in_error, cancelled = None, 0, 0
     if act.verb in VERBS:
         operations = Operations(server.store)
         found = operations.preview(VERBS[act.verb], act.selection, MAX_SHOWN)
         if act.verb == "retry":
-            in_error = _rows(operations, act.selection, status=Status.ERROR)
-            cancelled = _rows(operations, act.selection, status=Status.CANCELLED)
-        # More tasks than the page says are not touched, whatever comes to pass before the form is sent.
-        act = act._replace(selection=act.selection._replace(limit=max(found.rows, 1)))
-        if found.first and found.rows == len(found.first):  # the page names all of them
-            act = act._replace(selection=act.selection._replace(ids=[task.id for task in found.first]))
-    values = {"act": act, "preview": found, "choice": seal(act), "back": _way_back(act)}
-    if act.verb == "resume" and act.selection.groups:
-        _, are_all_paused = server.store.claims.paused()
-        if are_all_paused:
-            raise BadQuery("All groups are paused: resume all of them first.")
-    return Page("confirm.html", values | {"in_error": in_error, "cancelled": cancelled})
+            in_error = _rows(operations, act.selection, Status.ERROR)
+            cancelled = _rows(operations, act.selection, Status.CANCELLED)
+        # Other and more tasks than the page says are not touched, whatever happens before the form is sent.
+        fields.append(("limit", str(max(found.rows, 1))))
+        fields += [("line", _mark_of(act.selection.error_line))] if act.selection.error_line else []
+        if found.rows == len(found.first):  # the page names all of them
+            fields = [field for field in fields if field[0] != "id"] + [("id", str(task.id)) for task in found.first]
+    elif act.verb == "resume" and act.selection.groups and server.store.claims.paused()[1]:
+        raise BadQuery("All groups are paused: resume all of them first.")
+    shown = {"act": act, "preview": found, "fields": fields, "back": _way_back(act)}
+    return Page("confirm.html", shown | {"in_error": in_error, "cancelled": cancelled})
 
 
 def _way_back(act: Act) -> str:
@@ -154,27 +151,11 @@ def _way_back(act: Act) -> str:
     return link("tasks", status=status, group=chosen.groups[0] if chosen.groups else None, task=chosen.task)
 
 
-def _rows(operations: Operations, selection: Selection, **narrower: Any) -> int:
-    """How many tasks that a retry would touch are of this kind; 0 where the visitor chose just this kind."""
-    given = selection._asdict()
-    if any(given[name] is not None for name in narrower):
+def _rows(operations: Operations, selection: Selection, status: Status) -> int:
+    """How many tasks that a retry would touch have this status; 0 if the visitor chose just this status."""
+    if selection.status is not None:
         return 0
-    return operations.preview(RETRY, selection._replace(**narrower), 0).rows
-
-
-def sealable(act: Act) -> list[object]:
-    """An act as JSON can hold it, never twice the same: each form is good for once."""
-    *parts, since = act.selection
-    return [secrets.token_hex(8), act.verb, *parts, since.isoformat() if isinstance(since, datetime) else None]
-
-
-def act_of(sealed: list[Any] | None) -> Act:
-    """The act that a page said it would do. Raises BadQuery."""
-    if sealed is None:
-        raise BadQuery("This form is out of date: look again at what would be done.")
-    _, verb, *parts, since = sealed
-    selection = Selection(*parts)._replace(since=since and datetime.fromisoformat(since))
-    return Act(verb, selection, _words(selection), _arguments(verb, selection))
+    return operations.preview(RETRY, selection._replace(status=status), 0).rows
 
 
 def do(server: TaskServer, act: Act) -> int:

@@ -84,7 +84,7 @@ def overview_values(server: TaskServer) -> dict[str, Any]:
 
 def tasks(server: TaskServer, query: Mapping[str, str]) -> Page:
     """The tasks of a status, a group or a name, a page at a time."""
-    group = _number(query, "group", MAX_GROUP_ID)
+    group = number_in(query, "group", MAX_GROUP_ID)
     chosen = Selection(
         groups=None if group is None else [group],
         task=query.get("task") or None,
@@ -134,13 +134,13 @@ def _place(query: Mapping[str, str]) -> Place:
     due_at = query.get("due") or None
     if due_at is not None and not re.fullmatch(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d\.\d{6}", due_at):
         raise BadQuery("due is no instant.")
-    before = _number(query, "before", MAX_SIGNED)
+    before = number_in(query, "before", MAX_SIGNED)
     return FIRST if before is None else Place(before, due_at)
 
 
 def error_like(server: TaskServer, query: Mapping[str, str]) -> str | None:
     """The first line of the error of the task that `like` names: hosts refuse links and forms with some texts."""
-    task_id = _number(query, "like", MAX_ID)
+    task_id = number_in(query, "like", MAX_ID)
     if task_id is None:
         return None
     row = server.store.views.show(task_id)
@@ -149,7 +149,8 @@ def error_like(server: TaskServer, query: Mapping[str, str]) -> str | None:
     return row.error_text.encode("utf-8", "replace").decode().partition("\n")[0]
 
 
-def _number(query: Mapping[str, str], name: str, most: int) -> int | None:
+def number_in(query: Mapping[str, str], name: str, most: int) -> int | None:
+    """The number that a field of a query is; None if it is left out."""
     text = query.get(name, "")
     if not text:
         return None
@@ -160,7 +161,7 @@ def _number(query: Mapping[str, str], name: str, most: int) -> int | None:
 
 def task(server: TaskServer, query: Mapping[str, str]) -> Page:
     """One task with all that is known of it."""
-    task_id = _number(query, "id", MAX_ID)
+    task_id = number_in(query, "id", MAX_ID)
     row = None if task_id is None else server.store.views.show(task_id)
     if task_id is None or row is None:
         return Page("no_task.html", {"task_id": task_id}, 404)

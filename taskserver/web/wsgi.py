@@ -7,28 +7,29 @@ which holds wherever the page is mounted.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from ipaddress import ip_network
 from pathlib import Path
 from threading import Lock
 from typing import Any, NamedTuple
-from urllib.parse import urlsplit
 
+from werkzeug.datastructures import MultiDict
 from werkzeug.exceptions import HTTPException
 from werkzeug.wrappers import Request, Response
 
 from ..errors import Conflict, DatabaseError, InvalidTask, SettingError
+from ..health.acceptance import read_accepted
+from ..health.metrics import CONTENT_TYPE, metrics_when_away, read_metrics
 from ..messages.programs import client_in
 from ..messages.text import printable
 from ..server import TaskServer
 from ..settings.checks import ALL_KEYS
 from ..settings.load import load_settings
 from ..settings.page import PageSettings, load_page_settings
-from . import acting, adding, metrics, views
-from .access import Access, Visitor, is_in, is_of_another_site
+from . import acting, adding, views
+from .access import Access, Visitor, is_of_another_site, knows
 from .private_files import PLACE, PrivateFiles
 from .rendering import ASSETS, asset, link, now, render, version_of
 
-VIEWS: Mapping[str, views.View] = {
+VIEWS: Mapping[str, Callable[[TaskServer, MultiDict[str, str]], views.Page]] = {
     "": views.overview,
     "tasks": views.tasks,
     "task": views.task,
@@ -36,15 +37,11 @@ VIEWS: Mapping[str, views.View] = {
     "hours": views.hours,
     "schedules": views.schedules,
     "workers": views.workers,
+    "confirm": acting.preview,
 }
 MAX_FORM_BYTES = 100_000
 ANSWER_SECONDS = 15.0
 """A visitor waits no longer for the database's answer to one question."""
-CHOICE_SECONDS = 3600
-"""A page that says what would be done is good for so long."""
-TOLD_SECONDS = 60
-"""So long a page tells what was done before it."""
-EVERYWHERE = (ip_network("0.0.0.0/0"), ip_network("::/0"))
 POLICY = (
     "default-src 'none'; style-src 'self'; script-src 'self'; connect-src 'self'; img-src 'self'; "
     "form-action 'self'; base-uri 'none'; frame-ancestors 'none'"
@@ -141,10 +138,10 @@ class Application:
         last = request.path.rstrip("/").rpartition("/")[2]
         if last == "tasks" and request.method == "POST" and "view" not in request.args:
             with database.answered_within(ANSWER_SECONDS):
-                return adding.answer(deployment.settings, deployment.server, deployment.files, request)
+                return adding.answer(*deployment, request)
         if last == "metrics":
             with database.tried_once(ANSWER_SECONDS):
-                return metrics.answer(deployment.settings, deployment.server, deployment.files, request)
+                return _metrics(*deployment, request)
         if last in ("favicon.ico", "robots.txt"):
             return _refused(404, "There is no such page.")
         if not deployment.settings.is_open_to_somebody:
@@ -166,96 +163,69 @@ class _Visit:
         self, folder: Path, deployment: Deployment, access: Access, visitor: Visitor, request: PageRequest
     ) -> None:
         self._folder = folder
-        self._deployment = deployment
+        self._settings, self._server, self._files = deployment
         self._access = access
         self._visitor = visitor
         self._request = request
         self._view = request.args.get("view", "")
-        # A visitor who signed in elsewhere meanwhile, or loads anew what came of a form.
-        if self._view in ("overview", "sign-in") or (self._view == "act" and request.method != "POST"):
-            self._view = ""
 
     def answer(self) -> Response:
         """The answer, whatever state the queue is in."""
+        is_post = self._request.method == "POST"
+        database = self._server.store.database
         try:
-            store = self._deployment.server.store
-            if self._request.method == "POST":
-                with store.database.answered_within(ANSWER_SECONDS):
-                    return self._post()
-            with store.database.tried_once(ANSWER_SECONDS):
-                if self._view != "doctor":
-                    store.tables.check()
-                return self._get()
+            with database.answered_within(ANSWER_SECONDS) if is_post else database.tried_once(ANSWER_SECONDS):
+                return self._post() if is_post else self._get()
         except views.BadQuery as error:
             return self._refuse(400, str(error))
         except InvalidTask as error:
             return self._refuse(400, f"{error}.")
         except DatabaseError as error:
-            is_act = isinstance(error, Conflict) and self._request.method == "POST"
-            return self._refuse(409, f"{error}.") if is_act else self._away(error)
+            return self._refuse(409, f"{error}.") if is_post and isinstance(error, Conflict) else self._away(error)
 
     def _get(self) -> Response:
-        server, query = self._deployment.server, self._request.args
         if self._request.method not in ("GET", "HEAD"):
-            return self._refuse(405, "This page knows GET and POST alone.")
+            return self._refuse(405, "This page knows only GET and POST.")
+        if self._view in ("overview", "sign-in", "act"):  # also of somebody who loads again what came of a form
+            self._view = ""
         if self._view == "doctor":
-            return self._show(views.findings_of(self._folder, self._deployment.settings.may_act, ANSWER_SECONDS))
-        if self._view == "confirm":
-            return self._show(acting.preview(server, acting.read_act(server, query), self._seal))
+            return self._show(views.findings_of(self._folder, self._settings.may_act, ANSWER_SECONDS))
         if self._view not in VIEWS:
             return self._refuse(404, "There is no such page.")
-        return self._show(VIEWS[self._view](server, query))
+        self._server.store.tables.check()
+        return self._show(VIEWS[self._view](self._server, self._request.args))
+
+    # ---- forms
 
     def _post(self) -> Response:
-        if self._request.args.get("view") == "sign-in":  # in another window, this visitor signed in meanwhile
+        if self._view == "sign-in":  # in another window, this visitor signed in meanwhile
             return _moved(link("overview"))
         if not self._access.is_own_form(self._request, self._visitor):
             return self._refuse(403, "This form is out of date, or not of this page: go back, and send it again.")
-        if self._view == "sign-out":
-            response = _moved(link("overview"))
-            self._access.sign_out(self._request, self._visitor, response)
-            return response
-        if self._view != "act":
-            return self._refuse(404, "There is no such page.")
-        if not self._deployment.settings.may_act:
+        forms = {"sign-out": self._sign_out, "act": self._act}
+        return forms[self._view]() if self._view in forms else self._refuse(404, "There is no such page.")
+
+    def _sign_out(self) -> Response:
+        response = _moved(link("overview"))
+        self._access.sign_out(self._request, self._visitor, response)
+        return response
+
+    def _act(self) -> Response:
+        if not self._settings.may_act:
             return self._refuse(403, "The page may only show: TASKSERVER_PAGE_ACTIONS is not yes.")
-        if self._may_be_led_here():
-            words = "Without a password, acts take https, or the address of this host in numbers"
-            return self._refuse(403, f"{words}: another name may be another site's, which leads a browser here.")
-        server, files, address = self._deployment.server, self._deployment.files, self._visitor.address
-        choice = self._request.form.get("choice", "")
-        act = acting.act_of(self._access.unsealed(self._visitor, self._choice, choice, CHOICE_SECONDS))
-        server.store.tables.check()
-        if not self._access.use(choice):
-            return self._refuse(409, "This form was sent before: look again at what is left to be done.")
+        self._server.store.tables.check()
+        act, address = acting.read_act(self._server, self._request.form), self._visitor.address
         # Before it is done: what nobody could write down must not happen.
-        acting.note(files, address, act, "begins")
+        acting.note(self._files, address, act, "begins")
         try:
-            rows = acting.do(server, act)
+            rows = acting.do(self._server, act)
         except DatabaseError as error:
-            acting.note(files, address, act, f"not done, or not to its end: {error}")
+            acting.note(self._files, address, act, f"not done, or not to its end: {error}")
             return self._refuse(503, f"It was not done, or not to its end: {error}. Look at the tasks again.")
-        acting.note(files, address, act, f"{rows} {acting.DONE[act.verb]}")
-        done = self._access.sealed(self._visitor, "done", [act.verb, rows])
-        return _moved(link("overview", done=done))
+        acting.note(self._files, address, act, f"{rows} {acting.DONE[act.verb]}")
+        return _moved(link("overview", done=act.verb, rows=rows))
 
-    def _may_be_led_here(self) -> bool:
-        """Whether another site's name may lead to this page, so that the browser takes both for the same."""
-        if self._visitor.session or self._request.is_secure:
-            return False
-        try:
-            host = urlsplit(f"//{self._request.host}").hostname or ""
-        except ValueError:
-            return True
-        return host != "localhost" and not is_in(host, EVERYWHERE)
-
-    def _seal(self, act: acting.Act) -> str:
-        return self._access.sealed(self._visitor, self._choice, acting.sealable(act))
-
-    @property
-    def _choice(self) -> str:
-        """What a choice is sealed for: `.env` may name another queue by the time that it comes back."""
-        return f"choice {self._deployment.server.settings.queue}"
+    # ---- answers
 
     def _show(self, page: views.Page) -> Response:
         return _page(page.code, page.template, {**page.values, **self._frame()})
@@ -270,10 +240,10 @@ class _Visit:
 
     def _frame(self) -> dict[str, Any]:
         """The values of every page."""
-        settings = self._deployment.server.settings
+        settings = self._server.settings
         return {
             "view": self._view,
-            "may_act": self._deployment.settings.may_act,
+            "may_act": self._settings.may_act,
             "token": self._access.form_token(self._visitor),
             "has_session": bool(self._visitor.session),
             "queue": f"{settings.table} in {settings.dsn.place}",
@@ -285,8 +255,27 @@ class _Visit:
 
     def _done(self) -> tuple[str, int] | None:
         """What the act did that led here."""
-        told = self._access.unsealed(self._visitor, "done", self._request.args.get("done", ""), TOLD_SECONDS)
-        return None if told is None else (acting.DONE[told[0]], told[1])
+        verb, rows = self._request.args.get("done", ""), self._request.args.get("rows", "")
+        return (acting.DONE[verb], int(rows)) if verb in acting.DONE and rows[:10].isdecimal() else None
+
+
+def _metrics(settings: PageSettings, server: TaskServer, files: PrivateFiles, request: Request) -> Response:
+    """The queue's metrics as text, for a program that has their token."""
+    if not settings.metrics_sha256:
+        return Response("There are no metrics here.\n", 404)
+    try:
+        if not knows(settings.metrics_sha256, request):
+            adding.check_pace(files, "wrong", adding.WRONG_A_MINUTE)
+            raise adding.Refused(401, "the token is missing or wrong")
+        try:
+            text = read_metrics(server, read_accepted(server.store).by_name)
+        except DatabaseError:
+            text = metrics_when_away()
+    except adding.Refused as error:
+        return Response(f"{error}\n", error.code, error.headers)
+    except SettingError as error:  # the package that writes them is missing
+        return Response(f"{error}\n", 503)
+    return Response(text, content_type=CONTENT_TYPE)
 
 
 def _sign_in(access: Access, request: PageRequest) -> Response:
@@ -299,7 +288,7 @@ def _sign_in(access: Access, request: PageRequest) -> Response:
         words = "This is not the password."
         if waits:
             words, code = f"Too many guesses: please wait for {max(round(waits), 1)} s.", 429
-    response = _page(code, "sign_in.html", {"words": words, "is_secure": request.is_secure, "is_live": True})
+    response = _page(code, "sign_in.html", {"words": words, "is_secure": access.is_secure(request), "is_live": True})
     if code == 429:
         response.headers["Retry-After"] = str(max(round(waits or 0), 1))
     return response

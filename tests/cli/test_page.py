@@ -41,6 +41,9 @@ def test_the_page_is_one_file_that_loads_nothing_and_runs_its_own_script_alone(q
         digest = b64encode(hashlib.sha256(inside.encode()).digest()).decode()
         assert f"{tag}-src &#39;sha256-{digest}&#39;" in policy.replace("'", "&#39;")
     assert file.stat().st_mode & 0o777 == 0o644
+    file.chmod(0o640)
+    assert queue.client("page", "--output", str(file)).returncode == 0
+    assert file.stat().st_mode & 0o777 == 0o640
     assert [path.name for path in file.parent.iterdir() if path.name.startswith(".taskserver")] == []
 
 

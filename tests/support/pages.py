@@ -52,6 +52,10 @@ class PageSite:
     def sql(self, statement: str, *values: Any) -> list[tuple[Any, ...]]:
         return [tuple(row) for row in self.rows.execute(statement, values)]
 
+    def let_act(self, **settings: str) -> None:
+        """Set a page from which those who sign in may act."""
+        self.set(TASKSERVER_PAGE_PASSWORD=PASSWORD_HASH, TASKSERVER_PAGE_ACTIONS="yes", **settings)
+
     def close(self) -> None:
         self.server.close()
         self.rows.close()
@@ -78,16 +82,18 @@ class Visitor:
 
     def token(self) -> str:
         """What the forms of this visitor's pages bear."""
-        found = re.search(r'name="token" value="([^"]+)"', self.get("view=confirm&verb=resume&all=1").text)
+        found = re.search(r'name="token" value="([^"]+)"', self.get("view=workers").text)
         assert found
         return html.unescape(found[1])
 
-    def form(self, **choice: Any) -> dict[str, str]:
+    def form(self, **choice: Any) -> dict[str, list[str]]:
         """The hidden fields of the page that says what an act would touch."""
-        said = self.get(urlencode({"view": "confirm", **choice}, doseq=True))
-        return {name: html.unescape(value) for name, value in re.findall(r'name="(\w+)" value="([^"]*)"', said.text)}
+        said = self.get(urlencode({"view": "confirm", **choice}, doseq=True)).text
+        fields: dict[str, list[str]] = {}
+        for name, value in re.findall(r'type="hidden" name="(\w+)" value="([^"]*)"', said.partition("<main")[2]):
+            fields.setdefault(name, []).append(html.unescape(value))
+        return fields
 
-    def act(self, token: str | None = None, **choice: Any) -> TestResponse:
+    def act(self, **choice: Any) -> TestResponse:
         """Have it said what an act would touch, and send the form of that."""
-        form = self.form(**choice)
-        return self.post("view=act", data=form if token is None else {**form, "token": token})
+        return self.post("view=act", data=self.form(**choice))

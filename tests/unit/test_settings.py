@@ -488,7 +488,10 @@ def test_the_example_names_every_setting_with_its_default(tmp_path: Path) -> Non
         *("DSN", "PASSWORD", "TABLE", "MODE", "MODULES", "MAX_ATTEMPTS", "BACKOFF", "LEASE", "TIMEOUT", "DB_PATIENCE"),
         *("PAUSES", "LOG", "LOG_LEVEL", "LOG_FORMAT", "SETUP", "BETWEEN", "ON_FAILURE"),
     )
-    of_the_page = ("PAGE_PASSWORD", "PAGE_ALLOW", "PAGE_PROXIES", "PAGE_ACTIONS", "METRICS_TOKEN", "ADD_TOKENS")
+    of_the_page = (
+        *("PAGE_PASSWORD", "PAGE_ALLOW", "PAGE_PROXIES", "PAGE_HOSTS", "PAGE_ACTIONS"),
+        *("METRICS_TOKEN", "ADD_TOKENS"),
+    )
     assert sorted(written) == sorted(f"TASKSERVER_{key}" for key in keys + of_the_page)
     all_of_it = load_env_file(tmp_path, "".join(f"{key}={value}\n" for key, value in written.items()))
     assert all_of_it == load(tmp_path, dsn=written["TASKSERVER_DSN"])

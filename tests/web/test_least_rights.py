@@ -80,9 +80,9 @@ def test_each_view_is_shown_to_a_page_that_may_select_alone(reading: PageSite) -
 
 
 def test_such_a_page_can_change_nothing_even_where_acts_are_allowed(reading: PageSite) -> None:
-    reading.set(TASKSERVER_PAGE_ALLOW="0.0.0.0/0", TASKSERVER_PAGE_ACTIONS="yes")
+    reading.let_act()
     before = reading.rows.all()
-    visitor = reading.visitor()
+    visitor = reading.owner()
     for fields in ({"verb": "retry", "all": "1"}, {"verb": "cancel", "all": "1"}, {"verb": "pause", "group": "3"}):
         answer = visitor.act(**fields)
         assert answer.status_code == HTTPStatus.SERVICE_UNAVAILABLE

@@ -55,11 +55,9 @@ class Visitor:
                 return Answer(error.code, error.read().decode())
 
 
-def hidden_in(text: str, name: str) -> str:
-    """The value of a form's hidden field."""
-    found = re.search(rf'name="{name}" value="([^"]+)"', text)
-    assert found, text
-    return found[1]
+def hidden_in(text: str) -> dict[str, str]:
+    """A form's hidden fields."""
+    return dict(re.findall(r'type="hidden" name="(\w+)" value="([^"]+)"', text))
 
 
 def furnish(folder: Path) -> None:
@@ -96,7 +94,7 @@ def assert_serves(url: str, folder: Path) -> None:
     asked = visitor.open(RETRY)
     assert "1 task would be retried" in asked.text
     assert status_in(folder) == 4
-    form = {"token": hidden_in(asked.text, "token"), "choice": hidden_in(asked.text, "choice")}
+    form = hidden_in(asked.text)
     assert "1 task retried" in visitor.open("?view=act", form).text
     assert status_in(folder) == 0
     stolen = list(visitor.cookies)
@@ -295,6 +293,17 @@ def say(code: str, options: Sequence[str] = ()) -> str:
     )
     assert ended.stderr == ""
     return ended.stdout
+
+
+@pytest.mark.parametrize("script", ["passenger_wsgi.py", "examples/page.cgi"])
+def test_what_a_script_of_the_page_makes_is_not_for_others_to_write(script: str) -> None:
+    code = (
+        f"import os, runpy, sys; os.umask(0); sys.path.append({str(ROOT)!r})\n"
+        f"try: runpy.run_path({str(ROOT / script)!r})\n"
+        "finally: print(oct(os.umask(0)), flush=True); os._exit(0)"
+    )
+    said = subprocess.run([sys.executable, "-c", code], cwd="/", env=MINIMAL, capture_output=True, text=True).stdout
+    assert said.endswith("0o22\n")
 
 
 def test_an_old_python_is_told_on_the_page() -> None:

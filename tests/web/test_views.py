@@ -18,7 +18,7 @@ from taskserver.web import wsgi
 from taskserver.web.views import TASKS_A_PAGE
 from tests.support.pages import PageSite, Visitor
 
-QUEUE_VIEWS = [view for view in wsgi.VIEWS if view != "task"]
+QUEUE_VIEWS = [view for view in wsgi.VIEWS if view not in ("task", "confirm")]
 VIEWS = [*QUEUE_VIEWS, "confirm&verb=retry&all=1", "confirm&verb=retry&like=2", "task&id=2"]
 ILL_FORMED = "CAST(x'453A20FF' AS TEXT)"
 MARKUP = "<script>alert(1)</script>\"'><img src=x onerror=alert(1)>&amp;"
@@ -26,7 +26,7 @@ MARKUP = "<script>alert(1)</script>\"'><img src=x onerror=alert(1)>&amp;"
 
 @pytest.fixture
 def open_site(each_site: PageSite) -> PageSite:
-    each_site.set(TASKSERVER_PAGE_ALLOW="0.0.0.0/0", TASKSERVER_PAGE_ACTIONS="yes")
+    each_site.let_act()
     return each_site
 
 
@@ -88,7 +88,7 @@ def test_no_text_of_a_row_becomes_markup_in_any_view(open_site: PageSite, text: 
     if open_site.rows.is_postgresql:
         text = text.replace("\0", "")  # which no text there can have
     fill_with(open_site, text)
-    visitor = open_site.visitor()
+    visitor = open_site.owner()
     for view in [*VIEWS, *(["doctor"] if text == MARKUP else [])]:
         answer = visitor.get(f"view={view}")
         assert answer.status_code == HTTPStatus.OK, view
@@ -138,7 +138,7 @@ def test_a_task_s_own_page_has_its_error_arguments_and_result_and_lists_have_non
         '{"to": "a@example.org"}',
         "E: one\n  File tasks.py, line 9",
     )
-    visitor = open_site.visitor()
+    visitor = open_site.owner()
     text = html.unescape(visitor.get("view=task&id=1").text)
     assert '{"to": "a@example.org"}' in text
     assert "File tasks.py, line 9" in text
@@ -149,14 +149,14 @@ def test_a_task_s_own_page_has_its_error_arguments_and_result_and_lists_have_non
 def test_a_chain_of_tasks_links_to_its_neighbours(open_site: PageSite) -> None:
     first = open_site.server.add_task("tasks.a")
     second = open_site.server.add_task("tasks.b", depends_on=[first])
-    visitor = open_site.visitor()
+    visitor = open_site.owner()
     assert f"id={second}" in visitor.get(f"view=task&id={first}").text
     assert f"id={first}" in visitor.get(f"view=task&id={second}").text
 
 
 def test_an_archived_task_is_shown_and_offers_no_act(open_site: PageSite) -> None:
     open_site.sql("INSERT INTO jobs_queue_done (id, task) VALUES (77, ?)", "tasks.a")
-    text = open_site.visitor().get("view=task&id=77").text
+    text = open_site.owner().get("view=task&id=77").text
     assert "in the archive" in text
     assert "confirm" not in text
 
@@ -188,18 +188,18 @@ def test_an_archived_task_is_shown_and_offers_no_act(open_site: PageSite) -> Non
     ],
 )
 def test_an_odd_link_gets_a_plain_answer(open_site: PageSite, query: str, code: int) -> None:
-    answer = open_site.visitor().get(query)
+    answer = open_site.owner().get(query)
     assert answer.status_code == code
     assert "Traceback" not in answer.text
 
 
 @pytest.mark.parametrize("method", ["PUT", "DELETE", "PATCH", "OPTIONS"])
 def test_other_methods_are_refused(open_site: PageSite, method: str) -> None:
-    assert open_site.visitor().client.open("/", method=method, base_url="https://x").status_code in (403, 405)
+    assert open_site.owner().client.open("/", method=method, base_url="https://x").status_code in (403, 405)
 
 
 def test_head_is_answered_as_get_is_without_a_text(open_site: PageSite) -> None:
-    answer = open_site.visitor().client.open("/", method="HEAD", environ_overrides={"REMOTE_ADDR": "10.0.0.1"})
+    answer = open_site.owner().client.open("/", method="HEAD", base_url="https://site.example")
     assert (answer.status_code, answer.data) == (HTTPStatus.OK, b"")
 
 
@@ -262,11 +262,11 @@ def test_turning_pages_shows_each_task_once_the_newest_first(
 ) -> None:
     monkeypatch.setattr(queue_views, "WINDOW", window)
     assert callable(chosen)
-    assert turn_all(full_site.visitor(), f"view=tasks{query}") == [n for n in range(130, 0, -1) if chosen(n)]
+    assert turn_all(full_site.owner(), f"view=tasks{query}") == [n for n in range(130, 0, -1) if chosen(n)]
 
 
 def test_the_tasks_with_the_most_attempts_come_first(full_site: PageSite) -> None:
-    text = full_site.visitor().get("view=tasks&status=fatal&order=attempts").text
+    text = full_site.owner().get("view=tasks&status=fatal&order=attempts").text
     assert ids_of(text) == sorted((n for n in range(1, 131) if n % 2), key=lambda n: (-(n % 5), -n))[:TASKS_A_PAGE]
     assert "Looked through some thousand tasks; there may be others." in text
 
@@ -274,7 +274,7 @@ def test_the_tasks_with_the_most_attempts_come_first(full_site: PageSite) -> Non
 def test_tasks_with_one_error_are_found_by_one_of_them(full_site: PageSite) -> None:
     full_site.sql("UPDATE jobs_queue SET error_text = ? WHERE id IN (3, 7, 9)", "E: one\nmore")
     full_site.sql("UPDATE jobs_queue SET error_text = ? WHERE id = 11", "F: one")
-    assert ids_of(full_site.visitor().get("view=tasks&status=fatal&like=7").text) == [9, 7, 3]
+    assert ids_of(full_site.owner().get("view=tasks&status=fatal&like=7").text) == [9, 7, 3]
 
 
 @pytest.mark.parametrize("status", [3, 5])
@@ -287,7 +287,7 @@ def test_turning_pages_of_tasks_that_come_by_time_shows_each_once_the_next_first
         due = open_site.rows.after(number * 7 % 101) if number % 10 else "NULL"
         insert = f"INSERT INTO jobs_queue (task, status, due_at) VALUES (?, {status}, {due})"
         open_site.sql(insert, f"tasks.t{number % 3}")
-    found = turn_all(open_site.visitor(), f"view=tasks&status={Status(status).name.lower()}{filters}")
+    found = turn_all(open_site.owner(), f"view=tasks&status={Status(status).name.lower()}{filters}")
     wanted = [number for number in range(1, 201) if not filters or number % 3 == 1]
     assert sorted(found) == wanted
     dated = [number for number in found if number % 10]
@@ -303,7 +303,7 @@ def test_what_the_overview_links_to_is_found_by_turning_pages_behind_thousands_o
     for number in range(200):
         task, group = ("tasks.old", 7) if number < 10 else ("tasks.new", 0)
         open_site.sql(f"INSERT INTO jobs_queue (task, group_id) VALUES (?, {group})", task)
-    visitor = open_site.visitor()
+    visitor = open_site.owner()
     links = [html.unescape(link) for link in re.findall(r'href="\?(view=tasks&amp;[^"]*)"', visitor.get().text)]
     for link in ("view=tasks&group=7", "view=tasks&task=tasks.old"):
         assert link in links
@@ -314,13 +314,13 @@ def test_tasks_are_chosen_by_when_they_ended(full_site: PageSite) -> None:
     long_ago = full_site.rows.after(-3 * 86_400)
     full_site.sql(f"UPDATE jobs_queue SET finished_at = {long_ago}, updated_at = {long_ago}")
     full_site.sql(f"UPDATE jobs_queue SET finished_at = {full_site.rows.after(-3600)} WHERE id IN (7, 9, 12)")
-    visitor = full_site.visitor()
+    visitor = full_site.owner()
     assert ids_of(visitor.get("view=tasks&status=fatal&since=1+day").text) == [9, 7]
     assert len(turn_all(visitor, "view=tasks&status=fatal&since=7+days")) == 65
 
 
 def test_a_page_of_tasks_added_meanwhile_shifts_nothing(full_site: PageSite) -> None:
-    visitor = full_site.visitor()
+    visitor = full_site.owner()
     first = visitor.get("view=tasks").text
     full_site.sql("INSERT INTO jobs_queue (task) VALUES (?)", "tasks.new")
     link = re.search(r'href="\?([^"]*before=[^"]*)"', first)
@@ -332,7 +332,7 @@ def test_a_page_of_tasks_added_meanwhile_shifts_nothing(full_site: PageSite) -> 
 
 
 def test_an_empty_queue_is_shown_and_says_that_no_worker_ran(open_site: PageSite) -> None:
-    visitor = open_site.visitor()
+    visitor = open_site.owner()
     assert "No worker ran yet" in visitor.get().text
     for view in QUEUE_VIEWS:
         assert visitor.get(f"view={view}").status_code == HTTPStatus.OK
@@ -344,7 +344,7 @@ def test_a_database_that_is_away_is_said_with_code_503_and_comes_back(
     from taskserver.errors import Unavailable
     from taskserver.stores.tables import Tables
 
-    visitor = open_site.visitor()
+    visitor = open_site.owner()
     with monkeypatch.context() as away:
 
         def fail(self: Tables) -> None:
@@ -360,10 +360,10 @@ def test_a_database_that_is_away_is_said_with_code_503_and_comes_back(
 def test_older_tables_are_said_with_what_mends_them(open_site: PageSite) -> None:
     open_site.sql("DELETE FROM jobs_queue_schema")
     open_site.sql("INSERT INTO jobs_queue_schema (version) VALUES (1)")
-    answer = open_site.visitor().get()
+    answer = open_site.owner().get()
     assert answer.status_code == HTTPStatus.SERVICE_UNAVAILABLE
     assert "client.py init" in answer.text
-    assert open_site.visitor().get("view=doctor").status_code == HTTPStatus.OK
+    assert open_site.owner().get("view=doctor").status_code == HTTPStatus.OK
 
 
 def test_the_doctor_of_a_page_calls_no_setup_and_says_so(site: PageSite) -> None:
@@ -380,7 +380,7 @@ def test_the_hours_are_pictures_with_a_table_beside_them(open_site: PageSite) ->
         "INSERT INTO jobs_queue_stats (hour, group_id, task, done, failed, attempts) VALUES (?, 1, 'tasks.a', 5, 2, 7)",
         hour_of(open_site),
     )
-    text = open_site.visitor().get("view=hours").text
+    text = open_site.owner().get("view=hours").text
     assert text.count('<svg class="chart"') == 3
     assert "5 done</title>" in text
     assert re.search(r'<td class="number">5</td>\s*<td class="number">2</td>', text)

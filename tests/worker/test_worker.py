@@ -260,6 +260,16 @@ def log(sqlite_queue: Queue) -> Path:
     return path
 
 
+def test_what_a_task_makes_is_not_for_others_to_write_whatever_cron_allows(sqlite_queue: Queue) -> None:
+    sqlite_queue.add("tasks.note")
+    umask = os.umask(0)
+    try:
+        sqlite_queue.worker()
+    finally:
+        os.umask(umask)
+    assert (sqlite_queue.folder / "notes").stat().st_mode & 0o777 == 0o644
+
+
 def test_the_log_is_private_and_has_what_tasks_print_and_the_traceback_of_what_they_raise(
     sqlite_queue: Queue, log: Path
 ) -> None:

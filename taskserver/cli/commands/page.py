@@ -24,7 +24,7 @@ from ..terminal.arguments import whole_seconds
 from ..terminal.program import Exit, result_of
 
 PACKAGE = "jinja2>=3.1,<4"
-FILE_MODE = 0o644
+NEW_FILE_MODE = 0o644
 """The web server's account reads it, which is another one on many hosts."""
 ITERATIONS = 600_000
 SHORT = 12
@@ -93,7 +93,7 @@ def _write(folder: Path, options: argparse.Namespace) -> int:
     if options.output is None:
         sys.stdout.write(text)
     else:
-        write_atomically(options.output, text, FILE_MODE)
+        write_atomically(options.output, text, _mode_of(options.output))
     if failure is not None:
         if options.output is None:
             raise failure
@@ -105,6 +105,14 @@ def _write(folder: Path, options: argparse.Namespace) -> int:
     if options.output is not None and once.is_over():
         _say(OVER)
     return Exit.OK
+
+
+def _mode_of(path: Path) -> int:
+    """The rights of the file that is there, which its owner may have chosen."""
+    try:
+        return path.stat().st_mode & 0o777
+    except OSError:
+        return NEW_FILE_MODE
 
 
 def _say(words: str | None) -> None:

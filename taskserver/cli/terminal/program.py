@@ -77,6 +77,7 @@ class Wishes:
 
 def run_program(name: str, command: Callable[[], int]) -> int:
     """Run a command; an error of taskserver becomes one line on standard error and an exit code."""
+    os.umask(os.umask(0o022) | 0o022)  # nobody else may write to what it makes, whatever its caller allows
     _open_standard_streams()
     result = result_of(command)
     if result.words:
