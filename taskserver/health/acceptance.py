@@ -22,9 +22,8 @@ REASONS = (
 FINDINGS = (
     *("python", "packages", "program", "web_folder", "code", "env_file", "files", "var", "log"),
     *("page", "database_file", "disk", "file_system", "connection", "version", "journal", "file"),
-    *("rights", "tables", "claim_index", "deletes", "character_set", "strict_mode", "clock", "binlog", "durability"),
-    *("session_defaults", "wait_timeout", "connections", "packet", "transactions"),
-    *("pooler", "standby"),
+    *("rights", "tables", "claim_index", "deletes", "character_set", "strict_mode", "clock", "durability"),
+    *("connections", "packet", "transactions", "standby"),
     *("cron", "runs", "groups", "paused", "leases", "fatal", "stray", "orphaned", "schedules"),
     *("setup", "modules", "callables", "between", "on_failure"),
 )

@@ -95,5 +95,5 @@ def _bounded(store: Store, answer_seconds: float) -> AbstractContextManager[None
 
 def _of_tables(store: Store, settings: Settings) -> Iterator[Finding]:
     store.tables.check()
-    for found in examine_database(Asked(store.database, settings.dsn, settings.mode)):
-        yield Finding(found.name, Level[found.level.upper()], found.found, found.why, found.fix)
+    for name, found in examine_database(Asked(store.database, settings.dsn, settings.mode)):
+        yield Finding(name, Level[found.level.upper()], found.words, found.why, found.fix)

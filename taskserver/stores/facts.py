@@ -7,7 +7,7 @@ Nothing is changed: rights are tried by statements that match no row.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from typing import Any, NamedTuple
 
@@ -55,12 +55,8 @@ class Check(NamedTuple):
     fix: str = ""
 
 
-Finding = NamedTuple("Finding", [("name", str), ("level", str), ("found", str), ("why", str), ("fix", str)])  # noqa: UP014
-"""The result of a check; `why` and `fix` are empty if it is ok."""
-
-
-def examine(asked: Asked) -> Iterator[Finding]:
-    """The findings of all checks of this database, one after the other. Raises Unavailable."""
+def examine(asked: Asked) -> Iterator[tuple[str, Found]]:
+    """The name and the judgement of each check of this database, one after the other. Raises Unavailable."""
     for check in asked.database.dialect.facts().checks:
         try:
             answer = asked.database.fetch(check.ask) if isinstance(check.ask, str) else check.ask(asked)
@@ -69,9 +65,11 @@ def examine(asked: Asked) -> Iterator[Finding]:
             raise
         except (DatabaseError, LookupError, ValueError, TypeError) as error:  # a proxy may answer anything
             found = Found(UNKNOWN, f"this account cannot see it: {error}")
-        is_ok = found.level == OK
-        why, fix = ("", "") if is_ok else (found.why or check.why, found.fix or check.fix)
-        yield Finding(check.name, found.level, found.words, why, fix if found.level != UNKNOWN or found.fix else "")
+        if found.level == OK:
+            yield check.name, Found(OK, found.words)
+        else:
+            fix = found.fix or (check.fix if found.level != UNKNOWN else "")
+            yield check.name, Found(found.level, found.words, fix, found.why or check.why)
 
 
 # ---- rights
@@ -238,9 +236,7 @@ OF_TABLES = (
 
 # ---- checks that the servers share
 
-FEW_CONNECTIONS, MIN_WAIT_SECONDS, MAX_TRANSACTION_SECONDS, MAX_CLOCK_DIFFERENCE_SECONDS = 5, 20, 300, 60
-
-
+FEW_CONNECTIONS, MAX_TRANSACTION_SECONDS, MAX_CLOCK_DIFFERENCE_SECONDS = 5, 300, 60
 LISTENING = "anyone on the way between the hosts can read tasks and their arguments"
 
 
@@ -249,6 +245,17 @@ def judge_encrypted(words: str, is_safe: bool, option: str) -> Found:
     return good_if(
         is_safe, words, fix=f"add ?{option} to TASKSERVER_DSN; if the server has no TLS, ask the host for it"
     )
+
+
+def check_value(name: str, ask: str, judge: Callable[[str], Found], why: str = "", fix: str = "") -> Check:
+    """A check of the one value that `ask` selects."""
+
+    def judge_rows(rows: Sequence[Sequence[Any]]) -> Found:
+        if rows[0][0] is None:
+            raise ValueError("it is hidden")
+        return judge(str(rows[0][0]))
+
+    return Check(name, ask, judge_rows, why, fix)
 
 
 def check_clock(clock: str, in_sql: str) -> Check:
@@ -268,35 +275,18 @@ def check_clock(clock: str, in_sql: str) -> Check:
     return Check("clock", ahead, judge, why, fix)
 
 
-def judge_wait_timeout(seconds: float) -> Found:
-    """How long the server keeps a connection that is idle; 0: for ever."""
-    if not seconds:
-        return Found(OK, "the server drops no connection for being idle")
-    return good_if(
-        seconds >= MIN_WAIT_SECONDS, f"the server drops connections that are idle for {seconds:g} s; workers reconnect"
-    )
+def check_connections(ask: str) -> Check:
+    """How many connections the account may have at once; `ask` selects it: no row, 0 or NULL if it has no limit."""
 
+    def judge(rows: Sequence[Sequence[Any]]) -> Found:
+        limit = int(rows[0][0] or 0) if rows else 0
+        words = (
+            f"at most {limit} for this account; a worker needs two for a transactional or a long task, three if both"
+        )
+        return good_if(limit > FEW_CONNECTIONS, words) if limit else Found(OK, "the account has no limit of its own")
 
-WAIT_TIMEOUT = (
-    "workers connect again each time, which costs, and a page of yours may not",
-    "connect in pages right before the INSERT, and ask the host for 60 s or more",
-)
-
-
-def judge_account_limit(limit: int) -> Found:
-    """How many connections the account may have at once; 0: no limit of its own."""
-    if not limit:
-        return Found(OK, "the account has no limit of its own")
-    return good_if(
-        limit > FEW_CONNECTIONS,
-        f"at most {limit} for this account; a worker needs two for a transactional or a long task, three if it is both",
-    )
-
-
-ACCOUNT_LIMIT = (
-    "web pages need the rest: a page that gets none shows an error",
-    "start workers with --slots 1, and ask the host for more",
-)
+    why = "web pages need the rest: a page that gets none shows an error"
+    return Check("connections", ask, judge, why, "start workers with --slots 1, and ask the host for more")
 
 
 TRANSACTION = "nothing that was deleted since then is freed, and every claim reads past it; tasks may be held as well"
@@ -309,15 +299,3 @@ def judge_transaction(rows: Sequence[Sequence[Any]], way_to_end: str) -> Found:
     seconds, number, account, state = rows[0]
     words = f"{account} has one open since {age(float(seconds))}, in the session {number} ({state})"
     return Found(WARNING, words, way_to_end.format(number))
-
-
-def judge_session_defaults(odd: Mapping[str, str]) -> Found:
-    """The variables with which sessions begin otherwise than servers come."""
-    if not odd:
-        return Found(OK, "the host leaves them as servers come")
-    sets = ", ".join(f"{name} {' '.join(value.split())[:60]}" for name, value in odd.items())
-    words = f"the host, or the account, sets {sets}"
-    if any(name.endswith("read_only") and value.lower() == "on" for name, value in odd.items()):
-        fix = "wait for the end of its maintenance, or ask the host"
-        return Found(WARNING, words, fix, "no transaction may write: no task can be added")
-    return Found(OK, f"{words}: workers and {CLIENT} set what they need, pages' own connections do not")

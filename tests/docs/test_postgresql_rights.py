@@ -121,12 +121,12 @@ def test_doctor_finds_nothing_missing_for_that_worker_and_names_what_a_website_l
         found = examined(server)
     assert {name for name, one in found.items() if one.level != "ok"} - {"durability"} == {"transactions"}
     assert "pg_read_all_stats" in found["transactions"].fix
-    assert "SELECT on jobs_queue_notes (for what doctor and check accept)" in found["rights"].found
+    assert "SELECT on jobs_queue_notes (for what doctor and check accept)" in found["rights"].words
     guarded.queue.sql(f"GRANT pg_read_all_stats TO {guarded.login('you_worker')[0]}")
     with guarded.server("you_worker") as server:
         assert examined(server)["transactions"].level == "ok"
     with guarded.server("you_web") as server:
-        lacked = examined(server)["rights"].found
+        lacked = examined(server)["rights"].words
     assert all(f"{verb} on jobs_queue," in lacked for verb in ("SELECT", "UPDATE", "DELETE"))
     assert "INSERT on jobs_queue " not in lacked
 

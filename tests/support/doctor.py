@@ -7,7 +7,7 @@ import json
 from taskserver import TaskServer
 from taskserver.health.acceptance import accept
 from taskserver.stores import facts
-from taskserver.stores.facts import Finding
+from taskserver.stores.facts import Found
 from tests.support.processes import assert_silent
 from tests.support.queues import Queue
 
@@ -39,10 +39,10 @@ class Report:
         return " | ".join(self.checks[check].values())
 
 
-def examined(server: TaskServer) -> dict[str, Finding]:
+def examined(server: TaskServer) -> dict[str, Found]:
     """What the doctor finds of the database and its tables, by check."""
     settings = server.settings
-    return {one.name: one for one in facts.examine(facts.Asked(server.store.database, settings.dsn, settings.mode))}
+    return dict(facts.examine(facts.Asked(server.store.database, settings.dsn, settings.mode)))
 
 
 def made_healthy(queue: Queue) -> Queue:

@@ -323,7 +323,7 @@ def test_every_name_of_a_finding_can_be_accepted_and_no_other() -> None:
     reasons = names_in("health/verdict.py", "health/checking.py", makers=["VerdictReason", "Problem"])
     assert set(REASONS) == reasons
     findings = names_in("health/*.py", makers=["ok", "unknown", "warning", "critical"])
-    findings |= names_in("stores/facts.py", "stores/*/facts.py", makers=["Check", "_of_variables"])
+    findings |= names_in("stores/facts.py", "stores/*/facts.py", makers=["Check", "check_value"])
     of_many = {"between", "on_failure"}  # named where their search begins
     assert {*FINDINGS, "settings", "database"} == findings | of_many
     assert len(set(FINDINGS)) == len(FINDINGS)
@@ -420,7 +420,7 @@ def test_a_limit_is_one_number_or_two_and_three_times_the_first_is_the_second(ar
         ("--max-silence 0", "--max-silence"),
         ("--group all", "--group"),
         ("--mail --json", "not allowed with"),
-        ("--accept nothing", "known are between, binlog"),
+        ("--accept nothing", "known are between, callables"),
         ("--accept settings", "nothing that can be accepted"),
         ("--accept", "--accept"),
         ("now", "now"),

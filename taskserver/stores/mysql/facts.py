@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from .. import facts
-from ..facts import CRITICAL, OK, WARNING, Asked, Check, Facts, Found, good_if
+from ..facts import CRITICAL, OK, WARNING, Asked, Check, Facts, Found, check_value, good_if
 from ..table_faults import TableLooks
 from .errors import RIGHTS_MISSING, number_of
 
@@ -15,32 +15,6 @@ OLDEST_MARIADB = (10, 3)
 OLDEST_MYSQL = (5, 7)
 MIN_PACKET_BYTES = 4 * 1024 * 1024
 """A statement with arguments of 1 MiB, which quoting may double, and room to spare."""
-USUAL = {
-    "max_join_size": ("18446744073709551615",),
-    "sql_safe_updates": ("OFF", "0"),
-    "sql_select_limit": ("18446744073709551615",),
-    "completion_type": ("NO_CHAIN", "0"),
-    "unique_checks": ("ON", "1"),
-    "autocommit": ("ON", "1"),
-    "max_statement_time": ("0.000000", "0"),
-    "max_execution_time": ("0",),
-    "idle_transaction_timeout": ("0",),
-    "idle_write_transaction_timeout": ("0",),
-    "tx_read_only": ("OFF", "0"),
-    "transaction_read_only": ("OFF", "0"),
-    "init_connect": ("",),
-}
-"""Variables that a host may set so that they are in a program's way, and their usual values."""
-
-
-def _of_variables(
-    name: str, names: str, judge: Callable[[Mapping[str, str]], Found], why: str = "", fix: str = ""
-) -> Check:
-    """A check of variables of the server, or of a session by `SESSION:` before their names; some servers lack some."""
-    scope, _, named = names.rpartition(":")
-    wanted = ", ".join(f"'{one}'" for one in named.split())
-    sql = f"SHOW {scope or 'GLOBAL'} VARIABLES WHERE Variable_name IN ({wanted})"
-    return Check(name, sql, lambda rows: judge({str(key).lower(): str(value) for key, value in rows}), why, fix)
 
 
 # ---- the connection and the server
@@ -79,18 +53,16 @@ def _judge_version(rows: Sequence[Sequence[Any]]) -> Found:
     return Found(OK, f"{name} {version}{waits}")
 
 
-def _judge_durability(variables: Mapping[str, str]) -> Found:
-    value = variables.get("innodb_flush_log_at_trx_commit", "1")
+def _judge_durability(value: str) -> Found:
     if value == "1":
         return Found(OK, "a commit is on the disk when the server says so")
     lost = "a crash of the server's host may take the last second's tasks"
     return Found(OK, f"innodb_flush_log_at_trx_commit is {value}: {lost}")
 
 
-def _judge_packet(variables: Mapping[str, str]) -> Found:
-    size = int(variables["max_allowed_packet"])
-    words = f"max_allowed_packet is {size // 1024} KiB: arguments may take some {size // 2048} KiB"
-    return good_if(size >= MIN_PACKET_BYTES, words)
+def _judge_packet(value: str) -> Found:
+    words = f"max_allowed_packet is {int(value) // 1024} KiB: arguments may take some {int(value) // 2048} KiB"
+    return good_if(int(value) >= MIN_PACKET_BYTES, words)
 
 
 # InnoDB gives trx_started in the time zone of its host, whatever the session's, which is UTC.
@@ -147,53 +119,25 @@ CHECKS = (
     ),
     facts.CHECK_RIGHTS,
     *facts.OF_TABLES,
-    _of_variables(
+    check_value(
         "character_set",
-        "SESSION:character_set_connection",
-        lambda found: good_if(
-            "utf8mb4" in found.values(), f"connections use {found['character_set_connection']}", CRITICAL
-        ),
+        "SELECT @@character_set_connection",
+        lambda found: good_if(found == "utf8mb4", f"connections use {found}", CRITICAL),
         "arguments would be cut or changed",
         "ask the host for utf8mb4",
     ),
-    _of_variables(
+    check_value(
         "strict_mode",
-        "sql_mode",
-        lambda found: good_if("STRICT_" in found["sql_mode"], f"sql_mode is {found['sql_mode'] or 'empty'}"),
+        "SELECT @@GLOBAL.sql_mode",
+        lambda found: good_if("STRICT_" in found, f"sql_mode is {found or 'empty'}"),
         "if a page's INSERT has a wrong value, the server stores another one instead of refusing it",
         "let pages say SET SESSION sql_mode = 'STRICT_ALL_TABLES' after they connect; workers do",
     ),
-    _of_variables(
-        "binlog",
-        "log_bin binlog_format",
-        lambda found: good_if(
-            found["log_bin"] != "ON" or found["binlog_format"] != "STATEMENT",
-            f"log_bin is {found['log_bin']}, binlog_format {found.get('binlog_format')}",
-        ),
-        "the server notes each claim as unsafe in its error log, and a replica may pick other rows",
-        "ask the host for binlog_format ROW or MIXED",
-    ),
-    _of_variables("durability", "innodb_flush_log_at_trx_commit", _judge_durability),
-    _of_variables(
-        "session_defaults",
-        " ".join(USUAL),
-        lambda found: facts.judge_session_defaults({name: of for name, of in found.items() if of not in USUAL[name]}),
-    ),
-    _of_variables(
-        "wait_timeout",
-        "SESSION:wait_timeout",
-        lambda found: facts.judge_wait_timeout(float(found["wait_timeout"])),
-        *facts.WAIT_TIMEOUT,
-    ),
-    _of_variables(
-        "connections",
-        "SESSION:max_user_connections",
-        lambda found: facts.judge_account_limit(int(found.get("max_user_connections", 0))),
-        *facts.ACCOUNT_LIMIT,
-    ),
-    _of_variables(
+    check_value("durability", "SELECT @@innodb_flush_log_at_trx_commit", _judge_durability),
+    facts.check_connections("SELECT @@max_user_connections"),
+    check_value(
         "packet",
-        "max_allowed_packet",
+        "SELECT @@GLOBAL.max_allowed_packet",
         _judge_packet,
         "pages get an error, and add no task with longer ones",
         "keep arguments short, as the id of a row or the path of a file, or ask the host for 4 MiB",
@@ -202,9 +146,7 @@ CHECKS = (
     Check(
         "transactions",
         OLDEST_TRANSACTION,
-        lambda rows: facts.judge_transaction(
-            rows, "end that program, or KILL {0}; without a session: XA RECOVER, XA ROLLBACK"
-        ),
+        lambda rows: facts.judge_transaction(rows, WAYS_TO_END),
         facts.TRANSACTION,
     ),
 )

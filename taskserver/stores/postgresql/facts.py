@@ -6,43 +6,23 @@ pg_read_all_stats.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import psycopg
 from psycopg import pq
 
 from .. import facts
-from ..facts import CRITICAL, OK, UNKNOWN, WARNING, Asked, Check, Facts, Found, good_if
+from ..facts import CRITICAL, OK, UNKNOWN, WARNING, Asked, Check, Facts, Found, check_value, good_if
 from ..table_faults import TableLooks
 from .errors import RIGHTS_MISSING, state_of
 
 OLDEST = 13
-# Of the settings that a host may set so that they are in a program's way: those that are not as servers come.
-ODD_DEFAULTS = """
-    SELECT name, reset_val FROM pg_settings WHERE reset_val <> boot_val AND name IN (
-        'default_transaction_isolation', 'default_transaction_read_only', 'default_transaction_deferrable',
-        'statement_timeout', 'lock_timeout', 'idle_in_transaction_session_timeout', 'transaction_timeout',
-        'session_replication_role', 'standard_conforming_strings')
-"""
-MAX_USED_SHARE = 0.9
-"""Of the server's connections."""
-
-
-def _of_variables(
-    name: str, names: str, judge: Callable[[Mapping[str, str]], Found], why: str = "", fix: str = ""
-) -> Check:
-    """A check of the settings with which sessions of this account begin: ours set some of them."""
-    wanted = ", ".join(f"'{one}'" for one in names.split())
-    sql = f"SELECT name, reset_val FROM pg_settings WHERE name IN ({wanted})"
-    return Check(name, sql, lambda rows: judge({str(key): str(value) for key, value in rows}), why, fix)
 
 
 # ---- the connection and the server
 
 TLS = "SELECT version || ' ' || cipher FROM pg_stat_ssl WHERE pid = pg_backend_pid() AND ssl"
-DIRECT = "each connection has a session of the server's own"
-POOLED = "there is a pooler, as pgbouncer in transaction mode, which gives each transaction another session"
 
 
 def _connection(asked: Asked) -> tuple[Any, ...]:
@@ -72,8 +52,15 @@ def _judge_version(rows: Sequence[Sequence[Any]]) -> Found:
     return Found(OK, words)
 
 
-def _judge_durability(variables: Mapping[str, str]) -> Found:
-    off = [name for name in ("fsync", "full_page_writes", "synchronous_commit") if variables.get(name) == "off"]
+# The settings with which sessions of this account begin: ours set some of them.
+OFF = """
+    SELECT name FROM pg_settings
+    WHERE reset_val = 'off' AND name IN ('fsync', 'full_page_writes', 'synchronous_commit') ORDER BY 1
+"""
+
+
+def _judge_durability(rows: Sequence[Sequence[Any]]) -> Found:
+    off = [str(name) for (name,) in rows]
     if not off:
         return Found(OK, "a commit is on the disk when the server says so")
     words = f"{' and '.join(off)} {'are' if len(off) > 1 else 'is'} off"
@@ -83,23 +70,10 @@ def _judge_durability(variables: Mapping[str, str]) -> Found:
     return Found(WARNING, words)
 
 
-CONNECTIONS = """
-    SELECT (SELECT COUNT(*) FROM pg_stat_activity WHERE datid IS NOT NULL),
-        (SELECT SUM(CASE name WHEN 'max_connections' THEN 1 ELSE -1 END * CAST(setting AS integer)) FROM pg_settings
-            WHERE name IN ('max_connections', 'superuser_reserved_connections', 'reserved_connections')),
-        (SELECT LEAST(NULLIF(rolconnlimit, -1), NULLIF(datconnlimit, -1)) FROM pg_roles, pg_database
-            WHERE rolname = current_user AND datname = current_database())
+ACCOUNT_LIMIT = """
+    SELECT LEAST(NULLIF(rolconnlimit, -1), NULLIF(datconnlimit, -1)) FROM pg_roles, pg_database
+    WHERE rolname = current_user AND datname = current_database()
 """
-
-
-def _judge_connections(rows: Sequence[Sequence[Any]]) -> Found:
-    ((used, most, of_account),) = rows
-    if of_account is not None:
-        return facts.judge_account_limit(int(of_account))._replace(fix=facts.ACCOUNT_LIMIT[1])
-    words = f"{used} in use, of {most} for all accounts together"
-    return good_if(used < MAX_USED_SHARE * int(most), words)
-
-
 OLDEST_TRANSACTION = """
     SELECT pg_has_role('pg_read_all_stats', 'USAGE'), CAST(EXTRACT(EPOCH FROM age) AS float8), number, account, state
     FROM (SELECT 1) AS one LEFT JOIN (
@@ -113,8 +87,6 @@ OLDEST_TRANSACTION = """
         ORDER BY age DESC LIMIT 1
     ) AS oldest ON TRUE
 """
-
-
 WAYS_TO_END = "end that program, or SELECT pg_terminate_backend({0}); if it is prepared, ROLLBACK PREPARED {0}"
 
 
@@ -169,13 +141,6 @@ LOOKS = TableLooks(
 CHECKS = (
     Check("connection", _connection, _judge_connection, facts.LISTENING),
     Check(
-        "pooler",
-        lambda asked: asked.database.session().commits_by_itself,
-        lambda is_direct: good_if(is_direct, DIRECT if is_direct else POOLED),
-        "each statement takes more time, and a worker that waits (--linger) is not notified of new tasks",
-        "name the server's own port in TASKSERVER_DSN, 5432 as a rule, at least for workers",
-    ),
-    Check(
         "version",
         "SELECT current_setting('server_version'), current_setting('server_version_num')",
         _judge_version,
@@ -185,44 +150,27 @@ CHECKS = (
     Check(
         "standby",
         "SELECT pg_is_in_recovery()",
-        lambda rows: good_if(
-            not rows[0][0], f"the server is {'a' if rows[0][0] else 'no'} standby of another", CRITICAL
-        ),
+        lambda rows: good_if(not rows[0][0], f"the server is {'a' if rows[0][0] else 'no'} standby", CRITICAL),
         "it takes no writes: tasks can neither be added nor run",
         "name the main server in TASKSERVER_DSN; if that one died, promote this one",
     ),
     facts.CHECK_RIGHTS,
     *facts.OF_TABLES,
-    _of_variables(
+    check_value(
         "character_set",
-        "server_encoding",
-        lambda found: good_if(
-            "UTF8" in found.values(), f"the database's encoding is {found['server_encoding']}", CRITICAL
-        ),
+        "SHOW server_encoding",
+        lambda found: good_if(found == "UTF8", f"the database's encoding is {found}", CRITICAL),
         "a task, or the error of one, that holds another letter cannot be stored or read",
         "make a database with ENCODING 'UTF8' TEMPLATE template0 for the queue",
     ),
-    _of_variables(
+    Check(
         "durability",
-        "fsync full_page_writes synchronous_commit",
+        OFF,
         _judge_durability,
         "a power cut, or a crash of the server's host, may destroy the whole database",
         "ask the host to set it on, in postgresql.conf",
     ),
-    Check("session_defaults", ODD_DEFAULTS, lambda rows: facts.judge_session_defaults(dict(rows))),
-    _of_variables(
-        "wait_timeout",
-        "idle_session_timeout",
-        lambda found: facts.judge_wait_timeout(int(found.get("idle_session_timeout", 0)) / 1000),
-        *facts.WAIT_TIMEOUT,
-    ),
-    Check(
-        "connections",
-        CONNECTIONS,
-        _judge_connections,
-        facts.ACCOUNT_LIMIT[0],
-        "see who has them in pg_stat_activity; start fewer workers (--slots), or raise max_connections",
-    ),
+    facts.check_connections(ACCOUNT_LIMIT),
     facts.check_clock("SELECT CAST(EXTRACT(EPOCH FROM clock_timestamp()) AS float8)", "now() + interval '1 hour'"),
     Check("transactions", OLDEST_TRANSACTION, _judge_transactions, facts.TRANSACTION),
 )
