@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from .programs import IS_INSTALLED
-from .suggestions import nearest
+from .text import nearest
 
 WEB_FOLDERS = ("public_html", "www", "htdocs", "httpdocs")
 NAMES_OF_ENV = ("env", ".env.txt", "env.txt", ".env.env", ".ENV", "_env", "dotenv", ".env.example")

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from datetime import datetime, timedelta, timezone
-from itertools import takewhile
+from itertools import islice, takewhile
 from typing import Any
 
 from ..errors import span_seconds
@@ -12,6 +13,8 @@ MAX_ERROR_LENGTH = 1000
 """Characters of an error_text."""
 MAX_SHOWN = 80
 """Characters of a value in a message."""
+MAX_COMPARED = 300
+"""Names that one mistyped name is compared with; a file may hold any number of them."""
 MAX_LINE = 12_000
 """Characters of a line; what a row names may be of any length, and cron mails lines."""
 
@@ -60,6 +63,15 @@ def duration_seconds(value: object) -> Any:
     if isinstance(value, str):
         return span_seconds(value)
     return value.total_seconds() if isinstance(value, timedelta) else value
+
+
+def nearest(name: str, names: Iterable[str], likeness: float = 0.65) -> str | None:
+    """The most similar of these names, at least by `likeness` (0 to 1), whatever the case; None without one."""
+    from difflib import get_close_matches  # imported with the first mistake
+
+    by_folded = {one[:MAX_SHOWN].casefold(): one for one in islice(names, MAX_COMPARED)}
+    found = get_close_matches(name[:MAX_SHOWN].casefold(), by_folded, n=1, cutoff=likeness)
+    return by_folded[found[0]] if found else None
 
 
 def shown(value: object) -> str:

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 from ..errors import InvalidTask
 from ..messages.error_text import describe
-from ..messages.suggestions import nearest
+from ..messages.text import nearest
 from .arguments import as_call
 from .field_checks import check_key, name_of
 from .task_options import Options, options_of

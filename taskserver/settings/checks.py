@@ -13,7 +13,7 @@ from typing import Any
 
 from ..errors import SPANS, SettingError, span_seconds
 from ..messages.programs import CLIENT
-from ..messages.text import shown
+from ..messages.text import nearest, shown
 from ..model.task import MAX_GROUP_ID, MAX_ID, MODES
 
 PREFIX = "TASKSERVER_"
@@ -60,8 +60,6 @@ def letters_of(key: str) -> str:
 
 def nearest_key(key: str, likeness: float) -> str | None:
     """The setting that a mistyped key may have meant: alike by at least `likeness`, from 0 to 1; else None."""
-    from ..messages.suggestions import nearest
-
     # The prefix, which all keys have in common, would make all of them alike.
     by_letters = {letters_of(name): PREFIX + name for name in _NAMES + _PAGE_NAMES}
     found = nearest(letters_of(key).removeprefix(letters_of(PREFIX)), by_letters, likeness)

@@ -20,8 +20,7 @@ from ..errors import BadTask, ModuleBroken
 from ..messages.classes import class_name, mro_of, namespace_of, namespace_of_module, qualified_class_name
 from ..messages.error_text import describe
 from ..messages.import_errors import why_not_imported
-from ..messages.suggestions import instead, nearest, tidied
-from ..messages.text import shown
+from ..messages.text import nearest, shown
 from ..model.field_checks import IN_A_CLASS, NAMELESS, PLAIN_METHOD, WITHOUT_WRAPS, why_private
 from ..model.functions import RUNS_NOTHING, UNTOLD, Parameters, runs_nothing
 from ..model.task import MAX_TASK_LENGTH
@@ -30,6 +29,7 @@ from ..model.task_options import Options, options_of
 if TYPE_CHECKING:
     from .django_tasks import DjangoCall
 
+MAX_NAMES_SHOWN = 5
 BROKEN_SECONDS = 10.0
 """A module that could not be imported is tried again after so long: an upload may be incomplete for a moment only.
 
@@ -163,14 +163,11 @@ class Callables:
         """The name that one in no listed module may mean, guessed from the name itself."""
         if name in self._exact:
             return f"; name a function of it, as {name}.function"
-        tidy = tidied(name)
-        for place in readings(tidy):
-            is_listed = tidy != name and self._is_listed(place.module)
-            module = place.module if is_listed else nearest(place.module, self._exact)
+        places = readings(f"{self._exact[0]}.{name}" if name.isidentifier() and self._exact else name)
+        for place in places:
+            module = nearest(place.module, self._exact)
             if module and not why_private(place.path):
-                return f"; did you mean {tidy if is_listed else '.'.join((module, *place.path))!r}?"
-        if tidy.isidentifier() and self._exact and not why_private([tidy]):
-            return f"; did you mean {f'{self._exact[0]}.{tidy}'!r}?"
+                return f"; did you mean {'.'.join((module, *place.path))!r}?"
         return ""
 
     def _is_below_package(self, module: str) -> bool:
@@ -273,7 +270,7 @@ class Callables:
             return owner, namespace[method_name]
         spaces = [space for space in map(namespace_of, mro_of(cls)) if self._is_listed(space.get("__module__"))]
         kinds = (staticmethod, classmethod)
-        others = instead(method_name, [one for space in spaces for one in _public(space) if type(space[one]) in kinds])
+        others = _instead(method_name, [one for space in spaces for one in _public(space) if type(space[one]) in kinds])
         raise BadTask(f"{name!r}: class {class_name(cls)} has no method {method_name!r} of a listed module{others}")
 
 
@@ -284,10 +281,18 @@ def _look_up(name: str, place: Place, namespace: dict[str, Any]) -> Any:
         return namespace[part]
     is_one = _is_function_of if len(place.path) == 1 else _is_class_of
     there = [other for other in _public(namespace) if other in exported and is_one(place.module, namespace[other])]
-    others = instead(part, there)
+    others = _instead(part, there)
     if part in exported or namespace.get("__all__") is None:
         raise BadTask(f"{name!r}: module {place.module} has no {part!r}{others}")
     raise BadTask(f"{name!r}: {part!r} is not in __all__ of {place.module}{others}")
+
+
+def _instead(part: str, names: Sequence[str]) -> str:
+    """The end of the message that a name is not there: the name that may be meant, or the first names there are."""
+    if meant := nearest(part, names):
+        return f"; did you mean {meant!r}?"
+    more = ", …" if len(names) > MAX_NAMES_SHOWN else ""
+    return f"; there is {', '.join(names[:MAX_NAMES_SHOWN])}{more}" if names else "; there is nothing that may run"
 
 
 def _exported(namespace: dict[str, Any]) -> frozenset[str]:

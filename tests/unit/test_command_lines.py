@@ -55,11 +55,11 @@ CLIENT = {
     "": ("COMMAND", "client.py --help"),
     "jobs": ("'jobs'", "'add'", "'status'", "'list'"),
     "evil\x1b[2J": ("'add'",),
-    "statsu": ("'statsu'; did you mean 'stats' or 'status'?",),
+    "statsu": ("'statsu'; did you mean 'stats'?",),
     "Status": ("did you mean 'status'?; see",),
-    "unscedule nightly": ("did you mean 'unschedule' or 'schedule'?",),
+    "unscedule nightly": ("did you mean 'unschedule'?",),
     "--json status": ("--json", "options follow their command"),
-    "help statsu": ("did you mean 'stats' or 'status'?",),
+    "help statsu": ("did you mean 'stats'?",),
     **{
         f"{command} --since {wrong}": (f"'{wrong}' is not a span",)
         for command in ("list", "stats")

@@ -461,7 +461,6 @@ NEVER_IN_AN_EMPTY_RUN = {"pymysql", "dotenv", "ssl", "inspect", "json", "json.de
     "importlib.resources",
     "concurrent.futures",
     "difflib",
-    "taskserver.messages.suggestions",
     "taskserver.messages.misplaced_files",
     "taskserver.stores.facts",
     "taskserver.stores.queue.stats",

@@ -9,7 +9,7 @@ from typing import Any
 from ...health.overview import gone_among
 from ...health.stages import stage_of
 from ...messages.programs import CLIENT
-from ...messages.suggestions import nearest
+from ...messages.text import nearest
 from ...model.field_checks import check_text
 from ...model.task import MAX_SIGNED, Status
 from ...server import TaskServer

@@ -8,8 +8,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from ...errors import SPANS, UNIT_SECONDS, span_seconds
-from ...messages.suggestions import alike, nearest
-from ...messages.text import printable
+from ...messages.text import nearest, printable
 from ...model.task import MAX_GROUP_ID, MAX_GROUPS
 from .program import Exit
 
@@ -73,8 +72,8 @@ class Parser(argparse.ArgumentParser):
         if action.choices is None or value in action.choices:
             return
         choices = [str(choice) for choice in action.choices]
-        meant = " or ".join(map(repr, alike(str(value), choices)))
-        hint = f"; did you mean {meant}?" if meant else f" (choose from {', '.join(map(repr, choices))})"
+        meant = nearest(str(value), choices)
+        hint = f"; did you mean {meant!r}?" if meant else f" (choose from {', '.join(map(repr, choices))})"
         raise argparse.ArgumentError(action, f"invalid choice: {value!r}{hint}")
 
     def format_help(self) -> str:
