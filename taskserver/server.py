@@ -49,9 +49,9 @@ class TaskServer:
         modules: str | Sequence[str] = "tasks",
         max_attempts: int = 10,
         backoff: str = "exponential:60",
-        lease: int = 120,
-        timeout: int = 600,
-        db_patience: int = 30,
+        lease: int | str = 120,
+        timeout: int | str = 600,
+        db_patience: int | str = 30,
         pauses: str = "0.1,1,5",
         setup: str | Callable[[], object] | None = None,
         between: str | Callable[[], object] | None = None,
@@ -63,10 +63,8 @@ class TaskServer:
 
         `modules` may be a list of names, too, and `setup`, `between` and `on_failure` functions. Raises SettingError.
         """
-        self.settings = make_settings(
-            *(folder, dsn, password, table, mode, modules, max_attempts, backoff, lease, timeout, db_patience),
-            *(pauses, setup, between, on_failure),
-        )
+        given = locals()
+        self.settings = make_settings(folder, given)
         self.store: Store = open_store(self.settings)
 
     @classmethod

@@ -8,40 +8,19 @@ Read once when a program starts. A wrong value is a SettingError that names the 
 import os
 import sys
 from binascii import crc32
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import NamedTuple, TypeVar
+from typing import Any, NamedTuple
 
 from ..errors import SettingError
 from ..messages.programs import CLIENT, IS_INSTALLED
 from ..messages.text import shown
-from ..model.backoff import DAY_SECONDS, Backoff, parse_backoff
-from ..model.run_pauses import RunPauses, parse_run_pauses
-from ..model.task import DEFAULT_TABLE, MAX_ATTEMPTS, MAX_SECONDS
-from .checks import (
-    ALL_KEYS,
-    GONE,
-    LOG_FORMATS,
-    LOG_LEVELS,
-    PREFIX,
-    Hook,
-    check_between,
-    check_mode,
-    check_modules,
-    check_on_failure,
-    check_setup,
-    check_table,
-    check_whole_number,
-    function_or,
-    nearest_key,
-    one_of,
-    seconds_as_text,
-    whole_number_as_text,
-)
+from ..model.backoff import Backoff
+from ..model.task import DEFAULT_TABLE
 from .dsn import Dsn, parse_dsn
+from .table import ALL_KEYS, GONE, PREFIX, SETTINGS, Hook, RunPauses, fields_of, nearest_key
 
-T = TypeVar("T")
-
+NAMES_LIKE_ENV = ("env", ".env.txt", "env.txt")
 _hidden: dict[str, str] = {}
 """Settings that were taken out of the environment; this process alone still knows them."""
 
@@ -102,44 +81,9 @@ def make_importable(folder: Path) -> None:
         sys.path.insert(0, str(folder))
 
 
-def make_settings(
-    folder: str | Path | None,
-    dsn: str,
-    password: str,
-    table: str,
-    mode: str,
-    modules: str | Sequence[str],
-    max_attempts: int,
-    backoff: str,
-    lease: int,
-    timeout: int,
-    db_patience: int,
-    pauses: str,
-    setup: Hook,
-    between: Hook,
-    on_failure: Hook,
-) -> Settings:
-    """Check settings that are given in Python, without a log file; `folder` as in `program_folder`.
-
-    Raises SettingError, which calls each by the name that it has here.
-    """
-    place = program_folder(folder)
-    return Settings(
-        folder=place,
-        dsn=parse_dsn(dsn, password),
-        table=check_table("table", table),
-        mode=check_mode("mode", mode),
-        modules=check_modules("modules", modules, place),
-        max_attempts=check_whole_number("max_attempts", max_attempts, 1, MAX_ATTEMPTS),
-        backoff=parse_backoff("backoff", backoff),
-        lease_seconds=check_whole_number("lease", lease, 1, MAX_SECONDS),
-        timeout_seconds=check_whole_number("timeout", timeout, 0, MAX_SECONDS),
-        patience_seconds=check_whole_number("db_patience", db_patience, 0, DAY_SECONDS),
-        pauses=parse_run_pauses("pauses", pauses),
-        setup=function_or(check_setup, "setup", setup),
-        between=function_or(check_between, "between", between),
-        on_failure=function_or(check_on_failure, "on_failure", on_failure),
-    )
+def make_settings(folder: str | Path | None, given: Mapping[str, Any]) -> Settings:
+    """The settings that are given in Python, by name; `folder` as in `program_folder`. Raises SettingError."""
+    return _settings(program_folder(folder), given)
 
 
 def load_settings(folder: Path, environ: Mapping[str, str] = os.environ, env_file: Path | None = None) -> Settings:
@@ -148,53 +92,35 @@ def load_settings(folder: Path, environ: Mapping[str, str] = os.environ, env_fil
     Raises SettingError.
     """
     found = found_settings(folder, environ, env_file)
-    if not found.get("TASKSERVER_DSN"):
-        raise _no_dsn(env_file or folder / ".env", environ)
+    if "dsn" not in found:
+        raise _no_dsn(env_file or folder / ".env")
+    return _settings(folder, found, PREFIX)
 
-    def read(key: str, check: Callable[[str, str], T], default: T) -> T:
-        value = found.get(PREFIX + key)
-        return check(PREFIX + key, value) if value else default
 
-    defaults = Settings._field_defaults
-    return Settings(
-        folder=folder,
-        dsn=parse_dsn(found["TASKSERVER_DSN"], found.get("TASKSERVER_PASSWORD", "")),
-        table=read("TABLE", check_table, DEFAULT_TABLE),
-        mode=read("MODE", check_mode, "delete"),
-        modules=read("MODULES", lambda key, value: check_modules(key, value, folder), defaults["modules"]),
-        max_attempts=read("MAX_ATTEMPTS", whole_number_as_text(1, MAX_ATTEMPTS), defaults["max_attempts"]),
-        backoff=read("BACKOFF", parse_backoff, defaults["backoff"]),
-        lease_seconds=read("LEASE", seconds_as_text(1, MAX_SECONDS), defaults["lease_seconds"]),
-        timeout_seconds=read("TIMEOUT", seconds_as_text(0, MAX_SECONDS), defaults["timeout_seconds"]),
-        patience_seconds=read("DB_PATIENCE", seconds_as_text(0, DAY_SECONDS), defaults["patience_seconds"]),
-        pauses=read("PAUSES", parse_run_pauses, defaults["pauses"]),
-        log_file=folder / found["TASKSERVER_LOG"] if found.get("TASKSERVER_LOG") else None,
-        log_level=read("LOG_LEVEL", one_of(LOG_LEVELS), defaults["log_level"]),
-        log_format=read("LOG_FORMAT", one_of(LOG_FORMATS), defaults["log_format"]),
-        setup=read("SETUP", check_setup, defaults["setup"]),
-        between=read("BETWEEN", check_between, defaults["between"]),
-        on_failure=read("ON_FAILURE", check_on_failure, defaults["on_failure"]),
-    )
+def _settings(folder: Path, given: Mapping[str, Any], prefix: str = "") -> Settings:
+    dsn = parse_dsn(given["dsn"], given.get("password", ""))
+    settings = Settings(folder, dsn, **fields_of(SETTINGS, given, prefix))
+    return settings._replace(log_file=folder / settings.log_file) if settings.log_file else settings
 
 
 def found_settings(
     folder: Path, environ: Mapping[str, str] = os.environ, env_file: Path | None = None
 ) -> dict[str, str]:
-    """The texts of all settings that are given, by key; a blank value is none. Raises SettingError."""
+    """The texts of all settings that are given, by name; a blank value is none. Raises SettingError."""
     in_file, in_environment = given_settings(folder, environ, env_file)
-    return in_file | in_environment
+    return {key.removeprefix(PREFIX).lower(): value for key, value in (in_file | in_environment).items()}
 
 
 def given_settings(
     folder: Path, environ: Mapping[str, str], env_file: Path | None
 ) -> tuple[dict[str, str], dict[str, str]]:
-    """What the `.env` gives, and what the environment gives, which wins. Raises SettingError."""
+    """What the `.env` gives by key, and what the environment gives, which wins. Raises SettingError."""
     if env_file is not None and not env_file.is_file():
         raise SettingError(f"there is no file {env_file}, from which --env has settings read; allowed: a plain file")
     in_file = _settings_in(env_file or folder / ".env")
     given = {key: value for key, value in {**_hidden, **environ}.items() if key.startswith(PREFIX) and value}
     _check_environment(given)
-    return in_file, given
+    return in_file, {key: given[key] for key in ALL_KEYS if key in given}
 
 
 def hide_secrets() -> None:
@@ -234,19 +160,21 @@ def _check_environment(keys: Iterable[str]) -> None:
             raise SettingError(f"the environment names {key[:60]}, which is no setting; did you mean {meant}?")
 
 
-def _no_dsn(env_file: Path, environ: Mapping[str, str]) -> SettingError:
-    from ..messages.misplaced_files import settings_elsewhere
-
-    hint = (
-        "; the environment names it in small letters" if "taskserver_dsn" in environ else settings_elsewhere(env_file)
-    )
-    if IS_INSTALLED and not env_file.exists() and "--folder" not in hint:
+def _no_dsn(env_file: Path) -> SettingError:
+    hint = misnamed(env_file)
+    if IS_INSTALLED and not env_file.exists():
         hint += "; --folder DIR names another folder than this one"
     return SettingError(
         f"TASKSERVER_DSN is not set, neither in the environment nor in {env_file}: "
         "put it there, as TASKSERVER_DSN=mysql://user:password@localhost/database (or postgresql://), or as "
         f"TASKSERVER_DSN=sqlite:///var/taskserver.db for SQLite, which {CLIENT} init does where there is no .env{hint}"
     )
+
+
+def misnamed(env_file: Path) -> str:
+    """The end of the message that nothing is set: a file beside it that an upload named wrong; empty without one."""
+    other = next((name for name in NAMES_LIKE_ENV if env_file.with_name(name).is_file()), None)
+    return f"; {env_file.with_name(other)} is not read: rename it to {env_file.name}" if other else ""
 
 
 # ---- packages that a host may lack

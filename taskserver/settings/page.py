@@ -10,21 +10,20 @@ import re
 from collections.abc import Mapping
 from ipaddress import IPv4Network, IPv6Network, ip_network
 from pathlib import Path
-from types import MappingProxyType
 from typing import NamedTuple
 
 from ..errors import SettingError
 from ..messages.programs import CLIENT
 from ..messages.text import shown
 from ..model.task import MAX_GROUP_ID
-from .checks import one_of
 from .load import found_settings
+from .table import PREFIX, Parser, Setting, fields_of, one_of
 
 Network = IPv4Network | IPv6Network
 SOCKET = IPv6Network("::/128")
 """Stands for a Unix socket, at whose other end there is no address."""
 
-_PASSWORD_HASH = r"pbkdf2:sha256:[1-9]\d{0,7}\$[^$\s]+\$[0-9a-f]{64}"
+_PASSWORD = r"pbkdf2:sha256:[1-9]\d{0,7}\$[^$\s]+\$[0-9a-f]{64}"
 _SHA256 = r"[0-9a-f]{64}"
 TOKEN_NAME = r"[A-Za-z0-9_.-]{1,60}"
 _TOKEN = (
@@ -86,47 +85,40 @@ def load_page_settings(
 
     Raises SettingError, which repeats no hash.
     """
-    found = found_settings(folder, environ, env_file)
-    settings = PageSettings(
-        password_hash=_hash("TASKSERVER_PAGE_PASSWORD", found.get("TASKSERVER_PAGE_PASSWORD", "")),
-        allow=_networks("TASKSERVER_PAGE_ALLOW", found.get("TASKSERVER_PAGE_ALLOW", "")),
-        proxies=_networks("TASKSERVER_PAGE_PROXIES", found.get("TASKSERVER_PAGE_PROXIES", ""), {"unix": SOCKET}),
-        hosts=tuple(found.get("TASKSERVER_PAGE_HOSTS", "").replace(",", " ").lower().split()),
-        may_act=one_of(("no", "yes"))("TASKSERVER_PAGE_ACTIONS", found.get("TASKSERVER_PAGE_ACTIONS") or "no") == "yes",
-        metrics_sha256=_sha256("TASKSERVER_METRICS_TOKEN", found.get("TASKSERVER_METRICS_TOKEN", "")),
-        add_tokens=_tokens("TASKSERVER_ADD_TOKENS", found.get("TASKSERVER_ADD_TOKENS", "")),
-    )
+    settings = PageSettings(**fields_of(PAGE_SETTINGS, found_settings(folder, environ, env_file), PREFIX))
     if settings.may_act and not settings.password_hash:
         raise SettingError("TASKSERVER_PAGE_ACTIONS is yes without TASKSERVER_PAGE_PASSWORD: set both, or neither")
     return settings
 
 
-def _hash(key: str, value: str) -> str:
-    if value and not re.fullmatch(_PASSWORD_HASH, value):
-        raise SettingError(
-            f"{key} is no hash of a password; allowed: what {CLIENT} page --password prints, in single quotes"
-        )
-    return value
+def _secret(pattern: str, what: str, printed_by: str) -> Parser:
+    """Takes a hash, which no error repeats."""
+
+    def parse(key: str, value: str) -> str:
+        if not re.fullmatch(pattern, value):
+            raise SettingError(f"{key} is no hash of a {what}; allowed: what {CLIENT} page {printed_by}")
+        return value
+
+    return parse
 
 
-def _sha256(key: str, value: str) -> str:
-    if value and not re.fullmatch(_SHA256, value):
-        raise SettingError(f"{key} is no hash of a token; allowed: what {CLIENT} page --token prints")
-    return value
+def _networks(**words: Network) -> Parser:
+    """Takes addresses and networks with commas or blanks between them, and these words for others."""
 
+    def parse(key: str, value: str) -> tuple[Network, ...]:
+        networks = []
+        for part in filter(None, re.split(r"[,\s]+", value)):
+            try:
+                networks.append(words.get(part) or ip_network(part, strict=False))
+            except ValueError:
+                also = "".join(f", or {word}" for word in words)
+                raise SettingError(
+                    f"{key} is wrong: {shown(part)}; allowed: addresses and networks with commas between them, "
+                    f"as 203.0.113.7, 2001:db8::/32{also}"
+                ) from None
+        return tuple(networks)
 
-def _networks(key: str, value: str, words: Mapping[str, Network] = MappingProxyType({})) -> tuple[Network, ...]:
-    networks = []
-    for part in re.split(r"[,\s]+", value.strip()) if value.strip() else ():
-        try:
-            networks.append(words.get(part) or ip_network(part, strict=False))
-        except ValueError:
-            also = "".join(f", or {word}" for word in words)
-            raise SettingError(
-                f"{key} is wrong: {shown(part)}; allowed: addresses and networks with commas between them, "
-                f"as 203.0.113.7, 2001:db8::/32{also}"
-            ) from None
-    return tuple(networks)
+    return parse
 
 
 def _tokens(key: str, value: str) -> tuple[AddToken, ...]:
@@ -143,3 +135,16 @@ def _tokens(key: str, value: str) -> tuple[AddToken, ...]:
             )
         tokens.append(AddToken(found["name"], found["sha256"], tuple(tasks), tuple(groups) or None))
     return tuple(tokens)
+
+
+_yes_or_no = one_of(("no", "yes"))
+
+PAGE_SETTINGS = (
+    Setting("page_password", "password_hash", _secret(_PASSWORD, "password", "--password prints, in single quotes")),
+    Setting("page_allow", "allow", _networks()),
+    Setting("page_proxies", "proxies", _networks(unix=SOCKET)),
+    Setting("page_hosts", "hosts", lambda key, value: tuple(value.replace(",", " ").lower().split())),
+    Setting("page_actions", "may_act", lambda key, value: _yes_or_no(key, value) == "yes"),
+    Setting("metrics_token", "metrics_sha256", _secret(_SHA256, "token", "--token prints")),
+    Setting("add_tokens", "add_tokens", _tokens),
+)

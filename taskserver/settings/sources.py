@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import NamedTuple
 
-from .checks import ALL_KEYS
 from .load import given_settings
+from .table import ALL_KEYS
 
 
 class Source(NamedTuple):

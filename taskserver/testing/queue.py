@@ -22,9 +22,9 @@ from ..model.field_checks import name_of
 from ..model.functions import GivenFunction
 from ..model.new_task import MAX_DELAY_DAYS, NewTask
 from ..server import TaskServer
-from ..settings.checks import PREFIX, SETTING_KEYS
 from ..settings.dsn import parse_dsn
 from ..settings.load import Settings, load_settings, make_importable
+from ..settings.table import PREFIX, SETTING_KEYS
 from ..stores import Store, open_store
 from ..stores.queue import operations
 from ..worker.hooks import find_hook

@@ -21,9 +21,9 @@ from ..health.metrics import CONTENT_TYPE, metrics_when_away, read_metrics
 from ..messages.programs import client_in
 from ..messages.text import printable
 from ..server import TaskServer
-from ..settings.checks import ALL_KEYS
 from ..settings.load import load_settings
 from ..settings.page import PageSettings, load_page_settings
+from ..settings.table import ALL_KEYS
 from . import acting, adding, views
 from .access import Access, Visitor, is_of_another_site, knows
 from .private_files import PLACE, PrivateFiles

@@ -28,8 +28,8 @@ from ..messages.import_errors import raised_at
 from ..messages.log_records import FULL_TEXT, ONCE_AN_HOUR, about_task
 from ..model.attempt import FailedAttempt
 from ..model.functions import RUNS_NOTHING, runs_nothing
-from ..settings.checks import PREFIX
-from ..settings.checks import Hook as Named
+from ..settings.table import PREFIX
+from ..settings.table import Hook as Named
 from .call import Failure, aside_seconds, run_user_code
 from .run_context import RunContext
 from .task_context import CallPlan

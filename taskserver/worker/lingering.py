@@ -10,7 +10,7 @@ import random
 import time
 from collections.abc import Callable, Sequence
 
-from ..model.run_pauses import RunPauses
+from ..settings.table import RunPauses
 from ..stores import Store
 from .limits import RunLimits
 from .maintenance import Maintenance

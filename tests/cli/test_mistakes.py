@@ -96,10 +96,10 @@ def shop(deployment: Deployment, monkeypatch: pytest.MonkeyPatch) -> Deployment:
 @pytest.mark.parametrize("program", [WORK, STATUS], ids=SCRIPTS)
 def test_a_wrong_env_is_answered_by_the_programs(shop: Deployment, program: list[str]) -> None:
     assert_told(shop.run(*program), 2, f"{program[0]}: TASKSERVER_DSN is not set", f"{shop.folder}/.env")
-    (shop.home / ".env").write_text(f"TASKSERVER_DSN={DSN}\n")
-    assert_told(shop.run(*program), 2, f"{shop.home}/.env names one", f"make it {shop.folder}/.env")
-    shop.write_env(f"TASKSERVER_DSN=“{DSN}”\n")
-    assert_told(shop.run(*program), 2, f"{shop.folder}/.env, line 1 has a curly quote")
+    (shop.folder / "env").write_text(f"TASKSERVER_DSN={DSN}\n")
+    assert_told(shop.run(*program), 2, f"{shop.folder}/env is not read: rename it to .env")
+    shop.write_env(f"TASKSERVER_DNS={DSN}\n")
+    assert_told(shop.run(*program), 2, f"{shop.folder}/.env, line 1 has an unknown key; did you mean TASKSERVER_DSN?")
 
 
 @pytest.mark.parametrize("line", [["worker.py", "3,5,6"], ["client.py", "add", LETTER, "{to:", "a}"]])

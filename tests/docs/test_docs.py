@@ -20,7 +20,7 @@ from taskserver.health.alarms import changed
 from taskserver.health.checking import Limits, check
 from taskserver.health.finding import Level
 from taskserver.model.task import MODES, Status
-from taskserver.settings.checks import ALL_KEYS
+from taskserver.settings.table import ALL_KEYS
 from tests.support.commands import arguments_of, parsers, parsers_of_client
 from tests.support.deployment import ROOT
 from tests.support.documents import (

@@ -20,12 +20,11 @@ from taskserver.cli.worker_options import Options
 from taskserver.health.acceptance import NAMES, REASONS
 from taskserver.health.finding import Level
 from taskserver.model import new_task
-from taskserver.model.run_pauses import RunPauses
 from taskserver.model.task import Status
 from taskserver.model.task_options import Options as TaskOptions
-from taskserver.settings.checks import PAGE_KEYS, SETTING_KEYS
 from taskserver.settings.load import Settings, load_settings
 from taskserver.settings.page import PageSettings, load_page_settings
+from taskserver.settings.table import PAGE_KEYS, SETTING_KEYS, RunPauses
 from taskserver.stores.queue.stats import HourStats
 from taskserver.testing import AddedTask, FakeTask, Ran, TaskQueue, running_task, task_queue
 from tests.support.commands import arguments_of, parsers

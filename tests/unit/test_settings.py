@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import os
 import pprint
 import sys
@@ -16,13 +17,13 @@ from hypothesis import strategies as st
 from taskserver import TaskServer
 from taskserver.errors import SettingError
 from taskserver.model.backoff import Backoff
-from taskserver.model.run_pauses import RunPauses
 from taskserver.settings import load as load_module
-from taskserver.settings.checks import ALL_KEYS
 from taskserver.settings.dsn import Dsn
 from taskserver.settings.load import Settings, hide_secrets, load_settings, outages_in, program_folder
+from taskserver.settings.page import PAGE_SETTINGS, PageSettings
 from taskserver.settings.sources import sources
-from tests.support.deployment import ROOT, Deployment
+from taskserver.settings.table import ALL_KEYS, PAGE_KEYS, SETTINGS, RunPauses
+from tests.support.deployment import Deployment
 
 DSN = "sqlite:///var/taskserver.db"
 SECRET = "Hush4ever"
@@ -208,12 +209,44 @@ def test_the_same_is_checked_where_a_server_is_made_by_hand() -> None:
         {"max_attempts": 0},
         {"lease": 0.5},
         {"timeout": -1},
-        {"db_patience": "30"},
+        {"db_patience": "30 s"},
+        {"lease": True},
+        {"setup": 3},
     )
     for wrong in values:
         (key,) = wrong
         with pytest.raises(SettingError, match=f"{key} is "):
             TaskServer(DSN, **wrong)
+
+
+@pytest.mark.parametrize(
+    ("given", "field", "expected"),
+    [
+        ({"lease": 5}, "lease_seconds", 5),
+        ({"lease": "5m"}, "lease_seconds", 300),
+        ({"timeout": 0}, "timeout_seconds", 0),
+        ({"max_attempts": 1}, "max_attempts", 1),
+        ({"modules": ["tasks", "shop.jobs.*"]}, "modules", ("tasks", "shop.jobs.*")),
+        ({"setup": print}, "setup", print),
+        ({"between": None}, "between", None),
+        ({"on_failure": "alerts:tell"}, "on_failure", "alerts:tell"),
+        ({"pauses": "1,2,3"}, "pauses", RunPauses(1, 2, 3)),
+        ({"backoff": "fixed:5m"}, "backoff", Backoff("fixed", 300)),
+    ],
+)
+def test_a_server_that_is_made_by_hand_takes_texts_and_values_of_python(
+    given: dict[str, Any], field: str, expected: object
+) -> None:
+    with TaskServer(DSN, **given) as server:
+        assert getattr(server.settings, field) == expected
+
+
+def test_the_table_has_a_row_for_each_field_and_each_argument() -> None:
+    assert tuple(one.field for one in SETTINGS) == Settings._fields[2:]
+    in_python = {one.name for one in SETTINGS if not one.name.startswith("log")}
+    assert set(inspect.signature(TaskServer).parameters) == in_python | {"dsn", "password", "folder"}
+    assert tuple(one.field for one in PAGE_SETTINGS) == PageSettings._fields
+    assert tuple(one.key for one in PAGE_SETTINGS) == PAGE_KEYS
 
 
 # ---- where they come from
@@ -234,16 +267,10 @@ def test_the_environment_wins_over_the_file_and_a_blank_there_does_not_count(tmp
     assert (found.dsn, found.table, found.mode) == (Dsn("sqlite", "var/taskserver.db"), "of_environment", "mark")
 
 
-def test_a_listed_module_is_no_file_that_lies_there(tmp_path: Path) -> None:
-    (tmp_path / "shop").mkdir()
-    (tmp_path / "shop" / "jobs.py").write_text("")
-    text = f"TASKSERVER_DSN={DSN}\nTASKSERVER_MODULES=shop.jobs.py\n"
+def test_a_listed_module_is_no_file(tmp_path: Path) -> None:
+    text = f"TASKSERVER_DSN={DSN}\nTASKSERVER_MODULES=tasks,shop.jobs.py\n"
     with pytest.raises(SettingError, match=r"TASKSERVER_MODULES names the file 'shop.jobs.py'.*: write shop.jobs$"):
         load_env_file(tmp_path, text)
-    (tmp_path / "shop" / "jobs.py").rename(tmp_path / "shop" / "py.py")  # a module of that name may be meant
-    assert load_env_file(tmp_path, text.replace("shop.jobs.py", "shop.py")).modules == ("shop.py",)
-    too_long = f"{'a' * 300}.py"  # no file system has such a name
-    assert load_env_file(tmp_path, text.replace("shop.jobs.py", too_long)).modules == (too_long,)
 
 
 def test_a_blank_in_the_file_means_the_default(tmp_path: Path) -> None:
@@ -478,39 +505,7 @@ def test_another_wrong_key_does_not_bring_the_password_to_light(tmp_path: Path) 
     assert SECRET not in "".join(traceback.format_exception(caught.value)) + repr(caught.value)
 
 
-# ---- the example
-
-
-def test_the_example_names_every_setting_with_its_default(tmp_path: Path) -> None:
-    lines = [line.lstrip("# ") for line in (ROOT / ".env.example").read_text().splitlines()]
-    written = dict(line.split("=", 1) for line in lines if line.startswith("TASKSERVER_"))
-    keys = (
-        *("DSN", "PASSWORD", "TABLE", "MODE", "MODULES", "MAX_ATTEMPTS", "BACKOFF", "LEASE", "TIMEOUT", "DB_PATIENCE"),
-        *("PAUSES", "LOG", "LOG_LEVEL", "LOG_FORMAT", "SETUP", "BETWEEN", "ON_FAILURE"),
-    )
-    of_the_page = (
-        *("PAGE_PASSWORD", "PAGE_ALLOW", "PAGE_PROXIES", "PAGE_HOSTS", "PAGE_ACTIONS"),
-        *("METRICS_TOKEN", "ADD_TOKENS"),
-    )
-    assert sorted(written) == sorted(f"TASKSERVER_{key}" for key in keys + of_the_page)
-    all_of_it = load_env_file(tmp_path, "".join(f"{key}={value}\n" for key, value in written.items()))
-    assert all_of_it == load(tmp_path, dsn=written["TASKSERVER_DSN"])
-    for key, value in written.items():
-        if key.removeprefix("TASKSERVER_") not in (
-            "DSN",
-            "PASSWORD",
-            "LOG",
-            "SETUP",
-            "BETWEEN",
-            "ON_FAILURE",
-            *set(of_the_page) - {"PAGE_ACTIONS"},
-        ):
-            assert value, f"{key} has no default in .env.example"
-
-
-def test_the_example_as_it_stands_sets_nothing(tmp_path: Path) -> None:
-    with pytest.raises(SettingError, match="TASKSERVER_DSN is not set"):
-        load_env_file(tmp_path, (ROOT / ".env.example").read_bytes())
+# ---- where notes are kept
 
 
 def test_what_was_said_is_kept_at_home_if_another_account_owns_var(

@@ -10,12 +10,11 @@ from typing import Any
 
 from ...errors import DatabaseError, SettingError
 from ...host.files import close_to_others, make_private_folder, network_file_system
-from ...messages.misplaced_files import settings_misnamed
 from ...messages.programs import CLIENT
 from ...messages.text import printable
 from ...server import TaskServer
 from ...settings.dsn import Dsn, parse_dsn
-from ...settings.load import load_settings, require_dotenv
+from ...settings.load import load_settings, misnamed, require_dotenv
 from ...stores.upgrading import make_whole
 from ..terminal.program import Exit
 
@@ -58,9 +57,9 @@ def run(folder: Path, options: argparse.Namespace) -> int:
 def _check_first_settings(env_file: Path, folder: Path) -> None:
     if env_file.is_symlink():
         raise SettingError(f"{env_file} is a link to a file that is not there: take the link away, or make the file")
-    misnamed = settings_misnamed(env_file)
-    if misnamed:
-        raise SettingError(f"{env_file} is not there to name a database{misnamed}")
+    other = misnamed(env_file)
+    if other:
+        raise SettingError(f"{env_file} is not there{other}")
     _refuse_network_file(env_file, folder, parse_dsn(FIRST_DSN))
 
 

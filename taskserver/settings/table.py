@@ -1,0 +1,205 @@
+"""The settings as a table: a row each, with the function that takes its value from a text or from Python.
+
+Such a function raises a SettingError that names the setting, the value, and what is allowed.
+"""
+
+# Annotations are not deferred here: named tuples compile deferred ones, which each empty run would pay for.
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from ..errors import SPANS, SettingError, span_seconds
+from ..messages.programs import CLIENT
+from ..messages.text import nearest, shown
+from ..model.backoff import DAY_SECONDS, parse_backoff
+from ..model.task import MAX_ATTEMPTS, MAX_SECONDS, MODES
+
+PREFIX = "TASKSERVER_"
+LOG_LEVELS = ("debug", "info", "warning", "error")
+LOG_FORMATS = ("text", "json")
+MAX_PAUSE_SECONDS = 3600
+
+Parser = Callable[[str, Any], Any]
+"""Takes what an error calls the setting, and the value as a text or as Python has it."""
+Hook = str | Callable[..., object] | None
+"""`module:function`, or in Python the function itself."""
+
+# Compiled when they are used: most settings are left alone, and a run is started each minute.
+_TABLE = r"[A-Za-z_][A-Za-z0-9_]{0,39}"
+_NAME = r"[^\W\d]\w*(\.[^\W\d]\w*)*"
+_MODULE = rf"{_NAME}(\.\*)?"
+_HOOK = rf"{_NAME}:{_NAME}"
+_PAUSE = r"[0-9]{1,4}(?:\.[0-9]{1,3})?"
+
+
+class Setting(NamedTuple):
+    """A setting. Its key is TASKSERVER_ and its name in capitals; in Python it is an argument of its name."""
+
+    name: str
+    field: str
+    """Of `Settings` or `PageSettings`, which has the default."""
+    parse: Parser
+
+    @property
+    def key(self) -> str:
+        return PREFIX + self.name.upper()
+
+
+class RunPauses(NamedTuple):
+    """Pauses in seconds. From the first to the second, and up to the third, each is twice as long as the one before."""
+
+    after_work: float = 0.1
+    """Before the first look of a run that lingers, once it has done all tasks that were there."""
+    when_empty: float = 1.0
+    """Between its looks, while the queue stays empty."""
+    after_error: float = 5.0
+    """At most between two tries of a run to reach a database that is away."""
+
+
+# ---- values
+
+
+def matching(pattern: str, allowed: str) -> Parser:
+    """Takes a text of this form."""
+
+    def parse(name: str, value: object) -> str:
+        if not (isinstance(value, str) and re.fullmatch(pattern, value)):
+            raise _wrong(name, value, allowed)
+        return value
+
+    return parse
+
+
+def one_of(allowed: Sequence[str]) -> Parser:
+    """Takes one of a few texts."""
+
+    def parse(name: str, value: object) -> str:
+        if not isinstance(value, str) or value not in allowed:
+            raise _wrong(name, value, " or ".join(allowed))
+        return value
+
+    return parse
+
+
+def whole_number(least: int, most: int) -> Parser:
+    """Takes a whole number within limits, both allowed."""
+
+    def parse(name: str, value: object) -> int:
+        # isascii: int() would take digits of every script, and underscores.
+        is_text = isinstance(value, str) and value.isascii() and value.isdigit() and len(value) < 12
+        number = int(value) if is_text else value  # type: ignore[call-overload]
+        if type(number) is not int or not least <= number <= most:
+            raise _wrong(name, value, f"a whole number from {least} to {most}")
+        return number
+
+    return parse
+
+
+def seconds(least: int, most: int) -> Parser:
+    """Takes whole seconds within limits, both allowed, or a span of time as 5m."""
+
+    def parse(name: str, value: object) -> int:
+        number = span_seconds(f"{value}s" if value.isdigit() else value) if isinstance(value, str) else value
+        if type(number) is not int or not least <= number <= most:
+            raise _wrong(name, value, f"a whole number from {least} to {most}, of seconds, or a span {SPANS}")
+        return number
+
+    return parse
+
+
+def hook(example: str) -> Parser:
+    """Takes the name of a function as `module:function`, in Python also the function itself or None."""
+    named = matching(_HOOK, f"module:function, as {example}")
+    return lambda name, value: value if value is None or callable(value) else named(name, value)
+
+
+def modules(name: str, value: object) -> tuple[str, ...]:
+    """Takes module names with commas between them, in Python also a list or tuple of them; each counts once."""
+    parts = value.split(",") if isinstance(value, str) else value
+    names = [part.strip() for part in parts if isinstance(part, str)] if isinstance(parts, (list, tuple)) else []
+    is_all = bool(names) and isinstance(parts, (list, tuple)) and len(names) == len(parts)
+    if not is_all or not all(re.fullmatch(_MODULE, one) for one in names):
+        also = "" if isinstance(value, str) else ", or a list of them"
+        raise _wrong(name, value, f"module names with commas between them, as tasks,shop.jobs.*{also}")
+    file = next((one for one in names if one.endswith(".py")), None)
+    if file:
+        raise SettingError(f"{name} names the file {file!r}; modules are named without .py: write {file[:-3]}")
+    return tuple(dict.fromkeys(names))
+
+
+def run_pauses(name: str, value: object) -> RunPauses:
+    """Takes three pauses, as 0.1,1,5."""
+    parts = [part.strip() for part in value.split(",")] if isinstance(value, str) else []
+    found = [span_seconds(part) or (float(part) if re.fullmatch(_PAUSE, part) else 0.0) for part in parts]
+    if len(found) != 3 or not 0 < found[0] <= found[1] <= found[2] <= MAX_PAUSE_SECONDS:
+        raise _wrong(
+            name,
+            value,
+            f"three numbers of seconds, or spans {SPANS}, after work, when the queue is empty and after an error, "
+            f"as 0.1,1,5: each above 0, none smaller than the one before, at most {MAX_PAUSE_SECONDS}",
+        )
+    return RunPauses._make(found)
+
+
+def _wrong(name: str, value: object, allowed: str) -> SettingError:
+    what = repr(value[:100]) if isinstance(value, str) else shown(value)
+    return SettingError(f"{name} is wrong: {what}; allowed: {allowed}")
+
+
+# ---- the table
+
+SETTINGS = (
+    Setting("table", "table", matching(_TABLE, "a letter or _, then up to 39 letters, digits or _")),
+    Setting("mode", "mode", one_of(MODES)),
+    Setting("modules", "modules", modules),
+    Setting("max_attempts", "max_attempts", whole_number(1, MAX_ATTEMPTS)),
+    Setting("backoff", "backoff", parse_backoff),
+    Setting("lease", "lease_seconds", seconds(1, MAX_SECONDS)),
+    Setting("timeout", "timeout_seconds", seconds(0, MAX_SECONDS)),
+    Setting("db_patience", "patience_seconds", seconds(0, DAY_SECONDS)),
+    Setting("pauses", "pauses", run_pauses),
+    Setting("log", "log_file", lambda name, value: Path(value)),
+    Setting("log_level", "log_level", one_of(LOG_LEVELS)),
+    Setting("log_format", "log_format", one_of(LOG_FORMATS)),
+    Setting("setup", "setup", hook("shop.worker:setup")),
+    Setting("between", "between", hook("django.db:close_old_connections")),
+    Setting("on_failure", "on_failure", hook("alerts:tell")),
+)
+"""The settings of the programs, but for TASKSERVER_DSN and TASKSERVER_PASSWORD, which are parsed together (dsn.py)."""
+SETTING_KEYS = (f"{PREFIX}DSN", f"{PREFIX}PASSWORD", *(one.key for one in SETTINGS))
+PAGE_KEYS = tuple(
+    PREFIX + name
+    for name in (
+        *("PAGE_PASSWORD", "PAGE_ALLOW", "PAGE_PROXIES", "PAGE_HOSTS", "PAGE_ACTIONS"),
+        *("METRICS_TOKEN", "ADD_TOKENS"),
+    )
+)
+"""The settings that the status page alone reads; page.py has their rows, which import more."""
+ALL_KEYS = SETTING_KEYS + PAGE_KEYS
+GONE = {"TASKSERVER_WARN_AFTER": f"is gone: delete it; {CLIENT} check --mail reports what fails"}
+"""Settings of earlier versions, and what to do instead."""
+
+
+def fields_of(table: Sequence[Setting], given: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """The fields of the settings that are given, by their names; an error names one by its key if there is a prefix."""
+    return {
+        one.field: one.parse(one.key if prefix else one.name, given[one.name]) for one in table if one.name in given
+    }
+
+
+# ---- mistyped keys
+
+
+def letters_of(key: str) -> str:
+    """The letters and digits of a key, in capitals: all spellings of one name have them in common."""
+    return "".join(filter(str.isalnum, key)).upper()
+
+
+def nearest_key(key: str, likeness: float) -> str | None:
+    """The setting that a mistyped key may have meant: alike by at least `likeness`, from 0 to 1; else None."""
+    # Without the prefix, by which all keys would be alike.
+    by_letters = {letters_of(one.removeprefix(PREFIX)): one for one in ALL_KEYS}
+    found = nearest(letters_of(key).removeprefix(letters_of(PREFIX)), by_letters, likeness)
+    return by_letters[found] if found else None
