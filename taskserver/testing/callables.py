@@ -1,9 +1,7 @@
 """The callables of a run in a test: those of production, and what a test put in the place of one.
 
-`monkeypatch.setattr(tasks, "greet", …)` and `mock.patch("tasks.greet")` leave a value that production refuses, as it
-is not defined in the module. It runs here where the module's own source defines a function of that name, so that a name
-which the module imports stays refused. So does what the module's own source put there: a plain function in a class, a
-generator function, and the value of a decorator that did not use functools.wraps.
+`monkeypatch.setattr(tasks, "greet", …)` and `mock.patch("tasks.greet")` leave a value that production refuses, as it is
+not defined in the module. It runs here if it is a mock, or a function of the test.
 """
 
 from __future__ import annotations
@@ -12,7 +10,7 @@ import sys
 from collections.abc import Callable
 from contextlib import suppress
 from inspect import iscoroutinefunction
-from types import BuiltinFunctionType, CodeType, FunctionType, MethodType, ModuleType, TracebackType
+from types import BuiltinFunctionType, FunctionType, MethodType, ModuleType, TracebackType
 from typing import Any
 
 from ..errors import BadTask, InvalidTask, TaskServerError
@@ -24,25 +22,37 @@ from ..settings.load import Settings
 from ..worker.callables import Callables, TaskCallable
 
 
-class Calls:
-    """The calls of a run."""
+class PatchableCallables(Callables):
+    """The callables of the listed modules, where tests may have replaced some. Their calls are recorded."""
 
-    def __init__(self, keeps_frames: bool) -> None:
+    def __init__(self, settings: Settings, keeps_frames: bool) -> None:
         """`keeps_frames`: whether a debugger is to see the variables of a call that failed; its row has no traceback.
 
         A worker lets go of them, as they may hold a connection.
         """
-        self.names: list[str] = []
+        super().__init__(settings.modules, settings.folder)
+        self.called: list[str] = []
         """The callables, in the order in which they were called."""
         self._keeps_frames = keeps_frames
+        self._roots = tuple(f"{name.removesuffix('.*')}." for name in settings.modules)
         self._tracebacks: list[tuple[BaseException, TracebackType | None]] = []
 
-    def recorded(self, name: str, call: Callable[..., Any]) -> Callable[..., Any]:
-        """The callable, whose calls are recorded."""
+    # ---- calls
 
+    def look_up(self, name: str) -> TaskCallable:
+        try:
+            found = super().look_up(name)
+        except BadTask:
+            replaced = self._replacement(name)
+            if replaced is None:
+                raise
+            found = replaced
+        return found._replace(call=self._recorded(name, found.call))
+
+    def _recorded(self, name: str, call: Callable[..., Any]) -> Callable[..., Any]:
         def recorded(*args: Any, **kwargs: Any) -> Any:
             __tracebackhide__ = True
-            self.names.append(name)
+            self.called.append(name)
             try:
                 return call(*args, **kwargs)
             except BaseException as error:
@@ -58,33 +68,15 @@ class Calls:
         for error, trace in self._tracebacks:
             error.__traceback__ = trace
 
-
-class PatchableCallables(Callables):
-    """The callables of the listed modules, where tests may have replaced some."""
-
-    def __init__(self, settings: Settings, calls: Calls) -> None:
-        super().__init__(settings.modules, settings.folder)
-        self._calls = calls
-        # No module elsewhere is listed; of those below, `module_of` refuses some.
-        self._roots = tuple(f"{name.removesuffix('.*')}." for name in settings.modules)
-
-    def look_up(self, name: str) -> TaskCallable:
-        """What a worker finds, or what a test put in its place; its calls are recorded."""
-        try:
-            found = super().look_up(name)
-        except BadTask:
-            replaced = self._replacement(name)
-            if replaced is None:
-                raise
-            found = replaced
-        return found._replace(call=self._calls.recorded(name, found.call))
+    # ---- what a test put there
 
     def given(self, function: Any) -> GivenFunction | None:
-        """What a test put into a listed module, where a producer gives that itself; None where it is nothing such."""
-        modules = [module for module in sys.modules if f"{module}.".startswith(self._roots)]
-        names = [name for module in modules for name in _names_in(sys.modules[module], function)]
-        if any(_has_name(function, name) for name in names):
-            return None  # it stands in its own place, too
+        """What a test put into a listed module, where a producer gives that itself; None if it did not."""
+        modules = [module for name, module in list(sys.modules.items()) if f"{name}.".startswith(self._roots)]
+        names = [name for module in modules for name in _names_in(module, function)]
+        with suppress(InvalidTask):
+            if name_of(function) in names:
+                return None  # it stands in its own place, too
         for name in names:
             with suppress(TaskServerError):
                 if found := self._replacement(name):
@@ -92,125 +84,59 @@ class PatchableCallables(Callables):
         return None
 
     def _replacement(self, name: str) -> TaskCallable | None:
-        """What a test put in the place of a callable; None where it did not."""
+        """What a test put in the place of a callable; None if it did not."""
         module, path = self.module_of(name)
-        exported = getattr(module, "__all__", path)
-        source = self._source_of(module, path)
-        if source is None or path[0] not in exported:
-            return None
         value: Any = module
         for part in path:
             value = getattr(value, part, None)
-        if not _is_replacement(value) or _is_of_module(value, source, module, path):
+        if path[0] not in getattr(module, "__all__", path) or not self._is_of_test(value, module):
             return None
         options = options_of(value) if isinstance(value, FunctionType) else NO_OPTIONS
-        call = as_plain(value) if _is_async(value) else value
-        return TaskCallable(call, options, _parameters_of(value))
+        if _is_mock(value):
+            # A mock records that it is asked for its signature. One with a spec refuses wrong arguments by itself.
+            is_async = _is_mock(value, "AsyncMock")
+            parameters = Parameters(lambda *args, **kwargs: None)
+        else:
+            is_async, parameters = iscoroutinefunction(value), Parameters(value)
+        return TaskCallable(as_plain(value) if is_async else value, options, parameters)
 
-    def _source_of(self, module: ModuleType, path: tuple[str, ...]) -> CodeType | None:
-        """The code of the function that the source has at a path: for an inherited method that of a base class."""
-        for owner in _classes_of(module).get(path[0], object).__mro__ if len(path) > 1 else ():
-            # A class that inherits the method has one of its own while a test replaces it there.
-            is_listed = path[1] in vars(owner) and f"{owner.__module__}.".startswith(self._roots)
-            if is_listed and (code := _code_at(sys.modules[owner.__module__], (owner.__name__, path[1]))):
-                return code
-        return _code_at(module, path)
+    def _is_of_test(self, value: Any, module: ModuleType) -> bool:
+        """Whether a value is a mock, or a function that neither a listed module defines nor a library.
+
+        Nor a module from which the listed one takes something else, as the decorator that made this.
+        """
+        if _is_mock(value):
+            return callable(value)
+        if type(value) is BuiltinFunctionType:
+            return not isinstance(value.__self__, ModuleType)  # a method, as `letters.append`
+        function = value.__func__ if type(value) is MethodType else value
+        if type(function) is not FunctionType:
+            return False
+        others = [other for other in vars(module).values() if other is not value]
+        used = {one.__name__ if isinstance(one, ModuleType) else getattr(one, "__module__", None) for one in others}
+        home = function.__module__ or ""
+        is_library = home.partition(".")[0] in sys.stdlib_module_names or "-packages" in function.__code__.co_filename
+        return not (is_library or home in used or f"{home}.".startswith(self._roots))
+
+
+def _is_mock(value: object, kind: str = "NonCallableMock") -> bool:
+    mock = sys.modules.get("unittest.mock")
+    if mock is None:
+        return False
+    # With autospec it is a function that has the mock.
+    inner = vars(value).get("mock") if type(value) is FunctionType else value
+    return isinstance(inner, getattr(mock, kind))
 
 
 def _names_in(module: ModuleType, function: Any) -> list[str]:
     """The names under which a module, or a class of it, holds a function."""
     names = [name for name, value in vars(module).items() if value is function]
-    for class_name, holder in _classes_of(module).items():
+    for class_name, holder in list(vars(module).items()):
+        if not issubclass(type(holder), type) or holder.__module__ != module.__name__:
+            continue
         # A class makes the method anew whenever it is asked for one.
         inner = function.__func__ if type(function) is MethodType and function.__self__ is holder else function
         for name, value in vars(holder).items():
             if value is function or (type(value) in (staticmethod, classmethod) and value.__func__ is inner):
                 names.append(f"{class_name}.{name}")
     return [f"{module.__name__}.{name}" for name in names]
-
-
-def _classes_of(module: ModuleType) -> dict[str, type]:
-    """The classes that a module defines; a mock is none, whatever it says of itself."""
-    values = vars(module).items()
-    classes = {name: value for name, value in values if issubclass(type(value), type)}
-    return {name: value for name, value in classes.items() if value.__module__ == module.__name__}
-
-
-def _parameters_of(value: Callable[..., Any]) -> Parameters:
-    # A mock records that it is asked for its signature. One with a spec refuses wrong arguments by itself.
-    return Parameters((lambda *args, **kwargs: None) if _is_mock(value) else value)
-
-
-def _has_name(function: Any, name: str) -> bool:
-    try:
-        return name_of(function) == name
-    except InvalidTask:
-        return False
-
-
-def _code_at(module: ModuleType, path: tuple[str, ...]) -> CodeType | None:
-    """The code of the function that the module's source defines at a path; None where there is none."""
-    get_code = getattr(getattr(module.__spec__, "loader", None), "get_code", None)
-    code = get_code(module.__name__) if get_code else None
-    for part in path:
-        inside = [one for one in (code.co_consts if code else ()) if isinstance(one, CodeType) and one.co_name == part]
-        code = inside[-1] if inside else None
-    return code
-
-
-def _is_replacement(value: object) -> bool:
-    kinds = (FunctionType, MethodType, BuiltinFunctionType)
-    return callable(value) and (_is_mock(value) or isinstance(value, kinds))
-
-
-def _is_mock(value: object, kind: str = "NonCallableMock") -> bool:
-    mock = sys.modules.get("unittest.mock")
-    return mock is not None and isinstance(value, getattr(mock, kind))
-
-
-def _is_async(value: object) -> bool:
-    # The flags of a function that a mock with a spec shows are mocks, too, and so each of them seems to be set.
-    return _is_mock(value, "AsyncMock") if _is_mock(value) else iscoroutinefunction(value)
-
-
-def _is_of_module(value: Any, source: CodeType, module: ModuleType, path: tuple[str, ...]) -> bool:
-    """Whether the module itself put this there: its own function, or what a decorator made of that.
-
-    The decorator is one of the module, or of what the module uses.
-    """
-    if _is_mock(value):
-        return False
-    if _is_code_of(value, source):
-        return bool(vars(module)[path[0]].__module__ == module.__name__)  # a test's class may inherit it
-    if not any(_is_code_of(function, source) for function in _functions_in(value)):
-        return False
-    others = [other for other in vars(module).values() if other is not value]
-    used = {other.__name__ if isinstance(other, ModuleType) else getattr(other, "__module__", None) for other in others}
-    return value.__module__ in used | {module.__name__}
-
-
-def _is_code_of(function: Any, source: CodeType) -> bool:
-    code = getattr(function, "__code__", None)
-    return code is not None and (code.co_name, code.co_firstlineno) == (source.co_name, source.co_firstlineno)
-
-
-def _functions_in(value: object) -> list[FunctionType]:
-    """The functions that a function may call: those in its closure, and in theirs, for a method those of its object."""
-    found, left = list[FunctionType](), [value]
-    while left:
-        one = left.pop()
-        if type(one) is MethodType:
-            left.append(one.__func__)
-            if not isinstance(one.__self__, type):
-                left += getattr(one.__self__, "__dict__", {}).values()
-        elif type(one) is FunctionType and one not in found:
-            found.append(one)
-            left += map(_content, one.__closure__ or ())
-    return found
-
-
-def _content(cell: Any) -> object:
-    try:
-        return cell.cell_contents
-    except ValueError:  # it is empty
-        return None

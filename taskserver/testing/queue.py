@@ -32,7 +32,7 @@ from ..worker.limits import Limits
 from ..worker.result import Reason
 from ..worker.run import Runner
 from .added import AddedTask, ToldCallers, ToldProducing, added_task
-from .callables import Calls, PatchableCallables
+from .callables import PatchableCallables
 
 DSN = f"{PREFIX}DSN"
 MAX_TASKS = 1000
@@ -111,27 +111,21 @@ class TaskQueue:
 
     def _run_ready(self, ran: Ran, raises: bool, max_tasks: int) -> None:
         __tracebackhide__ = True
-        calls, begin = Calls(keeps_frames=raises), len(ran.failures)
-        left = max_tasks - ran.done - ran.failed - ran.fatal - ran.postponed
+        left, begin = max_tasks - ran.done - ran.failed - ran.fatal - ran.postponed, len(ran.failures)
         settings = self._settings._replace(on_failure=self._on_failure(ran.failures))
+        callables = PatchableCallables(settings, keeps_frames=raises)
         make_importable(settings.folder)
         self._is_running = True
         try:
-            runner = Runner(
-                self.store,
-                settings,
-                limits=Limits(max_tasks=left + 1),
-                callables=PatchableCallables(settings, calls),
-            )
-            result = runner.run()
+            result = Runner(self.store, settings, limits=Limits(max_tasks=left + 1), callables=callables).run()
             if result.taken:  # the setup went well; to call it again would set up the site twice
                 self._settings = self._settings._replace(setup=None)
         finally:
             self._is_running = False
-            calls.give_back_frames()
+            callables.give_back_frames()
         ran.done, ran.failed, ran.fatal = ran.done + result.done, ran.failed + result.failed, ran.fatal + result.fatal
         ran.postponed += result.postponed
-        ran.called += calls.names
+        ran.called += callables.called
         if raises:
             _raise_first(ran.failures[begin:])
         if result.reason is Reason.MAX_TASKS:
@@ -142,7 +136,7 @@ class TaskQueue:
 
     def given(self, function: object) -> GivenFunction | None:
         """What a producer gives in place of a name, where a test put it in the place of a task's function."""
-        return PatchableCallables(self._settings, Calls(keeps_frames=False)).given(function)
+        return PatchableCallables(self._settings, keeps_frames=False).given(function)
 
     def _on_failure(self, failures: list[FailedAttempt]) -> Any:
         own = self._settings.on_failure

@@ -30,9 +30,11 @@ from tests.support.deployment import ROOT
 TASKS = """
 from functools import partial
 from os import remove
+from shutil import copy
 
 import taskserver
 from decorators import Caller, faithful, forgetful
+from dotenv import load_dotenv
 
 NOTES = []
 
@@ -487,7 +489,7 @@ def test_a_task_is_due_at_the_end_of_its_delay_though_instants_are_rounded(
     assert queue.run_all(until=60).done == 1
 
 
-@pytest.mark.parametrize("until", [-1, "1h", None, float("inf"), True, timedelta(days=-1)])
+@pytest.mark.parametrize("until", [-1, "soon", None, float("inf"), True, timedelta(days=-1)])
 def test_a_time_that_is_none_is_refused(queue: TaskQueue, until: Any) -> None:
     with pytest.raises(SettingError, match=r"until is .*; allowed: seconds, a text as"):
         queue.run_all(until=until)
@@ -619,16 +621,23 @@ def test_a_function_that_is_put_there_brings_its_options(queue: TaskQueue, monke
 
 
 REFUSED = [
-    *("remove", "adapted", "partial", "NOTES", "Letters", "Letters.forward", "pages"),
+    *("remove", "copy", "load_dotenv", "adapted", "partial", "NOTES", "Letters", "Letters.forward", "pages"),
     *("decorated", "decorated_twice", "decorated_below", "called_by_an_object"),
 ]
 
 
 @pytest.mark.parametrize("name", REFUSED)
 def test_a_name_that_a_worker_would_refuse_is_refused(queue: TaskQueue, name: str) -> None:
-    queue.server.add_task(f"tasks.{name}", ["x"] if name == "remove" else None)
+    queue.server.add_task(f"tasks.{name}", ["x"] if name == "remove" else ["x", "y"] if name == "copy" else None)
     ran = queue.run_all(raises=False)
     assert (ran.called, ran.fatal) == ([], 1)
+
+
+def test_a_module_with_nothing_but_a_generator_function_has_it_refused(tasks: Any, tmp_path: Path) -> None:
+    (tmp_path / "alone.py").write_text("def pages():\n    yield 1\n")
+    with testing.task_queue(modules="alone") as queue:
+        queue.server.add_task("alone.pages")
+        assert queue.run_all(raises=False).fatal == 1
 
 
 def test_a_name_that_is_not_exported_is_refused(queue: TaskQueue, monkeypatch: pytest.MonkeyPatch) -> None:
