@@ -10,6 +10,7 @@ from types import FunctionType, MethodType
 from typing import Any
 
 from ..errors import InvalidTask
+from ..messages.classes import module_of, mro_of
 from ..messages.text import shown
 from .task import MAX_ATTEMPTS, MAX_GROUP_ID, MAX_PRIORITY, MAX_TASK_LENGTH, MIN_PRIORITY
 
@@ -113,8 +114,22 @@ def _place_of(function: Any) -> tuple[str, str]:
 
 def other_kind(value: object) -> str:
     """A value that is no task's function, in words: what it is, and what to give in its place."""
+    if foreign := foreign_task(value):
+        return foreign
     return f"{shown(value)}{_OTHER_KINDS.get(type(value).__name__, '')}"
 
+
+def foreign_task(value: object) -> str | None:
+    """What another queue's decorator made of a function, in words, with the fix; None for any other value."""
+    for kind in mro_of(type(value)):
+        module = module_of(kind)
+        queue = OTHER_QUEUES.get(module.partition(".")[0]) if isinstance(module, str) else None
+        if queue:
+            return f"a {queue} task: remove its decorator, see docs/django.md#coming-from-celery"
+    return None
+
+
+OTHER_QUEUES = {"celery": "Celery", "huey": "huey", "dramatiq": "dramatiq", "invoke": "invoke"}
 
 _OTHER_KINDS = {
     "method": ", a method of an object, which no worker has",

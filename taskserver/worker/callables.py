@@ -21,7 +21,7 @@ from ..messages.classes import class_name, mro_of, namespace_of, namespace_of_mo
 from ..messages.error_text import describe
 from ..messages.import_errors import why_not_imported
 from ..messages.text import nearest, shown
-from ..model.field_checks import IN_A_CLASS, NAMELESS, PLAIN_METHOD, WITHOUT_WRAPS, why_private
+from ..model.field_checks import IN_A_CLASS, NAMELESS, PLAIN_METHOD, WITHOUT_WRAPS, foreign_task, why_private
 from ..model.functions import RUNS_NOTHING, UNTOLD, Parameters, runs_nothing
 from ..model.task import MAX_TASK_LENGTH
 from ..model.task_options import Options, options_of
@@ -218,6 +218,8 @@ class Callables:
         held = _look_up(name, place, namespace)
         of_django = _of_django(held)
         value = held if of_django is None else of_django.function
+        if foreign := foreign_task(value):
+            raise BadTask(f"{name!r} is {foreign}")
         if type(value) is not FunctionType:
             raise BadTask(f"{name!r} is {_kind(value)}; only functions, static and class methods may run")
         if value.__module__ != place.module:

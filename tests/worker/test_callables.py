@@ -17,7 +17,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from taskserver.errors import BadTask, ModuleBroken
+from taskserver.errors import BadTask, InvalidTask, ModuleBroken
+from taskserver.model.new_task import new_task
 from taskserver.worker.callables import BROKEN_SECONDS, Callables, TaskCallable
 
 TASKS = '''
@@ -379,6 +380,21 @@ def test_a_name_longer_than_any_is_a_bad_task_at_once(site: Site, filling: str) 
         assert message.endswith("is longer than 255 characters")
         assert len(message) < 200
     assert time.monotonic() - began_at < 10
+
+
+OTHERS = {"celery.local": "Celery", "huey.api": "huey", "dramatiq.actor": "dramatiq", "invoke.tasks": "invoke"}
+
+
+@pytest.mark.parametrize("module", OTHERS)
+def test_a_task_of_another_queue_is_called_that_with_the_way_here(site: Site, module: str) -> None:
+    source = (
+        f"class Task:\n    def __init__(self, function): pass\nTask.__module__ = {module!r}\n@Task\ndef send(): pass\n"
+    )
+    site.write("tasks.py", source)
+    words = f"a {OTHERS[module]} task: remove its decorator, see docs/django.md#coming-from-celery"
+    assert site.refuse("tasks.send") == f"'tasks.send' is {words}"
+    with pytest.raises(InvalidTask, match=f"^task is {words}; allowed: a name as"):
+        new_task(sys.modules["tasks"].send)
 
 
 PARTS = (
