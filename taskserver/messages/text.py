@@ -119,6 +119,16 @@ def time_of_day(text: str) -> str:
     return f"{found:%H:%M %Z}" if found else text
 
 
+def on_day(text: str | None) -> str:
+    """The day, hour and minute of an instant, as `today 03:30` or `2026-11-30 03:30`."""
+    found = local(text)
+    if found is None:
+        return text or ""
+    days = (datetime.now().astimezone().date() - found.date()).days
+    day = {0: "today", 1: "yesterday"}.get(days) or found.date()
+    return f"{day} {found:%H:%M}"
+
+
 def when(seconds: float | None) -> str:
     """After how long something comes, as `in 3 min`; empty for None."""
     return "" if seconds is None else f"in {age(seconds)}" if seconds > 0 else "now"

@@ -53,8 +53,31 @@ class Schedule(NamedTuple):
     def timing(self) -> str:
         """The times of the schedule in words."""
         if self.cron is not None:
-            return f"{self.cron} {self.timezone}"
+            return f"{cron_in_words(self.cron)} {self.timezone}"
         return "never" if self.every_seconds is None else f"every {whole_span(self.every_seconds)}"
+
+
+WEEKDAYS = ("Sun", "Mon", "Tue", "Wed", "Thu", "Fri", "Sat", "Sun")
+
+
+def cron_in_words(expression: str) -> str:
+    """A common cron expression as people say it, as `daily 03:30`; any other as it is."""
+    minute, hour, *days = expression.split() if expression.count(" ") == 4 else ("", "", "")
+    every = minute.removeprefix("*/")
+    if (hour, *days) == ("*", "*", "*", "*"):
+        if minute == "*":
+            return "every minute"
+        if every != minute and every.isdecimal() and int(every) > 1 and 60 % int(every) == 0:
+            return f"every {int(every)} minutes"
+        return f"hourly at :{int(minute):02}" if minute.isdecimal() else expression
+    if not (minute.isdecimal() and hour.isdecimal()):
+        return expression
+    at = f"{int(hour):02}:{int(minute):02}"
+    if days == ["*", "*", "*"]:
+        return f"daily {at}"
+    if days[:2] == ["*", "*"] and days[2] in "01234567":
+        return f"weekly on {WEEKDAYS[int(days[2])]} {at}"
+    return f"Mon to Fri {at}" if days == ["*", "*", "1-5"] else expression
 
 
 def new_schedule(

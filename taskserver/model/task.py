@@ -112,6 +112,8 @@ class ClaimedTask(NamedTuple):
     """1 where other tasks waited for this task when it was claimed."""
     is_undated: int = 0
     """1 if its due_at was no valid time."""
+    schedule_key: str | bytes | None = None
+    """The unique_key of a task that a schedule added."""
 
     @property
     def text_bytes(self) -> int:

@@ -11,7 +11,7 @@ import time
 from logging import getLogger
 
 from ..errors import Conflict, DatabaseError, Unavailable
-from ..model.task import ClaimedTask, LostTask
+from ..model.task import ClaimedTask, LostTask, Status
 from ..stores import Store
 from ..stores.queue.stats import COLUMNS, Stats
 from .attempt import Attempt
@@ -58,8 +58,11 @@ class RunStats:
     """Counts the ends of the tasks of one run, and writes the counts from time to time."""
 
     def __init__(self, store: Store) -> None:
+        self._store = store
         self._stats = Stats(store)
         self._counts: dict[tuple[int, str], Counts] = {}
+        self._scheduled: dict[str | bytes, tuple[Status, float, float]] = {}
+        """Of the last task of each schedule: how it ended, how long it ran, and when it ended, by time.monotonic."""
         self._write_at = time.monotonic() + WRITE_EVERY_SECONDS
         self._claimed_at = time.monotonic()
         self._usual: dict[str, float] | None = None
@@ -80,6 +83,7 @@ class RunStats:
         counts = self._of(attempt.task.group_id, name)
         counts.include(attempt)
         counts.done += 1
+        self._note_scheduled(attempt.task, Status.DONE, attempt.ran_seconds)
 
     def failed(self, attempt: Attempt, name: str, is_fatal: bool) -> None:
         """Count a failed attempt, the last one of its task if `is_fatal`."""
@@ -87,10 +91,16 @@ class RunStats:
         counts.include(attempt)
         counts.failed += 1
         counts.fatal += is_fatal
+        self._note_scheduled(attempt.task, Status.FATAL if is_fatal else Status.ERROR, attempt.ran_seconds)
 
     def refused(self, task: ClaimedTask, name: str) -> None:
         """Count a bad row that became fatal without an attempt."""
         self._of(task.group_id, name).fatal += 1
+        self._note_scheduled(task, Status.FATAL, 0.0)
+
+    def _note_scheduled(self, task: ClaimedTask, status: Status, ran_seconds: float) -> None:
+        if task.schedule_key is not None:
+            self._scheduled[task.schedule_key] = status, ran_seconds, time.monotonic()
 
     def given_up(self, group_id: int, name: str) -> None:
         """Count a task that became fatal without an attempt, because it waited for a fatal one."""
@@ -124,12 +134,21 @@ class RunStats:
             return
         try:
             self._stats.add((*key, *one.columns()) for key, one in counts.items())
+            if self._scheduled:
+                self._write_scheduled()
         except DatabaseError as error:
             if isinstance(error, (Conflict, Unavailable)) and not error.may_have_taken_effect:
                 LOG.debug("the figures are kept for later: %s", error)
                 self._counts = counts
             else:
                 LOG.info("the figures of the last tasks are lost: %s", error)
+
+    def _write_scheduled(self) -> None:
+        from ..stores.queue.schedules import note_ends
+
+        scheduled, self._scheduled = self._scheduled, {}
+        ends = [(key, status, ran, time.monotonic() - at) for key, (status, ran, at) in scheduled.items()]
+        note_ends(self._store.database, ends)
 
     # ---- read from the table
 

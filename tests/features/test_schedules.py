@@ -6,6 +6,7 @@ Time is moved by SQL, by putting `next_at` into the past; no test waits for it.
 from __future__ import annotations
 
 import json
+import re
 import signal
 import subprocess
 import sys
@@ -351,6 +352,24 @@ def test_each_time_runs_once_in_every_mode(queue: Queue, mode: str) -> None:
         assert queue.notes() == ["ran"] * count
     assert queue.statuses() == ([Status.DONE] if mode == "mark" else [])
     assert len(queue.rows("id", "jobs_queue_done")) == (3 if mode == "move" else 0)
+    (stored,) = Schedules(queue.server.store).all()
+    assert stored.last
+    assert re.fullmatch(r"today \d\d:\d\d, done in \d s", stored.last.words)
+
+
+def test_how_the_last_task_of_a_schedule_ended_is_known_until_the_schedule_is_removed(queue: Queue) -> None:
+    queue.server.schedule("nightly", "tasks.missing", every=86_400)
+    queue.sql("INSERT INTO jobs_queue (task, unique_key) VALUES ('tasks.note', 'other')")
+    make_due(queue)
+    queue.worker()
+    (stored,) = Schedules(queue.server.store).all()
+    assert stored.last
+    assert (stored.last.status, stored.last.words.partition(", ")[2]) == (Status.FATAL, "failed for good after 0 s")
+    assert queue.sql("SELECT COUNT(*) FROM jobs_queue_notes") == [(1,)]
+    queue.sql("UPDATE jobs_queue_notes SET value = 'x'")
+    assert Schedules(queue.server.store).all()[0].last is None
+    queue.server.unschedule("nightly")
+    assert queue.sql("SELECT COUNT(*) FROM jobs_queue_notes") == [(0,)]
 
 
 # ---- rows that anybody wrote
@@ -498,6 +517,7 @@ def test_the_command_makes_a_schedule_and_says_when_it_comes(sqlite_queue: Queue
     assert report == {
         "name": "nightly", "task": "tasks.note", "args": '["ran"]', "group_id": 3, "priority": -5,
         "every_seconds": None, "cron": "30 3 * * *", "timezone": "Asia/Kathmandu", "fault": None, "held": None,
+        "last": None,
     }  # fmt: skip
     ended = client("unschedule", "nightly")
     assert (ended.returncode, ended.stdout, ended.stderr) == (0, "nightly is scheduled no more\n", "")
@@ -525,5 +545,5 @@ def test_status_shows_when_each_schedule_comes_and_what_is_wrong_with_it(sqlite_
     printed = client("status").stdout
     (line,) = [line for line in printed.splitlines() if line.startswith("soon ")]
     assert line.split() == ["soon", "tasks.note", "every", "10", "min", "in", "10", "min"]
-    assert all(words in printed for words in ("30 3 * * * UTC", "never", "late by"))
+    assert all(words in printed for words in ("daily 03:30 UTC", "never", "late by"))
     assert "schedule bad\\x1b[1m: name is" in printed

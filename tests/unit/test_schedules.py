@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from taskserver import InvalidTask, SettingError, task
-from taskserver.model.schedule import Schedule, check_schedule, new_schedule, next_time
+from taskserver.model.schedule import Schedule, check_schedule, cron_in_words, new_schedule, next_time
 from taskserver.model.task import NOT_GIVEN
 from tests.support.deployment import ROOT
 
@@ -184,3 +184,26 @@ def test_a_host_without_time_zones_says_how_to_get_them(monkeypatch: pytest.Monk
     assert schedule(cron="* * * * *").timezone == "UTC"
     with pytest.raises(SettingError, match=r"no time zones but UTC: .* -I -m pip install .*tzdata"):
         schedule(cron="* * * * *", timezone="Nowhere/Nowhere")
+
+
+@pytest.mark.parametrize(
+    ("cron", "words"),
+    [
+        ("* * * * *", "every minute"),
+        ("*/5 * * * *", "every 5 minutes"),
+        ("*/7 * * * *", "*/7 * * * *"),  # it is not: 56 to 0 are 4 minutes
+        ("*/0 * * * *", "*/0 * * * *"),
+        ("5 * * * *", "hourly at :05"),
+        ("30 3 * * *", "daily 03:30"),
+        ("30 3 * * 1", "weekly on Mon 03:30"),
+        ("0 12 * * 7", "weekly on Sun 12:00"),
+        ("0 9 * * 1-5", "Mon to Fri 09:00"),
+        ("0 9 1 * *", "0 9 1 * *"),
+        ("0 9 * 2 1", "0 9 * 2 1"),
+        ("1,2 9 * * *", "1,2 9 * * *"),
+        ("0 9 * * L", "0 9 * * L"),
+        ("nonsense", "nonsense"),
+    ],
+)
+def test_common_expressions_are_said_in_words(cron: str, words: str) -> None:
+    assert cron_in_words(cron) == words

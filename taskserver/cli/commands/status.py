@@ -13,7 +13,7 @@ from ...health.overview import AtWork, NameCounts, Overview, RowCounts, is_heard
 from ...health.verdict import Verdict, judge
 from ...messages.programs import CLIENT, WORKER
 from ...messages.text import age, printable
-from ...model.task import Status
+from ...model.task import Status, name_of_status
 from ...server import TaskServer
 from ...stores.queue.schedules import StoredSchedule
 from ...stores.queue.stats import HourStats
@@ -111,6 +111,9 @@ def _run_report(run: LastRun) -> dict[str, Any]:
 def _schedule_report(stored: StoredSchedule) -> dict[str, Any]:
     report = stored.schedule._asdict() | stored._asdict() | {"next_at": instant_as_json(stored.next_at)}
     del report["schedule"]
+    if stored.last is not None:
+        ended = {"started_at": instant_as_json(stored.last.started_at), "status": name_of_status(stored.last.status)}
+        report["last"] = stored.last._asdict() | ended
     return report
 
 
@@ -323,8 +326,14 @@ def _show_schedules(schedules: Sequence[StoredSchedule]) -> None:
     shown = schedules[:MAX_LINES]
     print()
     print_table(
-        ["schedule", "task", "comes", "next"],
-        [[row.schedule.name, row.schedule.task, row.schedule.timing, _when(row.next_seconds)] for row in shown],
+        ["schedule", "task", "runs", "next", "last"],
+        [
+            [
+                *(row.schedule.name, row.schedule.task, row.schedule.timing),
+                *(_when(row.next_seconds), row.last.words if row.last else ""),
+            ]
+            for row in shown
+        ],
     )
     if len(schedules) > MAX_LINES:
         print(f"and {len(schedules) - MAX_LINES} more schedules, which come later: {CLIENT} status --json has them")

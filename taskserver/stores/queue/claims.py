@@ -28,7 +28,8 @@ CLAIMED = """
     id, task, CASE WHEN {args_bytes} <= ? THEN args END, {args_bytes},
     attempts, max_attempts, claim, group_id, CASE WHEN {updated_at_age} > 0 THEN {updated_at_age} ELSE 0.0 END,
     CASE WHEN {stages_bytes} <= ? THEN stages END, {stages_bytes}, stage, awaited,
-    CASE WHEN error_text = {undated} THEN 1 ELSE 0 END
+    CASE WHEN error_text = {undated} THEN 1 ELSE 0 END,
+    CASE WHEN unique_key >= 'schedule:' AND unique_key < 'schedule;' THEN unique_key END
 """
 """The columns of a ClaimedTask; the bound numbers are `most_inline`."""
 

@@ -6,22 +6,25 @@ A look for due rows names the schedules (`Due.schedules`), and the run fires eac
 
 from __future__ import annotations
 
+import hashlib
+import json
 import random
-from collections.abc import Sequence
-from datetime import datetime, timezone
+from collections.abc import Iterable, Sequence
+from datetime import datetime, timedelta, timezone
 from logging import INFO, WARNING, getLogger
 from typing import NamedTuple
 
 from ...errors import Conflict, DatabaseError, InvalidTask, SettingError, Unavailable
 from ...messages.log_records import ONCE_AN_HOUR
 from ...messages.programs import CLIENT
-from ...messages.text import shown
+from ...messages.text import age, on_day, shown
 from ...model.results import as_texts
 from ...model.schedule import Schedule, check_schedule, next_time
-from ...model.task import name_of_status
-from ..database import Row
+from ...model.task import Status, name_of_status
+from ..database import Database, Row
 from ..retrying import HELD_PATIENCE_SECONDS, MIN_CONFLICT_SECONDS, RetryPolicy, Scope
 from .adding import Adding
+from .notes import Note, Notes
 from .store import Store
 
 LOG = getLogger("taskserver")
@@ -32,6 +35,28 @@ FIRE = RetryPolicy(Scope.TRANSACTION, HELD_PATIENCE_SECONDS)
 RUN_NOW = RetryPolicy(Scope.TRANSACTION, MIN_CONFLICT_SECONDS, is_repeatable=False)
 KEY_PREFIX = "schedule:"
 """This and the schedule's name are the unique_key of its tasks."""
+
+
+RAN = "ran"
+"""The kind of the notes of how the last task of each schedule ended."""
+
+
+class ScheduledRun(NamedTuple):
+    """How the last task of a schedule ended, which is known also once its row is deleted."""
+
+    started_at: str
+    """Text in UTC."""
+    status: int
+    """2 done, 3 error, 4 fatal."""
+    seconds: float
+    """How long it ran."""
+
+    @property
+    def words(self) -> str:
+        """As `today 03:30, done in 4 s`."""
+        known: dict[int, str] = {Status.DONE: "done in", Status.ERROR: "failed, and will be retried, after"}
+        ended = known.get(self.status, "failed for good after")
+        return f"{on_day(self.started_at)}, {ended} {age(self.seconds)}"
 
 
 class StoredSchedule(NamedTuple):
@@ -46,6 +71,8 @@ class StoredSchedule(NamedTuple):
     """Why no task can be added."""
     held: str | None = None
     """The task that has its key and has not ended: until then its times add nothing."""
+    last: ScheduledRun | None = None
+    """None if none has ended yet."""
 
 
 class _Planned(NamedTuple):
@@ -101,6 +128,8 @@ class Schedules:
     def remove(self, name: str) -> bool:
         """Delete a schedule, and none of its tasks; whether there was one."""
         removed, in_doubt = self._database.change_in_doubt(self.REMOVE, (name,))
+        if removed:
+            Notes(self._database).remove(_note_name(KEY_PREFIX + name))
         return bool(removed) or in_doubt
 
     # ---- look
@@ -119,7 +148,12 @@ class Schedules:
             "its times add nothing until that task has ended"
             for key, task_id, status in map(as_texts, self._database.fetch_ids(self.HOLDERS, keys))
         }
-        return [stored._replace(held=held.get(KEY_PREFIX + stored.schedule.name)) for stored in found]
+        ran = {note.name: note for note in Notes(self._database).of_kind(RAN)} if found else {}
+        return [
+            stored._replace(held=held.get(key), last=_last_run(ran.get(_note_name(key))))
+            for stored in found
+            for key in (KEY_PREFIX + stored.schedule.name,)
+        ]
 
     def _find(self, name: str) -> _Planned | None:
         row = self._database.fetch_first(f"{self.ALL} WHERE name = ?", (name,))
@@ -219,6 +253,32 @@ def _stored(planned: _Planned) -> StoredSchedule:
         fault = str(error)
     seconds = (next_at - _instant(planned.now)).total_seconds() if next_at else None
     return StoredSchedule(planned.schedule, planned.next_at, seconds, fault)
+
+
+# ---- how the last task of a schedule ended: a note, since the mode `delete` leaves no row of it
+
+
+def note_ends(database: Database, ends: Iterable[tuple[str | bytes, int, float, float]]) -> None:
+    """Note how tasks of schedules ended: their keys, statuses, for how long they ran, and seconds since they ended."""
+    for key, status, ran_seconds, ago in ends:
+        text = key.decode("utf-8", "replace") if isinstance(key, bytes) else key
+        Notes(database).put(_note_name(text), json.dumps([status, ran_seconds, ago]))
+
+
+def _note_name(key: str) -> str:
+    return f"{RAN} {hashlib.sha256(key.encode('utf-8', 'replace')).hexdigest()[:32]}"
+
+
+def _last_run(note: Note | None) -> ScheduledRun | None:
+    """None if the note is missing, or says nothing that can be read."""
+    if note is None:
+        return None
+    try:
+        status, ran_seconds, ago = map(float, json.loads(note.value))
+        began_at = _instant(note.noted_at) - timedelta(seconds=ran_seconds + ago)
+    except (ValueError, TypeError, OverflowError):
+        return None
+    return ScheduledRun(_text(began_at), int(status), ran_seconds)
 
 
 def _instant(text: str) -> datetime:
