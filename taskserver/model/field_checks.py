@@ -24,10 +24,11 @@ PLAIN_METHOD = f"is a plain function {IN_A_CLASS}: put @staticmethod above it"
 _NAME = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*[.:][^\W\d]\w*(\.[^\W\d]\w*)*")
 
 
-def check_number(name: str, value: object, least: int, most: int) -> None:
-    """Refuse all but a whole number within limits, both allowed. Raises InvalidTask."""
+def check_number(name: str, value: Any, least: int, most: int) -> int:
+    """A whole number within limits, both allowed. Raises InvalidTask."""
     if type(value) is not int or not least <= value <= most:
         raise InvalidTask(f"{name} is {shown(value)}; allowed: a whole number from {least} to {most}")
+    return value
 
 
 def check_group_id(group_id: object) -> None:

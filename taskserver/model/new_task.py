@@ -123,11 +123,11 @@ def _check_rerun(unique_key: str | None, rerun: bool, version: int | None) -> No
     if type(rerun) is not bool:
         raise InvalidTask(f"rerun is {shown(rerun)}; allowed: true or false")
     if rerun and unique_key is None:
-        raise InvalidTask("it has rerun and no unique_key, which tells the row that is to run again")
+        raise InvalidTask("it has rerun and no unique_key, which says which row is to run again")
     if version is not None:
         check_number("version", version, 0, MAX_VERSION)
         if not rerun:
-            raise InvalidTask("it has a version and no rerun; a version tells whether a rerun is newer than the row")
+            raise InvalidTask("it has a version and no rerun; a version says whether a rerun is newer than the row")
 
 
 def _parents(depends_on: object, key: str | None) -> str | None:

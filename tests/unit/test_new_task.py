@@ -644,8 +644,8 @@ def test_a_wrong_version_is_named_with_what_is_allowed(value: Any) -> None:
 @pytest.mark.parametrize(
     ("wrong", "words"),
     [
-        ({"rerun": True}, "it has rerun and no unique_key, which tells the row that is to run again"),
-        ({"unique_key": "k", "version": 3}, "it has a version and no rerun; a version tells whether a rerun is newer"),
+        ({"rerun": True}, "it has rerun and no unique_key, which says which row is to run again"),
+        ({"unique_key": "k", "version": 3}, "it has a version and no rerun; a version says whether a rerun is newer"),
         ({"unique_key": "k", "rerun": 1}, "rerun is 1; allowed: true or false"),
         ({"unique_key": "k", "rerun": "yes"}, "rerun is 'yes'; allowed: true or false"),
         ({"delay": 5, "at": "2030-01-31T12:00:00Z"}, "it has delay and at; allowed: one of them"),

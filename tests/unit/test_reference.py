@@ -21,6 +21,7 @@ from taskserver.health.acceptance import NAMES, REASONS
 from taskserver.health.finding import Level
 from taskserver.model import new_task
 from taskserver.model.task import Status
+from taskserver.model.task_options import CHECKS
 from taskserver.model.task_options import Options as TaskOptions
 from taskserver.settings.load import Settings, load_settings
 from taskserver.settings.page import PageSettings, load_page_settings
@@ -40,7 +41,7 @@ def signature_of(name: str, function: Any) -> str:
 
 
 METHODS = {name: getattr(TaskServer, name) for name in vars(TaskServer) if not name.startswith("_")}
-OPTIONS_OF_A_TASK = [name for name in inspect.signature(taskserver.task).parameters if name != "function"]
+OPTIONS_OF_A_TASK = list(CHECKS)
 TUPLES: list[Any] = [
     *(taskserver.QueueStatus, taskserver.GroupStatus, taskserver.RunStatus, taskserver.WorkerStatus),
     *(taskserver.RunningTask, taskserver.ScheduleStatus, taskserver.Finding),

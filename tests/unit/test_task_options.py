@@ -59,7 +59,7 @@ from taskserver.model.task_options import options_of
         *(({"unique_key": value}, "^unique_key is .*; allowed: a text of 1 to 255 bytes") for value in ("", "k" * 256)),
         ({"unique_key": 5}, "^unique_key is 5; allowed: a text, or a function that returns one"),
         ({"unique_key": "k", "rerun": 1}, "^rerun is 1; allowed: True or False"),
-        ({"rerun": True}, "^it has rerun and no unique_key, which tells the row"),
+        ({"rerun": True}, "^it has rerun and no unique_key, which says which row"),
         *(
             ({name: value}, f"^{name} is .*; allowed: an exception class, or a tuple of one or more$")
             for name in ("retry_on", "fatal_on")
