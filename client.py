@@ -19,7 +19,7 @@ import signal
 
 # Held back until it is understood: in the midst of an import it would end in a traceback. Not in a process
 # that multiprocessing starts anew, which imports this file.
-if __name__ == "__main__":
+if __name__ == "__main__" and hasattr(signal, "pthread_sigmask"):  # Windows has none
     signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
 
 from pathlib import Path

@@ -21,7 +21,7 @@ import signal
 
 # Held back until they can be obeyed: in the midst of an import they would end in a traceback. Not in a process that
 # a task has multiprocessing start anew, which imports this file.
-if __name__ == "__main__":
+if __name__ == "__main__" and hasattr(signal, "pthread_sigmask"):  # Windows has none
     signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT, signal.SIGTERM})
 
 from pathlib import Path

@@ -346,9 +346,10 @@ class TaskServer:
 
         Raises InvalidTask where the task is not there, done, or in progress.
         """
-        from .worker.limits import Limits
+        from .worker.limits import Limits, check_system
         from .worker.run import Runner
 
+        check_system()
         check_kind("stop", stop, (Stop, NoneType), "a taskserver.Stop, or None")
         make_importable(self.settings.folder)
         claimed_at = time.monotonic()
@@ -384,9 +385,10 @@ class TaskServer:
         Signals are left alone: a KeyboardInterrupt inside a task counts as that task's failure, and the run goes on;
         to end it, have a signal handler call `stop.ask()`.
         """
-        from .worker.limits import checked_limits
+        from .worker.limits import check_system, checked_limits
         from .worker.run import Runner
 
+        check_system()
         limits = checked_limits(max_tasks, batch, max_time, max_memory, linger)
         check_kind("stop", stop, (Stop, NoneType), "a taskserver.Stop, or None")
         check_kind("on_progress", on_progress, (Callable, NoneType), "a function that takes a RunResult, or None")

@@ -62,7 +62,8 @@ def main(folder: Path, arguments: Sequence[str]) -> int:
 
 
 def _run(folder: Path, arguments: Sequence[str]) -> int:
-    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})  # the program held SIGINT back
+    if hasattr(signal, "pthread_sigmask"):  # Windows has none
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})  # the program held SIGINT back
     _survive_any_terminal()
     if arguments[:1] == ["help"]:
         arguments = [*(one for one in arguments[1:] if one != "help"), "--help"]

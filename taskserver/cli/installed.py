@@ -44,7 +44,8 @@ def _run(program: str, held_back: set[signal.Signals], run: Callable[[Path], int
     except OSError as error:
         return _refuse(program, f"the current folder cannot be had: {error.strerror}")
     # Until they can be obeyed: in the midst of an import they would end in a traceback.
-    signal.pthread_sigmask(signal.SIG_BLOCK, held_back)
+    if hasattr(signal, "pthread_sigmask"):  # Windows has none
+        signal.pthread_sigmask(signal.SIG_BLOCK, held_back)
     return run(folder)
 
 

@@ -21,6 +21,7 @@ from ..server import TaskServer
 from ..settings.load import Settings, hide_secrets, load_settings, outages_in
 from ..host.files import NO_SPACE
 from ..host.slots import FOLDER, Slots
+from ..worker.limits import check_system
 from ..worker.result import Reason, RunResult
 from ..worker.record import groups_text, host_name
 from ..interrupts.stop import Stop
@@ -40,6 +41,7 @@ def main(folder: Path, arguments: list[str]) -> int:
 
 
 def _run(folder: Path, options: Options) -> int:
+    check_system()
     folder, env_file = deployment_of(folder, options.folder, options.env_file)
 
     def run() -> int:

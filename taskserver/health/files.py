@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import os
 import platform
-import pwd
 import shlex
 import shutil
 import stat
@@ -115,6 +114,8 @@ def _served_by(folder: Path) -> Path | None:
 
 def _home_of(folder: Path) -> Path | None:
     """The home folder of the account that a folder belongs to; None where the account is unknown."""
+    import pwd  # Windows has none
+
     try:
         home = pwd.getpwuid(folder.stat().st_uid).pw_dir
         return Path(os.path.realpath(home)) if home else None

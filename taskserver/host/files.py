@@ -80,7 +80,7 @@ def _replace(path: Path, text: str, mode: int) -> None:
         with open(descriptor, "w", encoding="utf-8", errors="backslashreplace") as file:
             file.write(text)
             file.flush()
-            os.fchmod(descriptor, mode)
+            os.chmod(temporary, mode)
             os.fsync(descriptor)  # otherwise a file system may have the new name without the text after a power cut
         os.replace(temporary, path)
     except BaseException:

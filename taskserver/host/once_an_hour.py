@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import re
+import socket
 import time
 from binascii import crc32
 from contextlib import suppress
@@ -38,7 +39,7 @@ class OnceAnHour:
         """`folder` is for these files only; `who` names the program, and its line if each is to say it itself."""
         self._folder = folder
         # With the host's name: several hosts may share a home folder.
-        self._name = _checksum(os.uname().nodename, *who)
+        self._name = _checksum(socket.gethostname(), *who)
 
     def to_say(self, words: str, kind: str, is_terminal: bool, is_outage: bool = False) -> str | None:
         """The words, if they are to be written now; None if this kind was said within the hour.

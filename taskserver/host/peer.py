@@ -36,7 +36,7 @@ def is_of_server(path: str, names: Sequence[str]) -> bool:
 
 def is_at_other_end(connected: socket.socket, names: Sequence[str]) -> bool:
     """Whether a server's account accepted a connection; another may listen at the port now. False if unknown."""
-    if connected.family == socket.AF_UNIX:
+    if connected.family == getattr(socket, "AF_UNIX", None):  # Windows has none
         if not hasattr(socket, "SO_PEERCRED"):
             return False
         _, uid, _ = struct.unpack("iII", connected.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))

@@ -5,7 +5,6 @@ A crontab starts a worker each minute, whether or not the workers of the minutes
 
 from __future__ import annotations
 
-import fcntl
 import os
 from binascii import crc32
 from collections.abc import Callable
@@ -30,7 +29,8 @@ def _leave_to_the_parent() -> None:
             os.close(_taken.pop())
 
 
-os.register_at_fork(after_in_child=_leave_to_the_parent)
+if hasattr(os, "register_at_fork"):  # Windows has no fork
+    os.register_at_fork(after_in_child=_leave_to_the_parent)
 
 
 class Slots:
@@ -136,6 +136,8 @@ class Slots:
         """Lock a file: its descriptor, or None if another process has the lock."""
         # A lock of the open file, not of the process: a process loses its lock as soon as one of its tasks opens and
         # closes the file, as a backup of the whole folder does.
+        import fcntl  # Windows has none
+
         file = os.open(self._path(number, kind), os.O_RDWR | os.O_CREAT, 0o600)
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)

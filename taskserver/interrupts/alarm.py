@@ -11,16 +11,19 @@ import os
 import signal
 import sys
 import threading
+import time
 
 # The functions of `signal` make enums of their answers, which would cost more than all else that is done for a task.
 from _signal import getsignal  # type: ignore[import-not-found]
 from collections.abc import Callable
 from logging import getLogger
-from time import CLOCK_MONOTONIC, clock_gettime
 from types import FrameType
 from typing import Any, ClassVar, NoReturn, Protocol, TypeVar
 
-from .stop import LOOK_SECONDS, STOPPED, Stop, TaskInterrupted
+from .stop import HAS_TIMER, LOOK_SECONDS, STOPPED, Stop, TaskInterrupted
+
+if HAS_TIMER:
+    from time import CLOCK_MONOTONIC, clock_gettime
 
 LOG = getLogger("taskserver")
 
@@ -38,7 +41,7 @@ _has_warned = False
 
 def now() -> float:
     """The time of a clock that no test library freezes, as a task's code may do with the others."""
-    return clock_gettime(CLOCK_MONOTONIC)
+    return clock_gettime(CLOCK_MONOTONIC) if HAS_TIMER else time.monotonic()
 
 
 def call_task(function: Callable[..., T], args: tuple[Any, ...]) -> T:
@@ -82,7 +85,7 @@ class Alarm:
 
     def __init__(self, stop: Stop, again_after_seconds: float) -> None:
         self._stop = stop
-        self.rings = threading.current_thread() is threading.main_thread()
+        self.rings = HAS_TIMER and threading.current_thread() is threading.main_thread()
         self.again_after_seconds = again_after_seconds
         """Code that swallows its interrupt is interrupted again after so long."""
         self.has_interrupted = False
@@ -97,7 +100,7 @@ class Alarm:
     def __enter__(self) -> Alarm:
         global _has_warned
         if not self.rings:
-            if not _has_warned:
+            if HAS_TIMER and not _has_warned:
                 _has_warned = True
                 LOG.warning(NO_TIMEOUTS)
             return self

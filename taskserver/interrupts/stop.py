@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import signal
 import time
 from collections.abc import Callable, Collection
 
 STOPPED = "stopped by a second signal"
 LOOK_SECONDS = 0.1
+HAS_TIMER = hasattr(signal, "setitimer")
+"""False on Windows, where no worker runs. The tasks of a site's tests run there, without timeouts."""
 
 
 class TaskInterrupted(BaseException):

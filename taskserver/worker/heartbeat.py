@@ -18,6 +18,7 @@ from typing import Any
 
 from ..errors import HostLimit, ServerFull
 from ..interrupts.alarm import INFINITY, Alarm, now
+from ..interrupts.stop import HAS_TIMER
 from ..messages.log_records import ONCE_AN_HOUR
 from ..model.task import CANCELLED, ClaimedTask
 from ..stores import Store
@@ -95,7 +96,7 @@ class Heartbeat:
         thread = threading.Thread(target=self._run_thread, name="taskserver-heartbeat", daemon=True)
         # The thread inherits the mask: the kernel gives a signal to any thread that takes it, and would not wake up the
         # task then.
-        mask = signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
+        mask = signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals()) if HAS_TIMER else None
         try:
             thread.start()
         except RuntimeError as error:
@@ -103,7 +104,8 @@ class Heartbeat:
                 f"no thread can be started ({error}): the host's limit for this user is reached; run fewer workers"
             ) from None
         finally:
-            signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+            if mask is not None:
+                signal.pthread_sigmask(signal.SIG_SETMASK, mask)
         self._thread = thread
 
     def guard(self, tasks: Sequence[ClaimedTask], claimed_at: float) -> Claimed:

@@ -15,7 +15,7 @@ from errno import EMFILE
 from typing import NamedTuple
 
 from ..errors import HostLimit, SettingError
-from ..interrupts.stop import Stop
+from ..interrupts.stop import HAS_TIMER, Stop
 from ..messages.text import DURATIONS, Duration, duration_seconds, shown
 from ..model.task import MAX_BATCH
 from ..settings.checks import check_positive, check_whole_number
@@ -69,6 +69,14 @@ def _check_seconds(name: str, value: Duration | None) -> float | None:
     if type(seconds) not in (int, float) or not seconds > 0:
         raise SettingError(f"{name} is {shown(value)}; allowed: {DURATIONS}, above 0")
     return seconds
+
+
+def check_system() -> None:
+    """Raises SettingError on a system where nothing could interrupt a task."""
+    if not HAS_TIMER:
+        raise SettingError(
+            "a worker needs Linux or another Unix: on Windows start it in WSL; adding, listing and testing work here"
+        )
 
 
 class ClaimSize:

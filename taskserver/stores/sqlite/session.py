@@ -115,7 +115,8 @@ def _close_inherited() -> None:
     _inherited.update(_descriptors())
 
 
-os.register_at_fork(after_in_child=_close_inherited)
+if hasattr(os, "register_at_fork"):  # Windows has no fork
+    os.register_at_fork(after_in_child=_close_inherited)
 
 
 def _descriptors() -> dict[int, Identity | None]:
