@@ -1,57 +1,78 @@
-"""The files of a deployment: its interpreter and packages, where its folder is, and who else may read or write it."""
+"""The files of a deployment: its packages and settings, where it lies, and who else may read or change it."""
 
 from __future__ import annotations
 
 import hashlib
 import os
 import platform
-import shlex
 import shutil
 import stat
 import sys
 import tempfile
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from contextlib import suppress
 from importlib.machinery import PathFinder
 from importlib.metadata import PackageNotFoundError, version
+from importlib.util import find_spec
 from pathlib import Path
+from shlex import quote
 
 from .. import __version__
-from ..host.files import OF_SYSTEM, network_file_system, who_else_may_write, why_no_log
+from ..errors import SettingError
+from ..host.files import OF_SYSTEM, account_name, network_file_system, who_else_may_write, why_no_log
 from ..messages import misplaced_files
 from ..messages.programs import CLIENT
 from ..settings.load import Settings
+from ..settings.page import SOCKET, PageSettings, load_page_settings
+from ..settings.sources import sources, sources_in_words
 from .finding import Finding, critical, ok, warning
 
 WEB_FOLDERS = {*misplaced_files.WEB_FOLDERS, "html", "public", "web", "wwwroot", "webroot", "docroot"}
+PAGE_PACKAGES = ("jinja2", "markupsafe", "werkzeug", "itsdangerous")
 MIN_FREE_BYTES = 50_000_000
 PROBE_BYTES = 100_000
 PROGRAM = Path(__file__).parents[2]
 FILE_LIST = "FILES.txt"
-MAX_FILES_SHOWN = 5
-MAX_OPEN_SHOWN = 3
+MAX_FILES_SHOWN, MAX_OPEN_SHOWN = 5, 3
 
 
 def of_program(folder: Path, env_file: Path | None = None) -> Iterator[Finding]:
-    """One finding for each check that needs no settings. Raises OSError where a file cannot be looked at."""
+    """One finding for each check that needs no settings. Raises OSError if a file cannot be looked at."""
     yield ok("python", f"Python {platform.python_version()} at {sys.executable or 'an unknown place'}")
     packages = [f"{name} {_version(name)}" for name in ("PyMySQL", "python-dotenv")]
     yield ok("packages", ", ".join([f"taskserver {__version__}", *packages]))
     if (PROGRAM / FILE_LIST).exists():
         yield whole(PROGRAM)
-    yield _web_folder(folder)
-    yield _env_file(env_file or folder / ".env")
+    if served := _served_by(folder):
+        yield warning(
+            "web_folder",
+            f"{folder} looks like a part of the web folder {served}",
+            "a web server that knows no .htaccess would hand out the code, and the password in .env",
+            "move the folder out of it, beside it for example, change the path in the crontab, and then the password",
+        )
+    else:
+        yield ok("web_folder", f"{folder} is in no web folder")
+    path = env_file or folder / ".env"
+    if path.exists():
+        yield _private("env_file", path, "600", "other accounts of this host may read the database's password in it")
+    else:
+        yield ok("env_file", f"there is no {path}: settings come from the environment alone")
 
 
-def of_deployment(settings: Settings) -> Iterator[Finding]:
-    """One finding for each check of the files that a deployment writes, which settings name. Raises OSError."""
-    yield _code(settings.folder, settings.modules)
+def of_deployment(settings: Settings, env_file: Path | None = None) -> Iterator[Finding]:
+    """One finding for each check of what the settings name. Raises OSError and SettingError."""
+    yield _sources(settings, env_file)
+    yield _code(settings)
     yield _var(settings.folder / "var")
     if settings.log_file is not None:
         yield _log(settings.log_file, settings.folder)
-    database_file = settings.dsn.database_file(settings.folder)
-    if database_file is not None:
-        yield from _database_file(database_file, settings.folder)
+    database = settings.dsn.database_file(settings.folder)
+    if database is not None:
+        yield from _database_file(database)
+    yield from of_page(settings.folder, env_file)
+
+
+# ---- the program and its settings
 
 
 def _version(package: str) -> str:
@@ -77,26 +98,56 @@ def whole(program: Path) -> Finding:
 
 
 def _hash_of(path: Path) -> str:
-    """The hash of a file's content, empty where there is none; FTP may have changed the ends of lines."""
+    """The hash of a file's content, empty if there is none; FTP may have changed the ends of lines."""
     try:
         return hashlib.sha256(path.read_bytes().replace(b"\r\n", b"\n")).hexdigest()
     except (FileNotFoundError, NotADirectoryError, IsADirectoryError):
         return ""
 
 
+def _sources(settings: Settings, env_file: Path | None) -> Finding:
+    """Which settings are given, and where."""
+    where = sources_in_words(settings.folder, env_file)
+    words = f"table {settings.table}, mode {settings.mode}, modules {', '.join(settings.modules)}; {where}"
+    overriding = [one.key for one in sources(settings.folder, env_file=env_file) if one.overrides]
+    if not overriding:
+        return ok("settings", words)
+    why = "what cron or a web server starts may have other values; `source .env` in a shell changes a $ in a password"
+    return warning("settings", words, why, f"unset {' '.join(overriding)} there, or take them out of .env")
+
+
+def of_page(folder: Path, env_file: Path | None = None) -> Iterator[Finding]:
+    """One finding if the status page is set up, or was meant to be."""
+    try:
+        settings = load_page_settings(folder, env_file=env_file)
+    except SettingError as error:
+        yield warning("page", str(error), "the page shows nothing", "correct it in .env; docs/page.md says how")
+        return
+    if settings == PageSettings():
+        return
+    missing = [name for name in PAGE_PACKAGES if find_spec(name) is None]
+    if missing:
+        yield warning(
+            "page",
+            f"the page is set up, but this Python lacks {', '.join(missing)}",
+            "the page says only that, unless another Python serves it",
+            "upload the bundle that was made with --web, or install what docs/page.md says",
+        )
+    elif not settings.password_hash and any(one == SOCKET or one.is_loopback for one in settings.proxies):
+        yield warning(
+            "page",
+            "TASKSERVER_PAGE_PROXIES names this host itself, and there is no password",
+            "every account of this host can pretend to be that proxy, and so any visitor",
+            f"set TASKSERVER_PAGE_PASSWORD ({CLIENT} page --password), and give the page a socket in a private folder",
+        )
+    else:
+        asks = "asks for a password" if settings.password_hash else ""
+        lists = "is for listed addresses" if settings.allow else ""
+        does = "may retry, cancel, pause and resume" if settings.may_act else "only shows"
+        yield ok("page", f"{' and '.join(filter(None, (asks, lists))) or 'shown to nobody'}; it {does}")
+
+
 # ---- the web
-
-
-def _web_folder(folder: Path) -> Finding:
-    served = _served_by(folder)
-    if served is None:
-        return ok("web_folder", f"{folder} is in no web folder")
-    return warning(
-        "web_folder",
-        f"{folder} looks like a part of the web folder {served}",
-        "a web server that knows no .htaccess would hand out the code, and the password in .env",
-        "move the whole folder out of it, beside it for example, change the path in the crontab, and then the password",
-    )
 
 
 def _served_by(folder: Path) -> Path | None:
@@ -113,7 +164,7 @@ def _served_by(folder: Path) -> Path | None:
 
 
 def _home_of(folder: Path) -> Path | None:
-    """The home folder of the account that a folder belongs to; None where the account is unknown."""
+    """The home folder of the account that a folder belongs to; None if the account is unknown."""
     import pwd  # Windows has none
 
     try:
@@ -124,110 +175,81 @@ def _home_of(folder: Path) -> Path | None:
 
 
 def _has_page(folder: Path) -> bool:
-    try:
-        return any((folder / name).exists() for name in ("index.php", "index.html", "wp-config.php"))
-    except OSError:
-        return False
+    return any(os.path.exists(folder / name) for name in ("index.php", "index.html", "wp-config.php"))
 
 
-# ---- who else may write the code
+# ---- who else may change files
 
 
-def _code(folder: Path, modules: Iterable[str]) -> Finding:
-    """Whether other accounts may change the folder, one above it, the program or the listed modules beside it."""
-    found: dict[Path, str] = {}
-    fixes: dict[str, None] = {}
-    for top, path in _code_of(folder, modules):
+def _code(settings: Settings) -> Finding:
+    """Whether other accounts may change what the programs run, read and write."""
+    folder, found, fixes = settings.folder, list[str](), dict[str, None]()
+    for path in dict.fromkeys(_ours(settings)):
         with suppress(OSError):  # a link to nowhere, or gone meanwhile
-            if path not in found and (who := who_else_may_write(path, folder)):
-                found[path] = who
-                is_ours = os.geteuid() in (0, path.stat().st_uid)
-                command = f"chmod {'-R ' if path != top else ''}go-w {shlex.quote(str(top))}"
-                fixes[command if is_ours else f"ask your host to give you {path}"] = None
+            if who := who_else_may_write(path, folder):
+                is_inside = folder in path.parents
+                found.append(f"{path.relative_to(folder) if is_inside else path} ({who})")
+                fixes[f"chmod -R go-w {quote(str(folder))}" if is_inside else f"chmod go-w {quote(str(path))}"] = None
     if not found:
-        return ok("code", "no other account may change the program or the listed modules")
-    named = ", ".join(f"{_short(path, folder)} ({who})" for path, who in list(found.items())[:MAX_OPEN_SHOWN])
+        return ok("code", "no other account may change the program, its files or the listed modules")
     more = f" and {len(found) - MAX_OPEN_SHOWN} more" if len(found) > MAX_OPEN_SHOWN else ""
+    fix = "; ".join([*fixes][:MAX_OPEN_SHOWN])
     return warning(
         "code",
-        f"others of this host may change {named}{more}",
-        "what they write there runs as you",
-        "; ".join(list(fixes)[:MAX_OPEN_SHOWN]),
+        f"others of this host may change {', '.join(found[:MAX_OPEN_SHOWN])}{more}",
+        "what they write there runs as you, or takes the place of your tasks",
+        f"{fix}; ask your host to give you what has another owner" if any("its owner" in one for one in found) else fix,
     )
 
 
-def _code_of(folder: Path, modules: Iterable[str]) -> Iterator[tuple[Path, Path]]:
-    """Each path to look at, after the file or folder that contains it and is corrected as a whole."""
-    for above in Path(os.path.realpath(folder)).parents:
-        if not above.stat().st_mode & stat.S_ISVTX:  # in a sticky folder nobody else can rename ours
-            yield above, above
-    for own in (folder, *sorted(folder.glob("*.py"))):
-        yield own, own
-    for name in ("taskserver", *dict.fromkeys(module.partition(".")[0] for module in modules)):
+def _ours(settings: Settings) -> Iterator[Path]:
+    folder, database = settings.folder, settings.dsn.database_file(settings.folder)
+    yield from (above for above in Path(os.path.realpath(folder)).parents if not above.stat().st_mode & stat.S_ISVTX)
+    yield from (folder, *sorted(folder.glob("*.py")), folder / ".env", folder / "var")
+    if database is not None:
+        database = Path(os.path.realpath(database))
+        yield from (database.parent, database)  # a log beside it, or a file in its place, would be read as its own
+    for name in ("taskserver", *dict.fromkeys(module.partition(".")[0] for module in settings.modules)):
         spec = PathFinder.find_spec(name, [str(folder), *sys.path])
         if spec and spec.submodule_search_locations:
             for place in map(Path, spec.submodule_search_locations):
                 files = sorted(place.rglob("*.py"))
-                yield from ((place, path) for path in (place, *dict.fromkeys(file.parent for file in files), *files))
+                yield from (place, *dict.fromkeys(file.parent for file in files), *files)
         elif spec and spec.origin:
-            yield Path(spec.origin), Path(spec.origin)
+            yield Path(spec.origin)
 
 
-def _short(path: Path, folder: Path) -> str:
-    return str(path.relative_to(folder)) if folder in path.parents else str(path)
-
-
-# ---- files
-
-
-def _open_to_others(check: str, path: Path, rights: str, why: str) -> Finding | None:
-    """The warning that a file or folder is not private to its owner, who is trusted; None if it is. Raises OSError."""
-    found = path.stat()
-    if found.st_uid not in (0, os.geteuid(), path.parent.stat().st_uid):
-        return warning(check, f"{path} belongs to {_owner(path)}", why, "ask your host to give it to you")
-    mode = stat.S_IMODE(found.st_mode)
-    return warning(check, f"{path} has the rights {mode:04o}", why, _chmod(rights, path)) if mode & 0o077 else None
+def _private(name: str, path: Path, rights: str, why: str) -> Finding:
+    """Whether only the owner of a file or folder may read it; who may write it, `code` says. Raises OSError."""
+    mode = stat.S_IMODE(path.stat().st_mode)
+    if mode & 0o055:
+        return warning(name, f"{path} has the rights {mode:04o}", why, _chmod(rights, path))
+    return ok(name, f"only its owner may read {path}")
 
 
 def _chmod(rights: str, path: Path) -> str:
-    """The command that gives a file or folder these rights, and how somebody without a shell does."""
+    """The command that gives a file or folder these rights, and the way without a shell."""
     return f"chmod {rights} {path} (by FTP: file permissions {rights})"
 
 
-def _env_file(path: Path) -> Finding:
-    why = "other accounts of this host may read or change the database's password in it"
-    try:
-        found = _open_to_others("env_file", path, "600", why)
-    except FileNotFoundError:
-        return ok("env_file", f"there is no {path}: settings come from the environment alone")
-    except OSError as error:
-        return critical("env_file", f"{path} cannot be looked at: {error.strerror}", "settings are read from it")
-    return found or ok("env_file", f"{path} is for its owner alone")
+# ---- files that are read and written
 
 
 def _var(path: Path) -> Finding:
     if not path.is_dir():
         return warning("var", f"there is no folder {path}", "locks of --slots lie in it", f"{CLIENT} init")
-    if not os.access(path, os.W_OK | os.X_OK):
-        return critical(
-            "var",
-            f"{path} cannot be written to",
-            "a worker keeps its locks there, and SQLite its database",
-            f"{_chmod('700', path)}, or rename it and run {CLIENT} init, as the account that cron uses",
-        )
-    of_others = next((one for one in _used_by_workers(path) if one.exists() and not os.access(one, os.W_OK)), None)
-    if of_others is not None:
-        return critical(
-            "var",
-            f"{of_others} belongs to {_owner(of_others)}, and cannot be written to",
-            "a worker that cannot use its locks, its log or its database ends at once",
-            f"have it given to you with chown, or rename {path} and run {CLIENT} init",
-        )
+    for used in (path, path / "slots", *(path / "slots").glob("*"), *path.glob("*.db*")):
+        if used.exists() and not os.access(used, os.W_OK):
+            return critical(
+                "var",
+                f"{used} belongs to {account_name(used.stat().st_uid)}, and cannot be written to",
+                "a worker that cannot use its locks, its log or its database ends at once",
+                f"{_chmod('700', used)}, or rename {path} and run {CLIENT} init, as the account that cron uses",
+            )
     if fault := _write_some(path):
         words = f"nothing can be written into {path}: {fault}"
         return critical("var", words, "logs end in mid-line, and tasks' files, too", "make room")
-    found = _open_to_others("var", path, "700", "what lies in it is private")
-    return found or ok("var", f"{path} is for its owner alone")
+    return _private("var", path, "700", "what lies in it is private")
 
 
 def _write_some(path: Path) -> str | None:
@@ -239,22 +261,6 @@ def _write_some(path: Path) -> str | None:
     except OSError as error:
         return error.strerror or str(error)
     return None
-
-
-def _used_by_workers(var: Path) -> Iterator[Path]:
-    """The files in `var` that a worker writes; other files there are the tasks' own."""
-    slots = var / "slots"
-    yield slots
-    if os.access(slots, os.R_OK | os.X_OK):
-        yield from slots.iterdir()
-    yield from var.glob("*.db*")
-
-
-def _owner(path: Path) -> str:
-    try:
-        return path.owner()
-    except (KeyError, OSError):
-        return "another user"
 
 
 def _log(path: Path, folder: Path) -> Finding:
@@ -271,55 +277,35 @@ def _log(path: Path, folder: Path) -> Finding:
         return critical(
             "log", f"nothing can be written beside {path}: {fault}", "what workers log is lost", "make room"
         )
-    served = _served_by(path.parent)
-    if served is None:
-        return ok("log", str(path))
-    return warning(
-        "log",
-        f"{path} looks like a part of the web folder {served}",
-        "it holds what tasks print, and who knows its name could download it",
-        "name a file in var/ as TASKSERVER_LOG, and delete this one",
-    )
+    if served := _served_by(path.parent):
+        words = f"{path} looks like a part of the web folder {served}"
+        why = "it holds what tasks print, and anyone who knows its name could download it"
+        return warning("log", words, why, "name a file in var/ as TASKSERVER_LOG, and delete this one")
+    return ok("log", str(path))
 
 
-def _database_file(path: Path, folder: Path) -> Iterator[Finding]:
-    network = network_file_system(path)
-    if network:
+def _database_file(path: Path) -> Iterator[Finding]:
+    if network := network_file_system(path):
         yield critical(
             "file_system",
             f"{path} lies on a network file system ({network})",
             "SQLite's locks do not hold there: a file that several processes use can be damaged",
             "use the MySQL database of this hosting, or move the file to a disk of this host",
         )
-    if path.exists():
-        yield _database_rights(path, folder)
-        yield _free_space(path)
-
-
-def _database_rights(path: Path, folder: Path) -> Finding:
-    served = _served_by(path.parent)
-    if served is not None:
-        return warning(
+    if not path.exists():
+        return
+    if served := _served_by(path.parent):
+        yield warning(
             "database_file",
             f"{path} looks like a part of the web folder {served}",
-            "who knows its name might download every task with its arguments",
+            "anyone who knows its name might download every task with its arguments",
             "move it out of there, and write its new place into TASKSERVER_DSN",
         )
-    found = _open_to_others("database_file", path, "600", "other accounts of this host may read or forge tasks")
-    if found and path.parent.stat().st_mode & 0o077:
-        return found
-    if who := who_else_may_write(path.parent, folder):
-        return warning(
-            "database_file",
-            f"{who} of this host may write {path.parent}",
-            "a file in the place of the database, or a log beside it, would replace or forge every task",
-            "move it into var/, and write its new place into TASKSERVER_DSN; or let nobody else write there",
-        )
-    return ok("database_file", f"{path} is for its owner alone")
-
-
-def _free_space(path: Path) -> Finding:
+    elif path.parent.stat().st_mode & 0o077:
+        yield _private("database_file", path, "600", "other accounts of this host may read your tasks")
+    else:
+        yield ok("database_file", f"{path} is in a private folder")
     free = shutil.disk_usage(path.parent).free
-    if free < MIN_FREE_BYTES:
-        return warning("disk", f"{free // 1_000_000} MB are free", "no task can be added on a full disk", "make room")
-    return ok("disk", f"{free // 1_000_000} MB are free on it, of which your account's quota may leave less")
+    words = f"{free // 1_000_000} MB are free on its disk, of which your account's quota may leave less"
+    is_full = free < MIN_FREE_BYTES
+    yield warning("disk", words, "no task can be added on a full disk", "make room") if is_full else ok("disk", words)

@@ -1,146 +1,211 @@
-"""Checks that the listed modules can be imported, and that they hold the callables which the next rows name."""
+"""Whether the listed modules can be imported, and hold the callables that the next rows name.
+
+They are imported in another process: there a module that ends, hangs or prints disturbs nothing.
+"""
 
 from __future__ import annotations
 
-import re
-from collections.abc import Iterator, Sequence
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from pathlib import Path
+from tempfile import NamedTemporaryFile
+from typing import NamedTuple
 
+from ..errors import BadTask, ModuleBroken
+from ..messages.error_text import describe
 from ..messages.programs import BESIDE, CLIENT
-from ..settings.load import Settings
+from ..settings.load import Settings, make_importable
 from .finding import Finding, critical, ok, unknown, warning
-from .looking_up import MAX_REFUSED, Answer, look_up_apart
 
 MAX_IMPORT_SECONDS = 60
 MAX_NAMES_SHOWN = 5
+MAX_REFUSED = 100
+"""Refused names, after which no more are looked up: suggestions take time."""
+NAME_A_FUNCTION = f"name a function as module:function; the module lies {BESIDE}, or where Python finds it"
+WITHOUT_HOOK = {
+    "between": "nothing tidies up between two tasks, as stale connections",
+    "on_failure": "nobody is notified of failed tasks by it",
+}
 
 
-def findings(settings: Settings, names: Sequence[str] | None) -> Iterator[Finding]:
-    """Findings for the listed modules, the callables that rows name (None: they could not be read), and each hook."""
-    hooks = _hooks_of(settings)
+def findings(settings: Settings, names: Sequence[str] | None, for_page: bool = False) -> Iterator[Finding]:
+    """Findings for the listed modules, the callables that rows name (None: they could not be read), and each hook.
+
+    `for_page`: a web server asks, as whose account no setup is called: what that opens and writes is the worker's.
+    """
     setup = settings.setup if isinstance(settings.setup, str) else None
+    given = {"between": settings.between, "on_failure": settings.on_failure}
+    hooks = {check: hook for check, hook in given.items() if isinstance(hook, str)}
+    if for_page and settings.setup is not None:
+        words = "not looked at here, as TASKSERVER_SETUP is called before they are imported"
+        yield unknown("modules", words, "they may be broken", f"run {CLIENT} doctor")
+        return
     try:
-        answer = look_up_apart(settings, names or (), settings.modules, MAX_IMPORT_SECONDS, list(hooks.values()), setup)
+        answer = look_up_apart(settings, names or (), settings.modules, MAX_IMPORT_SECONDS, [*hooks.values()], setup)
     except OSError as error:
         for check in ("modules", "callables"):
             yield unknown(check, f"this host lets no process be started for it: {error.strerror}", "they may be broken")
         return
+    listed = ", ".join(settings.modules)
     if answer is None:
         calling = f"calling {setup}, or " if setup else ""
         yield critical(
             "modules",
-            f"{calling}importing {', '.join(settings.modules)} ended Python, or took more than {MAX_IMPORT_SECONDS} s",
-            "a worker would die or hang of it, too",
-            "leave in these modules nothing but imports and definitions",
+            f"{calling}importing {listed} ended Python, or took more than {MAX_IMPORT_SECONDS} s",
+            "a worker would die of it, or hang, too",
+            "leave nothing but imports and definitions in these modules",
         )
-        return
-    if setup is not None:
-        yield _setup(setup, answer)
-    if answer.setup:
-        return
-    yield _modules(settings, answer)
-    yield _callables(names, answer)
-    for check, hook in hooks.items():
-        yield _hook(check, hook, answer)
-
-
-def findings_on_page(settings: Settings, names: Sequence[str] | None) -> Iterator[Finding]:
-    """The same for a web page, as whose account no setup is called: what that opens and writes is the worker's."""
-    if settings.setup is None:
-        yield from findings(settings, names)
+    elif answer.setup:
+        yield critical(
+            "setup",
+            f"TASKSERVER_SETUP: {setup} {answer.setup}",
+            "workers give their tasks back, and end: none runs, and modules and callables cannot be looked at",
+            NAME_A_FUNCTION,
+        )
     else:
-        found = "not looked at here, as TASKSERVER_SETUP is called before they are imported"
-        yield unknown("modules", found, "they may be broken", f"have {CLIENT} doctor look")
-
-
-def _hooks_of(settings: Settings) -> dict[str, str]:
-    """The hooks that are named in the settings, by their checks."""
-    hooks = {"between": settings.between, "on_failure": settings.on_failure}
-    return {check: hook for check, hook in hooks.items() if isinstance(hook, str)}
-
-
-def _setup(setup: str, answer: Answer) -> Finding:
-    if not answer.setup:
-        return ok("setup", f"{setup} was called, and went well")
-    return critical(
-        "setup",
-        f"TASKSERVER_SETUP: {setup} {answer.setup}",
-        "workers give their tasks back, and end: none runs, and neither modules nor callables can be looked at",
-        f"put it right; the module of the function lies {BESIDE}, or where Python finds it",
-    )
-
-
-def _modules(settings: Settings, answer: Answer) -> Finding:
-    if not answer.broken:
-        return _packages(settings) or ok("modules", f"{', '.join(settings.modules)} can be imported")
-    return critical(
-        "modules",
-        "; ".join(answer.broken.values()),
-        "tasks of such a module fail, and are tried again until their attempts are used up",
-        "put it right and upload it again; workers try it anew by themselves",
-    )
-
-
-def _packages(settings: Settings) -> Finding | None:
-    """A warning of packages that are listed as if that listed their modules; None without one."""
-    bare = [module for module in settings.modules if _is_bare_package(settings.folder.joinpath(*module.split(".")))]
-    if not bare:
-        return None
-    return warning(
-        "modules",
-        f"{', '.join(bare)} can be imported, but defines nothing that may run",
-        "a package does not list the modules in it, so tasks that name these become fatal",
-        f"list a module of it, as {bare[0]}.tasks, or all of them, as {bare[0]}.*",
-    )
-
-
-def _is_bare_package(folder: Path) -> bool:
-    """Whether a folder is a package beside the program whose own file defines nothing; a module has no folder."""
-    if not folder.is_dir():
-        return False
-    try:
-        return not _DEFINES.search((folder / "__init__.py").read_bytes())
-    except FileNotFoundError:
-        return True
-    except OSError:  # the import told more of it
-        return False
-
-
-_DEFINES = re.compile(rb"^[ \t]*(?:async[ \t]+)?(?:def|class)\b", re.MULTILINE)
-_WITHOUT_HOOK = {
-    "between": "nothing tidies up between two tasks, as stale connections",
-    "on_failure": "nobody hears of failed tasks by it",
-}
-
-
-def _hook(check: str, hook: str, answer: Answer) -> Finding:
-    if hook not in answer.hooks:
-        return ok(check, f"{hook} can be imported")
-    return warning(
-        check,
-        f"TASKSERVER_{check.upper()}: {hook} {answer.hooks[hook]}",
-        _WITHOUT_HOOK[check],
-        f"name a function as module:function; the module lies {BESIDE}, or where Python finds it",
-    )
+        if setup:
+            yield ok("setup", f"{setup} was called, and went well")
+        yield (
+            ok("modules", f"{listed} can be imported")
+            if not answer.broken
+            else critical(
+                "modules",
+                "; ".join(answer.broken.values()),
+                "tasks of such a module fail, and are retried until their attempts are used up",
+                "correct it and upload it again; workers notice by themselves",
+            )
+        )
+        yield _callables(names, answer)
+        for check, hook in hooks.items():
+            why_not = answer.hooks[hook]
+            yield (
+                ok(check, f"{hook} can be imported")
+                if not why_not
+                else warning(
+                    check, f"TASKSERVER_{check.upper()}: {hook} {why_not}", WITHOUT_HOOK[check], NAME_A_FUNCTION
+                )
+            )
 
 
 def _callables(names: Sequence[str] | None, answer: Answer) -> Finding:
     if names is None:
         return unknown("callables", "the rows cannot be read", "they may name what is not there")
     if answer.broken and not answer.refused:
-        return unknown("callables", "they cannot be told while a module is broken", "rows may name what is not there")
+        return unknown("callables", "a module is broken", "rows may name what is not there")
     if not answer.refused:
         return ok("callables", f"{len(names)} named by the next rows and by schedules, all can be called")
-    reasons = "; ".join(list(answer.refused.values())[:MAX_NAMES_SHOWN])
-    or_more = " or more" if len(answer.refused) == MAX_REFUSED else ""
-    more = (
-        f"; and {len(answer.refused) - MAX_NAMES_SHOWN}{or_more} others"
-        if len(answer.refused) > MAX_NAMES_SHOWN
-        else ""
-    )
+    reasons, more = list(answer.refused.values()), len(answer.refused) - MAX_NAMES_SHOWN
+    or_more = " or more" if len(reasons) == MAX_REFUSED else ""
+    others = f"; and {more}{or_more} others" if more > 0 else ""
     return warning(
         "callables",
-        reasons + more,
+        "; ".join(reasons[:MAX_NAMES_SHOWN]) + others,
         "the next worker makes these tasks fatal",
-        "mend the name where the task is added, or the function's name, before a worker meets them",
+        "correct the name where the task is added, or the function's name, before a worker meets them",
     )
+
+
+# ---- in another process
+
+PROGRAM = """
+import sys
+sys.path[:] = sys.argv[2:]
+from taskserver.health.modules import write_answer
+write_answer(sys.argv[1])
+"""
+# Until it has our path, Python would look in the current folder first, which may be another account's.
+
+
+class Answer(NamedTuple):
+    """The answer of the other process."""
+
+    broken: dict[str, str]
+    """The reason why a module cannot be imported, by module."""
+    refused: dict[str, str]
+    """The reason why a callable may not run, by its name in the rows."""
+    hooks: dict[str, str]
+    """The reason why a function of the settings cannot be called, by its `module:function`; empty if it can."""
+    setup: str
+    """The reason why TASKSERVER_SETUP failed; then nothing else was looked up. Empty if it did not."""
+
+
+def look_up_apart(
+    settings: Settings,
+    names: Sequence[str],
+    modules: Sequence[str],
+    max_seconds: float,
+    hooks: Sequence[str] = (),
+    setup: str | None = None,
+) -> Answer | None:
+    """Call the `setup`, import the modules, and look up the names and `hooks`, in another process.
+
+    None if that process gave no answer in time. Raises OSError if no process can be started.
+    """
+    given = (str(settings.folder), settings.modules, list(modules), list(names), list(hooks), setup)
+    # The answer is a file: a process that an import left behind would hold a pipe open.
+    with NamedTemporaryFile() as answer:
+        try:
+            # -B: another account that asks leaves no bytecode beside the modules.
+            command = [sys.executable, "-B", "-c", PROGRAM, answer.name, *sys.path]
+            nowhere = subprocess.DEVNULL
+            text = json.dumps(given).encode()
+            subprocess.run(command, check=False, input=text, stdout=nowhere, stderr=nowhere, timeout=max_seconds)
+        except subprocess.TimeoutExpired:
+            return None
+        text = answer.read()
+    return Answer(*json.loads(text)) if text else None
+
+
+def write_answer(path: str) -> None:
+    """In the other process: look up, write the answer, and end at once, without Python's own clean-up."""
+    process = os.getpid()
+    try:
+        text = json.dumps(_look_up(*json.load(sys.stdin)))
+        if os.getpid() == process:  # a module that forks would answer twice
+            Path(path).write_text(text)
+    finally:
+        os._exit(0)
+
+
+def _look_up(
+    folder: str, listed: list[str], modules: list[str], names: list[str], hooks: list[str], setup: str | None
+) -> Answer:
+    from ..worker.callables import Callables
+    from ..worker.hooks import call_hook, find_hook
+
+    make_importable(Path(folder))
+    if setup and (why := _why_not(lambda: call_hook(find_hook(setup)))):
+        return Answer({}, {}, {}, why)
+    callables, broken, refused = Callables(listed, Path(folder)), dict[str, str](), dict[str, str]()
+    for module in modules:
+        try:
+            callables.import_module(module.removesuffix(".*"))
+        except (ModuleBroken, BadTask) as error:
+            broken[module] = str(error)
+    for name in names:
+        try:
+            callables.find(name)
+        except ModuleBroken as error:
+            if str(error) not in broken.values():  # a module below a listed package
+                broken[name] = str(error)
+        except Exception as error:
+            refused[name] = str(error)
+            if len(refused) == MAX_REFUSED:
+                break
+    return Answer(broken, refused, {hook: _why_not(partial(find_hook, hook)) for hook in hooks}, "")
+
+
+def _why_not(call: Callable[[], object]) -> str:
+    """The reason why this fails; empty if it does not."""
+    from ..worker.call import Failure
+    from ..worker.hooks import in_words_with_place
+
+    try:
+        call()
+    except BaseException as error:  # it calls sys.exit(), say
+        return in_words_with_place(Failure(error, describe(error)))
+    return ""

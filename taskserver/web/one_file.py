@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import DatabaseError, TablesMissing, TablesOutdated
-from ..health.examination import examine
+from ..health.doctor import examine
 from ..messages.programs import CLIENT, client_in
 from ..model.selection import Selection
 from ..model.task import Status

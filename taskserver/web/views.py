@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 from ..errors import Conflict, DatabaseError, TablesMissing, TablesOutdated, Unavailable
 from ..health.acceptance import read_accepted
-from ..health.examination import accepted_in, examine
+from ..health.doctor import accepted_in, examine
 from ..health.finding import Finding, Level, unknown
 from ..health.overview import MAX_RUNNING, gone_among, read_overview, workers_at_work
 from ..health.stages import stage_lines, stage_of

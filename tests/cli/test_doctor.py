@@ -426,22 +426,6 @@ def test_a_module_below_a_listed_package_that_is_broken_is_told(healthy_sqlite: 
     assert "mail.py" in report.told("modules")
 
 
-@pytest.mark.parametrize(
-    ("source", "listed", "level"),
-    [("", "shop", "warning"), (None, "shop", "warning"), ("", "shop.*", "ok"), ("def sell(): ...\n", "shop", "ok")],
-)
-def test_a_package_that_is_listed_for_the_modules_in_it_is_a_warning(
-    sqlite_queue: Queue, source: str | None, listed: str, level: str
-) -> None:
-    sqlite_queue.deployment.write_tasks("def sell(): ...\n", "shop/tasks.py")
-    if source is not None:
-        sqlite_queue.deployment.write_tasks(source, "shop/__init__.py")
-    settings = Settings(folder=sqlite_queue.folder, dsn=parse_dsn(sqlite_queue.dsn), modules=(listed,))
-    found = {one.name: one for one in modules.findings(settings, [])}
-    assert found["modules"].level.name == level.upper()
-    assert ("list a module of it, as shop.tasks, or all of them, as shop.*" in found["modules"].fix) == (level != "ok")
-
-
 HOOKS = {
     "def tell(failure): pass": ("ok", "can be imported"),
     "tell = 5": ("warning", "it is no function, but of type int"),

@@ -260,7 +260,7 @@ def test_the_doctor_names_the_files_that_an_upload_did_not_bring_whole(bundle: B
         (folder / name).write_text("of the owner")
     assert files.whole(folder).level is Level.OK
     (folder / "pymysql" / "connections.py").write_bytes(b"")
-    (folder / "taskserver" / "page" / "templates" / "page.css").unlink()
+    (folder / "taskserver" / "web" / "templates" / "page.css").unlink()
     finding = files.whole(folder)
     assert (finding.level, finding.name) == (Level.CRITICAL, "program")
     assert finding.words.endswith(f"in {folder}: pymysql/connections.py, taskserver/web/templates/page.css")

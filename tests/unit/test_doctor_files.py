@@ -12,7 +12,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from taskserver.health import files, page
+from taskserver.health import files
 from taskserver.health.finding import Finding, Level
 from taskserver.host import files as files_of_host
 from taskserver.host.files import who_else_may_write
@@ -78,7 +78,7 @@ def serve_log(folder: Path) -> None:
 
 
 FAULTS: dict[str, tuple[Callable[[Path], object], str, str]] = {
-    **{f"settings of {mode:04o}": (chmod(".env", mode), "env_file", f"{mode:04o}") for mode in (0o604, 0o640, 0o620)},
+    **{f"settings of {mode:04o}": (chmod(".env", mode), "env_file", f"{mode:04o}") for mode in (0o604, 0o640)},
     **{
         f"{name} that all may change": (
             chmod(name, 0o777),
@@ -93,7 +93,10 @@ FAULTS: dict[str, tuple[Callable[[Path], object], str, str]] = {
     "a log in a web folder": (serve_log, "log", "htdocs"),
     "a database in a web folder": (serve_database, "database_file", "public_html"),
     "a database that others may read": (chmod("../../data", 0o755), "database_file", "chmod 600"),
-    "a database beside which others may lay a log": (share_database, "database_file", "any account"),
+    "a database beside which others may lay a log": (share_database, "code", "any account"),
+    "settings that all may change": (chmod(".env", 0o602), "code", ".env (any account)"),
+    "locks that all may change": (chmod("var", 0o722), "code", "var (any account)"),
+    "a database that all may change": (chmod("../../data/queue.db", 0o602), "code", "queue.db (any account)"),
 }
 
 
@@ -129,7 +132,7 @@ def test_in_a_sticky_folder_above_nobody_else_can_rename_ours(folder: Path) -> N
     assert worse(folder) == []
 
 
-def test_the_first_of_many_open_files_are_named_with_one_command_that_mends_all(folder: Path) -> None:
+def test_the_first_of_many_open_files_are_named_with_one_command_that_fixes_all(folder: Path) -> None:
     for number in range(10):
         (folder / "taskserver" / f"{number}.py").touch()
         (folder / "taskserver" / f"{number}.py").chmod(0o666)
@@ -197,10 +200,10 @@ def test_the_name_of_a_home_folder_and_of_those_above_it_is_the_hosts_choice(
     for folder in (inside, below):
         folder.mkdir(parents=True)
     monkeypatch.setattr("pwd.getpwuid", lambda uid: SimpleNamespace(pw_dir=str(home)))
-    assert files._web_folder(inside).level is Level.OK
-    assert files._web_folder(below).level is Level.WARNING
+    assert files._served_by(inside) is None
+    assert files._served_by(below) == home / "httpdocs"
     (home / "index.php").touch()
-    assert files._web_folder(inside).level is Level.WARNING
+    assert files._served_by(inside) == home
 
 
 def test_a_log_that_a_worker_refuses_for_its_folder_is_broken(folder: Path) -> None:
@@ -245,6 +248,27 @@ def test_a_disk_that_is_nearly_full_is_a_warning(folder: Path, monkeypatch: pyte
     assert [(one.name, one.level) for one in worse(folder)] == [("disk", Level.WARNING)]
 
 
+# ---- settings
+
+
+def test_settings_are_named_with_their_place_and_one_that_differs_is_a_warning_without_its_value(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TASKSERVER_MODE", "mark")
+    assert worse(folder) == []
+    words = next(one.words for one in of_deployment(folder) if one.name == "settings")
+    assert "from environment: TASKSERVER_MODE" in words
+    assert f"from {folder / '.env'}: TASKSERVER_DSN" in words
+    monkeypatch.setenv("TASKSERVER_DSN", "sqlite:///../../data/queue.db?")
+    monkeypatch.setenv("TASKSERVER_PASSWORD", "hunter2")
+    set_env(folder, f"{DSN}TASKSERVER_PASSWORD=other\n")
+    (finding,) = [one for one in of_deployment(folder) if one.name == "settings"]
+    assert finding.level is Level.WARNING
+    assert "TASKSERVER_PASSWORD" in finding.fix
+    assert "hunter2" not in str(finding)
+    assert "other\n" not in str(finding)
+
+
 # ---- the page
 
 
@@ -255,19 +279,23 @@ def test_a_disk_that_is_nearly_full_is_a_warning(folder: Path, monkeypatch: pyte
         ("TASKSERVER_PAGE_PASSWORD=secret", Level.WARNING, "no hash of a password"),
         ("TASKSERVER_PAGE_ALLOW=10.0.0.0/8", Level.OK, "is for listed addresses; it only shows"),
         ("TASKSERVER_PAGE_ALLOW=10.0.0.0/8\nTASKSERVER_PAGE_ACTIONS=yes", Level.WARNING, "set both, or neither"),
+        ("TASKSERVER_PAGE_ALLOW=10.0.0.0/8\nTASKSERVER_PAGE_PROXIES=127.0.0.1", Level.WARNING, "no password"),
+        ("TASKSERVER_PAGE_ALLOW=10.0.0.0/8\nTASKSERVER_PAGE_PROXIES=unix", Level.WARNING, "no password"),
+        ("TASKSERVER_PAGE_ALLOW=10.0.0.0/8\nTASKSERVER_PAGE_PROXIES=10.0.0.1", Level.OK, "listed addresses"),
+        (f"TASKSERVER_PAGE_PASSWORD='{PASSWORD_HASH}'\nTASKSERVER_PAGE_PROXIES=127.0.0.1", Level.OK, "a password"),
         (f"TASKSERVER_PAGE_PASSWORD='{PASSWORD_HASH}'", Level.OK, "asks for a password; it only shows"),
         (f"TASKSERVER_PAGE_PASSWORD='{PASSWORD_HASH}'\nTASKSERVER_PAGE_ACTIONS=yes", Level.OK, "may retry"),
     ],
 )
 def test_the_settings_of_the_page_are_looked_at(tmp_path: Path, settings: str, level: Level | None, words: str) -> None:
     (tmp_path / ".env").write_text(settings)
-    found = list(page.findings(tmp_path))
+    found = list(files.of_page(tmp_path))
     assert [one.level for one in found] == ([] if level is None else [level])
     assert all(words in one.words for one in found)
 
 
 def test_a_page_whose_packages_are_missing_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / ".env").write_text("TASKSERVER_PAGE_ALLOW=10.0.0.0/8")
-    monkeypatch.setattr(page, "find_spec", lambda name: None)
-    (found,) = page.findings(tmp_path)
+    monkeypatch.setattr(files, "find_spec", lambda name: None)
+    (found,) = files.of_page(tmp_path)
     assert (found.level, "jinja2" in found.words) == (Level.WARNING, True)

@@ -35,7 +35,7 @@ def add_parser(subparsers: Any) -> None:
 
 
 def run(folder: Path, options: argparse.Namespace) -> int:
-    from ...health.examination import accepted_in, examine  # other commands do not need it
+    from ...health.doctor import accepted_in, examine  # other commands do not need it
 
     acceptances, found, accepted = accepted_in(folder, env_file=options.env_file), [], []
     for finding in examine(folder, env_file=options.env_file):

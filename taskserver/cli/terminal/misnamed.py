@@ -33,7 +33,7 @@ def warn_of_missing(settings: Settings, names: Iterable[str], consequence: str) 
     if not doubtful or not any(_lies_beside(settings.folder, module) for module in settings.modules):
         return
     sys.stdout.flush()
-    from ...health.looking_up import look_up_apart  # most names stand in the source
+    from ...health.modules import look_up_apart  # most names stand in the source
 
     setup = settings.setup if isinstance(settings.setup, str) else None
     try:
