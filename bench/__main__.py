@@ -16,13 +16,10 @@ from tests.support.postgresql import PostgreSQL
 from tests.support.servers import MariaDB
 
 from .add import add, add_many
-from .batches import batches
 from .claim import claim, claim_sqlite
 from .drain import drain
-from .empty import empty, memory
+from .empty import empty
 from .kills import pg_kills
-from .kinds import kinds, kinds_sqlite
-from .linger import linger
 from .measure import Line, Rate
 from .overview import overview
 from .place import Place
@@ -33,41 +30,23 @@ from .postgresql import (
     pg_add_many,
     pg_drain,
     pg_drain_of_million,
-    pg_notices,
-    pg_start,
 )
-from .record import record, sqlite, workers
-from .request import request
-from .shared import shared, shared_sqlite
 from .sizes import pg_churn, pg_claim
-from .waiting import waiting
+from .sqlite_huey import sqlite_huey
 
 BENCHMARKS: dict[str, Callable[[Place], Iterator[Line | Rate]]] = {
-    "record": record,
     "claim": claim,
     "claim_sqlite": claim_sqlite,
-    "kinds": kinds,
-    "kinds_sqlite": kinds_sqlite,
     "drain": drain,
-    "batches": batches,
-    "shared": shared,
-    "shared_sqlite": shared_sqlite,
+    "sqlite_huey": sqlite_huey,
     "add": add,
     "add_many": add_many,
-    "request": request,
     "empty": empty,
-    "linger": linger,
     "overview": overview,
-    "memory": memory,
-    "waiting": waiting,
-    "workers": workers,
-    "sqlite": sqlite,
 }
 ON_POSTGRESQL: dict[str, Callable[[PostgreSQLPlace], Iterator[Line | Rate]]] = {
     "pg_add": pg_add,
     "pg_add_many": pg_add_many,
-    "pg_notices": pg_notices,
-    "pg_start": pg_start,
     "pg_drain": pg_drain,
     "pg_drain_of_million": pg_drain_of_million,
     "pg_kills": pg_kills,
@@ -76,8 +55,8 @@ ON_POSTGRESQL: dict[str, Callable[[PostgreSQLPlace], Iterator[Line | Rate]]] = {
 }
 # The memory of an ordinary server; the flushing is left as MariaDB's default has it.
 _SERVER_OPTIONS = ("--innodb-buffer-pool-size=1G", "--innodb-log-file-size=256M")
-_HEADINGS = ("", "ours", "floor", "unit", "ratio", "min-max", "bound", "", "floor elsewhere")
-_ROW = "{:<58} {:>9} {:>9} {:<8} {:>6} {:>12} {:>7} {:<5} {}"
+_HEADINGS = ("", "ours", "floor", "unit", "ratio", "min-max", "bound", "")
+_ROW = "{:<58} {:>9} {:>9} {:<8} {:>6} {:>12} {:>7} {}"
 
 
 def main(arguments: list[str]) -> int:
@@ -134,7 +113,7 @@ def _parse(arguments: list[str]) -> argparse.Namespace:
 def _shown(line: Line | Rate) -> str:
     if isinstance(line, Rate):
         spread = f"{_number(line.low)}-{_number(line.high)}"
-        return _ROW.format(line.name, "", _number(line.middle), line.unit, "", spread, "", "", line.noted)
+        return _ROW.format(line.name, "", _number(line.middle), line.unit, "", spread, "", "")
     verdict = "" if line.bound is None else "over" if line.is_over else "ok"
     return _ROW.format(
         line.name,
@@ -145,7 +124,6 @@ def _shown(line: Line | Rate) -> str:
         f"{min(line.ratios):.2f}-{max(line.ratios):.2f}",
         str(line.bound or ""),
         verdict,
-        line.noted,
     )
 
 

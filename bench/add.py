@@ -17,7 +17,6 @@ _INSTANTS = ("created_at", "updated_at")
 def add(place: Place) -> Iterator[Line]:
     """`add_task` against an INSERT loop."""
     rows = _rows(place.size(2_000, 100))
-    texts = [(task, floors.dump(args), group, priority) for task, args, group, priority in rows]
     connection = floors.connect(place.port, DATABASE, autocommit=True)
     with TaskServer(place.dsn, table="bench_add") as server:
         _make(place, server)
@@ -33,15 +32,6 @@ def add(place: Place) -> Iterator[Line]:
             rows=len(rows),
             pairs=place.pairs,
             bound=Bound("at least", 0.9),
-            noted="15,000-19,000",
-            after=lambda: _compare_and_clear(place),
-        )
-        yield compare_slices(
-            "the same, floor with the JSON text ready",
-            ours,
-            lambda begin, end: floors.add_texts_one_by_one(connection, "bench_add_floor", texts[begin:end]),
-            rows=len(rows),
-            pairs=place.pairs,
             after=lambda: _compare_and_clear(place),
         )
     connection.close()
@@ -61,7 +51,6 @@ def add_many(place: Place) -> Iterator[Line]:
             pairs=place.pairs,
             unit="rows/s",
             bound=Bound("at least", 0.8),
-            noted="77,000-180,000",
             after=lambda: _compare_and_clear(place),
         )
     connection.close()

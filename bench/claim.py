@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator
 from functools import partial
 
 from taskserver import TaskServer
@@ -31,33 +31,18 @@ def _flat(place: Place, database: str, dsn: str, filler: Filler) -> Line:
     """A run of some claims from three groups at 1,000,000 waiting rows, and at 10,000.
 
     Half of the waiting rows are other groups' and sooner than all that is wanted, and for ten waiting rows there
-    are three finished ones of the wanted groups, sooner too.
+    are three finished ones of the wanted groups, sooner too. The tables get back what a pair took.
     """
-    far, near = place.size(1_000_000, 4_000), place.size(10_000, 1_000)
-
-    def fill(table: str, waiting: int) -> None:
-        filler.fill(table, waiting // 2, OTHERS_SOONER)
-        filler.fill(table, waiting * 3 // 10, WANTED_SOONER, status=Status.DONE)
-        filler.fill(table, waiting // 2)
-
-    tables = {"bench_far": partial(fill, waiting=far), "bench_near": partial(fill, waiting=near)}
-    return compare_runs(place, f"{database}: {{}} at {far:,} / {near:,} waiting", dsn, filler, tables)
-
-
-def compare_runs(
-    place: Place, name: str, dsn: str, filler: Filler, tables: Mapping[str, Callable[[str], None]]
-) -> Line:
-    """A run of some claims from the first table, and from the second; each is filled by its function.
-
-    The tables get back what a pair took. `{}` in the name is how many tasks a run takes.
-    """
-    tasks = place.size(2_000, 200)
+    tasks, far, near = place.size(2_000, 200), place.size(1_000_000, 4_000), place.size(10_000, 1_000)
     # In process, so that the start of Python doesn't hide what a claim costs.
     folder = place.deployment("claim")
-    servers = {table: TaskServer(dsn, table=table, folder=folder) for table in tables}
-    for table, fill in tables.items():
+    waiting = {"bench_far": far, "bench_near": near}
+    servers = {table: TaskServer(dsn, table=table, folder=folder) for table in waiting}
+    for table, count in waiting.items():
         servers[table].create_tables()
-        fill(table)
+        filler.fill(table, count // 2, OTHERS_SOONER)
+        filler.fill(table, count * 3 // 10, WANTED_SOONER, status=Status.DONE)
+        filler.fill(table, count // 2)
     place.settle()
 
     def run(table: str) -> float:
@@ -69,18 +54,17 @@ def compare_runs(
         return seconds(work) / tasks * 1e6
 
     def top_up() -> None:
-        for table in tables:
+        for table in waiting:
             filler.fill(table, tasks)
         place.settle(5)
 
-    for table in tables:
+    for table in waiting:
         run(table)
     top_up()
-    ours, floor = tables
     line = compare(
-        name.format(f"{tasks:,}"),
-        lambda: run(ours),
-        lambda: run(floor),
+        f"{database}: {tasks:,} at {far:,} / {near:,} waiting",
+        partial(run, "bench_far"),
+        partial(run, "bench_near"),
         pairs=place.pairs,
         unit="us/task",
         bound=Bound("at most", 1.2),

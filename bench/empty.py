@@ -1,4 +1,4 @@
-"""What does a run cost that finds nothing to do, and does memory grow with the tasks that a run did?"""
+"""What does a run cost that finds nothing to do?"""
 
 from __future__ import annotations
 
@@ -6,10 +6,8 @@ from collections.abc import Callable, Iterator
 
 from taskserver import TaskServer
 
-from .drain import must_be_empty
 from .measure import Bound, Line, line_of
 from .place import DATABASE, Cost, Place, launched
-from .rows import fill
 
 _SELECT_1 = (
     "import os, pymysql; c = pymysql.connect(host='127.0.0.1', port={port}, user='root', database={database!r}, "
@@ -41,21 +39,3 @@ def empty(place: Place) -> Iterator[Line]:
     ]
     for name, unit, bound, figure in figures:
         yield line_of(name, [(figure(ours), figure(theirs)) for ours, theirs in taken], unit=unit, bound=bound)
-
-
-def memory(place: Place) -> Iterator[Line]:
-    """Peak memory of worker.py after 100,000 tasks, against 5,000."""
-    folder = place.deployment("memory", table="bench_memory")
-    with TaskServer(place.dsn, table="bench_memory") as server:
-        server.create_tables()
-
-    def peak_mb(tasks: int) -> float:
-        fill(place, "bench_memory", tasks)
-        cost = launched(["worker.py", "0", "3,5,6"], folder)
-        must_be_empty(place, "bench_memory")
-        return cost.peak_kb / 1024
-
-    many, few = place.size(100_000, 1_000), place.size(5_000, 300)
-    # A peak has next to no noise, and 100,000 tasks take long.
-    taken = [(peak_mb(many), peak_mb(few)) for _ in range(min(place.pairs, 3))]
-    yield line_of(f"peak memory, {many:,} tasks and {few:,}", taken, unit="MB", bound=Bound("at most", 1.1))

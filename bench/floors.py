@@ -33,21 +33,12 @@ READ = """
 SELECT id, task, args, attempts, max_attempts FROM {table}
 WHERE status = 1 AND claim = %s ORDER BY priority, id"""
 
-# All that a run needs of a task, for its figures and its pipeline, too.
-READ_ALL = """
-SELECT id, task, args, OCTET_LENGTH(args), attempts, max_attempts, claim, group_id,
-    TIMESTAMPDIFF(MICROSECOND, updated_at, NOW(6)) / 1e6, stages, OCTET_LENGTH(stages), stage, awaited FROM {table}
-WHERE status = 1 AND claim = %s ORDER BY priority, id"""
-
 START = """
 UPDATE {table}
 SET attempts = attempts + 1, max_attempts = 10, started_at = NOW(6), due_at = NOW(6) + INTERVAL 120 SECOND
 WHERE id = %s AND claim = %s"""
 
 FINISH = "DELETE FROM {table} WHERE id = %s AND claim = %s"
-
-START_MANY = START.replace("id = %s", "id IN ({ids})")
-FINISH_MANY = FINISH.replace("id = %s", "id IN ({ids})")
 
 
 def connect(port: int, database: str, *, autocommit: bool) -> Connection:
@@ -90,33 +81,6 @@ def drain(port: int, database: str, table: str, groups: tuple[int, ...] = (), ba
     return done
 
 
-def drain_batches(connection: Connection, table: str, batch: int) -> int:
-    """Claim by `batch`, start all of them and delete all of them: three writes, and a commit each."""
-    return drain_shared(connection, table, batch, batch)
-
-
-def drain_shared(connection: Connection, table: str, batch: int, every: int) -> int:
-    """Claim by `batch`, start and delete so many of them together: two writes for those, and a commit each."""
-    cursor = connection.cursor()
-    cursor.execute("SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED")
-    claim_tasks = _claim(table, (), batch)
-    marks = ", ".join(["%s"] * every)
-    read = READ_ALL.format(table=table)
-    start, finish = (statement.format(table=table, ids=marks) for statement in (START_MANY, FINISH_MANY))
-    claim = int.from_bytes(os.urandom(8), "big") >> 1
-    done = 0
-    while cursor.execute(claim_tasks, (claim,)):
-        connection.commit()
-        cursor.execute(read, (claim,))
-        ids = [row[0] for row in cursor.fetchall()]
-        for first in range(0, len(ids), every):
-            for statement in (start, finish):
-                cursor.execute(statement, (*ids[first : first + every], claim))
-                connection.commit()
-        done += len(ids)
-    return done
-
-
 def _claim(table: str, groups: tuple[int, ...], batch: int) -> str:
     clauses = [f"AND group_id = {group}" for group in groups] or [""]
     candidates = " UNION ALL ".join(CANDIDATES.format(table=table, group=clause, batch=batch) for clause in clauses)
@@ -131,14 +95,6 @@ def add_one_by_one(connection: Connection, table: str, rows: list[Row]) -> None:
         cursor.execute(insert, (task, dump(args), group_id, priority))
 
 
-def add_texts_one_by_one(connection: Connection, table: str, rows: list[tuple[str, str, int, int]]) -> None:
-    """The same where the JSON text is ready: the driver alone."""
-    cursor = connection.cursor()
-    insert = INSERT.format(table=table)
-    for row in rows:
-        cursor.execute(insert, row)
-
-
 def add_many(connection: Connection, table: str, rows: list[Row], statement_rows: int = 1_000) -> None:
     """Multi-row INSERTs in one transaction."""
     cursor = connection.cursor()
@@ -147,29 +103,3 @@ def add_many(connection: Connection, table: str, rows: list[Row], statement_rows
         part = rows[begin : begin + statement_rows]
         cursor.executemany(insert, [(task, dump(args), group, priority) for task, args, group, priority in part])
     connection.commit()
-
-
-def select_one(connection: Connection, times: int) -> None:
-    """The round trip alone."""
-    cursor = connection.cursor()
-    for _ in range(times):
-        cursor.execute("SELECT 1")
-        cursor.fetchall()
-
-
-def update_by_key(connection: Connection, table: str, ids: list[int]) -> None:
-    """An UPDATE by primary key and a commit each."""
-    cursor = connection.cursor()
-    update = f"UPDATE {table} SET attempts = attempts + 1 WHERE id = %s"
-    for task_id in ids:
-        cursor.execute(update, (task_id,))
-        connection.commit()
-
-
-def delete_by_key(connection: Connection, table: str, ids: list[int]) -> None:
-    """A DELETE by primary key and a commit each."""
-    cursor = connection.cursor()
-    delete = f"DELETE FROM {table} WHERE id = %s"
-    for task_id in ids:
-        cursor.execute(delete, (task_id,))
-        connection.commit()

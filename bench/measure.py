@@ -29,10 +29,7 @@ class Bound(NamedTuple):
 
 
 class Line(NamedTuple):
-    """One line of the table: medians of both sides, and the pairs' ratios ours / floor.
-
-    `noted` is what another machine measured before of the floor's like.
-    """
+    """One line of the table: medians of both sides, and the pairs' ratios ours / floor."""
 
     name: str
     ours: float
@@ -40,7 +37,6 @@ class Line(NamedTuple):
     unit: str
     ratios: list[float]
     bound: Bound | None = None
-    noted: str = ""
 
     @property
     def ratio(self) -> float:
@@ -54,14 +50,13 @@ class Line(NamedTuple):
 
 
 class Rate(NamedTuple):
-    """A figure for the record: no floor, no bound; `noted` is what another machine measured before."""
+    """A figure for the record: no floor, no bound."""
 
     name: str
     low: float
     middle: float
     high: float
     unit: str
-    noted: str = ""
 
 
 def compare(
@@ -72,7 +67,6 @@ def compare(
     pairs: int,
     unit: str,
     bound: Bound | None = None,
-    noted: str = "",
     after: Callable[[], object] = lambda: None,
 ) -> Line:
     """Measure both sides `pairs` times in turn, each first in every second pair; `after` runs after each pair."""
@@ -85,7 +79,7 @@ def compare(
             above = ours()
             taken.append((above, floor()))
         after()
-    return line_of(name, taken, unit=unit, bound=bound, noted=noted)
+    return line_of(name, taken, unit=unit, bound=bound)
 
 
 def compare_slices(
@@ -96,7 +90,6 @@ def compare_slices(
     rows: int,
     pairs: int,
     bound: Bound | None = None,
-    noted: str = "",
     after: Callable[[], object],
 ) -> Line:
     """Rates of `rows` rows as a pair, done in turn in small slices (from, to), so that noise meets both alike."""
@@ -109,12 +102,10 @@ def compare_slices(
                 took[side] += seconds(partial(sides[side], begin, min(rows, begin + SLICE_ROWS)))
         taken.append((rows / took[0], rows / took[1]))
         after()
-    return line_of(name, taken, unit="rows/s", bound=bound, noted=noted)
+    return line_of(name, taken, unit="rows/s", bound=bound)
 
 
-def line_of(
-    name: str, taken: list[tuple[float, float]], *, unit: str, bound: Bound | None = None, noted: str = ""
-) -> Line:
+def line_of(name: str, taken: list[tuple[float, float]], *, unit: str, bound: Bound | None = None) -> Line:
     """The line of pairs (ours, floor) that were measured elsewhere."""
     return Line(
         name,
@@ -123,18 +114,12 @@ def line_of(
         unit=unit,
         ratios=[pair[0] / pair[1] for pair in taken],
         bound=bound,
-        noted=noted,
     )
 
 
-def repeat(name: str, measure: Callable[[], float], *, times: int, unit: str, noted: str = "") -> Rate:
-    """Measure one thing `times` times, for the record."""
-    return rate(name, [measure() for _ in range(times)], unit, noted)
-
-
-def rate(name: str, taken: list[float], unit: str, noted: str = "") -> Rate:
+def rate(name: str, taken: list[float], unit: str) -> Rate:
     """The rate of figures that were measured elsewhere."""
-    return Rate(name, min(taken), median(taken), max(taken), unit, noted)
+    return Rate(name, min(taken), median(taken), max(taken), unit)
 
 
 def seconds(work: Callable[[], object]) -> float:

@@ -8,19 +8,16 @@ first drain the tables are vacuumed and analyzed, as they would be by themselves
 from __future__ import annotations
 
 import os
-import random
 import subprocess
 import sys
-import time
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from typing import NamedTuple
 
-from taskserver import TaskServer
 from tests.support.postgresql import PostgreSQL
 
-from .measure import Bound, Line, Rate, line_of, rate
+from .measure import Bound, Line, line_of
 
 SERVER_SETTINGS = ("shared_buffers=1GB", "max_wal_size=4GB")
 """The memory of an ordinary server; the flushing is left as PostgreSQL's default has it."""
@@ -42,10 +39,7 @@ DRAINED = [
     Compared("taskserver", "floor", OF_FLOOR),
     Compared("taskserver", "procrastinate", OF_PEER),
     Compared("taskserver", "huey", OF_PEER),
-    Compared("taskserver by 10", "floor by 10", OF_FLOOR),
     Compared("taskserver by 10", "pgqueuer by 10", OF_PEER),
-    Compared("taskserver by 50", "floor by 50", OF_FLOOR),
-    Compared("taskserver by 100", "floor by 100", OF_FLOOR),
     Compared("taskserver by 100", "pgqueuer by 100", OF_PEER),
 ]
 QUOTAS = {"procrastinate": 400, "taskserver": 1_600, "floor": 1_600, "huey": 1_600}
@@ -137,50 +131,6 @@ def pg_add_many(place: PostgreSQLPlace) -> Iterator[Line]:
     yield from _lines(
         place, f"add {tasks:,} at once", "rows/s", ADDED, databases, "add_many", dict.fromkeys(databases, tasks)
     )
-
-
-def pg_notices(place: PostgreSQLPlace) -> Iterator[Line]:
-    """One and eight producers beside those of tables without the trigger: no worker waits, or one for others' tasks."""
-    compared = [Compared("taskserver", "without triggers", Bound("at least", 0.9))]
-    tasks = place.size(8_000, 80)
-    databases = {peer: place.database(peer) for peer in _peers(compared)}
-    place.server.execute("ALTER TABLE jobs_queue DISABLE TRIGGER USER", database=databases["without triggers"])
-    counts = dict.fromkeys(databases, tasks)
-    for producers in (1, 8):
-        name = f"{producers} producers add {tasks:,}, nobody waits"
-        yield from _lines(place, name, "rows/s", compared, databases, "add", counts, producers)
-    with place.server.connect(dbname=databases["taskserver"]) as waiting:
-        waiting.execute(WAIT_FOR_OTHERS)
-        name = f"8 producers add {tasks:,}, one worker waits"
-        yield from _lines(place, name, "rows/s", compared, databases, "add", counts, 8)
-
-
-WAIT_FOR_OTHERS = b"LISTEN jobs_queue; SELECT pg_advisory_lock(CAST(CAST('jobs_queue' AS regclass) AS integer), 0)"
-"""As notices.py does, and without end."""
-
-
-def pg_start(place: PostgreSQLPlace) -> Iterator[Rate]:
-    """How soon a waiting worker starts a task, from the commit that added it."""
-    database = place.database("taskserver")
-    marks = Path(place.server.folder, f"marks-{database}")
-    marks.touch()
-    worker = place.start("taskserver", "wait", database, marks=str(marks))
-    place.let_go(worker)
-    taken: list[float] = []
-    try:
-        with TaskServer(place.server.dsn(database)) as server:
-            for number in range(place.size(100, 3)):
-                time.sleep(random.uniform(0.2, 0.4))  # as tasks of a quiet site come
-                server.add_task("bench.peers.ours.each", [number])
-                added_at = time.monotonic()
-                while f"begun {number}\n" not in marks.read_text():
-                    time.sleep(0.0005)
-                taken.append((time.monotonic() - added_at) * 1000)
-    finally:
-        worker.kill()
-        worker.communicate()
-    place.server.drop_database(database)
-    yield rate("a waiting worker starts a new task", taken, "ms")
 
 
 def pg_drain(place: PostgreSQLPlace) -> Iterator[Line]:

@@ -21,19 +21,6 @@ OTHERS_SOONER = "7 + {n} % 7, {n} % 5"
 
 _AT_ONCE = 100_000
 
-_MORE = {
-    Status.DONE: "attempts, started_at, finished_at",
-    Status.FATAL: "attempts, started_at, finished_at, unique_key",
-    Status.ERROR: "attempts, due_at",
-    Status.WAITING: "due_at",
-}
-_VALUES = {
-    Status.DONE: "1, {now}, {now}",
-    Status.FATAL: "1, {now}, {now}, {{n}}",
-    Status.ERROR: "1, '2037-01-01 00:00:00.000000'",
-    Status.WAITING: "'2037-01-01 00:00:00.000000'",
-}
-
 
 class Filler(NamedTuple):
     """How one database makes rows: runs a statement, counts from {begin} to {end}, writes {n} as JSON, knows now."""
@@ -46,10 +33,11 @@ class Filler(NamedTuple):
     def fill(
         self, table: str, count: int, columns: str = WANTED, *, status: Status = Status.NEW, task: str = TASK
     ) -> None:
-        """Add `count` rows of a status: those that wait do so for years, the fatal ones hold keys."""
+        """Add `count` rows that are new, done or fatal."""
         more = values = ""
         if status != Status.NEW:
-            more, values = f", status, {_MORE[status]}", f", {int(status)}, {_VALUES[status].format(now=self.now)}"
+            more = ", status, attempts, started_at, finished_at"
+            values = f", {int(status)}, 1, {self.now}, {self.now}"
         insert = f"INSERT INTO {table} (task, args, group_id, priority{more}) SELECT '{task}', {self.args}, "
         for begin in range(1, count + 1, _AT_ONCE):
             numbers = self.numbers.format(begin=begin, end=min(count, begin + _AT_ONCE - 1))

@@ -9,15 +9,12 @@ from statistics import median
 from taskserver import TaskServer
 from taskserver.stores.queue.batches import Batches
 
-from .measure import Bound, Line, Rate, line_of, rate
+from .measure import Bound, Line, line_of
 from .postgresql import PostgreSQLPlace
 
 WAITING = 2_000
 AT_ONCE = 100
 SIZE = "SELECT pg_total_relation_size('jobs_queue') / 1024"
-DEAD = "SELECT dead_tuple_percent FROM pgstattuple('jobs_queue')"
-
-
 FILL = """
     INSERT INTO jobs_queue (task, args, group_id, priority)
     SELECT 'tasks.x', '[1]', CASE n % 100 WHEN 0 THEN 3 WHEN 1 THEN 5 ELSE 7 END, n % 5 FROM generate_series(1, {}) AS n
@@ -50,26 +47,21 @@ def _claim(server: TaskServer, groups: tuple[int, ...]) -> float:
     return (time.perf_counter() - begun) * 1000
 
 
-def pg_churn(place: PostgreSQLPlace) -> Iterator[Line | Rate]:
+def pg_churn(place: PostgreSQLPlace) -> Iterator[Line]:
     """The second half of many tasks beside the first: median of a claim, and the largest size of table and indexes."""
     database = place.database("taskserver")
-    place.server.execute("CREATE EXTENSION pgstattuple", database=database)
     tasks = place.size(1_000_000, 4_000)
-    dead: list[float] = []
     with TaskServer(place.server.dsn(database)) as server:
         server.add_tasks([{"task": "tasks.x", "args": [1]}] * WAITING)
-        halves = [_half(place, server, database, tasks // 2, dead) for _ in range(2)]
+        halves = [_half(place, server, database, tasks // 2) for _ in range(2)]
     place.server.drop_database(database)
     (first_ms, first_kib), (last_ms, last_kib) = halves
     name = f"{tasks:,} tasks in and out, second half / first"
     yield line_of(f"{name}: claim of {AT_ONCE}", [(last_ms, first_ms)], unit="ms", bound=Bound("at most", 1.5))
     yield line_of(f"{name}: largest size", [(last_kib, first_kib)], unit="KiB", bound=Bound("at most", 1.5))
-    yield rate("dead rows in the table (pgstattuple)", dead, "%")
 
 
-def _half(
-    place: PostgreSQLPlace, server: TaskServer, database: str, tasks: int, dead: list[float]
-) -> tuple[float, float]:
+def _half(place: PostgreSQLPlace, server: TaskServer, database: str, tasks: int) -> tuple[float, float]:
     """Milliseconds of a claim, the median; and the largest size in KiB."""
     batches, took, sizes = Batches(server.store), list[float](), list[float]()
     for number in range(tasks // AT_ONCE):
@@ -81,5 +73,4 @@ def _half(
         batches.complete(claimed)
         if number % (tasks // AT_ONCE // 20 or 1) == 0:
             sizes.append(float(place.server.execute(SIZE, database=database)[0][0]))
-            dead.append(float(place.server.execute(DEAD, database=database)[0][0]))
     return median(took), max(sizes)

@@ -38,14 +38,9 @@ class Peer(Protocol):
 
 PEERS: dict[str, tuple[str, str, tuple[object, ...]]] = {
     "taskserver": ("ours", "Ours", ("each",)),
-    "without triggers": ("ours", "Ours", ("each",)),
     "taskserver by 10": ("ours", "Ours", ("by_10",)),
-    "taskserver by 50": ("ours", "Ours", ("by_50",)),
     "taskserver by 100": ("ours", "Ours", ("by_100",)),
-    "floor": ("floor", "Floor", (1,)),
-    "floor by 10": ("floor", "Floor", (10,)),
-    "floor by 50": ("floor", "Floor", (50,)),
-    "floor by 100": ("floor", "Floor", (100,)),
+    "floor": ("floor", "Floor", ()),
     "procrastinate": ("of_procrastinate", "Procrastinate", (10,)),
     "pgqueuer by 10": ("of_pgqueuer", "PgQueuer", (10,)),
     "pgqueuer by 100": ("of_pgqueuer", "PgQueuer", (100,)),

@@ -38,8 +38,8 @@ RETURNING q.priority, q.id, q.task, q.args, q.attempts, q.max_attempts, q.group_
 START = b"""
 UPDATE jobs_queue SET attempts = attempts + 1, max_attempts = 10, started_at = now(),
     due_at = now() + interval '120 seconds'
-WHERE id = ANY(%s) AND status = 1 AND claim = %s"""
-FINISH = b"DELETE FROM jobs_queue WHERE id = ANY(%s) AND status = 1 AND claim = %s"
+WHERE id = %s AND status = 1 AND claim = %s"""
+FINISH = b"DELETE FROM jobs_queue WHERE id = %s AND status = 1 AND claim = %s"
 NEXT = (
     b"WITH finished AS ("
     + FINISH
@@ -48,16 +48,15 @@ NEXT = (
     + b""" RETURNING 1)
 SELECT (SELECT count(*) FROM finished), (SELECT count(*) FROM started)"""
 )
-ONE = (b"id = ANY(%s)", b"id = %s")
+ONE = (b"id = %s", b"id = %s")
 
 dump = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode
 
 
 class Floor:
-    """Starts and ends `every` tasks with each commit."""
+    """The end of a task and the start of the next one share a commit."""
 
-    def __init__(self, dsn: str, every: int) -> None:
-        self._every = every
+    def __init__(self, dsn: str) -> None:
         self.connection: Connection = psycopg.connect(dsn, autocommit=True)
         # As ours sets them. With JIT each insert took 20 ms more: the trigger reads a small table without an index.
         for setting in ("enable_seqscan", "enable_bitmapscan", "enable_hashjoin", "enable_mergejoin", "jit"):
@@ -94,31 +93,16 @@ class Floor:
             rows = sorted(self.connection.execute(CLAIM, (token,), prepare=False))
             if not rows:
                 break
-            if self._every == 1:
-                self._run_each([row[1] for row in rows], token)
-            else:
-                self._run_shared([row[1] for row in rows], token)
+            self._run_each([row[1] for row in rows], token)
 
     def wait(self) -> None:
         """It would take no task back from a worker that was killed."""
         raise NotImplementedError
 
     def _run_each(self, ids: Sequence[int], token: int) -> None:
-        start, finish, next_ = (statement.replace(*ONE) for statement in (START, FINISH, NEXT))
-        self.connection.execute(start, (ids[0], token))
+        self.connection.execute(START, (ids[0], token))
         for this, following in pairwise(ids):
             work(this)
-            self.connection.execute(next_, (this, token, following, token))
+            self.connection.execute(NEXT, (this, token, following, token))
         work(ids[-1])
-        self.connection.execute(finish, (ids[-1], token))
-
-    def _run_shared(self, ids: Sequence[int], token: int) -> None:
-        shares = [ids[begin : begin + self._every] for begin in range(0, len(ids), self._every)]
-        self.connection.execute(START, (shares[0], token))
-        for number, share in enumerate(shares, 1):
-            for task_id in share:
-                work(task_id)
-            if number < len(shares):
-                self.connection.execute(NEXT, (share, token, shares[number], token))
-            else:
-                self.connection.execute(FINISH, (share, token))
+        self.connection.execute(FINISH, (ids[-1], token))

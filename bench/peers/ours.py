@@ -25,11 +25,6 @@ def by_10(n: int) -> None:
     work(n)
 
 
-@task(commit_every=50)
-def by_50(n: int) -> None:
-    work(n)
-
-
 @task(commit_every=100)
 def by_100(n: int) -> None:
     work(n)

@@ -206,14 +206,11 @@ def test_behind_a_transaction_pooler_nothing_of_a_session_is_relied_on(
     store.database.change("DO $$ BEGIN EXECUTE format('ALTER DATABASE %I RESET ALL', current_database()); END $$")
 
 
-@pytest.mark.parametrize("every", [1, 10])
-def test_the_floor_of_the_bench_claims_by_our_index_and_does_all(
-    store: Store, emptied_postgresql_dsn: str, every: int
-) -> None:
+def test_the_floor_of_the_bench_claims_by_our_index_and_does_all(store: Store, emptied_postgresql_dsn: str) -> None:
     from bench.peers.floor import CLAIM, Floor
 
     add_many(store, [PLAIN] * 110)
-    floor = Floor(emptied_postgresql_dsn, every)
+    floor = Floor(emptied_postgresql_dsn)
     lines = floor.connection.execute(b"EXPLAIN " + CLAIM, (1,)).fetchall()
     assert any("using jobs_queue_claim_any_group" in str(line) for (line,) in lines), lines
     floor.run()
