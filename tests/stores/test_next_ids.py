@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from contextlib import closing
+from types import SimpleNamespace
 
 import pytest
 
@@ -31,6 +32,19 @@ def test_the_greatest_id_is_named_with_the_statement_that_fixes_it(queue_dsn: st
         rows.execute(f"DELETE FROM jobs_queue WHERE id > {2**60}")
         rows.execute(fix_of(raised.value))
         assert server.add_task("tasks.send") == first + 1
+
+
+def test_on_a_disk_without_space_the_error_says_nothing_of_ids(
+    sqlite_dsn: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """SQLite has the same words for both."""
+    with TaskServer(sqlite_dsn) as server, closing(Rows(sqlite_dsn)) as rows:
+        server.create_tables()
+        rows.execute(GREATEST["sqlite"])
+        monkeypatch.setattr("shutil.disk_usage", lambda folder: SimpleNamespace(free=4096))
+        with server.store.database.tried_once(5), pytest.raises(DatabaseError, match="raise the quota") as raised:
+            server.add_task("tasks.send")
+        assert "sqlite_sequence" not in str(raised.value)
 
 
 def test_an_id_that_a_row_has_already_is_named_with_the_statement_that_fixes_it(emptied_postgresql_dsn: str) -> None:

@@ -34,14 +34,18 @@ MEANINGS: dict[str, tuple[type[DatabaseError], str]] = {
     ),
     "no such index": (DatabaseError, f"run {CLIENT} init"),
     "disk I/O error": (Unavailable, "is the disk full, or a quota used up?"),
-    "is full": (
-        Unavailable,
-        "free some space, or ask your host to raise the quota; if there is space, no id is left behind the greatest "
-        "one: delete that row, then run UPDATE sqlite_sequence SET seq = 0 WHERE name = '{}'",
-    ),
+    "is full": (Unavailable, "free some space, or ask your host to raise the quota"),
     "duplicate column name": (AlreadyThere, ""),
 }
 """What an error's text contains, the class of our error, and the hint. The first that matches counts."""
+
+
+NO_ID_LEFT = (
+    "; if there is space, no id is left behind the greatest one: delete that row, then run "
+    "UPDATE sqlite_sequence SET seq = 0 WHERE name = '{}'"
+)
+"""SQLite has the same words for it. A quota does not show in the space that is free."""
+ROOM_BYTES = 1_000_000
 
 
 def error_of(error: BaseException, path: Path | str, table: str) -> DatabaseError:
@@ -54,4 +58,8 @@ def error_of(error: BaseException, path: Path | str, table: str) -> DatabaseErro
     if "no such column" in text or "has no column" in text:
         return other_columns(path, table, text)
     kind, hint = next((meaning for words, meaning in MEANINGS.items() if words in text), (DatabaseError, ""))
+    if "is full" in text:
+        from shutil import disk_usage  # an empty run does not pay for it
+
+        hint += NO_ID_LEFT if disk_usage(Path(path).parent).free > ROOM_BYTES else ""
     return kind(f"{path}: {text}: {hint.format(table)}" if hint else f"{path}: {text}")
