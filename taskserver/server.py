@@ -52,6 +52,7 @@ class TaskServer:
         lease: int | str = 120,
         timeout: int | str = 600,
         db_patience: int | str = 30,
+        keep: int | str | None = None,
         pauses: str = "0.1,1,5",
         setup: str | Callable[[], object] | None = None,
         between: str | Callable[[], object] | None = None,

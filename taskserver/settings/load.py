@@ -40,6 +40,8 @@ class Settings(NamedTuple):
     timeout_seconds: int = 600
     """0: no limit."""
     patience_seconds: int = 30
+    keep_seconds: int | None = None
+    """How long done rows stay that a mode keeps; None: for ever."""
     pauses: RunPauses = RunPauses()
     log_file: Path | None = None
     log_level: str = "info"

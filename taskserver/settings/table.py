@@ -20,6 +20,8 @@ PREFIX = "TASKSERVER_"
 LOG_LEVELS = ("debug", "info", "warning", "error")
 LOG_FORMATS = ("text", "json")
 MAX_PAUSE_SECONDS = 3600
+MAX_DAYS = 36_500
+"""The greatest age of rows: an older one would lie before the begin of the databases' calendars."""
 
 Parser = Callable[[str, Any], Any]
 """Takes what an error calls the setting, and the value as a text or as Python has it."""
@@ -109,6 +111,12 @@ def seconds(least: int, most: int) -> Parser:
     return parse
 
 
+def seconds_or_none(least: int, most: int) -> Parser:
+    """Takes the same, or in Python None."""
+    given = seconds(least, most)
+    return lambda name, value: None if value is None else given(name, value)
+
+
 def hook(example: str) -> Parser:
     """Takes the name of a function as `module:function`, in Python also the function itself or None."""
     named = matching(_HOOK, f"module:function, as {example}")
@@ -159,6 +167,7 @@ SETTINGS = (
     Setting("lease", "lease_seconds", seconds(1, MAX_SECONDS)),
     Setting("timeout", "timeout_seconds", seconds(0, MAX_SECONDS)),
     Setting("db_patience", "patience_seconds", seconds(0, DAY_SECONDS)),
+    Setting("keep", "keep_seconds", seconds_or_none(1, MAX_DAYS * DAY_SECONDS)),
     Setting("pauses", "pauses", run_pauses),
     Setting("log", "log_file", lambda name, value: Path(value)),
     Setting("log_level", "log_level", one_of(LOG_LEVELS)),

@@ -61,8 +61,10 @@ COMMON = {
     "group_status": "status",
     "due_status": "status",
     "any_status": "status",
-    # What stands before `id DESC` in looks by status and due_at at rows without due_at, so that nothing is sorted.
+    # What stands before `id DESC`, and before `id`, in looks by status and due_at at rows without due_at, so that
+    # nothing is sorted.
     "undated_order": "",
+    "undated_order_up": "",
     # Has the server end each statement of the session after {} seconds; 0: never. Empty if it cannot.
     "limit_statements": "",
     # A bound instant, as YYYY-MM-DD HH:MM:SS.ffffff in UTC, and a bound unique_key, in the form of Dialect.key.

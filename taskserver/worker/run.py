@@ -14,8 +14,9 @@ from logging import getLogger
 from types import NoneType
 from typing import TYPE_CHECKING
 
-from ..errors import DatabaseError, TaskServerError
+from ..errors import DatabaseError, TaskServerError, Unavailable
 from ..interrupts.stop import Stop
+from ..messages.log_records import ONCE_AN_HOUR
 from ..model.attempt import FailedAttempt
 from ..model.task import Claim, ClaimedTask, LostTask
 from ..settings.checks import check_kind
@@ -41,6 +42,7 @@ if TYPE_CHECKING:
 
 LOG = getLogger("taskserver")
 
+PRUNE_EVERY_SECONDS = 60
 FIRST_PAUSE_SECONDS = 0.005
 MAX_PAUSE_SECONDS = 1.0
 MAX_HELD_SECONDS = 3.0
@@ -80,6 +82,7 @@ class Runner:
         self._run_context: RunContext
         """There with the first task."""
         self._open = ExitStack()
+        self._pruned_at = float("-inf")
 
     def run(self) -> RunResult:
         """Run tasks until there is a reason to end. Raises DatabaseError."""
@@ -93,6 +96,8 @@ class Runner:
                     self._record.be_at_work()
                 reason = self._until_reason()
                 self._write_stats()
+                if reason is not Reason.STOPPED:
+                    self._prune()
                 self._end(reason)
             except BaseException as error:
                 with suppress(DatabaseError):
@@ -262,8 +267,27 @@ class Runner:
         if self._life is not None:
             self._life.hooks.before_wait()
         self._write_stats()
+        self._prune()
         self._record.show(every_seconds=0.0)
         return self._lingering.wait()
+
+    def _prune(self) -> None:
+        """Delete a portion of the done rows that are older than TASKSERVER_KEEP, once a minute at most."""
+        keep_seconds = self._settings.keep_seconds
+        if keep_seconds is None or time.monotonic() - self._pruned_at < PRUNE_EVERY_SECONDS:
+            return
+        from ..stores.queue.pruning import prune_portion
+
+        self._pruned_at = time.monotonic()
+        try:
+            deleted = prune_portion(self._store, keep_seconds)
+        except Unavailable:
+            raise
+        except DatabaseError as error:  # as without the right to delete
+            LOG.warning("rows older than TASKSERVER_KEEP are not deleted: %s", error, extra={ONCE_AN_HOUR: True})
+        else:
+            if deleted:
+                LOG.info("%d done rows are older than TASKSERVER_KEEP, and are deleted", deleted)
 
     # ---- made when they are needed: an empty run imports nothing of it
 

@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+import re
+import time
 from datetime import timedelta
 from typing import Any
 
 import pytest
 
-from taskserver import InvalidTask
+from taskserver import DatabaseError, InvalidTask, Reason, Stop, TaskServer
+from taskserver.stores import Store
+from taskserver.stores.database import Database
 from taskserver.stores.free_rows import Freed, work_free
-from taskserver.stores.queue import many_rows
-from taskserver.stores.queue.pruning import Pruning
+from taskserver.stores.queue import many_rows, pruning
+from taskserver.stores.queue.pruning import OLDEST, Pruning
+from taskserver.worker import run
 from tests.support.kinds_of_rows import FAR, KINDS, put
+from tests.support.locks import holding
 from tests.support.processes import Run, assert_one_line
 from tests.support.queues import LONG_AGO, Queue
 
@@ -105,7 +111,7 @@ def test_a_prune_that_was_broken_off_goes_on_the_next_time(queue: Queue, monkeyp
     for _ in range(10):
         put(queue, 2, finished_at=LONG_AGO)
         archive(queue, LONG_AGO)
-    pruning = Pruning(queue.server.store, 60, ["done", "archived"], keys=False)
+    old = Pruning(queue.server.store, 60, ["done", "archived"], keys=False)
     portions: list[int] = []
 
     def break_off(*values: Any) -> Freed:
@@ -118,8 +124,139 @@ def test_a_prune_that_was_broken_off_goes_on_the_next_time(queue: Queue, monkeyp
     with monkeypatch.context() as patch:
         patch.setattr(many_rows, "work_free", break_off)
         with pytest.raises(KeyboardInterrupt):
-            pruning.run()
+            old.run()
     assert portions == [4, 4, 2, 4]
     assert len(queue.rows("id")) == 0
-    assert pruning.count().archived == 6
-    assert pruning.run() == (0, 0, 6, 0, 0)
+    assert old.count().archived == 6
+    assert old.run() == (0, 0, 6, 0, 0)
+
+
+# ---- in each run, by TASKSERVER_KEEP
+
+YOUNG = {"status": 2}
+"""A row that a run would mark now."""
+RUN_BY_A_RUN = ("old new", "old error", "running")
+
+
+def archived(queue: Queue) -> int:
+    return len(queue.sql("SELECT done_id FROM jobs_queue_done"))
+
+
+@pytest.mark.parametrize(
+    ("mode", "keep", "gone", "left"),
+    [
+        ("mark", "30d", {"old done"}, 2),
+        ("move", "30d", set(), 1),
+        ("delete", "30d", set(), 2),
+        ("mark", "", set(), 2),
+        ("move", "", set(), 2),
+    ],
+)
+def test_a_run_deletes_old_done_rows_of_its_mode_and_no_others(
+    queue: Queue, mode: str, keep: str, gone: set[str], left: int
+) -> None:
+    ids = {kind: put(queue, **row) for kind, row in OLD_AND_YOUNG.items() if kind not in RUN_BY_A_RUN}  # type: ignore[arg-type]
+    for finished_at in (LONG_AGO, FAR):
+        archive(queue, finished_at)
+    queue.run_here(mode=mode, keep=keep)
+    assert {kind for kind, one in ids.items() if (one,) not in queue.rows("id")} == gone
+    assert archived(queue) == left
+
+
+def test_a_run_deletes_a_portion_after_its_tasks(queue: Queue, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pruning, "PORTION", 3)
+    for _ in range(5):
+        put(queue, 2, finished_at=LONG_AGO)
+    queue.add("tasks.note", '{"text": "x"}')
+    assert queue.run_here(mode="mark", keep="30d").done == 1
+    assert len(queue.rows("id")) == 3
+    queue.run_here(mode="mark", keep="30d")
+    assert queue.rows("status") == [(2,)], "the task of just now stays"
+
+
+def test_rows_that_hold_a_key_stay_and_hide_no_others(queue: Queue, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pruning, "PORTION", 3)
+    kept = [put(queue, 2, finished_at=LONG_AGO, unique_key=str(number)) for number in range(6)]
+    put(queue, 2, finished_at=LONG_AGO)
+    for _ in range(200):
+        queue.run_here(mode="mark", keep="30d")
+        if [row_id for (row_id,) in queue.rows("id")] == kept:
+            return
+    pytest.fail("the row behind them was never found")
+
+
+@pytest.mark.parametrize("dsn", ["mysql", "postgresql"], indirect=True)
+def test_a_portion_waits_for_no_row_that_others_hold(queue: Queue) -> None:
+    first, _ = (put(queue, 2, finished_at=LONG_AGO) for _ in range(2))
+    with holding(queue.dsn, f"id = {first}"):
+        began = time.monotonic()
+        assert Pruning(queue.server.store, "30d", ["done"], keys=False).run_portion("done") == 1
+        assert time.monotonic() - began < 3
+    assert queue.rows("id") == [(first,)]
+
+
+def test_a_run_that_is_told_to_stop_deletes_nothing(queue: Queue) -> None:
+    put(queue, 2, finished_at=LONG_AGO)
+    stop = Stop()
+    stop.ask()
+    with TaskServer(queue.dsn, mode="mark", keep="30d", folder=queue.folder) as server:
+        assert server.run(stop=stop).reason is Reason.STOPPED
+    assert len(queue.rows("id")) == 1
+
+
+def test_an_empty_run_asks_one_question_more(queue: Queue, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[str] = []
+    fetch = Database.fetch
+
+    def note(database: Database, sql: str, *values: Any) -> Any:
+        asked.append(sql)
+        return fetch(database, sql, *values)
+
+    monkeypatch.setattr(Database, "fetch", note)
+    put(queue, **YOUNG)
+    counts = []
+    for keep in ("", "30d"):
+        asked.clear()
+        queue.run_here(mode="mark", keep=keep)
+        counts.append(len(asked))
+    assert counts[1] == counts[0] + 1
+
+
+@pytest.mark.parametrize("kind", OLDEST)
+def test_a_run_finds_old_rows_by_an_index_in_its_order(queue: Queue, kind: str) -> None:
+    for _ in range(20):
+        put(queue, **YOUNG)
+        archive(queue, FAR)
+    explain = {"sqlite": "EXPLAIN QUERY PLAN", "mysql": "EXPLAIN FORMAT = TRADITIONAL", "postgresql": "EXPLAIN"}
+    if queue.is_postgresql:
+        queue.sql("SET enable_seqscan = off")
+    plan = str(queue.server.store.database.fetch(f"{explain[queue.kind]} {OLDEST[kind]}", (-60, 0, 1000)))
+    assert not re.search("filesort|TEMP B-TREE|Sort Key", plan), plan
+    assert re.search("wake_due" if kind == "done" else "PRIMARY|_pkey", plan), plan
+
+
+def test_a_run_whose_account_may_delete_nothing_says_so_and_goes_on(
+    queue: Queue, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def refuse(*given: object) -> int:
+        raise DatabaseError("DELETE command denied")
+
+    monkeypatch.setattr(pruning, "prune_portion", refuse)
+    queue.add("tasks.note", '{"text": "x"}')
+    with caplog.at_level("WARNING", "taskserver"):
+        assert queue.run_here(mode="mark", keep="30d").done == 1
+    assert "rows older than TASKSERVER_KEEP are not deleted: DELETE command denied" in caplog.text
+
+
+def test_a_run_that_lingers_deletes_while_it_waits(sqlite_queue: Queue, monkeypatch: pytest.MonkeyPatch) -> None:
+    called: list[int] = []
+
+    def note(store: Store, seconds: int) -> int:
+        called.append(seconds)
+        return 0
+
+    monkeypatch.setattr(run, "PRUNE_EVERY_SECONDS", 0.1)
+    monkeypatch.setattr(pruning, "prune_portion", note)
+    with TaskServer(sqlite_queue.dsn, mode="mark", keep=60, folder=sqlite_queue.folder) as server:
+        server.run(linger=0.3)
+    assert called == [60, 60], "as it begins to wait, and at its end"

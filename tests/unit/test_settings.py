@@ -59,6 +59,7 @@ def test_everything_but_the_dsn_has_the_default_of_the_contract(tmp_path: Path) 
         lease_seconds=120,
         timeout_seconds=600,
         patience_seconds=30,
+        keep_seconds=None,
         log_file=None,
         log_level="info",
         log_format="text",
@@ -93,6 +94,9 @@ def test_everything_but_the_dsn_has_the_default_of_the_contract(tmp_path: Path) 
         ("db_patience", "5m", "patience_seconds", 300),
         ("timeout", "0", "timeout_seconds", 0),
         ("db_patience", "0", "patience_seconds", 0),
+        ("keep", "30d", "keep_seconds", 30 * 86_400),
+        ("keep", "90", "keep_seconds", 90),
+        ("keep", "36500d", "keep_seconds", 36_500 * 86_400),
         ("pauses", "0.5, 10, 3600", "pauses", RunPauses(0.5, 10, 3600)),
         ("pauses", "1,1,1", "pauses", RunPauses(1, 1, 1)),
         ("pauses", "0.5,10s,5m", "pauses", RunPauses(0.5, 10, 300)),
@@ -137,6 +141,7 @@ WRONG = [
     ("lease", "of seconds, or a span as 90s, 5m, 1h or 2d", ["0", "0m", *NO_SECONDS]),
     ("timeout", "a whole number from 0 to", NO_SECONDS),
     ("db_patience", "a whole number from 0 to", ["2d", *NO_SECONDS]),
+    ("keep", "or a span as 90s, 5m, 1h or 2d", ["0", "0d", "36501d", "for ever", "30 d", "1.5d", "30D", "-1d"]),
     (
         "pauses",
         "three numbers of seconds, or spans as 90s, 5m, 1h or 2d, after work",
@@ -212,6 +217,8 @@ def test_the_same_is_checked_where_a_server_is_made_by_hand() -> None:
         {"db_patience": "30 s"},
         {"lease": True},
         {"setup": 3},
+        {"keep": 0},
+        {"keep": "30 days"},
     )
     for wrong in values:
         (key,) = wrong
@@ -227,6 +234,9 @@ def test_the_same_is_checked_where_a_server_is_made_by_hand() -> None:
         ({"timeout": 0}, "timeout_seconds", 0),
         ({"max_attempts": 1}, "max_attempts", 1),
         ({"modules": ["tasks", "shop.jobs.*"]}, "modules", ("tasks", "shop.jobs.*")),
+        ({"keep": 60}, "keep_seconds", 60),
+        ({"keep": "30d"}, "keep_seconds", 30 * 86_400),
+        ({"keep": None}, "keep_seconds", None),
         ({"setup": print}, "setup", print),
         ({"between": None}, "between", None),
         ({"on_failure": "alerts:tell"}, "on_failure", "alerts:tell"),

@@ -61,6 +61,7 @@ WORDS = {
     "group_status": "(0 + status)",
     "due_status": "(status + 0)",
     "undated_order": "due_at DESC,",
+    "undated_order_up": "due_at,",
     "any_status": "(status - 0)",
     # As on SQLite, DISTINCT would read every entry of an index, so each group is searched behind the last.
     "groups_of_status": """

@@ -110,10 +110,12 @@ class ManyRows:
 
     # ---- write, a portion a transaction
 
-    def write(self, ids: Iterable[int] | None = None, limit: int | None = None) -> Written:
+    def write(
+        self, ids: Iterable[int] | None = None, limit: int | None = None, held_seconds: float = HELD_SECONDS
+    ) -> Written:
         """Write to the rows: to those of `ids`, to the first `limit` in order of their keys, or to all.
 
-        An interrupted write keeps the portions that it wrote.
+        Rows that others hold are tried again for `held_seconds`. An interrupted write keeps the portions that it wrote.
         """
         if ids is not None:
             changed, left = self._write(self.look_among(ids)[:limit])
@@ -122,7 +124,7 @@ class ManyRows:
         else:
             changed, left = self._write_all()
         pauses = Pauses(0.05, 1.0)
-        while (left := self.look_among(left)) and pauses.pause(HELD_SECONDS):
+        while (left := self.look_among(left)) and pauses.pause(held_seconds):
             more, left = self._write(left)
             changed += more
         return Written(changed, left)

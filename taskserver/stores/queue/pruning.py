@@ -5,18 +5,20 @@ A task's age counts from its end, by the database's clock.
 
 from __future__ import annotations
 
-from collections.abc import Collection
+import random
+from collections.abc import Collection, Sequence
 from typing import NamedTuple
 
 from ...errors import InvalidTask
 from ...messages.text import DURATIONS, Duration, duration_seconds, shown
 from ...settings.checks import check_kind
+from ...settings.table import MAX_DAYS
 from .many_rows import ManyRows, Verb
 from .operations import DELETE
 from .store import Store
 
-MAX_DAYS = 36_500
-"""An older age would lie before the begin of the databases' calendars."""
+PORTION = 1000
+"""Rows at which one run looks."""
 
 # A person who sets the status by hand may leave finished_at empty.
 OLD = "COALESCE(finished_at, updated_at) < {after}"
@@ -26,6 +28,20 @@ _KINDS = {
     "fatal": DELETE,
     "archived": Verb("prune", "archived", "1 = 1", "{delete_archived}", table="{done}", key="done_id", hint="{by_key}"),
 }
+YOUNG, HOLDS_KEY, PRUNABLE = range(3)
+OLDEST = {
+    # Done rows have no due_at, so that they stand in this index in order of id.
+    "done": f"""
+        SELECT id, CASE WHEN NOT {OLD} THEN {YOUNG} WHEN unique_key IS NULL THEN {PRUNABLE} ELSE {HOLDS_KEY} END
+        FROM {{table}} {{by_due}} WHERE {{due_status}} = 2 AND due_at IS NULL AND id > ?
+        ORDER BY {{undated_order_up}} id LIMIT ?
+    """,
+    "archived": f"""
+        SELECT done_id, CASE WHEN {OLD} THEN {PRUNABLE} ELSE {YOUNG} END
+        FROM {{done}} {{by_key}} WHERE done_id > ? ORDER BY done_id LIMIT ?
+    """,
+}
+NEWEST = "SELECT MAX(id) FROM {table}"
 KINDS = (*_KINDS, "stats")
 """The kinds that can be named: tasks that are done, fatal (or cancelled) or archived, and stats."""
 COMPLETED = ("done", "archived")
@@ -84,6 +100,19 @@ class Pruning:
                 held += len(written.held)
         return Pruned(**counts, held=held)
 
+    def run_portion(self, kind: str) -> int:
+        """Done → gone for old ones among the first rows of an index: it costs the same however many stay."""
+
+        def look(after: int) -> Sequence[Sequence[int]]:
+            return self._database.fetch(OLDEST[kind], (*self._ago, after, PORTION))
+
+        found = look(0)
+        if len(found) == PORTION and all(state == HOLDS_KEY for _, state in found):
+            # They stay, and would hide all rows behind them from every run.
+            found = look(random.randint(found[-1][0], self._database.fetch_value(NEWEST)))
+        ids = [key for key, state in found if state == PRUNABLE]
+        return self._rows(kind).write(ids, held_seconds=0).changed if ids else 0
+
     def _rows(self, kind: str) -> ManyRows:
         # The archive keeps no key from being used again.
         spares = not self._keys and kind != "archived"
@@ -113,3 +142,12 @@ def prune(store: Store, older_than: Duration, keys: bool, **kinds: bool) -> Prun
     for name, flag in (*kinds.items(), ("keys", keys)):
         check_kind(name, flag, bool, "True or False")
     return Pruning(store, older_than, [kind for kind, flag in kinds.items() if flag], keys).run()
+
+
+def prune_portion(store: Store, keep_seconds: int) -> int:
+    """Done → gone for the oldest of the rows that the queue's mode keeps, if they are so old; how many of a portion.
+
+    Raises DatabaseError.
+    """
+    kind = {"mark": "done", "move": "archived"}.get(store.mode)
+    return Pruning(store, keep_seconds, [kind], keys=False).run_portion(kind) if kind else 0

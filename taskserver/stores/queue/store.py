@@ -39,6 +39,7 @@ All verbs, in the order of a task's life, with their transitions (gone: deleted,
     operations.py    Operations        change              as retry, cancel, …: from → to
     operations.py    Operations        set_priority, preview, given_up_among, still_running
     pruning.py       Pruning           run                 done, fatal, cancelled → gone
+    pruning.py       Pruning           run_portion         done → gone
     pruning.py       Pruning           count
     due.py           store.due         let_pass, next_seconds
     runs.py          store.runs        begin, end, at_work
