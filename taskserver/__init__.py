@@ -14,6 +14,7 @@ from .errors import (
     InvalidTask,
     Later,
     LeaseLost,
+    NotEnded,
     Retry,
     SettingError,
     TablesMissing,
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
     from .model.attempt import FailedAttempt
     from .model.task import Status
     from .model.task_options import task
+    from .model.schedule import Schedule
     from .model.results import Progress, TaskState
     from .model.selection import Selection
     from .health.queue_status import Finding, GroupStatus, QueueStatus, RunStatus, ScheduleStatus, WorkerStatus
@@ -48,6 +50,7 @@ __all__ = [
     "InvalidTask",
     "Later",
     "LeaseLost",
+    "NotEnded",
     "Progress",
     "QueueStatus",
     "Reason",
@@ -55,6 +58,7 @@ __all__ = [
     "RunResult",
     "RunStatus",
     "RunningTask",
+    "Schedule",
     "ScheduleStatus",
     "Selection",
     "SettingError",
@@ -82,6 +86,7 @@ _LATER = {
     "CurrentTask": "worker.task_context",
     "FailedAttempt": "model.attempt",
     "Progress": "model.results",
+    "Schedule": "model.schedule",
     "Selection": "model.selection",
     "complete": "worker.task_context",
     "connection": "worker.task_context",

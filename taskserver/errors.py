@@ -29,6 +29,10 @@ class InvalidTask(TaskServerError):
     """A value that was given for a task is wrong; nothing was added or changed."""
 
 
+class NotEnded(TaskServerError, TimeoutError):
+    """A task that was waited for has not ended in time; it goes on."""
+
+
 class DatabaseError(TaskServerError):
     """The database could not be reached or used."""
 

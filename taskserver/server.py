@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import suppress
 from pathlib import Path
 from types import NoneType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ParamSpec
 
-from .errors import DatabaseError
+from .errors import NotEnded
 from .interrupts.stop import Stop
 from .model.task import DEFAULT_TABLE, MAX_GROUPS, NOT_GIVEN, NotGiven
-from .settings.checks import check_group_id, check_groups, check_kind, check_task_id
+from .settings.checks import check_duration, check_group_id, check_groups, check_kind, check_task_id
 from .settings.load import Settings, load_settings, make_importable, make_settings, program_folder
 from .stores import Store, open_store
 from .worker.result import RunResult
@@ -27,17 +26,22 @@ if TYPE_CHECKING:
     from .model.attempt import FailedAttempt
     from .model.new_task import NewTask
     from .model.results import TaskState
+    from .model.schedule import Schedule
     from .model.selection import Selection
     from .stores.queue.operations import Operations, Reclaimed
     from .stores.queue.pruning import Pruned
+    from .stores.queue.schedules import Schedules, Synced
     from .stores.queue.stats import HourStats
+
+
+P = ParamSpec("P")
 
 
 class TaskServer:
     """A queue in a database: adds tasks, and runs them.
 
-    Connects when first used, each thread and each forked process on a connection of its own. Close it, or use it
-    in a `with`. All of its errors are TaskServerErrors.
+    Each thread and each forked process connects when it first uses it. Close it, or use it in a `with`. All errors are
+    TaskServerErrors. A duration is a number of seconds, a text as "5m", or a timedelta.
     """
 
     def __init__(
@@ -118,23 +122,29 @@ class TaskServer:
     ) -> int:
         """Add one task and return its id.
 
-        `task` is a callable's name or the function itself, `args` a dict (keywords) or a list (positions) that JSON
-        can hold, at most 1 MiB. The task runs after `delay` (seconds, "5m", a timedelta) or from `at` on (an aware
-        datetime), and once all tasks are done whose ids `depends_on` gives. While a row with the `unique_key` exists
-        nothing is added, and the id is that row's; with `rerun` the row becomes new again with all that is given
-        here, or runs once more after its run where it runs already. A rerun with a `version` changes no row of that
-        version or a newer one. Where the function itself is given, `group_id`, `priority`, `unique_key` and `rerun` are
-        as @task says if they are left out here; unique_key=None is without a key. Raises InvalidTask.
+        `task` is a callable's name or the function itself; what you leave out is then as @task says (unique_key=None:
+        no key). `args` is a dict (keywords) or a list (positions) that JSON can hold, at most 1 MiB. The task runs
+        after `delay` or from `at` on (an aware datetime), and after the tasks with the ids in `depends_on` are done.
+        While a row with the `unique_key` exists, nothing is added and the id is that row's. With `rerun` that row
+        becomes new again with what is given here, or, if it runs now, runs once more afterwards; but not if it has this
+        `version` or a newer one. Raises InvalidTask.
 
-        On your own `connection` to the same database (PEP 249, or Django's) the task is part of your transaction:
-        it is there once you commit. Every failure there is a DatabaseError; you roll back, and you try again.
+        On your own `connection` to the same database (PEP 249, or Django's) the task is part of your transaction. Every
+        failure there is a DatabaseError: roll back, and try again.
         """
         from .model.new_task import new_task  # a worker's run seldom adds a task
 
-        new = new_task(
-            task, args, group_id, priority, max_attempts, delay, at, unique_key, rerun, version, None, depends_on
-        )
-        return self._add(new, connection)
+        placing = (task, args, group_id, priority, max_attempts)
+        return self._add(new_task(*placing, delay, at, unique_key, rerun, version, None, depends_on), connection)
+
+    def enqueue(self, function: Callable[P, object], /, *args: P.args, **kwargs: P.kwargs) -> int:
+        """Add a call of a function, as @task says, and return the task's id; mypy and editors check the arguments.
+
+        `add_task` has the options: delay, connection, and so on. Raises InvalidTask.
+        """
+        from .model.functions import given_function
+
+        return self.add_task(function, given_function(function).args_of(args, kwargs))
 
     def add_pipeline(
         self,
@@ -155,38 +165,26 @@ class TaskServer:
         """Add one task that runs several callables in turn, each with the result of the one before; return its id.
 
         A stage is a callable's name, the function itself, or a mapping of `task`, `group_id`, `priority` and
-        `max_attempts`; where a stage leaves one out, the value given here counts, or else what @task says of group and
-        priority. `args` are the first stage's; the other arguments are as in `add_task`. Raises InvalidTask.
+        `max_attempts`, which are those given here, or else as @task says, if the stage leaves them out. `args` are the
+        first stage's. Otherwise as `add_task`.
         """
         from .model.new_task import new_task  # a worker's run seldom adds a task
 
         given = () if stages is None else stages  # an empty list is refused, too
-        new = new_task(
-            None, args, group_id, priority, max_attempts, delay, at, unique_key, rerun, version, given, depends_on
-        )
-        return self._add(new, connection)
+        placing = (None, args, group_id, priority, max_attempts)
+        return self._add(new_task(*placing, delay, at, unique_key, rerun, version, given, depends_on), connection)
 
     def _add(self, task: NewTask, connection: object) -> int:
         if connection is not None:
             # A worker settles whether the task has to wait: until the commit no connection of ours sees it.
             return self.store.callers.add(connection, task)
-        task_id = self.store.producing.add(task)
-        if task.depends_on is not None:
-            from .stores.queue.dependencies import Dependencies
-
-            # Decide at once whether it has to wait; if that fails, a worker's next look does it.
-            with suppress(DatabaseError):
-                Dependencies(self.store.database).decide([task_id])
-        return task_id
+        return self.store.producing.add(task)
 
     def add_tasks(self, tasks: Iterable[Mapping[str, Any]], *, connection: object = None) -> builtins.list[int]:
         """Add many tasks in one transaction, all or none; return their ids.
 
-        A mapping describes each task: its keys are the arguments of `add_task`. Only `task` must be there, or in its
-        place `stages`, as for `add_pipeline`. Raises InvalidTask, with the number of the wrong task, counted from 1.
-
-        On your own `connection` the transaction is yours, as in `add_task`: after an error, the tasks that were added
-        before it stand there until you roll back.
+        Each is a mapping of the arguments of `add_task`, or of `add_pipeline`. Raises InvalidTask with the number of
+        the wrong one. On your own `connection`, tasks before the wrong one stay until you roll back.
         """
         from .model.new_task import new_tasks_from
 
@@ -195,11 +193,27 @@ class TaskServer:
         return self.store.producing.add_many(new_tasks_from(tasks))
 
     def get(self, task_id: int) -> TaskState | None:
-        """Read a task's status, result, error and progress.
-
-        None where there is no such task: in mode `delete` a completed task is gone, too.
-        """
+        """Read a task's status, result, error and progress; None if it is gone, as a done one is in mode `delete`."""
         return self.store.views.state(check_task_id(task_id))
+
+    def get_many(self, task_ids: Iterable[int]) -> dict[int, TaskState]:
+        """Read many tasks by a query for each 500; those that are gone are left out."""
+        check_kind("task_ids", task_ids, Iterable, "a list of ids")
+        return self.store.views.states(list(dict.fromkeys(check_task_id(one) for one in task_ids)))
+
+    def wait(self, task_id: int, timeout: Duration) -> TaskState | None:
+        """Wait until a task is done, fatal or cancelled, then read it as `get` does: None if it is gone.
+
+        Raises NotEnded after the `timeout`. A task that waits here keeps its worker busy.
+        """
+        ends_at, pause = time.monotonic() + check_duration("timeout", timeout), 0.05
+        while (state := self.get(task_id)) is not None and not state.is_over:
+            left = ends_at - time.monotonic()
+            if left <= 0:
+                raise NotEnded(f"task {task_id} has not ended within {timeout}: its status is {state.status}")
+            time.sleep(min(pause, left))
+            pause = min(2 * pause, 1)
+        return state
 
     # ---- periodic tasks
 
@@ -215,34 +229,38 @@ class TaskServer:
         group_id: int | NotGiven = NOT_GIVEN,
         priority: int | NotGiven = NOT_GIVEN,
     ) -> datetime:
-        """Have a task added `every` so many seconds (or "5m", or a timedelta), or at the times of a `cron` expression.
+        """Add a task `every` so often, or at the times of a `cron` expression.
 
-        The name identifies the schedule: given again, it changes the values that differ. `cron` follows the clock of
-        the `timezone`. Returns the next time, in UTC. Raises InvalidTask, and SettingError if `cron` lacks its library.
+        The same name again changes the schedule. `cron` is read in the `timezone`. Returns the next time, in UTC.
+        Raises InvalidTask, and SettingError if `cron` lacks its library.
         """
         from .model.schedule import new_schedule
-        from .stores.queue.schedules import Schedules
 
         schedule = new_schedule(name, task, args, every, cron, timezone, group_id, priority)
-        return Schedules(self.store).put(schedule)
+        return self._schedules().put(schedule)
+
+    def sync_schedules(self, schedules: Iterable[Schedule]) -> Synced:
+        """Make the schedules be these, in one transaction, and return the names of what changed: for a deploy script.
+
+        Each is a `taskserver.Schedule(…)` with the arguments of `schedule`. Removes those that only an earlier sync
+        had; the others stay. Raises as `schedule` does.
+        """
+        from .model.schedule import new_schedules
+
+        return self._schedules().sync(new_schedules(schedules))
 
     def unschedule(self, name: str) -> bool:
         """End a schedule; a task that it added already still runs. False where there was no such schedule."""
-        from .model.field_checks import check_text
-        from .stores.queue.schedules import Schedules
-
-        return Schedules(self.store).remove(check_text("name", name))
+        return self._schedules().remove(name)
 
     def run_schedule_now(self, name: str) -> int:
-        """Add a schedule's task at once, and return its id; the schedule's next time stays.
+        """Add a schedule's task at once, unless one has not ended; return its id. The next time stays. InvalidTask."""
+        return self._schedules().run_now(name)
 
-        A task that it added before, and that has not ended, stays as it is, and the id is that task's. Raises
-        InvalidTask where there is no such schedule.
-        """
-        from .model.field_checks import check_text
+    def _schedules(self) -> Schedules:
         from .stores.queue.schedules import Schedules
 
-        return Schedules(self.store).run_now(check_text("name", name))
+        return Schedules(self.store)
 
     # ---- operators
 
@@ -253,16 +271,13 @@ class TaskServer:
     def retry(self, tasks: int | Iterable[int] | Selection, *, as_task: str | Callable[..., Any] | None = None) -> int:
         """Error, fatal, cancelled → new, with attempts 0, for an id, some ids, or a Selection; how many tasks changed.
 
-        `as_task` is another callable for them, for a name that was misspelt; pipelines stay as they are then. Raises
-        InvalidTask, and DatabaseError where other programs held some of the rows.
+        `as_task` replaces a callable's misspelt name, except in pipelines. Raises InvalidTask, and DatabaseError if
+        other programs hold some of the rows.
         """
         return self._operations().retry(tasks, as_task)
 
     def cancel(self, tasks: int | Iterable[int] | Selection) -> int:
-        """New, waiting, error → cancelled; a running task is interrupted at its next heartbeat or progress().
-
-        For an id, some ids, or a Selection; returns how many tasks changed. Raises as `retry` does.
-        """
+        """New, waiting, error → cancelled; a running task is interrupted within seconds. Otherwise as `retry`."""
         return self._operations().cancel(tasks)
 
     def pause(self, group_id: int) -> bool:
@@ -270,14 +285,11 @@ class TaskServer:
         return bool(self.store.claims.pause([check_group_id(group_id)]))
 
     def resume(self, group_id: int) -> bool:
-        """Let workers take tasks of a group again. False if it was not paused.
-
-        Raises InvalidTask while all groups are paused, by `client.py pause --all`.
-        """
+        """Let workers take tasks of a group again. False if it was not paused; InvalidTask while all are paused."""
         return bool(self.store.claims.resume([check_group_id(group_id)]))
 
     def stats(self, since: Duration | datetime | None = None) -> Sequence[HourStats]:
-        """Counts and times by hour, group and task name: since an instant, for so many seconds, or all that is kept."""
+        """Counts and times by hour, group and task name: since an instant, for so long, or all that is kept."""
         from .stores.queue.stats import Stats
 
         return Stats(self.store).hours(since)
@@ -301,7 +313,7 @@ class TaskServer:
     ) -> Sequence[TaskRow]:
         """Read the newest tasks: of a status or some, of these groups, of this name, whose error begins so.
 
-        They were added, started or ended `since` then: a duration before now, or an aware datetime.
+        `since` is when they were added, started or ended at the earliest: an aware datetime, or a duration before now.
         """
         from .health.task_rows import list_tasks
 
@@ -323,10 +335,9 @@ class TaskServer:
         stats: bool = False,
         keys: bool = False,
     ) -> Pruned:
-        """Delete rows that ended so long ago (seconds, "5m", a timedelta); return how many.
+        """Delete rows that ended so long ago, of each kind that is named, or done and archived ones; return how many.
 
-        Rows of each kind that is named; where none is named, completed tasks: done or archived. `fatal` includes
-        cancelled tasks. Rows of the queue that hold a unique_key stay unless `keys` is true. Raises InvalidTask.
+        `fatal` includes cancelled tasks. Rows of the queue with a unique_key stay unless `keys`. Raises InvalidTask.
         """
         from .stores.queue.pruning import prune
 
@@ -335,27 +346,17 @@ class TaskServer:
     def reclaim(self, force: Selection | None = None) -> Reclaimed:
         """Wake all due tasks and take back all whose lease has ended, at once; runs do the same bit by bit.
 
-        `force` also takes back chosen tasks whose lease still holds. A worker that is alive may run such a task on,
-        and another one runs it a second time.
+        `force` also takes back chosen tasks whose lease still holds: a task whose worker is alive may run twice.
         """
         from .worker.run import reclaim
 
         return reclaim(self.store, self.settings, force)
 
     def run_task(self, task_id: int, *, stop: Stop | None = None) -> RunResult:
-        """Run one new, waiting, failed or fatal task of any group here and now; return what became of it.
+        """Run one new, waiting, failed or fatal task here and now. InvalidTask if it is gone, done, or in progress."""
+        from .worker.run import run_task
 
-        Raises InvalidTask where the task is not there, done, or in progress.
-        """
-        from .worker.limits import Limits, check_system
-        from .worker.run import Runner
-
-        check_system()
-        check_kind("stop", stop, (Stop, NoneType), "a taskserver.Stop, or None")
-        make_importable(self.settings.folder)
-        claimed_at = time.monotonic()
-        task = self._operations().claim_one(check_task_id(task_id))
-        return Runner(self.store, self.settings, limits=Limits(max_tasks=1), stop=stop).run_one(task, claimed_at)
+        return run_task(self.store, self.settings, check_task_id(task_id), stop)
 
     def _operations(self) -> Operations:
         from .stores.queue.operations import Operations
@@ -376,15 +377,14 @@ class TaskServer:
         stop: Stop | None = None,
         on_progress: Callable[[RunResult], object] | None = None,
     ) -> RunResult:
-        """Run tasks until `max_tasks` ran (0: no limit), `max_time` seconds would be passed, or no task is left.
+        """Run tasks until `max_tasks` ran (0: no limit), `max_time` would be passed, or no task is left.
 
-        The run starts no task once the process has `max_memory` megabytes. It takes tasks of `groups` (None: all) and
-        claims at most `batch` at once. With `linger` it waits for new tasks until it is so many seconds old. `stop`
-        lets other code end the run; `on_progress` is called after each call of a task or of a batch, and the next call
-        waits for it. Returns what was done, and why the run ended.
+        It starts no task once the process has `max_memory` megabytes, takes tasks of `groups` (None: all), and claims
+        at most `batch` at once. With `linger` it waits for new tasks until it is so old. `on_progress` is called after
+        each call of a task or of a batch, before the next. Returns what was done, and why the run ended.
 
         Signals are left alone: a KeyboardInterrupt inside a task counts as that task's failure, and the run goes on;
-        to end it, have a signal handler call `stop.ask()`.
+        to end it, let a signal handler call `stop.ask()`.
         """
         from .worker.limits import check_system, checked_limits
         from .worker.run import Runner

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 from ..errors import InvalidTask
 from ..messages.error_text import describe
-from ..messages.text import nearest
+from ..messages.text import nearest, shown
 from .arguments import as_call
 from .field_checks import check_key, name_of
 from .task_options import Options, options_of
@@ -81,6 +81,12 @@ class Parameters:
             return f"{name}{self} does not take these arguments: {error}{hint}"
         return None
 
+    def names_of(self, count: int) -> list[str] | None:
+        """The names of the first parameters; None where some have a position alone."""
+        first = list(self._signature.parameters.values())[:count]
+        is_named = len(first) == count and all(one.kind is Parameter.POSITIONAL_OR_KEYWORD for one in first)
+        return [one.name for one in first] if is_named else None
+
     def _hint_at_keyword(self, kwargs: dict[str, Any], error: str) -> str:
         parameters = self._signature.parameters
         unknown = next((key for key in kwargs if key not in parameters), None)
@@ -107,6 +113,23 @@ class GivenFunction(NamedTuple):
         if misfit:
             raise InvalidTask(misfit)
 
+    def args_of(self, positions: Sequence[Any], keywords: dict[str, Any]) -> Sequence[Any] | dict[str, Any]:
+        """The `args` of a task that makes this call: JSON has positions or names, not both. Raises InvalidTask."""
+        if self.options.batch is not None:
+            raise InvalidTask(f"{self.name} takes a list of tasks, as @task(batch=…) says: add_task takes one of them")
+        if not positions or not keywords:
+            return keywords or positions
+        misfit = self.parameters.misfit(self.name, positions, keywords, takes_list=False)
+        if misfit:
+            raise InvalidTask(misfit)
+        names = self.parameters.names_of(len(positions))
+        if names is None:
+            raise InvalidTask(
+                f"{self.name}{self.parameters} is given arguments by position alone and others by name, which no task "
+                "can hold together; give its parameters names, or all arguments in one way"
+            )
+        return dict(zip(names, positions, strict=True)) | keywords
+
     def key_of(self, args: Any) -> str | None:
         """The key that @task says for a task with these arguments, which it takes. Raises InvalidTask."""
         key = self.options.unique_key
@@ -122,6 +145,8 @@ class GivenFunction(NamedTuple):
 
 def given_function(function: Any) -> GivenFunction:
     """What is known of a function, static or class method. Raises InvalidTask for anything else."""
+    if isinstance(function, str):
+        raise InvalidTask(f"task is {shown(function)}, a name; allowed here: the function itself")
     # What is none may have no hash, and the check of its name refuses it.
     return _known(function) if type(function) in (FunctionType, MethodType) else _look_at(function)
 

@@ -6,9 +6,9 @@ each instant is given by the caller, who has it from the database.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
 from datetime import datetime, timedelta, timezone, tzinfo
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, TypedDict
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError, available_timezones
 
 from ..errors import BadTask, InvalidTask, SettingError
@@ -17,7 +17,7 @@ from ..messages.text import DURATIONS, Duration, duration_seconds, shown, whole_
 from .arguments import read_arguments
 from .field_checks import check_name
 from .new_task import LAST_INSTANT, MAX_DELAY_DAYS, new_task
-from .task import NotGiven
+from .task import NOT_GIVEN, NotGiven
 
 if TYPE_CHECKING:
     from cronsim import CronSim
@@ -33,7 +33,23 @@ CRON_FIELDS = 5
 CRON_EXAMPLE = "*/5 * * * *"
 
 
-class Schedule(NamedTuple):
+class _Named(TypedDict):
+    name: str
+    task: str | Callable[..., Any]
+
+
+class Schedule(_Named, total=False):
+    """A periodic task as `TaskServer.sync_schedules` takes it: a dict with the arguments of `TaskServer.schedule`."""
+
+    args: object
+    every: Duration
+    cron: str
+    timezone: str
+    group_id: int
+    priority: int
+
+
+class ScheduleRow(NamedTuple):
     """A periodic task, as its producer gave it, in the order of its columns."""
 
     name: str
@@ -83,13 +99,13 @@ def cron_in_words(expression: str) -> str:
 def new_schedule(
     name: str,
     task: str | Callable[..., Any],
-    args: object,
-    every: Duration | None,
-    cron: str | None,
-    timezone: str,
-    group_id: int | NotGiven,
-    priority: int | NotGiven,
-) -> Schedule:
+    args: object = None,
+    every: Duration | None = None,
+    cron: str | None = None,
+    timezone: str = UTC,
+    group_id: int | NotGiven = NOT_GIVEN,
+    priority: int | NotGiven = NOT_GIVEN,
+) -> ScheduleRow:
     """A checked schedule. Raises InvalidTask, and SettingError where the library for `cron` is missing."""
     check_schedule_name(name)
     described = new_task(task, args, group_id, priority, unique_key=None)  # its tasks have a key of their own
@@ -97,12 +113,46 @@ def new_schedule(
         raise InvalidTask(f"timezone is {shown(timezone)}; allowed: UTC, or a name as Europe/Berlin")
     if every is not None and timezone != UTC:
         raise InvalidTask("it has every and a timezone, which only cron has a use for; every counts seconds")
-    schedule = Schedule(name, *described[:4], _seconds(every), _one_spaced(cron), timezone)
+    schedule = ScheduleRow(name, *described[:4], _seconds(every), _one_spaced(cron), timezone)
     _check_timing(schedule)
     return schedule
 
 
-def check_schedule(schedule: Schedule) -> None:
+SCHEDULE_KEYS = new_schedule.__code__.co_varnames[: new_schedule.__code__.co_argcount]
+
+
+def new_schedules(schedules: Iterable[Schedule]) -> list[ScheduleRow]:
+    """Checked schedules. Raises as `new_schedule` does, and names the wrong one."""
+    if isinstance(schedules, (str, bytes, Mapping)) or not isinstance(schedules, Iterable):
+        raise InvalidTask(f"schedules is {shown(schedules)}; allowed: a list, as [{_EXAMPLE}]")
+    rows: dict[str, ScheduleRow] = {}
+    for number, given in enumerate(schedules, start=1):
+        try:
+            row = _new_schedule_from(given)
+            if row.name in rows:
+                raise InvalidTask("a schedule before it has the same name")
+        except (InvalidTask, SettingError) as error:
+            name = f" {shown(given['name'])}" if isinstance(given, Mapping) and "name" in given else ""
+            raise type(error)(f"schedule {number}{name}: {error}") from None
+        rows[row.name] = row
+    return list(rows.values())
+
+
+def _new_schedule_from(given: Any) -> ScheduleRow:
+    if not isinstance(given, Mapping):
+        raise InvalidTask(f"it is {shown(given)}; allowed: {_EXAMPLE}")
+    missing = [key for key in ("name", "task") if key not in given]
+    unknown = [shown(key) for key in given if key not in SCHEDULE_KEYS]
+    if missing or unknown:
+        what = f"no {' and no '.join(missing)}" if missing else ", ".join(unknown)
+        raise InvalidTask(f"it has {what}; allowed: {', '.join(SCHEDULE_KEYS)}")
+    return new_schedule(**given)
+
+
+_EXAMPLE = 'Schedule(name="nightly", task=…, cron="30 3 * * *")'
+
+
+def check_schedule(schedule: ScheduleRow) -> None:
     """Check a schedule from a row, which any program may have written. Raises as `new_schedule` does."""
     check_schedule_name(schedule.name)
     check_name(schedule.task)
@@ -124,7 +174,7 @@ def check_schedule_name(name: str) -> None:
         )
 
 
-def next_time(schedule: Schedule, planned: datetime, now: datetime) -> datetime:
+def next_time(schedule: ScheduleRow, planned: datetime, now: datetime) -> datetime:
     """The first time after now, in UTC, of a checked schedule whose last time was `planned`; both instants are aware.
 
     Raises InvalidTask where no time comes before the end of the database's time.
@@ -145,7 +195,7 @@ def _next_of_every(seconds: int, planned: datetime, now: datetime) -> datetime:
     return planned + step * (max((now - planned) // step, 0) + 1)
 
 
-def _of_cron(schedule: Schedule, now: datetime) -> datetime | None:
+def _of_cron(schedule: ScheduleRow, now: datetime) -> datetime | None:
     # Where clocks are put back, a time of day comes twice, and the library means the first one: it may lie behind us.
     slots = _cron(schedule.cron or "", now.astimezone(_zone(schedule.timezone)))
     found = next((slot for slot in slots if slot > now), None)
@@ -155,7 +205,7 @@ def _of_cron(schedule: Schedule, now: datetime) -> datetime | None:
 # ---- checks
 
 
-def _check_timing(schedule: Schedule) -> None:
+def _check_timing(schedule: ScheduleRow) -> None:
     if schedule.every_seconds is None and schedule.cron is None:
         raise InvalidTask(f"it has neither every nor cron; allowed: every=300, say, or cron={CRON_EXAMPLE!r}")
     if schedule.every_seconds is None:

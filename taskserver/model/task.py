@@ -48,6 +48,12 @@ class Status(IntEnum):
     CANCELLED = 7
     """A person cancelled the task; retry brings it back. (6 is a row on its way to the archive, seen by nobody.)"""
 
+    def __str__(self) -> str:
+        return self.name.lower()
+
+    def __format__(self, spec: str) -> str:
+        return format(int(self) if spec.endswith("d") else str(self), spec)
+
 
 T = TypeVar("T")
 

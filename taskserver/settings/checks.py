@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from ..errors import SettingError
-from ..messages.text import shown
+from ..errors import SettingError, is_delay
+from ..messages.text import DURATIONS, Duration, duration_seconds, shown
 from ..model.task import MAX_GROUP_ID, MAX_ID
 
 
@@ -32,6 +32,14 @@ def check_task_id(task_id: int) -> int:
 def check_group_id(group_id: int) -> int:
     """A group's id. Raises SettingError."""
     return check_whole_number("group_id", group_id, 0, MAX_GROUP_ID)
+
+
+def check_duration(name: str, value: Duration) -> float:
+    """The seconds of a duration. Raises SettingError."""
+    seconds: float = duration_seconds(value)
+    if not is_delay(seconds):
+        raise SettingError(f"{name} is {shown(value)}; allowed: {DURATIONS}, from 0 to 366 days")
+    return seconds
 
 
 def check_positive(name: str, value: float | None, unit: str) -> float | None:

@@ -20,11 +20,11 @@ from ..messages.log_records import ONCE_AN_HOUR
 from ..model.attempt import FailedAttempt
 from ..model.task import Claim, ClaimedTask, LostTask
 from ..settings.checks import check_kind
-from ..settings.load import Settings
+from ..settings.load import Settings, make_importable
 from ..stores import Store
 from ..stores.queue.claims import number_of
 from ..stores.retrying import Pauses
-from .limits import NO_LIMITS, Limits, RunLimits
+from .limits import NO_LIMITS, Limits, RunLimits, check_system
 from .maintenance import Maintenance
 from .record import RunRecord
 from .result import BECAUSE, Reason, RunResult
@@ -337,6 +337,18 @@ class Runner:
 def _pauses() -> Pauses:
     """The pauses between claims from a queue whose rows others hold."""
     return Pauses(FIRST_PAUSE_SECONDS, MAX_PAUSE_SECONDS)
+
+
+def run_task(store: Store, settings: Settings, task_id: int, stop: Stop | None) -> RunResult:
+    """Run one task of any group here and now. Raises SettingError, InvalidTask, DatabaseError."""
+    from ..stores.queue.operations import Operations
+
+    check_system()
+    check_kind("stop", stop, (Stop, NoneType), "a taskserver.Stop, or None")
+    make_importable(settings.folder)
+    claimed_at = time.monotonic()
+    task = Operations(store).claim_one(task_id)
+    return Runner(store, settings, limits=Limits(max_tasks=1), stop=stop).run_one(task, claimed_at)
 
 
 def reclaim(store: Store, settings: Settings, force: Selection | None) -> Reclaimed:

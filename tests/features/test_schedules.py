@@ -19,7 +19,7 @@ from typing import Any
 
 import pytest
 
-from taskserver import InvalidTask, TaskServer
+from taskserver import DatabaseError, InvalidTask, Schedule, TaskServer
 from taskserver.cli.client import main
 from taskserver.model.schedule import next_time
 from taskserver.model.task import Status
@@ -167,7 +167,7 @@ def test_its_time_adds_the_task_as_it_was_given(server: TaskServer, rows: Rows) 
     assert server.store.due.look().schedules == ["nightly"]
     assert fire(server)
     row = task_of(rows)
-    assert (row["task"], row["args"], row["group_id"], row["priority"]) == ("tasks.note", '{"text":"ä"}', 3, -5)
+    assert (row["task"], row["args"], row["group_id"], row["priority"]) == ("tasks.note", r'{"text":"\u00e4"}', 3, -5)
     assert (row["status"], row["attempts"], row["max_attempts"], row["due_at"]) == (0, 0, None, None)
     assert server.store.due.look().schedules == []
 
@@ -235,6 +235,102 @@ def test_status_names_the_task_that_has_the_key_and_has_not_ended(queue: Queue, 
     assert held in queue.client("status").stdout
     queue.sql("UPDATE jobs_queue SET status = 4")
     assert [one.held for one in Schedules(queue.server.store).all()] == [None]
+
+
+# ---- sync
+
+
+def kept(server: TaskServer) -> dict[str, Any]:
+    return {stored.schedule.name: stored.schedule for stored in Schedules(server.store).all()}
+
+
+def test_a_sync_makes_changes_and_removes_schedules_and_keeps_the_times_of_others(
+    server: TaskServer, rows: Rows
+) -> None:
+    server.schedule("by hand", "tasks.note", every=600)
+    nightly = Schedule(name="nightly", task="tasks.note", args=["x"], cron="30 3 * * *", timezone="Europe/Berlin")
+    hourly = Schedule(name="hourly", task="tasks.note", every="1h", group_id=3, priority=-5)
+    assert server.sync_schedules([nightly, hourly]) == (["hourly", "nightly"], [], [])
+    assert kept(server)["hourly"] == ("hourly", "tasks.note", None, 3, -5, 3600, None, "UTC")
+    move_to_past(rows)
+    before = rows.execute("SELECT * FROM jobs_queue_schedules ORDER BY name")
+    assert server.sync_schedules(iter((hourly, nightly))) == ([], [], [])
+    assert rows.execute("SELECT * FROM jobs_queue_schedules ORDER BY name") == before
+    changed = [Schedule(**{**hourly, "priority": 5}), Schedule(**{**nightly, "timezone": "UTC"})]
+    assert server.sync_schedules(changed) == ([], ["hourly", "nightly"], [])
+    assert (seconds_to_next(rows, "hourly") < 0, seconds_to_next(rows) > 0) == (True, True)
+    assert server.sync_schedules([nightly]).removed == ["hourly"]
+    assert sorted(kept(server)) == ["by hand", "nightly"]
+    assert server.sync_schedules([Schedule(name="by hand", task="tasks.note", every=600)]).removed == ["nightly"]
+    rows.execute("UPDATE jobs_queue_notes SET value = '7'")  # anybody may have written there
+    assert server.sync_schedules([]) == ([], [], [])
+    assert list(kept(server)) == ["by hand"]
+
+
+GOOD = Schedule(name="new", task="tasks.note", every=60)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "fault"),
+    [
+        ([GOOD, {"name": "n", "task": "tasks.x"}], "schedule 2 'n': it has neither every nor cron"),
+        ([GOOD, {**GOOD, "name": "n", "every": "soon"}], "schedule 2 'n': every is 'soon'"),
+        ([GOOD, {"name": "n", "task": "tasks.x", "cron": "* * *"}], "schedule 2 'n': cron is '* * *'"),
+        ([GOOD, {**GOOD, "name": "n", "evry": 9}], "schedule 2 'n': it has 'evry'; allowed: name, task, args, every"),
+        ([GOOD, {"name": "n", "every": 60}], "schedule 2 'n': it has no task; allowed: "),
+        ([GOOD, {}], "schedule 2: it has no name and no task; allowed: "),
+        ([GOOD, GOOD], "schedule 2 'new': a schedule before it has the same name"),
+        ([GOOD, {**GOOD, "name": ""}], "schedule 2 '': name is ''"),
+        ([GOOD, "n"], "schedule 2: it is 'n'; allowed: Schedule("),
+        ([{**GOOD, "name": f"{n:0190}"} for n in range(400)], "the names of all schedules have 77600 bytes"),
+        ({"new": GOOD}, "schedules is {'new'"),
+        (None, "schedules is None; allowed: a list"),
+    ],
+)
+def test_a_sync_with_a_wrong_schedule_names_it_and_changes_nothing(
+    server: TaskServer, rows: Rows, wrong: Any, fault: str
+) -> None:
+    server.sync_schedules([Schedule(name="old", task="tasks.note", every=600)])
+    before = [rows.execute(f"SELECT * FROM jobs_queue_{table}") for table in ("schedules", "notes")]
+    with pytest.raises(InvalidTask, match=rf"^{re.escape(fault)}"):
+        server.sync_schedules(wrong)
+    assert [rows.execute(f"SELECT * FROM jobs_queue_{table}") for table in ("schedules", "notes")] == before
+
+
+def test_a_sync_that_breaks_off_changes_nothing(
+    server: TaskServer, rows: Rows, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write = server.store.database.write
+
+    def fail_late(sql: str, values: Any = ()) -> int:
+        if sql.startswith("UPDATE {notes}"):
+            raise DatabaseError("gone")
+        return write(sql, values)
+
+    monkeypatch.setattr(server.store.database, "write", fail_late)
+    with pytest.raises(DatabaseError, match="gone"):
+        server.sync_schedules([GOOD])
+    assert rows.execute("SELECT name FROM jobs_queue_schedules UNION SELECT name FROM jobs_queue_notes") == []
+
+
+DEPLOY = """
+import sys
+from taskserver import Schedule, TaskServer
+
+dsn, app = sys.argv[1:]
+with TaskServer(dsn) as server:
+    for turn in range(40):
+        names = [app, f"{app}{turn % 3}", "both", "too"]
+        server.sync_schedules([Schedule(name=name, task=f"tasks.{app}", every=600) for name in names])
+"""
+
+
+def test_of_two_deploys_at_once_the_last_one_holds_as_a_whole(server: TaskServer, rows: Rows, dsn: str) -> None:
+    deploys = [subprocess.Popen([sys.executable, "-c", DEPLOY, dsn, app], cwd=ROOT) for app in ("a", "b")]
+    assert [deploy.wait(WAIT_SECONDS) for deploy in deploys] == [0, 0]
+    found = sorted(rows.execute("SELECT name, task FROM jobs_queue_schedules"))
+    app = found[0][1].removeprefix("tasks.")
+    assert found == sorted((name, f"tasks.{app}") for name in (app, f"{app}0", "both", "too"))
 
 
 # ---- run now

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from taskserver.model.schedule import Schedule
+from taskserver.model.schedule import ScheduleRow
 from taskserver.stores import Store
 from taskserver.stores.queue.schedules import Schedules
 from tests.support.rows import Rows
 
-HOURLY = Schedule("n", "tasks.send", "[1]", 3, -1, 3600, None, "UTC")
+HOURLY = ScheduleRow("n", "tasks.send", "[1]", 3, -1, 3600, None, "UTC")
 
 
 def test_a_schedule_adds_one_task_when_its_time_has_come_and_none_before(store: Store, rows: Rows) -> None:
@@ -33,3 +33,16 @@ def test_a_schedule_adds_one_task_when_its_time_has_come_and_none_before(store: 
     rows.execute("DELETE FROM jobs_queue")
     ids.append(schedules.run_now("n"))
     assert (rows.statuses(), rows.one("id")) == ([0], ids[1])
+
+
+def test_a_sync_makes_changes_and_removes_what_only_an_earlier_one_had(store: Store, rows: Rows) -> None:
+    schedules = Schedules(store)
+    daily, weekly = (HOURLY._replace(name=name, every_seconds=every) for name, every in (("d", 86_400), ("w", 604_800)))
+    schedules.put(HOURLY)
+    assert schedules.sync([daily, weekly]) == (["d", "w"], [], [])
+    planned = rows.execute("SELECT name, next_at FROM jobs_queue_schedules WHERE name <> 'w' ORDER BY name")
+    assert schedules.sync([weekly._replace(priority=3), daily]) == ([], ["w"], [])
+    assert schedules.sync([daily]) == ([], [], ["w"])
+    assert rows.execute("SELECT name, next_at FROM jobs_queue_schedules ORDER BY name") == planned
+    assert [schedules.sync(given) for given in ([HOURLY], [])] == [([], [], ["d"]), ([], [], ["n"])]
+    assert schedules.all() == []

@@ -165,3 +165,13 @@ def test_running_tasks_are_shown_with_their_worker_and_claimed_ones_are_counted(
     assert state is not None
     assert state.id == running
     assert store.views.state(running + 100) is None
+
+
+def test_the_states_of_many_are_in_the_order_of_the_ids_without_what_is_gone(store: Store, rows: Rows) -> None:
+    first, second, third = add(store), add(store), add(store)
+    rows.set(f"status = 4, error_text = 'E: x' WHERE id = {second}")
+    found = store.views.states([third, second, third + 1, first])
+    assert [(one, str(state.status), state.error) for one, state in found.items()] == [
+        *((third, "new", None), (second, "fatal", "E: x"), (first, "new", None))
+    ]
+    assert found[first] == store.views.state(first)

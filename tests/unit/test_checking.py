@@ -18,7 +18,7 @@ from taskserver.health.acceptance import FINDINGS, NAMES, REASONS, Acceptances, 
 from taskserver.health.alarms import WELL, Alarm, alarm_of, is_news, name_of
 from taskserver.health.checking import Judgement, Limit, Limits, State, judge_by_limits, measure, span
 from taskserver.health.overview import AtWork, Overview, RowCounts
-from taskserver.model.schedule import Schedule
+from taskserver.model.schedule import ScheduleRow
 from taskserver.model.task import Status
 from taskserver.stores.queue.counts import ExpiredClaims
 from taskserver.stores.queue.notes import MAX_NAME
@@ -200,7 +200,7 @@ def test_a_worker_in_the_midst_of_a_long_task_is_at_work_while_its_lease_holds()
 
 
 def test_lapsed_leases_and_what_somebody_has_to_act_on_are_warnings() -> None:
-    schedule = Schedule("nightly", "tasks.a", None, 0, 0, None, "x", "UTC")
+    schedule = ScheduleRow("nightly", "tasks.a", None, 0, 0, None, "x", "UTC")
     overview = an_overview(
         lapsed=ExpiredClaims(3, 500.0),
         unserved="1 new task in group 7, which no worker takes: they serve 3",
@@ -360,7 +360,7 @@ PERFORMANCE = re.compile(r"(\w+=(U|\d+s?);\d*;\d*;0)( \w+=(U|\d+s?);\d*;\d*;0)*"
 
 
 def test_long_and_hostile_words_are_cut_and_leave_one_line_and_its_performance_data() -> None:
-    faulty = Schedule("evil\n| age=9s\x1b[2J" * 50, "tasks.a", None, 0, 0, None, "x", "UTC")
+    faulty = ScheduleRow("evil\n| age=9s\x1b[2J" * 50, "tasks.a", None, 0, 0, None, "x", "UTC")
     overview = an_overview(schedules=[StoredSchedule(faulty, NOW, 1.0, "fault")], lapsed=ExpiredClaims(1, 9.0))
     said = line_of(judged(overview, accepted=["leases"]))
     words, performance = said.split(" | ")

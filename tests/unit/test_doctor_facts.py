@@ -12,7 +12,7 @@ import pytest
 from taskserver.health import queue
 from taskserver.health.finding import Level
 from taskserver.health.queue import _cron, _ended_badly, _schedules
-from taskserver.model.schedule import Schedule
+from taskserver.model.schedule import ScheduleRow
 from taskserver.settings.dsn import parse_dsn
 from taskserver.stores.facts import Asked, Facts, Found, examine
 from taskserver.stores.mysql import facts as mysql
@@ -213,7 +213,7 @@ def test_a_schedule_whose_package_is_missing_here_is_told_with_the_line_that_get
 ) -> None:
     monkeypatch.setitem(sys.modules, "cronsim", None)
     now = "2026-11-22 10:00:00.000000"
-    nightly = _Planned(Schedule("nightly", "tasks.note", None, 0, 0, None, "0 3 * * *", "UTC"), now, now)
+    nightly = _Planned(ScheduleRow("nightly", "tasks.note", None, 0, 0, None, "0 3 * * *", "UTC"), now, now)
     (finding,) = _schedules([_stored(nightly)])
     assert finding.level is WARNING
     assert f"{sys.executable} -I -m pip install " in finding.words

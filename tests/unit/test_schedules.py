@@ -9,14 +9,14 @@ from typing import Any
 import pytest
 
 from taskserver import InvalidTask, SettingError, task
-from taskserver.model.schedule import Schedule, check_schedule, cron_in_words, new_schedule, next_time
+from taskserver.model.schedule import ScheduleRow, check_schedule, cron_in_words, new_schedule, next_time
 from taskserver.model.task import NOT_GIVEN
 from tests.support.deployment import ROOT
 
 # ---- what may be given
 
 
-def schedule(**given: Any) -> Schedule:
+def schedule(**given: Any) -> ScheduleRow:
     known: dict[str, Any] = {"name": "nightly", "task": "tasks.note", "args": None, "every": None, "cron": None}
     known |= {"timezone": "UTC", "group_id": 0, "priority": 0}
     return new_schedule(**known | given)
@@ -71,7 +71,7 @@ def test_what_is_wrong_is_named_with_what_is_allowed(given: dict[str, Any], faul
         schedule(**given)
 
 
-ROW = Schedule("nightly", "tasks.note", None, 0, 0, None, None, "UTC")
+ROW = ScheduleRow("nightly", "tasks.note", None, 0, 0, None, None, "UTC")
 BROKEN: dict[str, dict[str, Any]] = {
     "neither every nor cron": {},
     "it has every and cron": {"every_seconds": 60, "cron": "* * * * *"},

@@ -53,6 +53,9 @@ CALLS: dict[str, Callable[[TaskServer], Callable[..., object]]] = {
     f"stages {MORE}": lambda server: lambda **given: server.add_pipeline(**{"stages": ["tasks.x"]} | given),
     "tasks": lambda server: server.add_tasks,
     "task_id": lambda server: server.get,
+    "task_ids": lambda server: server.get_many,
+    "schedules": lambda server: server.sync_schedules,
+    "timeout": lambda server: lambda timeout: server.wait(999, timeout),
     "name task args every cron timezone group_id priority": lambda server: (
         lambda **given: server.schedule(
             **{"name": "n", "task": "tasks.x"} | ({} if "cron" in given else {"every": 9}) | given
@@ -81,7 +84,15 @@ CALLS: dict[str, Callable[[TaskServer], Callable[..., object]]] = {
     "done total text": lambda server: lambda **given: progress(**{"done": 1} | given),
 }
 # How an error calls a part of what was given, where it names that.
-PARTS = {"tasks": "ids|task 1", "stages": "stage 1", "groups": "a group", "on_fatal": "task is", "stop": "no task 999"}
+PARTS = {
+    "tasks": "ids|task 1",
+    "stages": "stage 1",
+    "schedules": "schedule 1",
+    "task_ids": "task_id",
+    "groups": "a group",
+    "on_fatal": "task is",
+    "stop": "no task 999",
+}
 
 
 @pytest.fixture(scope="module")

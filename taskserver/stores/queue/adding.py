@@ -8,9 +8,10 @@ row sets `attempts` to 0, which no other running row has, as its start was count
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import suppress
 from typing import Any, ClassVar
 
-from ...errors import InvalidTask
+from ...errors import DatabaseError, InvalidTask
 from ...model.new_task import NewTask
 from ...model.task import MAX_SIGNED, Status
 from ..database import Database
@@ -161,7 +162,14 @@ class Producing:
         """→ new, or waiting. The id of the new row, or of the row that has the key already."""
         if is_plain(task):
             return self._database.run(self._add_plain, self._adding.insert_plain, task)
-        return self._database.run(self._add_any, self._adding.insert, [task])[0]
+        task_id = self._database.run(self._add_any, self._adding.insert, [task])[0]
+        if task.depends_on is not None:
+            from .dependencies import Dependencies
+
+            # Decide at once whether it has to wait; if that fails, a worker's next look does it.
+            with suppress(DatabaseError):
+                Dependencies(self._database).decide([task_id])
+        return task_id
 
     def add_many(self, tasks: Iterable[NewTask], name: Callable[[int], str] = "task {}".format) -> list[int]:
         """→ new, or waiting, all or none; the ids, in order. `name`: see Adding.insert_all."""

@@ -18,8 +18,9 @@ from ...errors import Conflict, DatabaseError, InvalidTask, SettingError, Unavai
 from ...messages.log_records import ONCE_AN_HOUR
 from ...messages.programs import CLIENT
 from ...messages.text import age, on_day, shown
-from ...model.results import as_texts
-from ...model.schedule import Schedule, check_schedule, next_time
+from ...model.field_checks import check_text
+from ...model.results import as_texts, read_result
+from ...model.schedule import ScheduleRow, check_schedule, next_time
 from ...model.task import Status, name_of_status
 from ..database import Database, Row
 from ..retrying import HELD_PATIENCE_SECONDS, MIN_CONFLICT_SECONDS, RetryPolicy, Scope
@@ -33,6 +34,10 @@ PUT_OFF_SECONDS = 3600
 """An invalid schedule is tried again after so long: otherwise cron would mail the same line each minute."""
 FIRE = RetryPolicy(Scope.TRANSACTION, HELD_PATIENCE_SECONDS)
 RUN_NOW = RetryPolicy(Scope.TRANSACTION, MIN_CONFLICT_SECONDS, is_repeatable=False)
+SYNCED = "schedules"
+"""The name of the note with the names of the schedules that the last sync was given."""
+MAX_NAMES_BYTES = 60_000
+"""MySQL's TEXT takes 65,535."""
 KEY_PREFIX = "schedule:"
 """This and the schedule's name are the unique_key of its tasks."""
 
@@ -62,7 +67,7 @@ class ScheduledRun(NamedTuple):
 class StoredSchedule(NamedTuple):
     """A row as an operator sees it."""
 
-    schedule: Schedule
+    schedule: ScheduleRow
     next_at: str
     """Text in UTC."""
     next_seconds: float | None
@@ -75,10 +80,18 @@ class StoredSchedule(NamedTuple):
     """None if none has ended yet."""
 
 
+class Synced(NamedTuple):
+    """What a sync of schedules did, by their names in order."""
+
+    made: list[str]
+    changed: list[str]
+    removed: list[str]
+
+
 class _Planned(NamedTuple):
     """A row and the database's clock, as one look read them."""
 
-    schedule: Schedule
+    schedule: ScheduleRow
     next_at: str
     now: str
 
@@ -98,7 +111,7 @@ class Schedules:
 
     # ---- put: made, or changed
 
-    COLUMNS = ", ".join(Schedule._fields)
+    COLUMNS = ", ".join(ScheduleRow._fields)
     PUT = f"INSERT INTO {{schedules}} ({COLUMNS}, next_at) VALUES (?, ?, ?, ?, ?, ?, ?, ?, {{instant}})"
     # Assigned first: MySQL assigns from left to right, and this compares old timing and new.
     NEXT_AT = """
@@ -109,28 +122,73 @@ class Schedules:
     NOW = "SELECT {now_text}"
     REMOVE = "DELETE FROM {schedules} WHERE name = ?"
 
-    def put(self, schedule: Schedule) -> datetime:
+    def put(self, schedule: ScheduleRow) -> datetime:
         """Make a schedule, or change the one of its name; a changed timing also changes its next time.
 
         Returns the next time, which is in the past if a run is late. Raises InvalidTask, SettingError.
         """
-        now = _instant(self._database.fetch_value(self.NOW))
+        now = self._now()
         first = next_time(schedule, now, now)
-        words, columns = self._database.words, (*Schedule._fields, "next_at")
-        given = {column: words["given"].format(column) for column in columns}
-        standing = {f"old_{column}": words["standing"].format("{schedules}", column) for column in columns}
-        changes = {"next_at": self.NEXT_AT.format_map(given | standing)}
-        changes |= {column: given[column] for column in Schedule._fields if column != "name"}
-        self._database.change(f"{self.PUT} {self._database.upsert(changes, '', 'name')}", (*schedule, _text(first)))
+        self._database.change(self._put_sql(), (*schedule, _text(first)))
         stored = self._find(schedule.name)
         return (stored and _instant_or_none(stored.next_at)) or first
 
+    def _now(self) -> datetime:
+        return _instant(self._database.fetch_value(self.NOW))
+
+    def _put_sql(self) -> str:
+        words, columns = self._database.words, (*ScheduleRow._fields, "next_at")
+        given = {column: words["given"].format(column) for column in columns}
+        standing = {f"old_{column}": words["standing"].format("{schedules}", column) for column in columns}
+        changes = {"next_at": self.NEXT_AT.format_map(given | standing)}
+        changes |= {column: given[column] for column in ScheduleRow._fields if column != "name"}
+        return f"{self.PUT} {self._database.upsert(changes, '', 'name')}"
+
     def remove(self, name: str) -> bool:
-        """Delete a schedule, and none of its tasks; whether there was one."""
-        removed, in_doubt = self._database.change_in_doubt(self.REMOVE, (name,))
+        """Delete a schedule, and none of its tasks; whether there was one. Raises InvalidTask."""
+        removed, in_doubt = self._database.change_in_doubt(self.REMOVE, (check_text("name", name),))
         if removed:
             Notes(self._database).remove(_note_name(KEY_PREFIX + name))
         return bool(removed) or in_doubt
+
+    # ---- sync: a note has the names that the last one was given
+
+    LOCK = "INSERT INTO {notes} (name, value, noted_at) VALUES (?, '[]', {now})"
+    NAMES = "SELECT value FROM {notes} WHERE name = ?"
+    SET_NAMES = "UPDATE {notes} SET value = ? WHERE name = ?"
+
+    def sync(self, schedules: Sequence[ScheduleRow]) -> Synced:
+        """Make and change these, and delete those that only an earlier sync was given: all in one transaction.
+
+        Raises InvalidTask.
+        """
+        wanted = {schedule.name: schedule for schedule in schedules}
+        names = json.dumps(sorted(wanted))
+        if len(names) > MAX_NAMES_BYTES:
+            raise InvalidTask(f"the names of all schedules have {len(names)} bytes; allowed: {MAX_NAMES_BYTES}")
+        policy = RetryPolicy(Scope.TRANSACTION, self._database.conflict_seconds)
+        return self._database.run(policy, self._sync, wanted, names)
+
+    def _sync(self, wanted: dict[str, ScheduleRow], names: str) -> Synced:
+        # The note is held from here on: of two deploys at once, the second reads what the first has written.
+        given = {"noted_at": self._database.words["given"].format("noted_at")}
+        self._database.write(f"{self.LOCK} {self._database.upsert(given, '', 'name')}", (SYNCED,))
+        ((value,),) = self._database.rows(self.NAMES, (SYNCED,))
+        before = read_result(value)
+        standing = {planned.schedule.name: planned.schedule for planned in map(_planned, self._database.rows(self.ALL))}
+        done = Synced(
+            sorted(wanted.keys() - standing.keys()),
+            sorted(name for name, row in wanted.items() if standing.get(name, row) != row),
+            sorted(name for name in standing.keys() - wanted.keys() if isinstance(before, list) and name in before),
+        )
+        now = self._now()
+        for name in (*done.made, *done.changed):
+            self._database.write(self._put_sql(), (*wanted[name], _text(next_time(wanted[name], now, now))))
+        for name in done.removed:
+            self._database.write(self.REMOVE, (name,))
+            self._database.write(Notes.REMOVE, (_note_name(KEY_PREFIX + name),))
+        self._database.write(self.SET_NAMES, (names, SYNCED))
+        return done
 
     # ---- look
 
@@ -215,7 +273,7 @@ class Schedules:
             self._add((self._find(name) or planned).schedule)
         return moved
 
-    def _add(self, schedule: Schedule) -> int:
+    def _add(self, schedule: ScheduleRow) -> int:
         """→ new; the id. A task of an earlier time that has not ended stays as it is: then it is that task's."""
         key, sql = KEY_PREFIX + schedule.name, f"{self.ADD} {self._database.upsert(self.RUN_AGAIN, self.HAS_ENDED)}"
         values = (schedule.task, schedule.args, schedule.group_id, schedule.priority, key)
@@ -223,7 +281,7 @@ class Schedules:
 
     def run_now(self, name: str) -> int:
         """→ new by a schedule before its time, which stays; the id, as `_add` says. Raises InvalidTask."""
-        return self._database.run(RUN_NOW, self._add_now, name)
+        return self._database.run(RUN_NOW, self._add_now, check_text("name", name))
 
     def _add_now(self, name: str) -> int:
         found = self._find(name)
@@ -242,7 +300,7 @@ class Schedules:
 
 def _planned(row: Row) -> _Planned:
     *columns, next_at, now = as_texts(row)
-    return _Planned(Schedule._make(columns), next_at, now)
+    return _Planned(ScheduleRow._make(columns), next_at, now)
 
 
 def _stored(planned: _Planned) -> StoredSchedule:

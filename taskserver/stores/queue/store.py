@@ -9,7 +9,7 @@ All verbs, in the order of a task's life, with their transitions (gone: deleted,
     notes.py         Notes             add_once            → new, waiting
     schedules.py     Schedules         fire, fire_all      → new
     schedules.py     Schedules         run_now             → new
-    schedules.py     Schedules         put, remove, all
+    schedules.py     Schedules         put, sync, remove, all
     due.py           store.due         look
     due.py           store.due         wake                waiting, error → new
     dependencies.py  Dependencies      decide              waiting → new, fatal
@@ -45,7 +45,8 @@ All verbs, in the order of a task's life, with their transitions (gone: deleted,
     runs.py          store.runs        begin, end, at_work
     runs.py          store.processes   begin, show, end, all, mark_ended, claimed_by, end_leases
     stats.py         Stats             add, hours, sums, recent
-    views.py         store.views       now, counts, runs, running, in_progress, show, state, errors, recent_errors, list
+    views.py         store.views       now, counts, runs, running, in_progress, show, errors, recent_errors, list
+    views.py         store.views       state, states
     views.py         Pages             page, most_attempts
     counts.py        Counts            by_group, up_to, by_name, expired, undated, orphaned
     notes.py         Notes             find, of_kind, put, remove, replace, forget_added

@@ -124,6 +124,16 @@ class Views:
         row = self._find(self.STATE, task_id)
         return task_state(row[:-1]) if row else None
 
+    STATES = f"SELECT {STATE} FROM {{table}} WHERE id IN ({{ids}})"
+    ARCHIVED_STATES = f"SELECT {STATE} FROM {{done}} WHERE id IN ({{ids}}) ORDER BY done_id"
+
+    def states(self, ids: Sequence[int]) -> dict[int, TaskState]:
+        """Those of these tasks that are there, in this order."""
+        found = {row[0]: task_state(row) for row in self._database.fetch_ids(self.STATES, ids)}
+        archived = self._database.fetch_ids(self.ARCHIVED_STATES, [one for one in ids if one not in found])
+        found |= {row[0]: task_state(row) for row in archived}  # the last one of an id counts
+        return {one: found[one] for one in ids if one in found}
+
     def _find(self, columns: str, task_id: int) -> Row | None:
         """These columns of a task, and whether it is archived."""
         row = self._database.fetch_first(self.FIND.replace("{found}", columns), (task_id,))

@@ -1,0 +1,117 @@
+"""`TaskServer.wait` and `get_many`: what becomes of a task, and of many, for a program that does not run them."""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from taskserver import NotEnded, SettingError, Status, TaskServer, TaskServerError
+from tests.support.rows import Rows
+
+
+@pytest.fixture
+def server(dsn: str, tmp_path: Path) -> Iterator[TaskServer]:
+    with TaskServer(dsn, folder=tmp_path) as opened:
+        opened.create_tables()
+        yield opened
+
+
+@pytest.fixture
+def rows(server: TaskServer, dsn: str) -> Iterator[Rows]:
+    with closing(Rows(dsn)) as seen:
+        yield seen
+
+
+@pytest.mark.parametrize("ended", [Status.DONE, Status.FATAL, Status.CANCELLED])
+def test_wait_looks_with_growing_pauses_until_the_task_has_ended(
+    server: TaskServer, rows: Rows, monkeypatch: pytest.MonkeyPatch, ended: Status
+) -> None:
+    task_id = server.add_task("tasks.x")
+    paused: list[float] = []
+    then = [Status.IN_PROGRESS, Status.ERROR, Status.WAITING, Status.NEW, Status.IN_PROGRESS, Status.IN_PROGRESS, ended]
+
+    def change_meanwhile(seconds: float) -> None:
+        rows.execute(f"UPDATE jobs_queue SET status = {then[len(paused)]:d}")  # nothing of ours holds the row
+        paused.append(seconds)
+
+    monkeypatch.setattr(time, "sleep", change_meanwhile)
+    state = server.wait(task_id, "5m")
+    assert state == server.get(task_id)
+    assert (state and state.status, str(state and state.status)) == (ended, ended.name.lower())
+    assert paused == pytest.approx([0.05, 0.1, 0.2, 0.4, 0.8, 1, 1])
+
+
+def test_wait_follows_a_task_to_the_archive_and_knows_none_that_is_gone(
+    server: TaskServer, rows: Rows, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    task_id = server.add_task("tasks.x")
+    rows.execute("INSERT INTO jobs_queue_done (id, task, status, result) VALUES (?, 'tasks.x', 2, '[1]')", [task_id])
+    monkeypatch.setattr(time, "sleep", lambda seconds: rows.execute("DELETE FROM jobs_queue"))
+    state = server.wait(task_id, 60)
+    assert state is not None
+    assert (state.status, state.result) == (Status.DONE, [1])
+    rows.execute("DELETE FROM jobs_queue_done")
+    assert server.wait(task_id, 60) is None
+
+
+def test_wait_ends_with_its_time(server: TaskServer) -> None:
+    task_id = server.add_task("tasks.x")
+    began = time.monotonic()
+    for timeout, least in ((0, 0), ("0s", 0), (0.3, 0.3)):
+        with pytest.raises(
+            NotEnded, match=f"^task {task_id} has not ended within {timeout}: its status is new$"
+        ) as caught:
+            server.wait(task_id, timeout)
+        assert isinstance(caught.value, TaskServerError)
+        assert isinstance(caught.value, TimeoutError)
+        assert time.monotonic() - began >= least
+    for wrong in (-1, None, "soon", True, float("inf")):
+        with pytest.raises(SettingError, match=r"^timeout is .*; allowed: seconds"):
+            server.wait(task_id, wrong)  # type: ignore[arg-type]
+    with pytest.raises(SettingError, match=r"^task_id is"):
+        server.wait("1", 1)  # type: ignore[arg-type]
+
+
+def test_many_are_read_in_the_order_of_their_ids_without_those_that_are_gone(server: TaskServer, rows: Rows) -> None:
+    ids = server.add_tasks({"task": "tasks.x", "priority": n} for n in range(1100))
+    archived, gone = ids[3], ids[5]
+    rows.execute("DELETE FROM jobs_queue WHERE id IN (?, ?)", [archived, gone])
+    for result in ("1", "2"):
+        rows.execute(
+            "INSERT INTO jobs_queue_done (id, task, status, result) VALUES (?, 'tasks.x', 2, ?)", [archived, result]
+        )
+    asked = [*reversed(ids), ids[0], 2**63 - 1]
+    found = server.get_many(iter(asked))
+    assert list(found) == [one for one in reversed(ids) if one != gone]
+    assert found == {one: server.get(one) for one in found}
+    assert found[archived].result == 2
+    assert server.get_many([]) == {}
+
+
+def test_many_ids_go_into_few_queries(server: TaskServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    sent: list[str] = []
+    database: Any = server.store.database
+    rows = database.rows
+
+    def note_and_send(sql: str, values: Any = ()) -> Any:
+        sent.append(sql)
+        return rows(sql, values)
+
+    monkeypatch.setattr(database, "rows", note_and_send)
+    ids = server.add_tasks({"task": "tasks.x"} for _ in range(1100))
+    sent.clear()
+    assert len(server.get_many(ids)) == 1100
+    assert len(sent) == 3
+    assert all(re.match(r"SELECT .* FROM \{table\}", sql) for sql in sent)
+
+
+@pytest.mark.parametrize("wrong", [3, None, "3", ["3"], [-1], [None], [True], [2**64]])
+def test_what_are_no_ids_is_refused(server: TaskServer, wrong: Any) -> None:
+    with pytest.raises(SettingError, match=r"^task_ids? is "):
+        server.get_many(wrong)
