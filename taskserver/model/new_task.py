@@ -89,12 +89,8 @@ def new_task(
     unique_key, rerun = given_or(unique_key, usual.unique_key), given_or(rerun, usual.rerun)
     check_group_id(group_id)
     check_priority(priority)
-    others = (max_attempts, delay, at, unique_key, version, stages_text, depends_on)
-    # By identity: an array of numpy, say, has no one answer to whether it equals None.
-    if rerun is False and not [value for value in others if value is not None]:
-        return NewTask(name, text, group_id, priority)
-    _check_rerun(unique_key, rerun, version)
     key = None if unique_key is None else check_key("unique_key", unique_key)
+    _check_rerun(key, rerun, version)
     parents = None if depends_on is None else _parents(depends_on, key)
     seconds, due_at = _wait(delay, at, parents is not None)
     row = (name, text, group_id, priority, max_attempts, seconds, due_at)
@@ -102,7 +98,7 @@ def new_task(
 
 
 def _named(task: object, args: object, unique_key: str | NotGiven | None) -> tuple[str, Placing]:
-    """The callable's name, and the values that hold where a producer leaves them out. Raises InvalidTask."""
+    """The callable's name, and the values that hold where a producer leaves them out."""
     if isinstance(task, str):
         return check_name(str(task)), _USUAL
     from .functions import given_function  # it reads signatures, for which a name has no use
@@ -119,7 +115,6 @@ TASK_KEYS = new_task.__code__.co_varnames[: new_task.__code__.co_argcount]
 
 
 def _check_rerun(unique_key: str | None, rerun: bool, version: int | None) -> None:
-    """Refuse a rerun without a key, and a version without a rerun. Raises InvalidTask."""
     if type(rerun) is not bool:
         raise InvalidTask(f"rerun is {shown(rerun)}; allowed: true or false")
     if rerun and unique_key is None:
@@ -131,13 +126,10 @@ def _check_rerun(unique_key: str | None, rerun: bool, version: int | None) -> No
 
 
 def _parents(depends_on: object, key: str | None) -> str | None:
-    """Ids as the text 3,5, each once and in order; None where there are none. Raises InvalidTask."""
-    try:
-        ids = None if isinstance(depends_on, (str, bytes, Mapping)) else list(islice(depends_on, MAX_PARENTS + 1))  # type: ignore[call-overload]
-    except TypeError:
-        ids = None
-    if ids is None:
+    """Ids as the text 3,5, each once and in order; None if there are none. Raises InvalidTask."""
+    if isinstance(depends_on, (str, bytes, Mapping)) or not isinstance(depends_on, Iterable):
         raise InvalidTask(f"depends_on is {shown(depends_on)}; allowed: a list of ids of tasks")
+    ids = list(islice(depends_on, MAX_PARENTS + 1))
     if len(ids) > MAX_PARENTS:
         raise InvalidTask(f"depends_on names more than {MAX_PARENTS} tasks, which is the most that are allowed")
     for task_id in ids:
@@ -151,11 +143,10 @@ def _parents(depends_on: object, key: str | None) -> str | None:
 
 
 def _wait(delay: object, at: object, has_parents: bool) -> tuple[float | None, str | None]:
-    """For how long, or until when, a task waits. Raises InvalidTask."""
+    """For how many seconds, or until when, a task waits."""
     if delay is not None and at is not None:
         raise InvalidTask("it has delay and at; allowed: one of them")
-    seconds = None if delay is None else _delay_seconds(delay)
-    due_at = None if at is None else _instant(at)
+    seconds, due_at = None if delay is None else _delay_seconds(delay), None if at is None else _instant(at)
     # A task that waits for others is looked at when it is due: at once, unless it names an instant.
     return seconds or (0.0 if has_parents and due_at is None else None), due_at
 

@@ -35,19 +35,15 @@ class Progress(NamedTuple):
     @property
     def fraction(self) -> float | None:
         """The part that is done, from 0 to 1; None where the total is not known."""
-        if not self.total:
-            return None
-        return min(max(self.done / self.total, 0.0), 1.0)
+        return min(max(self.done / self.total, 0.0), 1.0) if self.total else None
 
     def __str__(self) -> str:
-        fraction = self.fraction
         amount = f"{self.done:.15g}"
         if self.total is not None:
             amount += f" of {self.total:.15g}"
-        if self.total and fraction is not None:
-            # Rounded: 29 of 100, and 0.29 of 1, are 29 %.
-            percent = math.floor(round(fraction * 100, 6))
-            amount += f" ({min(percent, 100 if fraction == 1 else 99)} %)"
+        if (fraction := self.fraction) is not None:
+            # Rounded, as 0.29 of 1 is 29 %, but 100 % only at the end.
+            amount += f" ({min(math.floor(round(fraction * 100, 6)), 100 if fraction == 1 else 99)} %)"
         return f"{amount}: {self.text}" if self.text else amount
 
 
@@ -87,25 +83,22 @@ def write_progress(done: object, total: object, text: object) -> str:
     """The JSON text of a progress. Raises SettingError, which names the wrong value."""
     if text is not None and not isinstance(text, str):
         raise SettingError(f"progress: text is {shown(text)}; allowed: a text")
-    report = {"done": _number("done", done)}
+    report: dict[str, object] = {"done": _number("done", done)}
     if total is not None:
         report["total"] = _number("total", total)
-    # A lone surrogate fits into no database.
-    words = {} if text is None else {"text": str.__str__(text)[:MAX_PROGRESS_TEXT].encode(errors="replace").decode()}
-    return encode(report | words)
+    if text is not None:  # a lone surrogate is no JSON to other languages
+        report["text"] = str.__str__(text)[:MAX_PROGRESS_TEXT].encode(errors="replace").decode()
+    return encode(report)
 
 
-def _number(name: str, value: object) -> float:
-    number = value
-    if type(number) not in (int, float) and hasattr(type(value), "__float__"):
-        try:
-            number = float(value)  # type: ignore[arg-type]  # numpy's numbers, and Decimal
-        except Exception:  # an array, a signalling NaN; a class of its own may raise anything
-            number = None
-    if isinstance(value, bool) or type(number) not in (int, float) or not 0 <= number <= MAX_NUMBER:  # type: ignore[operator]
+def _number(name: str, value: Any) -> float:
+    try:
+        number = value if type(value) is int else float(value)  # numpy's numbers, and Decimal
+    except Exception:  # an array, a signalling NaN; a class of its own may raise anything
+        number = -1
+    if isinstance(value, (bool, str, bytes)) or not 0 <= number <= MAX_NUMBER:
         raise SettingError(f"progress: {name} is {shown(value)}; allowed: a number from 0 to 2^53")
-    # Readers are to see 3, not 3.0.
-    return int(number) if number == int(number) else number  # type: ignore[call-overload,return-value]
+    return int(number) if number == int(number) else number  # readers see 3, not 3.0
 
 
 # ---- read from the row
