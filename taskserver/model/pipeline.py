@@ -40,7 +40,11 @@ def new_stages(
     check_group_id(given_or(group_id, 0))
     check_priority(given_or(priority, 0))
     checked = _check_all(stages)
-    _check_arguments(checked[0][1], args)
+    if (first := checked[0][1]) is not None:
+        try:
+            first.check_arguments(args)
+        except InvalidTask as error:
+            raise InvalidTask(f"stage 1: {error}") from None
     whole = [
         NextStage(
             stage.task,
@@ -51,21 +55,13 @@ def new_stages(
         for stage, function in checked
     ]
     text = encode([_described(stage) for stage in whole])
-    if len(text.encode()) > MAX_STAGES_BYTES:
-        raise InvalidTask(f"stages takes {len(text.encode())} bytes as JSON; allowed: {MAX_STAGES_BYTES}")
+    if len(text) > MAX_STAGES_BYTES:
+        raise InvalidTask(f"stages takes {len(text)} bytes as JSON; allowed: {MAX_STAGES_BYTES}")
     return whole, text
 
 
 def _first_given(of_stage: int | None, of_whole: int | NotGiven, of_function: int) -> int:
     return given_or(of_whole, of_function) if of_stage is None else of_stage
-
-
-def _check_arguments(function: GivenFunction | None, args: object) -> None:
-    try:
-        if function is not None:
-            function.check_arguments(args)
-    except InvalidTask as error:
-        raise InvalidTask(f"stage 1: {error}") from None
 
 
 def _described(stage: NextStage) -> dict[str, Any]:
@@ -87,36 +83,24 @@ def _check_all(stages: object) -> list[_Stage]:
 
 
 def _check(stage: object) -> _Stage:
-    if not isinstance(stage, Mapping):
-        if isinstance(stage, str) or callable(stage):
-            return _stage_of(stage)
-        raise InvalidTask(f"it is {other_kind(stage)}; allowed: {_EXAMPLE}")
-    unknown = [key for key in stage if key not in STAGE_KEYS]
-    if unknown or "task" not in stage:
-        what = f"it has {', '.join(sorted(map(repr, unknown)))}" if unknown else 'it has no "task"'
+    given: Mapping[str, Any] = stage if isinstance(stage, Mapping) else {"task": stage}
+    unknown = sorted(repr(key) for key in given if key not in STAGE_KEYS)
+    if unknown or "task" not in given:
+        what = f"it has {', '.join(unknown)}" if unknown else 'it has no "task"'
         raise InvalidTask(f"{what}; allowed: {', '.join(STAGE_KEYS)}")
-    if not isinstance(stage["task"], str) and not callable(stage["task"]):
-        what = other_kind(stage["task"])
-        raise InvalidTask(f"task is {what}; allowed: the name of a callable, or the function itself")
-    group_id, priority, max_attempts = (stage.get(key) for key in STAGE_KEYS[1:])
-    if group_id is not None:
-        check_group_id(group_id)
-    if priority is not None:
-        check_priority(priority)
-    if max_attempts is not None:
-        check_max_attempts(max_attempts)
-    return _stage_of(stage["task"], group_id, priority, max_attempts)
-
-
-def _stage_of(
-    task: object, group_id: int | None = None, priority: int | None = None, max_attempts: int | None = None
-) -> _Stage:
+    task = given["task"]
+    if not isinstance(task, str) and not callable(task):
+        raise InvalidTask(f"{'task' if given is stage else 'it'} is {other_kind(task)}; allowed: {_EXAMPLE}")
+    values = [given.get(key) for key in STAGE_KEYS[1:]]
+    for value, check in zip(values, (check_group_id, check_priority, check_max_attempts), strict=True):
+        if value is not None:
+            check(value)
     if isinstance(task, str):
-        return NextStage(check_name(str(task)), group_id, priority, max_attempts), None
+        return NextStage(check_name(str(task)), *values), None
     from .functions import given_function  # it reads signatures, for which a name has no use
 
     function = given_function(task)
-    return NextStage(function.name, group_id, priority, max_attempts), function
+    return NextStage(function.name, *values), function
 
 
 def next_stage(task: ClaimedTask) -> NextStage | None:
