@@ -54,7 +54,12 @@ def describe_failure(error: BaseException) -> str:
 
     Of a long traceback the frames of the site's own code are kept before those of libraries.
     """
-    return storable(_describe_one(error, MAX_ERROR_LENGTH))
+    what, trace = describe(error), traceback_of(error)
+    if parts := _parts_of(error):  # the text of a group names neither its first exception nor where that was raised
+        what, trace = f"{what}: {describe(parts[0])}", traceback_of(parts[0]) or trace
+    first = what[:MAX_MESSAGE_LENGTH]
+    lines = _frames(trace, MAX_ERROR_LENGTH - len(first) - 1)
+    return storable(f"{first}\n{lines}" if lines else what)
 
 
 def both(first: str, second: str) -> str:
@@ -66,12 +71,6 @@ def both(first: str, second: str) -> str:
 def full_traceback(error: BaseException) -> str:
     """The traceback as Python prints it, for the log: without our own frames, and the middle of an endless one."""
     whole = traceback.TracebackException(type(error), error, traceback_of(error))
-    _leave_out_frames(whole)
-    return without_middle("".join(whole.format()).rstrip("\n"), MAX_LOGGED_LENGTH)
-
-
-def _leave_out_frames(whole: traceback.TracebackException) -> None:
-    """Leave our own frames out of an exception and of all that it came from."""
     left = [whole]
     while left:
         one = left.pop()
@@ -79,6 +78,7 @@ def _leave_out_frames(whole: traceback.TracebackException) -> None:
         if not one.stack:
             one.stack = None  # type: ignore[assignment]  # no heading without a frame
         left += filter(None, (one.__cause__, one.__context__, *(getattr(one, "exceptions", None) or ())))
+    return without_middle("".join(whole.format()).rstrip("\n"), MAX_LOGGED_LENGTH)
 
 
 def leave_out_callers(error: BaseException) -> None:
@@ -111,16 +111,6 @@ def storable(text: str) -> str:
     text = text[:MAX_ERROR_LENGTH]
     # A lone surrogate fits into no database, and a NUL not into every one.
     return text.encode(errors="backslashreplace").decode().replace("\0", "\\0")[:MAX_ERROR_LENGTH]
-
-
-def _describe_one(error: BaseException, most: int) -> str:
-    what, trace = describe(error), traceback_of(error)
-    while parts := _parts_of(error):  # the text of a group does not name its first exception, nor where it was raised
-        error = parts[0]
-        what, trace = f"{what}: {describe(error)}"[:MAX_ERROR_LENGTH], traceback_of(error) or trace
-    first = what[: min(MAX_MESSAGE_LENGTH, most)]
-    lines = _frames(trace, max(most - len(first) - 1, 0))
-    return f"{first}\n{lines}" if lines else what[:most]
 
 
 def _frames(trace: TracebackType | None, room: int) -> str:
