@@ -20,14 +20,15 @@ from shlex import quote
 from .. import __version__
 from ..errors import SettingError
 from ..host.files import OF_SYSTEM, account_name, network_file_system, who_else_may_write, why_no_log
-from ..messages import misplaced_files
 from ..messages.programs import CLIENT
 from ..settings.load import Settings
 from ..settings.page import SOCKET, PageSettings, load_page_settings
 from ..settings.sources import sources, sources_in_words
 from .finding import Finding, critical, ok, warning
 
-WEB_FOLDERS = {*misplaced_files.WEB_FOLDERS, "html", "public", "web", "wwwroot", "webroot", "docroot"}
+WEB_FOLDERS = {
+    *("public_html", "www", "htdocs", "httpdocs", "html", "public", "web", "wwwroot", "webroot", "docroot"),
+}
 PAGE_PACKAGES = ("jinja2", "markupsafe", "werkzeug", "itsdangerous")
 MIN_FREE_BYTES = 50_000_000
 PROBE_BYTES = 100_000

@@ -1,4 +1,4 @@
-"""Words for why a listed module cannot be imported: the error, its line, and the mend."""
+"""Words for why a listed module cannot be imported: the error, its line, and the fix."""
 
 from __future__ import annotations
 
@@ -10,53 +10,48 @@ from pathlib import Path
 from traceback import walk_tb
 
 from .error_text import OUR_FOLDER, describe, traceback_of
-from .misplaced_files import module_elsewhere
 from .programs import BESIDE
+from .text import nearest
 
+OUR_FILES = ("worker.py", "client.py")
 _PYTHONS_OWN = os.path.join(os.path.dirname(importlib.__file__), "")
 _INSTALLED = re.compile(r"[\\/](?:site|dist)-packages[\\/]|^" + re.escape(os.path.dirname(os.__file__)))
 """Begins the path of a file that the site did not write."""
-_NO_SETUP = re.compile(r"ImproperlyConfigured: .*settings are not configured|AppRegistryNotReady: ")
-"""The texts of Django where nobody has called django.setup()."""
-_IS_ENCODING = re.compile(r"codec can't|null byte|Non-UTF-8|unknown encoding|encoding problem")
+_FIXES = (
+    (r"(Syntax|Value|UnicodeDecode)Error: .*(codec can't|null byte|Non-UTF-8|encoding)", "save the file as UTF-8 text"),
+    (r"TabError: ", "indent with spaces only"),
+    (r"(Syntax|Indentation)Error: ", "fix that line"),
+    (
+        r"ImproperlyConfigured: .*settings are not configured|AppRegistryNotReady: ",
+        "name a function that calls django.setup() in TASKSERVER_SETUP (docs/django.md)",
+    ),
+    (r"PermissionError: ", "let this user read it"),
+)
+"""The beginning of an error, and its fix."""
 
 
 def why_not_imported(module: str, error: BaseException, folder: Path | None) -> str:
-    """The error of a module's import in words; `folder` is where modules are looked for, where that is known."""
-    return _missing(module, folder) if _is_missing(module, error) else _broken(module, error, folder)
-
-
-def _is_missing(module: str, error: BaseException) -> bool:
-    """Whether the module itself is missing, rather than one that it imports."""
-    return type(error) is ModuleNotFoundError and error.name is not None and f"{module}.".startswith(f"{error.name}.")
-
-
-def _missing(module: str, folder: Path | None) -> str:
-    file = f"{module.replace('.', '/')}.py"
-    looked_in = f" ({folder})" if folder else ""
-    elsewhere = module_elsewhere(file, folder) if folder else ""
-    return (
-        f"there is no module {module}: put {file} {BESIDE}{looked_in}, or list another in TASKSERVER_MODULES{elsewhere}"
-    )
-
-
-def _broken(module: str, error: BaseException, folder: Path | None) -> str:
+    """The error of a module's import in words; `folder` is where modules are looked for, if that is known."""
+    missing = str(error.name) if type(error) is ModuleNotFoundError else None
+    if missing and f"{module}.".startswith(f"{missing}."):
+        looked_in = f" ({folder})" if folder else ""
+        file, lies_there = _file_of(module, folder)
+        put = f"put {file} {BESIDE}{looked_in}, or list another in TASKSERVER_MODULES{lies_there}"
+        return f"there is no module {module}: {put}"
     text = describe(error)
-    return f"module {module} cannot be imported: {text}{raised_at(error)}{_mend(error, text, folder)}"
-
-
-def _put(module: str, folder: Path | None) -> str:
-    """The mend of a missing module that a listed one imports: a file of the site's own, or a package of others."""
-    file = f"{module.replace('.', '/')}.py"
-    elsewhere = module_elsewhere(file, folder) if folder else ""
-    return (
-        f"if it is a file of yours, put {file} {BESIDE}{elsewhere}; if it is a package, "
-        f"install it for the Python that runs this ({sys.executable or 'python3'} -I -m pip install …)"
-    )
+    if missing:
+        file, lies_there = _file_of(missing, folder)
+        fix = (
+            f": if it is a file of yours, put {file} {BESIDE}{lies_there}; if it is a package, install it for the "
+            f"Python that runs this ({sys.executable or 'python3'} -I -m pip install …)"
+        )
+    else:
+        fix = next((f": {fix}" for beginning, fix in _FIXES if re.match(beginning, text)), "")
+    return f"module {module} cannot be imported: {text}{raised_at(error)}{fix}"
 
 
 def raised_at(error: BaseException) -> str:
-    """The file and line that raised an error, of the site where it had a part in that.
+    """The file and line that raised an error, of the site's own files if one had a part in that.
 
     Empty for a file that could not be read: its error says where.
     """
@@ -68,17 +63,13 @@ def raised_at(error: BaseException) -> str:
     return f" ({place[0][0]}, line {place[0][1]})" if place else ""
 
 
-def _mend(error: BaseException, text: str, folder: Path | None) -> str:
-    """The mend of an error that a module raised on import; empty where the error's type tells none."""
-    kind = type(error)
-    if isinstance(error, ModuleNotFoundError):
-        return f": {_put(str(error.name), folder)}"
-    if kind in (SyntaxError, ValueError, UnicodeDecodeError) and _IS_ENCODING.search(text):
-        return ": save the file as UTF-8 text"
-    if kind is TabError:
-        return ": indent with spaces alone"
-    if _NO_SETUP.match(text):
-        return ": name a function that calls django.setup() in TASKSERVER_SETUP (docs/django.md)"
-    if kind in (SyntaxError, IndentationError):
-        return ": mend that line"
-    return ": let this user read it" if kind is PermissionError else ""
+def _file_of(module: str, folder: Path | None) -> tuple[str, str]:
+    """A module's file, and words for one of nearly that name in the folder, as an upload or an editor leaves it."""
+    file = f"{module.replace('.', '/')}.py"
+    try:
+        there = [name for name in os.listdir(folder) if ".py" in name and name not in OUR_FILES] if folder else []
+    except OSError:
+        there = []
+    as_text = [name for name in there if name.lower() == f"{file}.txt"]
+    meant = as_text[0] if as_text else nearest(file, there, likeness=0.8)
+    return file, f"; {meant} lies there: rename it to {file}" if meant else ""

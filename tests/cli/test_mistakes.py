@@ -180,10 +180,9 @@ FILES: dict[str, tuple[dict[str, str | bytes], tuple[str, ...]]] = {
     "reports": ({"Reports.py": ""}, ("no module reports", "rename it to reports.py")),
     "invoices": ({"invoice.py": ""}, ("invoice.py lies there: rename it",)),
     "prices": ({"prices.py.txt": ""}, ("prices.py.txt lies there: rename it",)),
-    "pages": ({"../public_html/pages.py": ""}, ("SHOP/public_html: move it",)),
-    "unclosed": ({"unclosed.py": "x = 1\ndef f(:\n    pass\n"}, ("SyntaxError", "line 2", "mend")),
-    "flat": ({"flat.py": "def f():\npass\n"}, ("IndentationError", "line 2", "mend")),
-    "tabs": ({"tabs.py": "if 1:\n        x = 1\n\ty = 2\n"}, ("TabError", "spaces alone")),
+    "unclosed": ({"unclosed.py": "x = 1\ndef f(:\n    pass\n"}, ("SyntaxError", "line 2", "fix that line")),
+    "flat": ({"flat.py": "def f():\npass\n"}, ("IndentationError", "line 2", "fix that line")),
+    "tabs": ({"tabs.py": "if 1:\n        x = 1\n\ty = 2\n"}, ("TabError", "spaces only")),
     "buyer": (
         {"buyer.py": "import no_shop\n"},
         (

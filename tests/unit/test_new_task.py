@@ -702,7 +702,7 @@ WRONG_STAGES: list[tuple[Any, str]] = [
     (["tasks.send", "x." + "y" * 254], "stage 2: "),
     (["tasks.send", "tasks.\ud800"], "stage 2: "),
     (["tasks.send", {}], 'stage 2: it has no "task"; allowed: task, group_id, priority, max_attempts'),
-    (["tasks.send", {"task": None}], "stage 2: task is None; allowed: \"tasks.resize\""),
+    (["tasks.send", {"task": None}], 'stage 2: task is None; allowed: "tasks.resize"'),
     ([{"task": "tasks.send", "args": [1]}], "stage 1: it has 'args'; allowed: task, group_id, priority, max_attempts"),
     ([{"task": "tasks.send", 5: 6, "delay": 7}], "stage 1: it has 'delay', 5; allowed"),
     ([{"task": "tasks.send", "group_id": -1}], "stage 1: group_id is -1; allowed"),
