@@ -22,7 +22,7 @@ from ..errors import SettingError
 from ..host.files import OF_SYSTEM, account_name, network_file_system, who_else_may_write, why_no_log
 from ..messages.programs import CLIENT
 from ..settings.load import Settings
-from ..settings.page import SOCKET, PageSettings, load_page_settings
+from ..settings.page import SOCKET, Network, PageSettings, load_page_settings
 from ..settings.sources import sources, sources_in_words
 from .finding import Finding, critical, ok, warning
 
@@ -134,7 +134,7 @@ def of_page(folder: Path, env_file: Path | None = None) -> Iterator[Finding]:
             "the page says only that, unless another Python serves it",
             "upload the bundle that was made with --web, or install what docs/page.md says",
         )
-    elif not settings.password_hash and any(one == SOCKET or one.is_loopback for one in settings.proxies):
+    elif settings.allow and not settings.password_hash and any(map(_is_here, settings.proxies)):
         yield warning(
             "page",
             "TASKSERVER_PAGE_PROXIES names this host itself, and there is no password",
@@ -146,6 +146,11 @@ def of_page(folder: Path, env_file: Path | None = None) -> Iterator[Finding]:
         lists = "is for listed addresses" if settings.allow else ""
         does = "may retry, cancel, pause and resume" if settings.may_act else "only shows"
         yield ok("page", f"{' and '.join(filter(None, (asks, lists))) or 'shown to nobody'}; it {does}")
+
+
+def _is_here(network: Network) -> bool:
+    """Whether every account of this host can come from there."""
+    return network == SOCKET or network.is_loopback or network.prefixlen == 0
 
 
 # ---- the web

@@ -67,7 +67,8 @@ def _unreadable(database: Any, table: Table, columns: Sequence[Column]) -> Datab
 def _faults_of(database: Any, table: Table, name: str, there: Mapping[str, tuple[bool, str]]) -> Iterator[Fault]:
     """What one table lacks; `there` are its indexes: whether they are unique, and their columns."""
     dialect = database.dialect
-    facts, quoted = dialect.facts(), dialect.own_words["quoted"].format(name)
+    facts, quote = dialect.facts(), dialect.own_words["quoted"].format
+    quoted = quote(name)
     if error := _unreadable(database, table, table.columns):
         missing = [column for column in table.columns if _unreadable(database, table, [column])]
         if facts.is_denied(error):
@@ -84,7 +85,7 @@ def _faults_of(database: Any, table: Table, name: str, there: Mapping[str, tuple
     for usual_name, is_unique, columns in indexes(dialect.kind, table):
         index, unique = usual_name.replace("jobs_queue", dialect.table), "UNIQUE " if is_unique else ""
         if there.get(index) != (is_unique, columns):
-            drop = facts.looks.drop.format(table=quoted, name=index) if index in there else ""
-            add = facts.looks.add.format(table=quoted, name=index, unique=unique, columns=columns)
+            drop = facts.looks.drop.format(table=quoted, name=quote(index)) if index in there else ""
+            add = facts.looks.add.format(table=quoted, name=quote(index), unique=unique, columns=columns)
             what = f"lacks the {unique.lower()}index {index} ({columns})"
             yield Fault(name, what, "; ".join(filter(None, (drop, add))), not drop)

@@ -34,7 +34,7 @@ OF_SQLITE = (
     Damage(
         "DROP INDEX jobs_queue_unique_key; CREATE INDEX jobs_queue_unique_key ON jobs_queue (unique_key)",
         "lacks the unique index jobs_queue_unique_key (",
-        "DROP INDEX jobs_queue_unique_key",
+        'DROP INDEX "jobs_queue_unique_key"',
     ),
     Damage(
         "ALTER TABLE jobs_queue DROP COLUMN error_text",
@@ -72,8 +72,8 @@ DAMAGES = {
         Damage(
             "ALTER TABLE jobs_queue DROP KEY claim_by_group, ADD KEY claim_by_group (status)",
             "lacks the index claim_by_group (status, group_id, priority, id)",
-            "ALTER TABLE `jobs_queue` DROP KEY claim_by_group; "
-            "ALTER TABLE `jobs_queue` ADD KEY claim_by_group (status, group_id, priority, id)",
+            "ALTER TABLE `jobs_queue` DROP KEY `claim_by_group`; "
+            "ALTER TABLE `jobs_queue` ADD KEY `claim_by_group` (status, group_id, priority, id)",
         ),
         Damage(
             "ALTER TABLE jobs_queue DROP COLUMN error_text",

@@ -281,6 +281,8 @@ def test_settings_are_named_with_their_place_and_one_that_differs_is_a_warning_w
         ("TASKSERVER_PAGE_ALLOW=10.0.0.0/8\nTASKSERVER_PAGE_ACTIONS=yes", Level.WARNING, "set both, or neither"),
         ("TASKSERVER_PAGE_ALLOW=10.0.0.0/8\nTASKSERVER_PAGE_PROXIES=127.0.0.1", Level.WARNING, "no password"),
         ("TASKSERVER_PAGE_ALLOW=10.0.0.0/8\nTASKSERVER_PAGE_PROXIES=unix", Level.WARNING, "no password"),
+        ("TASKSERVER_PAGE_ALLOW=10.0.0.0/8\nTASKSERVER_PAGE_PROXIES=0.0.0.0/0", Level.WARNING, "no password"),
+        ("TASKSERVER_PAGE_PROXIES=127.0.0.1", Level.OK, "shown to nobody"),
         ("TASKSERVER_PAGE_ALLOW=10.0.0.0/8\nTASKSERVER_PAGE_PROXIES=10.0.0.1", Level.OK, "listed addresses"),
         (f"TASKSERVER_PAGE_PASSWORD='{PASSWORD_HASH}'\nTASKSERVER_PAGE_PROXIES=127.0.0.1", Level.OK, "a password"),
         (f"TASKSERVER_PAGE_PASSWORD='{PASSWORD_HASH}'", Level.OK, "asks for a password; it only shows"),

@@ -8,6 +8,7 @@ from typing import Any
 
 from .. import facts
 from ..facts import CRITICAL, OK, WARNING, Asked, Check, Facts, Found, check_value, good_if
+from ..schema import tables
 from ..table_faults import TableLooks
 from .errors import RIGHTS_MISSING, number_of
 
@@ -77,6 +78,7 @@ WAYS_TO_END = "end that program, or KILL {0}; without a session: XA RECOVER, and
 
 # ---- the tables
 
+COLUMNS = ", ".join(f"'{column.name}'" for table in tables() for column in table.columns)
 SERIAL = "ALTER TABLE `', table_name, '` MODIFY ', column_name, ' BIGINT UNSIGNED NOT NULL AUTO_INCREMENT"
 CHARSET = "ALTER TABLE `', table_name, '` CONVERT TO CHARACTER SET utf8mb4 COLLATE utf8mb4_bin"
 LOOKS = TableLooks(
@@ -99,7 +101,8 @@ LOOKS = TableLooks(
     UNION ALL
     SELECT table_name, CONCAT('has texts in ', MIN(collation_name)), CONCAT('{CHARSET}')
     FROM information_schema.columns
-    WHERE table_schema = DATABASE() AND collation_name NOT IN ('utf8mb4_bin', 'ascii_bin') GROUP BY table_name
+    WHERE table_schema = DATABASE() AND column_name IN ({COLUMNS})
+        AND collation_name NOT IN ('utf8mb4_bin', 'ascii_bin') GROUP BY table_name
     UNION ALL
     SELECT table_name, CONCAT('is of the engine ', engine), CONCAT('ALTER TABLE `', table_name, '` ENGINE = InnoDB')
     FROM information_schema.tables WHERE table_schema = DATABASE() AND engine <> 'InnoDB'
