@@ -24,7 +24,7 @@ from django.utils.module_loading import import_string
 
 from .. import errors
 from ..messages.text import shown
-from ..model.functions import RUNS_NOTHING, runs_nothing
+from ..model.functions import why_not_runnable
 from ..model.task_options import NO_OPTIONS, options_of
 from ..server import TaskServer
 from ..settings.checks import check_group_id, check_task_id
@@ -105,8 +105,8 @@ class Backend(BaseTaskBackend):  # type: ignore[misc]  # Django has no types
     def validate_task(self, task: Any) -> None:
         """Raises Django's InvalidTask."""
         super().validate_task(task)
-        if runs_nothing(task.func):
-            raise InvalidTask(f"Task {RUNS_NOTHING}.")
+        if why := why_not_runnable(task.func):
+            raise InvalidTask(f"Task {why}.")
         options = options_of(task.func)
         for name, instead in NOT_FOR_DJANGO.items():
             if getattr(options, name) != getattr(NO_OPTIONS, name):

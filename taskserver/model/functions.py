@@ -13,22 +13,20 @@ from typing import Any, NamedTuple
 
 from ..errors import InvalidTask
 from ..messages.error_text import describe
-from ..messages.text import nearest, shown
+from ..messages.text import shown
 from .arguments import as_call
 from .field_checks import check_key, name_of
 from .task_options import Options, options_of
 
-RUNS_NOTHING = "is a generator function, and calling it would run nothing; name a plain function that runs it"
-UNTOLD = "what arguments it takes cannot be told"
-MAX_SHAPES = 100
-MAX_KEYWORDS = 50
-MAX_KEYWORD_CHARACTERS = 1000
-"""Shapes with more are not remembered: a callable with **kwargs takes any that a row gives it."""
+_NONE = Parameter.empty
+_GETS_LIST = ": with @task(batch=…) it gets one list"
 
 
-def runs_nothing(function: object) -> bool:
-    """Whether calling a function would only make a generator."""
-    return type(function) is FunctionType and bool(function.__code__.co_flags & (CO_GENERATOR | CO_ASYNC_GENERATOR))
+def why_not_runnable(function: object) -> str | None:
+    """Why calling a function would run nothing; None if it would run."""
+    if type(function) is FunctionType and function.__code__.co_flags & (CO_GENERATOR | CO_ASYNC_GENERATOR):
+        return "is a generator function, and calling it would run nothing; name a plain function that runs it"
+    return None
 
 
 class _Hidden:
@@ -36,49 +34,45 @@ class _Hidden:
         return "…"
 
 
-_HIDDEN = _Hidden()
-
-
 class Parameters:
     """The parameters of a callable."""
 
     def __init__(self, call: Callable[..., Any]) -> None:
-        """Raises whatever the callable's own words about its signature raise."""
-        # The parameters of the outermost function count; a decorator may add some of its own.
-        self._signature = signature(call, follow_wrapped=False)
-        self.fitting: set[tuple[object, ...]] = set()
-        """Shapes of arguments that are known to fit: how many positions, and which keywords."""
+        """Raises InvalidTask if the callable's own code makes its signature unreadable."""
+        try:
+            # Of the outermost function: a decorator may add parameters of its own.
+            self._signature = signature(call, follow_wrapped=False)
+        except Exception as error:
+            raise InvalidTask(f"its signature cannot be read: {describe(error)}") from None
+        self._last_fit: tuple[object, ...] | None = None
 
     def __str__(self) -> str:
         """The parameters in words, for a message; default values are left out, as they may be secrets."""
-        shown = [
-            parameter.replace(annotation=Parameter.empty, default=_HIDDEN)
-            if parameter.default is not Parameter.empty
-            else parameter.replace(annotation=Parameter.empty)
-            for parameter in self._signature.parameters.values()
-        ]
-        return str(Signature(shown))
+        parameters = self._signature.parameters.values()
+        defaults = [_NONE if one.default is _NONE else _Hidden() for one in parameters]
+        shown = zip(parameters, defaults, strict=True)
+        return str(Signature([one.replace(annotation=_NONE, default=default) for one, default in shown]))
 
     def check(self, args: Sequence[Any], kwargs: dict[str, Any]) -> None:
-        """Raises TypeError where the callable does not take these arguments."""
-        # Whether arguments fit depends on number and names alone, so one check serves all tasks that look alike.
+        """Raises TypeError if the callable does not take these arguments."""
+        # Number and names decide, so tasks that look like the last one need no further check.
         shape = (len(args), *kwargs)
-        if shape not in self.fitting:
+        if shape != self._last_fit:
             self._signature.bind(*args, **kwargs)
-            is_small = len(kwargs) <= MAX_KEYWORDS and sum(map(len, kwargs)) <= MAX_KEYWORD_CHARACTERS
-            if is_small and len(self.fitting) < MAX_SHAPES:
-                self.fitting.add(shape)
+            self._last_fit = shape
 
     def misfit(self, name: str, args: Sequence[Any], kwargs: dict[str, Any], *, takes_list: bool) -> str | None:
-        """Why the callable of this name does not take these arguments, in a sentence; None where it does.
+        """Why the callable of this name does not take these arguments, in a sentence; None if it does.
 
         `takes_list`: it takes several tasks, and the arguments are the one list of them.
         """
         try:
             self.check(args, kwargs)
         except TypeError as error:
-            hint = ": with @task(batch=…) it gets one list" if takes_list else self._hint_at_keyword(kwargs, str(error))
-            return f"{name}{self} does not take these arguments: {error}{hint}"
+            names = self._signature.parameters
+            unknown = next((key for key in kwargs if key not in names and repr(key) not in str(error)), None)
+            hint = "" if unknown is None else f"; and it takes no {unknown!r}"
+            return f"{name}{self} does not take these arguments: {error}{_GETS_LIST if takes_list else hint}"
         return None
 
     def names_of(self, count: int) -> list[str] | None:
@@ -86,16 +80,6 @@ class Parameters:
         first = list(self._signature.parameters.values())[:count]
         is_named = len(first) == count and all(one.kind is Parameter.POSITIONAL_OR_KEYWORD for one in first)
         return [one.name for one in first] if is_named else None
-
-    def _hint_at_keyword(self, kwargs: dict[str, Any], error: str) -> str:
-        parameters = self._signature.parameters
-        unknown = next((key for key in kwargs if key not in parameters), None)
-        meant = nearest(unknown, list(parameters)) if unknown is not None else None
-        if meant:
-            return f"; {unknown!r} is none of them, did you mean {meant!r}?"
-        takes_any = any(parameter.kind is Parameter.VAR_KEYWORD for parameter in parameters.values())
-        is_told = unknown is None or takes_any or repr(unknown) in error
-        return "" if is_told else f"; and it takes no {unknown!r}"
 
 
 class GivenFunction(NamedTuple):
@@ -147,20 +131,19 @@ def given_function(function: Any) -> GivenFunction:
     """What is known of a function, static or class method. Raises InvalidTask for anything else."""
     if isinstance(function, str):
         raise InvalidTask(f"task is {shown(function)}, a name; allowed here: the function itself")
-    # What is none may have no hash, and the check of its name refuses it.
+    # Anything else may have no hash; the check of its name refuses it.
     return _known(function) if type(function) in (FunctionType, MethodType) else _look_at(function)
 
 
 def _look_at(function: Any) -> GivenFunction:
     name = name_of(function)
     inner = getattr(function, "__func__", function)
-    if runs_nothing(inner):
-        raise InvalidTask(f"task {name!r} {RUNS_NOTHING}")
+    if why := why_not_runnable(inner):
+        raise InvalidTask(f"task {name!r} {why}")
     try:
-        parameters = Parameters(function)
-    except Exception as error:
-        raise InvalidTask(f"task {name!r}: {UNTOLD}: {describe(error)}") from None
-    return GivenFunction(name, options_of(inner), parameters)
+        return GivenFunction(name, options_of(inner), Parameters(function))
+    except InvalidTask as error:
+        raise InvalidTask(f"task {name!r}: {error}") from None
 
 
 _known = lru_cache(maxsize=1024)(_look_at)

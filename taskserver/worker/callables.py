@@ -16,13 +16,13 @@ from pathlib import Path
 from types import FunctionType, MethodType, ModuleType
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
-from ..errors import BadTask, ModuleBroken
+from ..errors import BadTask, InvalidTask, ModuleBroken
 from ..messages.classes import class_name, mro_of, namespace_of, namespace_of_module, qualified_class_name
 from ..messages.error_text import describe
 from ..messages.import_errors import why_not_imported
 from ..messages.text import nearest, shown
 from ..model.field_checks import IN_A_CLASS, NAMELESS, PLAIN_METHOD, WITHOUT_WRAPS, foreign_task, why_private
-from ..model.functions import RUNS_NOTHING, UNTOLD, Parameters, runs_nothing
+from ..model.functions import Parameters, why_not_runnable
 from ..model.task import MAX_TASK_LENGTH
 from ..model.task_options import Options, options_of
 
@@ -312,7 +312,7 @@ def _public(namespace: Any) -> list[str]:
 
 def _is_function_of(module: str, value: object) -> bool:
     is_plain = type(value) is FunctionType and type(value.__module__) is str
-    return is_plain and value.__module__ == module and not runs_nothing(value)
+    return is_plain and value.__module__ == module and not why_not_runnable(value)
 
 
 def _is_class_of(module: str, value: object) -> bool:
@@ -342,8 +342,8 @@ def _kind(value: object) -> str:
 
 
 def _ready(name: str, function: FunctionType, bound: Callable[..., Any]) -> TaskCallable:
-    if runs_nothing(function):
-        raise BadTask(f"{name!r} {RUNS_NOTHING}")
+    if why := why_not_runnable(function):
+        raise BadTask(f"{name!r} {why}")
     call = bound
     if function.__code__.co_flags & CO_COROUTINE and type(bound) in (FunctionType, MethodType):  # no Django task
         from ..interrupts.coroutines import as_plain  # few tasks are coroutines
@@ -351,5 +351,5 @@ def _ready(name: str, function: FunctionType, bound: Callable[..., Any]) -> Task
         call = as_plain(bound)
     try:
         return TaskCallable(call, options_of(function), Parameters(bound))
-    except Exception as error:
-        raise BadTask(f"{name!r}: {UNTOLD}: {describe(error)}") from None
+    except InvalidTask as error:
+        raise BadTask(f"{name!r}: {error}") from None

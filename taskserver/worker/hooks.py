@@ -27,7 +27,7 @@ from ..messages.error_text import describe
 from ..messages.import_errors import raised_at
 from ..messages.log_records import FULL_TEXT, ONCE_AN_HOUR, about_task
 from ..model.attempt import FailedAttempt
-from ..model.functions import RUNS_NOTHING, runs_nothing
+from ..model.functions import why_not_runnable
 from ..settings.table import PREFIX
 from ..settings.table import Hook as Named
 from .call import Failure, aside_seconds, run_user_code
@@ -55,8 +55,8 @@ def find_hook(hook: str | Callable[..., object]) -> Callable[..., object]:
     found = _named(hook) if isinstance(hook, str) else hook
     if not callable(found):
         raise HookMissing(f"it is no function, but of type {type(found).__name__}")
-    if runs_nothing(found):
-        raise HookMissing(f"it {RUNS_NOTHING}")
+    if why := why_not_runnable(found):
+        raise HookMissing(f"it {why}")
     if getattr(getattr(found, "__code__", None), "co_flags", 0) & CO_COROUTINE:
         raise HookMissing(f"it is an async def function, {NOT_AWAITED}")
     function: Callable[..., object] = found

@@ -144,7 +144,7 @@ ROWS: list[tuple[str, str | None, tuple[str, ...]]] = [
     (LETTER, '"a"', ("a bare string", '["text"]')),
     (LETTER, "5", ("a bare number", "[5]")),
     (LETTER, "a@example.org", NO_JSON),
-    (LETTER, '{"to": "a", "subjct": "b"}', (TAKES, "'subject'?")),
+    (LETTER, '{"to": "a", "subjct": "b"}', (TAKES, "unexpected keyword argument 'subjct'")),
     (LETTER, None, (TAKES, "missing a required argument: 'to'")),
     (LETTER, '{"email": 1}', (TAKES, "missing a required argument: 'to'; and it takes no 'email'")),
     (LETTER, '["a", "b", 1, 2]', (TAKES, "too many positional")),

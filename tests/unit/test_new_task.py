@@ -235,7 +235,7 @@ UNFIT = (
         ("tasks.Base().method", ", a method of an object, which no worker has; allowed: a name as"),
         ("tasks.Base.Inner.deep", "task 'tasks.Base.Inner.deep' is inside a class of a class, where no worker looks"),
         ("tasks.part", ", a partial: give its function, and its arguments as args; allowed: a name as"),
-        ("tasks.odd", "task 'tasks.odd': what arguments it takes cannot be told: TypeError: "),
+        ("tasks.odd", "task 'tasks.odd': its signature cannot be read: TypeError: "),
         *((what, "allowed: a name as 'tasks.send_letter', or the function itself") for what in UNFIT),
     ],
 )
@@ -319,7 +319,7 @@ def test_a_misspelt_keyword_is_told_the_right_one_before_anything_is_added(tasks
             lambda: server.schedule("often", tasks.fetch, {"pgae": 5}, every=60),
         ):
             with pytest.raises(
-                InvalidTask, match=r"tasks\.fetch\(page\) .*; 'pgae' is none of them, did you mean 'page'"
+                InvalidTask, match=r"tasks\.fetch\(page\) .*: missing .* 'page'; and it takes no 'pgae'"
             ):
                 add()
         assert server.get(1) is None
