@@ -125,7 +125,7 @@ def on_day(text: str | None) -> str:
     if found is None:
         return text or ""
     days = (datetime.now().astimezone().date() - found.date()).days
-    day = {0: "today", 1: "yesterday"}.get(days) or found.date()
+    day = {-1: "tomorrow", 0: "today", 1: "yesterday"}.get(days) or found.date()
     return f"{day} {found:%H:%M}"
 
 

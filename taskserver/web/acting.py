@@ -6,7 +6,7 @@ A page first says by GET how many tasks would be touched; the act is a POST of t
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from datetime import datetime, timedelta, timezone
 from shlex import quote
 from typing import NamedTuple
@@ -19,17 +19,23 @@ from ..model.selection import Selection
 from ..model.task import MAX_GROUP_ID, MAX_ID, MAX_SIGNED, Status, name_of_status
 from ..server import TaskServer
 from ..stores.queue.many_rows import Verb
-from ..stores.queue.operations import CANCEL, RETRY, Operations
+from ..stores.queue.operations import CANCEL, DELETE, RETRY, RETRY_AS, Operations
 from .private_files import PrivateFiles
 from .rendering import link
 from .views import BadQuery, Page, error_like, number_in, since_of, status_of_name
 
 MAX_SHOWN = 20
 MAX_IDS = 500
-DONE = {"retry": "retried", "cancel": "cancelled", "pause": "paused", "resume": "resumed"}
-VERBS: Mapping[str, Verb] = {"retry": RETRY, "cancel": CANCEL}
+DONE = {
+    "retry": "retried",
+    "cancel": "cancelled",
+    "delete": "deleted",
+    "pause": "paused",
+    "resume": "resumed",
+}
+VERBS: Mapping[str, Verb] = {"retry": RETRY, "cancel": CANCEL, "delete": DELETE}
 GROUP_VERBS = ("pause", "resume")
-FIELDS = ("verb", "id", "group", "task", "like", "status", "since", "all")
+FIELDS = ("verb", "id", "group", "task", "like", "status", "since", "as", "all")
 """What an act's link and form name."""
 
 
@@ -38,6 +44,8 @@ class Act(NamedTuple):
 
     verb: str
     selection: Selection
+    as_task: str | None = None
+    """The name under which tasks are retried."""
 
     @property
     def words(self) -> str:
@@ -50,7 +58,7 @@ class Act(NamedTuple):
         parts += [f"error {chosen.error_line!r}"] if chosen.error_line else []
         parts += [] if chosen.status is None else [f"status {name_of_status(chosen.status)}"]
         parts += [f"since {chosen.since:%Y-%m-%d %H:%M:%S} UTC"] if isinstance(chosen.since, datetime) else []
-        return "; ".join(parts) or "all"
+        return "; ".join(parts or ["all"]) + (f", as {self.as_task!r}" if self.as_task else "")
 
     @property
     def arguments(self) -> str:
@@ -72,7 +80,7 @@ class Act(NamedTuple):
             parts.append(error)
         parts += [] if chosen.status is None else ["--status", name_of_status(chosen.status)]
         parts += ["--since", f"{chosen.since:%Y-%m-%dT%H:%M:%S}"] if isinstance(chosen.since, datetime) else []
-        return " ".join([self.verb, *(parts or ["--all"])])
+        return " ".join([self.verb, *(parts or ["--all"])]) + (f" --as {quote(self.as_task)}" if self.as_task else "")
 
 
 def read_act(server: TaskServer, query: MultiDict[str, str]) -> Act:
@@ -93,7 +101,8 @@ def read_act(server: TaskServer, query: MultiDict[str, str]) -> Act:
     if verb in VERBS and not (ids or groups or task or error or status is not None or query.get("all")):
         raise BadQuery("No task is chosen: mark some, or choose a group, a name or an error.")
     limit, since = number_in(query, "limit", MAX_SIGNED) or None, _since(server, query)
-    return Act(verb, Selection(ids or None, groups or None, task, None, limit, error, status, since))
+    selection = Selection(ids or None, groups or None, task, None, limit, error, status, since)
+    return Act(verb, selection, (verb == "retry" and query.get("as")) or None)
 
 
 def _numbers(query: MultiDict[str, str], name: str, most: int) -> list[int]:
@@ -123,7 +132,7 @@ def preview(server: TaskServer, query: MultiDict[str, str]) -> Page:
     found, in_error, cancelled = None, 0, 0
     if act.verb in VERBS:
         operations = Operations(server.store)
-        found = operations.preview(VERBS[act.verb], act.selection, MAX_SHOWN)
+        found = operations.preview(RETRY_AS if act.as_task else VERBS[act.verb], act.selection, MAX_SHOWN)
         if act.verb == "retry":
             in_error = _rows(operations, act.selection, Status.ERROR)
             cancelled = _rows(operations, act.selection, Status.CANCELLED)
@@ -160,9 +169,11 @@ def _rows(operations: Operations, selection: Selection, status: Status) -> int:
 
 def do(server: TaskServer, act: Act) -> int:
     """Do it; how many tasks, or groups, were changed. Raises InvalidTask and DatabaseError."""
+    operations = Operations(server.store)
+    if act.verb == "retry":
+        return operations.retry(act.selection, act.as_task)
     if act.verb in VERBS:
-        changing: Callable[..., int] = {"retry": server.retry, "cancel": server.cancel}[act.verb]
-        return changing(act.selection)
+        return operations.cancel(act.selection) if act.verb == "cancel" else operations.delete(act.selection)
     groups, claims = act.selection.groups, server.store.claims
     if groups is None:
         return claims.resume_all()

@@ -1,23 +1,21 @@
-"""Bars by the hour as pictures: the numbers of an SVG, which a template draws, and a table beside it tells."""
+"""Bars by the hour as the numbers of an SVG, which a template draws. Widths are percents: its texts keep their size."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from math import ceil, log10
 from typing import NamedTuple
 
 from ..messages.text import local
 from ..stores.queue.stats import HourStats
 
-WIDTH, HEIGHT = 720, 160
-LEFT, BOTTOM, TOP = 72, 30, 14
-"""Room for the numbers beside the bars, for the hours below, and above: for letters of a phone's size."""
+HEIGHT, BOTTOM, TOP = 160, 24, 10
+"""Of a chart, below its bars for the hours, and above them, in pixels."""
 HOURS_PER_LABEL = 6
 DAY = 24
 
 
 class Bar(NamedTuple):
-    """A rectangle, and what it is drawn as."""
+    """A rectangle, what it is drawn as, and what it stands for."""
 
     kind: str
     x: float
@@ -25,11 +23,10 @@ class Bar(NamedTuple):
     width: float
     height: float
     words: str
-    """What it stands for."""
 
 
 class Mark(NamedTuple):
-    """A number or hour beside the bars."""
+    """A number beside the bars, or an hour below them."""
 
     text: str
     x: float
@@ -46,9 +43,6 @@ class Chart(NamedTuple):
     heights: Sequence[Mark]
     legend: Sequence[tuple[str, str]]
     """Kind and word of what is stacked."""
-    width: int = WIDTH
-    height: int = HEIGHT
-    left: int = LEFT
 
 
 Part = tuple[str, str, Callable[[HourStats], float]]
@@ -59,21 +53,19 @@ def bars(
     name: str, title: str, hours: Sequence[HourStats], parts: Sequence[Part], words: Callable[[float], str]
 ) -> Chart:
     """A bar for each hour, whose parts stand one on the other; `words` writes a value."""
-    most = _round_up(max((sum(value(hour) for *_, value in parts) for hour in hours), default=0))
-    step = (WIDTH - LEFT) / max(len(hours), 1)
-    scale = (HEIGHT - BOTTOM - TOP) / most
+    most = max((sum(value(hour) for *_, value in parts) for hour in hours), default=0) or 1
+    step, ground, scale = 100 / max(len(hours), 1), HEIGHT - BOTTOM, (HEIGHT - BOTTOM - TOP) / most
     drawn = []
     for number, hour in enumerate(hours):
-        x, y = LEFT + number * step, float(HEIGHT - BOTTOM)
+        y = float(ground)
         for kind, word, value in parts:
-            height = value(hour) * scale
-            if height:
-                height = max(height, 1.0)  # one of ten thousand is to be seen, too
+            if value(hour):
+                height = max(value(hour) * scale, 1.0)  # one of ten thousand is to be seen, too
                 y -= height
                 text = f"{_hour(hour)}: {words(value(hour))} {word}"
-                drawn.append(Bar(kind, x + step * 0.1, y, step * 0.8, height, text))
-    heights = [Mark(words(most * part), LEFT - 6, HEIGHT - BOTTOM - most * part * scale) for part in (0.0, 0.5, 1.0)]
-    labels = [Mark(text, LEFT + number * step, HEIGHT - 6) for number, text in _labels(hours)]
+                drawn.append(Bar(kind, number * step + step * 0.1, y, step * 0.8, height, text))
+    heights = [Mark(words(most * part), 0, ground - most * part * scale) for part in (0.0, 1.0)]
+    labels = [Mark(text, number * step, HEIGHT - 6) for number, text in _labels(hours)]
     return Chart(name, title, drawn, labels, heights, [(kind, word) for kind, word, _ in parts])
 
 
@@ -90,11 +82,3 @@ def _labels(hours: Sequence[HourStats]) -> Iterator[tuple[int, str]]:
 def _hour(one: HourStats) -> str:
     found = local(one.hour)
     return f"{found:%H:%M}" if found else one.hour
-
-
-def _round_up(value: float) -> float:
-    """The next of 1, 2, 5, 10, 20, 50 and so on."""
-    if value <= 0:
-        return 1.0
-    power = 10.0 ** (ceil(log10(value)) - 1)
-    return next(step * power for step in (1, 2, 5, 10) if value <= step * power * 1.000001)

@@ -17,7 +17,7 @@ from .. import __version__
 from ..health.acceptance import MAY_STAY
 from ..health.overview import lives
 from ..messages.programs import CLIENT, WORKER
-from ..messages.text import age, error_in_shell, escaped, exactly, in_units, local, time_of_day, without_middle
+from ..messages.text import age, error_in_shell, escaped, in_units, local, on_day, time_of_day, without_middle
 from ..model.task import Status, name_of_status
 from ..stores.records import StoredTask
 
@@ -68,8 +68,8 @@ def _environment() -> Environment:
     environment.filters |= {
         "age": age,
         "units": lambda seconds: "" if seconds is None else in_units(seconds),
-        "exactly": _exactly,
         "clock": _clock,
+        "day": lambda text: escaped(without_middle(on_day(text), MAX_INSTANT)),
         "ago": _ago,
         "seconds": _seconds,
         "clock_time": time_of_day,
@@ -121,10 +121,10 @@ def _count(rows: int) -> str:
     return f"{rows:,}".replace(",", "\u202f")
 
 
-def _clock(text: str | None) -> str:
-    """The instant of a row in this host's time zone, to the minute."""
+def _clock(text: str | None, seconds: str = "") -> str:
+    """The instant of a row in this host's time zone, to the minute, or with what `seconds` formats."""
     found = local(text)
-    return f"{found:%Y-%m-%d %H:%M %Z}" if found else _short(text)
+    return f"{found:%Y-%m-%d %H:%M{seconds} %Z}" if found else _short(text)
 
 
 def _seconds(text: str | None) -> str:
@@ -140,10 +140,6 @@ def _ago(text: str | None) -> str:
         return _short(text)
     seconds = (datetime.now(timezone.utc) - found).total_seconds()
     return f"{age(seconds)} ago" if seconds >= 0 else f"in {age(-seconds)}"
-
-
-def _exactly(text: str | None) -> str:
-    return exactly(text) if local(text) else _short(text)
 
 
 def _short(text: str | None) -> str:

@@ -27,6 +27,7 @@ from ..stores.queue.operations import CANCEL, Operations
 from ..stores.queue.schedules import Schedules
 from ..stores.queue.stats import HOUR_SECONDS, HourStats, Stats
 from ..stores.queue.views import BY_TIME, FIRST, SAMPLE, Pages, Place
+from ..stores.records import StoredTask
 from .charts import Chart, Part, bars
 
 TASKS_A_PAGE = 50
@@ -58,6 +59,10 @@ def trouble_in_words(error: DatabaseError) -> str:
 
 class BadQuery(Exception):
     """The query of a link names what there is not; the text says what."""
+
+    def __init__(self, words: str, code: int = 400) -> None:
+        super().__init__(words)
+        self.code = code
 
 
 View = Callable[[TaskServer, Mapping[str, str]], Page]
@@ -164,11 +169,11 @@ def task(server: TaskServer, query: Mapping[str, str]) -> Page:
     task_id = number_in(query, "id", MAX_ID)
     row = None if task_id is None else server.store.views.show(task_id)
     if task_id is None or row is None:
-        return Page("no_task.html", {"task_id": task_id}, 404)
+        which = "without an id" if task_id is None else task_id
+        raise BadQuery(f"There is no task {which}. One that is done may be deleted.", 404)
     now, of_row = server.store.views.now(), Selection(ids=[row.id])
     values = {
         "task": row,
-        "table": server.settings.table,
         "links": links(server.store.database, [row.id])[row.id],
         "progress": read_progress(row.progress),
         "stage": stage_of(row),
@@ -177,9 +182,24 @@ def task(server: TaskServer, query: Mapping[str, str]) -> Page:
         "run_seconds": row.run_seconds(now),
         "comes_seconds": row.comes_in_seconds(now),
         "may_be_retried": not row.archived and row.status in (Status.ERROR, Status.FATAL, Status.CANCELLED),
+        "may_be_deleted": not row.archived and row.status in (Status.FATAL, Status.CANCELLED),
+        "meant": _name_meant(row),
         "may_be_cancelled": not row.archived and bool(Operations(server.store).preview(CANCEL, of_row, 0).rows),
     }
     return Page("task.html", values)
+
+
+def _name_meant(row: StoredTask) -> str | None:
+    """The right name of a task whose error says which one may be meant."""
+    line = (row.error_text or "").partition("\n")[0]
+    meant = re.search(r"; did you mean '([\w.:]+)'\?$", line)
+    if meant is None or row.stages or not line.startswith("BadTask: "):
+        return None
+    if "." in meant[1] or ":" in meant[1]:
+        return meant[1]
+    wrong = re.search(r" no (?:method )?'(\w+)'", line)  # a part of the name
+    before, _, after = row.task.rpartition(wrong[1]) if wrong else ("", "", "")
+    return f"{before}{meant[1]}{after}" if before else None
 
 
 def errors(server: TaskServer, query: Mapping[str, str]) -> Page:
@@ -259,22 +279,17 @@ def throughput(hours: Sequence[HourStats]) -> Chart:
     """Attempts that ended, by how they ended."""
     parts: list[Part] = [
         ("done", "done", lambda hour: hour.done),
-        ("failed", "failed", lambda hour: hour.failed),
-        ("lost", "lost", lambda hour: hour.lost),
+        ("error", "failed, to be retried", lambda hour: max(hour.failed + hour.lost - hour.fatal, 0)),
+        ("fatal", "failed for good", lambda hour: hour.fatal),
     ]
     return bars("throughput", "Attempts that ended, by the hour", hours, parts, _whole)
 
 
 def charts(hours: Sequence[HourStats]) -> list[Chart]:
     """The pictures of the hours' view."""
-    failed: list[Part] = [
-        ("failed", "failed", lambda hour: hour.failed),
-        ("lost", "lost", lambda hour: hour.lost),
-    ]
     waited: list[Part] = [("waited", "in the mean", lambda hour: hour.mean_wait_seconds or 0.0)]
     return [
         throughput(hours),
-        bars("failures", "Attempts that failed or were lost, by the hour", hours, failed, _whole),
         bars("waits", "How long tasks waited from ready to started, in the mean", hours, waited, _seconds),
     ]
 

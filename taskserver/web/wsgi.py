@@ -177,7 +177,7 @@ class _Visit:
             with database.answered_within(ANSWER_SECONDS) if is_post else database.tried_once(ANSWER_SECONDS):
                 return self._post() if is_post else self._get()
         except views.BadQuery as error:
-            return self._refuse(400, str(error))
+            return self._refuse(error.code, str(error))
         except InvalidTask as error:
             return self._refuse(400, f"{error}.")
         except DatabaseError as error:
@@ -288,7 +288,8 @@ def _sign_in(access: Access, request: PageRequest) -> Response:
         words = "This is not the password."
         if waits:
             words, code = f"Too many guesses: please wait for {max(round(waits), 1)} s.", 429
-    response = _page(code, "sign_in.html", {"words": words, "is_secure": access.is_secure(request), "is_live": True})
+    shown = {"words": words, "is_secure": access.is_secure(request), "is_live": True, "site": request.host}
+    response = _page(code, "sign_in.html", shown)
     if code == 429:
         response.headers["Retry-After"] = str(max(round(waits or 0), 1))
     return response
@@ -296,7 +297,7 @@ def _sign_in(access: Access, request: PageRequest) -> Response:
 
 def _refused(code: int, words: str) -> Response:
     """A page for somebody of whom nothing is known."""
-    return _page(code, "closed.html", {"words": words, "is_live": True})
+    return _page(code, "closed.html", {"words": words, "is_live": True, "site": "taskserver"})
 
 
 def _page(code: int, template: str, values: Mapping[str, Any]) -> Response:

@@ -59,6 +59,7 @@ def main(folder: Path = FOLDER) -> None:
         site = PageQueue(Deployment(Path(place)), "sqlite:///var/taskserver.db")
         fill_shop(site)
         with site.served() as website:
+            _take_all(browser, folder, {"sign-in": f"{website.url}/"})
             sign_in(browser, website.url)
             _take_all(browser, folder, {name: f"{website.url}/{link}" for name, link in VIEWS.items()})
         file = Path(place) / "queue.html"

@@ -12,6 +12,7 @@ Instants are relative to now; all else is the same each time.
 
 from __future__ import annotations
 
+import hashlib
 import json
 import random
 from collections.abc import Iterator, Mapping, Sequence
@@ -30,6 +31,8 @@ VIEWS = {
     "overview": "",
     "tasks": "?view=tasks",
     "task": "?view=task&id=1",
+    "failed": "?view=task&id=190",
+    "fatal": "?view=tasks&status=fatal",
     "errors": "?view=errors",
     "hours": "?view=hours",
     "week": "?view=hours&days=7",
@@ -202,9 +205,14 @@ def _fill_workers(site: PageQueue) -> None:
 
 
 def _fill_schedules(site: PageQueue) -> None:
-    nightly = {"name": "nightly import", "task": "tasks.import_catalogue", "group_id": 5, "every_seconds": 86_400}
+    nightly = {"name": "nightly import", "task": "tasks.import_catalogue", "group_id": 5, "cron": "30 3 * * *"}
     invoices = {"name": "invoices", "task": "tasks.write_invoice", "group_id": 6, "every_seconds": 3600}
-    site.insert([nightly | {"next_at": Ago(-5 * 3600)}, invoices | {"next_at": Ago(-600)}], "_schedules")
+    reminders = {"name": "reminders", "task": "tasks.send_letter", "group_id": 3, "cron": "0 8 * * 1"}
+    site.insert([nightly | {"next_at": Ago(-5 * 3600)}, reminders | {"next_at": Ago(-90_000)}], "_schedules")
+    site.insert([invoices | {"next_at": Ago(-600)}], "_schedules")
+    for name, ended in (("nightly import", [2, 244.0, 0]), ("invoices", [3, 2.0, 0])):
+        note = f"ran {hashlib.sha256(f'schedule:{name}'.encode()).hexdigest()[:32]}"
+        site.insert([{"name": note, "value": json.dumps(ended), "noted_at": Ago(3000)}], "_notes")
 
 
 def _fill_hours(site: PageQueue) -> None:

@@ -59,25 +59,28 @@ def words(text: str) -> str:
         ({"verb": "retry", "task": "tasks.b", "since": "7 days"}, [4, 0, 4, 3, 4]),
         ({"verb": "retry", "task": "tasks.a", "status": "fatal"}, [0, 4, 0, 3, 0]),
         ({"verb": "retry", "status": "error"}, [4, 4, 4, 0, 4]),
+        ({"verb": "delete", "id": "1"}, [4, 4, 3, 4]),
+        ({"verb": "delete", "like": "1"}, [4, 3, 4]),
+        ({"verb": "delete", "id": ["3", "4"]}, [4, 4, 3, 4]),
+        ({"verb": "delete", "status": "fatal"}, [3]),
     ],
 )
 def test_a_page_says_how_many_tasks_would_be_touched_and_the_form_of_it_touches_these(
     acting: PageSite, choice: dict[str, str], after: list[int]
 ) -> None:
     before = statuses(acting)
-    changed = sum(one != other for one, other in zip(before, after, strict=True))
+    left = before if choice["verb"] != "delete" else after
+    changed = sum(one != other for one, other in zip(left, after, strict=True)) + len(before) - len(left)
     visitor = acting.owner()
     said = visitor.get(urlencode({"view": "confirm", **choice}, doseq=True))
     tasks = "1 task" if changed == 1 else f"{changed} tasks"
     assert f"{tasks} would be" in words(said.text)
     assert statuses(acting) == before
     answer = visitor.act(**choice)
-    assert answer.status_code == (HTTPStatus.SEE_OTHER if changed else HTTPStatus.BAD_REQUEST)
+    assert answer.status_code == HTTPStatus.SEE_OTHER
     assert statuses(acting) == after
-    if not changed:
-        return
     done = words(visitor.get(answer.headers["Location"].removeprefix("?")).text)
-    assert f"{tasks} {'retried' if choice['verb'] == 'retry' else 'cancelled'}." in done
+    assert f"{tasks} {acting_module.DONE[choice['verb']]}." in done
 
 
 def test_groups_are_paused_and_resumed(acting: PageSite) -> None:
@@ -97,10 +100,49 @@ def test_groups_are_paused_and_resumed(acting: PageSite) -> None:
     assert paused() == ([], False)
 
 
+def test_a_group_without_tasks_is_paused(acting: PageSite) -> None:
+    visitor = acting.owner()
+    assert "Pause another group" in visitor.get().text
+    assert visitor.act(verb="pause", group="99").status_code == HTTPStatus.SEE_OTHER
+    assert acting.server.store.claims.paused() == ([99], False)
+    assert "Paused, without tasks: group 99 Resume" in words(visitor.get().text)
+
+
+@pytest.mark.parametrize(
+    ("task", "error", "meant"),
+    [
+        ("task.send", "BadTask: 'task.send' is in none …; did you mean 'tasks.send'?", "tasks.send"),
+        ("tasks.sent", "BadTask: 'tasks.sent': module tasks has no 'sent'; did you mean 'send'?", "tasks.send"),
+        (
+            "a.Mail.sent",
+            "BadTask: 'a.Mail.sent': class Mail has no method 'sent' …; did you mean 'send'?",
+            "a.Mail.send",
+        ),
+        ("tasks.a", "ValueError: did you mean 'tasks.b'?", None),
+        ("tasks.a", "BadTask: 'tasks.a': module tasks has no 'a'; there is b", None),
+    ],
+)
+def test_a_task_is_retried_under_the_name_that_its_error_says(
+    acting: PageSite, task: str, error: str, meant: str | None
+) -> None:
+    acting.sql(FAILED, task, 3, 4, error)  # 6
+    visitor = acting.owner()
+    shown = visitor.get("view=task&id=6").text
+    assert ("Retry as" in shown) is (meant is not None)
+    if meant is None:
+        return
+    assert f"1 task would be retried as {meant}" in words(visitor.get(f"view=confirm&verb=retry&id=6&as={meant}").text)
+    assert visitor.act(**{"verb": "retry", "id": "6", "as": meant}).status_code == HTTPStatus.SEE_OTHER
+    assert acting.sql("SELECT task, status FROM jobs_queue WHERE id = 6") == [(meant, 0)]
+    assert log_of(acting)[-1].endswith(f"retry of task 6, as '{meant}': 1 retried")
+
+
 @pytest.mark.parametrize(
     "choice",
     [
         {"verb": "retry"},
+        {"verb": "delete"},
+        {"verb": "delete", "id": "1", "like": "99"},
         {"verb": "pause"},
         {"verb": "pause", "all": "1"},
         {"verb": "prune", "all": "1"},
@@ -175,21 +217,26 @@ def test_the_list_of_a_status_offers_its_own_tasks_alone_and_says_what_else_is_a
     acting.sql(FAILED, "tasks.a", 3, 7, "cancelled")
     visitor = acting.owner()
     for query, offered in (
-        ("status=fatal", ["Retry the failed ones of this page", "Retry all fatal ones"]),
-        ("status=error", ["Retry the failed ones of this page", "Retry all in error"]),
-        ("status=fatal&group=3", ["Retry the failed ones of this page", "Retry all fatal ones of this kind"]),
-        ("group=3", ["page", "Retry all failed ones of this kind", "Cancel those of this kind that have not ended"]),
-        ("", ["Retry the failed ones of this page"]),
+        ("status=fatal", ["Retry all that failed for good", "Delete all that failed for good"]),
+        ("status=error", ["Retry all that will be retried"]),
+        (
+            "status=cancelled&group=3",
+            ["Retry all cancelled tasks of this kind", "Delete all cancelled tasks of this kind"],
+        ),
+        ("group=3", ["Retry all failed tasks of this kind", "Cancel those of this kind that have not ended"]),
+        ("", []),
         ("status=new", []),
     ):
         found = re.findall(r'<a class="button[^>]*>([^<]*) …</a>', visitor.get(f"view=tasks&{query}").text)
-        assert len(found) == len(offered), query
-        assert all(words in one for words, one in zip(offered, found, strict=True)), query
+        assert found == offered, query
     acting.rows.execute(f"INSERT INTO jobs_queue (task, group_id) VALUES {', '.join(['(?, 3)'] * 60)}", ["a"] * 60)
-    assert "Retry all failed ones of this kind" in visitor.get("view=tasks&group=3").text  # as later pages have some
+    assert "Retry all failed tasks of this kind" in visitor.get("view=tasks&group=3").text  # as later pages have some
     said = words(visitor.get("view=confirm&verb=retry&group=3").text)
-    assert "1 of them is in error, and comes again without that, too. 1 of them was cancelled by somebody." in said
+    assert "1 of them would be retried without that, too. 1 of them was cancelled by somebody." in said
     assert "of them" not in words(visitor.get("view=confirm&verb=retry&group=5").text)
+    assert "No task that is chosen can be deleted now." in words(
+        visitor.get("view=confirm&verb=delete&status=error").text
+    )
     assert "No task that is chosen can be retried now." in words(visitor.get("view=confirm&verb=retry&id=99").text)
 
 

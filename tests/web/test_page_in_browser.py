@@ -80,7 +80,7 @@ def test_one_signs_in_and_reads_by_keys_alone(browser: Browser, shop: Website) -
     assert focused(browser) == "To the content"
     assert browser.script("return document.activeElement.getBoundingClientRect().left >= 0")
     browser.press("Enter", "Tab", "Enter")
-    wait_until(lambda: text_of(browser, "h1") == "Errors of failed tasks")
+    wait_until(lambda: text_of(browser, "h1") == "Failed tasks, by error")
 
 
 LOOKS = [
