@@ -5,31 +5,26 @@ from __future__ import annotations
 import signal
 import sys
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from .commands import (
     add,
-    cancel,
     check,
     doctor,
     errors,
     init,
     list,
     metrics,
+    operate,
     page,
-    pause,
-    priority,
     prune,
-    reclaim,
-    resume,
-    retry,
     run,
     schedule,
     show,
     stats,
     status,
-    unschedule,
 )
 from ..messages.programs import CLIENT, IS_INSTALLED
 from ..server import TaskServer
@@ -40,15 +35,22 @@ from .terminal.program import Exit, run_program
 from .terminal.style import BOLD, painted
 
 GROUPS = {
-    "For producers": (add, schedule, unschedule),
-    "To look": (status, list, show, stats, errors, check, metrics, page),
-    "To act": (retry, cancel, priority, pause, resume, run, reclaim, prune),
-    "For a deployment": (init, doctor),
+    "For producers": (add.add_parser, schedule.add_parser, schedule.add_parser_of_unschedule),
+    "To look": tuple(one.add_parser for one in (status, list, show, stats, errors, check, metrics, page)),
+    "To act": (
+        *(partial(operate.add_act, name) for name in ("retry", "cancel", "delete", "priority")),
+        operate.add_pause,
+        operate.add_resume,
+        partial(operate.add_act, "reclaim"),
+        run.add_parser,
+        prune.add_parser,
+    ),
+    "For a deployment": (init.add_parser, doctor.add_parser),
 }
-COMMANDS = tuple(command for commands in GROUPS.values() for command in commands)
-"""Each has `add_parser`, which describes its arguments and names its `run(server, options)`.
+"""What adds the parser of each command, which names its `run(server, options) → exit code or None`.
 
-init, doctor and check open what they need, and name their `run_in_folder(folder, options) → exit code`."""
+init, doctor, check and page open what they need: they name their `run_in_folder(folder, options) → exit code`."""
+COMMANDS = tuple(command for commands in GROUPS.values() for command in commands)
 EXAMPLES = f"""
   {CLIENT} add tasks.send_letter '{{"to": "a@example.org"}}' --group 3 --delay 5m
   {CLIENT} list fatal --since 1d
@@ -75,8 +77,7 @@ def _run(folder: Path, arguments: Sequence[str]) -> int:
         code: int = options.run_in_folder(folder, options)
         return code
     with TaskServer.from_settings(load_settings(folder, env_file=options.env_file)) as server:
-        options.run(server, options)
-    return Exit.OK
+        return options.run(server, options) or Exit.OK
 
 
 def make_parser() -> Parser:
@@ -87,8 +88,8 @@ def make_parser() -> Parser:
     parts = ["Add tasks to the queue, look at it, and act on it."]
     for heading, commands in GROUPS.items():
         group = _Group(subparsers)
-        for command in commands:
-            command.add_parser(group)
+        for add_parser in commands:
+            add_parser(group)
         parts.append(
             "\n".join(
                 [painted(heading, BOLD, sys.stdout), *(f"  {name:<12}{line}" for name, line in group.about.items())]
@@ -96,7 +97,7 @@ def make_parser() -> Parser:
         )
     parts.append(f"{painted('Options of every command', BOLD, sys.stdout)}{deployment.ABOUT}")
     parts.append(f"{painted('Examples', BOLD, sys.stdout)}{EXAMPLES}")
-    parts.append(f"{CLIENT} help COMMAND, or COMMAND --help, tells the options of a command.\n")
+    parts.append(f"{CLIENT} help COMMAND, or COMMAND --help, shows the options of a command.\n")
     parser.about_commands = "\n\n".join(parts)
     return parser
 

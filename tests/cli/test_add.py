@@ -14,11 +14,15 @@ from typing import Any
 
 import pytest
 
+from taskserver.cli.client import main
+from taskserver.cli.commands.add import MAX_WARNINGS
 from tests.support.processes import (
+    Run,
     assert_one_line,
     assert_silent,
     end_of,
     needs_peak,
+    run_here,
     run_telling_peak,
     wait_until,
 )
@@ -254,3 +258,79 @@ def unread_bytes(pipe: int) -> int:
     count = array("i", [0])
     fcntl.ioctl(pipe, termios.FIONREAD, count)
     return count[0]
+
+
+# ---- warnings: a name that the modules lack, a group that no run serves
+
+TASKS = """
+def send_letter(to): ...
+async def fetch(): ...
+
+class Mail:
+    @staticmethod
+    def send(to): ...
+"""
+TASKS_OF_SHOP = "def send(to): ...\n"
+NOT_FOUND = "; a worker that does not find it either makes the task fatal; client.py retry ID --as NAME renames it"
+NAMES = {
+    "tasks.send_letter": "",
+    "tasks.fetch": "",
+    "tasks.Mail.send": "",
+    "tasks:Mail.send": "",
+    "shop.mail.send": "",
+    "tasks.send_leter": "'tasks.send_leter': module tasks has no function 'send_leter'; did you mean 'send_letter'?",
+    "tasks.Mail.post": "'tasks.Mail.post': module tasks has no function 'post'",
+    "shop.mail.sent": "'shop.mail.sent': module shop.mail has no function 'sent'; did you mean 'send'?",
+    "task.fetch": "'task.fetch' is in none of TASKSERVER_MODULES (tasks); did you mean 'tasks.fetch'?",
+    "other.thing": "'other.thing' is in none of TASKSERVER_MODULES (tasks)",
+}
+
+
+@pytest.fixture
+def client(sqlite_queue: Queue, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Run:
+    """client.py in this process, beside these modules."""
+    monkeypatch.setenv("TASKSERVER_MODULES", "tasks,shop.*")
+    sqlite_queue.deployment.write_tasks(TASKS)
+    sqlite_queue.deployment.write_tasks(TASKS_OF_SHOP, "shop/mail.py")
+    return lambda *args: run_here(main, capsys, sqlite_queue.folder, *args)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_name_that_is_missing_beside_the_program_is_added_with_a_warning(client: Run, name: str) -> None:
+    warning = f"client.py: warning: {NAMES[name]}{NOT_FOUND}\n" if NAMES[name] else ""
+    ended = client("add", name)
+    assert (ended.returncode, ended.stdout, ended.stderr) == (0, "1\n", warning)
+
+
+def test_no_name_is_doubted_if_no_listed_module_lies_beside_the_program(sqlite_queue: Queue, client: Run) -> None:
+    (sqlite_queue.folder / "tasks.py").unlink()
+    assert client("add", "tasks.send_leter").stderr == ""
+
+
+def test_names_of_files_pipelines_schedules_and_retries_are_looked_for_too(sqlite_queue: Queue, client: Run) -> None:
+    lines = sqlite_queue.folder / "lines"
+    lines.write_text("".join(f'{{"task": "tasks.made_up_{number}"}}\n' for number in [*range(3000), 0]))
+    *warnings, last = client("add", "--bulk", lines).stderr.splitlines()
+    assert (len(warnings), last) == (MAX_WARNINGS, "client.py: warning: and 95 more names like these")
+    for line in (
+        ("add", "tasks.fetch", "--then", "tasks.a"),
+        ("schedule", "nightly", "tasks.a", "--every", "1d"),
+        ("retry", "--all", "--as", "tasks.a"),
+    ):
+        assert client(*line).stderr == f"client.py: warning: 'tasks.a': module tasks has no function 'a'{NOT_FOUND}\n"
+
+
+def test_a_group_that_no_recent_run_serves_gets_a_warning(sqlite_queue: Queue, client: Run) -> None:
+    run = "INSERT INTO jobs_queue_workers (pid, host, group_ids, started_at) VALUES (1, 'h', '{}', {})"
+    sqlite_queue.sql(run.format("0", "'2020-01-01 00:00:00.000000'"))
+    assert client("add", "tasks.fetch", "--group", "7").stderr == ""  # cron has stopped, whatever the groups are
+    sqlite_queue.sql(run.format("3,5", "strftime('%Y-%m-%d %H:%M:%f000', 'now')"))
+    assert client("add", "tasks.fetch", "--group", "3").stderr == ""
+    words = (
+        "client.py: warning: no worker takes tasks of {}: they serve 3, 5; have a crontab line name it, or no groups\n"
+    )
+    stage = '{"task": "tasks.fetch", "group_id": 8}'
+    ended = client("add", "tasks.fetch", "--group", "7", "--then", stage)
+    assert ended.stderr == words.format("groups 7, 8")
+    ended = client("schedule", "nightly", "tasks.fetch", "--every", "1d")
+    assert ended.stderr == words.format("group 0")

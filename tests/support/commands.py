@@ -36,8 +36,8 @@ def _parser_of_worker() -> argparse.ArgumentParser:
 
 def parsers_of_client() -> dict[str, argparse.ArgumentParser]:
     subparsers = usage.Parser(prog="client.py").add_subparsers(parser_class=usage.Parser)
-    for command in client.COMMANDS:
-        command.add_parser(subparsers)
+    for add_parser in client.COMMANDS:
+        add_parser(subparsers)
     return dict(subparsers.choices)
 
 

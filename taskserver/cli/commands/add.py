@@ -3,35 +3,42 @@
 from __future__ import annotations
 
 import argparse
+import re
 import sys
-from collections.abc import Iterator
+from collections.abc import Collection, Iterable, Iterator
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any, BinaryIO
 
 from ...errors import BadTask, DatabaseError, InvalidTask, SettingError
+from ...health.coverage import describe_unserved_groups
 from ...messages.programs import CLIENT
+from ...messages.text import count_of, nearest
 from ...model.arguments import parse_json
 from ...model.new_task import MAX_VERSION, TASK_KEYS, NewTask, new_task, new_task_from
-from ...model.task import MAX_ATTEMPTS, MAX_ID
+from ...model.pipeline import read_stages
+from ...model.task import MAX_ATTEMPTS
 from ...server import TaskServer
-from ..terminal.arguments import seconds, whole_number
-from ..terminal.misnamed import MAX_NAMES, callables_of, warn_of_missing
-from ..terminal.task_arguments import QUOTING, describe_order, describe_task, read_args
-from ..terminal.unserved import warn_of_unserved
+from ...settings.load import Settings
+from ..terminal import arguments
+from ..terminal.arguments import QUOTING, read_args, seconds, task_ids, whole_number
+from ..terminal.output import note
 
 MAX_LINE_BYTES = 16 * 1024 * 1024
 """Arguments of 1 MiB take several MiB as JSON text with every character escaped."""
-MISNAMED = f"It was added all the same, and becomes fatal: {CLIENT} retry ID --as NAME has it run under the right one"
+MAX_NAMES, MAX_WARNINGS = 100, 5
+"""Names of a file that are looked for in the modules, and those that get a line."""
+DEFINED = re.compile(rb"^[ \t]*(?:async[ \t]+)?def (\w+)", re.MULTILINE)
 _OPTIONS = {"group_id": "group", "unique_key": "unique"}
 """The options of keys that have another name."""
 _Callables = dict[tuple[str, int], None]
-"""The names of callables that tasks are to run, each with its group, in their order."""
+"""The names of the functions to call, each with its group, in their order."""
 
 
 def add_parser(subparsers: Any) -> None:
     parser = subparsers.add_parser("add", help="add one task and print its id, or many from JSON lines")
-    describe_task(parser, is_required=False)
-    describe_order(parser)
+    arguments.add(parser, "task", nargs="?")
+    arguments.add(parser, "args")
+    arguments.add_order(parser)
     parser.add_argument(
         "--delay", metavar="S", type=seconds(or_zero=True), help="run it after S seconds at the earliest, or 5m, 1h, 2d"
     )
@@ -39,15 +46,15 @@ def add_parser(subparsers: Any) -> None:
         "--at", metavar="INSTANT", help="run it from then on, as 2026-01-31T12:00:00+01:00; Z at the end is UTC"
     )
     parser.add_argument(
-        "--max-attempts", metavar="N", type=whole_number(1, MAX_ATTEMPTS), help="starts before it is fatal"
+        "--max-attempts", metavar="N", type=whole_number(1, MAX_ATTEMPTS), help="give up after so many attempts"
     )
     parser.add_argument("--unique", metavar="KEY", help="add nothing while a task with this key exists; print its id")
-    parser.add_argument("--rerun", action="store_true", default=None, help="with --unique: have that task run again")
+    parser.add_argument("--rerun", action="store_true", default=None, help="with --unique: run that task again")
     parser.add_argument(
         "--version",
         metavar="N",
         type=whole_number(0, MAX_VERSION),
-        help="with --rerun: change nothing where the task has this version or a newer one",
+        help="with --rerun: change nothing if the task has this version or a newer one",
     )
     parser.add_argument(
         "--then",
@@ -62,7 +69,7 @@ def add_parser(subparsers: Any) -> None:
         "--depends-on",
         metavar="ID,ID",
         action="extend",
-        type=_task_ids,
+        type=task_ids,
         help="start it when all of these are done; may be repeated",
     )
     parser.add_argument(
@@ -90,25 +97,28 @@ def run(server: TaskServer, options: argparse.Namespace) -> None:
         if error.may_have_taken_effect:
             raise DatabaseError(f"{error}; what you gave may be added all the same: look first") from error
         raise
-    warn_of_missing(server.settings, [name for name, _ in found], MISNAMED)
-    warn_of_unserved(server, {group for _, group in found})
+    warn_of_names(server.settings, [name for name, _ in found])
+    warn_of_groups(server, {group for _, group in found})
 
 
 def _add_one(server: TaskServer, given: dict[str, Any], found: _Callables) -> int:
     """Add a task and return its id; `found` gets its callables."""
     if "args" in given:
         given["args"] = read_args(given["args"])
-    found |= dict.fromkeys(callables_of(new_task(**given)))
+    found |= _callables_of(new_task(**given))
     return server.add_pipeline(**given) if "stages" in given else server.add_task(**given)
 
 
 def _add_lines(server: TaskServer, name: str, found: _Callables) -> str:
-    """Add the tasks of a file; return the words that say how many. `found` gets their callables."""
+    """Add the tasks of a file and return how many, in words; `found` gets their callables."""
     with _open(name) as file:
         tasks = _Tasks(file, found)
         count = len(server.store.producing.add_many(tasks, lambda number: f"line {tasks.line_of(number)}"))
-    added_tasks = "1 task added" if count == 1 else f"{count} tasks added"
+    added_tasks = f"{count_of(count, 'task')} added"
     return f"{added_tasks}, or there already: {tasks.keyed} have a unique_key" if tasks.keyed else added_tasks
+
+
+# ---- JSON lines
 
 
 class _Tasks:
@@ -119,7 +129,6 @@ class _Tasks:
         self._file = file
         self._found = {} if found is None else found
         self._empty_lines: list[int] = []
-        self.count = 0
         self.keyed = 0
         """How many of these tasks have a unique_key."""
 
@@ -138,10 +147,9 @@ class _Tasks:
                 task = _task_of(line)
             except InvalidTask as error:
                 raise InvalidTask(f"line {number}: {error}; nothing was added") from None
-            self.count += 1
             self.keyed += task.unique_key is not None
             if len(self._found) < MAX_NAMES:
-                self._found |= dict.fromkeys(callables_of(task))
+                self._found |= _callables_of(task)
             yield task
 
 
@@ -166,15 +174,9 @@ def _task_of(line: bytes) -> NewTask:
     if len(line) == MAX_LINE_BYTES:
         raise InvalidTask(f"it is longer than {MAX_LINE_BYTES} bytes")
     try:
-        text = line.decode("utf-8-sig")
+        return new_task_from(parse_json(line.decode("utf-8-sig"), "it"))
     except UnicodeDecodeError:
         raise InvalidTask("it is not UTF-8 text") from None
-    return new_task_from(_read_line(text))
-
-
-def _read_line(text: str) -> Any:
-    try:
-        return parse_json(text, "it")
     except BadTask as error:
         raise InvalidTask(str(error)) from None
 
@@ -189,12 +191,69 @@ def _stage(text: str) -> Any:
         raise argparse.ArgumentTypeError(str(error)) from None
 
 
-def _task_ids(text: str) -> list[int]:
-    """An argument's type: ids of tasks, as 17,18."""
-    parse = whole_number(1, MAX_ID)
+# ---- warnings: the task is added all the same, as it may be meant for another host, or for a later upload
+
+
+def warn_of_names(settings: Settings, names: Iterable[str]) -> None:
+    """Warn of each name whose function is missing from the text of the modules beside the program."""
+    missing = list(filter(None, (_missing(settings, name) for name in dict.fromkeys(names))))
+    for words in missing[:MAX_WARNINGS]:
+        hint = f"a worker that does not find it either makes the task fatal; {CLIENT} retry ID --as NAME renames it"
+        note(f"{CLIENT}: warning: {words}; {hint}")
+    if len(missing) > MAX_WARNINGS:
+        note(f"{CLIENT}: warning: and {len(missing) - MAX_WARNINGS} more names like these")
+
+
+def warn_of_groups(server: TaskServer, groups: Collection[int]) -> None:
+    """Warn if no recent run serves one of these groups."""
     try:
-        return [parse(part) for part in text.split(",")]
-    except argparse.ArgumentTypeError:
-        raise argparse.ArgumentTypeError(
-            f"{text!r} is not right: write ids, each from 1 to {MAX_ID}, with commas and no spaces, as 17,18"
-        ) from None
+        words = describe_unserved_groups(groups, server.store.views.runs())
+    except DatabaseError:  # a producer's account may not be allowed to read them
+        return
+    if words:
+        note(f"{CLIENT}: warning: {words}; have a crontab line name it, or no groups")
+
+
+def _callables_of(task: NewTask) -> _Callables:
+    stages = read_stages(task.stages)
+    return dict.fromkeys([(one.task, one.group_id or 0) for one in stages] or [(task.task, task.group_id)])
+
+
+def _missing(settings: Settings, name: str) -> str:
+    """What is missing, in words; empty if the function is there, or if no listed module lies beside the program."""
+    *outer, last = re.split("[.:]", name)
+    sources = {module: _source(settings, module) for module in (".".join(outer), ".".join(outer[:-1]))}
+    found = [(module, text) for module, text in sources.items() if text]
+    if not found:
+        beside = [module for module in settings.modules if _source(settings, module)]
+        if not beside:
+            return ""
+        return f"{name!r} is in none of TASKSERVER_MODULES ({', '.join(beside)})" + _hint(
+            name, [f"{module}.{last}" for module in beside]
+        )
+    defined = [
+        one.decode() for _, text in found for one in re.findall(rb"^[ \t]*(?:async[ \t]+)?def (\w+)", text, re.M)
+    ]
+    if last in defined:
+        return ""
+    return f"{name!r}: module {found[0][0]} has no function {last!r}" + _hint(last, defined)
+
+
+def _hint(name: str, names: Iterable[str]) -> str:
+    meant = nearest(name, names)
+    return f"; did you mean {meant!r}?" if meant else ""
+
+
+def _source(settings: Settings, module: str) -> bytes:
+    """The text of a listed module beside the program; empty if it is not listed, or not there."""
+    # shop.jobs.* lists shop.jobs, and all below it.
+    below = (one[:-1] for one in settings.modules if one.endswith(".*"))
+    if module not in settings.modules and not any(f"{module}.".startswith(package) for package in below):
+        return b""
+    path = settings.folder.joinpath(*module.split("."))
+    for file in (path.with_suffix(".py"), path / "__init__.py"):
+        try:
+            return file.read_bytes()
+        except OSError:
+            continue
+    return b""

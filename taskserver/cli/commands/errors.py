@@ -7,17 +7,17 @@ from typing import Any
 
 from ...model.task import MAX_SIGNED
 from ...server import TaskServer
+from ..terminal import arguments
 from ..terminal.arguments import whole_number
 from ..terminal.instants import headed, in_column
 from ..terminal.output import as_json, error_as_json, print_table
-from ..terminal.selecting import add_filters
 
 DEFAULT_LIMIT = 20
 
 
 def add_parser(subparsers: Any) -> None:
     parser = subparsers.add_parser("errors", help="what tasks in error and fatal ones failed with, counted")
-    add_filters(parser)
+    arguments.add(parser, "--group", "--task")
     parser.add_argument(
         "--limit", type=whole_number(1, MAX_SIGNED), default=DEFAULT_LIMIT, metavar="N", help="default %(default)s"
     )

@@ -7,12 +7,11 @@ import sys
 from typing import Any
 
 from ...messages.programs import CLIENT
-from ...messages.text import age
+from ...messages.text import age, count_of
 from ...server import TaskServer
 from ...stores import Store
 from ...stores.queue.pruning import KINDS, Pruned, Pruning
 from ..terminal.arguments import span
-from ..terminal.selecting import counted
 
 
 def add_parser(subparsers: Any) -> None:
@@ -40,7 +39,10 @@ def _show(store: Store, pruned: Pruned, kinds: list[str], options: argparse.Name
     verb = "would be deleted" if options.dry_run else "deleted"
     print(f"{counts}, older than {age(options.older_than)}: {verb}")
     if pruned.held:
-        print(f"{counted(pruned.held)} left: other programs hold them, or a foreign key or trigger", file=sys.stderr)
+        print(
+            f"{count_of(pruned.held, 'task')} left: other programs hold them, or a foreign key or trigger",
+            file=sys.stderr,
+        )
     if pruned.deleted and not options.dry_run:
         print(f"The space on the disk: {store.about_space.format(_tables(store, pruned))}.")
 

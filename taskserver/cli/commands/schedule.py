@@ -1,37 +1,53 @@
-"""client.py schedule: have a task added again and again; given again, it changes the values that differ."""
+"""client.py schedule and unschedule: periodic tasks."""
 
 from __future__ import annotations
 
 import argparse
+import sys
 from typing import Any
 
-from ...messages.text import printable
+from ...errors import InvalidTask
+from ...messages.programs import CLIENT
+from ...messages.text import exactly, printable
 from ...model.schedule import CRON_EXAMPLE, MAX_EVERY_SECONDS, UTC
 from ...server import TaskServer
-from ..terminal.arguments import whole_seconds
-from ..terminal.instants import exactly
-from ..terminal.misnamed import warn_of_missing
-from ..terminal.task_arguments import QUOTING, describe_order, describe_task, read_args
-from ..terminal.unserved import warn_of_unserved
-
-MISNAMED = "The schedule stands all the same, and its tasks become fatal: give it again with the right name"
+from ..terminal import arguments
+from ..terminal.arguments import QUOTING, read_args, whole_seconds
+from .add import warn_of_groups, warn_of_names
 
 
 def add_parser(subparsers: Any) -> None:
     parser = subparsers.add_parser("schedule", help="add a task every so many seconds, or at the times of cron")
-    parser.add_argument("name", metavar="NAME", help="of the schedule; given again, it is changed")
-    describe_task(parser, is_required=True)
+    parser.add_argument("name", metavar="NAME", help="the schedule's name; given again, it changes that schedule")
+    arguments.add(parser, "task", nargs="?")
+    arguments.add(parser, "args")
     parser.add_argument(
         "--every", metavar="S", type=whole_seconds(1, MAX_EVERY_SECONDS), help="every S seconds, or 5m, from now on; or"
     )
-    parser.add_argument("--cron", metavar="EXPR", help=f"at the times of a cron expression, as '{CRON_EXAMPLE}'")
-    parser.add_argument("--timezone", metavar="Z", default=UTC, help="of --cron, as Europe/Berlin; default UTC")
-    describe_order(parser)
-    parser.set_defaults(run=run)
+    parser.add_argument("--cron", metavar="EXPR", help=f"at the times of a cron expression, as '{CRON_EXAMPLE}'; or")
+    parser.add_argument("--now", action="store_true", help="add the task of the schedule NAME once, now")
+    parser.add_argument("--timezone", metavar="Z", default=UTC, help="of --cron, as Europe/Berlin; default %(default)s")
+    arguments.add_order(parser)
+    parser.set_defaults(run=_schedule)
     parser.about_more = f"{QUOTING}, and EXPR too, as '{CRON_EXAMPLE}'"
 
 
-def run(server: TaskServer, options: argparse.Namespace) -> None:
+def add_parser_of_unschedule(subparsers: Any) -> None:
+    parser = subparsers.add_parser("unschedule", help="end a schedule; a task that it has added still runs")
+    parser.add_argument("name", metavar="NAME", help=f"the schedule's name, as {CLIENT} status shows it")
+    parser.set_defaults(run=_unschedule)
+
+
+def _schedule(server: TaskServer, options: argparse.Namespace) -> None:
+    if options.now:
+        others = (options.task, options.every, options.cron, options.group, options.priority)
+        if any(one is not None for one in others):
+            raise InvalidTask(f"--now takes only the name of a schedule that exists: {CLIENT} schedule NAME --now")
+        server.store.tables.check()
+        print(server.run_schedule_now(options.name))
+        return
+    if options.task is None:
+        raise InvalidTask("name a TASK, and --every or --cron; or --now to add the task of a schedule that exists")
     server.store.tables.check()
     next_at = server.schedule(
         options.name,
@@ -44,5 +60,14 @@ def run(server: TaskServer, options: argparse.Namespace) -> None:
         priority=options.priority or 0,
     )
     print(printable(f"{options.name}: next at {exactly(next_at.isoformat())}"))
-    warn_of_missing(server.settings, [options.task], MISNAMED)
-    warn_of_unserved(server, [options.group or 0])
+    warn_of_names(server.settings, [options.task])
+    warn_of_groups(server, [options.group or 0])
+
+
+def _unschedule(server: TaskServer, options: argparse.Namespace) -> None:
+    server.store.tables.check()
+    if server.unschedule(options.name):
+        print(printable(f"{options.name} is scheduled no more"))
+    else:
+        # No error: a deploy script may end the schedule each time.
+        print(printable(f"there is no schedule {options.name!r}; {CLIENT} status lists them"), file=sys.stderr)

@@ -1,19 +1,27 @@
-"""Reading arguments and reporting wrong usage; apart from program.py, as a plain crontab line needs no argparse."""
+"""Reads arguments, declares once what several commands take, and reports wrong usage in one line."""
 
 from __future__ import annotations
 
 import argparse
+import math
 import re
-from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, NoReturn
+from collections.abc import Callable
+from datetime import datetime, timezone
+from typing import Any, NoReturn
 
-from ...errors import SPANS, UNIT_SECONDS, span_seconds
+from ...errors import SPANS, UNIT_SECONDS, BadTask, InvalidTask, span_seconds
+from ...messages.programs import CLIENT
 from ...messages.text import nearest, printable
-from ...model.task import MAX_GROUP_ID, MAX_GROUPS
+from ...model.arguments import describe_bare, parse_json
+from ...model.task import MAX_GROUP_ID, MAX_GROUPS, MAX_ID, MAX_PRIORITY, MAX_SIGNED, MIN_PRIORITY
 from .program import Exit
 
-if TYPE_CHECKING:
-    from datetime import datetime
+ABOUT_GROUPS = "write group ids with commas and no spaces, as 3,5,6"
+EXAMPLE = """'{"to": "a@example.org"}'"""
+QUOTING = f"write ARGS_JSON in single quotes, as {EXAMPLE}"
+SINCE = "a span as 90s, 30m, 24h, 7d, or an instant as 2026-01-31 or 2026-01-31T12:00+01:00 (UTC if no zone is given)"
+MAX_SPAN_DAYS = 36_500
+"""The limit of stores/queue/pruning.py, which refuses more."""
 
 
 class Parser(argparse.ArgumentParser):
@@ -21,52 +29,37 @@ class Parser(argparse.ArgumentParser):
 
     about_more = ""
     """A hint for one argument that was given as several."""
-
     usage_exit: int = Exit.USAGE
-
     usage_head = ""
-    """The begin of the line of wrong usage on standard output, for a command of which others read that alone."""
-
+    """Where it is set, wrong usage is a line on standard output that starts with it: other programs read that."""
     about_commands = ""
-    """The help of a program with commands: all of them, with a line each."""
-
+    """The help of a program with commands."""
     _is_intermixed = False
 
     def __init__(self, **keywords: Any) -> None:
         super().__init__(allow_abbrev=False, **keywords)
-        # No option begins with a digit: `--since -1h` has a value, which is refused as that.
+        # No option starts with a digit: `--since -1h` has a value, which is refused as that.
         self._negative_number_matcher = re.compile(r"-\.?[0-9]")
 
     # Typed as argparse types it.
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
-        """Take options before, behind and between the arguments.
-
-        Surplus arguments are refused here, where the command is known for which they were meant.
-        """
+        """Take options before, behind and between the arguments. Refuse surplus ones, where their command is known."""
         if self._subparsers:
             options, more = super().parse_known_args(args, namespace)
-            if more:
-                self.error(
-                    f"unrecognized arguments: {' '.join(more)}; options follow their command: {self.prog} COMMAND …"
-                )
-            return options, more
-        if self._is_intermixed:
+            hint = f"; options follow their command: {self.prog} COMMAND …"
+        elif self._is_intermixed:
             return super().parse_known_args(args, namespace)
-        self._is_intermixed = True  # the next line calls this again, once for the options and once for the arguments
-        try:
-            options, more = self.parse_known_intermixed_args(args, namespace)
-        finally:
-            self._is_intermixed = False
+        else:
+            self._is_intermixed = True  # the next line calls this again: once for the options, once for the arguments
+            try:
+                options, more = self.parse_known_intermixed_args(args, namespace)
+            finally:
+                self._is_intermixed = False
+            is_option = any(word.startswith("-") for word in more)
+            hint = f"; {self.about_more}" if self.about_more and not is_option else ""
         if more:
-            self.error(f"unrecognized arguments: {' '.join(more)}{self._hint(more)}")
+            self.error(f"unrecognized arguments: {' '.join(more)}{hint}")
         return options, more
-
-    def _hint(self, more: Sequence[str]) -> str:
-        option = next((word.partition("=")[0] for word in more if word.startswith("-")), None)
-        if option is None:
-            return f"; {self.about_more}" if self.about_more else ""
-        meant = nearest(f"--{option.lstrip('-')}", self._option_string_actions)
-        return f"; did you mean {meant}?" if meant else ""
 
     def _check_value(self, action: argparse.Action, value: Any) -> None:
         if action.choices is None or value in action.choices:
@@ -87,9 +80,12 @@ class Parser(argparse.ArgumentParser):
         self.exit(self.usage_exit, f"{self.prog}: {words}\n")
 
 
+# ---- types of arguments
+
+
 def whole_number(least: int, most: int | None = None, hint: str = "") -> Callable[[str], int]:
-    """An argument's type: a whole number within limits, both allowed; an error ends with `hint`."""
-    allowed = f"a whole number from {least} to {most}" if most is not None else f"a whole number from {least} on"
+    """A whole number within limits, both allowed; an error ends with `hint`."""
+    allowed = f"a whole number from {least} {'on' if most is None else f'to {most}'}"
 
     def parse(text: str) -> int:
         digits = text.removeprefix("-")
@@ -103,18 +99,34 @@ def whole_number(least: int, most: int | None = None, hint: str = "") -> Callabl
 
 
 def whole_seconds(least: int, most: int) -> Callable[[str], int]:
-    """An argument's type: whole seconds within limits, both allowed, or a span of time as 5m."""
+    """Whole seconds within limits, both allowed, or a span of time as 5m."""
     parse_number = whole_number(least, most, hint=f", of seconds, nor a span {SPANS}")
 
     def parse(text: str) -> int:
-        seconds = span_seconds(text)
-        return seconds if seconds is not None and least <= seconds <= most else parse_number(text)
+        found = span_seconds(text)
+        return found if found is not None and least <= found <= most else parse_number(text)
+
+    return parse
+
+
+def number_of(unit: str, or_zero: bool = False, hint: str = "") -> Callable[[str], float]:
+    """A number of a unit, above 0 or from 0 on; an error ends with `hint`."""
+    allowed = f"a number of {unit} {'from 0 on' if or_zero else 'above 0'}"
+
+    def parse(text: str) -> float:
+        try:
+            value = float(text)
+        except ValueError:
+            value = math.nan
+        if 0 < value < math.inf or (or_zero and value == 0):
+            return value
+        raise argparse.ArgumentTypeError(f"{text!r} is not {allowed}{hint}")
 
     return parse
 
 
 def seconds(or_zero: bool = False) -> Callable[[str], float]:
-    """An argument's type: a number of seconds, above 0 or from 0 on, or a span of time as 5m."""
+    """A number of seconds, above 0 or from 0 on, or a span of time as 5m."""
     parse_number = number_of("seconds", or_zero, hint=f", nor a span {SPANS}")
 
     def parse(text: str) -> float:
@@ -124,57 +136,19 @@ def seconds(or_zero: bool = False) -> Callable[[str], float]:
     return parse
 
 
-def number_of(unit: str, or_zero: bool = False, hint: str = "") -> Callable[[str], float]:
-    """An argument's type: a number of a unit, above 0 or from 0 on; an error ends with `hint`."""
-    allowed = f"a number of {unit} {'from 0 on' if or_zero else 'above 0'}"
-
-    def parse(text: str) -> float:
-        try:
-            value = float(text)
-        except ValueError:
-            value = -1.0
-        if 0 < value < float("inf") or (or_zero and value == 0):
-            return value
-        raise argparse.ArgumentTypeError(f"{text!r} is not {allowed}{hint}")
-
-    return parse
-
-
-ABOUT_GROUPS = "write group ids with commas and no spaces, as 3,5,6"
-
-
-def group_ids(text: str) -> list[int]:
-    """An argument's type: group ids, as 3 or 3,5,6."""
-    parse = whole_number(0, MAX_GROUP_ID)
-    try:
-        groups = [parse(part) for part in text.split(",")]
-    except argparse.ArgumentTypeError:
-        raise argparse.ArgumentTypeError(f"{text!r} is not right: {ABOUT_GROUPS}, from 0 to {MAX_GROUP_ID}") from None
-    if len(groups) > MAX_GROUPS:
-        raise argparse.ArgumentTypeError(f"it names {len(groups)} groups; at most {MAX_GROUPS} are allowed")
-    return groups
-
-
-def add_groups(parser: Any) -> None:
-    """Add the option that restricts a command to some groups."""
-    parser.add_argument(
-        "--group", dest="groups", metavar="G", action="extend", type=group_ids, default=[], help="as 3 or 3,5,6"
+def span(text: str, hint: str = "") -> int:
+    """The seconds of a span of time as 90s, 30m, 24h or 7d; an error ends with `hint`."""
+    found = span_seconds(text)
+    if found is not None and found <= MAX_SPAN_DAYS * UNIT_SECONDS["d"]:
+        return found
+    raise argparse.ArgumentTypeError(
+        f"{text!r} is not a span of time; allowed: as 90s, 30m, 24h, 7d or 4w, at most {MAX_SPAN_DAYS}d{hint}"
     )
-    parser.about_more = ABOUT_GROUPS
-
-
-MAX_SPAN_DAYS = 36_500
-"""The limit of stores/queue/pruning.py, which refuses more."""
-
-
-SINCE = "a span as 90s, 30m, 24h, 7d, or an instant as 2026-01-31 or 2026-01-31T12:00+01:00 (without a zone: UTC)"
 
 
 def since(text: str) -> int | datetime:
-    """An argument's type: a span of time before now, in seconds, or an instant."""
-    from datetime import timezone  # worker.py takes no instant
-
-    from ...model.new_task import read_instant
+    """A span of time before now, in seconds, or an instant."""
+    from ...model.new_task import read_instant  # worker.py takes no instant
 
     try:
         instant = read_instant(text)
@@ -183,11 +157,87 @@ def since(text: str) -> int | datetime:
     return instant if instant.utcoffset() is not None else instant.replace(tzinfo=timezone.utc)
 
 
-def span(text: str, hint: str = "") -> int:
-    """An argument's type: a span of time, as 90s, 30m, 24h or 7d; returns seconds. An error ends with `hint`."""
-    seconds = span_seconds(text)
-    if seconds is not None and seconds <= MAX_SPAN_DAYS * UNIT_SECONDS["d"]:
-        return seconds
-    raise argparse.ArgumentTypeError(
-        f"{text!r} is not a span of time; allowed: as 90s, 30m, 24h, 7d or 4w, at most {MAX_SPAN_DAYS}d{hint}"
+def group_ids(text: str) -> list[int]:
+    """Group ids, as 3 or 3,5,6."""
+    groups = _numbers(text, whole_number(0, MAX_GROUP_ID), f"{ABOUT_GROUPS}, from 0 to {MAX_GROUP_ID}")
+    if len(groups) > MAX_GROUPS:
+        raise argparse.ArgumentTypeError(f"it names {len(groups)} groups; at most {MAX_GROUPS} are allowed")
+    return groups
+
+
+def task_ids(text: str) -> list[int]:
+    """Ids of tasks, as 17,18."""
+    return _numbers(
+        text, whole_number(1, MAX_ID), f"write ids, each from 1 to {MAX_ID}, with commas and no spaces, as 17,18"
+    )
+
+
+def _numbers(text: str, parse: Callable[[str], int], allowed: str) -> list[int]:
+    try:
+        return [parse(part) for part in text.split(",")]
+    except argparse.ArgumentTypeError:
+        raise argparse.ArgumentTypeError(f"{text!r} is not right: {allowed}") from None
+
+
+def read_args(text: str) -> Any:
+    """The value of ARGS_JSON. Raises InvalidTask."""
+    example = f"allowed: a JSON object or array in single quotes, as {EXAMPLE}"
+    try:
+        args = parse_json(text, "ARGS_JSON")
+    except BadTask as error:
+        raise InvalidTask(f"{error}; {example}") from None
+    if args is not None and not isinstance(args, (dict, list)):
+        raise InvalidTask(f"ARGS_JSON is {describe_bare(args)}; {example}")
+    return args
+
+
+# ---- arguments of several commands
+
+_ID = {"metavar": "ID", "type": whole_number(0, MAX_ID), "help": f"a task's id, as {CLIENT} list shows it"}
+SHARED: dict[str, dict[str, Any]] = {
+    "id": _ID,
+    "ids": _ID | {"nargs": "*", "default": []},  # without a default, argparse calls the argument required
+    "task": {"metavar": "TASK", "help": "the function to call, as tasks.send_letter"},
+    "args": {"metavar": "ARGS_JSON", "nargs": "?", "help": f"its arguments, as {EXAMPLE}"},
+    "groups": {"metavar": "GROUP", "nargs": "?", "type": group_ids, "help": "its number, or several as 3,5"},
+    "--group": {
+        "dest": "groups",
+        "metavar": "G",
+        "action": "extend",
+        "type": group_ids,
+        "default": [],
+        "help": "only tasks of this group, or of several, as 3,5,6",
+    },
+    "--task": {"metavar": "TASK", "help": "only tasks of this name, as tasks.send_letter"},
+    "--error": {"metavar": "TEXT", "help": "only tasks whose error starts with TEXT"},
+    "--since": {"metavar": "WHEN", "type": since},
+    "--limit": {
+        "metavar": "N",
+        "type": whole_number(1, MAX_SIGNED),
+        "default": 20,
+        "help": "show at most N; default %(default)s",
+    },
+    "--json": {"action": "store_true", "help": "print JSON only"},
+    "--dry-run": {"action": "store_true", "help": "only show what would be changed"},
+}
+
+
+def add(parser: Any, *names: str, **changes: Any) -> None:
+    """Add shared arguments to a parser, with some properties changed."""
+    for name in names:
+        parser.add_argument(name, **SHARED[name] | changes)
+        if name in ("--group", "groups"):
+            parser.about_more = ABOUT_GROUPS
+
+
+def add_groups(parser: Any) -> None:
+    """Add the option that restricts a command to some groups."""
+    add(parser, "--group")
+
+
+def add_order(parser: Any) -> None:
+    """Add a new task's group and priority."""
+    parser.add_argument("--group", metavar="G", type=whole_number(0, MAX_GROUP_ID), help="its group; default 0")
+    parser.add_argument(
+        "--priority", metavar="P", type=whole_number(MIN_PRIORITY, MAX_PRIORITY), help="smaller runs sooner; default 0"
     )

@@ -155,6 +155,16 @@ def _finite(value: object) -> object:
     return str(value) if isinstance(value, float) and not isfinite(value) else value
 
 
+def note(text: str) -> None:
+    """Print a line on standard error."""
+    print(printable(text), file=sys.stderr)
+
+
+def first_line(text: str | None) -> str:
+    """The first line of an error_text."""
+    return (text or "").partition("\n")[0]
+
+
 def some_ids(ids: Sequence[int], most: int = MAX_IDS_SHOWN) -> str:
     """The first ids, and how many more there are."""
     shown = ", ".join(map(str, ids[:most]))

@@ -1,0 +1,265 @@
+"""client.py retry, cancel, delete, priority, reclaim, pause and resume: what operators do to a queue."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Collection, Sequence
+from functools import partial
+from typing import Any, NamedTuple
+
+from ...errors import InvalidTask
+from ...health.overview import gone_among
+from ...messages.programs import CLIENT
+from ...messages.text import count_of
+from ...model.field_checks import check_name
+from ...model.selection import Selection
+from ...model.task import MAX_PRIORITY, MIN_PRIORITY, Status, name_of_status
+from ...server import TaskServer
+from ...stores.queue.many_rows import Verb
+from ...stores.queue.operations import (
+    CANCEL,
+    DELETE,
+    END_LEASE,
+    PIPELINES,
+    PRIORITY,
+    RETRY,
+    RETRY_AS,
+    Operations,
+    Preview,
+)
+from ...stores.records import StoredTask
+from ..terminal import arguments
+from ..terminal.arguments import SINCE, whole_number
+from ..terminal.output import first_line, note, print_table, some_ids, status_name
+from ..terminal.program import Exit
+from .add import warn_of_names
+
+MAX_SHOWN = 20
+"""Rows of a preview, and ids in a line."""
+
+
+HEADS = ("id", "status", "group", "priority", "attempts", "task", "error")
+
+
+class Act(NamedTuple):
+    """A verb, the statuses that its --status takes, and its help."""
+
+    verb: Verb
+    statuses: Sequence[Status]
+    help: str
+
+
+MAY_RUN = (Status.NEW, Status.IN_PROGRESS, Status.ERROR, Status.WAITING)
+ENDED = (Status.FATAL, Status.CANCELLED)
+ACTS = {
+    "retry": Act(RETRY, (Status.ERROR, *ENDED), "run failed and cancelled tasks again, with all of their attempts"),
+    "cancel": Act(CANCEL, (*MAY_RUN, Status.FATAL), "cancel tasks; running ones are interrupted"),
+    "delete": Act(DELETE, ENDED, "delete fatal and cancelled tasks"),
+    "priority": Act(PRIORITY, MAY_RUN, "change the priority of tasks: smaller runs sooner"),
+    "reclaim": Act(END_LEASE, (Status.IN_PROGRESS,), "wake due tasks, and take back those of dead workers, now"),
+}
+
+
+def add_act(name: str, subparsers: Any) -> None:
+    """Add the parser of one of ACTS."""
+    act = ACTS[name]
+    parser = subparsers.add_parser(name, help=act.help)
+    if name == "priority":
+        number = whole_number(MIN_PRIORITY, MAX_PRIORITY)
+        parser.add_argument("number", metavar="N", type=number, help="the new priority")
+    arguments.add(parser, "ids", "--group", "--task", "--error")
+    parser.add_argument("--all", action="store_true", help="every task that the command is for")
+    if name == "retry":
+        parser.add_argument("--as", dest="as_task", metavar="NAME", help="under this name, if theirs was misspelt")
+    if name == "reclaim":
+        force = "take back the chosen tasks though their worker may be alive: they may run twice"
+        parser.add_argument("--force", action="store_true", help=force)
+    arguments.add(parser, "--dry-run")
+    more = parser.add_argument_group("more filters")
+    names = [name_of_status(status) for status in act.statuses]
+    more.add_argument(
+        "--status", choices=names, metavar="STATUS", help=f"only tasks of this status: {', '.join(names)}"
+    )
+    more.add_argument("--error-line", metavar="TEXT", help="only tasks whose error has TEXT as its first line")
+    arguments.add(more, "--since", help=f"only tasks that ended, or changed last, since WHEN: {SINCE}")
+    arguments.add(more, "--limit", default=None, help="at most N tasks, in order of id")
+    parser.set_defaults(run=partial(_act, name))
+
+
+def _act(name: str, server: TaskServer, options: argparse.Namespace) -> int:
+    act = {"retry": _retry, "cancel": _cancel, "priority": _priority, "reclaim": _reclaim}.get(name, _delete)
+    return Exit.OK if act(server, options) or not options.ids else Exit.DATABASE
+
+
+def _delete(server: TaskServer, options: argparse.Namespace) -> int:
+    return _change(server, DELETE, options, "deleted")
+
+
+def _retry(server: TaskServer, options: argparse.Namespace) -> int:
+    if options.as_task is None:
+        return _change(server, RETRY, options, "retried")
+    try:
+        name = check_name(options.as_task)
+    except InvalidTask as error:
+        raise InvalidTask(f"--as: {error}") from None
+    count = _change(server, RETRY_AS, options, f"retried as {name}", (name,))
+    warn_of_names(server.settings, [name])
+    left = 0 if options.ids else Operations(server.store).preview(PIPELINES, _selection(options), 0).rows
+    if left:
+        note(f"{count_of(left, 'pipeline')} left: add them again with the right names, and cancel these")
+    return count
+
+
+def _cancel(server: TaskServer, options: argparse.Namespace) -> int:
+    count = _change(server, CANCEL, options, "cancelled")
+    running = Operations(server.store).still_running() if count and not options.dry_run else []
+    gone = len(gone_among(server, running))
+    if gone:
+        print(f"{count_of(gone, 'cancelled task')} of a dead worker: the next run ends it when its lease is over")
+    if len(running) > gone:
+        # A worker looks when it renews its lease, three times in its length.
+        seconds = server.settings.lease_seconds / 3
+        print(
+            f"{count_of(len(running) - gone, 'cancelled task')} still running: interrupted at the next "
+            f"taskserver.progress() or current_task(), or within {seconds:.0f} s; done if it succeeds before"
+        )
+    return count
+
+
+def _priority(server: TaskServer, options: argparse.Namespace) -> int:
+    return _change(server, PRIORITY, options, f"moved to priority {options.number}", (options.number,))
+
+
+def _reclaim(server: TaskServer, options: argparse.Namespace) -> int:
+    if options.dry_run and not options.force:
+        raise InvalidTask("--dry-run goes with --force")
+    if not options.force and (_chooses(options) or options.limit):
+        raise InvalidTask("tasks are chosen only with --force; without it, everything that is due is taken back")
+    server.store.tables.check()
+    forced = _change(server, END_LEASE, options, "taken from workers") if options.force else 0
+    if not options.dry_run:
+        found = server.reclaim()
+        lost = f"{count_of(found.lost, 'lost attempt')} failed"
+        orphaned = f", {found.orphaned} whose parents were deleted" if found.orphaned else ""
+        print(f"{count_of(found.woken, 'task')} woken, {found.unstarted} unstarted taken back, {lost}{orphaned}")
+        if forced:
+            note("a task that was taken from a live worker may run twice")
+        if found.left:
+            note(f"{count_of(found.left, 'task')} left, as other programs hold them: try again")
+    return forced
+
+
+# ---- the chosen tasks
+
+
+def _chooses(options: argparse.Namespace) -> bool:
+    filters = (options.task, options.status, options.error, options.error_line, options.since)
+    return bool(options.ids or options.groups or options.all) or any(one is not None for one in filters)
+
+
+def _selection(options: argparse.Namespace) -> Selection:
+    """The chosen tasks. Raises InvalidTask if nothing chooses: a line that was sent too early must not reach all."""
+    if not _chooses(options):
+        raise InvalidTask("name ids, or --group, --task, --error or another filter; --all is for every task")
+    return Selection(
+        ids=options.ids or None,
+        groups=options.groups or None,
+        task=options.task,
+        error=options.error,
+        limit=options.limit,
+        error_line=options.error_line,
+        status=None if options.status is None else Status[options.status.upper()],
+        since=options.since,
+    )
+
+
+def _change(server: TaskServer, verb: Verb, options: argparse.Namespace, done: str, values: Sequence[Any] = ()) -> int:
+    """Do the verb to the chosen tasks, or only show them with --dry-run; how many."""
+    selection, operations = _selection(options), Operations(server.store)
+    server.store.tables.check()
+    if options.dry_run:
+        return _preview(operations.preview(verb, selection, MAX_SHOWN, values), options, done)
+    changed: list[int] = []
+    count, held = operations.change(verb, selection, values, changed.extend)
+    print(f"{count_of(count, 'task')} {done}")
+    if verb.may_wait and (again := operations.given_up_among(changed)):
+        note(f"{count_of(again, 'task')} fatal again, because of a fatal or cancelled parent: retry that one")
+    if held:
+        note(f"{count_of(len(held), 'task')} left, as other programs hold them: try again")
+    _name_unreached(options, {*changed, *held})
+    return count
+
+
+def _preview(preview: Preview, options: argparse.Namespace, done: str) -> int:
+    count, first = preview
+    if first:
+        print_table(HEADS, [_cells(task) for task in first])
+    if count > len(first):
+        print(f"… and {count - len(first)} more")
+    print(f"{count_of(count, 'task')} would be {done}; nothing was changed")
+    if count == len(first):
+        _name_unreached(options, {task.id for task in first})
+    return count
+
+
+def _cells(task: StoredTask) -> list[object]:
+    numbers = (task.group_id, task.priority, task.attempts)
+    return [task.id, status_name(task.status), *numbers, task.task, first_line(task.error_text)]
+
+
+def _name_unreached(options: argparse.Namespace, reached: Collection[int]) -> None:
+    left = [one for one in dict.fromkeys(options.ids) if one not in reached]
+    if left and options.limit is None:
+        note(f"left as they are: {some_ids(left, MAX_SHOWN)} ({CLIENT} show ID says why)")
+
+
+# ---- pause and resume
+
+
+def add_pause(subparsers: Any) -> None:
+    parser = subparsers.add_parser("pause", help="stop workers from taking tasks of some groups, or of all")
+    arguments.add(parser, "groups")
+    parser.add_argument("--all", action="store_true", help="every group, and later ones, until resume --all")
+    parser.set_defaults(run=_pause)
+
+
+def add_resume(subparsers: Any) -> None:
+    parser = subparsers.add_parser("resume", help="let workers take tasks of paused groups again")
+    arguments.add(parser, "groups")
+    parser.add_argument("--all", action="store_true", help="every group, however it was paused")
+    parser.set_defaults(run=_resume)
+
+
+def _chosen_groups(server: TaskServer, options: argparse.Namespace) -> list[int]:
+    """The named groups, each once; none for all."""
+    if bool(options.groups) == options.all:
+        raise InvalidTask("name a group, or several as 3,5, or else --all")
+    server.store.tables.check()
+    return list(dict.fromkeys(options.groups or ()))
+
+
+def _pause(server: TaskServer, options: argparse.Namespace) -> None:
+    groups, paused = _chosen_groups(server, options), "paused from the next claim on; tasks claimed before that run"
+    if not groups:
+        server.store.claims.pause_all()
+        print(f"all groups are {paused}")
+        return
+    new = server.store.claims.pause(groups)
+    _say(new, paused)
+    _say([group for group in groups if group not in new], "paused already")
+
+
+def _resume(server: TaskServer, options: argparse.Namespace) -> None:
+    groups = _chosen_groups(server, options)
+    if not groups:
+        print("all groups are served again" if server.store.claims.resume_all() else "no group was paused")
+        return
+    resumed = server.store.claims.resume(groups)
+    _say(resumed, "served again")
+    _say([group for group in groups if group not in resumed], "not paused")
+
+
+def _say(groups: Sequence[int], state: str) -> None:
+    if groups:
+        names = ", ".join(map(str, groups))
+        print(f"group {names} is {state}" if len(groups) == 1 else f"groups {names} are {state}")
