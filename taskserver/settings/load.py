@@ -85,7 +85,7 @@ def make_importable(folder: Path) -> None:
 
 def make_settings(folder: str | Path | None, given: Mapping[str, Any]) -> Settings:
     """The settings that are given in Python, by name; `folder` as in `program_folder`. Raises SettingError."""
-    return _settings(program_folder(folder), given)
+    return _settings(program_folder(folder), given, in_python=True)
 
 
 def load_settings(folder: Path, environ: Mapping[str, str] = os.environ, env_file: Path | None = None) -> Settings:
@@ -96,12 +96,12 @@ def load_settings(folder: Path, environ: Mapping[str, str] = os.environ, env_fil
     found = found_settings(folder, environ, env_file)
     if "dsn" not in found:
         raise _no_dsn(env_file or folder / ".env")
-    return _settings(folder, found, PREFIX)
+    return _settings(folder, found)
 
 
-def _settings(folder: Path, given: Mapping[str, Any], prefix: str = "") -> Settings:
+def _settings(folder: Path, given: Mapping[str, Any], in_python: bool = False) -> Settings:
     dsn = parse_dsn(given["dsn"], given.get("password", ""))
-    settings = Settings(folder, dsn, **fields_of(SETTINGS, given, prefix))
+    settings = Settings(folder, dsn, **fields_of(SETTINGS, given, in_python))
     return settings._replace(log_file=folder / settings.log_file) if settings.log_file else settings
 
 

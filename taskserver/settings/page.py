@@ -17,7 +17,7 @@ from ..messages.programs import CLIENT
 from ..messages.text import shown
 from ..model.task import MAX_GROUP_ID
 from .load import found_settings
-from .table import PREFIX, Parser, Setting, fields_of, one_of
+from .table import Parser, Setting, fields_of, one_of
 
 Network = IPv4Network | IPv6Network
 SOCKET = IPv6Network("::/128")
@@ -85,7 +85,7 @@ def load_page_settings(
 
     Raises SettingError, which repeats no hash.
     """
-    settings = PageSettings(**fields_of(PAGE_SETTINGS, found_settings(folder, environ, env_file), PREFIX))
+    settings = PageSettings(**fields_of(PAGE_SETTINGS, found_settings(folder, environ, env_file)))
     if settings.may_act and not settings.password_hash:
         raise SettingError("TASKSERVER_PAGE_ACTIONS is yes without TASKSERVER_PAGE_PASSWORD: set both, or neither")
     return settings

@@ -85,36 +85,21 @@ def one_of(allowed: Sequence[str]) -> Parser:
     return parse
 
 
-def whole_number(least: int, most: int) -> Parser:
-    """Takes a whole number within limits, both allowed."""
+def whole_number(least: int, most: int, is_time: bool = False, may_lack: bool = False) -> Parser:
+    """Takes a whole number within limits, both allowed; of seconds also a span as 5m; if it may lack also None."""
+    allowed = f"a whole number from {least} to {most}" + (f", of seconds, or a span {SPANS}" if is_time else "")
 
-    def parse(name: str, value: object) -> int:
-        # isascii: int() would take digits of every script, and underscores.
-        is_text = isinstance(value, str) and value.isascii() and value.isdigit() and len(value) < 12
-        number = int(value) if is_text else value  # type: ignore[call-overload]
+    def parse(name: str, value: object) -> int | None:
+        if value is None and may_lack:
+            return None
+        # Not int(), which takes digits of every script, and underscores.
+        is_span = is_time and isinstance(value, str) and not value.isdigit()
+        number = span_seconds(value if is_span else f"{value}s") if isinstance(value, str) else value
         if type(number) is not int or not least <= number <= most:
-            raise _wrong(name, value, f"a whole number from {least} to {most}")
+            raise _wrong(name, value, allowed)
         return number
 
     return parse
-
-
-def seconds(least: int, most: int) -> Parser:
-    """Takes whole seconds within limits, both allowed, or a span of time as 5m."""
-
-    def parse(name: str, value: object) -> int:
-        number = span_seconds(f"{value}s" if value.isdigit() else value) if isinstance(value, str) else value
-        if type(number) is not int or not least <= number <= most:
-            raise _wrong(name, value, f"a whole number from {least} to {most}, of seconds, or a span {SPANS}")
-        return number
-
-    return parse
-
-
-def seconds_or_none(least: int, most: int) -> Parser:
-    """Takes the same, or in Python None."""
-    given = seconds(least, most)
-    return lambda name, value: None if value is None else given(name, value)
 
 
 def hook(example: str) -> Parser:
@@ -164,10 +149,10 @@ SETTINGS = (
     Setting("modules", "modules", modules),
     Setting("max_attempts", "max_attempts", whole_number(1, MAX_ATTEMPTS)),
     Setting("backoff", "backoff", parse_backoff),
-    Setting("lease", "lease_seconds", seconds(1, MAX_SECONDS)),
-    Setting("timeout", "timeout_seconds", seconds(0, MAX_SECONDS)),
-    Setting("db_patience", "patience_seconds", seconds(0, DAY_SECONDS)),
-    Setting("keep", "keep_seconds", seconds_or_none(1, MAX_DAYS * DAY_SECONDS)),
+    Setting("lease", "lease_seconds", whole_number(1, MAX_SECONDS, is_time=True)),
+    Setting("timeout", "timeout_seconds", whole_number(0, MAX_SECONDS, is_time=True)),
+    Setting("db_patience", "patience_seconds", whole_number(0, DAY_SECONDS, is_time=True)),
+    Setting("keep", "keep_seconds", whole_number(1, MAX_DAYS * DAY_SECONDS, is_time=True, may_lack=True)),
     Setting("pauses", "pauses", run_pauses),
     Setting("log", "log_file", lambda name, value: Path(value)),
     Setting("log_level", "log_level", one_of(LOG_LEVELS)),
@@ -191,10 +176,10 @@ GONE = {"TASKSERVER_WARN_AFTER": f"is gone: delete it; {CLIENT} check --mail rep
 """Settings of earlier versions, and what to do instead."""
 
 
-def fields_of(table: Sequence[Setting], given: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    """The fields of the settings that are given, by their names; an error names one by its key if there is a prefix."""
+def fields_of(table: Sequence[Setting], given: Mapping[str, Any], in_python: bool = False) -> dict[str, Any]:
+    """The fields of the settings that are given by name; an error calls each by its key, or in Python by its name."""
     return {
-        one.field: one.parse(one.key if prefix else one.name, given[one.name]) for one in table if one.name in given
+        one.field: one.parse(one.name if in_python else one.key, given[one.name]) for one in table if one.name in given
     }
 
 

@@ -293,17 +293,8 @@ def test_a_wrong_dsn_is_not_shown_by_what_opens_it_either(text: str, tmp_path: P
     assert SECRET not in "".join(opened)
 
 
-@pytest.mark.parametrize(
-    "text",
-    [
-        f"mysql://u:{SECRET}@h",
-        f"mysql://u:{SECRET}/db",
-        f"mysql://u:p#{SECRET}@h:port/db",
-        f"mysql:/u:{SECRET}@h/db",
-    ],
-)
-def test_the_programs_do_not_show_a_wrong_dsn(deployment: Deployment, text: str) -> None:
-    deployment.write_env(TASKSERVER_DSN=text)
+def test_the_programs_do_not_show_a_wrong_dsn(deployment: Deployment) -> None:
+    deployment.write_env(TASKSERVER_DSN=f"mysql://u:p#{SECRET}@h:port/db")
     for program in (deployment.worker("--verbose"), deployment.client("status"), deployment.client("init")):
         assert program.returncode == 2
         assert program.stdout == ""

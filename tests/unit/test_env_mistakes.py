@@ -147,38 +147,6 @@ def test_what_is_clear_though_odd_is_understood(folder: Path, content: bytes) ->
     assert load_settings(folder, {}) == load_settings(folder, {"TASKSERVER_DSN": "sqlite:///q.db"})
 
 
-DSNS = {
-    f"mysql:/you_shop:{SECRET}@localhost/you_shop": ("no '://'", "mysql://user:password@host:3306/database"),
-    f"mysql:host=localhost;dbname=you_shop;password={SECRET}": ("no '://'", "mysql://user:password@host"),
-    f"you_shop:{SECRET}@localhost/you_shop": ("no '://'", "allowed: mysql://"),
-    f"mysqli://you_shop:{SECRET}@localhost/you_shop": ("its scheme is none of mysql", "allowed: mysql://"),
-    f"oracle://you_shop:{SECRET}@localhost/you_shop": ("its scheme is none of mysql, postgresql, sqlite",),
-    f"pgsql:host=localhost;dbname=you_shop;password={SECRET}": ("no '://'", "postgresql://user:password@host"),
-    f"host=localhost dbname=you_shop password={SECRET}": ("no '://'", "postgresql://user:password@host"),
-    f"postgresql+psycopg://you_shop:{SECRET}@localhost/you_shop": ("none of mysql, postgresql", "postgresql://user"),
-    f"postgresql://you_shop:{SECRET}@localhost": ("it names no database", "host:5432/database"),
-    f"postgresql://you_shop:{SECRET}/you_shop": ("port", "is the @ missing"),
-    f"postgresql://you_shop:{SECRET}@/you_shop": ("it names no host", "localhost", "?host=/run/postgresql"),
-    f"postgresql://you_shop:{SECRET}@a.example.org,b.example.org/you_shop": ("more than one host",),
-    f"postgresql://you_shop:{SECRET}@localhost/you_shop?ssl=true": ("after its '?'", "sslmode"),
-    f"postgresql://you_shop:{SECRET}@localhost/you_shop?sslmode=verify_full": ("its sslmode", "verify-full"),
-    f"mysql://you_shop:{SECRET}@localhost": ("it names no database", "host:3306/database"),
-    f"mysql://you_shop:{SECRET}/you_shop": ("port", "is the @ missing"),
-    f"mysql://you_shop:{SECRET}@/you_shop": ("it names no host", "localhost"),
-    f"mysql://you_shop:{SECRET}@localhost:https/you_shop": ("its port is not a number",),
-    f"mysql://you_shop:{SECRET}@localhost/you_shop?charset=utf8": ("after its '?'", "ssl-mode"),
-    "sqlite:var/taskserver.db": ("no '://'", "sqlite:///"),
-    "sqlite://var/taskserver.db": ("three slashes",),
-}
-
-
-@pytest.mark.parametrize("text", DSNS, ids=lambda text: text.replace(SECRET, "…"))
-def test_a_wrong_dsn_is_answered_with_its_mend(folder: Path, text: str) -> None:
-    message = told(folder, TASKSERVER_DSN=text)
-    for word in ("TASKSERVER_DSN is wrong", *DSNS[text]):
-        assert word in message
-
-
 # ---- init, before it makes a database
 
 
