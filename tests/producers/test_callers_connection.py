@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from collections.abc import Iterator
 from datetime import timedelta
 from typing import Any
@@ -14,7 +12,6 @@ from sqlalchemy.orm import Session, scoped_session, sessionmaker
 
 from taskserver import DatabaseError, InvalidTask, TaskServer
 from taskserver.errors import TablesMissing
-from tests.support.deployment import ROOT
 from tests.support.processes import assert_silent
 from tests.support.shops import AT, ODD_TEXT, Shop
 
@@ -78,19 +75,6 @@ def test_a_task_adds_others_in_the_transaction_that_completes_it(shop: Shop) -> 
     assert_silent(shop.worker("--mode", "delete"))
     assert sorted(args for args, _ in shop.noted()) == [["next one"], ["one 0"], ["one 1"], ["one 2"]]
     assert shop.first_lines() == ["ValueError: after it added"]
-
-
-def test_the_example_of_a_payment_runs_by_itself() -> None:
-    ended = subprocess.run(
-        [sys.executable, "-m", "examples.payment"], cwd=ROOT, capture_output=True, text=True, timeout=120, check=True
-    )
-    assert ended.stdout.splitlines() == [
-        "order 1: 30 are taken, and the power fails",
-        "order 1: 30 paid, by attempt 2",
-        "Ada has 70",
-        "shop has 30",
-        "1 payment was made",
-    ]
 
 
 # ---- kinds
