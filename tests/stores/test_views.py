@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from taskserver import SettingError
+from taskserver import SettingError, Status
 from taskserver.stores import Store
 from taskserver.stores.queue.claims import number_of
 from tests.stores.verbs import add, claim, claim_one, finish, start
@@ -58,6 +58,7 @@ def test_a_run_of_any_length_has_a_begin_and_an_end(store: Store, seconds: float
 
 def test_the_list_shows_the_newest_of_the_wanted_statuses_and_groups(store: Store) -> None:
     added = [add(store, group) for group in (3, 5, 3, 6)]
+    assert [task.id for task in store.views.list([Status.NEW], (), 10)] == added[::-1]
     assert finish(store, claim(store, 1)[0], "E: x")
 
     def listed(statuses: tuple[int, ...] = (), groups: tuple[int, ...] = (), limit: int = 10) -> list[int]:

@@ -218,9 +218,9 @@ class MySQLSession(Session):
 
 def filled(cursor: Any, sql: str, values: Sequence[Any]) -> str:
     """A statement with its values filled in, in the driver's quotes: its protocol has no parameters."""
-    # As the driver does, at a lower cost: numbers need no quotes.
+    # As the driver does, at a lower cost: numbers need no quotes. It would quote the name of a Status.
     escape = cursor.connection.escape
-    return sql % tuple([value if type(value) is int else escape(value) for value in values])
+    return sql % tuple([int(value) if isinstance(value, int) else escape(value) for value in values])
 
 
 def _decode(text: Any, errors: str = "strict") -> tuple[str, int]:
