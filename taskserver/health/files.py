@@ -114,7 +114,7 @@ def _sources(settings: Settings, env_file: Path | None) -> Finding:
     if not overriding:
         return ok("settings", words)
     why = "what cron or a web server starts may have other values; `source .env` in a shell changes a $ in a password"
-    return warning("settings", words, why, f"unset {' '.join(overriding)} there, or take them out of .env")
+    return warning("settings", words, why, f"unset {' '.join(overriding)} in this shell, or in .env")
 
 
 def of_page(folder: Path, env_file: Path | None = None) -> Iterator[Finding]:

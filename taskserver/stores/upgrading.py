@@ -36,16 +36,17 @@ def create(database: Database, version: Callable[[], int | None]) -> None:
 
 def make_whole(database: Database, create_tables: Callable[[], None]) -> list[Fault]:
     """Create or upgrade the tables, and make the indexes that they lack; what is wrong still. Raises DatabaseError."""
-    failed = None
     try:
         create_tables()
     except (Unavailable, TablesOutdated):
         raise
-    except DatabaseError as error:  # a column is lost, say
-        failed = error
+    except DatabaseError:  # a column is lost, say
+        with suppress(DatabaseError):
+            faults = table_faults(database)
+            if any(fault.fix for fault in faults):
+                return faults
+        raise
     faults = table_faults(database)
-    if failed and not any(fault.fix for fault in faults):
-        raise failed
     if any(not fault.fix for fault in faults):
         dialect = database.dialect
         policy = RetryPolicy(Scope.TRANSACTION, UPGRADE_SECONDS)
