@@ -179,7 +179,7 @@ def chosen_by(selection: Selection) -> Condition:
     if (line := selection.error_line) is not None:
         found.append(("({error_bytes} = ? OR {error_position} = 1)", [line, f"{line}\n"]))
     if selection.status is not None:
-        found.append(("{status} = ?", [selection.status]))
+        found.append(("{status} = ?", [int(selection.status)]))  # a driver may write the name of a Status
     if selection.since is not None:
         try:
             instant, value = earliest(selection.since)

@@ -307,9 +307,9 @@ class Pages:
         if chosen.status is None:
             sql, behind = self.OF_ALL, [at.id]
         elif at.due_at is None:
-            sql, behind = self.OF_UNDATED, [chosen.status, at.id]
+            sql, behind = self.OF_UNDATED, [int(chosen.status), at.id]
         else:
-            sql, behind = self.OF_DATED, [chosen.status, at.due_at, at.due_at, at.id]
+            sql, behind = self.OF_DATED, [int(chosen.status), at.due_at, at.due_at, at.id]
         rows = self._database.fetch(sql.replace("{wanted}", wanted), [*values, *behind, most])
         return [_Seen(Place(row_id, at.due_at and due), attempts, bool(yes)) for row_id, due, attempts, yes in rows]
 
