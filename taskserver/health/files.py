@@ -63,7 +63,7 @@ def of_program(folder: Path, env_file: Path | None = None) -> Iterator[Finding]:
 def of_deployment(settings: Settings, env_file: Path | None = None) -> Iterator[Finding]:
     """One finding for each check of what the settings name. Raises OSError and SettingError."""
     yield _sources(settings, env_file)
-    yield _code(settings)
+    yield _code(settings, env_file or settings.folder / ".env")
     yield _var(settings.folder / "var")
     if settings.log_file is not None:
         yield _log(settings.log_file, settings.folder)
@@ -158,8 +158,11 @@ def _is_here(network: Network) -> bool:
 
 def _served_by(folder: Path) -> Path | None:
     """The nearest folder, from this one upwards, that a web server seems to show; None without one."""
-    folder = Path(os.path.realpath(folder))
-    home = _home_of(folder)
+    import pwd  # Windows has none
+
+    folder, home = Path(os.path.realpath(folder)), None
+    with suppress(KeyError, OSError):  # the owner is unknown
+        home = Path(os.path.realpath(pwd.getpwuid(folder.stat().st_uid).pw_dir))
     for upper in (folder, *folder.parents):
         if upper == home:
             # The host chooses the home's name and the folders above it: Plesk's is /var/www/vhosts/example.org.
@@ -169,17 +172,6 @@ def _served_by(folder: Path) -> Path | None:
     return None
 
 
-def _home_of(folder: Path) -> Path | None:
-    """The home folder of the account that a folder belongs to; None if the account is unknown."""
-    import pwd  # Windows has none
-
-    try:
-        home = pwd.getpwuid(folder.stat().st_uid).pw_dir
-        return Path(os.path.realpath(home)) if home else None
-    except (KeyError, OSError):
-        return None
-
-
 def _has_page(folder: Path) -> bool:
     return any(os.path.exists(folder / name) for name in ("index.php", "index.html", "wp-config.php"))
 
@@ -187,10 +179,10 @@ def _has_page(folder: Path) -> bool:
 # ---- who else may change files
 
 
-def _code(settings: Settings) -> Finding:
+def _code(settings: Settings, env_file: Path) -> Finding:
     """Whether other accounts may change what the programs run, read and write."""
     folder, found, fixes = settings.folder, list[str](), dict[str, None]()
-    for path in dict.fromkeys(_ours(settings)):
+    for path in dict.fromkeys([env_file, *_ours(settings)]):
         with suppress(OSError):  # a link to nowhere, or gone meanwhile
             if who := who_else_may_write(path, folder):
                 is_inside = folder in path.parents
@@ -211,7 +203,7 @@ def _code(settings: Settings) -> Finding:
 def _ours(settings: Settings) -> Iterator[Path]:
     folder, database = settings.folder, settings.dsn.database_file(settings.folder)
     yield from (above for above in Path(os.path.realpath(folder)).parents if not above.stat().st_mode & stat.S_ISVTX)
-    yield from (folder, *sorted(folder.glob("*.py")), folder / ".env", folder / "var")
+    yield from (folder, *sorted(folder.glob("*.py")), folder / "var")
     if database is not None:
         database = Path(os.path.realpath(database))
         yield from (database.parent, database)  # a log beside it, or a file in its place, would be read as its own
@@ -246,11 +238,12 @@ def _var(path: Path) -> Finding:
         return warning("var", f"there is no folder {path}", "locks of --slots lie in it", f"{CLIENT} init")
     for used in (path, path / "slots", *(path / "slots").glob("*"), *path.glob("*.db*")):
         if used.exists() and not os.access(used, os.W_OK):
+            rights = _chmod("700" if used.is_dir() else "600", used)
             return critical(
                 "var",
                 f"{used} belongs to {account_name(used.stat().st_uid)}, and cannot be written to",
                 "a worker that cannot use its locks, its log or its database ends at once",
-                f"{_chmod('700', used)}, or rename {path} and run {CLIENT} init, as the account that cron uses",
+                f"{rights}, or rename {path} and run {CLIENT} init, as the account that cron uses",
             )
     if fault := _write_some(path):
         words = f"nothing can be written into {path}: {fault}"

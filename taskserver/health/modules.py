@@ -45,7 +45,7 @@ def findings(settings: Settings, names: Sequence[str] | None, for_page: bool = F
         yield unknown("modules", words, "they may be broken", f"run {CLIENT} doctor")
         return
     try:
-        answer = look_up_apart(settings, names or (), settings.modules, MAX_IMPORT_SECONDS, [*hooks.values()], setup)
+        answer = _ask(settings, names or (), list(hooks.values()), setup)
     except OSError as error:
         for check in ("modules", "callables"):
             yield unknown(check, f"this host lets no process be started for it: {error.strerror}", "they may be broken")
@@ -69,26 +69,22 @@ def findings(settings: Settings, names: Sequence[str] | None, for_page: bool = F
     else:
         if setup:
             yield ok("setup", f"{setup} was called, and went well")
-        yield (
-            ok("modules", f"{listed} can be imported")
-            if not answer.broken
-            else critical(
+        if answer.broken:
+            yield critical(
                 "modules",
                 "; ".join(answer.broken.values()),
                 "tasks of such a module fail, and are retried until their attempts are used up",
                 "correct it and upload it again; workers notice by themselves",
             )
-        )
+        else:
+            yield ok("modules", f"{listed} can be imported")
         yield _callables(names, answer)
         for check, hook in hooks.items():
-            why_not = answer.hooks[hook]
-            yield (
-                ok(check, f"{hook} can be imported")
-                if not why_not
-                else warning(
-                    check, f"TASKSERVER_{check.upper()}: {hook} {why_not}", WITHOUT_HOOK[check], NAME_A_FUNCTION
-                )
-            )
+            if why_not := answer.hooks[hook]:
+                words = f"TASKSERVER_{check.upper()}: {hook} {why_not}"
+                yield warning(check, words, WITHOUT_HOOK[check], NAME_A_FUNCTION)
+            else:
+                yield ok(check, f"{hook} can be imported")
 
 
 def _callables(names: Sequence[str] | None, answer: Answer) -> Finding:
@@ -133,30 +129,23 @@ class Answer(NamedTuple):
     """The reason why TASKSERVER_SETUP failed; then nothing else was looked up. Empty if it did not."""
 
 
-def look_up_apart(
-    settings: Settings,
-    names: Sequence[str],
-    modules: Sequence[str],
-    max_seconds: float,
-    hooks: Sequence[str] = (),
-    setup: str | None = None,
-) -> Answer | None:
-    """Call the `setup`, import the modules, and look up the names and `hooks`, in another process.
+def _ask(settings: Settings, names: Sequence[str], hooks: Sequence[str], setup: str | None) -> Answer | None:
+    """Have another process call the `setup`, import the modules, and look up the names and `hooks`.
 
-    None if that process gave no answer in time. Raises OSError if no process can be started.
+    None if it gave no answer in time. Raises OSError if no process can be started.
     """
-    given = (str(settings.folder), settings.modules, list(modules), list(names), list(hooks), setup)
+    question = json.dumps([str(settings.folder), settings.modules, names, hooks, setup]).encode()
+    nowhere = subprocess.DEVNULL
     # The answer is a file: a process that an import left behind would hold a pipe open.
-    with NamedTemporaryFile() as answer:
+    with NamedTemporaryFile() as file:
+        # -B: another account that asks leaves no bytecode beside the modules.
+        command = [sys.executable, "-B", "-c", PROGRAM, file.name, *sys.path]
+        limit = MAX_IMPORT_SECONDS
         try:
-            # -B: another account that asks leaves no bytecode beside the modules.
-            command = [sys.executable, "-B", "-c", PROGRAM, answer.name, *sys.path]
-            nowhere = subprocess.DEVNULL
-            text = json.dumps(given).encode()
-            subprocess.run(command, check=False, input=text, stdout=nowhere, stderr=nowhere, timeout=max_seconds)
+            subprocess.run(command, check=False, input=question, stdout=nowhere, stderr=nowhere, timeout=limit)
         except subprocess.TimeoutExpired:
             return None
-        text = answer.read()
+        text = file.read()
     return Answer(*json.loads(text)) if text else None
 
 
@@ -171,9 +160,7 @@ def write_answer(path: str) -> None:
         os._exit(0)
 
 
-def _look_up(
-    folder: str, listed: list[str], modules: list[str], names: list[str], hooks: list[str], setup: str | None
-) -> Answer:
+def _look_up(folder: str, listed: list[str], names: list[str], hooks: list[str], setup: str | None) -> Answer:
     from ..worker.callables import Callables
     from ..worker.hooks import call_hook, find_hook
 
@@ -181,7 +168,7 @@ def _look_up(
     if setup and (why := _why_not(lambda: call_hook(find_hook(setup)))):
         return Answer({}, {}, {}, why)
     callables, broken, refused = Callables(listed, Path(folder)), dict[str, str](), dict[str, str]()
-    for module in modules:
+    for module in listed:
         try:
             callables.import_module(module.removesuffix(".*"))
         except (ModuleBroken, BadTask) as error:
