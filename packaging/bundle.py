@@ -4,9 +4,9 @@
     dist/taskserver-VERSION.zip     that one folder
 
 Any Python of 3.10 or newer makes it, on Linux, a Mac or Windows: `python packaging/bundle.py`. The packages are those
-that requirements.lock names. They come from this Python where it has them, as in the .venv of `make`; else pip gets
-them. On a host they need no mechanism: the folder of worker.py is the first place where Python looks. --web, --metrics
-and --postgresql take in the packages of those extras; psycopg as plain Python, which needs the host's own libpq.
+that requirements.lock names: of this Python if it has them, as the .venv of `make`, else pip gets them. On a host they
+need no mechanism: the folder of worker.py is the first place where Python looks. --web, --metrics and --postgresql take
+in the packages of those extras; psycopg as plain Python, which needs the host's own libpq.
 
 What is in it is named here, file by file or by folder and suffix, and git must know each: nothing of a developer's own
 folder gets in. The same commit makes the same bytes.
@@ -35,27 +35,16 @@ ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT / ".ci"))
 
 from install import PIP, environment, settings  # noqa: E402
-from requirements import RUN_TIME, requirements, section_lines  # noqa: E402
+from requirements import requirements  # noqa: E402
 
 # The package is not imported: Windows cannot run it.
 INIT = (ROOT / "taskserver" / "__init__.py").read_text(encoding="utf-8")
 NAME = "taskserver-" + re.findall(r'^__version__ = "(.+)"', INIT, re.MULTILINE)[0]
-FILES = (
-    ".env.example",
-    ".htaccess",
-    "CHANGELOG.md",
-    "CONTRIBUTING.md",
-    "LICENSE",
-    "README.md",
-    "SECURITY.md",
-    "client.py",
-    "crontab.example",
-    "passenger_wsgi.py",
-    "requirements.txt",
-    "schema.postgresql.sql",
-    "schema.sql",
-    "worker.py",
-)
+FILES = [
+    *(".env.example", ".htaccess", "CHANGELOG.md", "CONTRIBUTING.md", "LICENSE", "README.md", "SECURITY.md"),
+    *("client.py", "worker.py", "passenger_wsgi.py", "crontab.example", "requirements.txt"),
+    *("schema.postgresql.sql", "schema.sql"),
+]
 FOLDERS = {
     "taskserver": {".py", ".typed", ".html", ".css", ".js", ".svg"},
     "docs": {".md", ".png"},
@@ -80,6 +69,8 @@ LEFT_OUT = {
     "werkzeug/debug/shared/": "what a browser would show of Werkzeug's debugger",
 }
 """How names of files begin that are not taken from a package → what they are."""
+NOT_PACKED = ("psycopg-binary", "tzdata")
+"""Packages of requirements.lock: a compiled form that runs on some machines only, and what is for Windows alone."""
 ALWAYS = ["cron"]
 """The extras of pyproject.toml whose packages are in every bundle."""
 FOR_ANY_HOST = [
@@ -184,18 +175,9 @@ def instant_of(sources: dict[str, str]) -> int:
     Not a constant: Python takes the bytecode of a module to be fresh while the module's time and size are the same, so
     a new version must not bear the time of the one that it is unpacked over.
     """
-    if "SOURCE_DATE_EPOCH" in os.environ:
-        return _seconds(os.environ["SOURCE_DATE_EPOCH"])
     if _has_git() and not _git("status", "--porcelain", "--untracked-files=no"):
         return int(_git("log", "-1", "--format=%ct"))
     return int(max((ROOT / source).stat().st_mtime for source in sources))
-
-
-def _seconds(text: str) -> int:
-    # From the first instant that a zip can hold to the last that most systems can.
-    if not (text.isascii() and text.isdigit() and 315_532_800 <= int(text) < 1 << 31):
-        raise BundleError(f"SOURCE_DATE_EPOCH is wrong: {text!r}; allowed: seconds since 1970, from 315532800 (1980)")
-    return int(text)
 
 
 # ---- the packages of others
@@ -203,53 +185,39 @@ def _seconds(text: str) -> int:
 
 def packages_of(extras: list[str], folder: Path) -> list[metadata.Distribution]:
     """The packages of a run and of these extras: what this Python has, or what pip gets into the folder."""
-    lines = [line for line in section_lines([RUN_TIME, *extras]) if line.startswith("# in ")]
-    installed = [package for line in lines if (package := _installed(line))]
-    if len(installed) == len(lines):
-        return installed
-    print(f"getting {', '.join(line[5:].partition(':')[0] for line in lines)}", flush=True)
-    found = {content_line(package): package for package in fetched(entries_of(lines, extras), folder)}
-    if differing := set(found).symmetric_difference(lines):
-        raise BundleError(f"requirements.lock differs from the packages that it names: {min(differing)}")
-    return [found[line] for line in lines]
-
-
-def entries_of(lines: list[str], extras: list[str]) -> list[str]:
-    """The entries of requirements.lock, with their hashes, for the packages of these content lines.
-
-    The others of these extras are installed on some machines only: a compiled form, and what Windows needs.
-    """
-    names = {re.sub("[-_.]+", "-", line.split()[2]).lower() for line in lines}
     entries = re.split(r"\n(?=\S)", "\n".join(requirements(extras)))
-    return [entry for entry in entries if entry.partition("==")[0] in names]
-
-
-def _installed(line: str) -> metadata.Distribution | None:
-    """The package of this content line, if this Python has it and nobody changed it."""
+    entries = [entry for entry in entries if entry.partition("==")[0] not in NOT_PACKED]
+    pins = dict(entry.split()[0].split("==") for entry in entries)
     try:
-        package = metadata.distribution(line.split()[2])
-        return package if content_line(package) == line else None
-    except (metadata.PackageNotFoundError, BundleError, OSError):
-        return None
+        found = [metadata.distribution(name) for name in pins]
+    except metadata.PackageNotFoundError:
+        found = []
+    if [package.version for package in found] == list(pins.values()):
+        return found
+    by_name = {_plain(package.name): package for package in fetched(entries, list(pins), folder)}
+    return [by_name[name] for name in pins]
 
 
-def fetched(required: list[str], folder: Path) -> list[metadata.Distribution]:
-    """What pip gets for these lines, each with its hashes, unpacked in the folder."""
+def _plain(name: str) -> str:
+    """A package's name as requirements.lock has it."""
+    return re.sub("[-_.]+", "-", name).lower()
+
+
+def fetched(entries: list[str], names: list[str], folder: Path) -> list[metadata.Distribution]:
+    """What pip gets for these entries of requirements.lock, in the folder. It refuses a file that has another hash."""
+    print(f"getting {', '.join(names)}", flush=True)
     if util.find_spec("pip") is None:
         raise BundleError(f"{sys.executable} has no pip, which gets the packages: install pip (python -m ensurepip)")
     # For every host, though this Python might need it no more: markers are of the Python that runs pip.
-    unmarked = [re.sub(r" ; [^\\\n]+", " ", line) for line in required]
+    unmarked = [re.sub(r" ; [^\\\n]+", " ", entry) for entry in entries]
     (folder / "required").write_text("\n".join(unmarked), encoding="utf-8")
-    command = [*PIP, "download", "--require-hashes", "--no-deps", *FOR_ANY_HOST]
-    command += ["-r", str(folder / "required"), "-d", str(folder)]
+    command = [*PIP, "install", "--require-hashes", "--no-deps", "--no-compile", *FOR_ANY_HOST]
+    command += ["-r", str(folder / "required"), "--target", str(folder / "site")]
     ended = subprocess.run(
         command, check=False, env=environment(settings()), capture_output=True, text=True, errors="replace"
     )
     if ended.returncode != 0:
         raise BundleError(_complaint(ended.stderr))
-    for wheel in folder.glob("*.whl"):
-        with zipfile.ZipFile(wheel) as archive:
-            archive.extractall(folder / "site")
     return list(metadata.distributions(path=[str(folder / "site")]))
 
 
@@ -259,17 +227,6 @@ def _complaint(errors: str) -> str:
         return "pip got a file whose hash is not in requirements.lock, and nothing was written: get a new copy of both"
     said = next((line for line in errors.splitlines() if line.startswith("ERROR:")), "ERROR: it did not say why")
     return f"pip could not get the packages (is the network there?): {said.removeprefix('ERROR:').strip()}"
-
-
-def content_line(package: metadata.Distribution) -> str:
-    """The line of requirements.lock on what the bundle takes from a package."""
-    return f"# in {package.name} {package.version}: sha256:{content_hash(dict(members_of(package)))}"
-
-
-def content_hash(members: Members) -> str:
-    """One hash for the names and contents of files."""
-    lines = [f"{hashlib.sha256(content).hexdigest()} {place}\n" for place, content in sorted(members.items())]
-    return hashlib.sha256("".join(lines).encode()).hexdigest()
 
 
 def members_of(package: metadata.Distribution) -> Iterator[tuple[str, bytes]]:
@@ -338,32 +295,26 @@ def _folder(place: str) -> str:
 
 def write(target: Path, members: Members, instant: int) -> None:
     """Folder and zip; what was there before goes once both are complete."""
-    folder, archive = target / NAME, target / f"{NAME}.zip"
-    _refuse_to_replace(folder)
-    unfinished = target / f"{NAME}.unfinished"
-    shutil.rmtree(unfinished, ignore_errors=True)
-    unfinished.mkdir(parents=True)
-    try:
-        _write_folder(unfinished / NAME, members, instant)
-        _write_zip(unfinished / "zip", members, instant)
-        shutil.rmtree(folder, ignore_errors=True)
-        (unfinished / NAME).rename(folder)
-        (unfinished / "zip").replace(archive)
-    finally:
-        shutil.rmtree(unfinished, ignore_errors=True)
-
-
-def _refuse_to_replace(folder: Path) -> None:
-    """Somebody may have tried the bundle where it was made, and have a queue in there now."""
+    folder, archive, new = target / NAME, target / f"{NAME}.zip", target / f"{NAME}.unfinished"
     own = [path for path in (folder / ".env", folder / "tasks.py", *folder.glob("var/[!.]*")) if path.exists()]
-    if own:
+    if own:  # somebody tried the bundle where it was made, and has a queue in there now
         raise BundleError(f"{own[0]} is somebody's, and would be lost: move {folder} away")
+    shutil.rmtree(new, ignore_errors=True)
+    new.mkdir(parents=True)
+    try:
+        _write_zip(new / "zip", members, instant)
+        _write_folder(new / NAME, members, instant)
+        shutil.rmtree(folder, ignore_errors=True)
+        (new / NAME).rename(folder)
+        (new / "zip").replace(archive)
+    finally:
+        shutil.rmtree(new, ignore_errors=True)
 
 
-def _folders(members: Members) -> list[str]:
-    """Every folder in it, each after the one that it lies in; not the outermost one."""
-    parents = {str(parent) for place in members for parent in PurePosixPath(place).parents}
-    return sorted(parents - {"."})
+def _places(members: Members) -> list[str]:
+    """Every file and folder in it, each after the folder that it lies in; the outermost one is the empty name."""
+    folders = {str(parent) for place in members for parent in PurePosixPath(place).parents}
+    return ["", *sorted([*members, *folders - {"."}])]
 
 
 def _mode(place: str, content: bytes | None) -> int:
@@ -374,31 +325,28 @@ def _mode(place: str, content: bytes | None) -> int:
 
 
 def _write_folder(folder: Path, members: Members, instant: int) -> None:
-    folder.mkdir()
-    for place in _folders(members):
-        (folder / place).mkdir()
-    for place, content in members.items():
-        (folder / place).write_bytes(content)
-    for place in [*members, *reversed(_folders(members)), "."]:
+    places = _places(members)
+    for place in places:
+        if place in members:
+            (folder / place).write_bytes(members[place])
+        else:
+            (folder / place).mkdir()
+    for place in reversed(places):
         (folder / place).chmod(_mode(place, members.get(place)))
         os.utime(folder / place, (instant, instant))
 
 
 def _write_zip(archive: Path, members: Members, instant: int) -> None:
-    """Not compressed: the bytes would depend on the machine's zlib."""
+    """Not compressed: the bytes would depend on the machine's zlib. Times are in no time zone."""
     with zipfile.ZipFile(archive, "w", zipfile.ZIP_STORED) as file:
-        for place in ["", *sorted([*members, *_folders(members)])]:
-            file.writestr(_entry(place, members.get(place), instant), members.get(place, b""))
-
-
-def _entry(place: str, content: bytes | None, instant: int) -> zipfile.ZipInfo:
-    """A file's, or a folder's (no content). Its time is in no time zone."""
-    name = PurePosixPath(NAME, place).as_posix() + ("/" if content is None else "")
-    entry = zipfile.ZipInfo(name, time.gmtime(instant)[:6])
-    entry.create_system = 3  # Unix, whose rights follow
-    kind = stat.S_IFDIR if content is None else stat.S_IFREG
-    entry.external_attr = (kind | _mode(place, content)) << 16 | (0x10 if content is None else 0)
-    return entry
+        for place in _places(members):
+            content = members.get(place)
+            name = PurePosixPath(NAME, place).as_posix() + ("/" if content is None else "")
+            entry = zipfile.ZipInfo(name, time.gmtime(instant)[:6])
+            entry.create_system = 3  # Unix, whose rights follow
+            kind = stat.S_IFDIR if content is None else stat.S_IFREG
+            entry.external_attr = (kind | _mode(place, content)) << 16 | (0x10 if content is None else 0)
+            file.writestr(entry, content or b"")
 
 
 if __name__ == "__main__":

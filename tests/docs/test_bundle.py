@@ -6,7 +6,6 @@ nobody. full_bundle is the one with the packages of the status page, of the metr
 
 from __future__ import annotations
 
-import base64
 import hashlib
 import os
 import re
@@ -15,11 +14,12 @@ import stat
 import subprocess
 import sys
 import tempfile
+import time
 import zipfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from ctypes.util import find_library
 from functools import partial
-from importlib.metadata import distribution, version
+from importlib.metadata import distribution
 from pathlib import Path
 from typing import NamedTuple
 
@@ -45,7 +45,7 @@ STRAYS = (
     *("docs/.draft.md.swp", "examples/enqueue.php~", "packaging/draft.py", ".git-credentials"),
 )
 ALWAYS = ["PyMySQL", "python-dotenv", "cronsim"]
-WEB = ["Jinja2", "MarkupSafe", "Werkzeug", "itsdangerous"]
+WEB = ["itsdangerous", "Jinja2", "MarkupSafe", "Werkzeug"]
 OPTIONS = ["--web", "--metrics", "--postgresql"]
 PACKAGES = {"bundle": ALWAYS, "full_bundle": [*ALWAYS, *WEB, "prometheus_client", "psycopg", "typing_extensions"]}
 NO_LIBPQ = "libpq is not installed, which psycopg calls where it is plain Python"
@@ -326,26 +326,6 @@ def test_the_driver_of_postgresql_works_with_the_client_library_of_the_machine(
     assert (ended.stdout, ended.stderr) == ("python Ada 42\n", "")
 
 
-CONTENT_LINE = """
-import sys
-from importlib import metadata
-sys.path.insert(0, sys.argv[1])
-from bundle import content_line
-print(*map(content_line, metadata.distributions(path=sys.argv[2:])), sep="\\n")
-"""
-
-
-def test_the_hash_of_markupsafe_is_that_of_every_platforms_release(tmp_path: Path) -> None:
-    sites = []
-    for compiled, end in (("cpython-311-x86_64-linux-gnu.so", ""), ("cp314-win_amd64.pyd", "\r"), ("c", "")):
-        files = ["markupsafe/__init__.py", f"markupsafe/_speedups.{compiled}", "LICENSE"]
-        sites.append(str(_install(tmp_path / compiled, "MarkupSafe", "3.1", files, f"{end}\n")))
-    command = [sys.executable, "-c", CONTENT_LINE, str(ROOT / "packaging"), *sites]
-    lines = subprocess.run(command, check=True, capture_output=True, text=True).stdout.splitlines()
-    assert len(lines) == 3
-    assert len(set(lines)) == 1
-
-
 def test_make_installs_the_packages_of_the_status_page_where_they_are_asked_for() -> None:
     def steps(*arguments: str) -> str:
         command = ["make", "--dry-run", "bundle", *arguments]
@@ -389,19 +369,18 @@ def _times(folder: Path) -> set[int]:
     return {int(path.stat().st_mtime) for path in [folder, *folder.rglob("*")]}
 
 
-def test_every_file_bears_the_time_that_is_asked_for_or_that_of_the_newest(bundle: Bundle, repository: Path) -> None:
+def test_every_file_bears_the_time_of_the_newest(bundle: Bundle, repository: Path) -> None:
     (before,) = _times(bundle.folder)
     # Lest old bytecode seem fresh, a changed file changes the time of all.
     os.utime(repository / "taskserver" / "worker" / "call.py", (before + 10, before + 10))
     made = _bundle_of(repository)
     assert _times(made.folder) == {before + 10}
     (made.folder / "taskserver" / "gone.py").write_text("")  # a new bundle takes the place of the old one
-    made = _bundle_of(repository, SOURCE_DATE_EPOCH="1700000001")
-    assert _times(made.folder) == {1700000000}
+    made = _bundle_of(repository)
     assert not (made.folder / "taskserver" / "gone.py").exists()
     assert sorted(path.name for path in (repository / "dist").iterdir()) == [NAME, f"{NAME}.zip"]
     with zipfile.ZipFile(made.archive) as archive:
-        assert {entry.date_time for entry in archive.infolist()} == {(2023, 11, 14, 22, 13, 20)}
+        assert {entry.date_time for entry in archive.infolist()} == {time.gmtime(before + 10)[:6]}
 
 
 def test_lines_end_as_on_unix_whatever_the_checkout_has(bundle: Bundle, repository: Path) -> None:
@@ -423,9 +402,6 @@ def _assert_refused(ended: Run, *words: str) -> None:
 
 
 def test_what_there_can_be_no_bundle_with_is_named(repository: Path) -> None:
-    for instant in ("yesterday", "-1", "0", "99999999999"):
-        ended = _make_bundle(repository, SOURCE_DATE_EPOCH=instant)
-        _assert_refused(ended, "SOURCE_DATE_EPOCH is wrong", repr(instant))
     made = _bundle_of(repository)
     for name in (".env", "tasks.py", "var/taskserver.db"):
         (made.folder / name).write_text("mine")
@@ -437,37 +413,6 @@ def test_what_there_can_be_no_bundle_with_is_named(repository: Path) -> None:
         (repository / name).unlink()
         _assert_refused(_make_bundle(repository), f"{name} is missing")
         (repository / name).write_bytes(content)
-
-
-@pytest.mark.parametrize(
-    ("files", "words"),
-    [
-        (["shop/__init__.py", "shop/fast.so", "LICENSE"], "shop/fast.so is not plain Python"),
-        (["shop/__init__.py"], "without its licence"),
-        (["../../elsewhere.py", "shop/__pycache__/x.pyc"], "without its licence"),
-    ],
-)
-def test_the_lock_names_no_package_that_the_bundle_cannot_take(
-    tmp_path: Path, files: Sequence[str], words: str
-) -> None:
-    site = _install(tmp_path / "site" / "packages", "shop", "1.5", files)
-    command = [sys.executable, "-c", CONTENT_LINE, str(ROOT / "packaging"), str(site)]
-    assert words in subprocess.run(command, capture_output=True, text=True).stderr.splitlines()[-1]
-
-
-def _install(site: Path, name: str, number: str, files: Sequence[str], end: str = "\n") -> Path:
-    """A package as pip would leave it, whose files hold their own names in a line that ends so."""
-    notes = f"{name}-{number}.dist-info"
-    contents = {f"{notes}/{file}" if file == "LICENSE" else file: f"{file}{end}" for file in files}
-    contents[f"{notes}/METADATA"] = f"Metadata-Version: 2.1\nName: {name}\nVersion: {number}\n"
-    record = []
-    for file, content in contents.items():
-        (site / file).parent.mkdir(parents=True, exist_ok=True)
-        (site / file).write_bytes(content.encode())
-        digest = base64.urlsafe_b64encode(hashlib.sha256(content.encode()).digest()).rstrip(b"=").decode()
-        record.append(f"{file},sha256={digest},{len(content)}\n")
-    (site / notes / "RECORD").write_text("".join(record))
-    return site
 
 
 # ---- where its packages are not installed
@@ -541,8 +486,7 @@ def test_a_python_without_its_packages_makes_the_same_bytes_as_windows_would(
     for _ in range(2):  # the second takes the place of the first
         made = bare(full=True)
         assert (made.returncode, made.stderr) == (0, "")
-    names = [f"{name} {version(name)}" for name in PACKAGES["full_bundle"]]
-    assert made.stdout.startswith(f"getting {', '.join(names)}\nwrote dist/")
+    assert re.match("getting pymysql, python-dotenv, cronsim, .*\nwrote dist/", made.stdout)
     assert (repository / "dist" / f"{NAME}.zip").read_bytes() == full_bundle.archive.read_bytes()
 
 
@@ -552,16 +496,10 @@ def test_packages_that_pip_cannot_get_or_that_are_others_are_named_in_a_line(
     def refused(*words: str, **env: str) -> None:
         ended = bare(**env)
         first, _, rest = ended.stdout.partition("\n")
-        assert first.startswith("getting PyMySQL ")
+        assert first == "getting pymysql, python-dotenv, cronsim"
         _assert_refused(subprocess.CompletedProcess([], ended.returncode, rest, ended.stderr), *words)
 
     refused("could not get the packages (is the network there?)", "pymysql==", PIP_FIND_LINKS="/none")
-    lock = (repository / "requirements.lock").read_text(encoding="utf-8")
-    (repository / "requirements.lock").write_text(
-        re.sub(r"(?m)^# in PyMySQL .*$", f"# in PyMySQL 1.0: sha256:{0:064}", lock)
-    )
-    refused("requirements.lock differs from the packages that it names: # in PyMySQL ")
-    (repository / "requirements.lock").write_text(lock)
     (wheel,) = (tmp_path / WHEELS).glob("PyMySQL-*")
     with zipfile.ZipFile(wheel, "a") as archive:
         archive.writestr("pymysql/more.py", "")
@@ -569,14 +507,6 @@ def test_packages_that_pip_cannot_get_or_that_are_others_are_named_in_a_line(
     next((tmp_path / "venv").glob("lib/python*/site-packages/pip")).unlink()
     refused("has no pip")
     assert not (repository / "dist").exists()
-
-
-def test_a_package_that_was_changed_where_it_is_installed_is_not_taken(repository: Path, tmp_path: Path) -> None:
-    # Together with its RECORD.
-    site = _install(tmp_path / "site", "PyMySQL", version("PyMySQL"), ["pymysql/__init__.py", "LICENSE"])
-    made = _make_bundle(repository, PYTHONPATH=str(site))
-    assert made.stdout.startswith("getting PyMySQL ")
-    assert "could not get the packages" in made.stderr
 
 
 def test_the_oldest_python_is_told_which_one_is_needed(repository: Path) -> None:
