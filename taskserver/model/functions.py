@@ -37,11 +37,11 @@ class _Hidden:
 class Parameters:
     """The parameters of a callable."""
 
-    def __init__(self, call: Callable[..., Any]) -> None:
+    def __init__(self, call: Callable[..., Any] | Signature) -> None:
         """Raises InvalidTask if the callable's own code makes its signature unreadable."""
         try:
             # Of the outermost function: a decorator may add parameters of its own.
-            self._signature = signature(call, follow_wrapped=False)
+            self._signature = call if isinstance(call, Signature) else signature(call, follow_wrapped=False)
         except Exception as error:
             raise InvalidTask(f"its signature cannot be read: {describe(error)}") from None
         self._last_fit: tuple[object, ...] | None = None

@@ -1,0 +1,71 @@
+"""What the text of a module says of a task, before it is added."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from taskserver.model.source import why_doubtful
+
+SOURCE = b"""
+import taskserver as ts
+from celery import shared_task
+raise SystemExit("nothing of this runs")
+
+def send(to, /, subject="x" * 99, *, copies=1): pass
+async def fetch(*urls, **options): pass
+@ts.task(max_attempts=1)
+def once(to): pass
+@ts.task(batch=5)
+def many(items): pass
+@app.task(bind=True)
+def foreign(self, to): pass
+@shared_task
+def shared(to): pass
+@dramatiq.actor(max_retries=3)
+def actor(to): pass
+@cached
+def decorated(to): pass
+class Letter:
+    @staticmethod
+    def post(to): pass
+"""
+
+
+@pytest.mark.parametrize(
+    ("function", "args", "words"),
+    [
+        ("send", ["a"], ""),
+        ("send", ["a", "b"], ""),
+        ("send", None, "tasks.send(to, /, subject=…, *, copies=…) does not take these arguments: missing a required"),
+        ("send", ["a", "b", "c"], "too many positional arguments"),
+        ("fetch", {"depth": 3}, ""),
+        ("fetch", ["a", "b"], ""),
+        (
+            "once",
+            {"too": "a"},
+            "tasks.once(to) does not take these arguments: missing a required argument",
+        ),
+        ("many", {"any": 1}, ""),
+        (
+            "foreign",
+            ["a"],
+            "@app.task makes tasks.foreign a task of another queue: remove it, see docs/",
+        ),
+        ("shared", ["a"], "@shared_task makes"),
+        ("actor", ["a"], "@dramatiq.actor makes"),
+        ("decorated", [1, 2, 3], ""),
+        ("post", [], ""),
+        ("missing", [], ""),
+    ],
+)
+def test_what_a_worker_would_refuse_is_seen_in_the_text(function: str, args: Any, words: str) -> None:
+    found = why_doubtful(SOURCE, f"tasks.{function}", args)
+    assert words in found
+    assert bool(found) == bool(words)
+
+
+@pytest.mark.parametrize("source", [b"", b"def send(:", b"\0", b"\xff", b"(" * 10_000, b"send = 5"])
+def test_a_text_that_cannot_be_read_raises_no_doubt(source: bytes) -> None:
+    assert why_doubtful(source, "tasks.send", None) == ""
