@@ -14,7 +14,7 @@ _OTHER_QUEUES = re.compile(r"shared_task\b|actor\b|\w+(\.\w+)*\.(task|db_task|pe
 _OWN = re.compile(r"(\w+\.)?task\b(?!.*\bbatch=)", re.DOTALL)
 
 
-def why_doubtful(source: bytes, name: str, args: Any) -> str:
+def why_doubtful(source: bytes, name: str, args: Any, *, checks_arguments: bool = True) -> str:
     """What a worker will refuse in a task of this name and these arguments, in words; empty if nothing is seen.
 
     Only a function of the module itself is looked at, and only below decorators that leave its parameters as they are.
@@ -33,7 +33,7 @@ def why_doubtful(source: bytes, name: str, args: Any) -> str:
         if _OTHER_QUEUES.match(decorator) and decorator.partition(".")[0] not in _names_of_ours(tree):
             called = decorator.partition("(")[0]
             return f"@{called} makes {name} a task of another queue: remove it, see docs/django.md#coming-from-celery"
-    if not all(map(_OWN.match, decorators)):
+    if not (checks_arguments and all(map(_OWN.match, decorators))):
         return ""
     positions, keywords = as_call({} if args is None else args)
     return _parameters(definition.args).misfit(name, positions, keywords, takes_list=False) or ""

@@ -56,7 +56,7 @@ def test_add_prints_the_id_of_the_task_and_nothing_else(queue: Queue) -> None:
     for task_id in (1, 2):
         args = ("tasks.note", '{"text": "grün 🎉"}', "--group", 3, "--priority", -7)
         assert add(queue, *args) == f"{task_id}\n"
-    assert rows_of(queue) == [("tasks.note", '{"text":"grün 🎉"}', 3, -7)] * 2
+    assert rows_of(queue) == [("tasks.note", r'{"text":"gr\u00fcn \ud83c\udf89"}', 3, -7)] * 2
     assert_silent(queue.worker())
     assert queue.notes() == ["grün 🎉"] * 2
 
@@ -153,7 +153,7 @@ def test_bulk_adds_the_lines_of_a_file_in_their_order(queue: Queue) -> None:
     assert rows_of(queue) == [
         FIRST,
         ("tasks.fail", None, 0, 0),
-        ("tasks.note", '{"text":"grün 🎉 ä"}', 0, 0),
+        ("tasks.note", r'{"text":"gr\u00fcn \ud83c\udf89 \u00e4"}', 0, 0),
         ("tasks.note", None, 5, 0),
     ]
 
@@ -216,7 +216,7 @@ def test_a_bad_line_after_many_good_ones_leaves_nothing_behind(queue: Queue) -> 
 
 
 def test_a_line_may_hold_arguments_of_one_mebibyte_however_they_are_written(sqlite_queue: Queue) -> None:
-    text = "\\u00e4" * ((1024 * 1024 - 4) // 2)
+    text = "\\u00e4" * ((1024 * 1024 - 4) // 6)
     add(sqlite_queue, "--bulk", "-", stdin=f'{{"task": "tasks.note", "args": ["{text}"]}}\n')
     assert sqlite_queue.rows("length(CAST(args AS BLOB))") == [(1024 * 1024,)]
 
@@ -264,13 +264,13 @@ def unread_bytes(pipe: int) -> int:
 
 TASKS = """
 def send_letter(to): ...
-async def fetch(): ...
+async def fetch(to, depth=1): ...
 
 class Mail:
     @staticmethod
     def send(to): ...
 """
-TASKS_OF_SHOP = "def send(to): ...\n"
+TASKS_OF_SHOP = "def send(to): ...\n@app.task\ndef foreign(to): ...\n"
 NOT_FOUND = "; a worker that does not find it either makes the task fatal; client.py retry ID --as NAME renames it"
 NAMES = {
     "tasks.send_letter": "",
@@ -298,8 +298,38 @@ def client(sqlite_queue: Queue, capsys: pytest.CaptureFixture[str], monkeypatch:
 @pytest.mark.parametrize("name", NAMES)
 def test_a_name_that_is_missing_beside_the_program_is_added_with_a_warning(client: Run, name: str) -> None:
     warning = f"client.py: warning: {NAMES[name]}{NOT_FOUND}\n" if NAMES[name] else ""
-    ended = client("add", name)
+    ended = client("add", name, '["a"]')
     assert (ended.returncode, ended.stdout, ended.stderr) == (0, "1\n", warning)
+
+
+REFUSED = "; as it is, a worker makes the task fatal\n"
+
+
+@pytest.mark.parametrize(
+    ("line", "warning"),
+    [
+        (
+            ["tasks.fetch", '{"to": "a", "dept": 2}'],
+            "tasks.fetch(to, depth=…) does not take these arguments: got an unexp",
+        ),
+        (["tasks.fetch"], "tasks.fetch(to, depth=…) does not take these arguments: missing a required argument: 'to'"),
+        (["tasks.fetch", "--then", "tasks.send_letter"], "tasks.fetch(to, depth=…) does not take these arguments"),
+        (
+            ["shop.mail.foreign", '["a"]'],
+            "@app.task makes shop.mail.foreign a task of another queue: remove it, see docs/django.md",
+        ),
+        (
+            ["tasks.fetch", '["a"]', "--then", "shop.mail.foreign"],
+            "@app.task makes shop.mail.foreign a task of another queue",
+        ),
+    ],
+)
+def test_a_call_that_a_worker_would_refuse_is_added_with_a_warning(client: Run, line: list[str], warning: str) -> None:
+    ended = client("add", *line)
+    assert (ended.returncode, ended.stdout) == (0, "1\n")
+    assert ended.stderr.startswith(f"client.py: warning: {warning}")
+    assert ended.stderr.endswith(REFUSED)
+    assert ended.stderr.count("\n") == 1
 
 
 def test_no_name_is_doubted_if_no_listed_module_lies_beside_the_program(sqlite_queue: Queue, client: Run) -> None:
@@ -313,7 +343,7 @@ def test_names_of_files_pipelines_schedules_and_retries_are_looked_for_too(sqlit
     *warnings, last = client("add", "--bulk", lines).stderr.splitlines()
     assert (len(warnings), last) == (MAX_WARNINGS, "client.py: warning: and 95 more names like these")
     for line in (
-        ("add", "tasks.fetch", "--then", "tasks.a"),
+        ("add", "tasks.fetch", '["a"]', "--then", "tasks.a"),
         ("schedule", "nightly", "tasks.a", "--every", "1d"),
         ("retry", "--all", "--as", "tasks.a"),
     ):
@@ -323,14 +353,16 @@ def test_names_of_files_pipelines_schedules_and_retries_are_looked_for_too(sqlit
 def test_a_group_that_no_recent_run_serves_gets_a_warning(sqlite_queue: Queue, client: Run) -> None:
     run = "INSERT INTO jobs_queue_workers (pid, host, group_ids, started_at) VALUES (1, 'h', '{}', {})"
     sqlite_queue.sql(run.format("0", "'2020-01-01 00:00:00.000000'"))
-    assert client("add", "tasks.fetch", "--group", "7").stderr == ""  # cron has stopped, whatever the groups are
+    assert (
+        client("add", "tasks.fetch", '["a"]', "--group", "7").stderr == ""
+    )  # cron has stopped, whatever the groups are
     sqlite_queue.sql(run.format("3,5", "strftime('%Y-%m-%d %H:%M:%f000', 'now')"))
-    assert client("add", "tasks.fetch", "--group", "3").stderr == ""
+    assert client("add", "tasks.fetch", '["a"]', "--group", "3").stderr == ""
     words = (
         "client.py: warning: no worker takes tasks of {}: they serve 3, 5; have a crontab line name it, or no groups\n"
     )
     stage = '{"task": "tasks.fetch", "group_id": 8}'
-    ended = client("add", "tasks.fetch", "--group", "7", "--then", stage)
+    ended = client("add", "tasks.fetch", '["a"]', "--group", "7", "--then", stage)
     assert ended.stderr == words.format("groups 7, 8")
-    ended = client("schedule", "nightly", "tasks.fetch", "--every", "1d")
+    ended = client("schedule", "nightly", "tasks.fetch", '["a"]', "--every", "1d")
     assert ended.stderr == words.format("group 0")

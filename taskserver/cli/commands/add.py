@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import re
 import sys
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any, BinaryIO
 
@@ -13,9 +13,10 @@ from ...errors import BadTask, DatabaseError, InvalidTask, SettingError
 from ...health.coverage import describe_unserved_groups
 from ...messages.programs import CLIENT
 from ...messages.text import count_of, nearest
-from ...model.arguments import parse_json
+from ...model.arguments import parse_json, read_item
 from ...model.new_task import MAX_VERSION, TASK_KEYS, NewTask, new_task, new_task_from
 from ...model.pipeline import read_stages
+from ...model.source import why_doubtful
 from ...model.task import MAX_ATTEMPTS
 from ...server import TaskServer
 from ...settings.load import Settings
@@ -27,11 +28,12 @@ MAX_LINE_BYTES = 16 * 1024 * 1024
 """Arguments of 1 MiB take several MiB as JSON text with every character escaped."""
 MAX_NAMES, MAX_WARNINGS = 100, 5
 """Names of a file that are looked for in the modules, and those that get a line."""
+NOT_FOUND = f"a worker that does not find it either makes the task fatal; {CLIENT} retry ID --as NAME renames it"
 DEFINED = re.compile(rb"^[ \t]*(?:async[ \t]+)?def (\w+)", re.MULTILINE)
 _OPTIONS = {"group_id": "group", "unique_key": "unique"}
 """The options of keys that have another name."""
-_Callables = dict[tuple[str, int], None]
-"""The names of the functions to call, each with its group, in their order."""
+_Callables = dict[tuple[str, int], Any]
+"""The names of the functions to call, each with its group: the JSON text of its arguments, or ... if not known yet."""
 
 
 def add_parser(subparsers: Any) -> None:
@@ -97,7 +99,7 @@ def run(server: TaskServer, options: argparse.Namespace) -> None:
         if error.may_have_taken_effect:
             raise DatabaseError(f"{error}; what you gave may be added all the same: look first") from error
         raise
-    warn_of_names(server.settings, [name for name, _ in found])
+    warn_of_names(server.settings, {name: args for (name, _), args in found.items()})
     warn_of_groups(server, {group for _, group in found})
 
 
@@ -194,14 +196,16 @@ def _stage(text: str) -> Any:
 # ---- warnings: the task is added all the same, as it may be meant for another host, or for a later upload
 
 
-def warn_of_names(settings: Settings, names: Iterable[str]) -> None:
-    """Warn of each name whose function is missing from the text of the modules beside the program."""
-    missing = list(filter(None, (_missing(settings, name) for name in dict.fromkeys(names))))
-    for words in missing[:MAX_WARNINGS]:
-        hint = f"a worker that does not find it either makes the task fatal; {CLIENT} retry ID --as NAME renames it"
-        note(f"{CLIENT}: warning: {words}; {hint}")
-    if len(missing) > MAX_WARNINGS:
-        note(f"{CLIENT}: warning: and {len(missing) - MAX_WARNINGS} more names like these")
+def warn_of_names(settings: Settings, names: Mapping[str, Any]) -> None:
+    """Warn of each name that a worker would refuse, by the text of the modules beside the program.
+
+    `names` have the JSON text of the arguments, or ... if they are not known.
+    """
+    doubts = list(filter(None, (_doubt(settings, name, args) for name, args in names.items())))
+    for words in doubts[:MAX_WARNINGS]:
+        note(f"{CLIENT}: warning: {words}")
+    if len(doubts) > MAX_WARNINGS:
+        note(f"{CLIENT}: warning: and {len(doubts) - MAX_WARNINGS} more names like these")
 
 
 def warn_of_groups(server: TaskServer, groups: Collection[int]) -> None:
@@ -216,11 +220,12 @@ def warn_of_groups(server: TaskServer, groups: Collection[int]) -> None:
 
 def _callables_of(task: NewTask) -> _Callables:
     stages = read_stages(task.stages)
-    return dict.fromkeys([(one.task, one.group_id or 0) for one in stages] or [(task.task, task.group_id)])
+    found: _Callables = {(one.task, one.group_id or 0): ... for one in stages}
+    return found | {(task.task, task.group_id): task.args}
 
 
-def _missing(settings: Settings, name: str) -> str:
-    """What is missing, in words; empty if the function is there, or if no listed module lies beside the program."""
+def _doubt(settings: Settings, name: str, args: Any) -> str:
+    """What a worker would refuse, in words; empty if nothing, or if no listed module lies beside the program."""
     *outer, last = re.split("[.:]", name)
     sources = {module: _source(settings, module) for module in (".".join(outer), ".".join(outer[:-1]))}
     found = [(module, text) for module, text in sources.items() if text]
@@ -228,15 +233,18 @@ def _missing(settings: Settings, name: str) -> str:
         beside = [module for module in settings.modules if _source(settings, module)]
         if not beside:
             return ""
-        return f"{name!r} is in none of TASKSERVER_MODULES ({', '.join(beside)})" + _hint(
-            name, [f"{module}.{last}" for module in beside]
-        )
+        meant = _hint(name, [f"{module}.{last}" for module in beside])
+        return f"{name!r} is in none of TASKSERVER_MODULES ({', '.join(beside)}){meant}; {NOT_FOUND}"
     defined = [
         one.decode() for _, text in found for one in re.findall(rb"^[ \t]*(?:async[ \t]+)?def (\w+)", text, re.M)
     ]
-    if last in defined:
+    module, text = found[0]
+    if last not in defined:
+        return f"{name!r}: module {module} has no function {last!r}{_hint(last, defined)}; {NOT_FOUND}"
+    if module != ".".join(outer):  # a method
         return ""
-    return f"{name!r}: module {found[0][0]} has no function {last!r}" + _hint(last, defined)
+    doubt = why_doubtful(text, name, None if args is ... else read_item(args), checks_arguments=args is not ...)
+    return doubt and f"{doubt}; as it is, a worker makes the task fatal"
 
 
 def _hint(name: str, names: Iterable[str]) -> str:

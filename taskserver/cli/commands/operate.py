@@ -103,7 +103,7 @@ def _retry(server: TaskServer, options: argparse.Namespace) -> int:
     except InvalidTask as error:
         raise InvalidTask(f"--as: {error}") from None
     count = _change(server, RETRY_AS, options, f"retried as {name}", (name,))
-    warn_of_names(server.settings, [name])
+    warn_of_names(server.settings, {name: ...})
     left = 0 if options.ids else Operations(server.store).preview(PIPELINES, _selection(options), 0).rows
     if left:
         note(f"{count_of(left, 'pipeline')} left: add them again with the right names, and cancel these")

@@ -60,7 +60,7 @@ def _schedule(server: TaskServer, options: argparse.Namespace) -> None:
         priority=options.priority or 0,
     )
     print(printable(f"{options.name}: next at {exactly(next_at.isoformat())}"))
-    warn_of_names(server.settings, [options.task])
+    warn_of_names(server.settings, {options.task: options.args})
     warn_of_groups(server, [options.group or 0])
 
 
