@@ -106,9 +106,9 @@ from django.conf import settings
 
 pymysql.install_as_MySQLdb()
 AT = taskserver.TaskServer((HERE / "bank").read_text()).settings.dsn
-if hasattr(AT, "path"):
-    PLACE = {"ENGINE": "django.db.backends.sqlite3", "NAME": AT.path, "OPTIONS": {"timeout": 60}}
-elif hasattr(AT, "sslrootcert"):
+if AT.kind == "sqlite":
+    PLACE = {"ENGINE": "django.db.backends.sqlite3", "NAME": AT.database, "OPTIONS": {"timeout": 60}}
+elif AT.kind == "postgresql":
     PLACE = {
         "ENGINE": "django.db.backends.postgresql", "HOST": AT.host, "PORT": AT.port, "NAME": AT.database,
         "USER": AT.user, "PASSWORD": AT.password,
@@ -163,9 +163,9 @@ import sqlalchemy
 from sqlalchemy.orm import DeclarativeBase, Mapped, Session, mapped_column
 
 AT = taskserver.TaskServer((HERE / "bank").read_text()).settings.dsn
-if hasattr(AT, "path"):
-    engine = sqlalchemy.create_engine(f"sqlite:///{AT.path}", connect_args={"timeout": 60})
-elif hasattr(AT, "sslrootcert"):
+if AT.kind == "sqlite":
+    engine = sqlalchemy.create_engine(f"sqlite:///{AT.database}", connect_args={"timeout": 60})
+elif AT.kind == "postgresql":
     url = sqlalchemy.URL.create("postgresql+psycopg", AT.user, AT.password, AT.host, AT.port, AT.database)
     engine = sqlalchemy.create_engine(url, pool_pre_ping=True)
 else:

@@ -44,10 +44,10 @@ DSN = taskserver.TaskServer.from_env(HERE).settings.dsn
 kept = []
 
 def connect(**how):
-    if hasattr(DSN, "path"):
-        return sqlite3.connect(DSN.path, timeout=30, **how)
+    if DSN.kind == "sqlite":
+        return sqlite3.connect(DSN.database, timeout=30, **how)
     place = {"host": DSN.host, "port": DSN.port, "user": DSN.user, "password": DSN.password}
-    if hasattr(DSN, "sslrootcert"):
+    if DSN.kind == "postgresql":
         return psycopg.connect(**place, dbname=DSN.database, **how)
     place["database"] = DSN.database
     return pymysql.connect(ssl_disabled=True, read_timeout=1.5, **place, **how)
@@ -377,7 +377,7 @@ def test_outside_of_a_task_it_says_so() -> None:
         taskserver.complete(None)
 
 
-BY_ITSELF = "how = {'isolation_level': None} if hasattr(DSN, 'path') else {'autocommit': True}\n"
+BY_ITSELF = "how = {'isolation_level': None} if DSN.kind == 'sqlite' else {'autocommit': True}\n"
 REFUSED: list[tuple[str, list[object], str]] = [
     ("of_several", [], "taskserver.complete() is for the code of one task"),
     ("act", ["taskserver.complete(taskserver.connection())"], "taskserver.complete() is "),
@@ -405,7 +405,7 @@ def test_where_it_cannot_be_it_is_refused(queue: Queue) -> None:
 BY_SQLALCHEMY = """
 import sqlalchemy
 from sqlalchemy.orm import Session
-driver = "sqlite" if hasattr(DSN, "path") else "postgresql+psycopg" if hasattr(DSN, "sslrootcert") else "mysql+pymysql"
+driver = "sqlite" if DSN.kind == "sqlite" else "postgresql+psycopg" if DSN.kind == "postgresql" else "mysql+pymysql"
 session = Session(sqlalchemy.create_engine(driver + "://", creator=connect))
 session.execute(sqlalchemy.text("INSERT INTO effects (number) VALUES (1)"))
 taskserver.complete(session if {by_session} else session.connection(), {{"größe": "Käse 😀"}})
