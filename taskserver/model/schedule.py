@@ -70,7 +70,7 @@ class ScheduleRow(NamedTuple):
         """The times of the schedule in words."""
         if self.cron is not None:
             return f"{cron_in_words(self.cron)} {self.timezone}"
-        return "never" if self.every_seconds is None else f"every {whole_span(self.every_seconds)}"
+        return "never" if self.every_seconds is None else f"every {whole_span(self.every_seconds).removeprefix('1 ')}"
 
 
 WEEKDAYS = ("Sun", "Mon", "Tue", "Wed", "Thu", "Fri", "Sat", "Sun")

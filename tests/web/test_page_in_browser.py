@@ -1,19 +1,16 @@
-"""The status page in a real browser: what a person sees, by eye, by keys, without scripts, on a phone."""
+"""Five journeys over the status page in a real browser: by keys, without scripts, with them, the file, a crowd."""
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from taskserver.stores.tables import SCHEMA_VERSION
 from tests.support.browser import Browser
 from tests.support.deployment import Deployment
 from tests.support.pages import PASSWORD
 from tests.support.processes import wait_until
-from tests.support.servers import free_port
 from tests.support.websites import Website
 from tests.web.sites import VIEWS, PageQueue, fill_odd, fill_shop, fill_up, sign_in
 
@@ -65,10 +62,15 @@ def focused(browser: Browser) -> str:
     return str(browser.script("return document.activeElement.innerText || document.activeElement.name"))
 
 
-# ---- for everybody
+LOOKS = [(360, "light"), pytest.param(1440, "dark", marks=pytest.mark.long)]
 
 
-def test_one_signs_in_and_reads_by_keys_alone(browser: Browser, shop: Website) -> None:
+@pytest.mark.parametrize(("width", "scheme"), LOOKS)
+def test_one_signs_in_by_keys_and_finds_no_view_with_a_fault(
+    browser: Browser, shop: Website, width: int, scheme: str
+) -> None:
+    browser.resize(width, 800, mobile=width < 600)
+    browser.prefer(color_scheme=scheme)
     browser.open(f"{shop.url}/")
     assert browser.axe() == []
     assert focused(browser) == "password"
@@ -76,27 +78,11 @@ def test_one_signs_in_and_reads_by_keys_alone(browser: Browser, shop: Website) -
     assert focused(browser) == "Sign in"
     browser.press("Shift+Tab", *PASSWORD, "Enter")
     wait_until(lambda: "which no worker takes" in text_of(browser, "h1"))
+    browser.complaints()  # of the code 403, with which the page asks for the password
     browser.press("Tab")
     assert focused(browser) == "To the content"
-    assert browser.script("return document.activeElement.getBoundingClientRect().left >= 0")
     browser.press("Enter", "Tab", "Enter")
     wait_until(lambda: text_of(browser, "h1") == "Failed tasks, by error")
-
-
-LOOKS = [
-    (360, "light"),
-    *(
-        pytest.param(*look, marks=pytest.mark.long)
-        for look in [(1440, "dark"), (360, "dark"), (1440, "light"), (768, "light"), (768, "dark")]
-    ),
-]
-
-
-@pytest.mark.parametrize(("width", "scheme"), LOOKS)
-def test_no_view_has_a_fault_that_can_be_found(browser: Browser, shop: Website, width: int, scheme: str) -> None:
-    browser.resize(width, 800, mobile=width < 600)
-    browser.prefer(color_scheme=scheme)
-    sign_in(browser, shop.url)
     for name, link in VIEWS.items():
         browser.open(f"{shop.url}/{link}")
         assert browser.script("return document.title") != "taken over", name
@@ -104,25 +90,22 @@ def test_no_view_has_a_fault_that_can_be_found(browser: Browser, shop: Website, 
         assert browser.script(UNHIDDEN) == [], name
         assert browser.axe() == [], name
         assert browser.complaints() == [], name
-
-
-@pytest.mark.long
-def test_at_400_percent_nothing_is_lost_or_scrolled_sideways(browser: Browser, shop: Website) -> None:
-    browser.resize(320, 256)  # 1,280 pixels of a screen
-    sign_in(browser, shop.url)
+    browser.resize(320, 256)  # 1,280 pixels of a screen, at 400 percent
     for name, link in VIEWS.items():
         browser.open(f"{shop.url}/{link}")
-        assert browser.script(SIDEWAYS) == 0, name
-        assert browser.script(CUT_OFF) == [], name
-
-
-# ---- without scripts
+        assert (browser.script(SIDEWAYS), browser.script(CUT_OFF)) == (0, []), name
 
 
 @pytest.mark.long
 def test_without_scripts_all_is_shown_and_done(browser: Browser, site: PageQueue) -> None:
     fill_shop(site)
     browser.switch_scripts_off()
+
+    def act(question: str, done: str) -> None:
+        wait_until(lambda: text_of(browser, "h1") == question)
+        browser.click("main form button")
+        wait_until(lambda: text_of(browser, "[role=status]") == done)
+
     with site.served() as website:
         sign_in(browser, website.url)
         for link in VIEWS.values():
@@ -130,33 +113,22 @@ def test_without_scripts_all_is_shown_and_done(browser: Browser, site: PageQueue
             assert text_of(browser, "main section")
         browser.open(f"{website.url}/?view=errors")
         browser.click("a[href*='verb=retry']")
-        wait_until(lambda: text_of(browser, "h1") == "27 tasks would be retried")
-        browser.click("main form button")
-        wait_until(
-            lambda: text_of(browser, "[role=status]") == "27 tasks retried. Workers take them with their next run."
-        )
+        act("27 tasks would be retried", "27 tasks retried. Workers take them with their next run.")
         assert site.sql("SELECT COUNT(*) FROM jobs_queue WHERE status IN (3, 4)") == [(14,)]
-
-        browser.open(f"{website.url}/?view=tasks&status=new&group=6")
-        browser.click("input[type=checkbox]")
-        browser.click("li:last-child input[type=checkbox]")
-        browser.click("button[value=cancel]")
-        wait_until(lambda: text_of(browser, "h1") == "2 tasks would be cancelled")
-        browser.click("main form button")
-        wait_until(lambda: text_of(browser, "[role=status]") == "2 tasks cancelled.")
-        assert site.sql("SELECT COUNT(*) FROM jobs_queue WHERE status = 7 AND group_id = 6") == [(2,)]
-
+        for status, verb, done in (("new", "cancel", "cancelled"), ("fatal", "delete", "deleted")):
+            browser.open(f"{website.url}/?view=tasks&status={status}")
+            browser.click("input[type=checkbox]")
+            browser.click("li:last-child input[type=checkbox]")
+            browser.click(f"button[value={verb}]")
+            act(f"2 tasks would be {done}", f"2 tasks {done}.")
+        assert site.sql("SELECT COUNT(*) FROM jobs_queue WHERE status IN (4, 7)") == [(14,)]
         for verb, groups in (("pause", [(3,)]), ("resume", [])):
             browser.open(f"{website.url}/")
             browser.click(f"a[href*='verb={verb}']")
-            wait_until(lambda: text_of(browser, "h1") == f"Group 3 would be {verb}d")  # noqa: B023 - at once
-            browser.click("main form button")
-            wait_until(lambda: text_of(browser, "[role=status]") == f"1 group {verb}d.")  # noqa: B023
+            act(f"Group 3 would be {verb}d", f"1 group {verb}d.")
             assert site.sql("SELECT group_id FROM jobs_queue_paused") == groups
         assert browser.complaints() == []
 
-
-# ---- with scripts
 
 HURRY = """
 window.turns = 0;
@@ -164,13 +136,6 @@ const wait = window.setTimeout;
 window.setTimeout = (call, milliseconds) => wait(() => { window.turns += 1; call(); }, milliseconds / 40);
 """
 """The page's clock runs 40 times as fast; `turns` counts how often it looked."""
-
-
-def turns_pass(browser: Browser, count: int = 3) -> None:
-    before = browser.script("return turns")
-    wait_until(lambda: browser.script("return turns") >= before + count)
-
-
 FOCUSED = {
     "a figure that changes": ".tiles a",
     "a link": "[aria-labelledby=day] a",
@@ -179,8 +144,12 @@ FOCUSED = {
 }
 
 
-def test_the_overview_renews_itself_and_leaves_the_visitor_alone(browser: Browser, deployment: Deployment) -> None:
-    site = PageQueue(deployment, "sqlite:///var/taskserver.db", acts=False)
+def turns_pass(browser: Browser, count: int = 3) -> None:
+    before = browser.script("return turns")
+    wait_until(lambda: browser.script("return turns") >= before + count)
+
+
+def test_the_page_renews_itself_and_leaves_the_visitor_alone(browser: Browser, site: PageQueue) -> None:
     fill_shop(site)
     browser.resize(360, 600)
     browser.before_scripts(HURRY)
@@ -200,101 +169,81 @@ def test_the_overview_renews_itself_and_leaves_the_visitor_alone(browser: Browse
         assert browser.script("return window.mark") == "the same"
         assert browser.complaints() == []
 
+        browser.script("window.real = window.fetch; window.fetch = () => Promise.reject(new TypeError('no network'))")
+        wait_until(lambda: "nothing is known" in text_of(browser, "[role=alert]"))
+        turns_pass(browser, 2)
+        assert browser.script("return document.querySelectorAll('[role=alert]').length") == 1
+        browser.script("window.fetch = window.real")
+        wait_until(lambda: text_of(browser, "[role=alert], .is-old") == "")
 
-@pytest.mark.long
-def test_a_page_that_cannot_be_renewed_says_so_until_it_can(browser: Browser, site: PageQueue) -> None:
-    site.add("tasks.note")
-    browser.before_scripts(HURRY)
-    with site.served() as website:
-        sign_in(browser, website.url)
-        for _ in range(2):
-            browser.script(
-                "window.real = window.fetch; window.fetch = () => Promise.reject(new TypeError('no network'))"
-            )
-            wait_until(lambda: "nothing is known" in text_of(browser, "[role=alert]"))
-            turns_pass(browser, 2)
-            assert browser.script("return document.querySelectorAll('[role=alert]').length") == 1
-            assert "All is well" not in text_of(browser, "[role=alert]")
-            assert "tasks.note" in text_of(browser)
-            assert browser.axe() == []
-            browser.script("window.fetch = window.real")
-            wait_until(lambda: text_of(browser, "[role=alert], .is-old") == "")
-        assert browser.script("return document.title") == "Act · taskserver"
-        site.sql("DELETE FROM jobs_queue")
-        wait_until(lambda: browser.script("return document.title") == "Look · taskserver")
-        site.add("tasks.note")
-        site.sql("UPDATE jobs_queue_schema SET version = 5")
-        wait_until(lambda: "client.py init" in text_of(browser))
-        site.sql(f"UPDATE jobs_queue_schema SET version = {SCHEMA_VERSION}")
-        wait_until(lambda: "tasks.note" in text_of(browser))
-    wait_until(lambda: "nothing is known" in text_of(browser, "[role=alert]"))  # nobody answers any more
-
-
-@pytest.mark.long
-def test_the_page_of_a_task_that_goes_says_that_it_is_gone(browser: Browser, site: PageQueue) -> None:
-    site.add("tasks.note")
-    browser.before_scripts(HURRY)
-    with site.served() as website:
-        sign_in(browser, website.url)
-        browser.open(f"{website.url}/?view=task&id=1")
-        assert "tasks.note" in text_of(browser)
-        site.sql("DELETE FROM jobs_queue")
-        wait_until(lambda: "There is no task 1" in text_of(browser))
-        site.sql("INSERT INTO jobs_queue (id, task, status, error_text) VALUES (9, 'tasks.note', 4, 'E: no')")
-        browser.open(f"{website.url}/?view=tasks&like=9")
-        assert "tasks.note" in text_of(browser)
-        site.sql("UPDATE jobs_queue SET error_text = NULL")
-        wait_until(lambda: "Task 9 is gone, or has no error any more" in text_of(browser))
-
-
-@pytest.mark.long
-def test_what_is_marked_stays_marked_while_the_queue_changes(browser: Browser, site: PageQueue) -> None:
-    site.add("tasks.note")
-    browser.before_scripts(HURRY)
-    with site.served() as website:
-        sign_in(browser, website.url)
         browser.open(f"{website.url}/?view=tasks")
         browser.click("input[type=checkbox]")
         browser.press("Tab")  # away from the box, which alone would hold it
-        site.add("tasks.brand_new")
+        site.add("tasks.added_meanwhile")
         turns_pass(browser)
-        assert "tasks.brand_new" not in text_of(browser)
-        assert browser.script("return document.querySelectorAll(':checked').length") > 0
+        assert "tasks.added_meanwhile" not in text_of(browser)
         browser.click("input[type=checkbox]")
         browser.press("Tab")
-        wait_until(lambda: "tasks.brand_new" in text_of(browser))
+        wait_until(lambda: "tasks.added_meanwhile" in text_of(browser))
 
-
-@pytest.mark.long
-def test_signing_out_ends_what_another_window_shows(browser: Browser, site: PageQueue) -> None:
-    with site.served() as website:
-        sign_in(browser, website.url)
+        browser.open(f"{website.url}/?view=task&id=1")
+        site.sql("DELETE FROM jobs_queue WHERE id = 1")
+        wait_until(lambda: "There is no task 1" in text_of(browser))
         browser.open_tab()
         browser.before_scripts(HURRY)
         browser.open(f"{website.url}/?view=workers")
-        assert "Workers" in text_of(browser)
         browser.look_at(0)
         browser.click(".out button")
-        wait_until(lambda: text_of(browser, "form") != "" and "Password" in text_of(browser))
+        wait_until(lambda: "Password" in text_of(browser))
         browser.look_at(1)
         wait_until(lambda: "Password" in text_of(browser))
-        browser.open(f"{website.url}/?view=tasks")
-        assert "Password" in text_of(browser)
 
 
-# ---- a queue that is empty, large, away or old
+LATER = """
+window.ahead = 0;
+const now = Date.now, every = window.setInterval;
+Date.now = () => now() + window.ahead;
+window.setInterval = (call, milliseconds) => every(call, milliseconds / 40);
+"""
+"""The page's clock can be put forward, and it looks more often."""
 
 
-@pytest.mark.long
-def test_an_empty_queue_is_shown_in_words(browser: Browser, site: PageQueue) -> None:
-    browser.resize(360, 800, mobile=True)
-    with site.served() as website:
-        sign_in(browser, website.url)
-        assert "There are no tasks." in text_of(browser)
-        for name, link in VIEWS.items():
-            browser.open(f"{website.url}/{link}")
-            assert browser.axe() == [], name
-        assert [line for line in browser.complaints() if "404" not in line] == []  # of the task that is not there
+@pytest.mark.parametrize(("width", "scheme"), LOOKS)
+def test_the_file_is_whole_and_says_how_old_it_is(
+    browser: Browser, site: PageQueue, tmp_path: Path, width: int, scheme: str
+) -> None:
+    fill_shop(site)
+    fill_odd(site)
+    file = tmp_path / "queue.html"
+    ended = site.client("page", "--output", file, "--every", "5m")
+    assert (ended.returncode, ended.stdout, ended.stderr) == (0, "", "")
+    browser.resize(width, 800, mobile=width < 600)
+    browser.prefer(color_scheme=scheme)
+    browser.before_scripts(LATER)
+    browser.open(file.as_uri())
+    assert "just now" in text_of(browser)
+    assert "older than it should be" not in text_of(browser)
+    assert browser.script(SIDEWAYS) == 0
+    assert browser.axe() == browser.complaints() == []
+    assert browser.script("return performance.getEntriesByType('resource').length") == 0
+
+    # A window that was left open loads the file again before it warns.
+    browser.script("window.mark = 'the old copy'; window.ahead = 1000 * 1000")
+    wait_until(lambda: browser.script("return document.readyState === 'complete' && window.mark !== 'the old copy'"))
+    assert "just now" in text_of(browser)
+
+    text = file.read_text(encoding="utf-8")
+    made = text.index('id="made" datetime="') + len('id="made" datetime="')
+    for day, words in (("2020-01-01", "days ago"), ("2090-01-01", "at a time that is still to come")):
+        file.write_text(f"{text[:made]}{day}{text[made + 10 :]}", encoding="utf-8")
+        browser.open(file.as_uri())
+        assert words in text_of(browser)
+        assert ("This page is older than it should be" in text_of(browser)) is (day < "2026")
+    browser.switch_scripts_off()
+    browser.resize(320, 800)
+    browser.open(file.as_uri())
+    assert "If that is more than 15 min ago, cron has stopped" in text_of(browser)
+    assert (browser.script(SIDEWAYS), browser.script(CUT_OFF)) == (0, [])
 
 
 @pytest.mark.long
@@ -314,117 +263,3 @@ def test_a_queue_of_100_000_tasks_is_shown_at_once(browser: Browser, deployment:
         first = text_of(browser, "ol")
         browser.click("nav[aria-label=Pages] a")
         wait_until(lambda: text_of(browser, "ol") not in ("", first))
-
-
-@pytest.mark.long
-def test_a_database_that_is_away_is_told(browser: Browser, deployment: Deployment) -> None:
-    site = PageQueue(deployment, f"mysql://somebody:secret@127.0.0.1:{free_port()}/shop", tables=False)
-    with site.served() as website:
-        browser.open(f"{website.url}/")
-        browser.write("input[type=password]", PASSWORD)
-        browser.click("button")
-        wait_until(lambda: "The database is away" in text_of(browser))
-        assert browser.script("return performance.getEntriesByType('navigation')[0].responseStatus") == 503
-        assert "secret" not in browser.script("return document.documentElement.outerHTML")
-        assert browser.axe() == []
-
-
-@pytest.mark.long
-def test_tables_of_an_older_version_are_told_with_the_way_out(browser: Browser, site: PageQueue) -> None:
-    site.sql("UPDATE jobs_queue_schema SET version = 5")
-    with site.served() as website:
-        browser.open(f"{website.url}/")
-        browser.write("input[type=password]", PASSWORD)
-        browser.click("button")
-        wait_until(lambda: "client.py init" in text_of(browser))
-        assert browser.script("return performance.getEntriesByType('navigation')[0].responseStatus") == 503
-        assert browser.axe() == []
-
-
-# ---- the page as one file
-
-
-@pytest.fixture(scope="module")
-def made_file(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    deployment = Deployment(tmp_path_factory.mktemp("file"))
-    site = PageQueue(deployment, "sqlite:///var/taskserver.db")
-    fill_shop(site)
-    fill_odd(site)
-    file = deployment.folder / "queue.html"
-    ended = site.client("page", "--output", file, "--every", "5m")
-    assert (ended.returncode, ended.stdout, ended.stderr) == (0, "", "")
-    yield file
-    deployment.close()
-
-
-@pytest.fixture
-def file(made_file: Path, tmp_path: Path) -> Path:
-    return Path(shutil.copy(made_file, tmp_path))
-
-
-def make_old(file: Path, day: str = "2020-01-01") -> None:
-    """As if it had been made in 2020, and cron had stopped then."""
-    text = file.read_text(encoding="utf-8")
-    made = text.index('id="made" datetime="') + len('id="made" datetime="')
-    file.write_text(f"{text[:made]}{day}{text[made + 10 :]}", encoding="utf-8")
-
-
-@pytest.mark.parametrize(("width", "scheme"), [(360, "light"), pytest.param(1440, "dark", marks=pytest.mark.long)])
-def test_the_file_is_whole_and_without_fault(browser: Browser, file: Path, width: int, scheme: str) -> None:
-    browser.resize(width, 800, mobile=width < 600)
-    browser.prefer(color_scheme=scheme)
-    browser.open(file.as_uri())
-    assert "just now" in text_of(browser)
-    assert "older than it should be" not in text_of(browser)
-    assert browser.script("return document.title") == "Act · taskserver"
-    assert browser.script(SIDEWAYS) == 0
-    assert browser.axe() == browser.complaints() == []
-    assert browser.script("return performance.getEntriesByType('resource').length") == 0
-
-
-@pytest.mark.long
-def test_a_file_that_cron_no_longer_makes_warns_of_it(browser: Browser, file: Path) -> None:
-    make_old(file)
-    browser.open(file.as_uri())
-    assert "days ago" in text_of(browser)
-    assert "This page is older than it should be" in text_of(browser)
-    assert text_of(browser, "h1").startswith("Nothing is known since ")
-    assert browser.axe() == browser.complaints() == []
-
-
-LATER = """
-window.ahead = 0;
-const now = Date.now, every = window.setInterval;
-Date.now = () => now() + window.ahead;
-window.setInterval = (call, milliseconds) => every(call, milliseconds / 40);
-"""
-"""The page's clock can be put forward, and it looks more often."""
-
-
-@pytest.mark.long
-def test_a_window_that_was_left_open_loads_the_file_again_before_it_warns(browser: Browser, file: Path) -> None:
-    browser.before_scripts(LATER)
-    browser.open(file.as_uri())
-    browser.script("window.mark = 'the old copy'; window.ahead = 1000 * 1000")
-    wait_until(lambda: browser.script("return document.readyState === 'complete' && window.mark !== 'the old copy'"))
-    assert "just now" in text_of(browser)
-    assert "older than it should be" not in text_of(browser)
-
-
-@pytest.mark.long
-def test_a_file_of_a_clock_that_is_ahead_says_so(browser: Browser, file: Path) -> None:
-    make_old(file, "2090-01-01")
-    browser.open(file.as_uri())
-    assert "at a time that is still to come" in text_of(browser)
-
-
-@pytest.mark.long
-def test_the_file_says_its_age_without_scripts_too(browser: Browser, file: Path) -> None:
-    make_old(file)
-    browser.switch_scripts_off()
-    browser.open(file.as_uri())
-    assert "If that is more than 15 min ago, cron has stopped" in text_of(browser)
-    assert "which no worker takes" in text_of(browser, "h1")
-    browser.resize(320, 800)
-    assert browser.script(SIDEWAYS) == 0
-    assert browser.script(CUT_OFF) == []

@@ -1,4 +1,4 @@
-"""The status page as hosts serve it: gunicorn, Apache with CGI, Passenger, inside other sites, below a path.
+"""The status page as hosts serve it: Apache with CGI, Passenger, inside another site, below a path.
 
 On each a visitor signs in, looks, acts and signs out, by plain HTTP and cookies that bear a path.
 """
@@ -24,11 +24,11 @@ import pytest
 from taskserver import TaskServer
 from tests.support.deployment import ROOT, Deployment
 from tests.support.documents import read
-from tests.support.hosts import BARE, open_folder, own_all, users_python
+from tests.support.hosts import open_folder, own_all, users_python
 from tests.support.pages import PASSWORD, PASSWORD_HASH
 from tests.support.processes import WAIT_SECONDS
 from tests.support.rows import Rows
-from tests.support.websites import MINIMAL, Answer, apache_website, example, gunicorn_website, wsgi_website
+from tests.support.websites import MINIMAL, Answer, apache_website, example, wsgi_website
 
 ERROR = "ValueError: <script>alert(1)</script> is no address"
 ENV = f"TASKSERVER_DSN=sqlite:///var/q.db\nTASKSERVER_PAGE_PASSWORD='{PASSWORD_HASH}'\nTASKSERVER_PAGE_ACTIONS=yes\n"
@@ -113,11 +113,6 @@ def folder(deployment: Deployment) -> Path:
 # ---- as its own site
 
 
-def test_gunicorn_serves_the_page_of_its_current_folder(folder: Path) -> None:
-    with gunicorn_website(folder, "taskserver.web") as website:
-        assert_serves(f"{website.url}/", folder)
-
-
 PASSENGER = """
 from importlib.machinery import SourceFileLoader
 application = SourceFileLoader("passenger_wsgi", {path!r}).load_module().application
@@ -146,34 +141,11 @@ site = Flask(__name__)
 site.add_url_rule("/", view_func=lambda: "the shop")
 application = DispatcherMiddleware(site, {{"/staff/queue": application_of({folder!r})}})
 """
-IN_DJANGO = """
-import sys
-sys.path.insert(0, {folder!r})
-from django.conf import settings
-from django.core.wsgi import get_wsgi_application
-from django.http import HttpResponse
-from django.urls import path
-from taskserver.web import application_of
-
-urlpatterns = [path("", lambda request: HttpResponse("the shop"))]
-settings.configure(ROOT_URLCONF=__name__, ALLOWED_HOSTS=["127.0.0.1"], SECRET_KEY="of a test")
-site, page = get_wsgi_application(), application_of({folder!r})
-PREFIX = "/staff/queue"
-
-def application(environ, start_response):
-    path = environ["PATH_INFO"]
-    if path == PREFIX or path.startswith(PREFIX + "/"):
-        environ["SCRIPT_NAME"] += PREFIX
-        environ["PATH_INFO"] = path[len(PREFIX):]
-        return page(environ, start_response)
-    return site(environ, start_response)
-"""
 
 
-@pytest.mark.parametrize("code", [IN_FLASK, IN_DJANGO], ids=["flask", "django"])
-def test_a_site_serves_the_page_below_a_path(folder: Path, tmp_path: Path, code: str) -> None:
+def test_a_site_serves_the_page_below_a_path(folder: Path, tmp_path: Path) -> None:
     (tmp_path / "site").mkdir()
-    (tmp_path / "site" / "shop.py").write_text(code.format(folder=str(folder)))
+    (tmp_path / "site" / "shop.py").write_text(IN_FLASK.format(folder=str(folder)))
     with wsgi_website(sys.executable, tmp_path / "site", "shop") as website:
         assert_serves(f"{website.url}/staff/queue/", folder)
         assert website.visit() == Answer(200, "the shop")
@@ -316,16 +288,6 @@ def test_an_old_python_is_told_on_the_page() -> None:
     )
 
 
-def test_a_cgi_script_tells_of_an_old_python_too() -> None:
-    path = ROOT / "examples" / "page.cgi"
-    ast.parse(path.read_bytes().decode("ascii"), feature_version=(3, 4))
-    said = say(
-        f"import sys; sys.version_info = (3, 6, 15, 'final', 0)\nimport runpy; runpy.run_path({str(path)!r})", BARE
-    )
-    assert said.startswith("Status: 503 Service Unavailable\nContent-Type: text/plain\n\n")
-    assert "needs Python 3.10 or newer, and this is 3.6" in said
-
-
 @pytest.mark.parametrize("package", ["werkzeug", "jinja2", "markupsafe", "itsdangerous"])
 def test_a_package_that_is_missing_is_told_on_the_page(package: str) -> None:
     load = LOAD.format(path=str(ROOT / "passenger_wsgi.py"))
@@ -344,8 +306,3 @@ def test_an_upload_that_was_cut_off_is_told_on_the_page_and_in_the_log() -> None
     said = say(f"import sys; sys.modules['taskserver.web.access'] = None\n{load}{call}")
     assert said.startswith("taskserver: ModuleNotFoundError: ")
     assert "\n503 Service Unavailable The program is not whole: upload the folder again. " in said
-
-
-def test_a_plain_bundle_tells_what_its_page_lacks() -> None:
-    said = say(LOAD.format(path=str(ROOT / "passenger_wsgi.py")) + CALL, BARE)
-    assert said.startswith("503 Service Unavailable The package ")
