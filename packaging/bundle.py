@@ -37,7 +37,7 @@ sys.path.insert(0, str(ROOT / ".ci"))
 from install import PIP, environment, settings  # noqa: E402
 from requirements import requirements  # noqa: E402
 
-# The package is not imported: Windows cannot run it.
+# Not imported, which would leave bytecode in the folder.
 INIT = (ROOT / "taskserver" / "__init__.py").read_text(encoding="utf-8")
 NAME = "taskserver-" + re.findall(r'^__version__ = "(.+)"', INIT, re.MULTILINE)[0]
 FILES = [
