@@ -66,6 +66,12 @@ def test_each_reader_takes_each_form_of_a_duration_and_refuses_others(name: str)
             READERS[name](value)
 
 
+def test_a_server_takes_texts_for_its_settings() -> None:
+    with TaskServer("sqlite:///:memory:", lease="5m", timeout="1h", db_patience="2m", keep="2d") as server:
+        settings = server.settings
+        assert (settings.lease_seconds, settings.timeout_seconds) == (300, 3600)
+
+
 @pytest.fixture
 def server() -> Iterator[TaskServer]:
     with TaskServer("sqlite:///:memory:") as server:
