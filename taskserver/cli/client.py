@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import signal
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -13,17 +13,13 @@ from .commands import (
     add,
     check,
     doctor,
-    errors,
+    history,
     init,
-    list,
-    metrics,
+    look,
     operate,
     page,
-    prune,
     run,
     schedule,
-    show,
-    stats,
     status,
 )
 from ..messages.programs import CLIENT, IS_INSTALLED
@@ -32,18 +28,21 @@ from ..settings.load import load_settings
 from . import deployment
 from .terminal.arguments import Parser
 from .terminal.program import Exit, run_program
-from .terminal.style import BOLD, painted
+from .terminal.output import BOLD, painted
 
-GROUPS = {
+GROUPS: dict[str, tuple[Callable[[Any], None], ...]] = {
     "For producers": (add.add_parser, schedule.add_parser, schedule.add_parser_of_unschedule),
-    "To look": tuple(one.add_parser for one in (status, list, show, stats, errors, check, metrics, page)),
+    "To look": (
+        *(status.add_parser, look.add_list, look.add_show, history.add_stats, look.add_errors),
+        *(check.add_parser, page.add_metrics, page.add_page),
+    ),
     "To act": (
         *(partial(operate.add_act, name) for name in ("retry", "cancel", "delete", "priority")),
         operate.add_pause,
         operate.add_resume,
         partial(operate.add_act, "reclaim"),
         run.add_parser,
-        prune.add_parser,
+        history.add_prune,
     ),
     "For a deployment": (init.add_parser, doctor.add_parser),
 }

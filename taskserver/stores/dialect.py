@@ -202,8 +202,6 @@ class Dialect(ABC):
     """See words.words_of."""
     claiming: Claiming
     driver_errors: tuple[type[BaseException], ...]
-    about_space: str
-    """A sentence for a person: the fate of the space of rows that were deleted from the tables `{}`."""
     has_one_writer = False
     """Whether a transaction that writes keeps all others from writing, whichever rows they want."""
     joins_statements = False

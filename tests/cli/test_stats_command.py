@@ -146,7 +146,7 @@ def test_names_from_the_table_cannot_command_the_terminal(sqlite_queue: Queue) -
 
 
 def test_no_figures_are_said_to_be_none(one_queue: Queue) -> None:
-    assert text_of(one_queue, "stats").startswith("no figures of that time")
+    assert text_of(one_queue, "stats").startswith("no stats of that time")
     assert json_of(one_queue, "stats") == []
     assert "hour before" not in text_of(one_queue, "status")
     report = json_of(one_queue, "status")

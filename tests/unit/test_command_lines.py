@@ -72,7 +72,7 @@ CLIENT = {
     "list --status failed": ("'failed'", "error", "fatal"),
     "list new,error": ("'new,error' is no status", "several are written with spaces between them"),
     "list 17": ("'17' is no status", "client.py show 17 shows one task"),
-    "list fatel": ("did you mean fatal?",),
+    "list fatel": ("'fatel' is no status; allowed: new", "fatal"),
     "list --since yesterday": ("--since", "is not a span of time"),
     "list --limit 0": ("--limit", WHOLE),
     **{

@@ -12,7 +12,7 @@ import pytest
 
 import taskserver
 from taskserver import Reason, RunResult, TaskServer
-from taskserver.cli.commands import stats as stats_command
+from taskserver.cli.commands import history
 from taskserver.cli.commands.check import CheckExit
 from taskserver.cli.terminal.output import stats_as_json
 from taskserver.cli.terminal.program import Exit
@@ -216,7 +216,7 @@ def test_the_reference_has_every_name_that_can_be_accepted() -> None:
     assert named - {"status", "doctor"} == {*NAMES, "settings", "database"}
 
 
-@pytest.mark.parametrize("column", stats_command.BY.values())
+@pytest.mark.parametrize("column", history.BY.values())
 def test_the_reference_has_what_stats_prints_as_json(column: str) -> None:
     first, *others = table(REFERENCE, "of each line of `stats --json`")
     assert [column, *others] == list(stats_as_json(HourStats("2026-11-22 10:00:00", 0, "x"), column))

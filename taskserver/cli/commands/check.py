@@ -21,9 +21,8 @@ from ...messages.text import age, error_in_shell, in_sentence, printable
 from ...server import TaskServer
 from ...settings.load import load_settings, outages_in
 from ..terminal.arguments import add_groups, whole_number, whole_seconds
-from ..terminal.output import MAX_LAST_CELL, accepted_report, as_json
+from ..terminal.output import MAX_LAST_CELL, accepted_report, as_json, cut
 from ..terminal.program import Exit, result_of
-from ..terminal.style import cut
 
 
 class CheckExit(IntEnum):

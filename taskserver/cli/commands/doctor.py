@@ -12,8 +12,7 @@ from typing import Any
 from ...health.acceptance import Accepted
 from ...health.finding import Finding, Level, worst
 from ...messages.text import count_of, in_sentence, printable
-from ..terminal.output import accepted_report, as_json, terminal_width
-from ..terminal.style import COLOURS, painted
+from ..terminal.output import COLOURS, accepted_report, as_json, painted, terminal_width
 
 USAGE = 3
 """The exit code of wrong usage; the others are levels of findings."""

@@ -1,4 +1,4 @@
-"""client.py page: the status page as one file; the hash of a password, or of a token, for the page that is served."""
+"""client.py page and metrics: the status page as one file, hashes for the page on the web, and Prometheus' text."""
 
 from __future__ import annotations
 
@@ -12,6 +12,8 @@ from pathlib import Path
 from typing import Any
 
 from ...errors import DatabaseError, InvalidTask, SettingError
+from ...health.acceptance import read_accepted
+from ...health.metrics import metrics_when_away, read_metrics
 from ...host.files import write_atomically
 from ...host.once_an_hour import OVER, OnceAnHour, kind_of
 from ...messages.programs import CLIENT, WORKER, install_command
@@ -25,14 +27,14 @@ from ..terminal.program import Exit, result_of
 
 PACKAGE = "jinja2>=3.1,<4"
 NEW_FILE_MODE = 0o644
-"""The web server's account reads it, which is another one on many hosts."""
+"""The web server's or node exporter's account reads it, which is another one on many hosts."""
 ITERATIONS = 600_000
 SHORT = 12
 DEFAULT_EVERY = "5m"
 
 
-def add_parser(subparsers: Any) -> None:
-    parser = subparsers.add_parser("page", help="the status page as one file; hashes for the page on the web")
+def add_page(subparsers: Any) -> None:
+    parser = subparsers.add_parser("page", help="write the status page as one file; hashes for the page on the web")
     what = parser.add_mutually_exclusive_group()
     what.add_argument("--output", metavar="FILE", type=Path, help="write it there, whole or not at all; else print it")
     what.add_argument(
@@ -53,10 +55,10 @@ def add_parser(subparsers: Any) -> None:
         help="how often cron makes it: the file warns once it is three times as old; default %(default)s",
     )
     parser.add_argument("--no-doctor", action="store_true", help="without the doctor's findings, which take longer")
-    parser.set_defaults(run_in_folder=run)
+    parser.set_defaults(run_in_folder=_page)
 
 
-def run(folder: Path, options: argparse.Namespace) -> int:
+def _page(folder: Path, options: argparse.Namespace) -> int:
     if options.password:
         print(_hash_of(_ask()))
     elif options.token is not None:
@@ -166,3 +168,33 @@ def _make_token(name: str) -> None:
         print(f"entry of TASKSERVER_ADD_TOKENS:  {name};sha256={digest};tasks=tasks.send_letter;groups=*")
     else:
         print(f"TASKSERVER_METRICS_TOKEN={digest}")
+
+
+# ---- metrics
+
+
+def add_metrics(subparsers: Any) -> None:
+    parser = subparsers.add_parser("metrics", help="print what Prometheus reads: tasks, waits, runs, stats")
+    parser.add_argument(
+        "--textfile",
+        metavar="PATH",
+        type=Path,
+        help="write them into this file instead; node exporter reads files whose name ends in .prom",
+    )
+    parser.set_defaults(run=_metrics)
+
+
+def _metrics(server: TaskServer, options: argparse.Namespace) -> None:
+    try:
+        _give(read_metrics(server, read_accepted(server.store).by_name), options.textfile)
+    except DatabaseError:
+        # Old numbers would look like a queue at rest; and node exporter's file would be read for ever.
+        _give(metrics_when_away(), options.textfile)
+        raise
+
+
+def _give(text: str, path: Path | None) -> None:
+    if path is None:
+        sys.stdout.write(text)
+    else:
+        write_atomically(path, text, _mode_of(path))

@@ -16,14 +16,13 @@ from typing import Any
 from ...interrupts.alarm import is_in_task
 from ...interrupts.stop import Stop, TaskInterrupted
 from ...messages.programs import CLIENT
-from ...messages.text import escaped
-from ...model.task import MAX_ID, Status
+from ...messages.text import escaped, in_sentence
+from ...model.task import Status
 from ...server import TaskServer
 from ...settings.load import hide_secrets
 from ...stores.records import StoredTask
 from ...worker.result import RunResult
-from ..terminal.arguments import whole_number
-from ..terminal.instants import in_sentence
+from ..terminal import arguments
 from ..terminal.log import showing_all
 from ..terminal.log_lines import TaskRecord, lines_of
 from ..terminal.output import status_name
@@ -32,9 +31,7 @@ from ..terminal.program import SIGNALS
 
 def add_parser(subparsers: Any) -> None:
     parser = subparsers.add_parser("run", help="run one task here, with the whole traceback if it fails")
-    parser.add_argument(
-        "id", metavar="ID", type=whole_number(0, MAX_ID), help=f"of the task, as {CLIENT} list shows it"
-    )
+    arguments.add(parser, "id")
     parser.set_defaults(run=run)
 
 

@@ -12,15 +12,15 @@ from ...health.coverage import seconds_since_start
 from ...health.overview import AtWork, NameCounts, Overview, RowCounts, is_heard_of, lives, read_overview, sum_of
 from ...health.verdict import Verdict, judge
 from ...messages.programs import CLIENT, WORKER
-from ...messages.text import age, printable
+from ...messages.text import age, printable, time_of_day
 from ...model.task import Status, name_of_status
 from ...server import TaskServer
 from ...stores.queue.schedules import StoredSchedule
 from ...stores.queue.stats import HourStats
 from ...stores.records import LastRun, RunningTask, WorkerProcess
 from ...worker.result import BECAUSE, Reason, counts_in_words
-from ..terminal.instants import time_of_day
 from ..terminal.output import (
+    COLOURS,
     MAX_LINES,
     Amount,
     accepted_report,
@@ -28,11 +28,11 @@ from ..terminal.output import (
     error_as_json,
     instant_as_json,
     largest,
+    painted,
     print_table,
     stats_as_json,
     status_name,
 )
-from ..terminal.style import COLOURS, painted
 
 DONE_ROWS = {"delete": "done tasks are deleted", "move": "done tasks are moved away", "mark": "done tasks stay"}
 

@@ -1,4 +1,4 @@
-"""How commands print: tables for people, JSON for programs; control characters are escaped in both."""
+"""How commands print: tables for people, JSON for programs. Control characters are escaped in both."""
 
 from __future__ import annotations
 
@@ -10,29 +10,92 @@ from math import isfinite
 from typing import Any, TextIO, TypeVar
 
 from ...health.acceptance import Acceptances
-from ...messages.text import MAX_LINE, printable
 from ...messages.text import in_units as spelt_in_units
-from ...model.task import Status, name_of_status
+from ...messages.text import local, printable, zone
+from ...model.task import name_of_status
 from ...stores.queue.dependencies import Links
 from ...stores.queue.stats import COLUMNS, HourStats
 from ...stores.records import ErrorCount, StoredTask
 from ...stores.words import INSTANTS
-from .style import BOLD, COLOURS, cut, painted, width_of
 
-CLAIMED, RUNNING = "claimed", "running"
-"""What a task in progress does: it waits for its turn in a worker, or runs."""
-MAX_CELL = 60
-"""Columns of a cell where no terminal tells how wide it is, but of the last one, which moves no other."""
-MAX_LAST_CELL = 500
-USUAL_WIDTH = 80
-MIN_CELL = 20
-"""Columns of a text on a narrow terminal; a table that needs more is broken by the terminal."""
+MAX_CELL, MAX_LAST_CELL, MIN_LAST_CELL = 60, 500, 20
+"""Characters of a cell; of the last one in a line; and of that on a narrow terminal, which breaks the line then."""
 MAX_LINES = 50
-MAX_IDS_SHOWN = 5
-"""Ids of other tasks in a cell."""
-"""Lines of a kind that a person sees of what rows may make up by the thousand; `--json` has all."""
+"""Lines of a kind of which rows may make thousands; `--json` has them all."""
+USUAL_WIDTH = 80
+BOLD = "1"
+COLOURS = {
+    **dict.fromkeys(("fatal", "critical", "act"), "31"),  # red
+    **dict.fromkeys(("error", "warning", "look"), "33"),  # yellow
+    **dict.fromkeys(("done", "ok", "well"), "32"),  # green
+}
+"""The colour of each word that has one; the word is there without it, too."""
 
 T = TypeVar("T")
+
+
+class Amount(str):
+    """A number with its unit, aligned in a table as numbers are."""
+
+
+class Word(str):
+    """A word that has a colour on a terminal, as the name of a status has."""
+
+
+# ---- for people
+
+
+def print_table(heads: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
+    """Print a table: columns as wide as they need, numbers aligned to the right.
+
+    Long cells are cut: the last one of a line where the terminal ends.
+    """
+    columns = [
+        [head, *(cut(_text(value), MAX_CELL) for value in values)]
+        for head, values in zip(heads[:-1], zip(*(row[:-1] for row in rows), strict=True), strict=True)
+    ]
+    widths = [max(map(len, column)) for column in columns]
+    room = MAX_LAST_CELL
+    if sys.stdout.isatty():
+        room = max(terminal_width(sys.stdout) - sum(width + 2 for width in widths), MIN_LAST_CELL)
+    columns.append([heads[-1], *(cut(_text(row[-1]), room) for row in rows)])
+    widths.append(max(map(len, columns[-1])))
+    is_right = [all(isinstance(value, (int, Amount)) for value in column) for column in zip(*rows, strict=True)]
+    for values, cells in zip((heads, *rows), zip(*columns, strict=True), strict=True):
+        line = []
+        for value, cell, width, right in zip(values, cells, widths, is_right, strict=True):
+            colour = BOLD if values is heads else COLOURS.get(value, "") if isinstance(value, Word) else ""
+            blanks, shown = " " * (width - len(cell)), painted(cell, colour, sys.stdout)
+            line.append(blanks + shown if right else shown + blanks)
+        print("  ".join(line).rstrip())
+
+
+def _text(value: object) -> str:
+    return printable("" if value is None else str(value))
+
+
+def cut(text: str, most: int) -> str:
+    """The text in at most so many characters: if it is longer, its begin and an ellipsis."""
+    return text if len(text) <= most else f"{text[: most - 1]}…"
+
+
+def terminal_width(stream: TextIO) -> int:
+    """The width in characters; USUAL_WIDTH if the stream is no terminal."""
+    try:
+        return os.get_terminal_size(stream.fileno()).columns or USUAL_WIDTH
+    except (OSError, ValueError):
+        return USUAL_WIDTH
+
+
+def painted(text: str, colour: str, stream: TextIO) -> str:
+    """The text in a colour (or BOLD) on a terminal, unless NO_COLOR is set (no-color.org) or it is a dumb one."""
+    wanted = colour and stream.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
+    return f"\x1b[{colour}m{text}\x1b[0m" if wanted else text
+
+
+def note(text: str) -> None:
+    """Print a line on standard error."""
+    print(printable(text), file=sys.stderr)
 
 
 def largest(several: Sequence[T], size: Callable[[T], float]) -> tuple[Sequence[T], Sequence[T]]:
@@ -43,101 +106,45 @@ def largest(several: Sequence[T], size: Callable[[T], float]) -> tuple[Sequence[
     return ordered[:MAX_LINES], ordered[MAX_LINES:]
 
 
-class Whole(str):
-    """A text that no table cuts, as an instant."""
+def headed(name: str) -> str:
+    """The head of a column of instants, which names their zone."""
+    return f"{name} ({zone()})"
 
 
-class Amount(Whole):
-    """A number with its unit, aligned in a table as numbers are."""
+def in_column(text: str | None, characters: int = 19) -> str:
+    """An instant of a row below such a head; another zone, as that of summer in winter, stands beside it.
 
-
-class Word(Whole):
-    """A word that has a colour on a terminal, as the name of a status has."""
-
-
-def print_table(heads: Sequence[str], rows: Sequence[Sequence[object]], unless_narrow: Sequence[str] = ()) -> None:
-    """Print a table: columns as wide as they need, numbers aligned to the right.
-
-    A terminal shows as much of long texts as fits into its width. Where texts would get less than MIN_CELL columns, it
-    shows none of the columns that `unless_narrow` heads, the first of them first, and says so.
+    A text that is no instant, as a column of SQLite may hold, stays as it is.
     """
-    left_out = []
-    for head in unless_narrow:
-        if _room_for_texts(heads, rows) >= MIN_CELL:
-            break
-        at = heads.index(head)
-        heads, rows = _without(heads, at), [_without(row, at) for row in rows]
-        left_out.append(head)
-    _print_lines(heads, rows)
-    if left_out:
-        print(f"(a wider terminal, a pipe and --json also have: {', '.join(left_out)})")
+    found = local(text)
+    if found is None:
+        return text or ""
+    name = found.strftime("%Z")
+    return f"{found:%Y-%m-%d %H:%M:%S}"[:characters] + (f" {name}" if name != zone() else "")
 
 
-def _without(cells: Sequence[T], at: int) -> Sequence[T]:
-    return [*cells[:at], *cells[at + 1 :]]
+def in_units(seconds: float | None) -> Amount:
+    """Seconds in a person's unit, with about two significant digits; empty for None."""
+    return Amount("" if seconds is None else spelt_in_units(seconds))
 
 
-def _print_lines(heads: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
-    most = [MAX_CELL] * (len(heads) - 1) + [MAX_LAST_CELL]
-    if sys.stdout.isatty():
-        most = [max(_room_for_texts(heads, rows), MIN_CELL)] * len(heads)
-    is_number = _are_all(rows, int, Amount)
-    lines = [
-        [
-            _text(value) if isinstance(value, Whole) else cut(_text(value), room)
-            for value, room in zip(row, most, strict=True)
-        ]
-        for row in rows
-    ]
-    lines.insert(0, list(heads))
-    widths = [max(map(width_of, column)) for column in zip(*lines, strict=True)]
-    for values, line in zip((heads, *rows), lines, strict=True):
-        cells = []
-        for value, cell, width, is_right in zip(values, line, widths, is_number, strict=True):
-            blanks = " " * (width - width_of(cell))
-            colour = BOLD if values is heads else COLOURS.get(value, "") if isinstance(value, Word) else ""
-            shown = painted(cell, colour, sys.stdout) if cell else cell
-            cells.append(f"{blanks}{shown}" if is_right else f"{shown}{blanks}")
-        print("  ".join(cells).rstrip())
+def status_name(status: int) -> Word:
+    """The name of a status; `status_9` for a number that is no status, which a row may hold."""
+    return Word(name_of_status(status))
 
 
-def _room_for_texts(heads: Sequence[str], rows: Sequence[Sequence[object]]) -> int:
-    """The columns that the longest texts may have, so that the table fits the terminal: 0 where it cannot.
-
-    Many without a terminal.
-    """
-    if not sys.stdout.isatty():
-        return MAX_LINE
-    widths = [max(width_of(_text(value)) for value in column) for column in zip(heads, *rows, strict=True)]
-    are_whole = _are_all(rows, int, Whole)
-    room = terminal_width(sys.stdout) - 2 * (len(heads) - 1)
-    room -= sum(width for width, is_whole in zip(widths, are_whole, strict=True) if is_whole)
-    texts = sorted(width for width, is_whole in zip(widths, are_whole, strict=True) if not is_whole)
-    if room < 0:  # what no table cuts does not fit
-        return 0
-    # Short texts take what they need, and the longer ones share the rest.
-    for more, width in zip(range(len(texts), 0, -1), texts, strict=True):
-        if width * more > room:
-            return room // more
-        room -= width
-    return MAX_LINE
+def first_line(text: str | None) -> str:
+    """The first line of an error_text."""
+    return (text or "").partition("\n")[0]
 
 
-def terminal_width(stream: TextIO) -> int:
-    """The width in characters; USUAL_WIDTH where the stream is no terminal."""
-    try:
-        return os.get_terminal_size(stream.fileno()).columns or USUAL_WIDTH
-    except (OSError, ValueError):
-        return USUAL_WIDTH
+def some_ids(ids: Sequence[int], most: int) -> str:
+    """The first ids, and how many more there are."""
+    shown = ", ".join(map(str, ids[:most]))
+    return f"{shown} and {len(ids) - most} more" if len(ids) > most else shown
 
 
-def _are_all(rows: Sequence[Sequence[object]], *kinds: type) -> list[bool]:
-    """For each column whether all of its values are of these kinds."""
-    return [all(isinstance(value, kinds) for value in column) for column in zip(*rows, strict=True)]
-
-
-def _text(value: object) -> str:
-    return printable("" if value is None else str(value))
+# ---- for programs
 
 
 def as_json(value: object) -> str:
@@ -155,34 +162,11 @@ def _finite(value: object) -> object:
     return str(value) if isinstance(value, float) and not isfinite(value) else value
 
 
-def note(text: str) -> None:
-    """Print a line on standard error."""
-    print(printable(text), file=sys.stderr)
-
-
-def first_line(text: str | None) -> str:
-    """The first line of an error_text."""
-    return (text or "").partition("\n")[0]
-
-
-def some_ids(ids: Sequence[int], most: int = MAX_IDS_SHOWN) -> str:
-    """The first ids, and how many more there are."""
-    shown = ", ".join(map(str, ids[:most]))
-    return f"{shown} and {len(ids) - most} more" if len(ids) > most else shown
-
-
 def task_as_json(task: StoredTask, links: Links, now: str) -> dict[str, Any]:
-    """A task by its columns and links, its instants as 2026-01-31T12:00:00.000000Z, with the name of its status.
-
-    `now` is the database's clock, as text in UTC: it tells how long a task has run.
-    """
+    """A task by its columns and links, with the name of its status; `now` is the database's clock, as text in UTC."""
     report = task._asdict() | links._asdict()
-    for column in INSTANTS:
-        if column in report:
-            report[column] = instant_as_json(report[column])
-    report["status_name"] = status_name(task.status)
-    report["run_seconds"] = task.run_seconds(now)
-    return report
+    report |= {column: instant_as_json(report[column]) for column in INSTANTS if column in report}
+    return report | {"status_name": status_name(task.status), "run_seconds": task.run_seconds(now)}
 
 
 def stats_as_json(one: HourStats, column: str) -> dict[str, Any]:
@@ -202,30 +186,11 @@ def accepted_report(found: Mapping[str, Mapping[str, Any]], acceptances: Accepta
 
 
 def error_as_json(error: ErrorCount) -> dict[str, Any]:
-    """An error of several tasks, its instants as above."""
-    report = error._asdict()
-    for instant in ("first_seen", "last_seen"):
-        report[instant] = instant_as_json(report[instant])
-    return report
+    """An error of several tasks."""
+    instants = {name: instant_as_json(getattr(error, name)) for name in ("first_seen", "last_seen")}
+    return error._asdict() | instants
 
 
 def instant_as_json(text: str | None) -> str | None:
-    """An instant of a row in ISO 8601, in UTC, as JSON readers know it."""
+    """An instant of a row in ISO 8601, in UTC, as 2026-01-31T12:00:00.000000Z."""
     return None if text is None else f"{text.replace(' ', 'T')}Z"
-
-
-def status_name(status: int) -> Word:
-    """The name of a status; `status_9` for a number that is no status, which a row may hold."""
-    return Word(name_of_status(status))
-
-
-def status_in_words(task: StoredTask) -> Word:
-    """The status of a task for a person: of one in progress whether it is claimed or runs."""
-    if task.status != Status.IN_PROGRESS:
-        return status_name(task.status)
-    return Word(RUNNING if task.started_at else CLAIMED)
-
-
-def in_units(seconds: float | None) -> Amount:
-    """Seconds in a person's unit, with about two significant digits; empty for None."""
-    return Amount("" if seconds is None else spelt_in_units(seconds))

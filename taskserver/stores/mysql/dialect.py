@@ -61,10 +61,6 @@ class MySQLDialect(Dialect):
     driver_errors = DRIVER_ERRORS
     own_words = WORDS
     kind = "mysql"
-    about_space = (
-        "InnoDB keeps the space in its files, for new rows; OPTIMIZE TABLE {} copies what is left into files that are "
-        "as small as they can be, if there is room for both"
-    )
     skips_locked = True
     skip_locked = " FOR UPDATE SKIP LOCKED"
     for_update = " FOR UPDATE"

@@ -91,10 +91,6 @@ class PostgreSQLDialect(Dialect):
     driver_errors = DRIVER_ERRORS
     own_words = WORDS
     kind = "postgresql"
-    about_space = (
-        "PostgreSQL keeps the space in its files, for new rows; VACUUM FULL {} copies what is left into files that are "
-        "as small as they can be, if there is room for both, and nobody can use the table meanwhile"
-    )
     skips_locked = True
     skip_locked = " FOR UPDATE SKIP LOCKED"
     for_update = " FOR UPDATE"

@@ -95,11 +95,6 @@ class Store:
         """Whether a transaction that writes keeps all others from writing."""
         return self.database.dialect.has_one_writer
 
-    @property
-    def about_space(self) -> str:
-        """A sentence for a person: the fate of the space of rows that were deleted from the tables `{}`."""
-        return self.database.dialect.about_space
-
     # ---- for producers
 
     @cached_property

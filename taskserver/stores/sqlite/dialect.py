@@ -67,10 +67,6 @@ class SQLiteDialect(Dialect):
     driver_errors = DRIVER_ERRORS
     own_words = WORDS
     kind = "sqlite"
-    about_space = (
-        "SQLite keeps the space in its file, for new rows; the statement VACUUM makes the file as small as it can be, "
-        "if there is room for a copy, and nobody can write meanwhile"
-    )
     has_one_writer = True
 
     def __init__(self, path: Path, table: str, synchronous: str = "full") -> None:

@@ -1,0 +1,97 @@
+"""client.py stats and prune: what was done by the hour, and the end of old rows."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Sequence
+from typing import Any
+
+from ...health.history import NO_CALLABLE, ended_attempts, totals_by
+from ...messages.programs import CLIENT
+from ...messages.text import age, count_of
+from ...server import TaskServer
+from ...stores.queue.pruning import KINDS, Pruning
+from ...stores.queue.stats import HourStats, total
+from ..terminal import arguments
+from ..terminal.arguments import SINCE, span
+from ..terminal.output import as_json, headed, in_column, in_units, largest, note, print_table, stats_as_json
+
+BY = {"hour": "hour", "group": "group_id", "task": "task"}
+"""The choices of --by, and the column by which each of them sums."""
+NOTHING = "no stats of that time (workers write them once a minute, and at the end of a run)"
+COUNTED = {"done": "done task", "fatal": "fatal or cancelled task", "archived": "archived task", "stats": "stats row"}
+
+
+def add_stats(subparsers: Any) -> None:
+    parser = subparsers.add_parser("stats", help="show what was done by the hour, and how long it ran and waited")
+    arguments.add(parser, "--since", default="24h", help=f"{SINCE}; default %(default)s")
+    arguments.add(parser, "--group", "--task")
+    parser.add_argument("--by", choices=list(BY), default="hour", metavar="WHAT", help=", ".join(BY))
+    arguments.add(parser, "--json")
+    parser.set_defaults(run=_stats)
+
+
+def _stats(server: TaskServer, options: argparse.Namespace) -> None:
+    server.store.tables.check()
+    chosen = [
+        one
+        for one in server.stats(options.since)
+        if one.group_id in (options.groups or [one.group_id]) and one.task == (options.task or one.task)
+    ]
+    totals = totals_by(BY[options.by], chosen)
+    if options.json:
+        print(as_json([stats_as_json(one, BY[options.by]) for one in totals]))
+    elif not totals:
+        print(NOTHING)
+    else:
+        _print_stats(totals, options.by)
+
+
+def _print_stats(totals: Sequence[HourStats], by: str) -> None:
+    shown, rest = (totals, ()) if by == "hour" else largest(totals, ended_attempts)
+    rows = [[_label(one, by), *_cells(one)] for one in shown]
+    if rest:
+        rows.append([f"{len(rest)} more {by}s", *_cells(total(rest))])
+    if len(rows) > 1:
+        rows.append(["all", *_cells(total(totals))])
+    head = headed("hour") if by == "hour" else by
+    counts = ("done", "failed", "fatal", "lost")
+    print_table([head, *counts, "ran", "mean", "slowest", "mean wait", "longest wait"], rows)
+
+
+def _label(one: HourStats, by: str) -> object:
+    if by == "hour":
+        return in_column(one.hour, 16)
+    return one.group_id if by == "group" else one.task or NO_CALLABLE
+
+
+def _cells(one: HourStats) -> list[object]:
+    seconds = (one.ran_seconds, one.mean_run_seconds, one.slowest_seconds)
+    waits = (one.mean_wait_seconds, one.longest_wait_seconds)
+    return [one.done, one.failed, one.fatal, one.lost, *(in_units(value or None) for value in (*seconds, *waits))]
+
+
+# ---- prune
+
+
+def add_prune(subparsers: Any) -> None:
+    parser = subparsers.add_parser("prune", help="delete what ended long ago: done and archived tasks, or others")
+    parser.add_argument("--older-than", metavar="AGE", type=span, required=True, help="as 30d: s, m, h, d or w")
+    parser.add_argument("--done", action="store_true", help="done tasks, as mode mark leaves them")
+    parser.add_argument("--fatal", action="store_true", help="fatal and cancelled tasks")
+    parser.add_argument("--archived", action="store_true", help="the archive, to which mode move moves done tasks")
+    parser.add_argument("--stats", action="store_true", help=f"the stats that {CLIENT} stats shows")
+    parser.add_argument("--keys", action="store_true", help="also tasks of the queue that hold a unique_key")
+    arguments.add(parser, "--dry-run", help="only count what would be deleted")
+    parser.set_defaults(run=_prune)
+
+
+def _prune(server: TaskServer, options: argparse.Namespace) -> None:
+    server.store.tables.check()
+    named = [kind for kind in KINDS if getattr(options, kind)]
+    pruning = Pruning(server.store, options.older_than, named, options.keys)
+    pruned = pruning.count() if options.dry_run else pruning.run()
+    counts = ", ".join(count_of(getattr(pruned, kind), COUNTED[kind]) for kind in pruning.kinds)
+    print(f"{counts}, older than {age(options.older_than)}: {'would be deleted' if options.dry_run else 'deleted'}")
+    if pruned.held:
+        note(f"{count_of(pruned.held, 'task')} left: other programs hold them, or a foreign key or trigger")

@@ -1,0 +1,197 @@
+"""client.py list, show and errors: tasks as a person sees them."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Collection, Iterator, Sequence
+from typing import Any
+
+from ...errors import InvalidTask
+from ...health.overview import gone_among
+from ...health.stages import stage_lines, stage_of
+from ...messages.programs import CLIENT
+from ...messages.text import escaped, exactly, when
+from ...model.field_checks import check_text
+from ...model.results import read_progress
+from ...model.task import MAX_SIGNED, Status
+from ...server import TaskServer
+from ...stores.queue.dependencies import Links, links
+from ...stores.records import StoredTask
+from ...stores.words import INSTANTS
+from ..terminal import arguments
+from ..terminal.arguments import ABOUT_GROUPS, SINCE
+from ..terminal.output import (
+    Word,
+    as_json,
+    error_as_json,
+    first_line,
+    headed,
+    in_column,
+    in_units,
+    print_table,
+    some_ids,
+    status_name,
+    task_as_json,
+)
+
+STATUSES = [status.name.lower() for status in Status]
+CLAIMED, RUNNING, GONE = "claimed", "running", "gone"
+"""What a task in progress does: it waits for its turn in a worker, it runs, or its process has ended."""
+WIDTH = 13
+"""Characters of a column's name."""
+MAX_IDS = 100
+"""Ids in a line; JSON has them all."""
+NOT_SHOWN = ("id", "status", "archived", "stage", "awaited")
+"""Columns that stand in the first line, or beside another column."""
+
+# ---- list
+
+
+def add_list(subparsers: Any) -> None:
+    parser = subparsers.add_parser("list", help="show the newest tasks, a line each")
+    about = f"{', '.join(STATUSES)} ({CLAIMED} and {RUNNING} are in_progress); all unless given"
+    parser.add_argument("statuses", metavar="STATUS", nargs="*", type=_status, default=[], help=about)
+    parser.add_argument(
+        "--status", nargs="+", action="extend", type=_status, default=[], metavar="STATUS", help="the same"
+    )
+    arguments.add(parser, "--group", "--task", "--error")
+    arguments.add(parser, "--since", help=f"only tasks that were added, started or ended since WHEN: {SINCE}")
+    arguments.add(parser, "--limit", "--json")
+    parser.set_defaults(run=_list)
+
+
+def _status(text: str) -> Status:
+    """An argument's type: a status by its name."""
+    if text in STATUSES:
+        return Status[text.upper()]
+    if text in (CLAIMED, RUNNING):
+        return Status.IN_PROGRESS
+    hint = "; several are written with spaces between them" if "," in text else ""
+    if text.isdigit():
+        hint = f"; {CLIENT} show {text} shows one task; {ABOUT_GROUPS}"
+    raise argparse.ArgumentTypeError(f"{text!r} is no status; allowed: {', '.join(STATUSES)}{hint}")
+
+
+def _list(server: TaskServer, options: argparse.Namespace) -> None:
+    statuses = [*options.statuses, *options.status]
+    task, error = (
+        None if text is None else check_text(name, text)
+        for name, text in (("--task", options.task), ("--error", options.error))
+    )
+    server.store.tables.check()
+    views = server.store.views
+    # One more than is shown tells whether there are more.
+    found = views.list(statuses, options.groups, min(options.limit + 1, MAX_SIGNED), task, error, options.since)
+    tasks, now = found[: options.limit], views.now()
+    if options.json:
+        linked = links(server.store.database, [task.id for task in tasks])
+        print(as_json([task_as_json(task, linked[task.id], now) for task in tasks]))
+    elif not tasks:
+        is_unrestricted = not (statuses or options.groups) and (task, error, options.since) == (None, None, None)
+        print("no tasks" if is_unrestricted else "no such tasks")
+    else:
+        _print_tasks(tasks, now, gone_among(server, tasks))
+        if len(found) > len(tasks):
+            print(f"and older ones: --limit {10 * options.limit} shows more, filters show fewer")
+
+
+def _print_tasks(tasks: Sequence[StoredTask], now: str, gone: Collection[int]) -> None:
+    heads = ("id", "status", "group", "priority", "attempts", headed("created"), "ran", "due", "task", "arguments")
+    print_table((*heads, "error"), [_cells(task, now, task.id in gone) for task in tasks])
+    if gone:
+        print(f"{GONE}: the process has ended; the attempt has failed once its lease is over")
+
+
+def _cells(task: StoredTask, now: str, is_gone: bool) -> list[object]:
+    stage = stage_of(task)
+    status = status_name(task.status)
+    if task.status == Status.IN_PROGRESS:
+        status = Word(GONE if is_gone else RUNNING if task.started_at else CLAIMED)
+    return [
+        *(task.id, status, task.group_id, task.priority, task.attempts, in_column(task.created_at)),
+        in_units(None if is_gone else task.run_seconds(now)),
+        when(task.lease_ends_in_seconds(now) if is_gone else task.comes_in_seconds(now)),
+        f"{task.task} (stage {stage})" if stage else task.task,
+        task.args,
+        first_line(task.error_text),
+    ]
+
+
+# ---- show
+
+
+def add_show(subparsers: Any) -> None:
+    parser = subparsers.add_parser("show", help="show everything about one task")
+    arguments.add(parser, "id", "--json")
+    parser.set_defaults(run=_show)
+
+
+def _show(server: TaskServer, options: argparse.Namespace) -> None:
+    task = server.store.views.show(options.id)
+    if task is None:
+        table = server.settings.table
+        raise InvalidTask(f"there is no task {options.id} in {table} or {table}_done; a completed one may be deleted")
+    # An archived task waits for nothing; by now another task of the queue may have its id.
+    linked = Links([], []) if task.archived else links(server.store.database, [task.id])[task.id]
+    now = server.store.views.now()
+    if options.json:
+        print(as_json(task_as_json(task, linked, now)))
+        return
+    print(f"task {task.id}: {status_name(task.status)}, in the {'archive' if task.archived else 'queue'}")
+    for name, text in _columns_of(task):
+        _print(name, text)
+    if task.id in gone_among(server, [task]):
+        lease_ends = when(task.lease_ends_in_seconds(now))
+        _print(GONE, f"its process has ended; the attempt has failed once its lease is over ({lease_ends})")
+    elif (seconds := task.run_seconds(now)) is not None:
+        _print("runs for" if task.status == Status.IN_PROGRESS else "ran", in_units(seconds))
+    for name, ids in linked._asdict().items():
+        if ids:
+            _print(name, some_ids(ids, MAX_IDS))
+
+
+def _columns_of(task: StoredTask) -> Iterator[tuple[str, str]]:
+    """The columns that are shown: name and text of each."""
+    for column, value in task._asdict().items():
+        if value is None or column in NOT_SHOWN:
+            continue
+        if column == "stages":
+            yield "stage", stage_of(task) or str(task.stage)
+            yield column, "\n".join(stage_lines(task))
+        elif column == "progress":
+            yield column, str(read_progress(value) or value)
+        else:
+            yield column, exactly(value) if column in INSTANTS else str(value)
+
+
+def _print(name: str, text: str) -> None:
+    first, *more = map(escaped, text.split("\n"))
+    print(f"  {name:<{WIDTH}}{first}")
+    for line in more:
+        print(f"  {'':<{WIDTH}}{line}".rstrip())
+
+
+# ---- errors
+
+
+def add_errors(subparsers: Any) -> None:
+    parser = subparsers.add_parser("errors", help="show failed tasks, grouped by error")
+    arguments.add(parser, "--group", "--task", "--limit", "--json")
+    parser.set_defaults(run=_errors)
+
+
+def _errors(server: TaskServer, options: argparse.Namespace) -> None:
+    server.store.tables.check()
+    errors = server.store.views.errors(options.groups or (), options.task, options.limit)
+    if options.json:
+        print(as_json([error_as_json(error) for error in errors]))
+    elif not errors:
+        print("no such task is in error or fatal" if options.groups or options.task else "no task is in error or fatal")
+    else:
+        print_table(
+            ["tasks", "fatal", headed("first seen"), headed("last seen"), "example", "error"],
+            [
+                [one.rows, one.fatal, in_column(one.first_seen), in_column(one.last_seen), one.example_id, one.line]
+                for one in errors
+            ],
+        )
