@@ -48,7 +48,6 @@ NEXT = (
     + b""" RETURNING 1)
 SELECT (SELECT count(*) FROM finished), (SELECT count(*) FROM started)"""
 )
-ONE = (b"id = %s", b"id = %s")
 
 dump = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode
 
