@@ -89,7 +89,7 @@ class Right(NamedTuple):
 RIGHTS = (
     Right("SELECT", "table", "{columns}"),
     Right("UPDATE", "table", "priority"),
-    Right("DELETE", "table", modes=("delete", "move"), what_for="the modes delete and move"),
+    Right("DELETE", "table", modes=("delete", "move"), what_for="the modes delete and move, and TASKSERVER_KEEP"),
     Right("INSERT", "done", modes=("move",), what_for="the mode move"),
     Right("SELECT INSERT UPDATE", "workers", "pid"),
     Right("SELECT", "paused", "group_id, paused_at"),
@@ -98,6 +98,7 @@ RIGHTS = (
     Right("SELECT", "schema", "version"),
     Right("INSERT", "table", "task", (), "tasks that add tasks, and periodic ones"),
     Right("SELECT", "done", "id", (), f"{CLIENT} show"),
+    Right("DELETE", "done", "id", (), "TASKSERVER_KEEP"),
     Right("SELECT INSERT UPDATE DELETE", "processes", "taken", (), "the list of workers, quick returns of lost tasks"),
     Right("INSERT DELETE", "dependencies", "parent_id", (), "tasks that wait for others"),
     Right("SELECT INSERT UPDATE", "stats", "done", (), "stats"),

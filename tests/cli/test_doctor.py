@@ -371,6 +371,7 @@ def test_the_least_rights_of_a_mode_are_well_and_less_is_broken(
     assert report.checks["rights"]["level"] == "ok"
     assert "INSERT on jobs_queue (for tasks that add tasks, and periodic ones)" in report.told("rights")
     assert "DELETE on jobs_queue_dependencies (for tasks that wait for others)" in report.told("rights")
+    assert "DELETE on jobs_queue_done (for TASKSERVER_KEEP)" in report.told("rights")
 
 
 def test_an_open_transaction_is_found_whatever_the_time_zone_of_its_session(
