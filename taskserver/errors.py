@@ -77,7 +77,7 @@ class NotUnderstood(DatabaseError):
 
 
 def is_refusal(error: DatabaseError) -> bool:
-    """Whether a write failed for a reason that no further try mends: a rule, a right, an error in a trigger."""
+    """Whether a write failed for a reason that no further try changes: a rule, a right, an error in a trigger."""
     return not isinstance(error, (Conflict, Unavailable, TooLong, NotUnderstood))
 
 
@@ -94,7 +94,7 @@ class BadTask(TaskServerError):
 
 
 class ModuleBroken(TaskServerError):
-    """A listed module cannot be imported. Unlike a bad row, it may be mended."""
+    """A listed module cannot be imported. Unlike a bad row, it may be fixed."""
 
 
 class HostLimit(TaskServerError):

@@ -100,7 +100,7 @@ class Backend(BaseTaskBackend):  # type: ignore[misc]  # Django has no types
         """The queue whose tasks are in this group."""
         return next((queue for queue, group in self.groups.items() if group == group_id), None)
 
-    # ---- for whoever adds tasks
+    # ---- for those who add tasks
 
     def validate_task(self, task: Any) -> None:
         """Raises Django's InvalidTask."""
@@ -153,7 +153,7 @@ class Backend(BaseTaskBackend):  # type: ignore[misc]  # Django has no types
         except errors.InvalidTask as error:
             raise InvalidTask(str(error)) from error
 
-    # ---- for whoever looks at them
+    # ---- for those who look at them
 
     def get_result(self, result_id: str) -> Any:
         """The TaskResult of a task, as it is committed.

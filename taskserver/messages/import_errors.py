@@ -58,7 +58,7 @@ def raised_at(error: BaseException) -> str:
     frames = [(frame.f_code.co_filename, line) for frame, line in walk_tb(traceback_of(error))]
     others = [(file, line) for file, line in frames if not file.startswith(("<", OUR_FOLDER, _PYTHONS_OWN))]
     own = [(os.path.basename(file), line) for file, line in others if not _INSTALLED.search(file)]
-    # A package has many an __init__.py: the folder of the file tells which.
+    # A package has many an __init__.py: the folder of the file says which.
     place = own[-1:] or [("/".join(Path(file).parts[-2:]), line) for file, line in others[-1:]]
     return f" ({place[0][0]}, line {place[0][1]})" if place else ""
 

@@ -1,4 +1,4 @@
-"""The extra attributes of the package's log records: for whoever writes a log of them, and for Sentry."""
+"""The extra attributes of the package's log records: for logs and for Sentry."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """The stages of a pipeline: one row that becomes new for one callable after the other.
 
 A row keeps all of its stages as JSON and counts the stages that are over; its other columns hold the values of the
-current stage. A value that a stage leaves out stays as the row has it; only max_attempts begins anew with each stage.
+current stage. A value that a stage leaves out stays as the row has it; only max_attempts starts over with each stage.
 """
 
 from __future__ import annotations

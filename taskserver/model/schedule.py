@@ -59,9 +59,9 @@ class ScheduleRow(NamedTuple):
     group_id: int
     priority: int
     every_seconds: int | None
-    """Seconds from one time to the next; None where `cron` tells the times."""
+    """Seconds from one time to the next; None if `cron` gives the times."""
     cron: str | None
-    """A cron expression of five fields; None where `every_seconds` tells the times."""
+    """A cron expression of five fields; None if `every_seconds` gives the times."""
     timezone: str
     """The time zone in which `cron` is read."""
 

@@ -138,7 +138,7 @@ class Claim(NamedTuple):
     tasks: list[ClaimedTask]
     """In the order in which they run."""
     changed: int
-    """Rows that the UPDATE changed: the tasks, and new rows that became waiting because their time lies ahead."""
+    """Rows that the UPDATE changed: the tasks, and new rows that became waiting because they are due later."""
 
 
 class Changed(NamedTuple):
