@@ -218,7 +218,7 @@ def test_making_a_server_connects_to_nothing_and_shows_neither_user_nor_password
     ("task", "given", "stored"),
     [
         ("tasks.clean", {}, (None, 0, 0)),
-        ("tasks.send", {"args": {"to": "ä"}, "group_id": 3, "priority": -10}, ('{"to":"ä"}', 3, -10)),
+        ("tasks.send", {"args": {"to": "ä"}, "group_id": 3, "priority": -10}, (r'{"to":"\u00e4"}', 3, -10)),
         ("tasks.low", {"priority": -(2**31)}, (None, 0, -(2**31))),
         ("t." + "a" * 253, {"group_id": 2**32 - 2, "priority": 2**31 - 1}, (None, 2**32 - 2, 2**31 - 1)),
     ],

@@ -56,7 +56,7 @@ def test_one_task_or_many_are_added_and_their_ids_answered(adds: PageSite) -> No
     many = post(adds, [{"task": "orders.ship", "group_id": 5}, {"task": "orders.mail.thank", "group_id": 3}])
     assert (many.status_code, many.json) == (HTTPStatus.CREATED, {"ids": [2, 3]})
     assert [row[1:] for row in tasks_of(adds)] == [
-        ("tasks.send", '{"to":"ü"}', 3),
+        ("tasks.send", r'{"to":"\u00fc"}', 3),
         ("orders.ship", None, 5),
         ("orders.mail.thank", None, 3),
     ]
