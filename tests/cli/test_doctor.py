@@ -216,6 +216,11 @@ HINDRANCES = {
     "postgresql": [
         ("CREATE RULE keep AS ON DELETE TO jobs_queue DO INSTEAD NOTHING", "the rule keep"),
         ("CREATE TABLE mine (id BIGINT REFERENCES jobs_queue (id))", "a foreign key of mine"),
+        (
+            "CREATE FUNCTION keep() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN RETURN NULL; END'; "
+            "CREATE TRIGGER kept BEFORE DELETE ON jobs_queue FOR EACH ROW EXECUTE FUNCTION keep()",
+            "the trigger kept",
+        ),
     ],
 }
 

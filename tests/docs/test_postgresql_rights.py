@@ -131,6 +131,13 @@ def test_doctor_finds_nothing_missing_for_that_worker_and_names_what_a_website_l
     assert "INSERT on jobs_queue " not in lacked
 
 
+def test_row_level_security_that_a_worker_is_under_is_named(guarded: Guarded) -> None:
+    guarded.queue.sql("ALTER TABLE jobs_queue ENABLE ROW LEVEL SECURITY")
+    with guarded.server("you_worker") as server:
+        found = examined(server)["deletes"]
+    assert (found.level, found.words) == ("warning", "the queue has row level security")
+
+
 def test_an_operator_may_pause_and_a_worker_may_not(guarded: Guarded) -> None:
     with guarded.server("you_worker") as server, pytest.raises(DatabaseError, match=r"prune need an operator's"):
         server.pause(3)
