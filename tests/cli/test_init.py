@@ -156,3 +156,14 @@ def test_tables_of_another_program_get_no_statement_that_would_change_them(queue
     queue.sql("DROP TABLE jobs_queue")
     queue.sql("CREATE TABLE jobs_queue (id INTEGER PRIMARY KEY, payload TEXT)")
     assert_one_line(queue.client("init"), 1, "was not made by taskserver")
+
+
+def test_a_helping_table_of_another_program_is_named(queue: Queue) -> None:
+    queue.sql("DROP TABLE jobs_queue_notes")
+    queue.sql("CREATE TABLE jobs_queue_notes (id INTEGER PRIMARY KEY, payload TEXT)")
+    ended = queue.client("init")
+    fault, verdict = ended.stderr.splitlines()
+    assert (ended.returncode, ended.stdout) == (1, "")
+    assert fault.startswith("jobs_queue_notes ")
+    assert fault.endswith("choose another TASKSERVER_TABLE")
+    assert "are not ready" in verdict

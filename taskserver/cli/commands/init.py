@@ -43,8 +43,8 @@ def run(folder: Path, options: argparse.Namespace) -> int:
     with TaskServer.from_settings(settings) as server:
         faults = make_whole(server.store.database, server.create_tables)
     for fault in faults:
-        fix = fault.fix or f"{CLIENT} init makes it after that"
-        print(printable(f"{fault.table} {fault.what}: {fix}"), file=sys.stderr)
+        fix = fault.fix or f"{CLIENT} init makes it after that" * fault.is_missing_index
+        print(printable(": ".join(filter(None, (f"{fault.table} {fault.what}", fix)))), file=sys.stderr)
     if faults:
         raise DatabaseError(
             f"the tables of {settings.table} in {settings.dsn.place} are not ready: keep a copy of the database, run "
