@@ -158,10 +158,10 @@ def _is_here(network: Network) -> bool:
 
 def _served_by(folder: Path) -> Path | None:
     """The nearest folder, from this one upwards, that a web server seems to show; None without one."""
-    import pwd  # Windows has none
-
     folder, home = Path(os.path.realpath(folder)), None
-    with suppress(KeyError, OSError):  # the owner is unknown
+    with suppress(KeyError, OSError, ImportError):  # the owner is unknown; Windows has no pwd
+        import pwd
+
         home = Path(os.path.realpath(pwd.getpwuid(folder.stat().st_uid).pw_dir))
     for upper in (folder, *folder.parents):
         if upper == home:

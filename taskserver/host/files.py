@@ -107,6 +107,8 @@ def who_else_may_write(path: Path, folder: Path) -> str:
 
     Root, this account and the owner of the program's `folder` are trusted. Access control lists are not seen.
     """
+    if not hasattr(os, "geteuid"):  # Windows has other rights
+        return ""
     found = path.stat()
     trusted = {ROOT, os.geteuid(), folder.stat().st_uid}
     if found.st_uid not in trusted:

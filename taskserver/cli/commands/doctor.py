@@ -35,7 +35,9 @@ def add_parser(subparsers: Any) -> None:
 
 def run(folder: Path, options: argparse.Namespace) -> int:
     from ...health.doctor import accepted_in, examine  # other commands do not need it
+    from ...worker.limits import check_system
 
+    check_system()
     acceptances, found, accepted = accepted_in(folder, env_file=options.env_file), [], []
     for finding in examine(folder, env_file=options.env_file):
         if finding.level is not Level.OK and finding.name in acceptances.by_name:
