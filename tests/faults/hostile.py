@@ -120,7 +120,7 @@ NAMES = [
 
 ARGUMENTS = [
     both("arguments 500 deep", RUNS, args="[" * 500 + "]" * 500),
-    both("arguments 501 deep", FATAL, args="[" * 501 + "]" * 501),
+    both("arguments 200,000 deep", FATAL, args="[" * 200_000 + "]" * 200_000),
     both("arguments that open and never close", FATAL, args='{"a":' * 200_000),
     strict("a bare NUL in arguments", FATAL, args='["a\0b"]'),
     both("an escaped NUL", RUNS, args='["a\\u0000b"]'),
@@ -132,7 +132,7 @@ ARGUMENTS = [
     both("a number too large", FATAL, args="[1e999]"),
     both("odd keys", RUNS, args='{"": 1, "a b": 2, "self": 3, "__class__": 4, "\\u0000": 5, "\\ud800": 6}'),
     both("odd keys where they do not fit", FATAL, task="tasks.only", args='{"": 1, "\\u001b[2J": 2, "\\ud800": 6}'),
-    both("empty arguments", RUNS, args=""),
+    both("empty arguments", FATAL, args=""),
     both("what Python pickles", FATAL, args=Raw(b"cos\nsystem\n(S'true'\ntR.")),
     both("control characters for arguments", FATAL, args=CONTROLS),
     sqlite_only("bytes for arguments", FATAL, args=b'["bytes"]'),

@@ -101,9 +101,9 @@ def test_an_object_becomes_keywords_an_array_positions_and_nothing_nothing(
         ("a:0:{}", "not valid JSON"),  # PHP's serialize()
         ('["\udce9"]', "not UTF-8"),
         ("\ud800", "not UTF-8"),
-        ("[" * 3000, "nested too deep"),
-        ("[" * 3000 + "]" * 3000, "nested too deep"),
-        ('{"a":' * 3000 + "1" + "}" * 3000, "nested too deep"),
+        ("[" * 200_000, "nested too deep"),
+        ("[" * 200_000 + "]" * 200_000, "nested too deep"),
+        ('{"a":' * 100_000 + "1" + "}" * 100_000, "nested too deep"),
         ("[" * (MAX_ARGS_BYTES - 1), "nested too deep"),
     ],
 )
@@ -256,7 +256,6 @@ def nested(depth: int) -> list[Any]:
         {"\udfff": 1},
         [10**5000],
         circular(),
-        nested(3000),
         nested(100_000),
     ],
     ids=lambda args: str(args)[:20] if not isinstance(args, list) else None,
