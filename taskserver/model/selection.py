@@ -8,6 +8,7 @@ from typing import NamedTuple
 
 from ..errors import InvalidTask
 from ..messages.text import Duration, shown
+from .field_checks import check_number
 from .task import MAX_GROUP_ID, MAX_GROUPS, MAX_ID, MAX_SIGNED, Status, name_of_status
 
 
@@ -61,8 +62,8 @@ def check_selection(selection: Selection) -> None:
     if selection.status is not None and selection.status not in list(Status):
         statuses = ", ".join(f"{status:d} {name_of_status(status)}" for status in Status)
         raise InvalidTask(f"status is {shown(selection.status)}; allowed: {statuses}")
-    if selection.limit is not None and (type(selection.limit) is not int or not 1 <= selection.limit <= MAX_SIGNED):
-        raise InvalidTask(f"limit is {shown(selection.limit)}; allowed: a whole number from 1 to {MAX_SIGNED}")
+    if selection.limit is not None:
+        check_number("limit", selection.limit, 1, MAX_SIGNED)
 
 
 def _check_numbers(name: str, numbers: object, most: int) -> None:
