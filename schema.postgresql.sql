@@ -177,8 +177,8 @@ CREATE TABLE IF NOT EXISTS jobs_queue_stats (
   PRIMARY KEY (hour, group_id, task)
 );
 
--- What is remembered of this queue: findings that a person has accepted, what `client.py check --mail` reported, and
--- the keys of requests that added tasks over HTTP.
+-- What is remembered of this queue: findings that a person has accepted, what `client.py check --mail` reported, the
+-- keys of requests that added tasks over HTTP, and how the last task of each schedule ended.
 CREATE TABLE IF NOT EXISTS jobs_queue_notes (
   name         VARCHAR(190) COLLATE "C" NOT NULL,
   value        TEXT COLLATE "C" NOT NULL,

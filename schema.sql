@@ -151,8 +151,8 @@ CREATE TABLE IF NOT EXISTS jobs_queue_stats (
   PRIMARY KEY (hour, group_id, task)
 ) ENGINE = InnoDB ROW_FORMAT = DYNAMIC DEFAULT CHARACTER SET utf8mb4 COLLATE utf8mb4_bin;
 
--- What is remembered of this queue: findings that a person has accepted, what `client.py check --mail` reported, and
--- the keys of requests that added tasks over HTTP.
+-- What is remembered of this queue: findings that a person has accepted, what `client.py check --mail` reported, the
+-- keys of requests that added tasks over HTTP, and how the last task of each schedule ended.
 CREATE TABLE IF NOT EXISTS jobs_queue_notes (
   name         VARCHAR(190) CHARACTER SET ascii COLLATE ascii_bin NOT NULL,
   value        TEXT            NOT NULL,

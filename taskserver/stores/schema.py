@@ -130,8 +130,8 @@ waited_seconds double 0       sum of the same attempts: from ready to started
 longest_wait_seconds double 0
 KEY (hour, group_id, task)
 
--- What is remembered of this queue: findings that a person has accepted, what `client.py check --mail` reported, and
--- the keys of requests that added tasks over HTTP.
+-- What is remembered of this queue: findings that a person has accepted, what `client.py check --mail` reported, the
+-- keys of requests that added tasks over HTTP, and how the last task of each schedule ended.
 TABLE jobs_queue_notes
 name         ascii190 -
 value        text     -

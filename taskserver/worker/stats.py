@@ -134,21 +134,24 @@ class RunStats:
             return
         try:
             self._stats.add((*key, *one.columns()) for key, one in counts.items())
-            if self._scheduled:
-                self._write_scheduled()
         except DatabaseError as error:
             if isinstance(error, (Conflict, Unavailable)) and not error.may_have_taken_effect:
                 LOG.debug("the figures are kept for later: %s", error)
                 self._counts = counts
             else:
                 LOG.info("the figures of the last tasks are lost: %s", error)
+        if self._scheduled:
+            self._write_scheduled()
 
     def _write_scheduled(self) -> None:
         from ..stores.queue.schedules import note_ends
 
         scheduled, self._scheduled = self._scheduled, {}
         ends = [(key, status, ran, time.monotonic() - at) for key, (status, ran, at) in scheduled.items()]
-        note_ends(self._store.database, ends)
+        try:
+            note_ends(self._store.database, ends)
+        except DatabaseError as error:
+            LOG.info("how tasks of schedules ended is not noted: %s", error)
 
     # ---- read from the table
 

@@ -21,6 +21,7 @@ import pytest
 
 from taskserver import DatabaseError, InvalidTask, Schedule, TaskServer
 from taskserver.cli.client import main
+from taskserver.errors import Conflict
 from taskserver.model.schedule import next_time
 from taskserver.model.task import Status
 from taskserver.stores.queue import schedules
@@ -451,6 +452,20 @@ def test_each_time_runs_once_in_every_mode(queue: Queue, mode: str) -> None:
     (stored,) = Schedules(queue.server.store).all()
     assert stored.last
     assert re.fullmatch(r"today \d\d:\d\d, done in \d s", stored.last.words)
+
+
+def test_a_note_that_cannot_be_written_costs_no_task_and_counts_none_twice(
+    queue: Queue, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*given: object) -> None:
+        raise Conflict("others hold it")
+
+    monkeypatch.setattr(schedules, "note_ends", fail)
+    queue.server.schedule("nightly", "tasks.note", ["ran"], every=86_400)
+    make_due(queue)
+    assert queue.run_here().done == 1
+    assert queue.sql("SELECT done FROM jobs_queue_stats") == [(1,)]
+    assert Schedules(queue.server.store).all()[0].last is None
 
 
 def test_how_the_last_task_of_a_schedule_ended_is_known_until_the_schedule_is_removed(queue: Queue) -> None:

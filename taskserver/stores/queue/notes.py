@@ -1,4 +1,4 @@
-"""Notes of a queue: accepted findings, reported alarms, keys of requests that added tasks. No worker reads them."""
+"""Notes of a queue: accepted findings, reported alarms, keys of requests that added tasks, ends of scheduled tasks."""
 
 from __future__ import annotations
 
