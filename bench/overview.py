@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from functools import partial
 
 from taskserver import TaskServer
-from taskserver.health.overview import read_overview
+from taskserver.health.status import read_status
 from taskserver.model.task import Status
 
 from . import rows
@@ -42,7 +42,7 @@ def overview(place: Place) -> Iterator[Line]:
     place.settle()
 
     def read(table: str) -> float:
-        return seconds(partial(read_overview, servers[table])) * 1000
+        return seconds(partial(read_status, servers[table])) * 1000
 
     for table in servers:
         read(table)

@@ -33,44 +33,47 @@ if TYPE_CHECKING:
     from .model.schedule import Schedule
     from .model.results import Progress, TaskState
     from .model.selection import Selection
-    from .health.queue_status import Finding, GroupStatus, QueueStatus, RunStatus, ScheduleStatus, WorkerStatus
-    from .health.task_rows import ErrorLine, TaskRow
-    from .stores.records import RunningTask
+    from .health.finding import Finding, Level
+    from .health.status import GroupStatus, QueueStatus
+    from .health.task_rows import TaskRow
+    from .stores.records import ErrorCount, LastRun, RunningTask, WorkerProcess
+    from .stores.queue.schedules import StoredSchedule
     from .stores.queue.stats import HourStats
 
 __all__ = [
     "CurrentTask",
     "DatabaseError",
-    "ErrorLine",
+    "ErrorCount",
     "FailedAttempt",
     "Fatal",
     "Finding",
     "GroupStatus",
     "HourStats",
     "InvalidTask",
+    "LastRun",
     "Later",
     "LeaseLost",
+    "Level",
     "NotEnded",
     "Progress",
     "QueueStatus",
     "Reason",
     "Retry",
     "RunResult",
-    "RunStatus",
     "RunningTask",
     "Schedule",
-    "ScheduleStatus",
     "Selection",
     "SettingError",
     "Status",
     "Stop",
+    "StoredSchedule",
     "TablesMissing",
     "TablesOutdated",
     "TaskRow",
     "TaskServer",
     "TaskServerError",
     "TaskState",
-    "WorkerStatus",
+    "WorkerProcess",
     "__version__",
     "complete",
     "connection",
@@ -95,13 +98,14 @@ _LATER = {
     "Status": "model.task",
     "TaskState": "model.results",
     "task": "model.task_options",
-    "Finding": "health.queue_status",
-    "GroupStatus": "health.queue_status",
-    "QueueStatus": "health.queue_status",
-    "RunStatus": "health.queue_status",
-    "ScheduleStatus": "health.queue_status",
-    "WorkerStatus": "health.queue_status",
-    "ErrorLine": "health.task_rows",
+    "Finding": "health.finding",
+    "Level": "health.finding",
+    "GroupStatus": "health.status",
+    "QueueStatus": "health.status",
+    "ErrorCount": "stores.records",
+    "LastRun": "stores.records",
+    "WorkerProcess": "stores.records",
+    "StoredSchedule": "stores.queue.schedules",
     "TaskRow": "health.task_rows",
     "RunningTask": "stores.records",
     "HourStats": "stores.queue.stats",

@@ -20,8 +20,8 @@ if TYPE_CHECKING:
     import builtins
     from datetime import datetime
 
-    from .health.queue_status import QueueStatus
-    from .health.task_rows import ErrorLine, TaskRow
+    from .health.status import QueueStatus
+    from .health.task_rows import TaskRow
     from .messages.text import Duration
     from .model.attempt import FailedAttempt
     from .model.new_task import NewTask
@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from .stores.queue.pruning import Pruned
     from .stores.queue.schedules import Schedules, Synced
     from .stores.queue.stats import HourStats
+    from .stores.records import ErrorCount
 
 
 P = ParamSpec("P")
@@ -296,7 +297,7 @@ class TaskServer:
 
     def errors(
         self, groups: Iterable[int] | None = None, task: str | None = None, limit: int | None = None
-    ) -> Sequence[ErrorLine]:
+    ) -> Sequence[ErrorCount]:
         """Count tasks in error and fatal by the first line of their errors, most frequent first; at most `limit`."""
         from .health.task_rows import count_errors
 
@@ -320,10 +321,10 @@ class TaskServer:
         return list_tasks(self.store, status, groups, task, error, since, limit)
 
     def status(self) -> QueueStatus:
-        """Read the queue as a whole, as `client.py status` tells it; cheap, however many rows there are."""
-        from .health.queue_status import read_status
+        """Read the queue as a whole, with what `client.py status` finds; cheap, however many rows there are."""
+        from .health.judge import judged
 
-        return read_status(self)
+        return judged(self)
 
     def prune(
         self,

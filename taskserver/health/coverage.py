@@ -1,48 +1,25 @@
-"""Which runs come in time, which groups they serve, and which groups' tasks wait for nobody.
-
-Judged from counts, from the record of runs and from the paused groups; reads nothing itself. For `client.py status`,
-the doctor, and whatever else watches a queue.
-"""
+"""Which runs come in time, and which groups they serve; judged from the record of runs, which it does not read."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
-from typing import NamedTuple
+from collections.abc import Iterable, Sequence
 
-from ..messages.programs import CLIENT
-from ..model.task import ALL_GROUPS, MAX_GROUP_ID, Status
-from ..stores.records import LastRun, QueueCount
+from ..model.task import ALL_GROUPS, MAX_GROUP_ID
+from ..stores.records import LastRun
 
 MIN_LATE_SECONDS = 3600
 """No run is late before this, however often cron starts it."""
 LATE_UNLESS_KNOWN_SECONDS = 86_400
-"""A run is late after this where nothing tells how often cron starts it."""
-MAX_GROUPS_NAMED = 10
-"""Group ids in one sentence."""
-
-
-class Paused(NamedTuple):
-    """The groups whose tasks are not claimed for now."""
-
-    groups: Sequence[int]
-    """In order."""
-    are_all: bool
-    """Whether all groups are, those that come up later included."""
-
-
-# ---- runs
+"""A run is late after this if nothing shows how often cron starts it."""
+RECENT_SECONDS = 7 * 86_400
+"""Older records of runs belong to removed hosts and crontab lines."""
 
 
 def seconds_since_start(run: LastRun) -> float:
-    """Seconds since a run began; infinite where the record holds no instant that can be."""
+    """Seconds since a run began; infinite if the record holds no instant that can be."""
     seconds = run.started_seconds_ago
-    # An instant ahead of now was forged, or written by a wrong clock: it does not tell when a worker ran.
-    return float("inf") if seconds is None or seconds < -MIN_LATE_SECONDS else float(seconds)
-
-
-def is_late(run: LastRun) -> bool:
-    """Whether cron should have started the next run by now."""
-    return seconds_since_start(run) > late_after_seconds(run)
+    # An instant in the future was written by a wrong clock: it does not show when a worker ran.
+    return float("inf") if seconds is None or seconds < -MIN_LATE_SECONDS else max(float(seconds), 0.0)
 
 
 def late_after_seconds(run: LastRun) -> float:
@@ -53,102 +30,62 @@ def late_after_seconds(run: LastRun) -> float:
     return max(3 * run.every_seconds, MIN_LATE_SECONDS)
 
 
-def in_time(runs: Sequence[LastRun]) -> list[LastRun]:
+def is_late(run: LastRun) -> bool:
+    """Whether cron should have started the next run by now."""
+    return seconds_since_start(run) > late_after_seconds(run)
+
+
+def in_time(runs: Iterable[LastRun]) -> list[LastRun]:
     """The runs that are not late."""
     return [run for run in runs if not is_late(run)]
 
 
 def is_stuck(run: LastRun) -> bool:
-    """Whether a run ended with an error, and gave back all that it had claimed, as where a setup fails."""
+    """Whether a run ended with an error and gave back all that it had claimed, as if a setup fails."""
     return run.reason == "error" and run.released > 0 and not run.taken
 
 
-def takes_all_groups(run: LastRun) -> bool:
-    """Whether a run takes tasks of every group, as far as its record tells."""
-    return names_all_groups(run.group_ids)
+# ---- groups, as records name them
 
 
 def names_all_groups(group_ids: str) -> bool:
-    """Whether the groups of a record are all groups, as far as it tells."""
+    """Whether the groups of a record are all groups, as far as it shows."""
     # A list that was too long for the record ends in a checksum.
     return group_ids == ALL_GROUPS or "..." in group_ids
 
 
-def groups_served(runs: Sequence[LastRun]) -> set[int]:
-    """The groups that runs name."""
-    return {group for run in runs for group in groups_in(run.group_ids)}
-
-
 def groups_in(group_ids: str) -> set[int]:
     """The groups that a record names."""
-    # A forged record may have a number that Python refuses to read.
+    # A record may have a number that Python refuses to read.
     groups = [group for group in group_ids.split(",") if len(group) <= len(str(MAX_GROUP_ID))]
     return {int(group) for group in groups if group.isascii() and group.isdigit()}
 
 
-# ---- groups
+def serves(group_ids: str, groups: Sequence[int]) -> bool:
+    """Whether a worker of these `group_ids` takes tasks of one of the groups; without groups, of any."""
+    return not groups or names_all_groups(group_ids) or bool(groups_in(group_ids).intersection(groups))
 
 
-def unserved(counts: Sequence[QueueCount], runs: Sequence[LastRun], paused: Sequence[int] = ()) -> list[QueueCount]:
-    """The counts of new tasks in groups that no run in time serves; paused groups are left out.
-
-    Empty where no run at all is in time: then cron has stopped, whatever the groups are.
-    """
+def groups_served(runs: Iterable[LastRun]) -> set[int] | None:
+    """The groups that runs in time serve; None: all groups, or nothing is known as no run is in time."""
     prompt = in_time(runs)
-    if not prompt or any(map(takes_all_groups, prompt)):
+    if not prompt or any(names_all_groups(run.group_ids) for run in prompt):
+        return None
+    return set().union(*(groups_in(run.group_ids) for run in prompt))
+
+
+def unserved(groups: Iterable[int], runs: Iterable[LastRun]) -> list[int]:
+    """The groups among these that no run in time serves; none if no run is in time: then cron has stopped."""
+    served = groups_served(runs)
+    return [] if served is None else [group for group in groups if group not in served]
+
+
+def stopped(runs: Sequence[LastRun], at_work: Iterable[str]) -> list[LastRun]:
+    """Late runs whose groups are covered by no run in time, nor by a worker at work, whose `group_ids` are given."""
+    working = list(at_work)
+    prompt = [run.group_ids for run in in_time(runs)] + working
+    if any(map(names_all_groups, prompt)):
         return []
-    served = groups_served(prompt).union(paused)
-    return [count for count in counts if count.status == Status.NEW and count.group_id not in served]
-
-
-def describe_unserved_groups(groups: Collection[int], runs: Sequence[LastRun]) -> str | None:
-    """The groups among these that no run in time serves, in words; None where every one is served."""
-    waiting = unserved([QueueCount(group, Status.NEW, 1, None) for group in groups], runs)
-    if not waiting:
-        return None
-    which = f"group{'s' if len(waiting) > 1 else ''} {_listed([count.group_id for count in waiting])}"
-    return f"no worker takes tasks of {which}: they serve {_listed(groups_served(in_time(runs)))}"
-
-
-def describe_unserved(counts: Sequence[QueueCount], runs: Sequence[LastRun], paused: Sequence[int] = ()) -> str | None:
-    """The unserved groups in a sentence for a person; None where every group is served."""
-    waiting = unserved(counts, runs, paused)
-    if not waiting:
-        return None
-    rows = sum(count.rows for count in waiting)
-    served = groups_served(in_time(runs))
-    idle = served - {count.group_id for count in counts}
-    return (
-        f"{rows} new task{'s' if rows != 1 else ''} in group{'s' if len(waiting) > 1 else ''} "
-        f"{_listed([count.group_id for count in waiting])}, which no worker takes: "
-        f"they serve {_listed(served)}" + (f", and {_listed(idle)} have no task" if idle else "")
-    )
-
-
-def paused_of(counts: Sequence[QueueCount], groups: Sequence[int], are_all: bool) -> Paused:
-    """The paused groups; if all are, every group that has tasks."""
-    return Paused(sorted({*groups, *(count.group_id for count in counts)}), True) if are_all else Paused(groups, False)
-
-
-def describe_resuming(paused: Paused) -> str:
-    """What ends the pause, for a person."""
-    which = "--all" if paused.are_all else paused.groups[0] if len(paused.groups) == 1 else "GROUP"
-    return f"{CLIENT} resume {which} has workers take them again"
-
-
-def describe_paused(counts: Sequence[QueueCount], paused: Paused) -> str | None:
-    """The paused groups, and the new tasks in them, in a sentence for a person; None where no group is paused."""
-    if not paused.groups and not paused.are_all:
-        return None
-    groups = set(paused.groups)
-    rows = sum(count.rows for count in counts if count.status == Status.NEW and count.group_id in groups)
-    one = len(groups) == 1
-    which = (
-        "all groups are" if paused.are_all else f"group{'' if one else 's'} {_listed(groups)} {'is' if one else 'are'}"
-    )
-    return f"{which} paused, with {rows} new task{'' if rows == 1 else 's'}"
-
-
-def _listed(groups: Collection[int]) -> str:
-    first = sorted(groups)[:MAX_GROUPS_NAMED]
-    return ", ".join(map(str, first)) + (" …" if len(groups) > MAX_GROUPS_NAMED else "")
+    served = set().union(*map(groups_in, prompt))
+    late = [run for run in runs if is_late(run) and seconds_since_start(run) <= RECENT_SECONDS]
+    return [run for run in late if names_all_groups(run.group_ids) or not groups_in(run.group_ids) <= served]

@@ -13,7 +13,7 @@ from ..stores.facts import Asked
 from ..stores.facts import examine as examine_database
 from ..stores.queue.schedules import Schedules
 from . import files, modules, queue
-from .acceptance import Acceptances, read_accepted
+from .accepted import Acceptances, read_accepted
 from .finding import Finding, Level, critical
 
 PATIENT = float("inf")
@@ -57,7 +57,7 @@ def examine(
             if levels.get("claim_index") is not Level.CRITICAL:  # without these no count comes to an end in time
                 schedules = Schedules(store).all()
                 task_names = queue.names_in(store, schedules)
-                yield from queue.findings(store, schedules, settings)
+                yield from queue.findings(store, settings)
     except DatabaseError as error:
         longer = "" if answer_seconds == PATIENT else ", which wait longer,"
         yield critical("database", str(error), f"workers and producers{longer} end with this, too")

@@ -10,9 +10,7 @@ their own, the rest is summed up. No host and no process id is a label.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from contextlib import suppress
-from datetime import datetime, timezone
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 from .. import __version__
@@ -21,11 +19,11 @@ from ..messages.programs import install_command
 from ..messages.text import escaped, without_middle
 from ..model.task import Status
 from ..stores.queue.stats import HOUR_SECONDS, KEY, HourStats, Stats
-from ..stores.records import LastRun
 from .coverage import seconds_since_start
+from .finding import Level
 from .history import NO_CALLABLE
-from .overview import Overview, Queue, lives, read_overview
-from .verdict import Verdict, judge
+from .judge import judged
+from .status import Queue, QueueStatus, lives
 
 if TYPE_CHECKING:
     from prometheus_client import Metric
@@ -53,23 +51,22 @@ class Gauge(NamedTuple):
     values: Mapping[Labels, float]
 
 
-def read_metrics(queue: Queue, accepted: Collection[str] = ()) -> str:
-    """The metrics of a queue; the names of `accepted` reasons do not count in its verdict.
+def read_metrics(queue: Queue) -> str:
+    """The metrics of a queue.
 
     Raises DatabaseError (`metrics_when_away` is for that), and SettingError where the package is missing.
     """
-    overview = read_overview(queue)
+    status = judged(queue)
     stats = Stats(queue.store)
     # By itself, so that the names of one hour leave room for those of the other.
     this_hour = stats.sums(0, *KEY)
-    before = [one for one in stats.sums(HOUR_SECONDS, *KEY) if one.hour != overview.this_hour.hour]
-    recent = [*before, *this_hour]
-    return metrics_text(overview, judge(overview, accepted), recent)
+    before = [one for one in stats.sums(HOUR_SECONDS, *KEY) if one.hour != status.this_hour.hour]
+    return metrics_text(status, [*before, *this_hour])
 
 
-def metrics_text(overview: Overview, verdict: Verdict, recent: Sequence[HourStats]) -> str:
-    """The metrics of an overview; `recent` has the stats of this hour and of the last one, by hour, group and name."""
-    return _as_text([*_of_program(is_up=True), *_of_verdict(verdict), *_of_queue(overview, recent)])
+def metrics_text(status: QueueStatus, recent: Sequence[HourStats]) -> str:
+    """The metrics of a status; `recent` has the stats of this hour and of the last one, by hour, group and name."""
+    return _as_text([*_of_program(is_up=True), *_of_findings(status), *_of_queue(status, recent)])
 
 
 def metrics_when_away() -> str:
@@ -85,65 +82,64 @@ def _of_program(is_up: bool) -> Iterator[Gauge]:
     yield Gauge("build_info", "The version of taskserver, always 1.", ("version",), {(__version__,): 1})
 
 
-def _of_verdict(verdict: Verdict) -> Iterator[Gauge]:
-    levels = "0 well, 1 look, 2 act"
-    yield Gauge("verdict", f"The verdict on the queue: {levels}.", (), {(): verdict.level})
-    reasons: dict[Labels, float] = {(reason.name,): float(reason.level) for reason in verdict.reasons}
-    yield Gauge("verdict_reason", f"What is not well, by its name: {levels}.", ("reason",), reasons)
+def _of_findings(status: QueueStatus) -> Iterator[Gauge]:
+    levels = "0 ok, 1 warning, 2 critical"
+    yield Gauge("level", f"The worst level of the findings: {levels}.", (), {(): status.level})
+    found: dict[Labels, float] = {(one.name,): one.level for one in status.findings if one.level is not Level.UNKNOWN}
+    yield Gauge("finding", "What is not ok, by its name: 1 warning, 2 critical.", ("name",), found)
 
 
-def _of_queue(overview: Overview, recent: Sequence[HourStats]) -> Iterator[Gauge]:
-    sizes = {one.group_id: 0 for one in recent} | dict.fromkeys(
-        (*overview.paused_groups, *overview.running_by_group), 0
-    )
-    sizes |= {group: sum(rows.by_status.values()) for group, rows in overview.groups.items()}
+def _of_queue(status: QueueStatus, recent: Sequence[HourStats]) -> Iterator[Gauge]:
+    sizes = {one.group_id: 0 for one in recent} | dict.fromkeys(status.paused_groups, 0)
+    sizes |= {group: sum(one.rows.values()) for group, one in status.groups.items()}
     group_label = _labels(sizes, MAX_GROUPS)
-    yield from _of_rows(overview, group_label)
-    yield from _of_workers(overview)
-    for when, hour in (("last_hour", overview.hour_before.hour), ("this_hour", overview.this_hour.hour)):
+    yield from _of_rows(status, group_label)
+    yield from _of_workers(status)
+    for when, hour in (("last_hour", status.hour_before.hour), ("this_hour", status.this_hour.hour)):
         yield from _of_hour(when, [one for one in recent if one.hour == hour], group_label)
 
 
-def _of_rows(overview: Overview, group_label: Mapping[int, str]) -> Iterator[Gauge]:
+def _of_rows(status: QueueStatus, group_label: Mapping[int, str]) -> Iterator[Gauge]:
     def by_group(value: Callable[[int], float]) -> list[tuple[Labels, float]]:
         return [((label,), value(group)) for group, label in group_label.items()]
 
     rows = [
-        ((group_label[group], _status_label(status)), float(count))
-        for group, counts in overview.groups.items()
-        for status, count in counts.by_status.items()
+        ((group_label[group], _status_label(code)), float(count))
+        for group, counts in status.groups.items()
+        for code, count in counts.rows.items()
     ]
     yield Gauge("tasks", "Tasks in the queue, by group and status.", ("group", "status"), _sums(rows))
     uncounted: dict[Labels, float] = {
-        (group_label[group], _status_label(status)): 1.0
-        for group, counts in overview.groups.items()
-        for status in counts.uncounted
+        (group_label[group], _status_label(code)): 1.0
+        for group, counts in status.groups.items()
+        for code in counts.uncounted
     }
     about = "1 where there are more tasks than taskserver_tasks says: they were not counted to their end."
     yield Gauge("tasks_uncounted", about, ("group", "status"), uncounted)
-    waits = {group: counts.oldest_ready_seconds or 0.0 for group, counts in overview.groups.items()}
+    waits = {group: counts.oldest_ready_seconds or 0.0 for group, counts in status.groups.items()}
     about = "How long the oldest new task has been ready, 0 where there is none."
     latencies = _greatest(by_group(lambda group: waits.get(group, 0.0)))
     yield Gauge("queue_latency_seconds", about, ("group",), latencies)
-    running = _sums(by_group(lambda group: overview.running_by_group.get(group, 0)))
+    running = _sums(by_group(lambda group: status.groups[group].running if group in status.groups else 0))
     yield Gauge("running_tasks", "Tasks that have been started and have not ended.", ("group",), running)
-    paused = _greatest(by_group(lambda group: overview.are_all_paused or group in overview.paused_groups))
+    paused = _greatest(by_group(lambda group: status.are_all_paused or group in status.paused_groups))
     yield Gauge("group_paused", "1 where no worker takes tasks of the group.", ("group",), paused)
-    lapsed = overview.lapsed.rows
-    yield Gauge("leases_lapsed", "Tasks of vanished workers that nobody took back in time.", (), {(): lapsed})
+    about = "Tasks of vanished workers that nobody took back in time."
+    yield Gauge("leases_lapsed", about, (), {(): status.lapsed})
 
 
-def _of_workers(overview: Overview) -> Iterator[Gauge]:
-    at_work = sum(map(lives, overview.processes))
+def _of_workers(status: QueueStatus) -> Iterator[Gauge]:
+    at_work = sum(map(lives, status.workers))
     yield Gauge("workers", "Workers at work, as far as is known.", (), {(): at_work})
-    began = [(run.group_ids, _timestamp(run)) for run in overview.runs]
-    known = {groups: at for groups, at in sorted(began, key=lambda one: one[1] or 0.0) if at is not None}
+    runs = [run for run in status.runs if seconds_since_start(run) < float("inf")]
+    oldest_first = sorted(runs, key=seconds_since_start, reverse=True)
+    known = {run.group_ids: run.started_at.timestamp() for run in oldest_first if run.started_at}
     label = _labels(known, MAX_GROUPS)
     about = "When the last run began, by the groups that it serves: `all`, or their numbers."
     last: dict[Labels, float] = _greatest(((label[groups],), at) for groups, at in known.items())
     yield Gauge("last_run_timestamp_seconds", about, ("groups",), last)
-    faulty = sum(stored.fault is not None for stored in overview.schedules)
-    yield Gauge("schedules", "Schedules, of periodic tasks.", (), {(): len(overview.schedules)})
+    faulty = sum(stored.fault is not None for stored in status.schedules)
+    yield Gauge("schedules", "Schedules, of periodic tasks.", (), {(): len(status.schedules)})
     yield Gauge("schedules_faulty", "Schedules that add no task, as something is wrong.", (), {(): faulty})
 
 
@@ -181,8 +177,8 @@ def _label(text: str) -> str:
     return without_middle(escaped(without_middle(text, MAX_LABEL)), MAX_LABEL) or NO_CALLABLE
 
 
-def _status_label(status: int) -> str:
-    return Status(status).name.lower() if status in set(Status) else OTHER
+def _status_label(code: int) -> str:
+    return str(Status(code)) if code in set(Status) else OTHER
 
 
 def _sums(samples: Iterable[tuple[T, float]]) -> dict[T, float]:
@@ -198,14 +194,6 @@ def _greatest(samples: Iterable[tuple[T, float]]) -> dict[T, float]:
     for labels, value in samples:
         greatest[labels] = max(greatest.get(labels, 0.0), value)
     return greatest
-
-
-def _timestamp(run: LastRun) -> float | None:
-    """The instant at which a run began; None where the record holds none that can be."""
-    if seconds_since_start(run) < float("inf"):
-        with suppress(ValueError):
-            return datetime.fromisoformat(run.started_at or "").replace(tzinfo=timezone.utc).timestamp()
-    return None
 
 
 # ---- the text

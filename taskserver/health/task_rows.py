@@ -48,21 +48,6 @@ class TaskRow(NamedTuple):
     progress: Progress | None
 
 
-class ErrorLine(NamedTuple):
-    """Tasks in error and fatal whose errors have the same first line."""
-
-    line: str
-    rows: int
-    """How many tasks they are."""
-    fatal: int
-    """How many of these are fatal."""
-    first_seen: datetime | None
-    """The instant of the earliest of these failures; only rows that stand in the queue count."""
-    last_seen: datetime | None
-    example_id: int
-    """The id of the newest of these tasks."""
-
-
 def list_tasks(
     store: Store,
     status: int | Iterable[int] | None,
@@ -80,17 +65,12 @@ def list_tasks(
     return [_task_row(one) for one in store.views.list(_statuses(status), chosen, most, task, error, since)]
 
 
-def count_errors(store: Store, groups: Iterable[int] | None, task: str | None, limit: int | None) -> list[ErrorLine]:
+def count_errors(store: Store, groups: Iterable[int] | None, task: str | None, limit: int | None) -> list[ErrorCount]:
     """Failed tasks by the first lines of their errors. Raises SettingError, InvalidTask, DatabaseError."""
     if task is not None:
         check_text("task", task)
     most = MAX_SIGNED if limit is None else check_whole_number("limit", limit, 1, MAX_SIGNED)
-    return [error_line(one) for one in store.views.errors(check_groups(groups, MAX_GROUPS) or (), task, most)]
-
-
-def error_line(counted: ErrorCount) -> ErrorLine:
-    """The counted error with its instants."""
-    return ErrorLine(*counted[:3], utc(counted.first_seen), utc(counted.last_seen), counted.example_id)
+    return store.views.errors(check_groups(groups, MAX_GROUPS) or (), task, most)
 
 
 def _statuses(status: int | Iterable[int] | None) -> Sequence[int]:

@@ -107,23 +107,23 @@ def zone() -> str:
     return datetime.now().astimezone().strftime("%Z")
 
 
-def in_sentence(text: str | None) -> str:
+def in_sentence(instant: datetime | str | None) -> str:
     """An instant of a row with the name of its zone."""
-    found = local(text)
-    return f"{found:%Y-%m-%d %H:%M:%S %Z}" if found else text or ""
+    found = local(instant)
+    return f"{found:%Y-%m-%d %H:%M:%S %Z}" if found else str(instant or "")
 
 
-def time_of_day(text: str) -> str:
+def time_of_day(instant: datetime | str) -> str:
     """The hour and minute of an instant of today, with the name of its zone."""
-    found = local(text)
-    return f"{found:%H:%M %Z}" if found else text
+    found = local(instant)
+    return f"{found:%H:%M %Z}" if found else str(instant)
 
 
-def on_day(text: str | None) -> str:
+def on_day(instant: datetime | str | None) -> str:
     """The day, hour and minute of an instant, as `today 03:30` or `2026-11-30 03:30`."""
-    found = local(text)
+    found = local(instant)
     if found is None:
-        return text or ""
+        return str(instant or "")
     days = (datetime.now().astimezone().date() - found.date()).days
     day = {-1: "tomorrow", 0: "today", 1: "yesterday"}.get(days) or found.date()
     return f"{day} {found:%H:%M}"
@@ -134,24 +134,31 @@ def when(seconds: float | None) -> str:
     return "" if seconds is None else f"in {age(seconds)}" if seconds > 0 else "now"
 
 
-def exactly(text: str | None) -> str:
+def exactly(instant: datetime | str | None) -> str:
     """An instant of a row with its microseconds and the name of its zone."""
-    found = local(text)
-    return f"{found:%Y-%m-%d %H:%M:%S.%f %Z}" if found else text or ""
+    found = local(instant)
+    return f"{found:%Y-%m-%d %H:%M:%S.%f %Z}" if found else str(instant or "")
 
 
-def utc(text: str | None) -> datetime | None:
-    """An instant of a row, which is text in UTC; None for a text that is no instant, as a column of SQLite may hold."""
+def utc(instant: datetime | str | None) -> datetime | None:
+    """An instant of a row, or its text in UTC; None for any other text, as a column of SQLite may hold."""
+    if isinstance(instant, datetime):
+        return instant
     try:
-        return datetime.fromisoformat(text or "").replace(tzinfo=timezone.utc)
+        return datetime.fromisoformat(instant or "").replace(tzinfo=timezone.utc)
     except (ValueError, TypeError):
         return None
 
 
-def local(text: str | None) -> datetime | None:
+def iso(instant: datetime | None) -> str | None:
+    """An instant as JSON readers know it: 2026-01-31T12:00:00.000000Z."""
+    return None if instant is None else f"{instant.astimezone(timezone.utc):%Y-%m-%dT%H:%M:%S.%fZ}"
+
+
+def local(instant: datetime | str | None) -> datetime | None:
     """The same in this host's zone."""
     try:
-        found = utc(text)
+        found = utc(instant)
         return found and found.astimezone()
     except (ValueError, OverflowError, OSError):  # no instant, or at the end of time
         return None

@@ -5,7 +5,7 @@ from datetime import datetime, timedelta, timezone
 from typing import Any, NamedTuple
 
 from ..errors import SettingError
-from ..messages.text import DURATIONS, duration_seconds, shown
+from ..messages.text import DURATIONS, duration_seconds, shown, utc
 from ..model.new_task import FIRST_INSTANT, LAST_INSTANT
 from ..model.results import Progress, as_texts, read_progress
 from ..model.task import ALL_GROUPS, Status
@@ -34,15 +34,15 @@ GIVEN_UP_LINE = "dependency: task …, for which it waits, is fatal or was cance
 
 
 class ErrorCount(NamedTuple):
-    """Tasks in error and fatal whose errors have the same first line. Instants are text in UTC."""
+    """Tasks in error and fatal whose errors have the same first line."""
 
     line: str
     rows: int
     fatal: int
     """How many of these tasks are fatal."""
-    first_seen: str
+    first_seen: datetime | None
     """The earliest of these failures; only rows that stand in the queue count."""
-    last_seen: str
+    last_seen: datetime | None
     example_id: int
     """The id of the newest of these tasks."""
 
@@ -53,15 +53,19 @@ class ErrorCount(NamedTuple):
 
 
 class LastRun(NamedTuple):
-    """The last run of one crontab line. Instants are text in UTC; `ended_at` is None while it runs, or if killed."""
+    """The last run of one crontab line: of one host and groups."""
 
     host: str
     group_ids: str
+    """As `3,5,6`, or `all`."""
     pid: int
-    started_at: str | None
+    started_at: datetime | None
+    """None for an instant that cannot be, as is `started_seconds_ago` then."""
     started_seconds_ago: float | None
-    ended_at: str | None
+    ended_at: datetime | None
+    """None while it runs, or if it was killed."""
     reason: str | None
+    """Why it ended: a value of taskserver.Reason."""
     taken: int
     done: int
     fatal: int
@@ -87,21 +91,27 @@ class LastRun(NamedTuple):
         """Tasks that will be retried: all others that the run took."""
         return max(self.taken - self.done - self.fatal - self.lost, 0)
 
+    def as_dict(self) -> dict[str, Any]:
+        """The record, and what follows from it."""
+        return {**self._asdict(), "failed": self.failed, "every_seconds": self.every_seconds}
+
 
 class WorkerProcess(NamedTuple):
-    """A worker that is at work, or was when it last wrote its counts. Instants are text in UTC."""
+    """A worker that is at work, or was when it last wrote its counts."""
 
     number: int
+    """Random; a RunningTask names it."""
     host: str
     group_ids: str
+    """As `3,5,6`, or `all`."""
     pid: int
     identity: str
     """Distinguishes the process from later ones with its pid (host/process_identity.py)."""
-    started_at: str
+    started_at: datetime | None
     started_seconds_ago: float | None
     seen_seconds_ago: float | None
     """Since it wrote its counts."""
-    ended_at: str | None
+    ended_at: datetime | None
     """When a run on its host found that the process had ended."""
     taken: int
     done: int
@@ -109,6 +119,12 @@ class WorkerProcess(NamedTuple):
     fatal: int
     lost: int
     released: int
+    claimed: int = 0
+    """Tasks that it has claimed and not started."""
+    is_here: bool = False
+    """Whether it is on this host."""
+    has_ended: bool | None = None
+    """Whether its process has ended; None if that is unknown, as of most processes of other hosts."""
 
     @property
     def groups(self) -> str:
@@ -197,9 +213,23 @@ def groups_in_words(group_ids: str) -> str:
     return "all groups" if group_ids == ALL_GROUPS else f"groups {group_ids}"
 
 
+def last_run(row: Sequence[Any]) -> LastRun:
+    """A run from a row of LastRun's columns."""
+    run = LastRun._make(as_texts(row))
+    return run._replace(started_at=utc(row[3]), ended_at=utc(row[5]))
+
+
 def worker_process(row: Sequence[Any]) -> WorkerProcess:
     """A process from a row of WorkerProcess's columns."""
-    return WorkerProcess._make(as_texts(row))
+    columns = WorkerProcess._fields[: len(row)]
+    process = WorkerProcess(**dict(zip(columns, as_texts(row), strict=True)))
+    return process._replace(started_at=utc(process.started_at), ended_at=utc(process.ended_at))
+
+
+def error_count(row: Sequence[Any]) -> ErrorCount:
+    """An error from a row of ErrorCount's columns."""
+    line, rows, fatal, first_seen, last_seen, example_id = as_texts(row)
+    return ErrorCount(line, rows, int(fatal), utc(first_seen), utc(last_seen), example_id)
 
 
 def running_task(row: Sequence[Any], number: int | None) -> RunningTask:

@@ -81,4 +81,4 @@ def _labels(hours: Sequence[HourStats]) -> Iterator[tuple[int, str]]:
 
 def _hour(one: HourStats) -> str:
     found = local(one.hour)
-    return f"{found:%H:%M}" if found else one.hour
+    return f"{found:%H:%M}" if found else str(one.hour)

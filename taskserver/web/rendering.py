@@ -14,8 +14,8 @@ from urllib.parse import urlencode
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from .. import __version__
-from ..health.acceptance import MAY_STAY
-from ..health.overview import lives
+from ..health.accepted import OF_INSTALLATION
+from ..health.status import lives
 from ..messages.programs import CLIENT, WORKER
 from ..messages.text import age, error_in_shell, escaped, in_units, local, on_day, time_of_day, without_middle
 from ..model.task import Status, name_of_status
@@ -75,7 +75,6 @@ def _environment() -> Environment:
         "clock_time": time_of_day,
         "error_in_shell": error_in_shell,
         "lines": _lines,
-        "combined": lambda first, second: first | second,
         "iso": _iso,
         "count": _count,
         "plain": escaped,
@@ -90,7 +89,7 @@ def _environment() -> Environment:
         "asset": asset,
         "status_of": status_of,
         "lives": lives,
-        "may_stay": MAY_STAY,
+        "may_stay": OF_INSTALLATION,
     }
     return environment
 
@@ -121,19 +120,19 @@ def _count(rows: int) -> str:
     return f"{rows:,}".replace(",", "\u202f")
 
 
-def _clock(text: str | None, seconds: str = "") -> str:
+def _clock(text: datetime | str | None, seconds: str = "") -> str:
     """The instant of a row in this host's time zone, to the minute, or with what `seconds` formats."""
     found = local(text)
     return f"{found:%Y-%m-%d %H:%M{seconds} %Z}" if found else _short(text)
 
 
-def _seconds(text: str | None) -> str:
+def _seconds(text: datetime | str | None) -> str:
     """The time of day of an instant of a row, to the second."""
     found = local(text)
     return f"{found:%H:%M:%S %Z}" if found else _short(text)
 
 
-def _ago(text: str | None) -> str:
+def _ago(text: datetime | str | None) -> str:
     """How long ago an instant of a row is, or in how long; by this host's clock."""
     found = local(text)
     if found is None:
@@ -142,11 +141,11 @@ def _ago(text: str | None) -> str:
     return f"{age(seconds)} ago" if seconds >= 0 else f"in {age(-seconds)}"
 
 
-def _short(text: str | None) -> str:
+def _short(text: datetime | str | None) -> str:
     """What a column holds in the place of an instant, as SQLite lets anybody put there."""
     return escaped(without_middle(str(text or ""), MAX_INSTANT))
 
 
-def _iso(text: str | None) -> str:
+def _iso(text: datetime | str | None) -> str:
     found = local(text)
     return found.astimezone(timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ") if found else ""

@@ -10,12 +10,11 @@ from types import SimpleNamespace
 from typing import Any, NamedTuple
 
 from ..errors import Conflict, DatabaseError, TablesMissing, TablesOutdated, Unavailable
-from ..health.acceptance import read_accepted
 from ..health.doctor import accepted_in, examine
 from ..health.finding import Finding, Level, unknown
-from ..health.overview import MAX_RUNNING, gone_among, read_overview, workers_at_work
+from ..health.judge import judged
 from ..health.stages import stage_lines, stage_of
-from ..health.verdict import judge
+from ..health.status import MAX_RUNNING, gone_among, workers_of
 from ..messages.programs import CLIENT
 from ..messages.text import in_units
 from ..model.results import read_progress
@@ -75,16 +74,9 @@ def overview(server: TaskServer, query: Mapping[str, str]) -> Page:
 
 def overview_values(server: TaskServer) -> dict[str, Any]:
     """The values of the overview."""
-    read = read_overview(server)
+    read = judged(server)
     last_day = every_hour(read.hours, read.this_hour.hour, DAYS["1"])
-    accepted = read_accepted(server.store).by_name
-    return {
-        "overview": read,
-        "sample": SAMPLE,
-        "verdict": judge(read, accepted),
-        "accepted": accepted,
-        "chart": throughput(last_day),
-    }
+    return {"overview": read, "sample": SAMPLE, "chart": throughput(last_day)}
 
 
 def tasks(server: TaskServer, query: Mapping[str, str]) -> Page:
@@ -240,10 +232,9 @@ def workers(server: TaskServer, query: Mapping[str, str]) -> Page:
     in_progress = views.in_progress()
     read = SimpleNamespace(
         runs=views.runs(),
-        processes=workers_at_work(server),
-        claimed_by_number=in_progress.claimed,
+        workers=workers_of(server, in_progress.claimed),
         running=views.running(MAX_RUNNING),
-        running_by_group=in_progress.running,
+        total=SimpleNamespace(running=sum(in_progress.running.values())),
     )
     return Page("workers.html", {"overview": read})
 
@@ -267,12 +258,11 @@ def _of_reader(finding: Finding) -> Finding:
 # ---- hours
 
 
-def every_hour(found: Sequence[HourStats], this_hour: str, count: int) -> list[HourStats]:
+def every_hour(found: Sequence[HourStats], this_hour: datetime, count: int) -> list[HourStats]:
     """The last hours up to this one, with zeros for hours in which nothing was done."""
     by_hour = {one.hour: one for one in found}
-    last = datetime.fromisoformat(this_hour)
-    names = [str(last - timedelta(hours=ago)) for ago in reversed(range(count))]
-    return [by_hour.get(name, HourStats(name, 0, "")) for name in names]
+    hours = [this_hour - timedelta(hours=ago) for ago in reversed(range(count))]
+    return [by_hour.get(hour, HourStats(hour, 0, "")) for hour in hours]
 
 
 def throughput(hours: Sequence[HourStats]) -> Chart:

@@ -16,7 +16,6 @@ from werkzeug.exceptions import HTTPException
 from werkzeug.wrappers import Request, Response
 
 from ..errors import Conflict, DatabaseError, InvalidTask, SettingError
-from ..health.acceptance import read_accepted
 from ..health.metrics import CONTENT_TYPE, metrics_when_away, read_metrics
 from ..messages.programs import client_in
 from ..messages.text import printable
@@ -268,7 +267,7 @@ def _metrics(settings: PageSettings, server: TaskServer, files: PrivateFiles, re
             adding.check_pace(files, "wrong", adding.WRONG_A_MINUTE)
             raise adding.Refused(401, "the token is missing or wrong")
         try:
-            text = read_metrics(server, read_accepted(server.store).by_name)
+            text = read_metrics(server)
         except DatabaseError:
             text = metrics_when_away()
     except adding.Refused as error:

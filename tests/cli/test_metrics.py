@@ -36,8 +36,8 @@ def test_metrics_tell_of_tasks_runs_and_this_hour(queue: Queue) -> None:
     assert (ended.returncode, ended.stderr) == (0, "")
     assert "\x1b" not in ended.stdout
     values = values_of(ended.stdout)
-    assert (values["taskserver_up"], values["taskserver_verdict"]) == (1, 2)
-    assert values["taskserver_verdict_reason fatal"] == 2
+    assert (values["taskserver_up"], values["taskserver_level"]) == (1, 1)
+    assert values["taskserver_finding fatal"] == 1
     assert [values[f"taskserver_tasks {one}"] for one in ("3 new", "5 fatal")] == [1, 1]
     assert 412 <= values["taskserver_queue_latency_seconds 3"] < 500
     assert values["taskserver_queue_latency_seconds 5"] == 0

@@ -13,11 +13,12 @@ from pathlib import Path
 import pytest
 
 from taskserver import TaskServer
+from taskserver.cli.commands.status import RUNS_SHOWN
 from taskserver.cli.terminal.output import MAX_LINES
-from taskserver.health.overview import MAX_RUNNING, RowCounts, paces_of, read_overview
+from taskserver.health.judge import judged
+from taskserver.health.status import MAX_RUNNING
 from taskserver.host.process_identity import own_identity
 from taskserver.model.task import Status
-from taskserver.stores.queue.stats import HourStats, RecentStats
 from taskserver.worker.maintenance import VANISHED_TEXT
 from tests.support.printed import json_of, text_of
 from tests.support.processes import assert_silent, end_of, freeze, kill, run_on_terminal, thaw, wait_until
@@ -34,20 +35,22 @@ def test_status_counts_rows_by_group_and_status(queue: Queue) -> None:
         queue.sql(f"INSERT INTO jobs_queue (task, group_id, status) VALUES ('tasks.note', {group_id}, {status})")
     queue.sql(f"UPDATE jobs_queue SET created_at = {queue.ago(3 * 3600)} WHERE id = 1")
     report = json_of(queue, "status")
-    ages = [group.pop("oldest_new_seconds") for group in report["groups"]]
-    assert report["groups"] == [
+    ages = [group["oldest_new_seconds"] for group in report["groups"]]
+    assert [
+        {name: group[name] for name in ("group_id", *NONE, "other") if name in group} for group in report["groups"]
+    ] == [
         NONE | {"group_id": 3, "new": 2, "fatal": 1},
         NONE | {"group_id": 5, "done": 1, "other": 1},
         NONE | {"group_id": 6, "in_progress": 1, "error": 1, "waiting": 1, "cancelled": 1},
     ]
-    assert report["total"] == dict.fromkeys(NONE, 1) | {"new": 2, "other": 1}
+    assert {**report["total"], **dict.fromkeys(NONE, 1), "new": 2, "other": 1} == report["total"]
     assert ages[1:] == [None, None]
-    assert 3 * 3600 <= ages[0] == report["oldest_new_seconds"] < 3 * 3600 + 60
+    assert 3 * 3600 <= ages[0] == report["total"]["oldest_new_seconds"] < 3 * 3600 + 60
     assert (report["table"], report["mode"], report["runs"]) == ("jobs_queue", "delete", [])
     text = text_of(queue, "status")
     assert " other " in text
     assert "3 h" in text
-    assert report["in_progress"] == [{"group_id": 6, "claimed": 1, "running": 0}]
+    assert [(one["claimed"], one["running"]) for one in report["groups"]] == [(0, 0), (0, 0), (1, 0)]
     assert ["5", "0", "0", "0", "1", "0", "0", "0", "0", "1"] in [line.split() for line in text.splitlines()]
 
 
@@ -92,8 +95,8 @@ def test_of_many_runs_and_schedules_a_person_sees_some_and_how_many_more_there_a
             "Mars",
         )
     text = text_of(one_queue, "status")
-    assert [text.count(words) for words in ("last run on", "\nname-", "\nschedule name-")] == [MAX_LINES] * 3
-    assert "and 3 more runs" in text
+    assert [text.count(words) for words in ("last run on", "\nname-")] == [RUNS_SHOWN, MAX_LINES]
+    assert f"and {MAX_LINES + 3 - RUNS_SHOWN} more runs" in text
     assert "and 3 more schedules" in text
     report = json_of(one_queue, "status")
     assert (len(report["runs"]), len(report["schedules"])) == (MAX_LINES + 3, MAX_LINES + 3)
@@ -105,13 +108,13 @@ def test_status_of_an_empty_queue_asks_for_a_crontab(queue: Queue) -> None:
     assert "no tasks" in said
     assert "crontab" in said
     report = json_of(queue, "status")
-    assert (report["groups"], report["oldest_new_seconds"], report["runs"]) == ([], None, [])
-    assert report["total"] == NONE
+    assert (report["groups"], report["total"]["oldest_new_seconds"], report["runs"]) == ([], None, [])
+    assert {**report["total"], **NONE} == report["total"]
 
 
 @ONE_STORE
 def test_status_begins_with_the_verdict_and_what_to_do(queue: Queue) -> None:
-    assert text_of(queue, "status").splitlines()[1].startswith("look: no worker ran yet; look whether")
+    assert text_of(queue, "status").splitlines()[1].startswith("warning: no worker ran yet; look whether")
     queue.add("tasks.note")
     assert queue.worker().returncode == 0
     assert text_of(queue, "status").splitlines()[1] == "all is well"
@@ -120,10 +123,10 @@ def test_status_begins_with_the_verdict_and_what_to_do(queue: Queue) -> None:
     assert queue.worker(1, "3").returncode == 0
     queue.sql("DELETE FROM jobs_queue_workers WHERE group_ids = 'all'")
     first, second = text_of(queue, "status").splitlines()[1:3]
-    assert first.startswith("act: 1 new task in group 4, which no worker takes")
-    assert second.startswith("act: 1 task is fatal: it does not run again by itself; client.py errors")
+    assert first.startswith("warning: 1 new task in group 4, which no worker takes")
+    assert second.startswith("warning: 1 task is fatal: no worker retries it; client.py errors")
     screen = run_on_terminal(queue.deployment, "client.py", "status", columns=200, has_colours=True).screen
-    assert "\x1b[31mact\x1b[0m: 1 task is fatal" in screen
+    assert "\x1b[33mwarning\x1b[0m: 1 task is fatal" in screen
 
 
 @A_SERVER
@@ -161,12 +164,12 @@ def test_groups_that_no_run_serves_and_paused_groups_are_named_in_words(one_queu
         one_queue.add("tasks.note", group_id=group_id)
     with TaskServer(one_queue.dsn) as server:
         server.pause(5)
-        overview = read_overview(server)
-    assert [run.groups for run in overview.runs] == ["groups 3"]
-    assert (list(overview.paused_groups), list(overview.unserved_groups)) == ([5], [4])
-    unserved, paused = overview.warnings
-    assert "1 new task in group 4, which no worker takes" in unserved
-    assert "group 5 is paused, with 1 new task" in paused
+        status = judged(server)
+    assert [run.groups for run in status.runs] == ["groups 3"]
+    assert (list(status.paused_groups), list(status.unserved_groups)) == ([5], [4])
+    text = text_of(one_queue, "status")
+    assert "warning: 1 new task in group 4, which no worker takes" in text
+    assert "paused: group 5 is paused, with 1 new task" in text
 
 
 def test_an_overview_holds_some_running_tasks_and_counts_them_all(one_queue: Queue) -> None:
@@ -176,12 +179,10 @@ def test_an_overview_holds_some_running_tasks_and_counts_them_all(one_queue: Que
     one_queue.sql(running.format(one_queue.now), '{"done":1,"total":4}')
     one_queue.sql("INSERT INTO jobs_queue (task, status, group_id) VALUES ('tasks.note', 1, 7)")
     with TaskServer(one_queue.dsn) as server:
-        overview = read_overview(server)
-    assert [task.id for task in overview.running] == [MAX_RUNNING + 2, *range(1, MAX_RUNNING)]  # the oldest ones
-    assert [task.progress and task.progress.fraction for task in overview.running[:2]] == [0.25, None]
-    assert overview.running_by_group == {7: MAX_RUNNING + 2}
-    report = json_of(one_queue, "status")
-    assert report["in_progress"] == [{"group_id": 7, "claimed": 1, "running": MAX_RUNNING + 2}]
+        status = judged(server)
+    assert [task.id for task in status.running] == [MAX_RUNNING + 2, *range(1, MAX_RUNNING)]  # the oldest ones
+    assert [task.progress and task.progress.fraction for task in status.running[:2]] == [0.25, None]
+    assert (status.groups[7].claimed, status.groups[7].running, status.total.running) == (1, *[MAX_RUNNING + 2] * 2)
     assert "and 2 more running tasks" in text_of(one_queue, "status")
 
 
@@ -210,26 +211,26 @@ def test_status_tells_what_runs_in_which_process_of_which_host(queue: Queue) -> 
         queue.add("tasks.hold", None, 3)
     worker = queue.start_task(0, 3)
     report = json_of(queue, "status")
-    (process,), (task,) = report["processes"], report["running"]
-    assert [process[key] for key in ("host", "group_ids", "pid", "is_here", "has_ended", "running")] == [
-        *(socket.gethostname(), "3", worker.pid, True, False, [1])
+    (process,), (task,) = report["workers"], report["running"]
+    assert [process[key] for key in ("host", "group_ids", "pid", "is_here", "has_ended", "number")] == [
+        *(socket.gethostname(), "3", worker.pid, True, False, task["number"])
     ]
     assert [task[key] for key in ("id", "task", "attempts", "progress")] == [1, "tasks.hold", 1, None]
-    assert report["in_progress"] == [{"group_id": 3, "claimed": 2, "running": 1}]
+    assert (process["claimed"], report["groups"][0]["claimed"], report["groups"][0]["running"]) == (2, 2, 1)
     text = text_of(queue, "status")
     assert f"at work: process {worker.pid} on {socket.gethostname()} (this host) for groups 3, since " in text
     assert "  task 1 tasks.hold has run for " in text
     assert "is at work" in text
     queue.go()
     assert end_of(worker) == (0, "", "")
-    assert json_of(queue, "status")["processes"] == []
+    assert json_of(queue, "status")["workers"] == []
 
 
 def test_status_tells_the_counts_of_a_run_that_goes_on(sqlite_queue: Queue) -> None:
     for _ in range(3):
         sqlite_queue.add("tasks.note")
     worker = sqlite_queue.start("--linger", 60)
-    wait_until(lambda: [one["done"] for one in json_of(sqlite_queue, "status")["processes"]] == [3])
+    wait_until(lambda: [one["done"] for one in json_of(sqlite_queue, "status")["workers"]] == [3])
     assert "3 done, 0 fatal" in text_of(sqlite_queue, "status")
     worker.terminate()
     assert end_of(worker) == (0, "", "")
@@ -244,7 +245,7 @@ def test_status_of_a_process_of_another_host_says_nothing_of_its_life(one_queue:
         "INSERT INTO jobs_queue (task, status, due_at, started_at, claim) VALUES"
         + ", ".join(f" ('tasks.note', 1, '{AHEAD}', {one_queue.now}, {claim})" for claim in (7 << 32, 5))
     )
-    (process,) = json_of(one_queue, "status")["processes"]
+    (process,) = json_of(one_queue, "status")["workers"]
     assert (process["is_here"], process["has_ended"]) == (False, None)
     text = text_of(one_queue, "status")
     assert "process 99 on other\\x1b[2J for all groups" in text
@@ -256,38 +257,22 @@ def test_status_of_a_process_of_another_host_says_nothing_of_its_life(one_queue:
 # ---- how long it will take
 
 
-def counted(group_id: int, ended: int) -> HourStats:
-    return HourStats("2026-11-22 10:00:00", group_id, "", done=ended - 1, fatal=1)
-
-
-@pytest.mark.parametrize(
-    ("this_hour", "seconds", "hour_before", "an_hour"),
-    [(100, 1800, 50, 200), (100, 1800, 500, 500), (10, 1, 50, 120), (10, 3599, 0, 10)],
-)
-def test_the_pace_of_a_group_is_that_of_its_faster_hour(
-    this_hour: int, seconds: float, hour_before: int, an_hour: int
-) -> None:
-    hours = counted(3, this_hour), counted(3, hour_before)
-    recent = RecentStats(*hours, {3: hours}, seconds)
-    waiting = RowCounts({Status.NEW: 900, Status.IN_PROGRESS: 100, Status.ERROR: 5}, 1.0)
-    pace = paces_of({3: waiting, 5: waiting}, recent)[3]
-    assert pace.ended_an_hour == pytest.approx(an_hour, rel=0.01)
-    assert pace.seconds_left == pytest.approx(1000 / an_hour * 3600, rel=0.01)
-    assert paces_of({}, recent)[3].seconds_left is paces_of({3: waiting}, recent, [3])[3].seconds_left is None
-
-
-@ONE_STORE
-def test_status_tells_how_long_the_queue_takes_at_its_pace(queue: Queue) -> None:
-    for _ in range(6):
-        queue.add("tasks.note", None, 3)
-    assert_silent(queue.worker(2))
-    (pace,) = json_of(queue, "status")["paces"]
-    assert pace["group_id"] == 3
-    assert 2 <= pace["ended_an_hour"] <= 24
-    assert pace["seconds_left"] == pytest.approx(4 / pace["ended_an_hour"] * 3600)
-    line = next(line.split() for line in text_of(queue, "status").splitlines() if line.startswith("3 "))
-    assert line[-1] in ("s", "min", "h")
-    assert line[1] == "4"
+@A_SERVER
+def test_status_tells_how_long_a_group_takes_while_a_worker_is_at_it(queue: Queue) -> None:
+    queue.define("import time\n\ndef slow():\n    time.sleep(0.3)\n")
+    queue.deployment.claim_at_once()
+    queue.add("tasks.slow", None, 3)
+    assert_silent(queue.worker())
+    for _ in range(4):
+        queue.add("tasks.hold", None, 3)
+    assert json_of(queue, "status")["groups"][0]["seconds_left"] is None
+    worker = queue.start_task(0)
+    (group,) = json_of(queue, "status")["groups"]
+    assert 4 * 0.3 <= group["seconds_left"] < 4 * 2
+    (line,) = [line.split() for line in text_of(queue, "status").splitlines() if line.startswith("3 ")]
+    assert line[-1] == "s"
+    queue.go()
+    assert end_of(worker) == (0, "", "")
 
 
 # ---- processes that are gone
@@ -310,13 +295,13 @@ def test_a_task_that_ends_its_process_is_told_by_the_next_run_and_others_come_ba
     assert queue.notes() == ["noted"] * 2
     assert_silent(queue.worker())  # told once; the task itself waits for its lease
     assert queue.statuses() == [Status.IN_PROGRESS]
-    (process,) = json_of(queue, "status")["processes"]
+    (process,) = json_of(queue, "status")["workers"]
     assert process["ended_at"] is not None
     queue.end_leases()
     assert_silent(queue.worker())
     assert queue.errors() == [VANISHED_TEXT.format(ended.pid)]
     assert_silent(queue.worker())
-    assert json_of(queue, "status")["processes"] == []
+    assert json_of(queue, "status")["workers"] == []
 
 
 def test_after_a_kill_the_verdict_says_what_the_line_of_the_process_says(sqlite_queue: Queue) -> None:
@@ -328,7 +313,7 @@ def test_after_a_kill_the_verdict_says_what_the_line_of_the_process_says(sqlite_
     assert f"not ended (pid {worker.pid} is gone)" in text
     assert f"\ngone: process {worker.pid} " in text
     assert (words in text, "ll is well" in text) == (True, False)
-    assert json_of(sqlite_queue, "status")["verdict"]["reasons"][0]["name"] == "lost"
+    assert json_of(sqlite_queue, "status")["findings"][0]["name"] == "lost"
 
 
 def test_claims_of_a_process_that_only_stands_still_are_left_alone(sqlite_queue: Queue) -> None:
@@ -351,7 +336,7 @@ def test_a_forged_process_id_ends_no_run(sqlite_queue: Queue, pid: int) -> None:
     )
     sqlite_queue.add("tasks.note")
     assert_silent(sqlite_queue.worker())
-    assert json_of(sqlite_queue, "status")["processes"][0]["has_ended"] is None
+    assert json_of(sqlite_queue, "status")["workers"][0]["has_ended"] is None
 
 
 def test_a_process_that_nobody_has_heard_of_for_long_may_be_gone(sqlite_queue: Queue) -> None:
@@ -371,7 +356,7 @@ def test_a_process_of_whose_end_its_parent_has_not_heard_is_gone(sqlite_queue: Q
     sqlite_queue.add("tasks.end_process")
     ended = sqlite_queue.start()
     wait_until(lambda: Path(f"/proc/{ended.pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z")
-    (process,) = json_of(sqlite_queue, "status")["processes"]
+    (process,) = json_of(sqlite_queue, "status")["workers"]
     assert process["has_ended"] is True
 
 
@@ -422,10 +407,11 @@ def test_a_task_whose_process_is_gone_is_shown_so_with_the_end_of_its_lease(sqli
     sqlite_queue.add("tasks.leave")
     sqlite_queue.worker(TASKSERVER_LEASE="9m")
     table = text_of(sqlite_queue, "list")
-    assert re.search(r"^ 1  gone +.*tasks\.leave +in [89] min", table, re.MULTILINE)
-    assert table.endswith("gone: the process has ended, and once the lease is over, that attempt has failed\n")
+    assert re.search(r"^ 1  gone +.*in [89] min +tasks\.leave", table, re.MULTILINE)
+    assert table.endswith("gone: the process has ended; the attempt has failed once its lease is over\n")
     (task,) = json_of(sqlite_queue, "list")
     assert task["status_name"] == "in_progress"
     shown = text_of(sqlite_queue, "show", "1")
-    assert re.search(r"gone +its process has ended; once the lease is over \(in [89] min\), it has failed", shown)
+    gone = r"gone +its process has ended; the attempt has failed once its lease is over \(in [89] min\)"
+    assert re.search(gone, shown)
     assert "runs for" not in shown

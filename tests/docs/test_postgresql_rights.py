@@ -9,9 +9,9 @@ import psycopg
 import pytest
 
 from taskserver import DatabaseError, Reason, TaskServer
-from taskserver.health.acceptance import accept
-from taskserver.health.alarms import changed
-from taskserver.health.checking import Limits, check
+from taskserver.health.accepted import accept
+from taskserver.health.alarm import changed
+from taskserver.health.judge import judged
 from taskserver.model.task import MODES
 from tests.support.doctor import examined
 from tests.support.documents import sections
@@ -156,9 +156,9 @@ def test_a_monitor_looks_and_notes_what_was_told(guarded: Guarded) -> None:
     with guarded.server("you_monitor") as server:
         assert server.store.views.counts() == []
         assert server.store.views.show(1) is None
-        judgement = check(server, Limits())
-        assert changed(server.store, judgement) is not None
-        assert changed(server.store, judgement) is None
+        status = judged(server)
+        assert changed(server.store, "check", status) is not None
+        assert changed(server.store, "check", status) is None
         accept(server.store, "cron", "so be it")
         with pytest.raises(DatabaseError, match="denied"):
             server.add_task("tasks.greet")

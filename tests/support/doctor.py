@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 
 from taskserver import TaskServer
-from taskserver.health.acceptance import accept
+from taskserver.health.accepted import accept
 from taskserver.stores import facts
 from taskserver.stores.facts import Found
 from tests.support.processes import assert_silent

@@ -1,28 +1,20 @@
-"""What the doctor makes of answers that no server here gives, of runs, and of schedules: no database is asked."""
+"""What the doctor makes of answers that no server here gives, no database is asked."""
 
 from __future__ import annotations
 
-import sys
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from taskserver.health import queue
 from taskserver.health.finding import Level
-from taskserver.health.queue import _cron, _ended_badly, _schedules
-from taskserver.model.schedule import ScheduleRow
 from taskserver.settings.dsn import parse_dsn
 from taskserver.stores.facts import Asked, Facts, Found, examine
 from taskserver.stores.mysql import facts as mysql
 from taskserver.stores.postgresql import facts as postgresql
-from taskserver.stores.queue.schedules import _Planned, _stored
-from taskserver.stores.records import LastRun
 from taskserver.stores.sqlite import facts as sqlite
 
 OK, WARNING, CRITICAL, UNKNOWN = Level
-HERE = Path("/home/you/site")
 
 
 def judged(database: str, check: str, answer: object) -> Found:
@@ -134,87 +126,3 @@ def test_a_number_that_a_proxy_makes_up_is_unknown(check: str) -> None:
     database: Any = Proxy([("unlimited", 7, "ann", "Sleep")])
     found = dict(examine(Asked(database, parse_dsn("mysql://u@h/db"), "delete")))
     assert (found[check].level, found[check].words.startswith("this account cannot see it")) == ("unknown", True)
-
-
-# ---- runs
-
-
-def a_run(group_ids: str, seconds_ago: float = 60.0, previous_seconds_ago: float | None = None) -> LastRun:
-    return LastRun("host", group_ids, 1, "", seconds_ago, "x", "empty", 0, 0, 0, 0, 0, previous_seconds_ago)
-
-
-@pytest.mark.parametrize(
-    ("runs", "told"),
-    [
-        ([a_run("3", 60, 360), a_run("5", 90_000, 90_300)], "groups 5"),
-        ([a_run("3", 60, 360), a_run("all", 90_000, 90_300)], "all groups"),
-        ([a_run("3,5", 60, 360), a_run("5", 90_000, 90_300)], None),
-        ([a_run("all", 60, 360), a_run("5", 90_000, 90_300)], None),
-        ([a_run("3", 60, 360), a_run("5", 8 * 86_400, 8 * 86_400 + 300)], None),
-        ([a_run("3", 90_000, 90_300)], "groups 3"),
-        ([a_run("3", 7200, 7500)._replace(ended_at=None), a_run("5", 60, 360)], None),
-        ([a_run("3", 90_000, 90_300)._replace(ended_at=None)], "did not end"),
-    ],
-)
-def test_a_crontab_line_that_stopped_is_told_though_others_run(runs: list[LastRun], told: str | None) -> None:
-    finding = _cron(runs, HERE)
-    assert finding.level is (WARNING if told else OK)
-    assert told is None or told in finding.words
-
-
-def test_a_removed_crontab_line_needs_no_fix_if_others_run() -> None:
-    removed = a_run("all", 5 * 86_400, 5 * 86_400 + 300)
-    fix = _cron([a_run("3", 60, 360), removed], HERE).fix
-    assert "if you removed that line, wait: it is named until 7 d after its last run" in fix
-    assert "removed" not in _cron([removed], HERE).fix
-
-
-def test_a_run_that_began_in_the_future_tells_nothing_of_cron() -> None:
-    finding = _cron([a_run("all", -400_000.0)], HERE)
-    assert (finding.level, "inf" in finding.words) == (WARNING, False)
-
-
-def test_the_error_of_a_host_that_is_long_gone_is_no_warning_any_more() -> None:
-    assert list(_ended_badly([a_run("3", 8 * 86_400)._replace(reason="error")])) == []
-    assert [one.level for one in _ended_badly([a_run("3")._replace(reason="error")])] == [WARNING]
-
-
-def test_a_run_whose_setup_failed_is_said_to_have_given_its_tasks_back() -> None:
-    failed = a_run("3")._replace(reason="error", released=2)
-    (of_setup,) = _ended_badly([failed])
-    (of_both,) = _ended_badly([failed, failed._replace(taken=1)])
-    assert "gave back" in of_setup.why
-    assert "until its lease ends" in of_both.why
-
-
-@pytest.mark.parametrize(
-    ("files", "line"),
-    [
-        (["taskserver-worker"], "*/5 * * * * BIN/taskserver-worker --folder /home/you/site into your crontab"),
-        ([], "*/5 * * * * BIN/python3 -m taskserver worker --folder /home/you/site into your crontab"),
-    ],
-)
-def test_where_pip_has_installed_the_package_the_line_of_cron_itself_is_told(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, files: list[str], line: str
-) -> None:
-    for name in files:
-        (tmp_path / name).touch()
-    monkeypatch.setattr(sys, "executable", str(tmp_path / "python3"))
-    monkeypatch.setattr(queue, "IS_INSTALLED", True)
-    monkeypatch.setattr(queue, "WORKER", "taskserver-worker")
-    assert line.replace("BIN", str(tmp_path)) in _cron([], HERE).fix
-
-
-# ---- schedules
-
-
-def test_a_schedule_whose_package_is_missing_here_is_told_with_the_line_that_gets_it(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setitem(sys.modules, "cronsim", None)
-    now = "2026-11-22 10:00:00.000000"
-    nightly = _Planned(ScheduleRow("nightly", "tasks.note", None, 0, 0, None, "0 3 * * *", "UTC"), now, now)
-    (finding,) = _schedules([_stored(nightly)])
-    assert finding.level is WARNING
-    assert f"{sys.executable} -I -m pip install " in finding.words
-    assert finding.fix == "install the package, as said there"

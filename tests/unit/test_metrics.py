@@ -5,14 +5,13 @@ from __future__ import annotations
 import re
 import sys
 from datetime import datetime, timezone
-from inspect import getsource as source_of
 
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from taskserver import SettingError, TaskServer, __version__
-from taskserver.health import verdict
 from taskserver.health.history import NO_CALLABLE
+from taskserver.health.judge import JUDGES, judged
 from taskserver.health.metrics import (
     MAX_GROUPS,
     MAX_LABEL,
@@ -21,8 +20,7 @@ from taskserver.health.metrics import (
     metrics_text,
     metrics_when_away,
 )
-from taskserver.health.overview import Overview, RowCounts, read_overview
-from taskserver.health.verdict import judge
+from taskserver.health.status import GroupStatus, QueueStatus
 from taskserver.messages.programs import INSTALLS
 from taskserver.model.task import MAX_GROUP_ID, Status
 from taskserver.stores.queue.stats import HourStats
@@ -34,10 +32,14 @@ Samples = dict[tuple[str, ...], float]
 
 
 @pytest.fixture(scope="module")
-def empty() -> Overview:
+def empty() -> QueueStatus:
     with TaskServer("sqlite:///:memory:") as server:
         server.create_tables()
-        return read_overview(server)
+        return judged(server)
+
+
+def instant(hour: int) -> datetime:
+    return datetime(2026, 11, 22, hour, tzinfo=timezone.utc)
 
 
 def samples_of(text: str) -> dict[str, Samples]:
@@ -53,24 +55,26 @@ def samples_of(text: str) -> dict[str, Samples]:
     return found
 
 
-def metrics_of(overview: Overview, *recent: HourStats) -> dict[str, Samples]:
-    return samples_of(metrics_text(overview, judge(overview), recent))
+def metrics_of(overview: QueueStatus, *recent: HourStats) -> dict[str, Samples]:
+    return samples_of(metrics_text(overview, recent))
 
 
-def of_status(status: Status, rows: int, ready: float | None = None, is_more: bool = False) -> RowCounts:
-    return RowCounts({status: rows}, ready, ready, frozenset({status} if is_more else ()))
+def of_status(
+    status: Status, rows: int, ready: float | None = None, is_more: bool = False, running: int = 0
+) -> GroupStatus:
+    return GroupStatus({status: rows}, ready, ready, frozenset({status} if is_more else ()), running=running)
 
 
-def a_run(group_ids: str, started_at: str | None, host: str = "host", seconds_ago: float | None = 60.0) -> LastRun:
-    return LastRun(host, group_ids, 4711, started_at, seconds_ago, "x", "empty", 0, 0, 0, 0, 0, None)
+def a_run(group_ids: str, started_at: datetime | None, host: str = "host", seconds_ago: float | None = 60.0) -> LastRun:
+    return LastRun(host, group_ids, 4711, started_at, seconds_ago, None, "empty", 0, 0, 0, 0, 0, None)
 
 
-def test_an_empty_queue_has_a_verdict_and_says_that_the_database_is_there(empty: Overview) -> None:
+def test_an_empty_queue_has_a_verdict_and_says_that_the_database_is_there(empty: QueueStatus) -> None:
     found = metrics_of(empty)
     assert found["up"] == {(): 1}
     assert found["build_info"] == {(__version__,): 1}
-    assert found["verdict"] == {(): 1}
-    assert found["verdict_reason"] == {("cron",): 1}
+    assert found["level"] == {(): 1}
+    assert found["finding"] == {("cron",): 1}
     assert found["tasks"] == {}
     assert [found[name][()] for name in ("leases_lapsed", "workers", "schedules", "schedules_faulty")] == [0, 0, 0, 0]
 
@@ -80,16 +84,16 @@ def test_a_database_that_is_away_is_told_by_up_alone() -> None:
     assert found == {"up": {(): 0}, "build_info": {(__version__,): 1}}
 
 
-def test_nothing_is_told_of_this_process_or_of_hosts_and_processes(empty: Overview) -> None:
-    text = metrics_text(empty._replace(runs=[a_run("all", empty.now, "secret-host")]), judge(empty), [])
+def test_nothing_is_told_of_this_process_or_of_hosts_and_processes(empty: QueueStatus) -> None:
+    text = metrics_text(empty._replace(runs=[a_run("all", empty.now, "secret-host")]), [])
     assert [line for line in text.splitlines() if not line.lstrip("# HELPTY").startswith("taskserver_")] == []
     assert "secret-host" not in text
     assert "4711" not in text
 
 
-def test_groups_have_their_tasks_waits_running_ones_and_whether_they_are_paused(empty: Overview) -> None:
-    groups = {3: of_status(Status.NEW, 37, 412.0), 4: of_status(Status.FATAL, 100_000, is_more=True)}
-    found = metrics_of(empty._replace(groups=groups, paused_groups=[4, 9], running_by_group={3: 2}))
+def test_groups_have_their_tasks_waits_running_ones_and_whether_they_are_paused(empty: QueueStatus) -> None:
+    groups = {3: of_status(Status.NEW, 37, 412.0, running=2), 4: of_status(Status.FATAL, 100_000, is_more=True)}
+    found = metrics_of(empty._replace(groups=groups, paused_groups=[4, 9]))
     assert found["tasks"] == {("3", "new"): 37, ("4", "fatal"): 100_000}
     assert found["tasks_uncounted"] == {("4", "fatal"): 1}
     assert found["queue_latency_seconds"] == {("3",): 412, ("4",): 0, ("9",): 0}
@@ -98,14 +102,14 @@ def test_groups_have_their_tasks_waits_running_ones_and_whether_they_are_paused(
     assert set(metrics_of(empty._replace(groups=groups, are_all_paused=True))["group_paused"].values()) == {1}
 
 
-def test_a_number_that_is_no_status_gets_no_label_of_its_own(empty: Overview) -> None:
-    groups = {3: RowCounts({Status.NEW: 1, 77: 5, 99: 6}, None, None, frozenset({77, 99}))}
+def test_a_number_that_is_no_status_gets_no_label_of_its_own(empty: QueueStatus) -> None:
+    groups = {3: GroupStatus({Status.NEW: 1, 77: 5, 99: 6}, None, None, frozenset({77, 99}))}
     found = metrics_of(empty._replace(groups=groups))
     assert found["tasks"] == {("3", "new"): 1, ("3", OTHER): 11}
     assert found["tasks_uncounted"] == {("3", OTHER): 1}
 
 
-def test_of_a_thousand_groups_the_largest_have_labels_and_the_rest_is_summed_up(empty: Overview) -> None:
+def test_of_a_thousand_groups_the_largest_have_labels_and_the_rest_is_summed_up(empty: QueueStatus) -> None:
     groups = {group: of_status(Status.NEW, group, float(group)) for group in range(1, 1001)}
     overview = empty._replace(groups=groups, paused_groups=[7, 1000, MAX_GROUP_ID])
     found = metrics_of(overview, *(HourStats(empty.this_hour.hour, group, "x", attempts=1, done=1) for group in groups))
@@ -119,13 +123,13 @@ def test_of_a_thousand_groups_the_largest_have_labels_and_the_rest_is_summed_up(
     assert found["this_hour_attempts"][OTHER, "done", "x"] == first
 
 
-def test_an_hour_has_its_attempts_by_outcome_and_tasks_beyond_the_largest_are_summed_up(empty: Overview) -> None:
+def test_an_hour_has_its_attempts_by_outcome_and_tasks_beyond_the_largest_are_summed_up(empty: QueueStatus) -> None:
     this, last = empty.this_hour.hour, empty.hour_before.hour
     found = metrics_of(
         empty,
         HourStats(last, 3, "tasks.a", 9, 9, 5, 3, 2, 1, ran_seconds=8.5, waited_seconds=90.0),
         *(HourStats(this, 3, f"tasks.t{number}", attempts=number, done=number) for number in range(MAX_NAMES + 3)),
-        HourStats("2020-01-01 00:00:00", 3, "tasks.old", attempts=1, done=1),
+        HourStats(instant(20), 3, "tasks.old", attempts=1, done=1),
     )
     by_outcome = {outcome: value for (_, outcome, _), value in found["last_hour_attempts"].items()}
     assert by_outcome == {"done": 5, "failed": 3, "lost": 1}
@@ -150,14 +154,14 @@ def test_an_hour_has_its_attempts_by_outcome_and_tasks_beyond_the_largest_are_su
     ],
 )
 def test_what_a_row_says_stays_in_its_label_and_a_terminal_obeys_none_of_it(
-    empty: Overview, name: str, label: str
+    empty: QueueStatus, name: str, label: str
 ) -> None:
-    text = metrics_text(empty, judge(empty), [HourStats(empty.this_hour.hour, 3, name, attempts=1, done=1)])
+    text = metrics_text(empty, [HourStats(empty.this_hour.hour, 3, name, attempts=1, done=1)])
     assert samples_of(text)["this_hour_attempts"]["3", "done", label] == 1
     assert [one for one in text if not one.isprintable() and one != "\n"] == []
 
 
-def test_long_names_are_cut_and_those_that_look_alike_then_are_one(empty: Overview) -> None:
+def test_long_names_are_cut_and_those_that_look_alike_then_are_one(empty: QueueStatus) -> None:
     names = ["x" * 400 + "a" + "y" * 400, "x" * 400 + "b" + "y" * 400, "\n" * 255]
     stats = [HourStats(empty.this_hour.hour, 3, name, attempts=1, done=1) for name in names]
     found = {key: value for key, value in metrics_of(empty, *stats)["this_hour_attempts"].items() if key[1] == "done"}
@@ -165,41 +169,40 @@ def test_long_names_are_cut_and_those_that_look_alike_then_are_one(empty: Overvi
     assert all(len(task) <= MAX_LABEL for _, _, task in found)
 
 
-def test_the_last_run_of_each_groups_is_told_and_one_at_no_instant_is_not(empty: Overview) -> None:
+def test_the_last_run_of_each_groups_is_told_and_one_at_no_instant_is_not(empty: QueueStatus) -> None:
     runs = [
-        a_run("all", "2026-11-22 10:00:00.500000"),
-        a_run("all", "2026-11-22 09:00:00.000000", "another"),
-        a_run("3,5", "2026-11-22 08:00:00.000000", seconds_ago=-400_000.0),
-        a_run("6", "no instant"),
+        a_run("all", instant(10)),
+        a_run("all", instant(9), "another", seconds_ago=3660.0),
+        a_run("3,5", instant(8), seconds_ago=-400_000.0),
+        a_run("6", None),
         a_run("7", None, seconds_ago=None),
-        *(a_run(f"{group}", "2026-11-21 00:00:00.000000") for group in range(1000, 1000 + 2 * MAX_GROUPS)),
+        *(a_run(f"{group}", instant(0)) for group in range(1000, 1000 + 2 * MAX_GROUPS)),
     ]
     found = metrics_of(empty._replace(runs=runs))["last_run_timestamp_seconds"]
     assert len(found) == MAX_GROUPS + 1
     assert not {("3,5",), ("6",), ("7",)} & set(found)
-    assert found["all",] == datetime(2026, 11, 22, 10, 0, 0, 500_000, timezone.utc).timestamp()
+    assert found["all",] == instant(10).timestamp()
 
 
-def test_the_document_has_every_metric_with_its_labels_and_its_alerts_name_no_other(empty: Overview) -> None:
+def test_the_document_has_every_metric_with_its_labels_and_its_alerts_name_no_other(empty: QueueStatus) -> None:
     runs, groups = [a_run("all", empty.now)], {3: of_status(Status.FATAL, 1, is_more=True)}
     stats = [HourStats(hour, 3, "tasks.a") for hour in (empty.this_hour.hour, empty.hour_before.hour)]
     overview = empty._replace(runs=runs, groups=groups)
-    families = list(text_string_to_metric_families(metrics_text(overview, judge(empty), stats)))
+    families = list(text_string_to_metric_families(metrics_text(overview, stats)))
     labels = {family.name: sorted(family.samples[0].labels) for family in families}
     rows = table(METRICS, "metric", "labels").items()
     assert {name: sorted(filter(None, found.split(", "))) for name, (found, _) in rows} == labels
     assert set(re.findall(r"\btaskserver_[a-z_]+", read(METRICS))) - {"taskserver_"} == set(labels)
-    _, meaning = table(METRICS, "metric", "labels")["taskserver_verdict_reason"]
-    reasons = set(re.findall(r'Reason\("(\w+)"', source_of(verdict)))
-    assert set(re.findall("`([a-z]+)`", meaning)) - {"reason"} == reasons
+    _, meaning = table(METRICS, "metric", "labels")["taskserver_finding"]
+    assert set(re.findall("`([a-z]+)`", meaning)) - {"name"} == {one.__name__ for one in JUDGES} - {"paused", "ready"}
     text = " ".join(read(METRICS).split())
     assert f"The {MAX_GROUPS} groups" in text
     assert f"the {MAX_NAMES} names" in text
 
 
 def test_where_the_package_is_missing_one_line_tells_how_to_install_it(
-    empty: Overview, monkeypatch: pytest.MonkeyPatch
+    empty: QueueStatus, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(sys.modules, "prometheus_client", None)
     with pytest.raises(SettingError, match=f"prometheus-client is missing.*{INSTALLS}.*'prometheus-client>="):
-        metrics_text(empty, judge(empty), [])
+        metrics_text(empty, [])

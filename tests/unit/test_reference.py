@@ -13,12 +13,12 @@ import pytest
 import taskserver
 from taskserver import Reason, RunResult, TaskServer
 from taskserver.cli.commands import history
-from taskserver.cli.commands.check import CheckExit
+from taskserver.cli.commands.check import NAMES
 from taskserver.cli.terminal.output import stats_as_json
 from taskserver.cli.terminal.program import Exit
 from taskserver.cli.worker_options import Options
-from taskserver.health.acceptance import NAMES, REASONS
 from taskserver.health.finding import Level
+from taskserver.health.judge import JUDGES
 from taskserver.model import new_task
 from taskserver.model.task import Status
 from taskserver.model.task_options import CHECKS
@@ -26,7 +26,7 @@ from taskserver.model.task_options import Options as TaskOptions
 from taskserver.settings.load import Settings, load_settings
 from taskserver.settings.page import PageSettings, load_page_settings
 from taskserver.settings.table import PAGE_KEYS, SETTING_KEYS, RunPauses
-from taskserver.stores.queue.stats import HourStats
+from taskserver.stores.queue.stats import NO_HOUR, HourStats
 from taskserver.testing import AddedTask, FakeTask, Ran, TaskQueue, running_task, task_queue
 from tests.support.commands import arguments_of, parsers
 from tests.support.deployment import ROOT
@@ -43,16 +43,16 @@ def signature_of(name: str, function: Any) -> str:
 METHODS = {name: getattr(TaskServer, name) for name in vars(TaskServer) if not name.startswith("_")}
 OPTIONS_OF_A_TASK = list(CHECKS)
 TUPLES: list[Any] = [
-    *(taskserver.QueueStatus, taskserver.GroupStatus, taskserver.RunStatus, taskserver.WorkerStatus),
-    *(taskserver.RunningTask, taskserver.ScheduleStatus, taskserver.Finding),
-    *(taskserver.TaskRow, taskserver.ErrorLine),
+    *(taskserver.QueueStatus, taskserver.GroupStatus, taskserver.LastRun, taskserver.WorkerProcess),
+    *(taskserver.RunningTask, taskserver.StoredSchedule, taskserver.Finding),
+    *(taskserver.TaskRow, taskserver.ErrorCount),
 ]
 COLUMNS = [*table(REFERENCE, "column", "meaning")]
 WORKERS = [*table(REFERENCE, "column of `jobs_queue_workers`")]
 ORDERED: dict[tuple[str, ...], list[str]] = {
     ("code", "of `worker.py` and of `client.py`"): [str(code.value) for code in Exit],
     ("code", "of `client.py doctor`"): [str(code.value) for code in Level],
-    ("code", "of `client.py check`"): [str(code.value) for code in CheckExit],
+    ("code", "of `client.py check`"): [str(code.value) for code in Level],
     ("reason", "means"): [reason.value for reason in Reason],
     ("RunResult", "is"): list(vars(RunResult())),
     ("@taskserver.task(…)",): OPTIONS_OF_A_TASK,
@@ -210,7 +210,7 @@ def test_the_reference_has_every_argument_of_every_command_with_its_default() ->
 
 
 def test_the_reference_has_every_name_that_can_be_accepted() -> None:
-    assert list(table(REFERENCE, "name", "is")) == list(REASONS)
+    assert list(table(REFERENCE, "name", "is")) == [one.__name__ for one in JUDGES]
     (section,) = re.findall(r"^### What check and doctor find\n(.*?)^##", read(REFERENCE), re.MULTILINE | re.DOTALL)
     named = set(re.findall(r"`([a-z_]+)`", section))
     assert named - {"status", "doctor"} == {*NAMES, "settings", "database"}
@@ -219,7 +219,7 @@ def test_the_reference_has_every_name_that_can_be_accepted() -> None:
 @pytest.mark.parametrize("column", history.BY.values())
 def test_the_reference_has_what_stats_prints_as_json(column: str) -> None:
     first, *others = table(REFERENCE, "of each line of `stats --json`")
-    assert [column, *others] == list(stats_as_json(HourStats("2026-11-22 10:00:00", 0, "x"), column))
+    assert [column, *others] == list(stats_as_json(HourStats(NO_HOUR, 0, "x"), column))
     (meaning,) = table(REFERENCE, "of each line of `stats --json`")[first]
     assert column in [first, *re.findall("`([a-z_]+)`", meaning)]
 

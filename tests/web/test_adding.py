@@ -313,6 +313,6 @@ def test_metrics_of_a_database_that_is_away_say_so(each_site: PageSite, monkeypa
         raise Unavailable("away")
 
     each_site.set(TASKSERVER_METRICS_TOKEN=hashlib.sha256(METRICS.encode()).hexdigest())
-    monkeypatch.setattr("taskserver.health.metrics.read_overview", fail)
+    monkeypatch.setattr("taskserver.health.metrics.judged", fail)
     answer = each_site.visitor().client.get("/metrics", headers={"Authorization": f"Bearer {METRICS}"})
     assert "taskserver_up 0.0" in answer.text

@@ -10,7 +10,7 @@ from contextlib import AbstractContextManager, nullcontext
 from typing import Any, BinaryIO
 
 from ...errors import BadTask, DatabaseError, InvalidTask, SettingError
-from ...health.coverage import describe_unserved_groups
+from ...health.judge import describe_unserved
 from ...messages.programs import CLIENT
 from ...messages.text import count_of, nearest
 from ...model.arguments import parse_json, read_item
@@ -211,7 +211,7 @@ def warn_of_names(settings: Settings, names: Mapping[str, Any]) -> None:
 def warn_of_groups(server: TaskServer, groups: Collection[int]) -> None:
     """Warn if no recent run serves one of these groups."""
     try:
-        words = describe_unserved_groups(groups, server.store.views.runs())
+        words = describe_unserved(groups, server.store.views.runs())
     except DatabaseError:  # a producer's account may not be allowed to read them
         return
     if words:

@@ -1,4 +1,4 @@
-"""client.py check: one line as monitoring plugins print it, or a mail where the state has changed."""
+"""client.py check: one line as monitoring plugins print it, or a mail if something has changed."""
 
 from __future__ import annotations
 
@@ -6,51 +6,46 @@ import argparse
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import suppress
-from enum import IntEnum
 from math import isfinite
 from pathlib import Path
 from typing import Any
 
 from ...errors import DatabaseError, SettingError
-from ...health.acceptance import NAMES, accept, read_accepted, withdraw
-from ...health.alarms import CRITICAL, Change, changed, name_of, seconds_between, take_back
-from ...health.checking import Judgement, Limit, Limits, Problem, check, span
+from ...health.accepted import OF_INSTALLATION, accept, read_accepted, withdraw
+from ...health.alarm import Change, bad, changed, name_of, take_back
+from ...health.finding import Finding, Level
+from ...health.judge import JUDGES, LIMITS, Limit, Limits, judged, oldest_ready, silence_seconds, span
+from ...health.status import QueueStatus
 from ...host.once_an_hour import OVER, OnceAnHour, kind_of
 from ...messages.programs import CLIENT, client_in
 from ...messages.text import age, error_in_shell, in_sentence, printable
 from ...server import TaskServer
 from ...settings.load import load_settings, outages_in
 from ..terminal.arguments import add_groups, whole_number, whole_seconds
-from ..terminal.output import MAX_LAST_CELL, accepted_report, as_json, cut
+from ..terminal.output import MAX_LAST_CELL, as_json, cut
 from ..terminal.program import Exit, result_of
 
-
-class CheckExit(IntEnum):
-    """The exit codes of `check`, as monitoring programs have them."""
-
-    OK = 0
-    WARNING = 1
-    CRITICAL = 2
-    UNKNOWN = 3
-    """Wrong usage or setting."""
-
-
+NAMES = (*(one.__name__ for one in JUDGES), *OF_INSTALLATION)
+"""The names of findings, which can be accepted."""
 ANSWER_SECONDS = 8.0
 """Monitoring programs wait for ten seconds, as a rule."""
 HEAD = "TASKSERVER"
-ERRORS_TOLD = 3
+ERRORS_SHOWN = 3
 MAX_COLUMNS = 79
 """Of a line before its performance data: what a pager shows."""
 MIN_COLUMNS = 20
 """Of the words in it."""
 MAX_COUNT = 10**12
 MAX_SECONDS = 36_500 * 86_400
+LIMIT_OF = {"max_ready": "ready", "max_age": "waiting", "max_fatal": "fatal", "max_silence": "cron"}
+"""The limit that each option sets."""
 ABOUT = """\
 A limit N warns above N, and is critical above three times N (for fatal tasks
 above 9 at least); N:M gives both. S also as 90s, 5m, 1h or 2d.
 An alarm that does not nag is this line of a crontab whose MAILTO is you:
   */5 * * * * /usr/bin/python3 /home/you/taskserver/client.py check --mail
-Exit codes: 0 OK, 1 warning, 2 critical, 3 wrong usage or setting."""
+Exit codes: 0 OK, 1 warning, 2 critical, 3 wrong usage or setting; with --mail
+0 whenever it could look."""
 
 
 def add_parser(subparsers: Any) -> None:
@@ -58,7 +53,7 @@ def add_parser(subparsers: Any) -> None:
         "check", help="a line for monitoring, and its exit code: OK, warning, critical", epilog=ABOUT
     )
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
-    parser.usage_exit, parser.usage_head = CheckExit.UNKNOWN, f"{HEAD} {CheckExit.UNKNOWN.name}"
+    parser.usage_exit, parser.usage_head = Level.UNKNOWN, f"{HEAD} {Level.UNKNOWN.name}"
     count, seconds = whole_number(0, MAX_COUNT), whole_seconds(1, MAX_SECONDS)
     parser.add_argument("--max-ready", metavar="N", type=_limit(count), help="ready tasks; no limit unless given")
     parser.add_argument("--max-age", metavar="S", type=_limit(seconds), help="of the oldest ready task; default 1h")
@@ -94,13 +89,12 @@ def _limit(parse: Callable[[str], int], least_critical: int = 0) -> Callable[[st
 def _name(text: str) -> str:
     if text in NAMES:
         return text
-    raise argparse.ArgumentTypeError(f"{text!r} is nothing that can be accepted; known are {', '.join(sorted(NAMES))}")
+    raise argparse.ArgumentTypeError(f"unknown check {text!r}; choose from {', '.join(sorted(NAMES))}")
 
 
 def _limits(options: argparse.Namespace) -> Limits:
-    given = {name: getattr(options, f"max_{name}") for name in ("ready", "age", "fatal", "silence")}
-    groups = tuple(sorted(set(options.groups)))
-    return Limits(groups=groups, **{name: limit for name, limit in given.items() if limit is not None})
+    given = {name: getattr(options, option) for option, name in LIMIT_OF.items()}
+    return {**LIMITS, **{name: limit for name, limit in given.items() if limit is not None}}
 
 
 def run(folder: Path, options: argparse.Namespace) -> int:
@@ -108,30 +102,31 @@ def run(folder: Path, options: argparse.Namespace) -> int:
     result = result_of(lambda: _run(folder, options))
     if not result.words:
         return result.code
-    code = CheckExit.UNKNOWN if result.code == Exit.USAGE else CheckExit.CRITICAL
+    level = Level.UNKNOWN if result.code == Exit.USAGE else Level.CRITICAL
     if options.mail and result.error is not None:
         once = OnceAnHour(outages_in(folder), "check")
-        _tell(once, result.error, lambda words: [f"{HEAD} {code.name}: {_plain(words)}"])
-        return code
-    line = f"{HEAD} {code.name}: {_plain(result.words)}"
-    print(as_json({"state": code.name.lower(), "line": line}) if options.json else line)
-    return code
+        _report_error(once, result.error, level)
+        return level
+    line = f"{HEAD} {level.name}: {_plain(result.words)}"
+    print(as_json({"level": str(level), "line": line}) if options.json else line)
+    return level
 
 
 def _run(folder: Path, options: argparse.Namespace) -> int:
     if (options.accept is None) != (options.reason is None):
         raise SettingError("--accept NAME and --reason TEXT go together: say why it stays as it is here")
+    limits, groups = _limits(options), tuple(sorted(set(options.groups)))
     with TaskServer.from_settings(load_settings(folder, env_file=options.env_file)) as server:
         if options.mail:
-            return _mail(server, _limits(options))
+            return _mail(server, limits, groups)
         if options.accept is not None or options.withdraw is not None:
             server.store.tables.check()
             print(_accept(server, options) if options.accept is not None else _withdraw(server, options.withdraw))
-            return CheckExit.OK
+            return Level.OK
         with server.store.database.tried_once(ANSWER_SECONDS):
-            judgement = check(server, _limits(options))
-    print(as_json(_report(judgement)) if options.json else _in_lines(judgement))
-    return judgement.state
+            status = judged(server, limits, groups)
+    print(as_json(_as_dict(status)) if options.json else _in_lines(status, limits))
+    return status.level
 
 
 def _accept(server: TaskServer, options: argparse.Namespace) -> str:
@@ -149,17 +144,17 @@ def _withdraw(server: TaskServer, name: str) -> str:
 # ---- one line
 
 
-def _in_lines(judgement: Judgement) -> str:
+def _in_lines(status: QueueStatus, limits: Limits) -> str:
     """The line, and below it what a plugin says at length."""
-    fault = judgement.acceptances.fault
-    return f"{_line(judgement)} | {_performance(judgement)}" + (f"\n{_plain(fault)}" if fault else "")
+    unknown = [_plain(finding.words) for finding in status.findings if finding.level is Level.UNKNOWN]
+    return "\n".join([f"{_line(status)} | {_performance(status, limits)}", *unknown])
 
 
-def _line(judgement: Judgement) -> str:
-    words = ", ".join(problem.short for problem in judgement.problems) or _all_is_well(judgement)
-    names = ", ".join(problem.name for problem in judgement.accepted)
+def _line(status: QueueStatus) -> str:
+    words = ", ".join(finding.short or finding.words for finding in bad(status.findings)) or _all_is_well(status)
+    names = ", ".join(one.finding.name for one in status.accepted)
     accepted = f" (accepted: {names})" if names else ""
-    head = f"{HEAD} {judgement.state.name}: "
+    head = f"{HEAD} {status.level.name}: "
     return f"{head}{cut(_plain(words), max(MAX_COLUMNS - len(head + accepted), MIN_COLUMNS))}{accepted}"
 
 
@@ -168,173 +163,117 @@ def _plain(words: str) -> str:
     return printable(words).replace("|", "/")
 
 
-def _all_is_well(judgement: Judgement) -> str:
-    measured = judgement.measured
-    waits = f", the oldest for {span(measured.oldest_seconds)}" if measured.oldest_group is not None else ""
-    silence = measured.silence_seconds
-    run = f", last run {span(silence)} ago" if 0 < silence < float("inf") else ""
-    return f"{measured.ready} ready{waits}{run}"
+def _all_is_well(status: QueueStatus) -> str:
+    group, seconds = oldest_ready(status, status.paused_groups)
+    waits = f", the oldest for {span(seconds)}" if group is not None else ""
+    silence = silence_seconds(status)
+    return f"{status.ready} ready{waits}{f', last run {span(silence)} ago' if 0 < silence < float('inf') else ''}"
 
 
-def _performance(judgement: Judgement) -> str:
-    measured, limits = judgement.measured, judgement.limits
-    silence = measured.silence_seconds
-    values: dict[str, tuple[str, Limit | None]] = {
-        "ready": (f"{measured.ready.rows}", limits.ready),
-        "age": (f"{measured.oldest_seconds:.0f}s", limits.age),
-        "fatal": (f"{measured.fatal.rows}", limits.fatal),
-        "lapsed": (f"{measured.lapsed}", Limit(0)),
-        "silence": (f"{silence:.0f}s", judgement.silence) if isfinite(silence) else ("U", limits.silence),
+def _performance(status: QueueStatus, limits: Limits) -> str:
+    silence = silence_seconds(status)
+    values = {
+        "ready": (f"{status.ready.rows}", "ready"),
+        "age": (f"{oldest_ready(status, status.paused_groups)[1]:.0f}s", "waiting"),
+        "fatal": (f"{status.fatal.rows}", "fatal"),
+        "lapsed": (f"{status.lapsed}", "leases"),
+        "silence": (f"{silence:.0f}s" if isfinite(silence) else "U", "cron"),
     }
-    return " ".join(f"{name}={value};{_bounds(limit)};0" for name, (value, limit) in values.items())
+    return " ".join(f"{label}={value};{_bounds(limits.get(name))};0" for label, (value, name) in values.items())
 
 
 def _bounds(limit: Limit | None) -> str:
     return ";".join("" if bound is None else f"{bound:.0f}" for bound in limit or (None, None))
 
 
-# ---- JSON
-
-
-def _report(judgement: Judgement) -> dict[str, Any]:
-    measured = judgement.measured
-    silence = measured.silence_seconds
+def _as_dict(status: QueueStatus) -> dict[str, Any]:
+    group, seconds = oldest_ready(status, status.paused_groups)
+    silence = silence_seconds(status)
     return {
-        "state": judgement.state.name.lower(),
-        "line": _line(judgement),
-        "problems": [_problem_report(problem) for problem in judgement.problems],
-        "accepted": accepted_report(
-            {problem.name: _problem_report(problem) for problem in judgement.accepted}, judgement.acceptances
-        ),
-        "ready": measured.ready.rows,
-        "oldest_ready_seconds": None if measured.oldest_group is None else measured.oldest_seconds,
-        "fatal": measured.fatal.rows,
-        "lapsed": measured.lapsed,
+        "level": str(status.level),
+        "line": _line(status),
+        "findings": [finding.as_dict() for finding in status.findings],
+        "accepted": [one.as_dict() for one in status.accepted],
+        "ready": status.ready.rows,
+        "oldest_ready_seconds": None if group is None else seconds,
+        "fatal": status.fatal.rows,
+        "lapsed": status.lapsed,
         "silence_seconds": silence if isfinite(silence) else None,
-    }
-
-
-def _problem_report(problem: Problem) -> dict[str, Any]:
-    return {
-        "name": problem.name,
-        "state": problem.state.name.lower(),
-        "words": problem.words,
-        "mend": problem.mend,
     }
 
 
 # ---- a mail
 
 
-def _mail(server: TaskServer, limits: Limits) -> int:
-    client = client_in(server.settings.folder)
+def _mail(server: TaskServer, limits: Limits, groups: tuple[int, ...]) -> int:
+    """Print what has changed. 0 whenever it could look: cron's subject would say that it failed."""
+    name, client = name_of(limits, groups), client_in(server.settings.folder)
     # An alarm says it itself: the output of another line may go where nobody reads it.
-    once = OnceAnHour(outages_in(server.settings.folder), name_of(limits), server.settings.queue)
+    once = OnceAnHour(outages_in(server.settings.folder), name, server.settings.queue)
     try:
         with server.store.database.tried_once(ANSWER_SECONDS):
-            judgement = check(server, limits)
+            status = judged(server, limits, groups)
     except DatabaseError as error:  # which has no place for a note
-        _tell(once, error, lambda words: [f"{HEAD} {CheckExit.CRITICAL.name}: {words}"])
-        return CheckExit.CRITICAL
+        _report_error(once, error, Level.CRITICAL)
+        return Level.CRITICAL
+    lines = [f"{HEAD} OK: {OVER}", ""] if once.is_over() else []
+    change = None
     try:
-        change = changed(server.store, judgement)
-    except DatabaseError as error:  # as where this account may not write notes: then it is told once an hour
-        _tell(once, error, lambda words: [*_lines(judgement, client), "", f"This is told again in an hour: {words}"])
-        return judgement.state
-    if once.is_over():
-        print(f"{HEAD} {judgement.state.name}: {OVER}")
+        change = changed(server.store, name, status)
+    except DatabaseError as error:
+        lines += [*_letter(status, None, client), "", f"This is mailed each time, as it cannot be noted: {error}"]
     if change:
+        lines += _letter(status, change, client)
+    if lines:
         try:
-            print("\n".join(map(printable, _letter(judgement, change, client))), flush=True)
-        except OSError:  # nobody has heard it
-            with suppress(DatabaseError):
-                take_back(server.store, judgement, change)
+            print("\n".join(map(printable, lines)), flush=True)
+        except OSError:  # nobody has read it
+            if change:
+                with suppress(DatabaseError):
+                    take_back(server.store, name, change)
             raise
-    return judgement.state
+    return Level.OK
 
 
-def _tell(once: OnceAnHour, error: Exception, letter: Callable[[str], list[str]]) -> None:
-    """Tell of an error that leaves no place for a note, once an hour."""
+def _report_error(once: OnceAnHour, error: Exception, level: Level) -> None:
+    """Report an error that leaves no place for a note, once an hour."""
     kind = kind_of(error)
     words = once.to_say(printable(str(error)), kind, sys.stdout.isatty(), isinstance(error, DatabaseError))
     if words:
         try:
-            print("\n".join(map(printable, letter(words))), flush=True)
-        except OSError:  # nobody has heard it
+            print(printable(f"{HEAD} {level.name}: {words}"), flush=True)
+        except OSError:  # nobody has read it
             once.forget(kind)
             raise
 
 
-def _lines(judgement: Judgement, client: str = CLIENT) -> Iterator[str]:
-    """What is wrong, without the instants of a note."""
-    yield _line(judgement)
-    for problem in judgement.problems:
-        yield from _told(judgement, problem, problem.name, client)
-
-
-def _told(judgement: Judgement, problem: Problem, name: str, client: str) -> Iterator[str]:
-    errors = _errors(judgement, problem.name)
-    yield ""
-    yield f"{name}: {problem.words}"
-    for rows, line in errors:
-        yield f"  {rows} failed with: {cut(line or '(no words)', MAX_LAST_CELL)}"
-    yield f"What to do: {problem.mend}"
-    for chosen in [error_in_shell(line) for _, line in errors if problem.name == "fatal"]:
-        if chosen:
-            yield f"  {client} retry {chosen}"
-
-
-def _errors(judgement: Judgement, name: str) -> list[tuple[int, str]]:
-    """The most frequent errors of the fatal tasks, or of those in error."""
-    if name not in ("fatal", "failing"):
-        return []
-    counted = [(one.fatal if name == "fatal" else one.rows - one.fatal, one.line) for one in judgement.errors]
-    return sorted(filter(lambda one: one[0], counted), key=lambda one: -one[0])[:ERRORS_TOLD]
-
-
-def _letter(judgement: Judgement, change: Change, client: str = CLIENT) -> Iterator[str]:
-    before, after = change.before, change.after
-    if not after.since:
-        accepted = ", ".join(problem.name for problem in judgement.accepted)
-        well = f"nothing else is wrong, but accepted: {accepted}" if accepted else "all is well again"
+def _letter(status: QueueStatus, change: Change | None, client: str = CLIENT) -> Iterator[str]:
+    """What is wrong and since when, and what is over."""
+    findings, accepted = bad(status.findings), [one.finding.name for one in status.accepted]
+    if findings:
+        yield _line(status)
+    elif change and change.alarm:
+        yield f"{HEAD} OK: nothing is wrong now"
+    else:
+        well = f"nothing else is wrong, but accepted: {', '.join(accepted)}" if accepted else "all is well again"
         yield f"{HEAD} OK: {well}"
-        names = ", ".join(name for name in before.since if not name.endswith(CRITICAL))
-        yield f"Something was wrong from {in_sentence(before.began)} on, in the end: {names}"
-        yield from _over(judgement, change)
-        return
-    yield _line(judgement) if judgement.problems else f"{HEAD} OK: nothing is wrong now"
-    for problem in judgement.problems:
-        if (since := after.since.get(problem.name)) is not None:
-            yield from _told(judgement, problem, f"{problem.name}, seen first at {in_sentence(since)}", client)
-            if after.is_frequent(problem.name) and problem.name not in before.since:
-                yield "It comes and goes: its end is told once it has been over for an hour."
-    yield from _over(judgement, change)
+    for finding in findings:
+        since = f", seen first at {in_sentence(change.alarm[finding.name].first)}" if change else ""
+        yield from ["", f"{finding.name}{since}: {finding.words}", *_errors(status, finding, client)]
+    for name, reported in (change.over if change else {}).items():
+        seconds = reported.seconds
+        lasted = f", after {age(seconds)}" if isfinite(seconds) else ""
+        yield from ["", f"{name} is accepted, and reported no more" if name in accepted else f"over: {name}{lasted}"]
 
 
-def _over(judgement: Judgement, change: Change) -> Iterator[str]:
-    """What is over, and what may come back."""
-    before, after = change.before, change.after
-    accepted = {problem.name for problem in judgement.accepted}
-    for name, since in before.since.items():
-        problem, is_critical = name.removesuffix(CRITICAL), name.endswith(CRITICAL)
-        if name in after.since or (is_critical and problem not in after.since):
-            continue
-        yield ""
-        if name in accepted:
-            yield f"{name} is accepted, and told no more"
-        else:
-            over = "no longer critical" if is_critical else "over"
-            yield f"{over}: {problem}{_after(since, before.away.get(name, judgement.now))}"
-    for name in after.away:
-        problem, is_critical = name.removesuffix(CRITICAL), name.endswith(CRITICAL)
-        if is_critical and problem in after.away:
-            continue
-        comes = "is critical now and then, and not now" if is_critical else "comes and goes, and is not there now"
-        yield ""
-        yield f"{problem} {comes}: its end is told once it has been over for an hour or more"
-
-
-def _after(since: str, now: str) -> str:
-    """How long something lasted, where the note tells an instant."""
-    seconds = seconds_between(since, now)
-    return "" if seconds is None else f", after {age(seconds)}"
+def _errors(status: QueueStatus, finding: Finding, client: str) -> Iterator[str]:
+    """The most frequent errors of the fatal tasks, or of those in error; and how to fix that."""
+    is_fatal = finding.name == "fatal"
+    rows = [(one.fatal if is_fatal else one.rows - one.fatal, one.line) for one in status.errors]
+    counted = sorted(filter(lambda one: one[0], rows), key=lambda one: -one[0])[:ERRORS_SHOWN]
+    if finding.name in ("fatal", "failing"):
+        yield from (f"  {count} failed with: {cut(line or '(no words)', MAX_LAST_CELL)}" for count, line in counted)
+    yield f"What to do: {finding.fix}"
+    if is_fatal:
+        chosen = [error_in_shell(line) for _, line in counted]
+        yield from (f"  {client} retry {one}" for one in chosen if one)

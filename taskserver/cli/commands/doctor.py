@@ -9,10 +9,10 @@ from pathlib import Path
 from textwrap import wrap
 from typing import Any
 
-from ...health.acceptance import Accepted
+from ...health.accepted import Accepted
 from ...health.finding import Finding, Level, worst
 from ...messages.text import count_of, in_sentence, printable
-from ..terminal.output import COLOURS, accepted_report, as_json, painted, terminal_width
+from ..terminal.output import COLOURS, as_json, painted, terminal_width
 
 USAGE = 3
 """The exit code of wrong usage; the others are levels of findings."""
@@ -38,22 +38,20 @@ def run(folder: Path, options: argparse.Namespace) -> int:
     from ...worker.limits import check_system
 
     check_system()
-    acceptances, found, accepted = accepted_in(folder, env_file=options.env_file), [], []
+    acceptances, found, accepted = accepted_in(folder, env_file=options.env_file), list[Finding](), list[Accepted]()
     for finding in examine(folder, env_file=options.env_file):
-        if finding.level is not Level.OK and finding.name in acceptances.by_name:
-            accepted.append(finding)
-            continue
-        found.append(finding)
-        if not options.json:
+        counted, apart = acceptances.apart([finding])
+        found += counted
+        accepted += apart
+        if counted and not options.json:
             print(_shown(finding, str(finding.level), _line(finding)), flush=True)
     level = worst(found)
     if options.json:
-        of_accepted = accepted_report({one.name: one.as_dict() for one in accepted}, acceptances)
-        findings = [finding.as_dict() for finding in found]
-        print(as_json({"level": str(level), "findings": findings, "accepted": of_accepted}))
+        findings, apart_as_dicts = [one.as_dict() for one in found], [one.as_dict() for one in accepted]
+        print(as_json({"level": str(level), "findings": findings, "accepted": apart_as_dicts}))
     else:
-        for finding in accepted:
-            print(_shown(finding, ACCEPTED, _accepted_line(finding, acceptances.by_name[finding.name])))
+        for one in accepted:
+            print(_shown(one.finding, ACCEPTED, _accepted_line(one)))
         print(_verdict(found, len(accepted)))
     return level
 
@@ -74,9 +72,9 @@ def _line(finding: Finding) -> str:
     return printable(" ".join(part if part[-1] in "?!" else f"{part}." for part in parts if part)).removesuffix(".")
 
 
-def _accepted_line(finding: Finding, accepted: Accepted) -> str:
-    text = f"{ACCEPTED:<8} {finding.name:<14} {finding.words}"
-    return printable(f"{text}. Accepted since {in_sentence(accepted.since)}: {accepted.reason}")
+def _accepted_line(one: Accepted) -> str:
+    text = f"{ACCEPTED:<8} {one.finding.name:<14} {one.finding.words}"
+    return printable(f"{text}. Accepted since {in_sentence(one.since)}: {one.reason}")
 
 
 def _verdict(found: Sequence[Finding], accepted: int) -> str:

@@ -7,8 +7,8 @@ from collections.abc import Collection, Iterator, Sequence
 from typing import Any
 
 from ...errors import InvalidTask
-from ...health.overview import gone_among
 from ...health.stages import stage_lines, stage_of
+from ...health.status import gone_among
 from ...messages.programs import CLIENT
 from ...messages.text import escaped, exactly, when
 from ...model.field_checks import check_text

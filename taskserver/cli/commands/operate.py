@@ -8,7 +8,7 @@ from functools import partial
 from typing import Any, NamedTuple
 
 from ...errors import InvalidTask
-from ...health.overview import gone_among
+from ...health.status import gone_among
 from ...messages.programs import CLIENT
 from ...messages.text import count_of
 from ...model.field_checks import check_name

@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Any
 
 from ...errors import DatabaseError, InvalidTask, SettingError
-from ...health.acceptance import read_accepted
 from ...health.metrics import metrics_when_away, read_metrics
 from ...host.files import write_atomically
 from ...host.once_an_hour import OVER, OnceAnHour, kind_of
@@ -186,7 +185,7 @@ def add_metrics(subparsers: Any) -> None:
 
 def _metrics(server: TaskServer, options: argparse.Namespace) -> None:
     try:
-        _give(read_metrics(server, read_accepted(server.store).by_name), options.textfile)
+        _give(read_metrics(server), options.textfile)
     except DatabaseError:
         # Old numbers would look like a queue at rest; and node exporter's file would be read for ever.
         _give(metrics_when_away(), options.textfile)

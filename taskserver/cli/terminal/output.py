@@ -5,16 +5,16 @@ from __future__ import annotations
 import json
 import os
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
+from datetime import datetime
 from math import isfinite
 from typing import Any, TextIO, TypeVar
 
-from ...health.acceptance import Acceptances
 from ...messages.text import in_units as spelt_in_units
-from ...messages.text import local, printable, zone
+from ...messages.text import iso, local, printable, zone
 from ...model.task import name_of_status
 from ...stores.queue.dependencies import Links
-from ...stores.queue.stats import COLUMNS, HourStats
+from ...stores.queue.stats import KEY, HourStats
 from ...stores.records import ErrorCount, StoredTask
 from ...stores.words import INSTANTS
 
@@ -25,9 +25,9 @@ MAX_LINES = 50
 USUAL_WIDTH = 80
 BOLD = "1"
 COLOURS = {
-    **dict.fromkeys(("fatal", "critical", "act"), "31"),  # red
-    **dict.fromkeys(("error", "warning", "look"), "33"),  # yellow
-    **dict.fromkeys(("done", "ok", "well"), "32"),  # green
+    **dict.fromkeys(("fatal", "critical"), "31"),  # red
+    **dict.fromkeys(("error", "warning"), "33"),  # yellow
+    **dict.fromkeys(("done", "ok"), "32"),  # green
 }
 """The colour of each word that has one; the word is there without it, too."""
 
@@ -111,14 +111,14 @@ def headed(name: str) -> str:
     return f"{name} ({zone()})"
 
 
-def in_column(text: str | None, characters: int = 19) -> str:
+def in_column(instant: datetime | str | None, characters: int = 19) -> str:
     """An instant of a row below such a head; another zone, as that of summer in winter, stands beside it.
 
     A text that is no instant, as a column of SQLite may hold, stays as it is.
     """
-    found = local(text)
+    found = local(instant)
     if found is None:
-        return text or ""
+        return str(instant or "")
     name = found.strftime("%Z")
     return f"{found:%Y-%m-%d %H:%M:%S}"[:characters] + (f" {name}" if name != zone() else "")
 
@@ -171,18 +171,8 @@ def task_as_json(task: StoredTask, links: Links, now: str) -> dict[str, Any]:
 
 def stats_as_json(one: HourStats, column: str) -> dict[str, Any]:
     """The stats of an hour, a group or a task name, which `column` names, with their means."""
-    key = getattr(one, column)
-    stats = {name: getattr(one, name) for name in COLUMNS}
-    means = {"mean_run_seconds": one.mean_run_seconds, "mean_wait_seconds": one.mean_wait_seconds}
-    return {column: instant_as_json(key) if column == "hour" else key} | stats | means
-
-
-def accepted_report(found: Mapping[str, Mapping[str, Any]], acceptances: Acceptances) -> list[dict[str, Any]]:
-    """What was found and is accepted, by name, each with the reason and since when."""
-    return [
-        {**report, "reason": accepted.reason, "since": instant_as_json(accepted.since)}
-        for report, accepted in ((report, acceptances.by_name[name]) for name, report in found.items())
-    ]
+    report = one.as_dict()
+    return {column: report.pop(column)} | {name: value for name, value in report.items() if name not in KEY}
 
 
 def error_as_json(error: ErrorCount) -> dict[str, Any]:
@@ -191,6 +181,6 @@ def error_as_json(error: ErrorCount) -> dict[str, Any]:
     return error._asdict() | instants
 
 
-def instant_as_json(text: str | None) -> str | None:
+def instant_as_json(instant: datetime | str | None) -> str | None:
     """An instant of a row in ISO 8601, in UTC, as 2026-01-31T12:00:00.000000Z."""
-    return None if text is None else f"{text.replace(' ', 'T')}Z"
+    return f"{instant.replace(' ', 'T')}Z" if isinstance(instant, str) else iso(instant)

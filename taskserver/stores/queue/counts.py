@@ -15,7 +15,6 @@ from ...model.task import Status
 from ..database import Database, Row
 from ..records import OTHER, QueueCount
 from ..words import marks
-from .dependencies import IS_ORPHAN
 
 MAX_COUNTED = 100_000
 """Rows that one look counts, the same share for each group and status."""
@@ -193,7 +192,14 @@ class Counts:
             SELECT id FROM {table} {by_due} WHERE {due_status} = 5 AND due_at IS NULL LIMIT ?
         ) AS waiting WHERE NOT EXISTS (SELECT 1 FROM {dependencies} WHERE child_id = waiting.id)
     """
-    ORPHANED = f"SELECT COUNT(*) FROM {{table}} WHERE {IS_ORPHAN}"
+    ORPHANED = """
+        SELECT COUNT(*) FROM (
+            SELECT id FROM {table} {by_due} WHERE {due_status} = 5 AND due_at IS NULL LIMIT ?
+        ) AS waiting WHERE EXISTS (SELECT 1 FROM {dependencies} WHERE child_id = waiting.id) AND NOT EXISTS (
+            SELECT 1 FROM {dependencies} AS edge JOIN {table} AS parent ON parent.id = edge.parent_id
+            WHERE edge.child_id = waiting.id AND parent.status NOT IN (2, 4, 7)
+        )
+    """
 
     def expired(self, seconds: float) -> ExpiredClaims:
         """The claims whose lease ended more than so many seconds ago."""
@@ -206,6 +212,6 @@ class Counts:
         return rows
 
     def orphaned(self) -> int:
-        """How many rows wait only for tasks that are deleted or have ended."""
-        rows: int = self._database.fetch_value(self.ORPHANED)
+        """How many of the oldest waiting rows wait only for tasks that are deleted or have ended."""
+        rows: int = self._database.fetch_value(self.ORPHANED, [SAMPLE])
         return rows

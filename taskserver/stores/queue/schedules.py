@@ -12,7 +12,7 @@ import random
 from collections.abc import Iterable, Sequence
 from datetime import datetime, timedelta, timezone
 from logging import INFO, WARNING, getLogger
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from ...errors import Conflict, DatabaseError, InvalidTask, SettingError, Unavailable
 from ...messages.log_records import ONCE_AN_HOUR
@@ -49,8 +49,7 @@ RAN = "ran"
 class ScheduledRun(NamedTuple):
     """How the last task of a schedule ended, which is known also once its row is deleted."""
 
-    started_at: str
-    """Text in UTC."""
+    started_at: datetime
     status: int
     """2 done, 3 error, 4 fatal."""
     seconds: float
@@ -63,13 +62,16 @@ class ScheduledRun(NamedTuple):
         ended = known.get(self.status, "failed for good after")
         return f"{on_day(self.started_at)}, {ended} {age(self.seconds)}"
 
+    def as_dict(self) -> dict[str, Any]:
+        """The run with the name of its status."""
+        return {**self._asdict(), "status": name_of_status(self.status)}
+
 
 class StoredSchedule(NamedTuple):
     """A row as an operator sees it."""
 
     schedule: ScheduleRow
-    next_at: str
-    """Text in UTC."""
+    next_at: datetime | None
     next_seconds: float | None
     """Below 0 if it is late; None if `next_at` is no instant."""
     fault: str | None
@@ -310,7 +312,7 @@ def _stored(planned: _Planned) -> StoredSchedule:
     except (InvalidTask, SettingError) as error:
         fault = str(error)
     seconds = (next_at - _instant(planned.now)).total_seconds() if next_at else None
-    return StoredSchedule(planned.schedule, planned.next_at, seconds, fault)
+    return StoredSchedule(planned.schedule, next_at, seconds, fault)
 
 
 # ---- how the last task of a schedule ended: a note, since the mode `delete` leaves no row of it
@@ -336,7 +338,7 @@ def _last_run(note: Note | None) -> ScheduledRun | None:
         began_at = _instant(note.noted_at) - timedelta(seconds=ran_seconds + ago)
     except (ValueError, TypeError, OverflowError):
         return None
-    return ScheduledRun(_text(began_at), int(status), ran_seconds)
+    return ScheduledRun(began_at, int(status), ran_seconds)
 
 
 def _instant(text: str) -> datetime:

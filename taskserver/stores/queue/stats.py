@@ -10,7 +10,7 @@ from datetime import datetime, timedelta, timezone
 from math import isfinite
 from typing import Any, NamedTuple
 
-from ...messages.text import Duration
+from ...messages.text import Duration, utc
 from ...model.task import MAX_SIGNED
 from ..retrying import RetryPolicy, Scope
 from .store import Store
@@ -21,13 +21,15 @@ MAX_ROWS_PER_STATEMENT = 50
 MAX_SUMS = 10_000
 """Sums that one look reads."""
 HOUR_SECONDS = 3600
+NO_HOUR = datetime(1970, 1, 1, tzinfo=timezone.utc)
+"""Stands for an hour that is no instant, and for all hours together."""
 
 
 class HourStats(NamedTuple):
     """The stats of one hour, group and task name."""
 
-    hour: str
-    """The begin of the hour, in UTC: YYYY-MM-DD HH:00:00."""
+    hour: datetime
+    """The begin of the hour."""
     group_id: int
     task: str
     """Empty for rows whose callable was not found, and for tasks beyond the greatest number of names."""
@@ -50,11 +52,6 @@ class HourStats(NamedTuple):
     longest_wait_seconds: float = 0.0
 
     @property
-    def began_at(self) -> datetime:
-        """The begin of the hour, as an aware datetime in UTC."""
-        return datetime.fromisoformat(self.hour).replace(tzinfo=timezone.utc)
-
-    @property
     def mean_run_seconds(self) -> float | None:
         """None if no attempt is done or failed."""
         return self._mean(self.ran_seconds)
@@ -63,6 +60,11 @@ class HourStats(NamedTuple):
     def mean_wait_seconds(self) -> float | None:
         """From the instant at which a task was ready to the start of the attempt; None if none is done or failed."""
         return self._mean(self.waited_seconds)
+
+    def as_dict(self) -> dict[str, Any]:
+        """All columns and the means, for JSON."""
+        means = {"mean_run_seconds": self.mean_run_seconds, "mean_wait_seconds": self.mean_wait_seconds}
+        return {**self._asdict(), "hour": f"{self.hour:%Y-%m-%dT%H:%M:%SZ}", **means}
 
     def _mean(self, seconds: float) -> float | None:
         ended = self.done + self.failed
@@ -74,10 +76,8 @@ class RecentStats(NamedTuple):
 
     this_hour: HourStats
     hour_before: HourStats
-    by_group: dict[int, tuple[HourStats, HourStats]]
-    """The same two by group id; of groups in which something was done."""
-    seconds: float
-    """How long this hour has lasted, by the database's clock."""
+    by_group: dict[int, HourStats]
+    """Both hours together by group id; of groups in which something was done."""
 
 
 KEY = ("hour", "group_id", "task")
@@ -134,7 +134,7 @@ class Stats:
         SELECT {{columns}}, {", ".join(f"{'MAX' if name in GREATEST else 'SUM'}(1e0 * {name})" for name in COLUMNS)}
         FROM {{stats}} WHERE hour > {{begin}} GROUP BY {{keys}} ORDER BY SUM(1e0 * attempts + fatal) DESC LIMIT ?
     """
-    THIS_HOUR = "SELECT {this_hour_text}, {now_text}"
+    THIS_HOUR = "SELECT {this_hour_text}"
 
     def hours(self, since: Duration | datetime | None = None) -> list[HourStats]:
         """The stats of the hours that ended after `since`, and of this hour; None: of all hours.
@@ -161,19 +161,12 @@ class Stats:
 
     def recent(self) -> RecentStats:
         """What was done in this hour so far, and in the hour before."""
-        this_hour, now = (datetime.fromisoformat(str(text)[:19]) for text in self._database.fetch(self.THIS_HOUR)[0])
-        hours = str(this_hour), str(this_hour - timedelta(hours=1))
-        found = self.sums(HOUR_SECONDS, "hour", "group_id")
-        by_group: dict[int, list[HourStats]] = {}
-        for one in found:
-            by_group.setdefault(one.group_id, []).append(one)
-
-        def of_both(rows: Sequence[HourStats]) -> tuple[HourStats, HourStats]:
-            sums = [total([HourStats(hour, 0, ""), *(one for one in rows if one.hour == hour)]) for hour in hours]
-            return sums[0], sums[1]
-
-        of_groups = {group: of_both(rows) for group, rows in by_group.items()}
-        return RecentStats(*of_both(found), of_groups, (now - this_hour).total_seconds())
+        this_hour = _hour(self._database.fetch_value(self.THIS_HOUR))
+        hours = this_hour, this_hour - timedelta(hours=1)
+        found = [one for one in self.sums(HOUR_SECONDS, "hour", "group_id") if one.hour in hours]
+        this, before = (total([HourStats(hour, 0, ""), *(one for one in found if one.hour == hour)]) for hour in hours)
+        by_group = {one.group_id: total([two for two in found if two.group_id == one.group_id]) for one in found}
+        return RecentStats(this, before, by_group)
 
 
 def _stats_of(keys: Sequence[str], row: Sequence[Any]) -> HourStats:
@@ -186,4 +179,8 @@ def _stats_of(keys: Sequence[str], row: Sequence[Any]) -> HourStats:
         name: (float if name.endswith("_seconds") else int)(value if isfinite(value) else 0)
         for name, value in zip(COLUMNS, row[len(keys) :], strict=True)
     }
-    return HourStats(str(key.get("hour", ""))[:19], group_id, str(key.get("task", "")), **numbers)
+    return HourStats(_hour(key.get("hour")), group_id, str(key.get("task", "")), **numbers)
+
+
+def _hour(text: object) -> datetime:
+    return utc(str(text)[:19]) or NO_HOUR

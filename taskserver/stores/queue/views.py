@@ -11,7 +11,7 @@ from datetime import datetime
 from typing import Any, NamedTuple
 
 from ...messages.text import MAX_ERROR_LENGTH, Duration
-from ...model.results import TaskState, as_texts, task_state
+from ...model.results import TaskState, task_state
 from ...model.selection import Selection
 from ...model.task import MAX_SIGNED, Status
 from ..database import Database, Row
@@ -23,6 +23,8 @@ from ..records import (
     RunningTask,
     StoredTask,
     earliest,
+    error_count,
+    last_run,
     running_task,
     stored_task,
 )
@@ -74,7 +76,7 @@ class Views:
 
     def runs(self) -> list[LastRun]:
         """The last run of each host and groups."""
-        return [LastRun._make(as_texts(row)) for row in self._database.fetch(self.RUNS)]
+        return [last_run(row) for row in self._database.fetch(self.RUNS)]
 
     # ---- tasks in progress
 
@@ -184,8 +186,7 @@ class Views:
         sql = self.ERRORS.replace("{line}", words["as_bytes"].format(self.LINE)).replace("{failed}", failed)
         sql = sql.replace("{first_seen}", words["text"].format("MIN(seen)"))
         sql = sql.replace("{last_seen}", words["text"].format("MAX(seen)"))
-        rows = self._database.fetch(sql, ("\n", "\n", *values, most))
-        return [ErrorCount(line, count, int(fatal), *rest) for line, count, fatal, *rest in map(as_texts, rows)]
+        return [error_count(row) for row in self._database.fetch(sql, ("\n", "\n", *values, most))]
 
     # ---- several tasks
 

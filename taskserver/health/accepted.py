@@ -1,66 +1,84 @@
 """What a person has accepted: a finding that cannot be changed on their host, by its name, once and with a reason.
 
-It is kept in the database, for all hosts of a queue. `check`, `status` and the doctor count it no more, and show it
-apart.
+It is kept in the database, for all hosts of a queue. No face counts such a finding; each shows it apart.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from datetime import datetime
 from typing import NamedTuple
 
 from ..errors import DatabaseError, InvalidTask, Unavailable
-from ..messages.text import printable
+from ..messages.text import iso, printable, utc
 from ..stores import Store
 from ..stores.queue.notes import Notes
+from .finding import Finding, Level, unknown
 
-REASONS = (
-    *("cron", "runs", "groups", "waiting", "ready", "fatal", "schedules", "leases", "paused", "failing", "lost"),
-    "stray",
-)
-"""The names of what `check` and the verdict find."""
-FINDINGS = (
+OF_INSTALLATION = (
     *("python", "packages", "program", "web_folder", "code", "env_file", "files", "var", "log"),
     *("page", "database_file", "disk", "file_system", "connection", "version", "journal", "file"),
     *("rights", "tables", "claim_index", "deletes", "character_set", "strict_mode", "clock", "durability"),
     *("connections", "packet", "transactions", "standby"),
-    *("cron", "runs", "groups", "paused", "leases", "fatal", "stray", "orphaned", "schedules"),
     *("setup", "modules", "callables", "between", "on_failure"),
 )
-"""The names of what the doctor finds."""
-MAY_STAY = frozenset(FINDINGS) - frozenset(REASONS) - {"program", "rights", "standby"}
-"""What a person may be unable to change on a host, and workers can do without; the others tell of tasks."""
-NAMES = tuple(dict.fromkeys((*REASONS, *FINDINGS)))
+"""The names of what only the doctor finds, which workers can do without."""
 KIND = "accepted"
 MAX_REASON = 1000
 """Characters of a reason."""
 
 
-class Accepted(NamedTuple):
-    """That a finding was accepted."""
+class Acceptance(NamedTuple):
+    """Why a finding was accepted, and since when."""
 
     reason: str
-    since: str
-    """Text in UTC."""
+    since: datetime | None
+
+
+class Accepted(NamedTuple):
+    """A finding that was accepted."""
+
+    finding: Finding
+    reason: str
+    since: datetime | None
+
+    def as_dict(self) -> dict[str, str | None]:
+        """The finding for JSON."""
+        return {**self.finding.as_dict(), "reason": self.reason, "since": iso(self.since)}
 
 
 class Acceptances(NamedTuple):
     """All that was accepted, by name."""
 
-    by_name: Mapping[str, Accepted]
+    by_name: Mapping[str, Acceptance]
     fault: str = ""
-    """Why it cannot be read, as without the right; empty where it can."""
+    """Why it cannot be read; empty if it can."""
+
+    def apart(self, findings: Iterable[Finding]) -> tuple[list[Finding], list[Accepted]]:
+        """The findings that count, and those that were accepted; what is ok is never accepted."""
+        counted, accepted = [], []
+        for finding in findings:
+            if finding.level is not Level.OK and finding.name in self.by_name:
+                accepted.append(Accepted(finding, *self.by_name[finding.name]))
+            else:
+                counted.append(finding)
+        return counted, accepted
+
+    @property
+    def findings(self) -> list[Finding]:
+        """That it cannot be read."""
+        return [unknown("accepted", self.fault, "what you accepted counts again")] if self.fault else []
 
 
 def read_accepted(store: Store) -> Acceptances:
-    """What was accepted; nothing where this account may not read it. Raises Unavailable."""
+    """What was accepted; nothing if this account may not read it. Raises Unavailable."""
     try:
         notes = Notes(store.database).of_kind(KIND)
     except Unavailable:
         raise
     except DatabaseError as error:
         return Acceptances({}, f"what was accepted cannot be read: {error}")
-    return Acceptances({note.name.partition(" ")[2]: Accepted(note.value, note.noted_at) for note in notes})
+    return Acceptances({note.name.partition(" ")[2]: Acceptance(note.value, utc(note.noted_at)) for note in notes})
 
 
 def accept(store: Store, name: str, reason: str) -> None:

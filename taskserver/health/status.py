@@ -1,0 +1,378 @@
+"""The state of a queue, read once: what `server.status()` returns, and what every face shows.
+
+Facts only; judge.py judges them. Each statement behind it is bounded, so that it costs little however many rows there
+are, and none takes a lock.
+"""
+
+# Annotations are not deferred here: named tuples compile deferred ones.
+
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import datetime
+from typing import Any, NamedTuple, Protocol
+
+from ..errors import DatabaseError
+from ..host.process_identity import has_ended
+from ..messages.text import iso, utc
+from ..model.task import Status, name_of_status
+from ..settings.load import Settings
+from ..stores import Store
+from ..stores.queue.claims import number_of
+from ..stores.queue.counts import SAMPLE, Counts, NameCount
+from ..stores.queue.schedules import Schedules, StoredSchedule
+from ..stores.queue.stats import HOUR_SECONDS, HourStats, Stats
+from ..stores.records import OTHER, ErrorCount, LastRun, QueueCount, RunningTask, StoredTask, WorkerProcess
+from ..worker.record import host_name
+from .accepted import Accepted
+from .coverage import serves, unserved
+from .finding import Finding, Level, worst
+
+MAX_RUNNING = 20
+"""Running tasks in a status."""
+SEEN_SECONDS = 600.0
+"""A worker that gave no sign of life for longer may be gone: its task runs, or it was killed."""
+MIN_TASK_SECONDS = 0.002
+"""What a start and a finish cost at least, beside the task itself."""
+MAX_NAMES = 50
+MAX_ERRORS = 20
+HOURS = 24
+MAX_STATEMENT_SECONDS = 8
+"""Less than we wait for an answer, so that nothing goes on at the server for a program that gave up."""
+
+
+class Queue(Protocol):
+    """An opened queue, as a TaskServer is one."""
+
+    @property
+    def settings(self) -> Settings: ...
+
+    @property
+    def store(self) -> Store: ...
+
+
+class Count(NamedTuple):
+    """How many tasks there are."""
+
+    rows: int
+    is_more: bool = False
+    """Whether there are more, which were not counted."""
+
+    def __str__(self) -> str:
+        return f"{self.rows}{'+' if self.is_more else ''}"
+
+
+class GroupStatus(NamedTuple):
+    """The rows of one group, or of the whole queue."""
+
+    rows: Mapping[int, int]
+    """Rows by status: every Status in order, then -1 for those with a number that is no status, if there are any."""
+    oldest_new_seconds: float | None = None
+    """Since the oldest new row was added; None if no row is new."""
+    oldest_ready_seconds: float | None = None
+    """Since it is ready: a delayed or retried task was added long before."""
+    uncounted: frozenset[int] = frozenset()
+    """The statuses of which there are more rows than were counted."""
+    claimed: int = 0
+    """Tasks in progress that wait for their turn."""
+    running: int = 0
+    seconds_left: float | None = None
+    """How long its new tasks and those in progress will take at the pace of those that ran of late.
+
+    None if no worker has any of them now, and for the whole queue.
+    """
+
+    def as_dict(self) -> dict[str, Any]:
+        """The counts by the names of their statuses, and the rest."""
+        uncounted = [name_of_status(status) for status in sorted(self.uncounted)]
+        return {**by_name(self.rows), **self._asdict(), "uncounted": uncounted}
+
+
+class QueueStatus(NamedTuple):
+    """A queue at one instant."""
+
+    table: str
+    mode: str
+    """What becomes of a completed row: one of MODES."""
+    database: str
+    """The database's address, without user and password."""
+    now: datetime | None
+    """The database's clock."""
+    total: GroupStatus
+    groups: Mapping[int, GroupStatus]
+    """By group id, in order; only groups that have rows."""
+    has_more_groups: bool
+    """Whether there may be further groups, which were not counted."""
+    chosen_groups: Sequence[int]
+    """Those of which this is the status; empty: all."""
+    ready: Count
+    """New tasks outside of paused groups."""
+    fatal: Count
+    paused_groups: Sequence[int]
+    are_all_paused: bool
+    """Whether all groups are paused, those that come up later included."""
+    unserved_groups: Sequence[int]
+    """Groups with new tasks that are not paused, and that no run serves."""
+    runs: Sequence[LastRun]
+    """The last run of each host and groups."""
+    workers: Sequence[WorkerProcess]
+    """The workers at work, the oldest first."""
+    running: Sequence[RunningTask]
+    """At most MAX_RUNNING: those that report progress first, then the oldest."""
+    schedules: Sequence[StoredSchedule]
+    """The next first."""
+    names: Mapping[str, Mapping[int, int]]
+    """Rows by status, by task name, the most frequent first: MAX_NAMES at most."""
+    unnamed: frozenset[int]
+    """The statuses of which there are more rows than had their names read."""
+    errors: Sequence[ErrorCount]
+    """What the tasks failed with that failed last, the most frequent first: MAX_ERRORS at most."""
+    this_hour: HourStats
+    """What was done since the hour began, in all groups."""
+    hour_before: HourStats
+    hours: Sequence[HourStats]
+    """Those of the last 24 in which something was done, the oldest first."""
+    lapsed: int
+    """Claims that no run took back, though their lease expired one lease ago or more."""
+    lapsed_seconds: float
+    """Since the oldest of these leases expired."""
+    undated: int
+    """Tasks that wait for neither an instant nor a task: no worker ever takes them."""
+    orphaned: int
+    """Tasks that wait only for tasks that were deleted or have ended."""
+    findings: Sequence[Finding] = ()
+    """What is not ok, the worst first."""
+    accepted: Sequence[Accepted] = ()
+    """Findings that a person has accepted; they do not count."""
+
+    @property
+    def level(self) -> Level:
+        """The worst level of the findings."""
+        return worst(self.findings)
+
+    @property
+    def words(self) -> str:
+        """The worst finding in one sentence."""
+        first = self.findings[0].words if self.level else "all is well"
+        return f"{first[0].upper()}{first[1:]}"
+
+    @property
+    def strange(self) -> int:
+        """Rows with a number that is no status: no worker ever takes them."""
+        return self.total.rows.get(OTHER, 0)
+
+    def is_at_work(self, worker: WorkerProcess) -> bool:
+        """Whether a worker is at work, by what the database shows: the same for each host that looks.
+
+        It was seen of late, or the leases of tasks that it runs hold: in the midst of a long one it may be quiet.
+        """
+        if worker.ended_at:
+            return False
+        holds = not self.lapsed and any(task.number == worker.number for task in self.running)
+        return holds or is_heard_of(worker)
+
+    def as_dict(self) -> dict[str, Any]:
+        """The status for JSON: instants as 2026-01-31T12:00:00.000000Z, statuses by their names."""
+        report: dict[str, Any] = _plain(self._asdict())
+        report |= {"level": str(self.level), "words": self.words, "unnamed": list(map(name_of_status, self.unnamed))}
+        report["groups"] = [{"group_id": group, **_plain(rows)} for group, rows in self.groups.items()]
+        report["names"] = [{"task": task, **by_name(rows)} for task, rows in self.names.items()]
+        for rows in (report["total"], *report["groups"]):
+            del rows["rows"]
+        for worker in report["workers"]:
+            del worker["identity"]
+        report["schedules"] = [{**one.pop("schedule"), **one} for one in report["schedules"]]
+        return report
+
+
+def by_name(rows: Mapping[int, int]) -> dict[str, int]:
+    """Counts by the names of their statuses."""
+    return {name_of_status(status): count for status, count in rows.items()}
+
+
+def _plain(value: Any) -> Any:
+    """A value as JSON has it."""
+    if isinstance(value, datetime):
+        return iso(value)
+    if hasattr(value, "as_dict"):
+        return _plain(value.as_dict())
+    if hasattr(value, "_asdict"):
+        return _plain(value._asdict())
+    if isinstance(value, Mapping):
+        return {key: _plain(part) for key, part in value.items()}
+    return list(map(_plain, value)) if isinstance(value, (list, tuple, frozenset)) else value
+
+
+# ---- read
+
+
+def read_status(queue: Queue, groups: Sequence[int] = (), up_to: Mapping[Status, int] | None = None) -> QueueStatus:
+    """Read a queue, or only some groups of it; changes nothing. Raises DatabaseError.
+
+    `up_to`: how many new and fatal tasks are counted at least, if there are so many. Raises Conflict if the database
+    is too busy to answer in time.
+    """
+    with queue.store.database.statements_limited(MAX_STATEMENT_SECONDS):
+        return _read(queue, groups, up_to or {})
+
+
+def _read(queue: Queue, chosen: Sequence[int], up_to: Mapping[Status, int]) -> QueueStatus:
+    queue.store.tables.check()
+    look, views = Counts(queue.store.database), queue.store.views
+    runs = [run for run in views.runs() if serves(run.group_ids, chosen)]
+    counted, stats, in_progress = look.by_group(chosen), Stats(queue.store), views.in_progress()
+    recent = stats.recent()
+    groups = {
+        group: _group(rows, in_progress.running.get(group, 0), recent.by_group.get(group))
+        for group, rows in by_group(counted.counts).items()
+    }
+    total = _group(counted.counts, sum(one.running for one in groups.values()))
+    paused, are_all_paused = queue.store.claims.paused()
+    if are_all_paused:
+        paused = sorted({*paused, *groups})
+    served = [group for group in groups if group not in paused]
+
+    def count(status: Status, among: Sequence[int]) -> Count:
+        rows = sum(groups[group].rows[status] for group in among)
+        is_more = status in counted.cut or any(status in groups[group].uncounted for group in among)
+        most = up_to.get(status, 0)
+        if is_more and rows <= most:
+            is_all = not chosen and len(among) == len(groups)
+            rows = max(rows, look.up_to(most + 1, status, () if is_all else sorted(among)))
+            is_more = rows > most
+        return Count(rows, is_more)
+
+    names = look.by_name()
+    expired = look.expired(queue.settings.lease_seconds)
+    return QueueStatus(
+        table=queue.settings.table,
+        mode=queue.settings.mode,
+        database=queue.settings.dsn.place,
+        now=utc(views.now()),
+        total=total._replace(seconds_left=None, uncounted=total.uncounted | counted.cut),
+        groups=groups,
+        has_more_groups=bool(counted.cut),
+        chosen_groups=chosen,
+        ready=count(Status.NEW, served),
+        fatal=count(Status.FATAL, list(groups)),
+        paused_groups=paused,
+        are_all_paused=are_all_paused,
+        unserved_groups=unserved([group for group in served if groups[group].rows[Status.NEW]], runs),
+        runs=runs,
+        workers=[one for one in workers_of(queue, in_progress.claimed) if serves(one.group_ids, chosen)],
+        running=views.running(MAX_RUNNING),
+        schedules=Schedules(queue.store).all(),
+        names=_by_task(names),
+        unnamed=frozenset(status for status in Status if _rows_of(names, status) >= SAMPLE),
+        errors=() if chosen else views.recent_errors(MAX_ERRORS),
+        this_hour=recent.this_hour,
+        hour_before=recent.hour_before,
+        hours=stats.sums((HOURS - 1) * HOUR_SECONDS, "hour"),
+        lapsed=expired.rows,
+        lapsed_seconds=expired.oldest_seconds,
+        undated=look.undated(),
+        orphaned=look.orphaned(),
+    )
+
+
+# ---- rows
+
+
+def by_group(counts: Sequence[QueueCount]) -> dict[int, list[QueueCount]]:
+    """The counts of each group, in order of the ids."""
+    of_group: dict[int, list[QueueCount]] = {}
+    for count in sorted(counts, key=lambda one: one.group_id):
+        of_group.setdefault(count.group_id, []).append(count)
+    return of_group
+
+
+def _group(counts: Sequence[QueueCount], running: int, recent: HourStats | None = None) -> GroupStatus:
+    rows: dict[int, int] = dict.fromkeys(Status, 0)
+    for count in counts:
+        rows[count.status] = rows.get(count.status, 0) + count.rows
+    # Counted apart: they may differ by an instant.
+    claimed = max(rows[Status.IN_PROGRESS] - running, 0)
+    status = GroupStatus(
+        rows,
+        _greatest(count.oldest_seconds for count in counts),
+        _greatest(count.ready_seconds for count in counts),
+        frozenset(count.status for count in counts if count.is_more),
+        claimed,
+        running,
+    )
+    return status._replace(seconds_left=seconds_left(status, recent))
+
+
+def seconds_left(group: GroupStatus, recent: HourStats | None) -> float | None:
+    """How long a group will take by what its tasks took in this hour and the one before, and how many run at once."""
+    mean = recent and recent.mean_run_seconds
+    if mean is None or not (group.claimed or group.running):
+        return None
+    left = group.rows[Status.NEW] + group.claimed + group.running
+    return left * max(mean, MIN_TASK_SECONDS) / max(group.running, 1)
+
+
+def sum_of(several: Sequence[GroupStatus]) -> GroupStatus:
+    """Several groups as one."""
+    rows: dict[int, int] = {}
+    for one in several:
+        for status, count in one.rows.items():
+            rows[status] = rows.get(status, 0) + count
+    return GroupStatus(
+        rows,
+        _greatest(one.oldest_new_seconds for one in several),
+        _greatest(one.oldest_ready_seconds for one in several),
+        frozenset().union(*(one.uncounted for one in several)),
+        sum(one.claimed for one in several),
+        sum(one.running for one in several),
+    )
+
+
+def _greatest(ages: Iterable[float | None]) -> float | None:
+    return max((age for age in ages if age is not None), default=None)
+
+
+def _by_task(names: Sequence[NameCount]) -> dict[str, dict[int, int]]:
+    by_task: dict[str, dict[int, int]] = {}
+    for one in names:
+        rows = by_task.setdefault(one.task, {})
+        rows[one.status] = rows.get(one.status, 0) + one.rows
+    ordered = sorted(by_task.items(), key=lambda item: (-sum(item[1].values()), item[0]))
+    return dict(ordered[:MAX_NAMES])
+
+
+def _rows_of(names: Sequence[NameCount], status: int) -> int:
+    return sum(one.rows for one in names if one.status == status)
+
+
+# ---- workers
+
+
+def is_heard_of(worker: WorkerProcess) -> bool:
+    """Whether a worker gave a sign of life of late, and its end was not found."""
+    return not worker.ended_at and (worker.seen_seconds_ago or 0.0) <= SEEN_SECONDS
+
+
+def lives(worker: WorkerProcess) -> bool:
+    """Whether a worker's process lives, as far as that is known here."""
+    return not worker.has_ended and (worker.has_ended is not None or is_heard_of(worker))
+
+
+def workers_of(queue: Queue, claimed: Mapping[int, int]) -> list[WorkerProcess]:
+    """The workers of all hosts, the oldest first; `claimed` has their unstarted tasks. Raises DatabaseError."""
+    here, workers = host_name(), []
+    for worker in queue.store.processes.all():
+        is_here = worker.host == here
+        ended = True if worker.ended_at else has_ended(worker.pid, worker.identity) if is_here else None
+        workers.append(worker._replace(claimed=claimed.get(worker.number, 0), is_here=is_here, has_ended=ended))
+    return workers
+
+
+def gone_among(queue: Queue, tasks: Sequence[StoredTask]) -> set[int]:
+    """The ids of the started tasks among these whose process has ended, as far as that is known here."""
+    claims = {task.id: task.claim for task in tasks if task.status == Status.IN_PROGRESS and task.started_at}
+    if not claims:
+        return set()
+    try:
+        numbers = {worker.number for worker in workers_of(queue, {}) if worker.has_ended}
+    except DatabaseError:  # as without the right to read them
+        return set()
+    return {task_id for task_id, claim in claims.items() if isinstance(claim, int) and number_of(claim) in numbers}

@@ -1,0 +1,549 @@
+"""The judge of a queue by its limits, the line and options of client.py check, and its alarm: no database is asked."""
+
+from __future__ import annotations
+
+import ast
+import json
+import re
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from datetime import datetime, timedelta, timezone
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from taskserver.cli.commands import check as command
+from taskserver.cli.commands.check import NAMES
+from taskserver.health import queue
+from taskserver.health.accepted import OF_INSTALLATION, Acceptance, Acceptances
+from taskserver.health.alarm import Change, Reported, _read, alarm_of, is_news, name_of
+from taskserver.health.coverage import groups_in, unserved
+from taskserver.health.finding import Finding, Level
+from taskserver.health.judge import JUDGES, LIMITS, Limit, Limits, describe_unserved, judge, span, worst_first
+from taskserver.health.queue import crontab_line
+from taskserver.health.status import Count, GroupStatus, QueueStatus, seconds_left, sum_of
+from taskserver.messages.programs import INSTALLS
+from taskserver.model.schedule import ScheduleRow
+from taskserver.model.task import MAX_GROUP_ID, Status
+from taskserver.stores.queue.notes import MAX_NAME
+from taskserver.stores.queue.schedules import StoredSchedule
+from taskserver.stores.queue.stats import HourStats
+from taskserver.stores.records import ErrorCount, LastRun, RunningTask, WorkerProcess
+from tests.support.commands import parsers_of_client
+from tests.support.deployment import ROOT
+
+HOUR, DAY = 3600, 86_400
+OK, WARNING, CRITICAL, UNKNOWN = Level
+NOW = datetime(2026, 11, 22, 10, tzinfo=timezone.utc)
+NO_STATS = HourStats(NOW, 0, "")
+
+
+def rows(new: int = 0, fatal: int = 0, ready: float | None = None, **more: Any) -> GroupStatus:
+    counts: dict[int, int] = {**dict.fromkeys(Status, 0), Status.NEW: new, Status.FATAL: fatal}
+    age = ready if ready is not None else (1.0 if new else None)
+    return GroupStatus({**counts, **more.pop("counts", {})}, age, age, **more)
+
+
+def a_run(ago: float = 60.0, every: float | None = None, groups: str = "all", **more: Any) -> LastRun:
+    before = None if every is None else ago + every
+    run = LastRun("host", groups, 1, NOW, ago, NOW, "empty", 0, 0, 0, 0, 0, before)
+    return run._replace(**more)
+
+
+def worker(has_ended: bool | None = None, seen: float = 5.0) -> WorkerProcess:
+    return WorkerProcess(7, "host", "all", 1, "", NOW, 9.0, seen, None, 0, 0, 0, 0, 0, 0, has_ended=has_ended)
+
+
+def a_status(groups: Mapping[int, GroupStatus] | None = None, **given: Any) -> QueueStatus:
+    """A queue in which all is well, but for what is given."""
+    groups = groups or {}
+    total, paused = sum_of([rows(), *groups.values()]), given.get("paused_groups", ())
+    ready = sum(one.rows[Status.NEW] for group, one in groups.items() if group not in paused)
+    values: dict[str, Any] = {
+        **dict.fromkeys(QueueStatus._fields, ()),
+        "table": "jobs_queue",
+        "mode": "delete",
+        "database": "here",
+        "now": NOW,
+        "unnamed": frozenset(),
+        "groups": groups,
+        "total": total,
+        "ready": Count(ready),
+        "fatal": Count(total.rows[Status.FATAL]),
+        "this_hour": NO_STATS,
+        "hour_before": NO_STATS,
+        "runs": [a_run()],
+        "names": {},
+        **dict.fromkeys(("has_more_groups", "are_all_paused"), False),
+        **dict.fromkeys(("lapsed", "undated", "orphaned"), 0),
+        "lapsed_seconds": 0.0,
+    }
+    return QueueStatus(**{**values, **given})
+
+
+def judged(status: QueueStatus, limits: Limits | None = None, accepted: Sequence[str] = ()) -> QueueStatus:
+    """The status with its findings."""
+    acceptances = Acceptances({name: Acceptance("so be it", NOW) for name in accepted})
+    counted, apart = acceptances.apart(worst_first(judge(status, {**LIMITS, **(limits or {})})))
+    return status._replace(findings=counted, accepted=apart)
+
+
+def found(status: QueueStatus, limits: Limits | None = None) -> dict[str, Level]:
+    return {finding.name: finding.level for finding in judged(status, limits).findings}
+
+
+# ---- the table of judgements: what is given to a queue that is well, and the only finding
+
+IN_ERROR: dict[str, Any] = {"counts": {Status.ERROR: 1}}
+SCHEDULE = ScheduleRow("nightly", "tasks.a", None, 0, 0, None, "x", "UTC")
+BROKEN = ErrorCount("ModuleBroken: module tasks cannot be imported: SyntaxError: (line 3)", 4, 1, NOW, NOW, 9)
+STUCK = a_run(reason="error", released=5)
+LOST_HOUR = NO_STATS._replace(lost=2)
+TASK_OF_7 = RunningTask(1, "tasks.long", 3, 1, 2.0 * DAY, 7, None)
+
+JUDGEMENTS: list[tuple[dict[str, Any], str, Level, str]] = [
+    # cron by its own rhythm: three times the usual pause, an hour at least, a day if no rhythm is known
+    ({"runs": []}, "cron", WARNING, "no worker ran yet"),
+    ({"runs": [], "groups": {3: rows(new=1)}}, "cron", CRITICAL, "no worker ran yet"),
+    ({"runs": [], "workers": [worker()]}, "cron", OK, "a worker is at work"),
+    ({"runs": [a_run(HOUR - 1, 60)], "groups": {3: rows(new=1)}}, "cron", OK, "began 60 min ago"),
+    ({"runs": [a_run(HOUR + 1, 60)]}, "cron", WARNING, "cron seems to have stopped: the last run for all groups"),
+    ({"runs": [a_run(HOUR + 1, 60)], "groups": {3: rows(new=1)}}, "cron", CRITICAL, "stopped"),
+    ({"runs": [a_run(2 * DAY, DAY)]}, "cron", OK, "2 d ago"),
+    ({"runs": [a_run(4 * DAY, DAY)]}, "cron", WARNING, "stopped"),
+    ({"runs": [a_run(DAY - 1)]}, "cron", OK, "24 h ago"),
+    ({"runs": [a_run(DAY + 1)]}, "cron", WARNING, "stopped"),
+    ({"runs": [a_run(-DAY)]}, "cron", WARNING, "at an instant that is invalid"),
+    ({"runs": [a_run(2 * HOUR, 60)], "groups": {3: rows(new=1)}, "paused_groups": [3]}, "cron", WARNING, "stopped"),
+    # a line that stopped, and is covered by no other, nor by a worker at work
+    ({"runs": [a_run(60, 60, "3"), a_run(2 * DAY, 60, "5")]}, "cron", WARNING, "stopped a line: the last run"),
+    ({"runs": [a_run(60, 60, "3,5"), a_run(2 * DAY, 60, "5")]}, "cron", OK, ""),
+    ({"runs": [a_run(60, 60), a_run(2 * DAY, 60, "5")]}, "cron", OK, ""),
+    ({"runs": [a_run(60, 60, "3"), a_run(8 * DAY, 60, "5")]}, "cron", OK, ""),
+    ({"runs": [a_run(60, 60, "3"), a_run(2 * DAY, 60, "5")], "workers": [worker()]}, "cron", OK, ""),
+    # a worker at work is no silence: seen of late, or in the midst of a task whose lease holds; the same for each host
+    ({"runs": [a_run(2 * DAY)], "workers": [worker(None)]}, "cron", OK, ""),
+    ({"runs": [a_run(2 * DAY)], "workers": [worker(False, 9 * DAY)]}, "cron", WARNING, "stopped"),
+    ({"runs": [a_run(2 * DAY)], "workers": [worker(None, 2 * DAY)], "running": [TASK_OF_7]}, "cron", OK, ""),
+    # runs
+    ({"runs": [STUCK]}, "runs", WARNING, "the last run for all groups on host ended with an error and could start no"),
+    ({"runs": [STUCK], "groups": {3: rows(new=1)}}, "runs", CRITICAL, "could start no task"),
+    ({"runs": [STUCK._replace(taken=1)]}, "runs", OK, ""),
+    ({"runs": [STUCK._replace(reason="stopped")]}, "runs", OK, ""),
+    # groups
+    ({"groups": {7: rows(new=1)}, "unserved_groups": [7], "runs": [a_run(groups="3")]}, "groups", WARNING,
+     "1 new task in group 7, which no worker takes: they serve 3, and 3 have no task"),
+    ({"groups": {3: rows(new=1, ready=9 * HOUR)}, "paused_groups": [3]}, "paused", OK,
+     "group 3 is paused, with 1 new task: client.py resume 3 ends that"),
+    ({"groups": {3: rows(new=2)}, "paused_groups": [3, 5], "are_all_paused": True}, "paused", OK,
+     "all groups are paused, with 2 new tasks: client.py resume --all ends that"),
+    # waiting, ready, fatal
+    ({"groups": {3: rows(new=1, ready=HOUR)}}, "waiting", OK, "of group 3 has waited for 60 min"),
+    ({"groups": {3: rows(new=1, ready=HOUR + 1)}}, "waiting", WARNING, "a ready task of group 3 has waited for 60 min"),
+    ({"groups": {3: rows(new=1, ready=3 * HOUR + 1)}}, "waiting", CRITICAL, "3 h"),
+    ({"groups": {3: rows(new=1, ready=9 * HOUR)}, "paused_groups": [3]}, "waiting", OK, ""),
+    ({"groups": {3: rows(new=10**5)}}, "ready", OK, "100000 tasks are ready"),
+    ({"groups": {3: rows(fatal=1)}}, "fatal", WARNING, "1 task is fatal: no worker retries it"),
+    ({"groups": {3: rows(fatal=9)}}, "fatal", WARNING, "9 tasks are fatal: no worker retries them"),
+    ({"groups": {3: rows(fatal=10)}}, "fatal", CRITICAL, "10 tasks are fatal"),
+    ({"groups": {3: rows(counts={Status.CANCELLED: 99})}}, "fatal", OK, "no task is fatal"),
+    # failing: while tasks are in error or fatal
+    ({"this_hour": NO_STATS._replace(failed=8, done=2)}, "failing", OK, ""),
+    ({"this_hour": NO_STATS._replace(failed=8, done=2), "groups": {3: rows(**IN_ERROR)}}, "failing", WARNING,
+     "8 of 10 attempts failed since "),
+    ({"this_hour": NO_STATS._replace(failed=4), "groups": {3: rows(**IN_ERROR)}}, "failing", OK, "1 task in error"),
+    ({"groups": {3: rows(counts={Status.ERROR: 20})}}, "failing", OK, ""),
+    ({"groups": {3: rows(counts={Status.ERROR: 21})}}, "failing", WARNING, "21 tasks are in error and will be retried"),
+    ({"errors": [BROKEN], "groups": {3: rows(**IN_ERROR)}}, "failing", CRITICAL,
+     "3 tasks failed: module tasks cannot be imported: SyntaxError: (line 3)"),
+    # lost and gone workers
+    ({"hours": [LOST_HOUR]}, "lost", WARNING, "2 attempts were lost in the last day: the worker vanished"),
+    ({"hours": [NO_STATS._replace(lost=1)]}, "lost", WARNING, "1 attempt was lost in the last day"),
+    ({"workers": [worker(True)]}, "lost", WARNING, "1 worker is gone: killed, or a task hung or exited"),
+    # rows
+    ({"lapsed": 1, "lapsed_seconds": 500.0}, "leases", WARNING, "1 task of vanished workers is not taken back"),
+    ({"lapsed": 3, "lapsed_seconds": 500.0}, "leases", WARNING, "3 tasks of vanished workers are not taken back"),
+    ({"undated": 1}, "stray", WARNING, "1 task never starts: status 3 or 5 without due_at"),
+    ({"groups": {3: rows(counts={-1: 2})}}, "stray", WARNING, "2 tasks never start: an unknown status"),
+    ({"orphaned": 2}, "orphaned", WARNING, "2 tasks wait only for tasks that were deleted or have ended"),
+    # schedules
+    ({"schedules": [StoredSchedule(SCHEDULE, NOW, 1.0, "no cron expression")]}, "schedules", WARNING,
+     "schedule nightly: no cron expression"),
+    ({"schedules": [StoredSchedule(SCHEDULE, NOW, 1.0, "x")] * 5}, "schedules", WARNING, "x; and 2 more"),
+    ({"schedules": [StoredSchedule(SCHEDULE, NOW, -HOUR - 1.0, None)]}, "schedules", WARNING, "late by 60 min"),
+    ({"schedules": [StoredSchedule(SCHEDULE, NOW, -60.0, None)]}, "schedules", OK, "1 schedule without a fault"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("given", "name", "level", "words"), JUDGEMENTS)
+def test_each_judge_finds_what_it_is_for_and_no_other_does(
+    given: dict[str, Any], name: str, level: Level, words: str
+) -> None:
+    status = a_status(**given)
+    (finding,) = [one for one in judge(status) if one.name == name]
+    assert (finding.level, words in finding.words) == (level, True), finding
+    assert found(status) == ({name: level} if level else {})
+    assert not level or (finding.why and finding.fix)
+
+
+def test_an_empty_queue_with_a_worker_is_well_and_each_judge_says_so_by_its_own_name() -> None:
+    findings = judge(a_status())
+    assert [one.name for one in findings] == [one.__name__ for one in JUDGES]
+    assert {one.level for one in findings} == {OK}
+    assert a_status().words == "All is well"
+
+
+def test_one_that_was_lost_is_named_only_where_something_was_lost() -> None:
+    for line, is_lost in (("lost: its worker vanished", True), ("ValueError: lost", False)):
+        status = a_status({3: rows(fatal=1)}, errors=[ErrorCount(line, 1, 1, NOW, NOW, 1)])
+        (finding,) = judged(status).findings
+        assert ("one that was lost may have done its work" in finding.fix) is is_lost
+
+
+def test_while_cron_has_stopped_nothing_asks_for_more_workers() -> None:
+    late = [StoredSchedule(SCHEDULE, NOW, -2.0 * HOUR, None)]
+    given: dict[str, Any] = {"groups": {3: rows(new=1, ready=9 * HOUR)}, "schedules": late}
+    assert found(a_status(runs=[a_run(7200, 60)], **given)) == {"cron": CRITICAL}
+    assert found(a_status(runs=[a_run(30, 60)], **given)) == {"waiting": CRITICAL, "schedules": WARNING}
+
+
+def test_the_worst_finding_stands_first_and_gives_the_words() -> None:
+    status = judged(a_status({3: rows(new=1, fatal=10, ready=2 * HOUR)}))
+    assert [(one.name, one.level) for one in status.findings] == [("fatal", CRITICAL), ("waiting", WARNING)]
+    assert (status.level, status.words) == (CRITICAL, "10 tasks are fatal: no worker retries them")
+
+
+def test_groups_that_no_run_serves_are_told_as_such() -> None:
+    status = a_status({9: rows(new=1)}, runs=[], chosen_groups=[9, 11])
+    for limits in ({}, {"cron": Limit(HOUR)}):
+        (finding,) = judged(status, limits).findings
+        assert (finding.name, finding.words, finding.level) == ("cron", "no run serves groups 9, 11", CRITICAL)
+
+
+def test_a_schedule_whose_package_is_missing_here_is_told_with_the_line_that_gets_it() -> None:
+    stored = StoredSchedule(SCHEDULE, NOW, 1.0, f"cron needs cronsim: {INSTALLS}cronsim")
+    (finding,) = judged(a_status(schedules=[stored])).findings
+    assert finding.fix == "install the package, as said there"
+
+
+@pytest.mark.parametrize("name", ["taskserver-worker", ""])
+def test_if_pip_has_installed_the_package_the_doctor_says_the_line_of_cron_itself(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    assert crontab_line(tmp_path) == "paste a line of crontab.example"
+    monkeypatch.setattr(sys, "executable", str(tmp_path / "python3"))
+    monkeypatch.setattr(queue, "IS_INSTALLED", True)
+    monkeypatch.setattr(queue, "WORKER", "taskserver-worker")
+    if name:
+        (tmp_path / name).touch()
+    command = tmp_path / name if name else f"{tmp_path}/python3 -m taskserver worker"
+    assert crontab_line(Path("/home/you/site")) == f"paste */5 * * * * {command} --folder /home/you/site"
+
+
+# ---- limits that are given
+
+EACH_LIMIT: list[tuple[str, Limit, dict[str, Any], Level]] = [
+    ("ready", Limit(5, 15), {"groups": {3: rows(new=5)}}, OK),
+    ("ready", Limit(5, 15), {"groups": {3: rows(new=6)}}, WARNING),
+    ("ready", Limit(5, 15), {"groups": {3: rows(new=15)}}, WARNING),
+    ("ready", Limit(5, 15), {"groups": {3: rows(new=16)}}, CRITICAL),
+    ("ready", Limit(0, 0), {"groups": {3: rows(new=1)}, "paused_groups": [3]}, OK),
+    ("waiting", Limit(300, 900), {"groups": {3: rows(new=1, ready=301)}}, WARNING),
+    ("waiting", Limit(300, 900), {"groups": {3: rows(new=1, ready=901)}}, CRITICAL),
+    ("fatal", Limit(20, 60), {"groups": {3: rows(fatal=20)}}, OK),
+    ("fatal", Limit(20, 60), {"groups": {3: rows(fatal=61)}}, CRITICAL),
+    ("cron", Limit(60, 180), {"runs": [a_run(60)]}, OK),
+    ("cron", Limit(60, 180), {"runs": [a_run(61)], "groups": {3: rows(new=1)}}, WARNING),
+    ("cron", Limit(60, 180), {"runs": [a_run(181)]}, CRITICAL),
+    ("cron", Limit(60, 180), {"runs": []}, WARNING),
+    ("cron", Limit(3 * DAY, 9 * DAY), {"runs": [a_run(2 * DAY)]}, OK),
+]
+
+
+@pytest.mark.parametrize(("name", "limit", "given", "level"), EACH_LIMIT)
+def test_a_value_above_a_limit_is_a_warning_and_above_the_second_critical(
+    name: str, limit: Limit, given: dict[str, Any], level: Level
+) -> None:
+    assert found(a_status(**given), {name: limit}) == ({name: level} if level else {})
+
+
+# ---- which runs serve which groups
+
+
+@pytest.mark.parametrize(
+    ("groups", "runs", "expected"),
+    [
+        ([1], [], []),
+        ([1], [a_run()], []),
+        ([1, 2], [a_run(groups="1")], [2]),
+        ([1, 2], [a_run(groups="1"), a_run(groups="2")], []),
+        ([1, 2], [a_run(groups="1"), a_run(8 * DAY, groups="2")], [2]),
+        ([1, 2], [a_run(groups="1"), a_run(8 * DAY)], [2]),
+        ([1, 2], [a_run(groups="3"), a_run(-400_000.0)], [1, 2]),
+        ([1, 2], [a_run(groups="1,3,...deadbeef")], []),
+        ([1, 2], [a_run(groups="1,²")], [2]),
+    ],
+)
+def test_a_group_is_served_by_a_run_in_time(groups: list[int], runs: list[LastRun], expected: list[int]) -> None:
+    assert unserved(groups, runs) == expected
+    assert bool(describe_unserved(groups, runs)) == bool(expected)
+
+
+def test_an_invalid_record_of_a_run_names_no_group() -> None:
+    assert groups_in(f"3,{'9' * 5000},x,²,-1,6") == {3, 6}
+    assert groups_in(str(MAX_GROUP_ID)) == {MAX_GROUP_ID}
+
+
+# ---- how long a group will take
+
+
+def test_the_time_left_is_by_what_tasks_took_and_how_many_run_at_once() -> None:
+    recent = HourStats(NOW, 3, "", done=90, failed=10, ran_seconds=50.0)
+    group = rows(new=900, claimed=98, running=2)
+    assert seconds_left(group, recent) == 1000 * 0.5 / 2
+    assert seconds_left(group._replace(running=0), recent) == 998 * 0.5
+    assert seconds_left(group, recent._replace(ran_seconds=0.0)) == 1000 * 0.002 / 2
+    assert seconds_left(group._replace(claimed=0, running=0), recent) is None
+    assert seconds_left(group, None) is seconds_left(group, HourStats(NOW, 3, "")) is None
+
+
+# ---- what was accepted
+
+
+def test_what_was_accepted_is_apart_and_counts_for_nothing() -> None:
+    status = judged(a_status({3: rows(fatal=99)}, lapsed=1), accepted=["fatal", "groups"])
+    assert ([one.name for one in status.findings], status.level) == (["leases"], WARNING)
+    assert [(one.finding.name, one.reason) for one in status.accepted] == [("fatal", "so be it")]
+
+
+def test_every_name_of_a_finding_can_be_accepted_and_no_other() -> None:
+    """A finding's name is the first argument of what makes it."""
+
+    def names_in(*files: str, makers: Sequence[str]) -> set[str]:
+        calls = [
+            node
+            for file in files
+            for path in (ROOT / "taskserver").glob(file)
+            for node in ast.walk(ast.parse(path.read_text()))
+            if isinstance(node, ast.Call)
+        ]
+        first = [call.args[0] for call in calls if call.args and re.search(r"\w+", ast.unparse(call.func))[0] in makers]  # type: ignore[index]
+        return {one.value for one in first if isinstance(one, ast.Constant) and isinstance(one.value, str)}
+
+    findings = names_in("health/*.py", makers=["ok", "unknown", "warning", "critical", "Finding", "_private"])
+    findings |= names_in("stores/facts.py", "stores/*/facts.py", makers=["Check", "check_value"])
+    of_many = {"between", "on_failure"}  # named where their search begins
+    assert {*NAMES, "settings", "database", "accepted"} == findings | of_many
+    assert len(set(NAMES)) == len(NAMES)
+    assert not set(OF_INSTALLATION) & {one.__name__ for one in JUDGES}
+    assert max(map(len, NAMES)) < MAX_NAME - 20
+
+
+# ---- the line of check
+
+
+def line_of(status: QueueStatus, limits: Limits | None = None) -> str:
+    return command._in_lines(judged(status, limits), {**LIMITS, **(limits or {})})
+
+
+def test_the_line_has_level_words_and_performance_data_as_plugins_print_them() -> None:
+    status = a_status({3: rows(new=37, fatal=2, ready=412)}, runs=[a_run(75, every=300)])
+    assert line_of(status, {"waiting": Limit(300, 900), "cron": Limit(3600, 10_800)}) == (
+        "TASKSERVER WARNING: group 3 waits 412 s, 2 fatal"
+        " | ready=37;;;0 age=412s;300;900;0 fatal=2;0;9;0 lapsed=0;0;;0 silence=75s;3600;10800;0"
+    )
+
+
+def test_the_line_of_a_queue_that_is_well_says_what_it_holds() -> None:
+    said = line_of(a_status({3: rows(new=2, ready=7)}, runs=[a_run(75, every=300)]))
+    assert said.startswith("TASKSERVER OK: 2 ready, the oldest for 7 s, last run 75 s ago | ready=2;;;0 age=7s;3600;")
+    assert line_of(a_status(workers=[worker(False)])).startswith("TASKSERVER OK: 0 ready | ")
+    assert line_of(a_status(runs=[])).endswith(" silence=U;;;0")
+
+
+def test_long_and_hostile_words_are_cut_and_leave_one_line_and_its_performance_data() -> None:
+    faulty = SCHEDULE._replace(name="evil\n| age=9s\x1b[2J" * 50)
+    status = judged(a_status(schedules=[StoredSchedule(faulty, NOW, 1.0, "x")], lapsed=1), accepted=["leases"])
+    finding = status.findings[0]._replace(short="")
+    words, performance = command._in_lines(status._replace(findings=[finding]), LIMITS).split(" | ")
+    assert (len(words) < 80, words.isprintable()) == (True, True)
+    assert words.endswith("… (accepted: leases)")
+    assert re.fullmatch(r"(\w+=(U|\d+s?);\d*;\d*;0)( \w+=(U|\d+s?);\d*;\d*;0)*", performance)
+
+
+def test_an_account_that_may_not_read_what_was_accepted_is_told_so_below_the_line() -> None:
+    status = a_status(findings=Acceptances({}, "it cannot be read").findings)
+    first, second = command._in_lines(status, LIMITS).splitlines()
+    assert (first.startswith("TASKSERVER OK"), second, status.level) == (True, "it cannot be read", OK)
+
+
+@pytest.mark.parametrize(("seconds", "words"), [(0.4, "0 s"), (412, "412 s"), (2000, "33 min"), (3 * DAY, "3 d")])
+def test_spans_are_written_in_seconds_while_they_are_short(seconds: float, words: str) -> None:
+    assert span(seconds) == words
+
+
+# ---- its options
+
+
+def parsed(*arguments: str) -> tuple[Limits, tuple[int, ...]]:
+    options = parsers_of_client()["check"].parse_args(arguments)
+    given = command._limits(options)
+    return {name: limit for name, limit in given.items() if limit != LIMITS.get(name)}, tuple(options.groups)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "limits"),
+    [
+        ("", {}),
+        ("--max-ready 5", {"ready": Limit(5, 15)}),
+        ("--max-ready 0", {"ready": Limit(0, 0)}),
+        ("--max-ready 5:6", {"ready": Limit(5, 6)}),
+        ("--max-age 5m", {"waiting": Limit(300, 900)}),
+        ("--max-age 90:2h", {"waiting": Limit(90, 7200)}),
+        ("--max-fatal 0", {}),
+        ("--max-fatal 2", {"fatal": Limit(2, 9)}),
+        ("--max-fatal 100", {"fatal": Limit(100, 300)}),
+        ("--max-fatal 0:0", {"fatal": Limit(0, 0)}),
+        ("--max-silence 1d", {"cron": Limit(DAY, 3 * DAY)}),
+    ],
+)
+def test_a_limit_is_one_number_or_two_and_three_times_the_first_is_the_second(arguments: str, limits: Limits) -> None:
+    assert parsed(*arguments.split())[0] == limits
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        ("--max-age x", "--max-age"),
+        ("--max-age 15m:5m", "is below the first"),
+        ("--max-ready -1", "--max-ready"),
+        ("--max-ready 5:", "--max-ready"),
+        ("--max-silence 0", "--max-silence"),
+        ("--group all", "--group"),
+        ("--mail --json", "not allowed with"),
+        ("--accept nothing", "unknown check 'nothing'; choose from between, callables"),
+        ("--accept settings", "unknown check 'settings'"),
+        ("--accept", "--accept"),
+        ("now", "now"),
+    ],
+)
+def test_wrong_usage_is_a_line_on_standard_output_and_code_3(
+    capsys: pytest.CaptureFixture[str], arguments: str, words: str
+) -> None:
+    with pytest.raises(SystemExit) as ended:
+        parsed(*arguments.split())
+    said = capsys.readouterr()
+    assert (ended.value.code, said.err) == (3, "")
+    assert said.out.startswith("TASKSERVER UNKNOWN: ")
+    assert words in said.out
+    assert said.out.count("\n") == 1
+
+
+# ---- its alarm
+
+
+def test_other_limits_are_another_alarm_and_its_name_fits_its_column() -> None:
+    given = ["", "--max-ready 5", "--max-ready 5:16", "--max-age 5m", "--group 3", "--group 3,5", "--max-silence 1h"]
+    names = [name_of(*parsed(*arguments.split())) for arguments in given]
+    assert len(set(names)) == len(names)
+    assert names[:2] == ["check", "check ready=5:15"]
+    assert name_of(*parsed("--max-age", "1h", "--max-fatal", "0")) == "check"
+    many = [name_of(LIMITS, range(first, first + 400)) for first in (10**9, 10**9 + 1)]
+    assert len(set(many)) == 2
+    assert max(map(len, many)) <= MAX_NAME
+
+
+@pytest.mark.parametrize("text", ["", "null", "[]", "5", "{}", '{"a": 5}', '{"a": ["x", "y", 1e999]}', "[" * 10_000])
+def test_a_note_that_holds_anything_is_an_alarm_of_nothing(text: str) -> None:
+    assert _read(text) == {}
+
+
+class Looks:
+    """Checks --mail one after the other, of a queue with so many fatal tasks."""
+
+    def __init__(self) -> None:
+        self.alarm: dict[str, Reported] = {}
+
+    def look(self, minutes: int, fatal: int, accepted: Sequence[str] = ()) -> str:
+        """`up` or `over` if that is news, so many minutes after the begin."""
+        status = judged(a_status({3: rows(fatal=fatal)}, now=NOW + timedelta(minutes=minutes)), accepted=accepted)
+        before = _read(json.dumps(self.alarm))
+        self.alarm, over = alarm_of(status, before)
+        return "over" if over else "up" if is_news(before, self.alarm) else ""
+
+    def news(self, times: range, fatal: Callable[[int], int]) -> list[tuple[int, str]]:
+        """The minutes that had some, if the minutes give the fatal tasks."""
+        return [(minutes, word) for minutes in times if (word := self.look(minutes, fatal(minutes)))]
+
+
+NEWS: list[tuple[str, Callable[[int], int], list[tuple[int, str]]]] = [
+    ("one that stays is reported once", lambda minutes: 1, [(0, "up")]),
+    ("its end an hour after", lambda minutes: int(minutes < 60), [(0, "up"), (120, "over")]),
+    ("what comes and goes within an hour is not reported again", lambda minutes: minutes // 5 % 2, [(5, "up")]),
+    ("and not if it is away for 55 minutes", lambda minutes: int(minutes % 60 == 0), [(0, "up")]),
+    (
+        "after more than an hour it is new",
+        lambda minutes: int(minutes % 120 == 0),
+        [(0, "up"), (65, "over"), (120, "up"), (185, "over"), (240, "up"), (305, "over")],
+    ),
+    ("one that gets critical is news, and once", lambda minutes: 9 + minutes // 5 % 2, [(0, "up"), (5, "up")]),
+    ("a few more are none", lambda minutes: min(1 + minutes // 5, 9), [(0, "up")]),
+    ("twice as many are", lambda minutes: min(11 + minutes // 5, 33), [(0, "up"), (25, "up"), (105, "up")]),
+]
+
+
+@pytest.mark.parametrize(("words", "fatal", "news"), NEWS, ids=[words for words, *_ in NEWS])
+def test_each_change_is_mailed_once(words: str, fatal: Callable[[int], int], news: list[tuple[int, str]]) -> None:
+    """A look each five minutes."""
+    assert Looks().news(range(0, 360, 5), fatal) == news
+
+
+def test_what_is_accepted_is_over_at_once_and_an_invalid_instant_silences_nothing() -> None:
+    looks = Looks()
+    assert [looks.look(0, 1), looks.look(5, 1, ["fatal"]), looks.alarm] == ["up", "over", {}]
+    for instant in ("garbage", "2099-01-01 00:00:00"):
+        looks.alarm = {"fatal": Reported(instant, instant, 1)}
+        assert [looks.look(0, 0), looks.alarm] == ["over", {}]
+
+
+def letter_of(status: QueueStatus, alarm: Mapping[str, Reported], over: Mapping[str, Reported]) -> list[str]:
+    return list(command._letter(status, Change(alarm, over, None, None), "/x/client.py"))
+
+
+def test_a_mail_says_what_is_wrong_since_when_what_to_do_and_what_is_over() -> None:
+    errors = [ErrorCount(f"OSError: {all_}", all_, fatal, NOW, NOW, 1) for all_, fatal in [(9, 0), (8, 2), (6, 5)]]
+    alarm = {"fatal": Reported("2026-11-22 09:00:00", str(NOW), 70)}
+    over = {"groups": Reported("2026-11-22 08:00:00", "2026-11-22 08:30:00", 64), "lost": Reported("x", "x", 1)}
+    first, *rest = letter_of(judged(a_status({3: rows(fatal=2)}, errors=errors)), alarm, over)
+    assert first == "TASKSERVER WARNING: 2 fatal"
+    assert re.fullmatch(r"fatal, seen first at 2026-11-22 09:00:00 \w+: 2 tasks are fatal: no worker .*", rest[1])
+    assert rest[2:4] == ["  5 failed with: OSError: 6", "  2 failed with: OSError: 8"]
+    assert rest[4].startswith("What to do: client.py errors")
+    assert rest[5:] == [
+        *("  /x/client.py retry --error-line='OSError: 6'", "  /x/client.py retry --error-line='OSError: 8'"),
+        *("", "over: groups, after 30 min", "", "over: lost"),
+    ]
+
+
+def test_good_news_begins_with_ok() -> None:
+    over = {"fatal": Reported("2026-11-22 08:00:00", "2026-11-22 08:30:00", 64)}
+    assert letter_of(a_status(), {}, over) == ["TASKSERVER OK: all is well again", "", "over: fatal, after 30 min"]
+    others = {"lost": over["fatal"]}
+    assert letter_of(a_status(), others, over)[0] == "TASKSERVER OK: nothing is wrong now"
+    accepted = judged(a_status({3: rows(fatal=2)}), accepted=["fatal"])
+    first, _, last = letter_of(accepted, {}, over)
+    assert first == "TASKSERVER OK: nothing else is wrong, but accepted: fatal"
+    assert last == "fatal is accepted, and reported no more"
+
+
+def test_a_finding_as_json_has_what_every_face_shows() -> None:
+    finding = Finding("fatal", Level.WARNING, "1 task is fatal", "why", "fix", "1 fatal")
+    assert finding.as_dict() == {
+        "name": "fatal",
+        "level": "warning",
+        "words": "1 task is fatal",
+        "why": "why",
+        "fix": "fix",
+    }
+    assert (str(Level.CRITICAL), f"{Level.OK:<4}|") == ("critical", "ok  |")
