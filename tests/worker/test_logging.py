@@ -254,6 +254,15 @@ def test_without_a_log_the_warnings_of_tasks_are_twenty_lines_of_standard_error(
     assert (ended.returncode, ended.stdout, len(ended.stderr.splitlines())) == (0, "", 21)
 
 
+def test_without_a_log_a_warning_that_a_handler_of_the_module_takes_is_not_written_to_standard_error(
+    queue: Queue,
+) -> None:
+    queue.define("\nlogging.basicConfig(filename=HERE / 'theirs')\n")
+    queue.add("tasks.log", '["warning", "w"]')
+    assert queue.worker().stderr == ""
+    assert (queue.folder / "theirs").read_text() == "WARNING:shop.mail:w\n"
+
+
 @pytest.mark.parametrize("program", ["worker", "client"])
 def test_a_person_at_the_shell_sees_what_tasks_log(queue: Queue, program: str) -> None:
     queue.add("tasks.log")
