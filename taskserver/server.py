@@ -332,17 +332,18 @@ class TaskServer:
         *,
         done: bool = False,
         fatal: bool = False,
+        cancelled: bool = False,
         archived: bool = False,
         stats: bool = False,
         keys: bool = False,
     ) -> Pruned:
         """Delete rows that ended so long ago, of each kind that is named, or done and archived ones; return how many.
 
-        `fatal` includes cancelled tasks. Rows of the queue with a unique_key stay unless `keys`. Raises InvalidTask.
+        Rows of the queue with a unique_key stay unless `keys`. Raises InvalidTask.
         """
         from .stores.queue.pruning import prune
 
-        return prune(self.store, older_than, keys, done=done, fatal=fatal, archived=archived, stats=stats)
+        return prune(self.store, older_than, keys, done, fatal, cancelled, archived, stats)
 
     def reclaim(self, force: Selection | None = None) -> Reclaimed:
         """Wake all due tasks and take back all whose lease has ended, at once; runs do the same bit by bit.

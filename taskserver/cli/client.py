@@ -25,9 +25,8 @@ from .commands import (
 from ..messages.programs import CLIENT, IS_INSTALLED
 from ..server import TaskServer
 from ..settings.load import load_settings
-from . import deployment
-from .terminal.arguments import Parser
-from .terminal.program import Exit, run_program
+from .terminal.arguments import ABOUT_DEPLOYMENT, Parser, add_deployment, add_deployment_of_command
+from .terminal.program import Exit, deployment_of, run_program, settings_in_words
 from .terminal.output import BOLD, painted
 
 GROUPS: dict[str, tuple[Callable[[Any], None], ...]] = {
@@ -70,8 +69,8 @@ def _run(folder: Path, arguments: Sequence[str]) -> int:
         arguments = [*(one for one in arguments[1:] if one != "help"), "--help"]
     options = make_parser().parse_args(arguments)
     if IS_INSTALLED and options.folder is None and options.env_file is None and sys.stderr.isatty():
-        print(deployment.settings_in_words(folder, None), file=sys.stderr)
-    folder, options.env_file = deployment.deployment_of(folder, options.folder, options.env_file)
+        print(settings_in_words(folder, None), file=sys.stderr)
+    folder, options.env_file = deployment_of(folder, options.folder, options.env_file)
     if "run_in_folder" in options:
         code: int = options.run_in_folder(folder, options)
         return code
@@ -82,7 +81,7 @@ def _run(folder: Path, arguments: Sequence[str]) -> int:
 def make_parser() -> Parser:
     """The parser of client.py, with those of its commands."""
     parser = Parser(prog=CLIENT)
-    deployment.add_options(parser)
+    add_deployment(parser)
     subparsers = parser.add_subparsers(metavar="COMMAND", required=True, parser_class=Parser)
     parts = ["Add tasks to the queue, look at it, and act on it."]
     for heading, commands in GROUPS.items():
@@ -94,7 +93,7 @@ def make_parser() -> Parser:
                 [painted(heading, BOLD, sys.stdout), *(f"  {name:<12}{line}" for name, line in group.about.items())]
             )
         )
-    parts.append(f"{painted('Options of every command', BOLD, sys.stdout)}{deployment.ABOUT}")
+    parts.append(f"{painted('Options of every command', BOLD, sys.stdout)}{ABOUT_DEPLOYMENT}")
     parts.append(f"{painted('Examples', BOLD, sys.stdout)}{EXAMPLES}")
     parts.append(f"{CLIENT} help COMMAND, or COMMAND --help, shows the options of a command.\n")
     parser.about_commands = "\n\n".join(parts)
@@ -112,7 +111,7 @@ class _Group:
     def add_parser(self, name: str, *, help: str, **more: Any) -> Any:
         self.about[name] = help
         parser = self._subparsers.add_parser(name, description=f"{help[0].upper()}{help[1:]}.", **more)
-        deployment.add_options_of_command(parser)
+        add_deployment_of_command(parser)
         return parser
 
 

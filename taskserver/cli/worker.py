@@ -25,8 +25,18 @@ from ..worker.limits import check_system
 from ..worker.result import Reason, RunResult
 from ..worker.record import groups_text, host_name
 from ..interrupts.stop import Stop
-from .terminal.program import ENDED, SIGNALS, Exit, Wishes, block_signals, result_of, run_program, say
-from .deployment import deployment_of, settings_in_words
+from .terminal.program import (
+    ENDED,
+    SIGNALS,
+    Exit,
+    Wishes,
+    block_signals,
+    deployment_of,
+    result_of,
+    run_program,
+    say,
+    settings_in_words,
+)
 from .worker_options import Options, read_options
 
 WAKE_EVERY_SECONDS = 0.2

@@ -57,8 +57,7 @@ def _read_plain(arguments: Sequence[str]) -> Options | None:
 
 def _read_any(arguments: Sequence[str]) -> Options:
     # argparse is imported here: see _read_plain.
-    from .deployment import add_options
-    from .terminal.arguments import ABOUT_GROUPS, Parser, group_ids, number_of, seconds, whole_number
+    from .terminal.arguments import ABOUT_GROUPS, Parser, add_deployment, group_ids, number_of, seconds, whole_number
 
     parser = Parser(prog=WORKER, description="Run tasks of the queue until MAX_TASKS ran or none is left.")
     parser.about_more = ABOUT_GROUPS
@@ -94,5 +93,5 @@ def _read_any(arguments: Sequence[str]) -> Options:
     )
     add("--processes", metavar="K", type=whole_number(1, MAX_PROCESSES), help=processes)
     add("--verbose", action="store_true", help="say on standard error what it does")
-    add_options(parser)
+    add_deployment(parser)
     return Options(**vars(parser.parse_args(arguments)))

@@ -128,7 +128,7 @@ def test_a_file_of_settings_is_named(run: Run, tmp_path: Path) -> None:
     assert (site / "var" / "other.db").exists()
     assert not (site / ".env").exists()
     found = run("taskserver", "doctor", *named).stdout
-    assert f"{tmp_path / 'queue.env'} is for its owner alone" in found
+    assert f"only its owner may read {tmp_path / 'queue.env'}" in found
     for command in (["check"], ["page"], ["list"]):
         assert run("taskserver", *command, *named).stdout
 

@@ -198,21 +198,6 @@ def test_a_fatal_task_makes_all_behind_it_fatal_and_its_retry_revives_them(
     site.assert_all_done(parent, child, *others)
 
 
-def test_the_sql_that_deletes_one_fatal_task_takes_its_edges_and_no_other_row(site: Family) -> None:
-    (sql,) = [block.text for block in blocks("docs/operating.md") if block.text.startswith("DELETE FROM jobs_queue ")]
-    site.break_("parent")
-    parent = site.add("parent")
-    child, sister = site.add("child", parent), site.add("child", parent)
-    later = site.add("parent", delay=3600)
-    waiting = site.add("child", later)
-    site.server.run()
-    for gone in (child, waiting, later):
-        for statement in sql.replace("17", str(gone)).split(";\n")[:2]:
-            site.rows.execute(statement)
-    assert [row["id"] for row in site.rows.all()] == [parent, sister, later, waiting]
-    assert site.edges() == [(parent, sister), (later, waiting)]
-
-
 def test_one_added_for_a_fatal_task_is_fatal_and_a_retry_of_it_alone_looks_again(any_site: Family) -> None:
     site = any_site
     site.break_("parent")

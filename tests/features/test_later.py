@@ -159,4 +159,4 @@ def test_people_read_that_it_is_postponed(sqlite_queue: Queue) -> None:
     assert "waiting" in sqlite_queue.client("show", 1).stdout
     assert sqlite_queue.client("check").returncode == 0
     ran = sqlite_queue.client("run", 1).stdout
-    assert ran.startswith("task 1 asked to run later, which counts no attempt: it comes again at ")
+    assert ran.startswith("task 1 asked to run later, which counts no attempt: it will run at ")

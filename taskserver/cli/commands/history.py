@@ -19,11 +19,11 @@ from ..terminal.output import as_json, headed, in_column, in_units, largest, not
 BY = {"hour": "hour", "group": "group_id", "task": "task"}
 """The choices of --by, and the column by which each of them sums."""
 NOTHING = "no stats of that time (workers write them once a minute, and at the end of a run)"
-COUNTED = {"done": "done task", "fatal": "fatal or cancelled task", "archived": "archived task", "stats": "stats row"}
+COUNTED = {kind: f"{kind} task" for kind in KINDS} | {"stats": "stats row"}
 
 
 def add_stats(subparsers: Any) -> None:
-    parser = subparsers.add_parser("stats", help="show what was done by the hour, and how long it ran and waited")
+    parser = subparsers.add_parser("stats", help="show by the hour what was done, and how long it ran and waited")
     arguments.add(parser, "--since", default="24h", help=f"{SINCE}; default %(default)s")
     arguments.add(parser, "--group", "--task")
     parser.add_argument("--by", choices=list(BY), default="hour", metavar="WHAT", help=", ".join(BY))
@@ -75,10 +75,17 @@ def _cells(one: HourStats) -> list[object]:
 
 
 def add_prune(subparsers: Any) -> None:
-    parser = subparsers.add_parser("prune", help="delete what ended long ago: done and archived tasks, or others")
-    parser.add_argument("--older-than", metavar="AGE", type=span, required=True, help="as 30d: s, m, h, d or w")
+    parser = subparsers.add_parser("prune", help="delete old rows: done and archived tasks, or the kinds you name")
+    parser.add_argument(
+        "--older-than",
+        metavar="AGE",
+        type=span,
+        required=True,
+        help="what ended longer ago: 30d, or a number of s, m, h or w",
+    )
     parser.add_argument("--done", action="store_true", help="done tasks, as mode mark leaves them")
-    parser.add_argument("--fatal", action="store_true", help="fatal and cancelled tasks")
+    parser.add_argument("--fatal", action="store_true", help="fatal tasks")
+    parser.add_argument("--cancelled", action="store_true", help="cancelled tasks")
     parser.add_argument("--archived", action="store_true", help="the archive, to which mode move moves done tasks")
     parser.add_argument("--stats", action="store_true", help=f"the stats that {CLIENT} stats shows")
     parser.add_argument("--keys", action="store_true", help="also tasks of the queue that hold a unique_key")

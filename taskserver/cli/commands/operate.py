@@ -52,7 +52,7 @@ class Act(NamedTuple):
 MAY_RUN = (Status.NEW, Status.IN_PROGRESS, Status.ERROR, Status.WAITING)
 ENDED = (Status.FATAL, Status.CANCELLED)
 ACTS = {
-    "retry": Act(RETRY, (Status.ERROR, *ENDED), "run failed and cancelled tasks again, with all of their attempts"),
+    "retry": Act(RETRY, (Status.ERROR, *ENDED), "run failed and cancelled tasks again, with their attempts reset"),
     "cancel": Act(CANCEL, (*MAY_RUN, Status.FATAL), "cancel tasks; running ones are interrupted"),
     "delete": Act(DELETE, ENDED, "delete fatal and cancelled tasks"),
     "priority": Act(PRIORITY, MAY_RUN, "change the priority of tasks: smaller runs sooner"),

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import argparse
 import logging
-import os
 import signal
 import sys
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from types import FrameType
@@ -41,7 +39,7 @@ def run(server: TaskServer, options: argparse.Namespace) -> None:
     stop = Stop()
     stop.ends_process = CLIENT
     server.store.tables.check()
-    with showing_all(_InFull(logging.INFO), settings), _keeping_zone(), _interrupting(stop):
+    with showing_all(_InFull(logging.INFO), settings), _interrupting(stop):
         result = server.run_task(options.id, stop=stop)
     row = server.store.views.show(options.id)
     sys.stdout.flush()
@@ -60,19 +58,6 @@ class _InFull(logging.Handler):
     def emit(self, record: logging.LogRecord) -> None:
         sys.stdout.flush()  # the task's own prints came first
         print("\n".join(lines_of(record)), file=sys.stderr)
-
-
-@contextmanager
-def _keeping_zone() -> Iterator[None]:
-    """After the `with` times are told in the host's zone, whatever code of tasks has set, as django.setup() does."""
-    zone = os.environ.get("TZ")
-    try:
-        yield
-    finally:
-        if os.environ.get("TZ") != zone:
-            os.environ.pop("TZ", None)
-            os.environ.update({} if zone is None else {"TZ": zone})
-            time.tzset()
 
 
 @contextmanager
@@ -96,9 +81,9 @@ def _interrupting(stop: Stop) -> Iterator[None]:
 def _outcome(result: RunResult, row: StoredTask | None) -> str:
     """Words for what became of the task and of its row, which other programs may have changed since."""
     if result.lost:
-        return "was taken over or changed by others while it ran here, and its result is dropped"
+        return "was reclaimed or changed while it ran here: its result is dropped"
     if result.released:
-        return "was given back unstarted"
+        return "was released, and not started"
     if result.cancelled:
         return f"was cancelled after {result.seconds:.1f} s"
     if result.postponed:
@@ -117,5 +102,6 @@ def _returned(row: StoredTask | None) -> str:
 
 def _state(row: StoredTask) -> str:
     if row.status in (Status.ERROR, Status.WAITING) and row.due_at:
-        return f"comes again at {in_sentence(row.due_at)}"
+        verb = "will be retried" if row.status == Status.ERROR else "will run"
+        return f"{verb} at {in_sentence(row.due_at)}"
     return f"is {status_name(row.status).replace('_', ' ')}"

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from datetime import datetime, timezone
 from typing import Any, NoReturn
 
+from ... import __version__
 from ...errors import SPANS, UNIT_SECONDS, BadTask, InvalidTask, span_seconds
 from ...messages.programs import CLIENT
 from ...messages.text import nearest, printable
@@ -78,6 +79,30 @@ class Parser(argparse.ArgumentParser):
             print(f"{self.usage_head}: {words}")
             self.exit(self.usage_exit)
         self.exit(self.usage_exit, f"{self.prog}: {words}\n")
+
+
+# ---- which deployment is meant
+
+_FOLDER = "the deployment's folder: its .env, its modules, its var/"
+_ENV = "settings from FILE; its folder is meant unless --folder is given"
+_VERSION = "print the version, and end"
+ABOUT_DEPLOYMENT = f"""
+  --folder DIR  {_FOLDER}
+  --env FILE    {_ENV}
+  --version     {_VERSION}"""
+
+
+def add_deployment(parser: Any) -> None:
+    """Add the options that name a deployment, and --version."""
+    parser.add_argument("--folder", metavar="DIR", help=_FOLDER)
+    parser.add_argument("--env", dest="env_file", metavar="FILE", help=_ENV)
+    parser.add_argument("--version", action="version", version=f"taskserver {__version__}", help=_VERSION)
+
+
+def add_deployment_of_command(parser: Any) -> None:
+    """Let these options stand behind a command, too."""
+    parser.add_argument("--folder", default=argparse.SUPPRESS, help=argparse.SUPPRESS)
+    parser.add_argument("--env", dest="env_file", default=argparse.SUPPRESS, help=argparse.SUPPRESS)
 
 
 # ---- types of arguments

@@ -1,6 +1,6 @@
-"""The frame of both programs: exit codes, and how errors end a program."""
+"""The frame of both programs: exit codes, the deployment they are for, and how errors end them."""
 
-from __future__ import annotations
+# Annotations are not deferred here: named tuples compile deferred ones, which each empty run would pay for.
 
 import os
 import signal
@@ -10,6 +10,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from enum import IntEnum
 from errno import EBADF, EDQUOT, EFBIG, EIO, EMFILE, ENFILE, ENOSPC, EPIPE
+from pathlib import Path
 from typing import NamedTuple
 
 from ...errors import DatabaseError, HostLimit, InvalidTask, SettingError
@@ -73,6 +74,32 @@ class Wishes:
             return False
         self._counted[number] = now
         return True
+
+
+class Deployment(NamedTuple):
+    """A deployment's folder, and the file of its settings."""
+
+    folder: Path
+    env_file: Path | None = None
+    """None: the `.env` in the folder."""
+
+
+def deployment_of(usual: Path, folder: str | None, env_file: str | None) -> Deployment:
+    """The deployment that --folder and --env name; `usual` is its folder without them. Raises SettingError."""
+    for option, given in (("--folder", folder), ("--env", env_file)):
+        if given == "":
+            raise SettingError(f"{option} is empty; allowed: a path")
+    file = None if env_file is None else Path(env_file).absolute()
+    place = Path(folder).absolute() if folder is not None else usual if file is None else file.parent
+    if not place.is_dir():
+        raise SettingError(f"{place} is no folder that this user can see; allowed: the folder of a deployment")
+    return Deployment(place, file)
+
+
+def settings_in_words(folder: Path, env_file: Path | None) -> str:
+    """Where a deployment lies, and where its settings come from."""
+    file = env_file or folder / ".env"
+    return f"the deployment in {folder}, with the settings {f'of {file}' if file.exists() else 'of the environment'}"
 
 
 def run_program(name: str, command: Callable[[], int]) -> int:
@@ -139,7 +166,7 @@ def _unforeseen(error: Exception) -> str:
     what = (
         "this program is not whole (upload the folder again)"
         if is_cut_off
-        else f"was the last upload whole ({CLIENT} doctor tells)? If so, an answer of the database cannot be read, or "
+        else f"was the last upload whole ({CLIENT} doctor says)? If so, an answer of the database cannot be read, or "
         "this program has a mistake"
     )
     return (

@@ -25,7 +25,8 @@ OLD = "COALESCE(finished_at, updated_at) < {after}"
 _KINDS = {
     # By key, as the old rows come first in order of id, and are most of the table.
     "done": Verb("prune", "done", "{status} = 2", "{delete_task}", hint="{by_key}"),
-    "fatal": DELETE,
+    "fatal": DELETE._replace(condition="{status} = 4"),
+    "cancelled": DELETE._replace(condition="{status} = 7"),
     "archived": Verb("prune", "archived", "1 = 1", "{delete_archived}", table="{done}", key="done_id", hint="{by_key}"),
 }
 YOUNG, HOLDS_KEY, PRUNABLE = range(3)
@@ -43,7 +44,7 @@ OLDEST = {
 }
 NEWEST = "SELECT MAX(id) FROM {table}"
 KINDS = (*_KINDS, "stats")
-"""The kinds that can be named: tasks that are done, fatal (or cancelled) or archived, and stats."""
+"""The kinds that can be named: tasks that are done, fatal, cancelled or archived, and stats."""
 COMPLETED = ("done", "archived")
 """The kinds that are meant if none is named: nobody has to look at these rows any more."""
 
@@ -53,6 +54,7 @@ class Pruned(NamedTuple):
 
     done: int = 0
     fatal: int = 0
+    cancelled: int = 0
     archived: int = 0
     stats: int = 0
     held: int = 0
@@ -60,7 +62,7 @@ class Pruned(NamedTuple):
 
     @property
     def deleted(self) -> int:
-        return self.done + self.fatal + self.archived + self.stats
+        return self.done + self.fatal + self.cancelled + self.archived + self.stats
 
 
 class Pruning:
@@ -137,8 +139,9 @@ def _seconds_of(older_than: Duration) -> float:
     return float(seconds)
 
 
-def prune(store: Store, older_than: Duration, keys: bool, **kinds: bool) -> Pruned:
-    """Delete old rows of the kinds that are true, as Pruning does. Raises SettingError, InvalidTask, DatabaseError."""
+def prune(store: Store, older_than: Duration, keys: bool, *of_kinds: bool) -> Pruned:
+    """Delete old rows of the KINDS that are true, as Pruning does. Raises SettingError, InvalidTask, DatabaseError."""
+    kinds = dict(zip(KINDS, of_kinds, strict=True))
     for name, flag in (*kinds.items(), ("keys", keys)):
         check_kind(name, flag, bool, "True or False")
     return Pruning(store, older_than, [kind for kind, flag in kinds.items() if flag], keys).run()
