@@ -357,6 +357,25 @@ def test_the_rights_for_making_tables_are_enough(guarded: Reader) -> None:
         server.create_tables()
 
 
+# ---- PHP
+
+
+def test_no_php_of_ours_adds_a_task_with_the_empty_text_of_a_failed_json_encode() -> None:
+    """Where the result is only shown, an empty text is harmless."""
+    documents = [*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"), *ROOT.glob("examples/**/*.php")]
+    calls = [
+        (path.name, call)
+        for path in documents
+        for call in re.findall(
+            r"(?<!wp_)(?<!htmlspecialchars\()json_encode\([^`)][^;]{,200}", path.read_text(encoding="utf-8")
+        )
+    ]
+    assert len(calls) > 8
+    assert [
+        (name, call) for name, call in calls if "JSON_THROW_ON_ERROR" not in call and "JSON_HEX_TAG" not in call
+    ] == []
+
+
 # ---- the first screen
 
 
