@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import DatabaseError, TablesMissing, TablesOutdated
-from ..health.doctor import examine
+from ..health.doctor import accepted_in, examine
 from ..messages.programs import CLIENT, client_in
 from ..model.selection import Selection
 from ..model.task import Status
@@ -29,6 +29,7 @@ def one_file(server: TaskServer, folder: Path, every_seconds: int, with_doctor: 
         **hours_values(server, DAYS["1"]),
         "fatal": fatal,
         "findings": list(examine(folder, env_file=env_file)) if with_doctor else None,
+        "accepted": accepted_in(folder, env_file=env_file).by_name,
     }
     return _rendered(server, every_seconds, values | {"away": None})
 
