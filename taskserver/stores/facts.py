@@ -99,6 +99,7 @@ RIGHTS = (
     Right("INSERT", "table", "task", (), "tasks that add tasks, and periodic ones"),
     Right("SELECT", "done", "id", (), f"{CLIENT} show"),
     Right("DELETE", "done", "id", (), "TASKSERVER_KEEP"),
+    Right("DELETE", "workers", "host", (), "forgetting hosts that are gone"),
     Right("SELECT INSERT UPDATE DELETE", "processes", "taken", (), "the list of workers, quick returns of lost tasks"),
     Right("INSERT DELETE", "dependencies", "parent_id", (), "tasks that wait for others"),
     Right("SELECT INSERT UPDATE", "stats", "done", (), "stats"),

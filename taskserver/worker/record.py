@@ -83,6 +83,12 @@ class RunRecord:
             raise
         except DatabaseError as error:
             LOG.info("this worker is not shown among those at work: %s", error)
+        try:
+            self._store.runs.forget_old()
+        except Unavailable:
+            raise
+        except DatabaseError as error:  # as without the right
+            LOG.debug("old records of runs stay: %s", error)
 
     def show(self, every_seconds: float = SHOW_EVERY_SECONDS) -> None:
         """Show the counts so far, unless that was done less than so long ago. Raises Unavailable."""

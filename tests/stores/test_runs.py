@@ -24,6 +24,15 @@ def test_a_process_is_at_work_from_its_begin_to_its_end_and_vanishes_once(store:
     assert (runs.at_work("host"), processes.mark_ended(7)) == ([], False)
 
 
+def test_the_record_of_a_host_without_a_run_for_a_month_is_forgotten(store: Store, rows: Rows) -> None:
+    for host, days in (("gone", 31), ("daily", 1), ("monthly", 29)):
+        store.runs.begin(host, "all")
+        began = rows.after(-days * 86_400)
+        rows.execute(f"UPDATE jobs_queue_workers SET started_at = {began} WHERE host = '{host}'")
+    store.runs.forget_old()
+    assert [run.host for run in store.views.runs()] == ["daily", "monthly"]
+
+
 def test_the_leases_of_a_process_that_vanished_are_ended_and_those_of_others_stand(store: Store, rows: Rows) -> None:
     """In progress stays, and is due at once. Another number, or another status: nothing matched."""
     add_many(store, [PLAIN] * 3)

@@ -25,6 +25,10 @@ FORGOTTEN_SECONDS = MAX_SECONDS + 86_400
 """A process that has written nothing for so long, on another host perhaps, is gone: no task may run for longer."""
 
 
+KEPT_SECONDS = 30 * 86_400
+"""The record of a host and groups without a run is kept for so long: a container has a new name each time."""
+
+
 class LeftTask(NamedTuple):
     """A task that a process which is gone had claimed."""
 
@@ -77,6 +81,15 @@ class Runs:
             self.begin(host, group_ids, MIN_CONFLICT_SECONDS)
         values = (os.getpid(), -seconds, reason, *counts, host, group_ids)
         self._change(MIN_CONFLICT_SECONDS, self.END, values)
+
+    OLD = "SELECT host, group_ids FROM {workers} WHERE started_at < {after}"
+    FORGET = "DELETE FROM {workers} WHERE host = ? AND group_ids = ? AND started_at < {after}"
+
+    def forget_old(self) -> None:
+        """Delete the records of hosts and groups that had no run for KEPT_SECONDS; those that others hold stay."""
+        for host, group_ids in self._database.fetch(self.OLD, (-KEPT_SECONDS,)):
+            with suppress(Conflict):
+                self._change(HELD_PATIENCE_SECONDS, self.FORGET, (host, group_ids, -KEPT_SECONDS))
 
     AT_WORK = "SELECT number, pid, identity FROM {processes} WHERE host = ?"
 

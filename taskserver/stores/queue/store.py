@@ -42,7 +42,7 @@ All verbs, in the order of a task's life, with their transitions (gone: deleted,
     pruning.py       Pruning           run_portion         done → gone
     pruning.py       Pruning           count
     due.py           store.due         let_pass, next_seconds
-    runs.py          store.runs        begin, end, at_work
+    runs.py          store.runs        begin, end, forget_old, at_work
     runs.py          store.processes   begin, show, end, all, mark_ended, claimed_by, end_leases
     stats.py         Stats             add, hours, sums, recent
     views.py         store.views       now, counts, runs, running, in_progress, show, errors, recent_errors, list
