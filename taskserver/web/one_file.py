@@ -6,7 +6,8 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import DatabaseError, TablesMissing, TablesOutdated
-from ..health.doctor import accepted_in, examine
+from ..health.accepted import read_accepted
+from ..health.doctor import examine
 from ..messages.programs import CLIENT, client_in
 from ..model.selection import Selection
 from ..model.task import Status
@@ -24,12 +25,14 @@ def one_file(server: TaskServer, folder: Path, every_seconds: int, with_doctor: 
     """The page of a queue as one HTML text; `env_file` as in `load_settings`. Raises DatabaseError."""
     server.store.tables.check()
     fatal = Pages(server.store.database).page(Selection(status=Status.FATAL), FIRST, TASKS_SHOWN)
+    found = examine(folder, env_file=env_file) if with_doctor else ()
+    findings, accepted = read_accepted(server.store).apart(found)
     values = {
         **overview_values(server),
         **hours_values(server, DAYS["1"]),
         "fatal": fatal,
-        "findings": list(examine(folder, env_file=env_file)) if with_doctor else None,
-        "accepted": accepted_in(folder, env_file=env_file).by_name,
+        "findings": findings if with_doctor else None,
+        "accepted": accepted,
     }
     return _rendered(server, every_seconds, values | {"away": None})
 

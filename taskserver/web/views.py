@@ -243,8 +243,8 @@ def findings_of(folder: Path, may_act: bool, answer_seconds: float) -> Page:
     """What the doctor finds; `answer_seconds` is how long it waits for the database's answer to one question."""
     found = examine(folder, answer_seconds, for_page=True)
     findings = [finding if may_act else _of_reader(finding) for finding in found]
-    accepted = accepted_in(folder, answer_seconds).by_name
-    return Page("doctor.html", {"findings": findings, "accepted": accepted})
+    counted, accepted = accepted_in(folder, answer_seconds).apart(findings)
+    return Page("doctor.html", {"findings": counted, "accepted": accepted})
 
 
 def _of_reader(finding: Finding) -> Finding:
