@@ -70,9 +70,11 @@ class ScheduleRow(NamedTuple):
         """The times of the schedule in words."""
         if self.cron is not None:
             return f"{cron_in_words(self.cron)} {self.timezone}"
-        return "never" if self.every_seconds is None else f"every {whole_span(self.every_seconds).removeprefix('1 ')}"
+        span = "" if self.every_seconds is None else whole_span(self.every_seconds)
+        return f"every {ONE.get(span, span)}" if span else "never"
 
 
+ONE = {"1 d": "day", "1 h": "hour", "1 min": "minute", "1 s": "second"}
 WEEKDAYS = ("Sun", "Mon", "Tue", "Wed", "Thu", "Fri", "Sat", "Sun")
 
 

@@ -271,18 +271,19 @@ class Mail:
     def send(to): ...
 """
 TASKS_OF_SHOP = "def send(to): ...\n@app.task\ndef foreign(to): ...\n"
-NOT_FOUND = "; a worker that does not find it either makes the task fatal; client.py retry ID --as NAME renames it"
+NOT_FOUND = "; a worker that does not find it either makes the task fatal (client.py retry ID --as NAME renames it)"
+MEANT = "; did you mean 'send_letter'?"
 NAMES = {
     "tasks.send_letter": "",
     "tasks.fetch": "",
     "tasks.Mail.send": "",
     "tasks:Mail.send": "",
     "shop.mail.send": "",
-    "tasks.send_leter": "'tasks.send_leter': module tasks has no function 'send_leter'; did you mean 'send_letter'?",
-    "tasks.Mail.post": "'tasks.Mail.post': module tasks has no function 'post'",
-    "shop.mail.sent": "'shop.mail.sent': module shop.mail has no function 'sent'; did you mean 'send'?",
-    "task.fetch": "'task.fetch' is in none of TASKSERVER_MODULES (tasks); did you mean 'tasks.fetch'?",
-    "other.thing": "'other.thing' is in none of TASKSERVER_MODULES (tasks)",
+    "tasks.send_leter": f"'tasks.send_leter': module tasks has no function 'send_leter'{NOT_FOUND}{MEANT}",
+    "tasks.Mail.post": f"'tasks.Mail.post': module tasks has no function 'post'{NOT_FOUND}",
+    "shop.mail.sent": f"'shop.mail.sent': module shop.mail has no function 'sent'{NOT_FOUND}; did you mean 'send'?",
+    "task.fetch": f"'task.fetch' is in none of TASKSERVER_MODULES (tasks){NOT_FOUND}; did you mean 'tasks.fetch'?",
+    "other.thing": f"'other.thing' is in none of TASKSERVER_MODULES (tasks){NOT_FOUND}",
 }
 
 
@@ -297,7 +298,7 @@ def client(sqlite_queue: Queue, capsys: pytest.CaptureFixture[str], monkeypatch:
 
 @pytest.mark.parametrize("name", NAMES)
 def test_a_name_that_is_missing_beside_the_program_is_added_with_a_warning(client: Run, name: str) -> None:
-    warning = f"client.py: warning: {NAMES[name]}{NOT_FOUND}\n" if NAMES[name] else ""
+    warning = f"client.py: warning: {NAMES[name]}\n" if NAMES[name] else ""
     ended = client("add", name, '["a"]')
     assert (ended.returncode, ended.stdout, ended.stderr) == (0, "1\n", warning)
 

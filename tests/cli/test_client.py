@@ -259,3 +259,17 @@ def test_list_tells_claimed_tasks_from_running_ones_and_when_others_come(sqlite_
     assert "now" in lines["d"].split()
     for status in ("claimed", "running", "in_progress"):
         assert [task["id"] for task in json_of(sqlite_queue, "list", status)] == [2, 1]
+
+
+# ---- act
+
+
+def test_a_schedule_adds_its_task_now_and_a_cancelled_task_is_deleted(sqlite_queue: Queue) -> None:
+    text_of(sqlite_queue, "schedule", "nightly", "tasks.note", '["late"]', "--every", "1d", "--group", "3")
+    assert text_of(sqlite_queue, "schedule", "nightly", "--now") == "1\n"
+    assert text_of(sqlite_queue, "schedule", "nightly", "--now") == "1\n"  # its task has not run yet
+    assert sqlite_queue.rows("id, task, args, group_id, status") == [(1, "tasks.note", '["late"]', 3, 0)]
+    assert text_of(sqlite_queue, "cancel", "1") == "1 task cancelled\n"
+    assert text_of(sqlite_queue, "delete", "1") == "1 task deleted\n"
+    assert sqlite_queue.rows() == []
+    assert_one_line(sqlite_queue.client("schedule", "weekly", "--now"), 2, "there is no schedule 'weekly'")

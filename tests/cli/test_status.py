@@ -65,7 +65,8 @@ def test_a_cancelled_task_is_shown_everywhere_and_alarms_nobody(queue: Queue) ->
     assert json_of(queue, "errors") == []
     checks = json.loads(queue.client("doctor", "--json").stdout)["findings"]
     assert [one["level"] for one in checks if one["name"] == "fatal"] == ["ok"]
-    assert text_of(queue, "prune", "--fatal", "--older-than", "0s").startswith("1 fatal or cancelled task, ")
+    assert text_of(queue, "prune", "--fatal", "--older-than", "0s").startswith("0 fatal tasks, ")
+    assert text_of(queue, "prune", "--cancelled", "--older-than", "0s").startswith("1 cancelled task, ")
     assert queue.rows() == []
 
 

@@ -316,15 +316,15 @@ def test_while_all_groups_are_paused_nothing_runs_not_even_what_comes_up_later(q
         queue.add("tasks.note", f"[{group}]", group)
     client("pause", "3")
     ended = client("pause", "--all")
-    assert ended.stdout == "all groups are paused from the next claim on; tasks claimed before that run\n"
+    assert ended.stdout == "all groups are paused from the next claim on; what is claimed already still runs\n"
     for group in (12, 77, MAX_GROUP_ID):
         queue.add("tasks.note", f"[{group}]", group)
     for arguments in ([], [0, "0,3"], [0, MAX_GROUP_ID]):
         assert_silent(queue.worker(*arguments))
     assert queue.notes() == []
-    assert "all groups are paused, with 5 new tasks: client.py resume --all has" in client("status").stdout
+    assert "paused: all groups are paused, with 5 new tasks" in client("status").stdout
     report = json.loads(client("status", "--json").stdout)
-    assert (report["all_paused"], report["unserved_groups"]) == (True, [])
+    assert (report["are_all_paused"], report["unserved_groups"]) == (True, [])
     assert report["paused_groups"] == [0, 3, 12, 77, MAX_GROUP_ID]
     assert_one_line(client("resume", "77,3"), 2, "all groups are paused: run client.py resume --all first")
     assert client("resume", "--all").stdout == "all groups are served again\n"

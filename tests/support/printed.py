@@ -1,10 +1,13 @@
-"""What client.py prints, for programs and for people."""
+"""What client.py prints, for programs and for people, inside this process."""
 
 from __future__ import annotations
 
+import io
 import json
+from contextlib import redirect_stderr, redirect_stdout
 from typing import Any
 
+from taskserver.cli.client import main
 from tests.support.queues import Queue
 
 HOSTILE = "\x1b[2J\x1b]0;title\x07\r\n\x9b31m\u202e\u2028 'end' \\x1b ü🎉"
@@ -12,16 +15,22 @@ HOSTILE = "\x1b[2J\x1b]0;title\x07\r\n\x9b31m\u202e\u2028 'end' \\x1b ü🎉"
 
 def json_of(queue: Queue, *args: object) -> Any:
     """What a reading command prints with --json, which must be JSON alone."""
-    ended = queue.client(*args, "--json")
-    assert (ended.returncode, ended.stderr) == (0, "")
-    assert ended.stdout.isascii()
-    return json.loads(ended.stdout)
+    output, errors = _client(queue, *args, "--json")
+    assert errors == ""
+    assert output.isascii()
+    return json.loads(output)
 
 
 def text_of(queue: Queue, *args: object) -> str:
     """What a command prints for a person: never a character that a terminal would obey."""
-    ended = queue.client(*args)
-    assert ended.returncode == 0, ended.stderr
-    both = ended.stdout + ended.stderr
+    both = "".join(_client(queue, *args))
     assert not [character for character in both if not character.isprintable() and character != "\n"]
     return both
+
+
+def _client(queue: Queue, *args: object) -> tuple[str, str]:
+    output, errors = io.StringIO(), io.StringIO()
+    with redirect_stdout(output), redirect_stderr(errors):
+        code = main(queue.folder, [str(arg) for arg in args])
+    assert code == 0, errors.getvalue()
+    return output.getvalue(), errors.getvalue()

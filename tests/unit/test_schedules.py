@@ -207,3 +207,10 @@ def test_a_host_without_time_zones_says_how_to_get_them(monkeypatch: pytest.Monk
 )
 def test_common_expressions_are_said_in_words(cron: str, words: str) -> None:
     assert cron_in_words(cron) == words
+
+
+@pytest.mark.parametrize(
+    ("every", "words"), [(86_400, "every day"), (3600, "every hour"), (172_800, "every 2 d"), (90, "every 90 s")]
+)
+def test_a_span_is_said_in_words(every: int, words: str) -> None:
+    assert schedule(every=every).timing == words

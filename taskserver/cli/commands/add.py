@@ -28,7 +28,7 @@ MAX_LINE_BYTES = 16 * 1024 * 1024
 """Arguments of 1 MiB take several MiB as JSON text with every character escaped."""
 MAX_NAMES, MAX_WARNINGS = 100, 5
 """Names of a file that are looked for in the modules, and those that get a line."""
-NOT_FOUND = f"a worker that does not find it either makes the task fatal; {CLIENT} retry ID --as NAME renames it"
+NOT_FOUND = f"a worker that does not find it either makes the task fatal ({CLIENT} retry ID --as NAME renames it)"
 DEFINED = re.compile(rb"^[ \t]*(?:async[ \t]+)?def (\w+)", re.MULTILINE)
 _OPTIONS = {"group_id": "group", "unique_key": "unique"}
 """The options of keys that have another name."""
@@ -234,13 +234,13 @@ def _doubt(settings: Settings, name: str, args: Any) -> str:
         if not beside:
             return ""
         meant = _hint(name, [f"{module}.{last}" for module in beside])
-        return f"{name!r} is in none of TASKSERVER_MODULES ({', '.join(beside)}){meant}; {NOT_FOUND}"
+        return f"{name!r} is in none of TASKSERVER_MODULES ({', '.join(beside)}); {NOT_FOUND}{meant}"
     defined = [
         one.decode() for _, text in found for one in re.findall(rb"^[ \t]*(?:async[ \t]+)?def (\w+)", text, re.M)
     ]
     module, text = found[0]
     if last not in defined:
-        return f"{name!r}: module {module} has no function {last!r}{_hint(last, defined)}; {NOT_FOUND}"
+        return f"{name!r}: module {module} has no function {last!r}; {NOT_FOUND}{_hint(last, defined)}"
     if module != ".".join(outer):  # a method
         return ""
     doubt = why_doubtful(text, name, None if args is ... else read_item(args), checks_arguments=args is not ...)

@@ -239,7 +239,10 @@ def _chosen_groups(server: TaskServer, options: argparse.Namespace) -> list[int]
 
 
 def _pause(server: TaskServer, options: argparse.Namespace) -> None:
-    groups, paused = _chosen_groups(server, options), "paused from the next claim on; tasks claimed before that run"
+    groups, paused = (
+        _chosen_groups(server, options),
+        "paused from the next claim on; what is claimed already still runs",
+    )
     if not groups:
         server.store.claims.pause_all()
         print(f"all groups are {paused}")
