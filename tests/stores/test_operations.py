@@ -181,6 +181,16 @@ def test_a_deleted_task_frees_its_key_and_leaves_no_edge_and_its_children_can_be
     assert queue.sql("SELECT status FROM jobs_queue WHERE id = ?", child) == [(0,)]
 
 
+def test_a_cancelled_task_gives_up_its_key_and_a_retry_brings_it_back_without(queue: Queue) -> None:
+    server = queue.server
+    first = server.add_task("tasks.note", unique_key="a")
+    assert server.add_task("tasks.note", unique_key="a") == first
+    server.cancel(first)
+    second = server.add_task("tasks.note", unique_key="a")
+    assert server.retry(first) == 1
+    assert queue.rows("id, CASE WHEN unique_key IS NULL THEN 0 ELSE 1 END") == [(first, 0), (second, 1)]
+
+
 def test_the_priority_of_one_task_is_set(queue: Queue) -> None:
     ids = put_all_kinds(queue)
     assert queue.server.set_priority(ids["new"], 5)

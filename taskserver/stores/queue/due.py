@@ -107,7 +107,8 @@ class DueRows:
     """
     # A task that may start once only keeps its token: its worker may be alive after all, and complete it.
     GIVE_UP_LOST = f"""
-        UPDATE {{table}} {{by_key}} SET status = ?, claim = CASE WHEN ? = 1 THEN claim END, max_attempts = ?,
+        UPDATE {{table}} {{by_key}} SET status = ?, claim = CASE WHEN ? = 1 THEN claim END,
+            unique_key = CASE WHEN {{is_cancelled}} = 0 THEN unique_key END, max_attempts = ?,
             due_at = NULL, error_text = ?, finished_at = {{now}}, updated_at = {{now}}
         {WHERE_AS_FOUND}
     """

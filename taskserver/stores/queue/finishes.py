@@ -76,7 +76,8 @@ GIVE_UP = f"""
         updated_at = {{now}}
     WHERE {IS_ALONE} AND ({{is_cancelled}} = 0 OR started_at IS NULL)
 """
-GIVE_UP_CANCELLED = GIVE_UP.replace("status = 4", "status = 7")
+# A cancelled task gives up its key: a producer may add the same again.
+GIVE_UP_CANCELLED = GIVE_UP.replace("status = 4,", "status = 7, unique_key = NULL,")
 # → new, as the next stage of its pipeline.
 NEXT_STAGE = f"""
     UPDATE {{table}} {{by_key}}
@@ -93,7 +94,7 @@ RUN_AGAIN = """
 # The task was cancelled while it ran → cancelled: after an attempt that failed, or in place of the next stage or rerun.
 CANCEL = """
     UPDATE {table} {by_key}
-    SET status = 7, claim = NULL, due_at = NULL, finished_at = {now}, updated_at = {now}
+    SET status = 7, unique_key = NULL, claim = NULL, due_at = NULL, finished_at = {now}, updated_at = {now}
     WHERE id = ? AND status = 1 AND claim = ? AND started_at IS NOT NULL AND {is_cancelled} = 1
         AND (attempts = 0 OR ? = 1)
 """

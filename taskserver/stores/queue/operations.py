@@ -81,6 +81,7 @@ CANCEL = Verb(
     write=f"""
     UPDATE {{table}} {{by_key}} SET error_text = CASE WHEN status = 4 THEN error_text ELSE {{cancelled}} END,
         claim = CASE WHEN {RUNS} THEN claim END,
+        unique_key = CASE WHEN {RUNS} THEN unique_key END,
         due_at = CASE WHEN {RUNS} THEN due_at END,
         finished_at = CASE WHEN {RUNS} THEN finished_at ELSE {{now}} END,
         updated_at = {{now}},

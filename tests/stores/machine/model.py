@@ -97,6 +97,8 @@ class Task:
     def end(self, status: Status, error_text: str | None) -> None:
         self.become(status)
         self.error_text, self.is_finished = error_text, True
+        if status == Status.CANCELLED:
+            self.new = self.new._replace(unique_key=None)
 
     def run_again(self) -> None:
         """It was changed while it ran, and that run has ended."""
