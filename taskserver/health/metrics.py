@@ -18,10 +18,9 @@ from ..errors import SettingError
 from ..messages.programs import install_command
 from ..messages.text import escaped, without_middle
 from ..model.task import Status
-from ..stores.queue.stats import HOUR_SECONDS, KEY, HourStats, Stats
+from ..stores.queue.stats import HOUR_SECONDS, KEY, NO_CALLABLE, HourStats, Stats
 from .coverage import seconds_since_start
 from .finding import Level
-from .history import NO_CALLABLE
 from .judge import judged
 from .status import Queue, QueueStatus, lives
 

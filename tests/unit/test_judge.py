@@ -194,6 +194,16 @@ def test_an_empty_queue_with_a_worker_is_well_and_each_judge_says_so_by_its_own_
     assert a_status().words == "All is well"
 
 
+def test_a_worker_in_a_long_task_whose_lease_expired_is_not_at_work() -> None:
+    given: dict[str, Any] = {"runs": [a_run(2 * DAY)], "workers": [worker(None, 2 * DAY)], "running": [TASK_OF_7]}
+    assert found(a_status(**given, lapsed=1)) == {"cron": WARNING, "leases": WARNING}
+
+
+def test_a_broken_module_whose_tasks_are_all_fatal_is_found_by_these() -> None:
+    status = a_status({3: rows(fatal=4)}, errors=[BROKEN._replace(fatal=4)])
+    assert found(status) == {"fatal": WARNING}
+
+
 def test_one_that_was_lost_is_named_only_where_something_was_lost() -> None:
     for line, is_lost in (("lost: its worker vanished", True), ("ValueError: lost", False)):
         status = a_status({3: rows(fatal=1)}, errors=[ErrorCount(line, 1, 1, NOW, NOW, 1)])
@@ -501,7 +511,8 @@ def test_each_change_is_mailed_once(words: str, fatal: Callable[[int], int], new
 
 def test_what_is_accepted_is_over_at_once_and_an_invalid_instant_silences_nothing() -> None:
     looks = Looks()
-    assert [looks.look(0, 1), looks.look(5, 1, ["fatal"]), looks.alarm] == ["up", "over", {}]
+    assert [looks.look(0, 1), looks.look(5, 1), looks.alarm["fatal"].seconds] == ["up", "", 300]
+    assert [looks.look(10, 1, ["fatal"]), looks.alarm] == ["over", {}]
     for instant in ("garbage", "2099-01-01 00:00:00"):
         looks.alarm = {"fatal": Reported(instant, instant, 1)}
         assert [looks.look(0, 0), looks.alarm] == ["over", {}]

@@ -10,7 +10,6 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from taskserver import SettingError, TaskServer, __version__
-from taskserver.health.history import NO_CALLABLE
 from taskserver.health.judge import JUDGES, judged
 from taskserver.health.metrics import (
     MAX_GROUPS,
@@ -23,7 +22,7 @@ from taskserver.health.metrics import (
 from taskserver.health.status import GroupStatus, QueueStatus
 from taskserver.messages.programs import INSTALLS
 from taskserver.model.task import MAX_GROUP_ID, Status
-from taskserver.stores.queue.stats import HourStats
+from taskserver.stores.queue.stats import NO_CALLABLE, HourStats
 from taskserver.stores.records import LastRun
 from tests.support.documents import read, table
 

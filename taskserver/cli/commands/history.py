@@ -6,12 +6,11 @@ import argparse
 from collections.abc import Sequence
 from typing import Any
 
-from ...health.history import NO_CALLABLE, ended_attempts, totals_by
 from ...messages.programs import CLIENT
 from ...messages.text import age, count_of
 from ...server import TaskServer
 from ...stores.queue.pruning import KINDS, Pruning
-from ...stores.queue.stats import HourStats, total
+from ...stores.queue.stats import NO_CALLABLE, HourStats, total, totals_by
 from ..terminal import arguments
 from ..terminal.arguments import SINCE, span
 from ..terminal.output import as_json, headed, in_column, in_units, largest, note, print_table, stats_as_json
@@ -48,7 +47,7 @@ def _stats(server: TaskServer, options: argparse.Namespace) -> None:
 
 
 def _print_stats(totals: Sequence[HourStats], by: str) -> None:
-    shown, rest = (totals, ()) if by == "hour" else largest(totals, ended_attempts)
+    shown, rest = (totals, ()) if by == "hour" else largest(totals, lambda one: one.done + one.failed + one.lost)
     rows = [[_label(one, by), *_cells(one)] for one in shown]
     if rest:
         rows.append([f"{len(rest)} more {by}s", *_cells(total(rest))])

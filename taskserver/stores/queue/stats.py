@@ -21,6 +21,8 @@ MAX_ROWS_PER_STATEMENT = 50
 MAX_SUMS = 10_000
 """Sums that one look reads."""
 HOUR_SECONDS = 3600
+NO_CALLABLE = "(no callable)"
+"""Stands for the empty task name."""
 NO_HOUR = datetime(1970, 1, 1, tzinfo=timezone.utc)
 """Stands for an hour that is no instant, and for all hours together."""
 
@@ -84,6 +86,14 @@ KEY = ("hour", "group_id", "task")
 COLUMNS = HourStats._fields[len(KEY) :]
 GREATEST = ("slowest_seconds", "longest_wait_seconds")
 """Columns that keep the greatest value; all others keep the sum."""
+
+
+def totals_by(column: str, stats: Iterable[HourStats]) -> list[HourStats]:
+    """One total for each value of a column (`hour`, `group_id` or `task`), in order of the values."""
+    by_value: dict[Any, list[HourStats]] = {}
+    for one in stats:
+        by_value.setdefault(getattr(one, column), []).append(one)
+    return [total(by_value[value]) for value in sorted(by_value)]
 
 
 def total(several: Sequence[HourStats]) -> HourStats:
