@@ -58,9 +58,9 @@ class ScheduledRun(NamedTuple):
     @property
     def words(self) -> str:
         """As `today 03:30, done in 4 s`."""
-        known: dict[int, str] = {Status.DONE: "done in", Status.ERROR: "failed, and will be retried, after"}
-        ended = known.get(self.status, "failed for good after")
-        return f"{on_day(self.started_at)}, {ended} {age(self.seconds)}"
+        known: dict[int, str] = {Status.DONE: "done in {}", Status.ERROR: "failed after {}, will be retried"}
+        ended = known.get(self.status, "failed for good after {}").format(age(self.seconds))
+        return f"{on_day(self.started_at)}, {ended}"
 
     def as_dict(self) -> dict[str, Any]:
         """The run with the name of its status."""
