@@ -37,15 +37,12 @@ def examine(
     `answer_seconds`: the longest wait for the database's answer to one statement. `for_page`: a web server asks.
     """
     try:
-        yield from files.of_program(folder, env_file)
+        yield from _of_files(files.of_program(folder, env_file))
         settings = load_settings(folder, env_file=env_file)
-        yield from files.of_deployment(settings, env_file)
+        yield from _of_files(files.of_deployment(settings, env_file))
     except SettingError as error:
         yield critical("settings", str(error), "without them no program starts")
         return
-    except OSError as error:
-        what = f"{error.filename} cannot be looked at: {error.strerror}"
-        yield critical("files", what, "a worker cannot use it either", "give it to the user who runs this")
     task_names: tuple[str, ...] | None = None
     try:
         # Closed before modules are imported, which may fork or open the same file.
@@ -62,6 +59,14 @@ def examine(
         longer = "" if answer_seconds == PATIENT else ", which wait longer,"
         yield critical("database", str(error), f"workers and producers{longer} end with this, too")
     yield from modules.findings(settings, task_names, for_page)
+
+
+def _of_files(findings: Iterator[Finding]) -> Iterator[Finding]:
+    try:
+        yield from findings
+    except OSError as error:
+        what = f"{error.filename} cannot be looked at: {error.strerror}"
+        yield critical("files", what, "a worker cannot use it either", "give it to the user who runs this")
 
 
 def _bounded(store: Store, answer_seconds: float) -> AbstractContextManager[None]:

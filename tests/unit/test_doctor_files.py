@@ -6,13 +6,14 @@ import os
 import resource
 import shutil
 import subprocess
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 
 from taskserver.health import files
+from taskserver.health.doctor import examine
 from taskserver.health.finding import Finding, Level
 from taskserver.host import files as files_of_host
 from taskserver.host.files import who_else_may_write
@@ -301,3 +302,18 @@ def test_a_page_whose_packages_are_missing_is_told(tmp_path: Path, monkeypatch: 
     monkeypatch.setattr(files, "find_spec", lambda name: None)
     (found,) = files.of_page(tmp_path)
     assert (found.level, "jinja2" in found.words) == (Level.WARNING, True)
+
+
+@pytest.mark.parametrize("checks", ["of_program", "of_deployment"])
+def test_files_that_cannot_be_looked_at_are_critical_and_the_other_checks_go_on(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, checks: str
+) -> None:
+    def refuse(*_: object) -> Iterator[Finding]:
+        yield Finding("first", Level.OK, "looked at")
+        raise PermissionError(13, "Permission denied", str(folder / "var"))
+
+    monkeypatch.setattr(files, checks, refuse)
+    found = {one.name: one for one in examine(folder)}
+    assert found["files"].words == f"{folder / 'var'} cannot be looked at: Permission denied"
+    assert found["files"].level is Level.CRITICAL
+    assert "database" in found
