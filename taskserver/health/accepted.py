@@ -22,7 +22,7 @@ OF_INSTALLATION = (
     *("connections", "packet", "transactions", "standby"),
     *("setup", "modules", "callables", "between", "on_failure"),
 )
-"""The names of what only the doctor finds, which workers can do without."""
+"""The names of what only the doctor finds."""
 KIND = "accepted"
 MAX_REASON = 1000
 """Characters of a reason."""

@@ -22,6 +22,8 @@ from ..model.task import Status, name_of_status
 from ..stores.records import StoredTask
 
 MAX_INSTANT = 40
+MAY_STAY = frozenset(OF_INSTALLATION) - {"program", "rights", "standby"}
+"""Findings of the doctor that workers can do without."""
 TEMPLATES = Path(__file__).with_name("templates")
 ASSETS = {"page.css": "text/css", "page.js": "text/javascript", "icon.svg": "image/svg+xml"}
 """The files that a page loads, and their types."""
@@ -89,7 +91,7 @@ def _environment() -> Environment:
         "asset": asset,
         "status_of": status_of,
         "lives": lives,
-        "may_stay": OF_INSTALLATION,
+        "may_stay": MAY_STAY,
     }
     return environment
 

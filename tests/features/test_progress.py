@@ -643,7 +643,7 @@ def test_status_and_show_tell_how_far_a_running_task_has_come(queue: Queue, caps
     (task,) = json.loads(client("status", "--json"))["running"]
     assert 300 <= task.pop("seconds") < 360
     told = {"done": 3, "total": 8, "text": "reading"}
-    assert task == {"id": 1, "task": "tasks.resize", "group_id": 0, "attempts": 1, "progress": told}
+    assert task == {"id": 1, "task": "tasks.resize", "group_id": 0, "attempts": 1, "number": 0, "progress": told}
     assert "  progress     3 of 8 (37 %): reading\n" in client("show", 1)
     running_row(queue, json.dumps({"done": 1, "text": "\x1b[2J\x07\r\n\x9b evil \u202e"}))
     for command in (["status"], ["show", 3]):
