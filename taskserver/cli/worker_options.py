@@ -59,7 +59,7 @@ def _read_any(arguments: Sequence[str]) -> Options:
     # argparse is imported here: see _read_plain.
     from .terminal.arguments import ABOUT_GROUPS, Parser, add_deployment, group_ids, number_of, seconds, whole_number
 
-    parser = Parser(prog=WORKER, description="Run tasks of the queue until MAX_TASKS ran or none is left.")
+    parser = Parser(prog=WORKER, description="Run tasks of the queue until MAX_TASKS have run or none is left.")
     parser.about_more = ABOUT_GROUPS
     add = parser.add_argument
     add(
@@ -70,13 +70,19 @@ def _read_any(arguments: Sequence[str]) -> Options:
         default=0,
         help="how many tasks to run at most; 0 or absent: until the queue is empty",
     )
-    add("groups", metavar="GROUP_IDS", nargs="?", type=group_ids, help="as 3,5,6; absent: every group")
-    add("--mode", choices=MODES, help="what becomes of completed tasks, over TASKSERVER_MODE")
+    add(
+        "groups",
+        metavar="GROUP_IDS",
+        nargs="?",
+        type=group_ids,
+        help="only tasks of these groups, as 3,5,6; absent: of every group",
+    )
+    add("--mode", choices=MODES, help="what becomes of a completed task's row; default TASKSERVER_MODE")
     batch = f"claim at most N at once (default 100, at most {MAX_BATCH})"
     add("--batch", metavar="N", type=whole_number(1, MAX_BATCH), default=100, help=batch)
-    time = "start nothing that would not fit into S seconds; also as 50s, 5m, 1h"
+    time = "end within about S seconds (also as 50s, 5m, 1h): start no task that may take longer than what is left"
     add("--max-time", metavar="S", type=seconds(), help=time)
-    memory = "start nothing once the process is larger than MB megabytes"
+    memory = "start no more tasks once the process is larger than MB megabytes"
     add("--max-memory", metavar="MB", type=number_of("megabytes"), help=memory)
     slots = (
         "at most K workers of the same database, table and groups on this host; one more leaves at once "
@@ -84,14 +90,12 @@ def _read_any(arguments: Sequence[str]) -> Options:
     )
     add("--slots", metavar="K", type=whole_number(0, MAX_SLOTS), help=slots)
     linger = (
-        "stay for S seconds and wait for new tasks; where all slots are taken, wait for one, whose worker leaves "
+        "wait for new tasks until S seconds are over; if all slots are taken, wait for one: its worker then leaves "
         "after its task"
     )
     add("--linger", metavar="S", type=seconds(), help=linger)
-    processes = (
-        "have K workers, each with these options, and one process that starts another one where one of them dies"
-    )
+    processes = "run K workers with these options, and a supervisor that replaces one that dies"
     add("--processes", metavar="K", type=whole_number(1, MAX_PROCESSES), help=processes)
-    add("--verbose", action="store_true", help="say on standard error what it does")
+    add("--verbose", action="store_true", help="report on standard error what it does")
     add_deployment(parser)
     return Options(**vars(parser.parse_args(arguments)))

@@ -14,7 +14,6 @@ from taskserver.cli.terminal import output
 from taskserver.cli.terminal.output import (
     MAX_CELL,
     MAX_LAST_CELL,
-    MIN_LAST_CELL,
     Word,
     headed,
     in_column,
@@ -50,16 +49,30 @@ def screen(monkeypatch: pytest.MonkeyPatch) -> Screen:
 
 
 @pytest.mark.parametrize(
-    ("columns", "last"), [(None, MAX_LAST_CELL), (300, 300 - 69), (100, 100 - 69), (40, MIN_LAST_CELL)]
+    ("columns", "task", "error"), [(None, MAX_CELL, MAX_LAST_CELL), (300, 60, 231), (100, 45, 46), (40, 20, 20)]
 )
-def test_long_cells_are_cut_the_last_one_where_the_terminal_ends(
-    screen: Screen, columns: int | None, last: int
-) -> None:
+def test_long_cells_are_cut_until_a_row_is_one_line(screen: Screen, columns: int | None, task: int, error: int) -> None:
     screen.columns = columns
     head, first, second = screen.show(("id", "task", "error"), [(7, "t" * 100, "x" * 600), (12345, "tasks.a\n", None)])
-    assert head == f"   id  {'task':<{MAX_CELL}}  error"
-    assert first == f"    7  {'t' * (MAX_CELL - 1)}…  {'x' * (last - 1)}…"
+    assert head == f"   id  {'task':<{task}}  error"
+    assert first == f"    7  {'t' * (task - 1)}…  {'x' * (error - 1)}…"
     assert second == "12345  tasks.a\\n"
+
+
+HEADS = ("id", "status", "group", "priority", "attempts", "created (UTC)", "ran", "due", "task", "arguments", "error")
+ROW = (170_000, "running", 3, 0, 1, "2026-01-31 12:00:00", "2.5 h", "", "tasks.send_letter", "x" * 99, "e" * 99)
+
+
+@pytest.mark.parametrize(
+    ("columns", "missing"),
+    [(300, []), (120, ["priority", "ran", "created (UTC)"]), (80, ["priority", "ran", "created (UTC)", "arguments"])],
+)
+def test_a_narrow_terminal_shows_no_column_that_can_be_spared(screen: Screen, columns: int, missing: list[str]) -> None:
+    screen.columns = columns
+    lines = screen.show(HEADS, [ROW], spare=("priority", "ran", "created (UTC)", "arguments", "attempts"))
+    assert {head for head in HEADS if head not in lines[0]} == set(missing)
+    assert max(map(len, lines)) <= columns
+    assert lines[2:] == [f"a wider terminal also shows: {', '.join(missing)}"] * bool(missing)
 
 
 def test_colours_are_for_terminals_that_want_them_and_change_no_width(

@@ -29,7 +29,6 @@ MAX_LINE_BYTES = 16 * 1024 * 1024
 MAX_NAMES, MAX_WARNINGS = 100, 5
 """Names of a file that are looked for in the modules, and those that get a line."""
 NOT_FOUND = f"a worker that does not find it either makes the task fatal ({CLIENT} retry ID --as NAME renames it)"
-DEFINED = re.compile(rb"^[ \t]*(?:async[ \t]+)?def (\w+)", re.MULTILINE)
 _OPTIONS = {"group_id": "group", "unique_key": "unique"}
 """The options of keys that have another name."""
 _Callables = dict[tuple[str, int], Any]
@@ -42,15 +41,18 @@ def add_parser(subparsers: Any) -> None:
     arguments.add(parser, "args")
     arguments.add_order(parser)
     parser.add_argument(
-        "--delay", metavar="S", type=seconds(or_zero=True), help="run it after S seconds at the earliest, or 5m, 1h, 2d"
+        "--delay",
+        metavar="S",
+        type=seconds(or_zero=True),
+        help="run it S seconds from now, or later; also as 5m, 1h, 2d",
     )
     parser.add_argument(
-        "--at", metavar="INSTANT", help="run it from then on, as 2026-01-31T12:00:00+01:00; Z at the end is UTC"
+        "--at", metavar="INSTANT", help="run it at this time, or later: 2026-01-31T12:00:00+01:00; Z is UTC"
     )
     parser.add_argument(
-        "--max-attempts", metavar="N", type=whole_number(1, MAX_ATTEMPTS), help="give up after so many attempts"
+        "--max-attempts", metavar="N", type=whole_number(1, MAX_ATTEMPTS), help="give up after N attempts"
     )
-    parser.add_argument("--unique", metavar="KEY", help="add nothing while a task with this key exists; print its id")
+    parser.add_argument("--unique", metavar="KEY", help="if a task with this key exists, add nothing and print its id")
     parser.add_argument("--rerun", action="store_true", default=None, help="with --unique: run that task again")
     parser.add_argument(
         "--version",
@@ -64,8 +66,8 @@ def add_parser(subparsers: Any) -> None:
         dest="following",
         action="append",
         type=_stage,
-        help="makes it a pipeline: runs next, with what TASK returned; also as JSON, with group_id, priority, "
-        "max_attempts; may be repeated",
+        help="then run this TASK with what the one before returned (a pipeline); may be repeated; also a JSON object "
+        "with task, group_id, priority, max_attempts",
     )
     parser.add_argument(
         "--depends-on",
@@ -77,7 +79,8 @@ def add_parser(subparsers: Any) -> None:
     parser.add_argument(
         "--bulk",
         metavar="FILE",
-        help=f"one task a line, a JSON object with {', '.join(TASK_KEYS)}; - reads standard input; all or nothing",
+        help=f"add the tasks of FILE (-: of standard input), all or none; each line is a JSON object with "
+        f"{', '.join(TASK_KEYS)}",
     )
     parser.set_defaults(run=run)
     parser.about_more = QUOTING

@@ -25,7 +25,9 @@ def add_stats(subparsers: Any) -> None:
     parser = subparsers.add_parser("stats", help="show by the hour what was done, and how long it ran and waited")
     arguments.add(parser, "--since", default="24h", help=f"{SINCE}; default %(default)s")
     arguments.add(parser, "--group", "--task")
-    parser.add_argument("--by", choices=list(BY), default="hour", metavar="WHAT", help=", ".join(BY))
+    parser.add_argument(
+        "--by", choices=list(BY), default="hour", metavar="WHAT", help="sum by hour, group or task; default hour"
+    )
     arguments.add(parser, "--json")
     parser.set_defaults(run=_stats)
 
@@ -55,7 +57,9 @@ def _print_stats(totals: Sequence[HourStats], by: str) -> None:
         rows.append(["all", *_cells(total(totals))])
     head = headed("hour") if by == "hour" else by
     counts = ("done", "failed", "fatal", "lost")
-    print_table([head, *counts, "ran", "mean", "slowest", "mean wait", "longest wait"], rows)
+    print_table(
+        [head, *counts, "ran", "mean", "slowest", "mean wait", "longest wait"], rows, spare=("ran", "longest wait")
+    )
 
 
 def _label(one: HourStats, by: str) -> object:
@@ -80,14 +84,14 @@ def add_prune(subparsers: Any) -> None:
         metavar="AGE",
         type=span,
         required=True,
-        help="what ended longer ago: 30d, or a number of s, m, h or w",
+        help="only what ended longer ago than AGE, as 30d, 12h or 4w",
     )
     parser.add_argument("--done", action="store_true", help="done tasks, as mode mark leaves them")
     parser.add_argument("--fatal", action="store_true", help="fatal tasks")
     parser.add_argument("--cancelled", action="store_true", help="cancelled tasks")
     parser.add_argument("--archived", action="store_true", help="the archive, to which mode move moves done tasks")
     parser.add_argument("--stats", action="store_true", help=f"the stats that {CLIENT} stats shows")
-    parser.add_argument("--keys", action="store_true", help="also tasks of the queue that hold a unique_key")
+    parser.add_argument("--keys", action="store_true", help="also tasks that hold a unique_key: the key is free then")
     arguments.add(parser, "--dry-run", help="only count what would be deleted")
     parser.set_defaults(run=_prune)
 

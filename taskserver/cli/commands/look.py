@@ -49,10 +49,16 @@ NOT_SHOWN = ("id", "status", "archived", "stage", "awaited")
 
 def add_list(subparsers: Any) -> None:
     parser = subparsers.add_parser("list", help="show the newest tasks, a line each")
-    about = f"{', '.join(STATUSES)} ({CLAIMED} and {RUNNING} are in_progress); all unless given"
+    about = f"only tasks of this status, or of several: {', '.join(STATUSES)}"
     parser.add_argument("statuses", metavar="STATUS", nargs="*", type=_status, default=[], help=about)
     parser.add_argument(
-        "--status", nargs="+", action="extend", type=_status, default=[], metavar="STATUS", help="the same"
+        "--status",
+        nargs="+",
+        action="extend",
+        type=_status,
+        default=[],
+        metavar="STATUS",
+        help="the same, as an option",
     )
     arguments.add(parser, "--group", "--task", "--error")
     arguments.add(parser, "--since", help=f"only tasks that were added, started or ended since WHEN: {SINCE}")
@@ -96,8 +102,12 @@ def _list(server: TaskServer, options: argparse.Namespace) -> None:
 
 
 def _print_tasks(tasks: Sequence[StoredTask], now: str, gone: Collection[int]) -> None:
-    heads = ("id", "status", "group", "priority", "attempts", headed("created"), "ran", "due", "task", "arguments")
-    print_table((*heads, "error"), [_cells(task, now, task.id in gone) for task in tasks])
+    created = headed("created")
+    print_table(
+        ("id", "status", "group", "priority", "attempts", created, "ran", "due", "task", "arguments", "error"),
+        [_cells(task, now, task.id in gone) for task in tasks],
+        spare=("priority", "ran", created, "arguments", "attempts"),
+    )
     if gone:
         print(f"{GONE}: the process has ended; the attempt has failed once its lease is over")
 
@@ -194,4 +204,5 @@ def _errors(server: TaskServer, options: argparse.Namespace) -> None:
                 [one.rows, one.fatal, in_column(one.first_seen), in_column(one.last_seen), one.example_id, one.line]
                 for one in errors
             ],
+            spare=[headed("first seen")],
         )

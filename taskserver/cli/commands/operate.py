@@ -63,26 +63,25 @@ ACTS = {
 def add_act(name: str, subparsers: Any) -> None:
     """Add the parser of one of ACTS."""
     act = ACTS[name]
+    names = [name_of_status(status) for status in act.statuses]
     parser = subparsers.add_parser(name, help=act.help)
     if name == "priority":
         number = whole_number(MIN_PRIORITY, MAX_PRIORITY)
         parser.add_argument("number", metavar="N", type=number, help="the new priority")
     arguments.add(parser, "ids", "--group", "--task", "--error")
-    parser.add_argument("--all", action="store_true", help="every task that the command is for")
+    parser.add_argument("--all", action="store_true", help=f"all tasks that are {' or '.join(names)}")
     if name == "retry":
-        parser.add_argument("--as", dest="as_task", metavar="NAME", help="under this name, if theirs was misspelt")
+        parser.add_argument("--as", dest="as_task", metavar="NAME", help="as the function NAME, if theirs was misspelt")
     if name == "reclaim":
-        force = "take back the chosen tasks though their worker may be alive: they may run twice"
+        parser.epilog = "Without --force it takes no ID and no filter."
+        force = "take back the chosen tasks even if their worker is alive: they may run twice"
         parser.add_argument("--force", action="store_true", help=force)
     arguments.add(parser, "--dry-run")
     more = parser.add_argument_group("more filters")
-    names = [name_of_status(status) for status in act.statuses]
-    more.add_argument(
-        "--status", choices=names, metavar="STATUS", help=f"only tasks of this status: {', '.join(names)}"
-    )
+    more.add_argument("--status", choices=names, metavar="STATUS", help=f"only tasks of this one: {', '.join(names)}")
     more.add_argument("--error-line", metavar="TEXT", help="only tasks whose error has TEXT as its first line")
     arguments.add(more, "--since", help=f"only tasks that ended, or changed last, since WHEN: {SINCE}")
-    arguments.add(more, "--limit", default=None, help="at most N tasks, in order of id")
+    arguments.add(more, "--limit", default=None, help="at most N tasks, the lowest ids first")
     parser.set_defaults(run=partial(_act, name))
 
 

@@ -33,9 +33,11 @@ DEFAULT_EVERY = "5m"
 
 
 def add_page(subparsers: Any) -> None:
-    parser = subparsers.add_parser("page", help="write the status page as one file; hashes for the page on the web")
+    parser = subparsers.add_parser("page", help="write the status page as one file; make its password or a token")
     what = parser.add_mutually_exclusive_group()
-    what.add_argument("--output", metavar="FILE", type=Path, help="write it there, whole or not at all; else print it")
+    what.add_argument(
+        "--output", metavar="FILE", type=Path, help="write it into FILE, whole or not at all; else print it"
+    )
     what.add_argument(
         "--password", action="store_true", help="ask for a password, print its hash for TASKSERVER_PAGE_PASSWORD"
     )
@@ -173,7 +175,7 @@ def _make_token(name: str) -> None:
 
 
 def add_metrics(subparsers: Any) -> None:
-    parser = subparsers.add_parser("metrics", help="print what Prometheus reads: tasks, waits, runs, stats")
+    parser = subparsers.add_parser("metrics", help="print metrics for Prometheus: tasks, waits, runs, stats")
     parser.add_argument(
         "--textfile",
         metavar="PATH",

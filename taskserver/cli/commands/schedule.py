@@ -22,11 +22,16 @@ def add_parser(subparsers: Any) -> None:
     arguments.add(parser, "task", nargs="?")
     arguments.add(parser, "args")
     parser.add_argument(
-        "--every", metavar="S", type=whole_seconds(1, MAX_EVERY_SECONDS), help="every S seconds, or 5m, from now on; or"
+        "--every",
+        metavar="S",
+        type=whole_seconds(1, MAX_EVERY_SECONDS),
+        help="every S seconds, from now on; also as 5m, 1h",
     )
-    parser.add_argument("--cron", metavar="EXPR", help=f"at the times of a cron expression, as '{CRON_EXAMPLE}'; or")
-    parser.add_argument("--now", action="store_true", help="add the task of the schedule NAME once, now")
-    parser.add_argument("--timezone", metavar="Z", default=UTC, help="of --cron, as Europe/Berlin; default %(default)s")
+    parser.add_argument("--cron", metavar="EXPR", help=f"or at the times of a cron expression, as '{CRON_EXAMPLE}'")
+    parser.add_argument("--now", action="store_true", help="add the task of the existing schedule NAME once, now")
+    parser.add_argument(
+        "--timezone", metavar="Z", default=UTC, help="the time zone of --cron, as Europe/Berlin; default %(default)s"
+    )
     arguments.add_order(parser)
     parser.set_defaults(run=_schedule)
     parser.about_more = f"{QUOTING}, and EXPR too, as '{CRON_EXAMPLE}'"

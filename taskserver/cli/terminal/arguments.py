@@ -224,14 +224,14 @@ SHARED: dict[str, dict[str, Any]] = {
     "ids": _ID | {"nargs": "*", "default": []},  # without a default, argparse calls the argument required
     "task": {"metavar": "TASK", "help": "the function to call, as tasks.send_letter"},
     "args": {"metavar": "ARGS_JSON", "nargs": "?", "help": f"its arguments, as {EXAMPLE}"},
-    "groups": {"metavar": "GROUP", "nargs": "?", "type": group_ids, "help": "its number, or several as 3,5"},
+    "groups": {"metavar": "GROUP", "nargs": "?", "type": group_ids, "help": "a group's number, or several as 3,5"},
     "--group": {
         "dest": "groups",
         "metavar": "G",
         "action": "extend",
         "type": group_ids,
         "default": [],
-        "help": "only tasks of this group, or of several, as 3,5,6",
+        "help": "only tasks of this group, or of several as 3,5,6",
     },
     "--task": {"metavar": "TASK", "help": "only tasks of this name, as tasks.send_letter"},
     "--error": {"metavar": "TEXT", "help": "only tasks whose error starts with TEXT"},

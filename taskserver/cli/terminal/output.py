@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from datetime import datetime
 from math import isfinite
 from typing import Any, TextIO, TypeVar
@@ -18,8 +18,10 @@ from ...stores.queue.stats import KEY, HourStats
 from ...stores.records import ErrorCount, StoredTask
 from ...stores.words import INSTANTS
 
-MAX_CELL, MAX_LAST_CELL, MIN_LAST_CELL = 60, 500, 20
-"""Characters of a cell; of the last one in a line; and of that on a narrow terminal, which breaks the line then."""
+MAX_CELL, MAX_LAST_CELL = 60, 500
+"""Characters of a cell, and of the last one in a line."""
+MIN_CUT = 20
+"""No column is cut to less, so instants and numbers stay whole."""
 MAX_LINES = 50
 """Lines of a kind of which rows may make thousands; `--json` has them all."""
 USUAL_WIDTH = 80
@@ -45,29 +47,38 @@ class Word(str):
 # ---- for people
 
 
-def print_table(heads: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
-    """Print a table: columns as wide as they need, numbers aligned to the right.
+def print_table(heads: Sequence[str], rows: Sequence[Sequence[object]], spare: Collection[str] = ()) -> None:
+    """Print a table: columns as wide as they need, numbers aligned to the right, long cells cut.
 
-    Long cells are cut: the last one of a line where the terminal ends.
+    On a terminal a row is one line. Where the terminal is narrow, the columns that `spare` heads are left out, the
+    first of them first, and then the widest ones are cut.
     """
-    columns = [
-        [head, *(cut(_text(value), MAX_CELL) for value in values)]
-        for head, values in zip(heads[:-1], zip(*(row[:-1] for row in rows), strict=True), strict=True)
-    ]
-    widths = [max(map(len, column)) for column in columns]
-    room = MAX_LAST_CELL
+    columns = [[head, *map(_text, values)] for head, values in zip(heads, zip(*rows, strict=True), strict=True)]
+    widths = [min(max(map(len, column)), MAX_CELL) for column in columns]
+    widths[-1] = min(max(map(len, columns[-1])), MAX_LAST_CELL)
+    shown, left_out = list(range(len(heads))), []
     if sys.stdout.isatty():
-        room = max(terminal_width(sys.stdout) - sum(width + 2 for width in widths), MIN_LAST_CELL)
-    columns.append([heads[-1], *(cut(_text(row[-1]), room) for row in rows)])
-    widths.append(max(map(len, columns[-1])))
+        room = terminal_width(sys.stdout)
+        for index in map(list(heads).index, spare):
+            if sum(min(widths[one], MIN_CUT) + 2 for one in shown) - 2 > room:
+                shown.remove(index)
+                left_out.append(heads[index])
+        while sum(widths[one] + 2 for one in shown) - 2 > room:
+            widest = max(shown, key=widths.__getitem__)
+            if widths[widest] <= MIN_CUT:
+                break
+            widths[widest] -= 1
     is_right = [all(isinstance(value, (int, Amount)) for value in column) for column in zip(*rows, strict=True)]
-    for values, cells in zip((heads, *rows), zip(*columns, strict=True), strict=True):
+    for number, values in enumerate((heads, *rows)):
         line = []
-        for value, cell, width, right in zip(values, cells, widths, is_right, strict=True):
-            colour = BOLD if values is heads else COLOURS.get(value, "") if isinstance(value, Word) else ""
-            blanks, shown = " " * (width - len(cell)), painted(cell, colour, sys.stdout)
-            line.append(blanks + shown if right else shown + blanks)
+        for one in shown:
+            cell, value = cut(columns[one][number], widths[one]), values[one]
+            colour = COLOURS.get(value, "") if isinstance(value, Word) else "" if number else BOLD
+            blanks, text = " " * (widths[one] - len(cell)), painted(cell, colour, sys.stdout)
+            line.append(blanks + text if is_right[one] else text + blanks)
         print("  ".join(line).rstrip())
+    if left_out:
+        print(f"a wider terminal also shows: {', '.join(left_out)}")
 
 
 def _text(value: object) -> str:
