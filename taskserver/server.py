@@ -8,10 +8,10 @@ from pathlib import Path
 from types import NoneType
 from typing import TYPE_CHECKING, Any, ParamSpec
 
-from .errors import NotEnded
+from .errors import NotEnded, SettingError
 from .interrupts.stop import Stop
+from .model.checks import check_duration, check_field, check_groups, check_kind, check_list
 from .model.task import DEFAULT_TABLE, MAX_GROUPS, NOT_GIVEN, NotGiven
-from .settings.checks import check_duration, check_group_id, check_groups, check_kind, check_task_id
 from .settings.load import Settings, load_settings, make_importable, make_settings, program_folder
 from .stores import Store, open_store
 from .worker.result import RunResult
@@ -195,19 +195,19 @@ class TaskServer:
 
     def get(self, task_id: int) -> TaskState | None:
         """Read a task's status, result, error and progress; None if it is gone, as a done one is in mode `delete`."""
-        return self.store.views.state(check_task_id(task_id))
+        return self.store.views.state(check_field("task_id", task_id, SettingError))
 
     def get_many(self, task_ids: Iterable[int]) -> dict[int, TaskState]:
         """Read many tasks by a query for each 500; those that are gone are left out."""
-        check_kind("task_ids", task_ids, Iterable, "a list of ids")
-        return self.store.views.states(list(dict.fromkeys(check_task_id(one) for one in task_ids)))
+        given = check_list("task_ids", task_ids, "a list of ids", SettingError)
+        return self.store.views.states([check_field("task_id", one, SettingError) for one in given])
 
     def wait(self, task_id: int, timeout: Duration) -> TaskState | None:
         """Wait until a task is done, fatal or cancelled, then read it as `get` does: None if it is gone.
 
         Raises NotEnded after the `timeout`. A task that waits here keeps its worker busy.
         """
-        ends_at, pause = time.monotonic() + check_duration("timeout", timeout), 0.05
+        ends_at, pause = time.monotonic() + check_duration("timeout", timeout, 366, SettingError), 0.05
         while (state := self.get(task_id)) is not None and not state.is_over:
             left = ends_at - time.monotonic()
             if left <= 0:
@@ -267,7 +267,7 @@ class TaskServer:
 
     def set_priority(self, task_id: int, priority: int) -> bool:
         """Move a task that is not done; False where there is none. Raises as `retry` does."""
-        return self._operations().set_priority(check_task_id(task_id), priority) == 1
+        return self._operations().set_priority(check_field("task_id", task_id, SettingError), priority) == 1
 
     def retry(self, tasks: int | Iterable[int] | Selection, *, as_task: str | Callable[..., Any] | None = None) -> int:
         """Error, fatal, cancelled → new, with attempts 0, for an id, some ids, or a Selection; how many tasks changed.
@@ -283,11 +283,11 @@ class TaskServer:
 
     def pause(self, group_id: int) -> bool:
         """Stop workers from taking tasks of a group, from the next claim on. False if it was paused already."""
-        return bool(self.store.claims.pause([check_group_id(group_id)]))
+        return bool(self.store.claims.pause([check_field("group_id", group_id, SettingError)]))
 
     def resume(self, group_id: int) -> bool:
         """Let workers take tasks of a group again. False if it was not paused; InvalidTask while all are paused."""
-        return bool(self.store.claims.resume([check_group_id(group_id)]))
+        return bool(self.store.claims.resume([check_field("group_id", group_id, SettingError)]))
 
     def stats(self, since: Duration | datetime | None = None) -> Sequence[HourStats]:
         """Counts and times by hour, group and task name: since an instant, for so long, or all that is kept."""
@@ -358,7 +358,7 @@ class TaskServer:
         """Run one new, waiting, failed or fatal task here and now. InvalidTask if it is gone, done, or in progress."""
         from .worker.run import run_task
 
-        return run_task(self.store, self.settings, check_task_id(task_id), stop)
+        return run_task(self.store, self.settings, check_field("task_id", task_id, SettingError), stop)
 
     def _operations(self) -> Operations:
         from .stores.queue.operations import Operations

@@ -24,10 +24,10 @@ from django.utils.module_loading import import_string
 
 from .. import errors
 from ..messages.text import shown
+from ..model.checks import check_field
 from ..model.functions import why_not_runnable
 from ..model.task_options import NO_OPTIONS, options_of
 from ..server import TaskServer
-from ..settings.checks import check_group_id, check_task_id
 from ..settings.dsn import MEMORY
 from ..settings.load import program_folder
 from ..worker.callables import Callables
@@ -81,7 +81,7 @@ class Backend(BaseTaskBackend):  # type: ignore[misc]  # Django has no types
 
     def _checked_groups(self, groups: Any) -> dict[str, int]:
         try:
-            return {queue: check_group_id(group) for queue, group in groups.items()}
+            return {queue: check_field("group_id", group, errors.SettingError) for queue, group in groups.items()}
         except (AttributeError, errors.SettingError) as error:
             allowed = "the number of a group for each queue, as {'default': 0, 'mail': 3}"
             raise self._invalid(f"OPTIONS['groups'] is {shown(groups)}; allowed: {allowed}") from error
@@ -212,7 +212,7 @@ def _number(result_id: str) -> int:
     try:
         if not (type(result_id) is str and result_id.isascii() and result_id.isdigit()):
             raise TaskResultDoesNotExist(result_id)
-        return check_task_id(int(result_id))
+        return check_field("task_id", int(result_id), errors.SettingError)
     except (TypeError, ValueError, errors.SettingError):
         raise TaskResultDoesNotExist(result_id) from None
 

@@ -6,13 +6,12 @@ from collections.abc import Iterable, Sequence
 from datetime import datetime
 from typing import Any, NamedTuple
 
-from ..errors import BadTask, InvalidTask
+from ..errors import BadTask, InvalidTask, SettingError
 from ..messages.text import Duration, shown, utc
 from ..model.arguments import parse_json
-from ..model.field_checks import check_text
+from ..model.checks import check_groups, check_number, check_text
 from ..model.results import Progress, read_progress, read_result
 from ..model.task import MAX_GROUPS, MAX_SIGNED, Status
-from ..settings.checks import check_groups, check_whole_number
 from ..stores import Store
 from ..stores.records import ErrorCount, StoredTask
 
@@ -61,7 +60,7 @@ def list_tasks(
     for what, text in (("task", task), ("error", error)):
         if text is not None:
             check_text(what, text)
-    most, chosen = check_whole_number("limit", limit, 1, MAX_SIGNED), check_groups(groups, MAX_GROUPS) or ()
+    most, chosen = check_number("limit", limit, 1, MAX_SIGNED, SettingError), check_groups(groups, MAX_GROUPS) or ()
     return [_task_row(one) for one in store.views.list(_statuses(status), chosen, most, task, error, since)]
 
 
@@ -69,7 +68,7 @@ def count_errors(store: Store, groups: Iterable[int] | None, task: str | None, l
     """Failed tasks by the first lines of their errors. Raises SettingError, InvalidTask, DatabaseError."""
     if task is not None:
         check_text("task", task)
-    most = MAX_SIGNED if limit is None else check_whole_number("limit", limit, 1, MAX_SIGNED)
+    most = MAX_SIGNED if limit is None else check_number("limit", limit, 1, MAX_SIGNED, SettingError)
     return store.views.errors(check_groups(groups, MAX_GROUPS) or (), task, most)
 
 

@@ -15,7 +15,8 @@ from ..errors import InvalidTask
 from ..messages.error_text import describe
 from ..messages.text import shown
 from .arguments import as_call
-from .field_checks import check_key, name_of
+from .checks import check_key
+from .names import name_of
 from .task_options import Options, options_of
 
 _NONE = Parameter.empty

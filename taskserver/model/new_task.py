@@ -8,9 +8,10 @@ from itertools import islice
 from typing import Any, NamedTuple
 
 from ..errors import InvalidTask
-from ..messages.text import DURATIONS, Duration, duration_seconds, shown
+from ..messages.text import Duration, shown
 from .arguments import write_arguments
-from .field_checks import check_group_id, check_key, check_max_attempts, check_name, check_number, check_priority
+from .checks import check_duration, check_field, check_key, check_list, check_number
+from .names import check_name
 from .pipeline import new_stages
 from .task import MAX_ID, NOT_GIVEN, NotGiven, given_or
 
@@ -77,7 +78,7 @@ def new_task(
     """
     text, stages_text, usual = write_arguments(args), None, _USUAL
     if max_attempts is not None:
-        check_max_attempts(max_attempts)
+        check_field("max_attempts", max_attempts)
     if stages is None:
         name, usual = _named(task, args, unique_key)
     elif task is not None:
@@ -87,8 +88,8 @@ def new_task(
         name, group_id, priority, max_attempts = first[:4]  # type: ignore[assignment]  # new_stages gives each of them
     group_id, priority = given_or(group_id, usual.group_id), given_or(priority, usual.priority)
     unique_key, rerun = given_or(unique_key, usual.unique_key), given_or(rerun, usual.rerun)
-    check_group_id(group_id)
-    check_priority(priority)
+    check_field("group_id", group_id)
+    check_field("priority", priority)
     key = None if unique_key is None else check_key("unique_key", unique_key)
     _check_rerun(key, rerun, version)
     parents = None if depends_on is None else _parents(depends_on, key)
@@ -127,9 +128,7 @@ def _check_rerun(unique_key: str | None, rerun: bool, version: int | None) -> No
 
 def _parents(depends_on: object, key: str | None) -> str | None:
     """Ids as the text 3,5, each once and in order; None if there are none. Raises InvalidTask."""
-    if isinstance(depends_on, (str, bytes, Mapping)) or not isinstance(depends_on, Iterable):
-        raise InvalidTask(f"depends_on is {shown(depends_on)}; allowed: a list of ids of tasks")
-    ids = list(islice(depends_on, MAX_PARENTS + 1))
+    ids = list(islice(check_list("depends_on", depends_on, "a list of ids of tasks"), MAX_PARENTS + 1))
     if len(ids) > MAX_PARENTS:
         raise InvalidTask(f"depends_on names more than {MAX_PARENTS} tasks, which is the most that are allowed")
     for task_id in ids:
@@ -142,20 +141,14 @@ def _parents(depends_on: object, key: str | None) -> str | None:
     return ",".join(map(str, sorted(set(ids)))) or None
 
 
-def _wait(delay: object, at: object, has_parents: bool) -> tuple[float | None, str | None]:
+def _wait(delay: Duration | None, at: object, has_parents: bool) -> tuple[float | None, str | None]:
     """For how many seconds, or until when, a task waits."""
     if delay is not None and at is not None:
         raise InvalidTask("it has delay and at; allowed: one of them")
-    seconds, due_at = None if delay is None else _delay_seconds(delay), None if at is None else _instant(at)
+    seconds = None if delay is None else check_duration("delay", delay, MAX_DELAY_DAYS)
+    due_at = None if at is None else _instant(at)
     # A task that waits for others is looked at when it is due: at once, unless it names an instant.
     return seconds or (0.0 if has_parents and due_at is None else None), due_at
-
-
-def _delay_seconds(delay: object) -> float:
-    seconds = duration_seconds(delay)
-    if type(seconds) not in (int, float) or not 0 <= seconds <= MAX_DELAY_DAYS * 86_400:
-        raise InvalidTask(f"delay is {shown(delay)}; allowed: {DURATIONS}, from 0 to {MAX_DELAY_DAYS} days")
-    return float(seconds)
 
 
 def _instant(at: object) -> str:
@@ -202,10 +195,9 @@ def new_task_from(description: Mapping[str, Any]) -> NewTask:
 
 def new_tasks_from(descriptions: Iterable[Mapping[str, Any]]) -> list[NewTask]:
     """The tasks that descriptions stand for. Raises InvalidTask, which says the number of the wrong one, from 1 on."""
-    if isinstance(descriptions, (str, bytes, Mapping)) or not isinstance(descriptions, Iterable):
-        raise InvalidTask(f"tasks is {shown(descriptions)}; allowed: a list of objects such as {_EXAMPLE}")
     tasks = []
-    for number, description in enumerate(descriptions, start=1):
+    given = check_list("tasks", descriptions, f"a list of objects such as {_EXAMPLE}")
+    for number, description in enumerate(given, start=1):
         try:
             tasks.append(new_task_from(description))
         except InvalidTask as error:

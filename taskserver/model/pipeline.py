@@ -13,7 +13,8 @@ from ..errors import BadTask, InvalidTask
 from ..messages.text import shown
 from .arguments import encode, parse_json
 from .attempt import NextStage
-from .field_checks import check_group_id, check_max_attempts, check_name, check_priority, other_kind
+from .checks import check_field
+from .names import check_name, other_kind
 from .task import ClaimedTask, NotGiven, given_or
 
 if TYPE_CHECKING:
@@ -37,8 +38,8 @@ def new_stages(
     A group and a priority that is given nowhere is as @task says of the stage's function, where that itself is given.
     `args` are the first stage's; what the others get is not known yet. Raises InvalidTask.
     """
-    check_group_id(given_or(group_id, 0))
-    check_priority(given_or(priority, 0))
+    check_field("group_id", given_or(group_id, 0))
+    check_field("priority", given_or(priority, 0))
     checked = _check_all(stages)
     if (first := checked[0][1]) is not None:
         try:
@@ -91,16 +92,13 @@ def _check(stage: object) -> _Stage:
     task = given["task"]
     if not isinstance(task, str) and not callable(task):
         raise InvalidTask(f"{'task' if given is stage else 'it'} is {other_kind(task)}; allowed: {_EXAMPLE}")
-    values = [given.get(key) for key in STAGE_KEYS[1:]]
-    for value, check in zip(values, (check_group_id, check_priority, check_max_attempts), strict=True):
-        if value is not None:
-            check(value)
+    values: dict[str, Any] = {key: check_field(key, given[key]) for key in STAGE_KEYS[1:] if given.get(key) is not None}
     if isinstance(task, str):
-        return NextStage(check_name(str(task)), *values), None
+        return NextStage(check_name(str(task)), **values), None
     from .functions import given_function  # it reads signatures, for which a name has no use
 
     function = given_function(task)
-    return NextStage(function.name, *values), function
+    return NextStage(function.name, **values), function
 
 
 def next_stage(task: ClaimedTask) -> NextStage | None:

@@ -13,9 +13,10 @@ from zoneinfo import ZoneInfo, ZoneInfoNotFoundError, available_timezones
 
 from ..errors import BadTask, InvalidTask, SettingError
 from ..messages.programs import install_command
-from ..messages.text import DURATIONS, Duration, duration_seconds, shown, whole_span
+from ..messages.text import Duration, shown
 from .arguments import read_arguments
-from .field_checks import check_name
+from .checks import check_duration, check_list
+from .names import check_name
 from .new_task import LAST_INSTANT, MAX_DELAY_DAYS, new_task
 from .task import NOT_GIVEN, NotGiven
 
@@ -70,11 +71,14 @@ class ScheduleRow(NamedTuple):
         """The times of the schedule in words."""
         if self.cron is not None:
             return f"{cron_in_words(self.cron)} {self.timezone}"
-        span = "" if self.every_seconds is None else whole_span(self.every_seconds)
-        return f"every {ONE.get(span, span)}" if span else "never"
+        seconds = self.every_seconds
+        if not seconds:  # written by hand
+            return "never"
+        unit, length = next(one for one in UNITS if seconds % one[1] == 0)
+        return f"every {unit}" if seconds == length else f"every {seconds // length} {unit}s"
 
 
-ONE = {"1 d": "day", "1 h": "hour", "1 min": "minute", "1 s": "second"}
+UNITS = (("day", 86_400), ("hour", 3600), ("minute", 60), ("second", 1))
 WEEKDAYS = ("Sun", "Mon", "Tue", "Wed", "Thu", "Fri", "Sat", "Sun")
 
 
@@ -115,7 +119,9 @@ def new_schedule(
         raise InvalidTask(f"timezone is {shown(timezone)}; allowed: UTC, or a name as Europe/Berlin")
     if every is not None and timezone != UTC:
         raise InvalidTask("it has every and a timezone, which only cron has a use for; every counts seconds")
-    schedule = ScheduleRow(name, *described[:4], _seconds(every), _one_spaced(cron), timezone)
+    if isinstance(cron, str):
+        cron = " ".join(cron.split())  # more blanks make no other schedule
+    schedule = ScheduleRow(name, *described[:4], _seconds(every), cron, timezone)
     _check_timing(schedule)
     return schedule
 
@@ -125,10 +131,8 @@ SCHEDULE_KEYS = new_schedule.__code__.co_varnames[: new_schedule.__code__.co_arg
 
 def new_schedules(schedules: Iterable[Schedule]) -> list[ScheduleRow]:
     """Checked schedules. Raises as `new_schedule` does, and names the wrong one."""
-    if isinstance(schedules, (str, bytes, Mapping)) or not isinstance(schedules, Iterable):
-        raise InvalidTask(f"schedules is {shown(schedules)}; allowed: a list, as [{_EXAMPLE}]")
     rows: dict[str, ScheduleRow] = {}
-    for number, given in enumerate(schedules, start=1):
+    for number, given in enumerate(check_list("schedules", schedules, f"a list, as [{_EXAMPLE}]"), start=1):
         try:
             row = _new_schedule_from(given)
             if row.name in rows:
@@ -182,26 +186,18 @@ def next_time(schedule: ScheduleRow, planned: datetime, now: datetime) -> dateti
     Raises InvalidTask where no time comes before the end of the database's time.
     """
     try:
-        every = schedule.every_seconds
-        found = _next_of_every(every, planned, now) if every else _of_cron(schedule, now)
+        if schedule.every_seconds:  # whole steps after the planned time, not after now: a late look shifts no beat
+            step = timedelta(seconds=schedule.every_seconds)
+            found: datetime | None = planned + step * (max((now - planned) // step, 0) + 1)
+        else:
+            # Where clocks are put back, a time of day comes twice. The library means the first: it may be over.
+            times = _cron(schedule.cron or "", now.astimezone(_zone(schedule.timezone)))
+            found = next((one.astimezone(timezone.utc) for one in times if one > now), None)
     except OverflowError:  # beyond the year 9999
         found = None
     if found is None or found > LAST_INSTANT:
         raise InvalidTask(f"its next time would come after {LAST_INSTANT:%Y-%m-%d}, where the database's time ends")
     return found
-
-
-def _next_of_every(seconds: int, planned: datetime, now: datetime) -> datetime:
-    """A whole number of steps after the planned time, not after now: a late look does not shift the beat."""
-    step = timedelta(seconds=seconds)
-    return planned + step * (max((now - planned) // step, 0) + 1)
-
-
-def _of_cron(schedule: ScheduleRow, now: datetime) -> datetime | None:
-    # Where clocks are put back, a time of day comes twice, and the library means the first one: it may lie behind us.
-    slots = _cron(schedule.cron or "", now.astimezone(_zone(schedule.timezone)))
-    found = next((slot for slot in slots if slot > now), None)
-    return None if found is None else found.astimezone(timezone.utc)
 
 
 # ---- checks
@@ -218,21 +214,13 @@ def _check_timing(schedule: ScheduleRow) -> None:
         _seconds(schedule.every_seconds)
 
 
-def _seconds(every: object) -> int | None:
+def _seconds(every: Duration | None) -> int | None:
     if every is None:
         return None
-    seconds = duration_seconds(every)
-    is_number = type(seconds) in (int, float)
-    if not is_number or not 1 <= seconds <= MAX_EVERY_SECONDS or seconds % 1:
-        raise InvalidTask(
-            f"every is {shown(every)}; allowed: whole {DURATIONS}, from 1 second to {MAX_DELAY_DAYS} days"
-        )
+    seconds = check_duration("every", every, MAX_DELAY_DAYS)
+    if seconds < 1 or seconds % 1:
+        raise InvalidTask(f"every is {shown(every)}; allowed: whole seconds, from 1 on")
     return int(seconds)
-
-
-def _one_spaced(cron: str | None) -> str | None:
-    """A cron expression with one blank between its fields, so that more blanks make no other schedule."""
-    return " ".join(cron.split()) if isinstance(cron, str) else cron
 
 
 def _zone(name: str) -> tzinfo:

@@ -2,13 +2,14 @@
 
 # Annotations are not deferred here: named tuples compile deferred ones, which each empty run would pay for.
 
-from collections.abc import Iterable, Mapping, Sequence, Set
+from collections.abc import Iterable, Sequence, Set
 from datetime import datetime
+from types import NoneType
 from typing import NamedTuple
 
 from ..errors import InvalidTask
 from ..messages.text import Duration, shown
-from .field_checks import check_number
+from .checks import check_list, check_number, check_text
 from .task import MAX_GROUP_ID, MAX_GROUPS, MAX_ID, MAX_SIGNED, Status, name_of_status
 
 
@@ -40,44 +41,24 @@ def selection_of(tasks: int | Iterable[int] | Selection) -> Selection:
         return tasks
     if isinstance(tasks, int):
         return Selection(ids=[tasks])
-    try:
-        ids = None if isinstance(tasks, (str, bytes, Mapping)) else list(tasks)
-    except TypeError:
-        ids = None
-    if ids is None:
-        raise InvalidTask(f"tasks is {shown(tasks)}; allowed: an id, ids, or a Selection")
-    return Selection(ids=ids)
+    return Selection(ids=list(check_list("tasks", tasks, "an id, ids, or a Selection")))
 
 
 def check_selection(selection: Selection) -> None:
     """Raises InvalidTask. `since` is checked where it is used."""
-    _check_numbers("ids", selection.ids, MAX_ID)
-    _check_numbers("groups", selection.groups, MAX_GROUP_ID)
+    for name, numbers, most in (("ids", selection.ids, MAX_ID), ("groups", selection.groups, MAX_GROUP_ID)):
+        if isinstance(numbers, (str, bytes)) or not isinstance(numbers, (Sequence, Set, NoneType)):
+            raise InvalidTask(f"{name} is {shown(numbers)}; allowed: a list of whole numbers from 0 to {most}")
+        for number in numbers or ():
+            check_number(f"one of {name}", number, 0, most)
     if selection.groups is not None and len(selection.groups) > MAX_GROUPS:
         raise InvalidTask(f"{len(selection.groups)} groups are chosen; allowed: at most {MAX_GROUPS}")
     for name in ("task", "error", "error_line"):
         text = getattr(selection, name)
-        if text is not None and not _is_text(text):
-            raise InvalidTask(f"{name} is {shown(text)}; allowed: a text in UTF-8, not an empty one")
+        if text is not None and not check_text(name, text):
+            raise InvalidTask(f"{name} is ''; allowed: a text, not an empty one")
     if selection.status is not None and selection.status not in list(Status):
         statuses = ", ".join(f"{status:d} {name_of_status(status)}" for status in Status)
         raise InvalidTask(f"status is {shown(selection.status)}; allowed: {statuses}")
     if selection.limit is not None:
         check_number("limit", selection.limit, 1, MAX_SIGNED)
-
-
-def _check_numbers(name: str, numbers: object, most: int) -> None:
-    if numbers is None:
-        return
-    if not isinstance(numbers, (Sequence, Set)) or isinstance(numbers, (str, bytes)):
-        raise InvalidTask(f"{name} is {shown(numbers)}; allowed: a list of whole numbers from 0 to {most}")
-    for number in numbers:
-        if type(number) is not int or not 0 <= number <= most:
-            raise InvalidTask(f"{name} has {shown(number)}; allowed: whole numbers from 0 to {most}")
-
-
-def _is_text(text: object) -> bool:
-    try:
-        return isinstance(text, str) and text.encode() != b""
-    except UnicodeEncodeError:
-        return False

@@ -10,10 +10,11 @@ from typing import Any, NamedTuple, TypeVar, overload
 from ..errors import Fatal, InvalidTask, Retry, SettingError
 from ..interrupts.stop import TaskInterrupted
 from ..messages.classes import is_kind
-from ..messages.text import DURATIONS, Duration, duration_seconds, shown
+from ..messages.text import Duration, shown
 from .backoff import Backoff, parse_backoff
-from .field_checks import check_key, check_number, name_of
-from .task import MAX_ATTEMPTS, MAX_GROUP_ID, MAX_PRIORITY, MAX_SECONDS, MIN_PRIORITY
+from .checks import check_duration, check_field, check_key, check_number
+from .names import name_of
+from .task import MAX_SECONDS
 
 MAX_TASKS_TOGETHER = 500
 """Tasks in one call of a batch, or in one round: their ids stand in one statement, and old SQLite binds 999 values."""
@@ -126,13 +127,6 @@ def _flag(name: str, value: Any) -> bool:
     return value
 
 
-def _timeout(name: str, value: Any) -> float:
-    seconds: float = duration_seconds(value)
-    if type(seconds) not in (int, float) or not 0 <= seconds <= MAX_SECONDS:
-        raise SettingError(f"{name} is {shown(value)}; allowed: {DURATIONS}, from 0 (no limit) to {MAX_SECONDS} s")
-    return seconds
-
-
 def _callable(name: str, value: Any) -> str:
     try:
         return name_of(value)
@@ -155,15 +149,15 @@ def _key(name: str, value: Any) -> str | Callable[..., str]:
 
 _up_to_many = partial(check_number, least=1, most=MAX_TASKS_TOGETHER)
 CHECKS: dict[str, Callable[[str, Any], Any]] = {
-    "max_attempts": partial(check_number, least=1, most=MAX_ATTEMPTS),
+    "max_attempts": check_field,
     "backoff": parse_backoff,
-    "timeout": _timeout,
+    "timeout": partial(check_duration, most_days=MAX_SECONDS // 86_400),
     "on_fatal": _callable,
     "batch": _up_to_many,
     "transactional": _flag,
     "commit_every": _up_to_many,
-    "group_id": partial(check_number, least=0, most=MAX_GROUP_ID),
-    "priority": partial(check_number, least=MIN_PRIORITY, most=MAX_PRIORITY),
+    "group_id": check_field,
+    "priority": check_field,
     "unique_key": _key,
     "rerun": _flag,
     "retry_on": _exceptions,

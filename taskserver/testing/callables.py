@@ -15,8 +15,8 @@ from typing import Any
 
 from ..errors import BadTask, InvalidTask, TaskServerError
 from ..interrupts.coroutines import as_plain
-from ..model.field_checks import name_of
 from ..model.functions import GivenFunction, Parameters
+from ..model.names import name_of
 from ..model.task_options import NO_OPTIONS, options_of
 from ..settings.load import Settings
 from ..worker.callables import Callables, TaskCallable

@@ -18,8 +18,8 @@ from ..host.files import make_folder_in_memory
 from ..messages.text import DURATIONS, Duration, duration_seconds, shown
 from ..model import functions
 from ..model.attempt import FailedAttempt
-from ..model.field_checks import name_of
 from ..model.functions import GivenFunction
+from ..model.names import name_of
 from ..model.new_task import MAX_DELAY_DAYS, NewTask
 from ..server import TaskServer
 from ..settings.dsn import parse_dsn

@@ -21,8 +21,8 @@ from ..messages.classes import class_name, mro_of, namespace_of, namespace_of_mo
 from ..messages.error_text import describe
 from ..messages.import_errors import why_not_imported
 from ..messages.text import nearest, shown
-from ..model.field_checks import IN_A_CLASS, NAMELESS, PLAIN_METHOD, WITHOUT_WRAPS, foreign_task, why_private
 from ..model.functions import Parameters, why_not_runnable
+from ..model.names import IN_A_CLASS, NAMELESS, PLAIN_METHOD, WITHOUT_WRAPS, foreign_task, why_private
 from ..model.task import MAX_TASK_LENGTH
 from ..model.task_options import Options, options_of
 

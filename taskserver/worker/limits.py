@@ -17,8 +17,8 @@ from typing import NamedTuple
 from ..errors import HostLimit, SettingError
 from ..interrupts.stop import HAS_TIMER, Stop
 from ..messages.text import DURATIONS, Duration, duration_seconds, shown
+from ..model.checks import check_number, check_positive
 from ..model.task import MAX_BATCH
-from ..settings.checks import check_positive, check_whole_number
 from .result import Reason, RunResult
 
 
@@ -54,8 +54,8 @@ def checked_limits(
 ) -> Limits:
     """The limits that `TaskServer.run` was given. Raises SettingError, which names the limit."""
     return Limits(
-        check_whole_number("max_tasks", max_tasks, 0, None),
-        check_whole_number("batch", batch, 1, MAX_BATCH),
+        check_number("max_tasks", max_tasks, 0, wrong=SettingError),
+        check_number("batch", batch, 1, MAX_BATCH, SettingError),
         _check_seconds("max_time", max_time),
         check_positive("max_memory", max_memory, "megabytes"),
         _check_seconds("linger", linger),

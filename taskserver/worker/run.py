@@ -18,8 +18,8 @@ from ..errors import DatabaseError, TaskServerError, Unavailable
 from ..interrupts.stop import Stop
 from ..messages.log_records import ONCE_AN_HOUR
 from ..model.attempt import FailedAttempt
+from ..model.checks import check_kind
 from ..model.task import Claim, ClaimedTask, LostTask
-from ..settings.checks import check_kind
 from ..settings.load import Settings, make_importable
 from ..stores import Store
 from ..stores.queue.claims import number_of

@@ -655,6 +655,6 @@ def test_status_shows_when_each_schedule_comes_and_what_is_wrong_with_it(sqlite_
     sqlite_queue.sql(bad, "bad\x1b[1m", LONG_AGO)
     printed = client("status").stdout
     (line,) = [line for line in printed.splitlines() if line.startswith("soon ")]
-    assert line.split() == ["soon", "tasks.note", "every", "10", "min", "in", "10", "min"]
+    assert line.split() == ["soon", "tasks.note", "every", "10", "minutes", "in", "10", "min"]
     assert all(words in printed for words in ("daily 03:30 UTC", "never", "late by"))
     assert "schedule bad\\x1b[1m: name is" in printed

@@ -24,7 +24,7 @@ from hypothesis import strategies as st
 from taskserver import TaskServer
 from taskserver.errors import BadTask, InvalidTask
 from taskserver.messages.text import shown
-from taskserver.model.field_checks import check_name
+from taskserver.model.names import check_name
 from taskserver.model.new_task import MAX_PARENTS, TASK_KEYS, NewTask, new_task, new_task_from
 from taskserver.model.pipeline import MAX_STAGES
 from taskserver.model.task import MAX_GROUP_ID, MAX_PRIORITY, MAX_TASK_LENGTH, MIN_PRIORITY, ClaimedTask

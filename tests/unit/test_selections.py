@@ -13,10 +13,10 @@ from tests.support.documents import table
 @pytest.mark.parametrize(
     ("given", "message"),
     [
-        ({"ids": [2**64]}, "ids has 18446744073709551616; allowed: whole numbers from 0 to"),
-        ({"groups": [2**32 - 1]}, "groups has 4294967295; allowed: whole numbers from 0 to 4294967294"),
+        ({"ids": [2**64]}, "one of ids is 18446744073709551616; allowed: a whole number from 0 to"),
+        ({"groups": [2**32 - 1]}, "one of groups is 4294967295; allowed: a whole number from 0 to 4294967294"),
         ({"groups": list(range(401))}, "401 groups are chosen; allowed: at most 400"),
-        ({"task": ""}, "task is ''; allowed: a text in UTF-8, not an empty one"),
+        ({"task": ""}, "task is ''; allowed: a text, not an empty one"),
         ({"error": "\udc80"}, "error is '.udc80'; allowed: a text"),
         ({"groups": 3}, "groups is 3; allowed: a list of whole numbers from 0 to 4294967294"),
         ({"limit": True}, "limit is True; allowed: a whole number from 1 to"),

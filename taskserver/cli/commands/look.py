@@ -11,7 +11,7 @@ from ...health.stages import stage_lines, stage_of
 from ...health.status import gone_among
 from ...messages.programs import CLIENT
 from ...messages.text import escaped, exactly, when
-from ...model.field_checks import check_text
+from ...model.checks import check_text
 from ...model.results import read_progress
 from ...model.task import MAX_SIGNED, Status
 from ...server import TaskServer

@@ -11,7 +11,7 @@ from ...errors import InvalidTask
 from ...health.status import gone_among
 from ...messages.programs import CLIENT
 from ...messages.text import count_of
-from ...model.field_checks import check_name
+from ...model.names import check_name
 from ...model.selection import Selection
 from ...model.task import MAX_PRIORITY, MIN_PRIORITY, Status, name_of_status
 from ...server import TaskServer

@@ -11,7 +11,8 @@ from typing import Any, NamedTuple
 
 from ...errors import Conflict, InvalidTask
 from ...messages.programs import CLIENT
-from ...model.field_checks import check_priority, name_of
+from ...model.checks import check_field
+from ...model.names import name_of
 from ...model.selection import Selection, selection_of
 from ...model.task import ClaimedTask, Status
 from ..database import Database
@@ -173,7 +174,7 @@ class Operations:
 
     def set_priority(self, tasks: Chosen, priority: int) -> int:
         """Give tasks that may run yet another priority; how many."""
-        check_priority(priority)
+        check_field("priority", priority)
         return self._changed(PRIORITY, tasks, priority)
 
     def _changed(self, verb: Verb, tasks: Chosen, *values: Any) -> int:

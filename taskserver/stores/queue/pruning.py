@@ -9,9 +9,8 @@ import random
 from collections.abc import Collection, Sequence
 from typing import NamedTuple
 
-from ...errors import InvalidTask
-from ...messages.text import DURATIONS, Duration, duration_seconds, shown
-from ...settings.checks import check_kind
+from ...messages.text import Duration
+from ...model.checks import check_duration, check_kind
 from ...settings.table import MAX_DAYS
 from .many_rows import ManyRows, Verb
 from .operations import DELETE
@@ -74,7 +73,7 @@ class Pruning:
         Raises InvalidTask.
         """
         self._database = store.database
-        self._ago = (-_seconds_of(older_than),)
+        self._ago = (-check_duration("older_than", older_than, MAX_DAYS),)
         self.kinds = [kind for kind in KINDS if kind in (kinds or COMPLETED)]
         self._keys = keys
 
@@ -130,13 +129,6 @@ class Pruning:
         while (hour := self._database.fetch_value(self.OLDEST_HOUR, self._ago)) is not None:
             deleted += self._database.change(self.DELETE_HOUR, (hour,))
         return deleted
-
-
-def _seconds_of(older_than: Duration) -> float:
-    seconds = duration_seconds(older_than)
-    if type(seconds) not in (int, float) or not 0 <= seconds <= MAX_DAYS * 86_400:
-        raise InvalidTask(f"older_than is {shown(older_than)}; allowed: {DURATIONS}, from 0 to {MAX_DAYS} days")
-    return float(seconds)
 
 
 def prune(store: Store, older_than: Duration, keys: bool, *of_kinds: bool) -> Pruned:

@@ -18,7 +18,7 @@ from ...errors import Conflict, DatabaseError, InvalidTask, SettingError, Unavai
 from ...messages.log_records import ONCE_AN_HOUR
 from ...messages.programs import CLIENT
 from ...messages.text import age, on_day, shown
-from ...model.field_checks import check_text
+from ...model.checks import check_text
 from ...model.results import as_texts, read_result
 from ...model.schedule import ScheduleRow, check_schedule, next_time
 from ...model.task import Status, name_of_status

@@ -1,4 +1,4 @@
-"""Checks of the single values that a producer gives; each error names the value and what is allowed."""
+"""The name of a task's callable: its form, and the function that a producer gives in its place."""
 
 from __future__ import annotations
 
@@ -12,9 +12,7 @@ from typing import Any
 from ..errors import InvalidTask
 from ..messages.classes import module_of, mro_of
 from ..messages.text import shown
-from .task import MAX_ATTEMPTS, MAX_GROUP_ID, MAX_PRIORITY, MAX_TASK_LENGTH, MIN_PRIORITY
-
-MAX_KEY_BYTES = 255
+from .task import MAX_TASK_LENGTH
 
 WITHOUT_WRAPS = "a decorator did not use functools.wraps"
 NAMELESS = f"a lambda, or {WITHOUT_WRAPS}"
@@ -22,49 +20,6 @@ IN_A_CLASS = "inside a class; only static and class methods may run"
 PLAIN_METHOD = f"is a plain function {IN_A_CLASS}: put @staticmethod above it"
 
 _NAME = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*[.:][^\W\d]\w*(\.[^\W\d]\w*)*")
-
-
-def check_number(name: str, value: Any, least: int, most: int) -> int:
-    """A whole number within limits, both allowed. Raises InvalidTask."""
-    if type(value) is not int or not least <= value <= most:
-        raise InvalidTask(f"{name} is {shown(value)}; allowed: a whole number from {least} to {most}")
-    return value
-
-
-def check_group_id(group_id: object) -> None:
-    """Refuse all but a group's id. Raises InvalidTask."""
-    check_number("group_id", group_id, 0, MAX_GROUP_ID)
-
-
-def check_priority(priority: object) -> None:
-    """Refuse all but a priority. Raises InvalidTask."""
-    check_number("priority", priority, MIN_PRIORITY, MAX_PRIORITY)
-
-
-def check_max_attempts(max_attempts: object) -> None:
-    """Refuse all but a limit of attempts. Raises InvalidTask."""
-    check_number("max_attempts", max_attempts, 1, MAX_ATTEMPTS)
-
-
-def check_key(name: str, key: str) -> str:
-    """A key of 1 to MAX_KEY_BYTES bytes, as databases compare it byte by byte. Raises InvalidTask."""
-    try:
-        size = len(key.encode()) if isinstance(key, str) else 0
-    except UnicodeEncodeError:
-        size = 0
-    if not 1 <= size <= MAX_KEY_BYTES:
-        what = f"{shown(key)}, {size} bytes long" if size else shown(key)
-        raise InvalidTask(f"{name} is {what}; allowed: a text of 1 to {MAX_KEY_BYTES} bytes in UTF-8")
-    return key
-
-
-def check_text(what: str, text: str) -> str:
-    """A text that can be written in UTF-8, as every database asks. Raises InvalidTask."""
-    try:
-        text.encode()
-    except (AttributeError, UnicodeEncodeError):
-        raise InvalidTask(f"{what} is {shown(text)}; allowed: a text") from None
-    return text
 
 
 def name_of(task: str | Callable[..., Any]) -> str:

@@ -1,0 +1,96 @@
+"""Checks of single values that come from Python. Each error names the value and what is allowed.
+
+What is given for a task raises InvalidTask, all else SettingError: `wrong` says which.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from ..errors import InvalidTask, SettingError, TaskServerError
+from ..messages.text import DURATIONS, Duration, duration_seconds, shown
+from .task import MAX_ATTEMPTS, MAX_GROUP_ID, MAX_ID, MAX_PRIORITY, MIN_PRIORITY
+
+MAX_KEY_BYTES = 255
+LIMITS = {
+    "task_id": (0, MAX_ID),
+    "group_id": (0, MAX_GROUP_ID),
+    "priority": (MIN_PRIORITY, MAX_PRIORITY),
+    "max_attempts": (1, MAX_ATTEMPTS),
+}
+"""The least and the greatest number in each of these fields."""
+Wrong = type[TaskServerError]
+
+
+def check_number(name: str, value: Any, least: int, most: int | None = None, wrong: Wrong = InvalidTask) -> int:
+    """A whole number within limits, both allowed; `most` None is no limit."""
+    if type(value) is not int or value < least or (most is not None and value > most):
+        allowed = f"from {least} on" if most is None else f"from {least} to {most}"
+        raise wrong(f"{name} is {shown(value)}; allowed: a whole number {allowed}")
+    return value
+
+
+def check_field(name: str, value: Any, wrong: Wrong = InvalidTask) -> int:
+    """A number within its field's LIMITS."""
+    return check_number(name, value, *LIMITS[name], wrong)
+
+
+def check_positive(name: str, value: float | None, unit: str) -> float | None:
+    """A number above 0 of a unit, or None. Raises SettingError."""
+    if value is not None and not (type(value) in (int, float) and value > 0):
+        raise SettingError(f"{name} is {shown(value)}; allowed: {unit} above 0")
+    return value
+
+
+def check_duration(name: str, value: Duration, most_days: int, wrong: Wrong = InvalidTask) -> float:
+    """The seconds of a duration."""
+    seconds = duration_seconds(value)
+    if type(seconds) not in (int, float) or not 0 <= seconds <= most_days * 86_400:
+        raise wrong(f"{name} is {shown(value)}; allowed: {DURATIONS}, from 0 to {most_days} days")
+    return float(seconds)
+
+
+def check_key(name: str, key: str) -> str:
+    """A key of 1 to MAX_KEY_BYTES bytes, as databases compare it byte by byte. Raises InvalidTask."""
+    try:
+        size = len(key.encode()) if isinstance(key, str) else 0
+    except UnicodeEncodeError:
+        size = 0
+    if not 1 <= size <= MAX_KEY_BYTES:
+        what = f"{shown(key)}, {size} bytes long" if size else shown(key)
+        raise InvalidTask(f"{name} is {what}; allowed: a text of 1 to {MAX_KEY_BYTES} bytes in UTF-8")
+    return key
+
+
+def check_text(what: str, text: str) -> str:
+    """A text that can be written in UTF-8, as every database asks. Raises InvalidTask."""
+    try:
+        text.encode()
+    except (AttributeError, UnicodeEncodeError):
+        raise InvalidTask(f"{what} is {shown(text)}; allowed: a text") from None
+    return text
+
+
+def check_kind(name: str, value: object, kinds: Any, allowed: str) -> None:
+    """Refuse a value of any other types than `kinds`, as isinstance takes them. Raises SettingError."""
+    if not isinstance(value, kinds):
+        raise SettingError(f"{name} is {shown(value)}; allowed: {allowed}")
+
+
+def check_list(name: str, value: object, allowed: str, wrong: Wrong = InvalidTask) -> Iterable[Any]:
+    """Anything that gives items one by one, but for what is no list of them: text, bytes, and mappings."""
+    if isinstance(value, (str, bytes, bytearray, Mapping)) or not isinstance(value, Iterable):
+        raise wrong(f"{name} is {shown(value)}; allowed: {allowed}")
+    return value
+
+
+def check_groups(groups: Iterable[int] | None, max_groups: int) -> Sequence[int] | None:
+    """Group ids in order, each once, from 1 to `max_groups` of them; or None for every group. Raises SettingError."""
+    if groups is None:
+        return None
+    given = check_list("groups", groups, "a list of numbers, as [3], or None for every group", SettingError)
+    chosen = sorted({check_number("a group", group, *LIMITS["group_id"], SettingError) for group in given})
+    if not 0 < len(chosen) <= max_groups:
+        raise SettingError(f"groups names {len(chosen)} groups; allowed: 1 to {max_groups}, or None for every group")
+    return chosen
