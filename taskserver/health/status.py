@@ -173,6 +173,9 @@ class QueueStatus(NamedTuple):
         """The status for JSON: instants as 2026-01-31T12:00:00.000000Z, statuses by their names."""
         report: dict[str, Any] = _plain(self._asdict())
         report |= {"level": str(self.level), "words": self.words, "unnamed": list(map(name_of_status, self.unnamed))}
+        # At the top as well, where monitoring scripts read them.
+        ages = {key: report["total"][key] for key in ("oldest_new_seconds", "oldest_ready_seconds")}
+        report |= {**ages, "all_paused": report.pop("are_all_paused")}
         report["groups"] = [{"group_id": group, **_plain(rows)} for group, rows in self.groups.items()]
         report["names"] = [{"task": task, **by_name(rows)} for task, rows in self.names.items()]
         for rows in (report["total"], *report["groups"]):

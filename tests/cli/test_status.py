@@ -45,7 +45,7 @@ def test_status_counts_rows_by_group_and_status(queue: Queue) -> None:
     ]
     assert {**report["total"], **dict.fromkeys(NONE, 1), "new": 2, "other": 1} == report["total"]
     assert ages[1:] == [None, None]
-    assert 3 * 3600 <= ages[0] == report["total"]["oldest_new_seconds"] < 3 * 3600 + 60
+    assert 3 * 3600 <= ages[0] == report["oldest_new_seconds"] == report["total"]["oldest_new_seconds"] < 3 * 3600 + 60
     assert (report["table"], report["mode"], report["runs"]) == ("jobs_queue", "delete", [])
     text = text_of(queue, "status")
     assert " other " in text

@@ -324,7 +324,7 @@ def test_while_all_groups_are_paused_nothing_runs_not_even_what_comes_up_later(q
     assert queue.notes() == []
     assert "paused: all groups are paused, with 5 new tasks" in client("status").stdout
     report = json.loads(client("status", "--json").stdout)
-    assert (report["are_all_paused"], report["unserved_groups"]) == (True, [])
+    assert (report["all_paused"], report["unserved_groups"]) == (True, [])
     assert report["paused_groups"] == [0, 3, 12, 77, MAX_GROUP_ID]
     assert_one_line(client("resume", "77,3"), 2, "all groups are paused: run client.py resume --all first")
     assert client("resume", "--all").stdout == "all groups are served again\n"
