@@ -18,7 +18,7 @@ from ..messages.programs import WORKER
 from .terminal.log import LOG, set_up
 from .terminal.prints import prints_to_log
 from ..server import TaskServer
-from ..settings.load import Settings, hide_secrets, load_settings, outages_in
+from ..settings.load import Settings, hide_secrets, load_settings, outages_in, sources
 from ..host.files import NO_SPACE
 from ..host.slots import FOLDER, Slots
 from ..worker.limits import check_system
@@ -58,9 +58,7 @@ def _run(folder: Path, options: Options) -> int:
         settings = load_settings(folder, env_file=env_file)
         hide_secrets()
         if options.verbose:
-            from ..settings.sources import sources_in_words
-
-            say(f"{settings_in_words(folder, env_file)}; {sources_in_words(folder, env_file)}")
+            say(f"{settings_in_words(folder, env_file)}; {sources(folder, env_file=env_file)[0]}")
         if options.mode:
             settings = settings._replace(mode=options.mode)
         if options.processes is None:

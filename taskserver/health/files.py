@@ -21,9 +21,8 @@ from .. import __version__
 from ..errors import SettingError
 from ..host.files import OF_SYSTEM, account_name, network_file_system, who_else_may_write, why_no_log
 from ..messages.programs import CLIENT
-from ..settings.load import Settings
+from ..settings.load import Settings, sources
 from ..settings.page import SOCKET, Network, PageSettings, load_page_settings
-from ..settings.sources import sources, sources_in_words
 from .finding import Finding, critical, ok, warning
 
 WEB_FOLDERS = {
@@ -108,9 +107,8 @@ def _hash_of(path: Path) -> str:
 
 def _sources(settings: Settings, env_file: Path | None) -> Finding:
     """Which settings are given, and where."""
-    where = sources_in_words(settings.folder, env_file)
+    where, overriding = sources(settings.folder, env_file=env_file)
     words = f"table {settings.table}, mode {settings.mode}, modules {', '.join(settings.modules)}; {where}"
-    overriding = [one.key for one in sources(settings.folder, env_file=env_file) if one.overrides]
     if not overriding:
         return ok("settings", words)
     why = "what cron or a web server starts may have other values; `source .env` in a shell changes a $ in a password"

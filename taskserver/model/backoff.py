@@ -40,9 +40,8 @@ def parse_backoff(key: str, value: str) -> Backoff:
     match = re.fullmatch(_FORM, value) if isinstance(value, str) else None
     seconds = span_seconds(match[2] + (match[3] or "s")) if match else None
     if match is None or seconds is None or seconds > DAY_SECONDS:
-        what = repr(value[:100]) if isinstance(value, str) else shown(value)
         raise SettingError(
-            f"{key} is wrong: {what}; allowed: exponential:60, linear:300 or fixed:30, or fixed:5m for "
+            f"{key} is wrong: {shown(value)}; allowed: exponential:60, linear:300 or fixed:30, or fixed:5m for "
             f"minutes, at most {DAY_SECONDS} seconds"
         )
     return Backoff(match[1], seconds)

@@ -90,18 +90,16 @@ class _Server(NamedTuple):
     port: int
     socket: str
     mode: str
-    modes: tuple[str, ...]
-    """The strictest last, which is meant if an authority alone is given."""
     ca: str
+    modes: tuple[str, ...]
+    """The strictest last, which is meant if only an authority is given."""
 
 
 _MYSQL = _Server(
-    *("mysql", 3306, "unix_socket", "ssl-mode"), ("disabled", "preferred", "required", VERIFY_IDENTITY), "ssl-ca"
+    "mysql", 3306, "unix_socket", "ssl-mode", "ssl-ca", ("disabled", "preferred", "required", VERIFY_IDENTITY)
 )
 _POSTGRESQL = _Server(
-    *("postgresql", 5432, "host", "sslmode"),
-    ("disable", "allow", "prefer", "require", "verify-ca", "verify-full"),
-    "sslrootcert",
+    "postgresql", 5432, "host", "sslmode", "sslrootcert", ("disable", "allow", "prefer", "require", *VERIFYING[1:])
 )
 _SERVERS = {"mysql": _MYSQL, "mariadb": _MYSQL, "postgresql": _POSTGRESQL, "postgres": _POSTGRESQL}
 

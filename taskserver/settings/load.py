@@ -8,7 +8,7 @@ Read once when a program starts. A wrong value is a SettingError that names the 
 import os
 import sys
 from binascii import crc32
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -95,7 +95,15 @@ def load_settings(folder: Path, environ: Mapping[str, str] = os.environ, env_fil
     """
     found = found_settings(folder, environ, env_file)
     if "dsn" not in found:
-        raise _no_dsn(env_file or folder / ".env")
+        file = env_file or folder / ".env"
+        hint = misnamed(file)
+        if IS_INSTALLED and not file.exists():
+            hint += "; --folder DIR names another folder than this one"
+        raise SettingError(
+            f"TASKSERVER_DSN is not set, neither in the environment nor in {file}: put it there, "
+            "as TASKSERVER_DSN=mysql://user:password@localhost/database (or postgresql://), or as TASKSERVER_DSN="
+            f"sqlite:///var/taskserver.db for SQLite, which {CLIENT} init does where there is no .env{hint}"
+        )
     return _settings(folder, found)
 
 
@@ -121,8 +129,30 @@ def given_settings(
         raise SettingError(f"there is no file {env_file}, from which --env has settings read; allowed: a plain file")
     in_file = _settings_in(env_file or folder / ".env")
     given = {key: value for key, value in {**_hidden, **environ}.items() if key.startswith(PREFIX) and value}
-    _check_environment(given)
+    for key in given:
+        if key in GONE:
+            raise SettingError(f"the environment sets {key}, which {GONE[key]}")
+        # Only what is very much like a setting is refused: others in the environment may begin as ours do.
+        if key not in ALL_KEYS and (meant := nearest_key(key, 0.85)):
+            raise SettingError(f"the environment names {key[:60]}, which is no setting; did you mean {meant}?")
     return in_file, {key: given[key] for key in ALL_KEYS if key in given}
+
+
+def sources(
+    folder: Path, environ: Mapping[str, str] = os.environ, env_file: Path | None = None
+) -> tuple[str, list[str]]:
+    """Which settings are given, and where, in words without a value; and those by which the environment overrules.
+
+    The latter are the keys to which the `.env` gives another value. Raises SettingError.
+    """
+    in_file, in_environment = given_settings(folder, environ, env_file)
+    file = env_file or folder / ".env"
+    overruling = [key for key, value in in_environment.items() if in_file.get(key, value) != value]
+    places = {file: [key for key in in_file if key not in in_environment], "environment": in_environment}
+    parts = [f"from {place}: {', '.join(keys)}" for place, keys in places.items() if keys]
+    if overruling:
+        parts.append(f"the environment wins over another value in {file} for {', '.join(overruling)}")
+    return "; ".join(parts) or "all settings have their defaults", overruling
 
 
 def hide_secrets() -> None:
@@ -150,27 +180,6 @@ def _settings_in(env_file: Path) -> dict[str, str]:
         raise SettingError(
             f"{env_file} cannot be read: {error.strerror}: it must be readable for the user of this program"
         ) from None
-
-
-def _check_environment(keys: Iterable[str]) -> None:
-    """Refuse keys that are very much like a setting; others in the environment may begin as ours do."""
-    for key in keys:
-        if key in GONE:
-            raise SettingError(f"the environment sets {key}, which {GONE[key]}")
-        meant = None if key in ALL_KEYS else nearest_key(key, 0.85)
-        if meant:
-            raise SettingError(f"the environment names {key[:60]}, which is no setting; did you mean {meant}?")
-
-
-def _no_dsn(env_file: Path) -> SettingError:
-    hint = misnamed(env_file)
-    if IS_INSTALLED and not env_file.exists():
-        hint += "; --folder DIR names another folder than this one"
-    return SettingError(
-        f"TASKSERVER_DSN is not set, neither in the environment nor in {env_file}: "
-        "put it there, as TASKSERVER_DSN=mysql://user:password@localhost/database (or postgresql://), or as "
-        f"TASKSERVER_DSN=sqlite:///var/taskserver.db for SQLite, which {CLIENT} init does where there is no .env{hint}"
-    )
 
 
 def misnamed(env_file: Path) -> str:

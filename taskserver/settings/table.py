@@ -137,8 +137,7 @@ def run_pauses(name: str, value: object) -> RunPauses:
 
 
 def _wrong(name: str, value: object, allowed: str) -> SettingError:
-    what = repr(value[:100]) if isinstance(value, str) else shown(value)
-    return SettingError(f"{name} is wrong: {what}; allowed: {allowed}")
+    return SettingError(f"{name} is wrong: {shown(value)}; allowed: {allowed}")
 
 
 # ---- the table
@@ -163,12 +162,14 @@ SETTINGS = (
 )
 """The settings of the programs, but for TASKSERVER_DSN and TASKSERVER_PASSWORD, which are parsed together (dsn.py)."""
 SETTING_KEYS = (f"{PREFIX}DSN", f"{PREFIX}PASSWORD", *(one.key for one in SETTINGS))
-PAGE_KEYS = tuple(
-    PREFIX + name
-    for name in (
-        *("PAGE_PASSWORD", "PAGE_ALLOW", "PAGE_PROXIES", "PAGE_HOSTS", "PAGE_ACTIONS"),
-        *("METRICS_TOKEN", "ADD_TOKENS"),
-    )
+PAGE_KEYS = (
+    "TASKSERVER_PAGE_PASSWORD",
+    "TASKSERVER_PAGE_ALLOW",
+    "TASKSERVER_PAGE_PROXIES",
+    "TASKSERVER_PAGE_HOSTS",
+    "TASKSERVER_PAGE_ACTIONS",
+    "TASKSERVER_METRICS_TOKEN",
+    "TASKSERVER_ADD_TOKENS",
 )
 """The settings that the status page alone reads; page.py has their rows, which import more."""
 ALL_KEYS = SETTING_KEYS + PAGE_KEYS

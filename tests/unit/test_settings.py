@@ -16,13 +16,13 @@ from hypothesis import strategies as st
 
 from taskserver import TaskServer
 from taskserver.errors import SettingError
+from taskserver.messages.text import shown
 from taskserver.model.backoff import Backoff
 from taskserver.settings import load as load_module
 from taskserver.settings.dsn import Dsn
-from taskserver.settings.load import Settings, hide_secrets, load_settings, outages_in, program_folder
+from taskserver.settings.load import Settings, hide_secrets, load_settings, outages_in, program_folder, sources
 from taskserver.settings.page import PAGE_SETTINGS, PageSettings
-from taskserver.settings.sources import sources
-from taskserver.settings.table import ALL_KEYS, PAGE_KEYS, SETTINGS, RunPauses
+from taskserver.settings.table import PAGE_KEYS, SETTINGS, RunPauses
 from tests.support.deployment import Deployment
 
 DSN = "sqlite:///var/taskserver.db"
@@ -187,7 +187,7 @@ def test_a_wrong_value_is_named_shown_and_set_right(tmp_path: Path, key: str, al
     with pytest.raises(SettingError) as caught:
         load_settings(tmp_path, {"TASKSERVER_DSN": DSN, f"TASKSERVER_{key.upper()}": value})
     message = str(caught.value)
-    assert message.startswith(f"TASKSERVER_{key.upper()} is wrong: {value[:100]!r}; allowed: ")
+    assert message.startswith(f"TASKSERVER_{key.upper()} is wrong: {shown(value)}; allowed: ")
     assert allowed in message
     assert len(message) < 300
     assert len(message.splitlines()) == 1
@@ -360,25 +360,19 @@ def test_a_secret_that_is_hidden_from_programs_is_still_known_to_this_one(
     assert load_settings(tmp_path, os.environ).dsn == Dsn("sqlite", "other.db")
 
 
-SOURCES = {  # by what the environment gives beside TASKSERVER_MODE=mark in the file
-    "": (".env", False),
-    "mark": ("environment", False),
-    "move": ("environment", True),
-}
-
-
-@pytest.mark.parametrize("value", SOURCES)
-def test_who_set_what_is_said_with_what_the_environment_overrides(tmp_path: Path, value: str) -> None:
+@pytest.mark.parametrize(("value", "overrules"), [("", False), ("mark", False), ("move", True)])
+def test_who_set_what_is_said_with_what_the_environment_overrides(tmp_path: Path, value: str, overrules: bool) -> None:
     (tmp_path / ".env").write_text(f"TASKSERVER_DSN={DSN}\nTASKSERVER_MODE=mark\n")
-    found = {one.key: one for one in sources(tmp_path, {"TASKSERVER_MODE": value, "TASKSERVER_PASSWORD": SECRET})}
-    place, overrides = SOURCES[value]
-    place = str(tmp_path / ".env") if place == ".env" else place
-    assert found["TASKSERVER_MODE"] == ("TASKSERVER_MODE", place, overrides)
-    assert found["TASKSERVER_DSN"].place == str(tmp_path / ".env")
-    assert found["TASKSERVER_PASSWORD"].place == "environment"
-    assert found["TASKSERVER_TABLE"] == ("TASKSERVER_TABLE", "default", False)
-    assert list(found) == list(ALL_KEYS)
-    assert SECRET not in repr(found)
+    words, overruled = sources(tmp_path, {"TASKSERVER_MODE": value, "TASKSERVER_PASSWORD": SECRET})
+    in_file = "" if value else ", TASKSERVER_MODE"
+    begin = f"from {tmp_path}/.env: TASKSERVER_DSN{in_file}; from environment: TASKSERVER_PASSWORD"
+    assert overruled == (["TASKSERVER_MODE"] if overrules else [])
+    end = f"; the environment wins over another value in {tmp_path}/.env for TASKSERVER_MODE" if overrules else ""
+    assert words == f"{begin}{', TASKSERVER_MODE' if value else ''}{end}"
+
+
+def test_without_a_setting_all_have_their_defaults(tmp_path: Path) -> None:
+    assert sources(tmp_path, {}) == ("all settings have their defaults", [])
 
 
 def test_a_verbose_worker_names_the_keys_by_their_source_and_shows_no_value(deployment: Deployment) -> None:
