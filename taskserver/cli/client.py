@@ -49,7 +49,7 @@ GROUPS: dict[str, tuple[Callable[[Any], None], ...]] = {
 
 init, doctor, check and page open what they need: they name their `run_in_folder(folder, options) → exit code`."""
 COMMANDS = tuple(command for commands in GROUPS.values() for command in commands)
-EXAMPLES = f"""
+EXAMPLES = f"""\
   {CLIENT} add tasks.send_letter '{{"to": "a@example.org"}}' --group 3 --delay 5m
   {CLIENT} list fatal --since 1d
   {CLIENT} retry --task tasks.send_letter --dry-run
@@ -64,7 +64,9 @@ def main(folder: Path, arguments: Sequence[str]) -> int:
 def _run(folder: Path, arguments: Sequence[str]) -> int:
     if hasattr(signal, "pthread_sigmask"):  # Windows has none
         signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})  # the program held SIGINT back
-    _survive_any_terminal()
+    for stream in (sys.stdout, sys.stderr):
+        if reconfigure := getattr(stream, "reconfigure", None):
+            reconfigure(errors="backslashreplace")  # rows hold any character, and a terminal may lack it
     if arguments[:1] == ["help"]:
         arguments = [*(one for one in arguments[1:] if one != "help"), "--help"]
     options = make_parser().parse_args(arguments)
@@ -83,45 +85,24 @@ def make_parser() -> Parser:
     parser = Parser(prog=CLIENT)
     add_deployment(parser)
     subparsers = parser.add_subparsers(metavar="COMMAND", required=True, parser_class=Parser)
-    parts = ["Add tasks to the queue, look at it, and act on it."]
+    parsers = subparsers.choices
+    sections: dict[str, str] = {}
     for heading, commands in GROUPS.items():
-        group = _Group(subparsers)
+        known = set(parsers)
         for add_parser in commands:
-            add_parser(group)
-        parts.append(
-            "\n".join(
-                [painted(heading, BOLD, sys.stdout), *(f"  {name:<12}{line}" for name, line in group.about.items())]
-            )
-        )
-    parts.append(f"{painted('Options of every command', BOLD, sys.stdout)}{ABOUT_DEPLOYMENT}")
-    parts.append(f"{painted('Examples', BOLD, sys.stdout)}{EXAMPLES}")
-    parts.append(f"{CLIENT} help COMMAND, or COMMAND --help, shows the options of a command.\n")
-    parser.about_commands = "\n\n".join(parts)
+            add_parser(subparsers)
+        lines = [f"  {name:<12}{command.description}" for name, command in parsers.items() if name not in known]
+        sections[heading] = "\n".join(lines)
+    for command in parsers.values():
+        about = command.description or ""
+        command.description = f"{about[:1].upper()}{about[1:]}."
+        add_deployment_of_command(command)
+    sections |= {"Options of every command": ABOUT_DEPLOYMENT, "Examples": EXAMPLES}
+    parser.about_commands = "\n\n".join(
+        [
+            "Add tasks to the queue, look at it, and act on it.",
+            *(f"{painted(heading, BOLD, sys.stdout)}\n{lines}" for heading, lines in sections.items()),
+            f"{CLIENT} help COMMAND, or COMMAND --help, shows the options of a command.\n",
+        ]
+    )
     return parser
-
-
-class _Group:
-    """Stands for argparse's subparsers, and keeps what it is told of each command."""
-
-    def __init__(self, subparsers: Any) -> None:
-        self._subparsers = subparsers
-        self.about: dict[str, str] = {}
-        """A line for each command, by its name."""
-
-    def add_parser(self, name: str, *, help: str, **more: Any) -> Any:
-        self.about[name] = help
-        parser = self._subparsers.add_parser(name, description=f"{help[0].upper()}{help[1:]}.", **more)
-        add_deployment_of_command(parser)
-        return parser
-
-
-def _survive_any_terminal() -> None:
-    # Rows may hold any character; a terminal or pipe may be set to a narrow encoding.
-    for stream in (sys.stdout, sys.stderr):
-        reconfigure = getattr(stream, "reconfigure", None)
-        if reconfigure:
-            reconfigure(errors="backslashreplace")
-
-
-if __name__ == "__main__":  # `python -m taskserver` is meant
-    sys.exit(main(Path.cwd(), sys.argv[1:]))

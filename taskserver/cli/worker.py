@@ -207,7 +207,3 @@ def _limit_clean_up(settings: Settings, status: int, has_run_tasks: bool) -> Non
         import faulthandler
 
         faulthandler.dump_traceback_later(settings.timeout_seconds + settings.lease_seconds, exit=True, file=2)
-
-
-if __name__ == "__main__":  # `python -m taskserver worker` is meant
-    sys.exit(main(Path.cwd(), sys.argv[1:]))

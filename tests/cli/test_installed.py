@@ -47,7 +47,7 @@ def run(packages: Path, tmp_path: Path) -> Run:
         start = (
             ["-m", *command.split()]
             if function is None
-            else ["-c", f"import sys; from taskserver.cli.installed import {function}; sys.exit({function}())"]
+            else ["-c", f"import sys; from taskserver.__main__ import {function}; sys.exit({function}())"]
         )
         environ = {"PATH": os.environ["PATH"], "PYTHONPATH": str(packages), **environ}
         line = [sys.executable, *start, *arguments]
@@ -63,7 +63,7 @@ def notes(folder: Path) -> str:
 def test_the_package_names_its_two_commands() -> None:
     section = (ROOT / "pyproject.toml").read_text().partition("[project.scripts]\n")[2].partition("\n[")[0]
     scripts = dict(re.findall(r'^([\w-]+) = "(.+)"$', section, re.MULTILINE))
-    assert scripts == {name: f"taskserver.cli.installed:{function}" for name, function in COMMANDS.items()}
+    assert scripts == {name: f"taskserver.__main__:{function}" for name, function in COMMANDS.items()}
     for place in scripts.values():
         module, _, name = place.partition(":")
         assert callable(getattr(import_module(module), name))
@@ -82,7 +82,7 @@ def test_the_current_folder_is_the_deployment(run: Run, tmp_path: Path) -> None:
 
 INTERRUPTED = """
 import os, signal, sys
-from taskserver.cli.installed import {function}
+from taskserver.__main__ import {function}
 
 class Interrupt:
     def find_spec(self, name, path, target=None):
@@ -160,9 +160,7 @@ def test_a_wrong_place_is_one_line_that_names_it(run: Run, tmp_path: Path, argum
         assert re.fullmatch(rf"{command}: .*{re.escape(words.format(site=tmp_path / 'site'))}.*\n", done.stderr)
 
 
-@pytest.mark.parametrize(
-    "command", [*COMMANDS, "taskserver", "taskserver worker", "taskserver.cli.client", "taskserver.cli.worker"]
-)
+@pytest.mark.parametrize("command", [*COMMANDS, "taskserver", "taskserver worker"])
 def test_each_way_to_start_it_tells_the_version(run: Run, command: str) -> None:
     done = run(command, "--version")
     assert (done.returncode, done.stdout, done.stderr) == (0, f"taskserver {__version__}\n", "")

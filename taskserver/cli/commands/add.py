@@ -36,7 +36,7 @@ _Callables = dict[tuple[str, int], Any]
 
 
 def add_parser(subparsers: Any) -> None:
-    parser = subparsers.add_parser("add", help="add one task and print its id, or many from JSON lines")
+    parser = subparsers.add_parser("add", description="add one task and print its id, or many from JSON lines")
     arguments.add(parser, "task", nargs="?")
     arguments.add(parser, "args")
     arguments.add_order(parser)

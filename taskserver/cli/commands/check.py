@@ -21,7 +21,7 @@ from ...messages.programs import CLIENT, client_in
 from ...messages.text import age, error_in_shell, in_sentence, printable
 from ...server import TaskServer
 from ...settings.load import load_settings, outages_in
-from ..terminal.arguments import add_groups, whole_number, whole_seconds
+from ..terminal.arguments import add, whole_number, whole_seconds
 from ..terminal.output import MAX_LAST_CELL, as_json, cut
 from ..terminal.program import Exit, result_of
 
@@ -50,7 +50,7 @@ Exit codes: 0 OK, 1 warning, 2 critical, 3 wrong usage or setting; with --mail
 
 def add_parser(subparsers: Any) -> None:
     parser = subparsers.add_parser(
-        "check", help="a line for monitoring, and its exit code: OK, warning, critical", epilog=ABOUT
+        "check", description="a line for monitoring, and its exit code: OK, warning, critical", epilog=ABOUT
     )
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
     parser.usage_exit, parser.usage_head = Level.UNKNOWN, f"{HEAD} {Level.UNKNOWN.name}"
@@ -61,7 +61,7 @@ def add_parser(subparsers: Any) -> None:
     parser.add_argument(
         "--max-silence", metavar="S", type=_limit(seconds), help="since the last run; default: by the rhythm of cron"
     )
-    add_groups(parser)
+    add(parser, "--group")
     ways = parser.add_mutually_exclusive_group()
     ways.add_argument("--mail", action="store_true", help="print only what has changed since the last check --mail")
     ways.add_argument("--json", action="store_true", help="print JSON alone")

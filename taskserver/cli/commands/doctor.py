@@ -25,7 +25,7 @@ MIN_WIDTH_OF_COLUMNS = 60
 def add_parser(subparsers: Any) -> None:
     parser = subparsers.add_parser(
         "doctor",
-        help="check the installation and explain how to fix problems",
+        description="check the installation and explain how to fix problems",
         epilog="Exit codes: 0 ok, 1 warning, 2 critical, 3 wrong usage.",
     )
     parser.usage_exit = USAGE

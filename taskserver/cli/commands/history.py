@@ -22,7 +22,9 @@ COUNTED = {kind: f"{kind} task" for kind in KINDS} | {"stats": "stats row"}
 
 
 def add_stats(subparsers: Any) -> None:
-    parser = subparsers.add_parser("stats", help="show by the hour what was done, and how long it ran and waited")
+    parser = subparsers.add_parser(
+        "stats", description="show by the hour what was done, and how long it ran and waited"
+    )
     arguments.add(parser, "--since", default="24h", help=f"{SINCE}; default %(default)s")
     arguments.add(parser, "--group", "--task")
     parser.add_argument(
@@ -78,7 +80,9 @@ def _cells(one: HourStats) -> list[object]:
 
 
 def add_prune(subparsers: Any) -> None:
-    parser = subparsers.add_parser("prune", help="delete old rows: done and archived tasks, or the kinds you name")
+    parser = subparsers.add_parser(
+        "prune", description="delete old rows: done and archived tasks, or the kinds you name"
+    )
     parser.add_argument(
         "--older-than",
         metavar="AGE",

@@ -4,18 +4,17 @@ from __future__ import annotations
 
 import argparse
 import os
-import sys
 from pathlib import Path
 from typing import Any
 
 from ...errors import DatabaseError, SettingError
 from ...host.files import close_to_others, make_private_folder, network_file_system
 from ...messages.programs import CLIENT
-from ...messages.text import printable
 from ...server import TaskServer
 from ...settings.dsn import Dsn, parse_dsn
 from ...settings.load import load_settings, misnamed, require_dotenv
 from ...stores.upgrading import make_whole
+from ..terminal.output import note
 from ..terminal.program import Exit
 
 FIRST_DSN = "sqlite:///var/taskserver.db"
@@ -26,7 +25,7 @@ TASKSERVER_DSN={FIRST_DSN}
 
 
 def add_parser(subparsers: Any) -> None:
-    parser = subparsers.add_parser("init", help="write .env where nothing is set, make or upgrade the tables")
+    parser = subparsers.add_parser("init", description="write .env where nothing is set, make or upgrade the tables")
     parser.set_defaults(run_in_folder=run)
 
 
@@ -44,7 +43,7 @@ def run(folder: Path, options: argparse.Namespace) -> int:
         faults = make_whole(server.store.database, server.create_tables)
     for fault in faults:
         fix = fault.fix or f"{CLIENT} init makes it after that" * fault.is_missing_index
-        print(printable(": ".join(filter(None, (f"{fault.table} {fault.what}", fix)))), file=sys.stderr)
+        note(": ".join(filter(None, (f"{fault.table} {fault.what}", fix))))
     if faults:
         raise DatabaseError(
             f"the tables of {settings.table} in {settings.dsn.place} are not ready: keep a copy of the database, run "

@@ -48,7 +48,7 @@ NOT_SHOWN = ("id", "status", "archived", "stage", "awaited")
 
 
 def add_list(subparsers: Any) -> None:
-    parser = subparsers.add_parser("list", help="show the newest tasks, a line each")
+    parser = subparsers.add_parser("list", description="show the newest tasks, a line each")
     about = f"only tasks of this status, or of several: {', '.join(STATUSES)}"
     parser.add_argument("statuses", metavar="STATUS", nargs="*", type=_status, default=[], help=about)
     parser.add_argument(
@@ -131,7 +131,7 @@ def _cells(task: StoredTask, now: str, is_gone: bool) -> list[object]:
 
 
 def add_show(subparsers: Any) -> None:
-    parser = subparsers.add_parser("show", help="show everything about one task")
+    parser = subparsers.add_parser("show", description="show everything about one task")
     arguments.add(parser, "id", "--json")
     parser.set_defaults(run=_show)
 
@@ -185,7 +185,7 @@ def _print(name: str, text: str) -> None:
 
 
 def add_errors(subparsers: Any) -> None:
-    parser = subparsers.add_parser("errors", help="show failed tasks, grouped by error")
+    parser = subparsers.add_parser("errors", description="show failed tasks, grouped by error")
     arguments.add(parser, "--group", "--task", "--limit", "--json")
     parser.set_defaults(run=_errors)
 

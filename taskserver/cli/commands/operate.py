@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -38,33 +38,11 @@ MAX_SHOWN = 20
 """Rows of a preview, and ids in a line."""
 
 
-HEADS = ("id", "status", "group", "priority", "attempts", "task", "error")
-
-
-class Act(NamedTuple):
-    """A verb, the statuses that its --status takes, and its help."""
-
-    verb: Verb
-    statuses: Sequence[Status]
-    help: str
-
-
-MAY_RUN = (Status.NEW, Status.IN_PROGRESS, Status.ERROR, Status.WAITING)
-ENDED = (Status.FATAL, Status.CANCELLED)
-ACTS = {
-    "retry": Act(RETRY, (Status.ERROR, *ENDED), "run failed and cancelled tasks again, with their attempts reset"),
-    "cancel": Act(CANCEL, (*MAY_RUN, Status.FATAL), "cancel tasks; running ones are interrupted"),
-    "delete": Act(DELETE, ENDED, "delete fatal and cancelled tasks"),
-    "priority": Act(PRIORITY, MAY_RUN, "change the priority of tasks: smaller runs sooner"),
-    "reclaim": Act(END_LEASE, (Status.IN_PROGRESS,), "wake due tasks, and take back those of dead workers, now"),
-}
-
-
 def add_act(name: str, subparsers: Any) -> None:
     """Add the parser of one of ACTS."""
     act = ACTS[name]
     names = [name_of_status(status) for status in act.statuses]
-    parser = subparsers.add_parser(name, help=act.help)
+    parser = subparsers.add_parser(name, description=act.about)
     if name == "priority":
         number = whole_number(MIN_PRIORITY, MAX_PRIORITY)
         parser.add_argument("number", metavar="N", type=number, help="the new priority")
@@ -82,12 +60,11 @@ def add_act(name: str, subparsers: Any) -> None:
     more.add_argument("--error-line", metavar="TEXT", help="only tasks whose error has TEXT as its first line")
     arguments.add(more, "--since", help=f"only tasks that ended, or changed last, since WHEN: {SINCE}")
     arguments.add(more, "--limit", default=None, help="at most N tasks, the lowest ids first")
-    parser.set_defaults(run=partial(_act, name))
+    parser.set_defaults(run=partial(_run, act))
 
 
-def _act(name: str, server: TaskServer, options: argparse.Namespace) -> int:
-    act = {"retry": _retry, "cancel": _cancel, "priority": _priority, "reclaim": _reclaim}.get(name, _delete)
-    return Exit.OK if act(server, options) or not options.ids else Exit.DATABASE
+def _run(act: Act, server: TaskServer, options: argparse.Namespace) -> int:
+    return Exit.OK if act.run(server, options) or not options.ids else Exit.DATABASE
 
 
 def _delete(server: TaskServer, options: argparse.Namespace) -> int:
@@ -148,6 +125,27 @@ def _reclaim(server: TaskServer, options: argparse.Namespace) -> int:
     return forced
 
 
+class Act(NamedTuple):
+    """What an operator does to chosen tasks."""
+
+    run: Callable[[TaskServer, argparse.Namespace], int]
+    """How many tasks were changed."""
+    statuses: Sequence[Status]
+    """Those of the tasks that may be chosen."""
+    about: str
+
+
+MAY_RUN = (Status.NEW, Status.IN_PROGRESS, Status.ERROR, Status.WAITING)
+ENDED = (Status.FATAL, Status.CANCELLED)
+ACTS = {
+    "retry": Act(_retry, (Status.ERROR, *ENDED), "run failed and cancelled tasks again, with their attempts reset"),
+    "cancel": Act(_cancel, (*MAY_RUN, Status.FATAL), "cancel tasks; running ones are interrupted"),
+    "delete": Act(_delete, ENDED, "delete fatal and cancelled tasks"),
+    "priority": Act(_priority, MAY_RUN, "change the priority of tasks: smaller runs sooner"),
+    "reclaim": Act(_reclaim, (Status.IN_PROGRESS,), "wake due tasks, and take back those of dead workers, now"),
+}
+
+
 # ---- the chosen tasks
 
 
@@ -192,7 +190,8 @@ def _change(server: TaskServer, verb: Verb, options: argparse.Namespace, done: s
 def _preview(preview: Preview, options: argparse.Namespace, done: str) -> int:
     count, first = preview
     if first:
-        print_table(HEADS, [_cells(task) for task in first])
+        heads = ("id", "status", "group", "priority", "attempts", "task", "error")
+        print_table(heads, [_cells(task) for task in first], spare=("priority",))
     if count > len(first):
         print(f"… and {count - len(first)} more")
     print(f"{count_of(count, 'task')} would be {done}; nothing was changed")
@@ -216,14 +215,14 @@ def _name_unreached(options: argparse.Namespace, reached: Collection[int]) -> No
 
 
 def add_pause(subparsers: Any) -> None:
-    parser = subparsers.add_parser("pause", help="stop workers from taking tasks of some groups, or of all")
+    parser = subparsers.add_parser("pause", description="stop workers from taking tasks of some groups, or of all")
     arguments.add(parser, "groups")
     parser.add_argument("--all", action="store_true", help="every group, and later ones, until resume --all")
     parser.set_defaults(run=_pause)
 
 
 def add_resume(subparsers: Any) -> None:
-    parser = subparsers.add_parser("resume", help="let workers take tasks of paused groups again")
+    parser = subparsers.add_parser("resume", description="let workers take tasks of paused groups again")
     arguments.add(parser, "groups")
     parser.add_argument("--all", action="store_true", help="every group, however it was paused")
     parser.set_defaults(run=_resume)

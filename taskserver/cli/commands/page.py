@@ -16,12 +16,13 @@ from ...health.metrics import metrics_when_away, read_metrics
 from ...host.files import write_atomically
 from ...host.once_an_hour import OVER, OnceAnHour, kind_of
 from ...messages.programs import CLIENT, WORKER, install_command
-from ...messages.text import printable, shown
+from ...messages.text import shown
 from ...model.task import MAX_SECONDS
 from ...server import TaskServer
 from ...settings.load import load_settings, outages_in
 from ...settings.page import TOKEN_NAME
 from ..terminal.arguments import whole_seconds
+from ..terminal.output import note
 from ..terminal.program import Exit, result_of
 
 PACKAGE = "jinja2>=3.1,<4"
@@ -33,7 +34,9 @@ DEFAULT_EVERY = "5m"
 
 
 def add_page(subparsers: Any) -> None:
-    parser = subparsers.add_parser("page", help="write the status page as one file; make its password or a token")
+    parser = subparsers.add_parser(
+        "page", description="write the status page as one file; make its password or a token"
+    )
     what = parser.add_mutually_exclusive_group()
     what.add_argument(
         "--output", metavar="FILE", type=Path, help="write it into FILE, whole or not at all; else print it"
@@ -120,7 +123,7 @@ def _mode_of(path: Path) -> int:
 
 def _say(words: str | None) -> None:
     if words:
-        print(printable(f"{CLIENT}: {words}"), file=sys.stderr)
+        note(f"{CLIENT}: {words}")
 
 
 # ---- secrets
@@ -146,9 +149,9 @@ def _ask() -> str:
     if not password:
         raise InvalidTask(f"the password is empty; type one, or pipe it: {CLIENT} page --password < file")
     if len(password) < SHORT:
-        print(f"{CLIENT}: it has {len(password)} characters; {SHORT} or more are hard to guess", file=sys.stderr)
+        note(f"{CLIENT}: it has {len(password)} characters; {SHORT} or more are hard to guess")
     if sys.stdout.isatty():
-        print("Put this into .env, in single quotes, as TASKSERVER_PAGE_PASSWORD='…':", file=sys.stderr)
+        note("Put this into .env, in single quotes, as TASKSERVER_PAGE_PASSWORD='…':")
     return password
 
 
@@ -175,7 +178,7 @@ def _make_token(name: str) -> None:
 
 
 def add_metrics(subparsers: Any) -> None:
-    parser = subparsers.add_parser("metrics", help="print metrics for Prometheus: tasks, waits, runs, stats")
+    parser = subparsers.add_parser("metrics", description="print metrics for Prometheus: tasks, waits, runs, stats")
     parser.add_argument(
         "--textfile",
         metavar="PATH",

@@ -28,7 +28,7 @@ from ..terminal.program import SIGNALS
 
 
 def add_parser(subparsers: Any) -> None:
-    parser = subparsers.add_parser("run", help="run one task here, with the whole traceback if it fails")
+    parser = subparsers.add_parser("run", description="run one task here, with the whole traceback if it fails")
     arguments.add(parser, "id")
     parser.set_defaults(run=run)
 
@@ -44,7 +44,8 @@ def run(server: TaskServer, options: argparse.Namespace) -> None:
     row = server.store.views.show(options.id)
     sys.stdout.flush()
     # In mode delete the row may be an older one from the archive.
-    returned = _returned(row) if result.done and settings.mode != "delete" else ""
+    has_result = result.done and settings.mode != "delete" and row is not None and row.result is not None
+    returned = f", and returned {row.result}" if has_result and row else ""
     print(escaped(f"task {options.id} {_outcome(result, row)}{returned}"))
 
 
@@ -94,10 +95,6 @@ def _outcome(result: RunResult, row: StoredTask | None) -> str:
     if row is None or row.archived or row.status == Status.DONE:
         return ended if result.done else f"{ended}, and is gone since"
     return f"{ended}, and {_state(row)}"
-
-
-def _returned(row: StoredTask | None) -> str:
-    return "" if row is None or row.result is None else f", and returned {row.result}"
 
 
 def _state(row: StoredTask) -> str:

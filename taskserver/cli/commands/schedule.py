@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import sys
 from typing import Any
 
 from ...errors import InvalidTask
@@ -13,11 +12,12 @@ from ...model.schedule import CRON_EXAMPLE, MAX_EVERY_SECONDS, UTC
 from ...server import TaskServer
 from ..terminal import arguments
 from ..terminal.arguments import QUOTING, read_args, whole_seconds
+from ..terminal.output import note
 from .add import warn_of_groups, warn_of_names
 
 
 def add_parser(subparsers: Any) -> None:
-    parser = subparsers.add_parser("schedule", help="add a task every so many seconds, or at the times of cron")
+    parser = subparsers.add_parser("schedule", description="add a task every so many seconds, or at the times of cron")
     parser.add_argument("name", metavar="NAME", help="the schedule's name; given again, it changes that schedule")
     arguments.add(parser, "task", nargs="?")
     arguments.add(parser, "args")
@@ -38,7 +38,7 @@ def add_parser(subparsers: Any) -> None:
 
 
 def add_parser_of_unschedule(subparsers: Any) -> None:
-    parser = subparsers.add_parser("unschedule", help="end a schedule; a task that it has added still runs")
+    parser = subparsers.add_parser("unschedule", description="end a schedule; a task that it has added still runs")
     parser.add_argument("name", metavar="NAME", help=f"the schedule's name, as {CLIENT} status shows it")
     parser.set_defaults(run=_unschedule)
 
@@ -75,4 +75,4 @@ def _unschedule(server: TaskServer, options: argparse.Namespace) -> None:
         print(printable(f"{options.name} is scheduled no more"))
     else:
         # No error: a deploy script may end the schedule each time.
-        print(printable(f"there is no schedule {options.name!r}; {CLIENT} status lists them"), file=sys.stderr)
+        note(f"there is no schedule {options.name!r}; {CLIENT} status lists them")

@@ -26,7 +26,7 @@ DONE_ROWS = {"delete": "done tasks are deleted", "move": "done tasks are moved a
 
 
 def add_parser(subparsers: Any) -> None:
-    parser = subparsers.add_parser("status", help="rows by group and status, the oldest new one, the last runs")
+    parser = subparsers.add_parser("status", description="rows by group and status, the oldest new one, the last runs")
     parser.add_argument("--json", action="store_true", help="print JSON alone")
     parser.set_defaults(run=run)
 

@@ -86,7 +86,7 @@ class Parser(argparse.ArgumentParser):
 _FOLDER = "the deployment's folder: its .env, its modules, its var/"
 _ENV = "settings from FILE; its folder is meant unless --folder is given"
 _VERSION = "print the version, and end"
-ABOUT_DEPLOYMENT = f"""
+ABOUT_DEPLOYMENT = f"""\
   --folder DIR  {_FOLDER}
   --env FILE    {_ENV}
   --version     {_VERSION}"""
@@ -253,11 +253,6 @@ def add(parser: Any, *names: str, **changes: Any) -> None:
         parser.add_argument(name, **SHARED[name] | changes)
         if name in ("--group", "groups"):
             parser.about_more = ABOUT_GROUPS
-
-
-def add_groups(parser: Any) -> None:
-    """Add the option that restricts a command to some groups."""
-    add(parser, "--group")
 
 
 def add_order(parser: Any) -> None:

@@ -25,6 +25,7 @@ from ...messages.programs import CLIENT, WORKER
 from ...messages.text import shown
 from ...settings.load import Settings, outages_in
 from .log_lines import TaskRecord, lines_of
+from .program import say
 
 if TYPE_CHECKING:
     from ...worker.task_context import TaskLabel
@@ -183,12 +184,12 @@ class StandardError(logging.Handler):
     def emit(self, record: logging.LogRecord) -> None:
         if self._is_verbose:
             for line in lines_of(record):
-                self._say(line)
+                say(line)
         elif not getattr(record, FOR_LOG_ALONE, False) and self._has_room(record):
             first = lines_of(record)[0]
             news = self._once_an_hour(first) if getattr(record, ONCE_AN_HOUR, False) else first
             if news is not None:
-                self._say(news)
+                say(news)
 
     def _has_room(self, record: logging.LogRecord) -> bool:
         kind = BY_TASKS if isinstance(record, TaskRecord) else FATAL if getattr(record, "is_fatal", False) else None
@@ -207,11 +208,7 @@ class StandardError(logging.Handler):
         """Count the records that got no line."""
         for kind, count in self._counts.items():
             if count > self._max_lines:
-                self._say(f"and {count - self._max_lines} more {kind}")
-
-    def _say(self, line: str) -> None:
-        with suppress(OSError):  # nobody may read standard error any more, which must not end the run
-            os.write(2, f"{line}\n".encode(errors="backslashreplace"))
+                say(f"and {count - self._max_lines} more {kind}")
 
 
 def deliver(record: logging.LogRecord, outlets: Sequence[logging.Handler]) -> None:

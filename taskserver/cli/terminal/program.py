@@ -76,16 +76,11 @@ class Wishes:
         return True
 
 
-class Deployment(NamedTuple):
-    """A deployment's folder, and the file of its settings."""
+def deployment_of(usual: Path, folder: str | None, env_file: str | None) -> tuple[Path, Path | None]:
+    """The folder and the file of settings that --folder and --env name, with `usual` as the folder without them.
 
-    folder: Path
-    env_file: Path | None = None
-    """None: the `.env` in the folder."""
-
-
-def deployment_of(usual: Path, folder: str | None, env_file: str | None) -> Deployment:
-    """The deployment that --folder and --env name; `usual` is its folder without them. Raises SettingError."""
+    No file stands for the folder's `.env`. Raises SettingError.
+    """
     for option, given in (("--folder", folder), ("--env", env_file)):
         if given == "":
             raise SettingError(f"{option} is empty; allowed: a path")
@@ -93,7 +88,7 @@ def deployment_of(usual: Path, folder: str | None, env_file: str | None) -> Depl
     place = Path(folder).absolute() if folder is not None else usual if file is None else file.parent
     if not place.is_dir():
         raise SettingError(f"{place} is no folder that this user can see; allowed: the folder of a deployment")
-    return Deployment(place, file)
+    return place, file
 
 
 def settings_in_words(folder: Path, env_file: Path | None) -> str:
