@@ -6,8 +6,8 @@ import argparse
 import re
 import sys
 from collections.abc import Collection, Iterable, Iterator, Mapping
-from contextlib import AbstractContextManager, nullcontext
-from typing import Any, BinaryIO
+from contextlib import nullcontext
+from typing import Any
 
 from ...errors import BadTask, DatabaseError, InvalidTask, SettingError
 from ...health.judge import describe_unserved
@@ -95,9 +95,8 @@ def run(server: TaskServer, options: argparse.Namespace) -> None:
         raise InvalidTask("--bulk takes everything from its file: give it alone")
     if options.bulk is None and options.task is None:
         raise InvalidTask("name a TASK, or --bulk FILE")
-    found: _Callables = {}
     try:
-        print(_add_one(server, given, found) if options.bulk is None else _add_lines(server, options.bulk, found))
+        found = _add_one(server, given) if options.bulk is None else _add_lines(server, options.bulk)
     except DatabaseError as error:
         if error.may_have_taken_effect:
             raise DatabaseError(f"{error}; what you gave may be added all the same: look first") from error
@@ -106,34 +105,33 @@ def run(server: TaskServer, options: argparse.Namespace) -> None:
     warn_of_groups(server, {group for _, group in found})
 
 
-def _add_one(server: TaskServer, given: dict[str, Any], found: _Callables) -> int:
-    """Add a task and return its id; `found` gets its callables."""
+def _add_one(server: TaskServer, given: dict[str, Any]) -> _Callables:
     if "args" in given:
         given["args"] = read_args(given["args"])
-    found |= _callables_of(new_task(**given))
-    return server.add_pipeline(**given) if "stages" in given else server.add_task(**given)
+    found = _callables_of(new_task(**given))
+    print(server.add_pipeline(**given) if "stages" in given else server.add_task(**given))
+    return found
 
 
-def _add_lines(server: TaskServer, name: str, found: _Callables) -> str:
-    """Add the tasks of a file and return how many, in words; `found` gets their callables."""
-    with _open(name) as file:
-        tasks = _Tasks(file, found)
-        count = len(server.store.producing.add_many(tasks, lambda number: f"line {tasks.line_of(number)}"))
-    added_tasks = f"{count_of(count, 'task')} added"
-    return f"{added_tasks}, or there already: {tasks.keyed} have a unique_key" if tasks.keyed else added_tasks
+def _add_lines(server: TaskServer, name: str) -> _Callables:
+    tasks = _Tasks(_lines(name))
+    count = len(server.store.producing.add_many(tasks, lambda number: f"line {tasks.line_of(number)}"))
+    or_there = f", or there already: {tasks.keyed} have a unique_key" if tasks.keyed else ""
+    print(f"{count_of(count, 'task')} added{or_there}")
+    return tasks.found
 
 
 # ---- JSON lines
 
 
 class _Tasks:
-    """The tasks of a file of JSON lines, read once."""
+    """The tasks of JSON lines, read once."""
 
-    def __init__(self, file: BinaryIO, found: _Callables | None = None) -> None:
-        """`found` gets the first callables in it."""
-        self._file = file
-        self._found = {} if found is None else found
+    def __init__(self, lines: Iterable[bytes]) -> None:
+        self._lines = lines
         self._empty_lines: list[int] = []
+        self.found: _Callables = {}
+        """Of the first ones."""
         self.keyed = 0
         """How many of these tasks have a unique_key."""
 
@@ -144,7 +142,7 @@ class _Tasks:
         return number
 
     def __iter__(self) -> Iterator[NewTask]:
-        for number, line in enumerate(_lines(self._file), start=1):
+        for number, line in enumerate(self._lines, start=1):
             if not line.strip():
                 self._empty_lines.append(number)
                 continue
@@ -153,30 +151,22 @@ class _Tasks:
             except InvalidTask as error:
                 raise InvalidTask(f"line {number}: {error}; nothing was added") from None
             self.keyed += task.unique_key is not None
-            if len(self._found) < MAX_NAMES:
-                self._found |= _callables_of(task)
+            if len(self.found) < MAX_NAMES:
+                self.found |= _callables_of(task)
             yield task
 
 
-def _open(name: str) -> AbstractContextManager[BinaryIO]:
-    if name == "-":
-        return nullcontext(sys.stdin.buffer)
+def _lines(name: str) -> Iterator[bytes]:
     try:
-        return open(name, "rb")
+        with nullcontext(sys.stdin.buffer) if name == "-" else open(name, "rb") as file:
+            while line := file.readline(MAX_LINE_BYTES):
+                yield line
     except OSError as error:
         raise SettingError(f"{name} cannot be read: {error.strerror}") from None
 
 
-def _lines(file: BinaryIO) -> Iterator[bytes]:
-    try:
-        while line := file.readline(MAX_LINE_BYTES):
-            yield line
-    except OSError as error:
-        raise SettingError(f"{file.name} cannot be read: {error.strerror}") from None
-
-
 def _task_of(line: bytes) -> NewTask:
-    if len(line) == MAX_LINE_BYTES:
+    if len(line) >= MAX_LINE_BYTES:
         raise InvalidTask(f"it is longer than {MAX_LINE_BYTES} bytes")
     try:
         return new_task_from(parse_json(line.decode("utf-8-sig"), "it"))
