@@ -38,14 +38,33 @@ def escaped(text: str) -> str:
     )
 
 
+_UNITS = (("d", 86_400), ("h", 3600), ("min", 60))
+
+
+def _in_largest_unit(seconds: float) -> tuple[float, str]:
+    """Seconds in the unit that a person would use: the largest of which there are two."""
+    return next(((seconds / length, unit) for unit, length in _UNITS if seconds >= 2 * length), (seconds, "s"))
+
+
 def age(seconds: float | None) -> str:
-    """Seconds in the unit that a person would use, as `3 min`; empty for None."""
+    """Seconds in a person's unit, rounded, as `3 min`; empty for None."""
     if seconds is None:
         return ""
-    for unit, length in (("d", 86_400), ("h", 3600), ("min", 60)):
-        if seconds >= 2 * length:
-            return f"{seconds / length:.0f} {unit}"
-    return f"{max(seconds, 0):.0f} s"
+    amount, unit = _in_largest_unit(max(seconds, 0))
+    return f"{amount:.0f} {unit}"
+
+
+def in_units(seconds: float) -> str:
+    """Seconds in a person's unit, with about two significant digits, as `1.5 s` or `250 ms`."""
+    if seconds < 1:
+        return f"{seconds * 1000:.{0 if seconds >= 0.01 else 1}f} ms"
+    amount, unit = _in_largest_unit(seconds)
+    return f"{amount:.{0 if amount >= 10 else 1}f} {unit}"
+
+
+def when(seconds: float | None) -> str:
+    """After how long something comes, as `in 3 min`; empty for None."""
+    return "" if seconds is None else f"in {age(seconds)}" if seconds > 0 else "now"
 
 
 def count_of(rows: int, noun: str) -> str:
@@ -83,22 +102,6 @@ def shown(value: object) -> str:
     return text if len(text) <= MAX_SHOWN else f"{text[: MAX_SHOWN - 1]}…"
 
 
-def whole_span(seconds: int) -> str:
-    """Whole seconds in the largest unit that has them without a rest, as `2 h` or `90 s`."""
-    for unit, length in (("d", 86_400), ("h", 3600), ("min", 60)):
-        if seconds and seconds % length == 0:
-            return f"{seconds // length} {unit}"
-    return f"{seconds} s"
-
-
-def in_units(seconds: float) -> str:
-    """Seconds in a person's unit, with about two significant digits, as `1.5 s`."""
-    for unit, length in (("d", 86_400.0), ("h", 3600.0), ("min", 60.0), ("s", 1.0)):
-        if seconds >= (2 * length if length > 1 else length):
-            return f"{seconds / length:.{0 if seconds >= 10 * length else 1}f} {unit}"
-    return f"{seconds * 1000:.{0 if seconds >= 0.01 else 1}f} ms"
-
-
 # ---- instants, in this host's time zone, which is named; JSON has them in UTC
 
 
@@ -107,16 +110,20 @@ def zone() -> str:
     return datetime.now().astimezone().strftime("%Z")
 
 
-def in_sentence(instant: datetime | str | None) -> str:
-    """An instant of a row with the name of its zone."""
+def in_sentence(instant: datetime | str | None, form: str = "%Y-%m-%d %H:%M:%S %Z") -> str:
+    """An instant of a row with the name of its zone; a text that is no instant as it is."""
     found = local(instant)
-    return f"{found:%Y-%m-%d %H:%M:%S %Z}" if found else str(instant or "")
+    return f"{found:{form}}" if found else str(instant or "")
+
+
+def exactly(instant: datetime | str | None) -> str:
+    """An instant with its microseconds."""
+    return in_sentence(instant, "%Y-%m-%d %H:%M:%S.%f %Z")
 
 
 def time_of_day(instant: datetime | str) -> str:
-    """The hour and minute of an instant of today, with the name of its zone."""
-    found = local(instant)
-    return f"{found:%H:%M %Z}" if found else str(instant)
+    """The hour and minute of an instant of today."""
+    return in_sentence(instant, "%H:%M %Z")
 
 
 def on_day(instant: datetime | str | None) -> str:
@@ -127,17 +134,6 @@ def on_day(instant: datetime | str | None) -> str:
     days = (datetime.now().astimezone().date() - found.date()).days
     day = {-1: "tomorrow", 0: "today", 1: "yesterday"}.get(days) or found.date()
     return f"{day} {found:%H:%M}"
-
-
-def when(seconds: float | None) -> str:
-    """After how long something comes, as `in 3 min`; empty for None."""
-    return "" if seconds is None else f"in {age(seconds)}" if seconds > 0 else "now"
-
-
-def exactly(instant: datetime | str | None) -> str:
-    """An instant of a row with its microseconds and the name of its zone."""
-    found = local(instant)
-    return f"{found:%Y-%m-%d %H:%M:%S.%f %Z}" if found else str(instant or "")
 
 
 def utc(instant: datetime | str | None) -> datetime | None:
@@ -156,7 +152,7 @@ def iso(instant: datetime | None) -> str | None:
 
 
 def local(instant: datetime | str | None) -> datetime | None:
-    """The same in this host's zone."""
+    """An instant in this host's zone."""
     try:
         found = utc(instant)
         return found and found.astimezone()
