@@ -58,23 +58,22 @@ def write_json(value: object, most_bytes: int, what: str) -> str:
 
 def _unwritable(value: object, place: str) -> str | None:
     """The first value in this one that JSON cannot hold, in a sentence; None if none is found."""
+    where = without_middle(place, MAX_PLACE)
     try:
         if isinstance(value, dict):
             for key, inner in value.items():
                 if not isinstance(key, (str, int, float, type(None))):
-                    return f"a key of {without_middle(place, MAX_PLACE)} is of type {type(key).__name__}; allowed: str"
+                    return f"a key of {where} is of type {type(key).__name__}; allowed: str"
                 if found := _unwritable(inner, f"{place}[{without_middle(shown(key), MAX_KEY_SHOWN)}]"):
                     return found
         elif isinstance(value, (list, tuple)):
             steps = (_unwritable(inner, f"{place}[{number}]") for number, inner in enumerate(value))
             return next(filter(None, steps), None)
         elif isinstance(value, float) and not math.isfinite(value):
-            return f"{without_middle(place, MAX_PLACE)} is {value}, which is no JSON number"
+            return f"{where} is {value}, which is no JSON number"
         elif not isinstance(value, (str, int, float, type(None))):
-            return (
-                f"{without_middle(place, MAX_PLACE)} is of type {type(value).__name__}, which JSON cannot hold: write "
-                "str(x), x.isoformat(), x.pk or list(x), say"
-            )
+            fix = "write str(x), x.isoformat(), x.pk or list(x), say"
+            return f"{where} is of type {type(value).__name__}, which JSON cannot hold: {fix}"
     except Exception:  # code of the value's own class; or it is nested deeper than this search gets
         return None
     return None
@@ -105,11 +104,9 @@ def read_item(text: str | None) -> dict[str, Any] | list[Any]:
             "{} for no arguments"
         )
     check_size(len(text))
-    value = parse_json(text)
-    if isinstance(value, (dict, list)):
-        return value
-    if value is None:
-        return {}
+    value: Any = parse_json(text)
+    if value is None or isinstance(value, (dict, list)):
+        return {} if value is None else value
     raise BadTask(f"args is {describe_bare(value)}; allowed: a JSON object, an array or NULL")
 
 

@@ -33,7 +33,8 @@ def check_number(name: str, value: Any, least: int, most: int | None = None, wro
 
 def check_field(name: str, value: Any, wrong: Wrong = InvalidTask) -> int:
     """A number within its field's LIMITS."""
-    return check_number(name, value, *LIMITS[name], wrong)
+    least, most = LIMITS[name]
+    return check_number(name, value, least, most, wrong)
 
 
 def check_positive(name: str, value: float | None, unit: str) -> float | None:

@@ -63,10 +63,7 @@ class Parameters:
             self._last_fit = shape
 
     def misfit(self, name: str, args: Sequence[Any], kwargs: dict[str, Any], *, takes_list: bool) -> str | None:
-        """Why the callable of this name does not take these arguments, in a sentence; None if it does.
-
-        `takes_list`: it takes several tasks, and the arguments are the one list of them.
-        """
+        """Why the callable of this name does not take these arguments, in a sentence; None if it does."""
         try:
             self.check(args, kwargs)
         except TypeError as error:
@@ -94,8 +91,7 @@ class GivenFunction(NamedTuple):
         """Refuse arguments that it does not take; they are a dict, a list, a tuple or None. Raises InvalidTask."""
         takes_list = self.options.batch is not None
         positions, keywords = as_call({} if args is None else args, takes_list=takes_list)
-        misfit = self.parameters.misfit(self.name, positions, keywords, takes_list=takes_list)
-        if misfit:
+        if misfit := self.parameters.misfit(self.name, positions, keywords, takes_list=takes_list):
             raise InvalidTask(misfit)
 
     def args_of(self, positions: Sequence[Any], keywords: dict[str, Any]) -> Sequence[Any] | dict[str, Any]:
@@ -104,8 +100,7 @@ class GivenFunction(NamedTuple):
             raise InvalidTask(f"{self.name} takes a list of tasks, as @task(batch=…) says: add_task takes one of them")
         if not positions or not keywords:
             return keywords or positions
-        misfit = self.parameters.misfit(self.name, positions, keywords, takes_list=False)
-        if misfit:
+        if misfit := self.parameters.misfit(self.name, positions, keywords, takes_list=False):
             raise InvalidTask(misfit)
         names = self.parameters.names_of(len(positions))
         if names is None:

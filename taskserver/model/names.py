@@ -45,8 +45,7 @@ def _name_of_function(function: object) -> str:
             f"task is {qualified_name!r} of the program that was started, which no worker can import; "
             "put it into a module, such as tasks.py"
         )
-    never = _why_never_found(module, qualified_name, function)
-    if never:
+    if never := _why_never_found(module, qualified_name, function):
         raise InvalidTask(f"task {shown(f'{module}.{qualified_name}')} {never}")
     return check_name(f"{module}.{qualified_name}")
 
@@ -101,13 +100,10 @@ def _why_never_found(module: str, qualified_name: str, function: object) -> str 
         return f"cannot be found by its name: it is inside another function, {NAMELESS}; define it in a module"
     if len(path) > 2:
         return "is inside a class of a class, where no worker looks; allowed: module.function or module.Class.method"
-    if why := why_private(path):
-        return why
     # Read past the class: nothing of it runs.
     cls = getattr(sys.modules.get(module), "__dict__", {}).get(path[0]) if len(path) == 2 else None
-    if isinstance(cls, type) and vars(cls).get(path[1]) is function:
-        return PLAIN_METHOD
-    return None
+    is_plain_method = isinstance(cls, type) and vars(cls).get(path[1]) is function
+    return why_private(path) or (PLAIN_METHOD if is_plain_method else None)
 
 
 def why_private(path: Iterable[str]) -> str | None:

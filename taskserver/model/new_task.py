@@ -5,15 +5,17 @@
 from collections.abc import Callable, Iterable, Mapping
 from datetime import datetime, timezone
 from itertools import islice
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ..errors import InvalidTask
 from ..messages.text import Duration, shown
 from .arguments import write_arguments
 from .checks import check_duration, check_field, check_key, check_list, check_number
-from .names import check_name
-from .pipeline import new_stages
+from .pipeline import named, new_stages
 from .task import MAX_ID, NOT_GIVEN, NotGiven, given_or
+
+if TYPE_CHECKING:
+    from .functions import GivenFunction
 
 MAX_DELAY_DAYS = 3660
 FIRST_INSTANT = datetime(1970, 1, 2, tzinfo=timezone.utc)
@@ -47,7 +49,7 @@ class NewTask(NamedTuple):
 
 
 class Placing(NamedTuple):
-    """The values that a task has where its producer leaves them out: these, or those that @task says."""
+    """The values of what a producer leaves out: these, or those that @task says."""
 
     group_id: int = 0
     priority: int = 0
@@ -80,7 +82,9 @@ def new_task(
     if max_attempts is not None:
         check_field("max_attempts", max_attempts)
     if stages is None:
-        name, usual = _named(task, args, unique_key)
+        name, function = named(task)  # type: ignore[arg-type]
+        if function is not None:
+            usual = _said_by(function, args, unique_key)
     elif task is not None:
         raise InvalidTask("it has task and stages; allowed: one of them, as the first of the stages is the task")
     else:
@@ -98,17 +102,12 @@ def new_task(
     return NewTask(*row, key, rerun, version, stages_text, parents)
 
 
-def _named(task: object, args: object, unique_key: str | NotGiven | None) -> tuple[str, Placing]:
-    """The callable's name, and the values that hold where a producer leaves them out."""
-    if isinstance(task, str):
-        return check_name(str(task)), _USUAL
-    from .functions import given_function  # it reads signatures, for which a name has no use
-
-    function = given_function(task)
+def _said_by(function: "GivenFunction", args: object, unique_key: str | NotGiven | None) -> Placing:
+    """What @task says for a call of this function. Raises InvalidTask if it does not take the arguments."""
     function.check_arguments(args)
     options = function.options
     key = function.key_of(args) if unique_key is NOT_GIVEN else unique_key
-    return function.name, Placing(options.group_id, options.priority, key, options.rerun and key is not None)
+    return Placing(options.group_id, options.priority, key, options.rerun and key is not None)
 
 
 TASK_KEYS = new_task.__code__.co_varnames[: new_task.__code__.co_argcount]

@@ -6,7 +6,7 @@ current stage. A value that a stage leaves out stays as the row has it; only max
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from ..errors import BadTask, InvalidTask
@@ -33,10 +33,10 @@ _EXAMPLE = '"tasks.resize", or {"task": "tasks.resize", "group_id": 5}'
 def new_stages(
     stages: object, args: object, group_id: int | NotGiven, priority: int | NotGiven, max_attempts: int | None
 ) -> tuple[list[NextStage], str]:
-    """The checked stages of a producer, and their JSON text; a value that a stage leaves out is the one given here.
+    """The checked stages of a producer, and their JSON text. Raises InvalidTask.
 
-    A group and a priority that is given nowhere is as @task says of the stage's function, where that itself is given.
-    `args` are the first stage's; what the others get is not known yet. Raises InvalidTask.
+    A value that a stage leaves out is the one given here, or else as @task says of the stage's function.
+    `args` are the first stage's; what the others get is not known yet.
     """
     check_field("group_id", given_or(group_id, 0))
     check_field("priority", given_or(priority, 0))
@@ -55,7 +55,8 @@ def new_stages(
         )
         for stage, function in checked
     ]
-    text = encode([_described(stage) for stage in whole])
+    described = [{key: value for key in STAGE_KEYS if (value := getattr(stage, key)) is not None} for stage in whole]
+    text = encode(described)
     if len(text) > MAX_STAGES_BYTES:
         raise InvalidTask(f"stages takes {len(text)} bytes as JSON; allowed: {MAX_STAGES_BYTES}")
     return whole, text
@@ -63,10 +64,6 @@ def new_stages(
 
 def _first_given(of_stage: int | None, of_whole: int | NotGiven, of_function: int) -> int:
     return given_or(of_whole, of_function) if of_stage is None else of_stage
-
-
-def _described(stage: NextStage) -> dict[str, Any]:
-    return {key: value for key in STAGE_KEYS if (value := getattr(stage, key)) is not None}
 
 
 def _check_all(stages: object) -> list[_Stage]:
@@ -93,12 +90,18 @@ def _check(stage: object) -> _Stage:
     if not isinstance(task, str) and not callable(task):
         raise InvalidTask(f"{'task' if given is stage else 'it'} is {other_kind(task)}; allowed: {_EXAMPLE}")
     values: dict[str, Any] = {key: check_field(key, given[key]) for key in STAGE_KEYS[1:] if given.get(key) is not None}
+    name, function = named(task)
+    return NextStage(name, **values), function
+
+
+def named(task: str | Callable[..., Any]) -> tuple[str, GivenFunction | None]:
+    """The name of a callable, and what is known of its function if that itself is given. Raises InvalidTask."""
     if isinstance(task, str):
-        return NextStage(check_name(str(task)), **values), None
+        return check_name(str(task)), None
     from .functions import given_function  # it reads signatures, for which a name has no use
 
     function = given_function(task)
-    return NextStage(function.name, **values), function
+    return function.name, function
 
 
 def next_stage(task: ClaimedTask) -> NextStage | None:
