@@ -40,8 +40,8 @@ MAX_SECONDS = 36_500 * 86_400
 LIMIT_OF = {"max_ready": "ready", "max_age": "waiting", "max_fatal": "fatal", "max_silence": "cron"}
 """The limit that each option sets."""
 ABOUT = """\
-A limit N warns above N, and is critical above three times N (for fatal tasks
-above 9 at least); N:M gives both. S also as 90s, 5m, 1h or 2d.
+More than N is a warning, and more than three times N critical (of fatal tasks
+more than 9 at least); N:M gives both limits. S also as 90s, 5m, 1h or 2d.
 An alarm that does not nag is this line of a crontab whose MAILTO is you:
   */5 * * * * /usr/bin/python3 /home/you/taskserver/client.py check --mail
 Exit codes: 0 OK, 1 warning, 2 critical, 3 wrong usage or setting; with --mail
@@ -50,23 +50,32 @@ Exit codes: 0 OK, 1 warning, 2 critical, 3 wrong usage or setting; with --mail
 
 def add_parser(subparsers: Any) -> None:
     parser = subparsers.add_parser(
-        "check", description="a line for monitoring, and its exit code: OK, warning, critical", epilog=ABOUT
+        "check", description="print one line for monitoring, or a mail of what has changed", epilog=ABOUT
     )
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
     parser.usage_exit, parser.usage_head = Level.UNKNOWN, f"{HEAD} {Level.UNKNOWN.name}"
     count, seconds = whole_number(0, MAX_COUNT), whole_seconds(1, MAX_SECONDS)
-    parser.add_argument("--max-ready", metavar="N", type=_limit(count), help="ready tasks; no limit unless given")
-    parser.add_argument("--max-age", metavar="S", type=_limit(seconds), help="of the oldest ready task; default 1h")
-    parser.add_argument("--max-fatal", metavar="N", type=_limit(count, 9), help="fatal tasks; default 0")
     parser.add_argument(
-        "--max-silence", metavar="S", type=_limit(seconds), help="since the last run; default: by the rhythm of cron"
+        "--max-ready", metavar="N", type=_limit(count), help="how many tasks may be ready; default: any"
+    )
+    parser.add_argument(
+        "--max-age", metavar="S", type=_limit(seconds), help="how long a ready task may wait; default 1h"
+    )
+    parser.add_argument(
+        "--max-fatal", metavar="N", type=_limit(count, 9), help="how many tasks may be fatal; default 0"
+    )
+    parser.add_argument(
+        "--max-silence",
+        metavar="S",
+        type=_limit(seconds),
+        help="how long no run may begin; default: by the rhythm of cron",
     )
     add(parser, "--group")
     ways = parser.add_mutually_exclusive_group()
     ways.add_argument("--mail", action="store_true", help="print only what has changed since the last check --mail")
-    ways.add_argument("--json", action="store_true", help="print JSON alone")
+    add(ways, "--json")
     ways.add_argument("--accept", metavar="NAME", type=_name, help="count this finding no more, here and in doctor")
-    ways.add_argument("--withdraw", metavar="NAME", help="end that")
+    ways.add_argument("--withdraw", metavar="NAME", help="count this finding again")
     parser.add_argument("--reason", metavar="TEXT", help="with --accept: why it stays as it is")
     parser.set_defaults(run_in_folder=run)
 

@@ -12,6 +12,7 @@ from typing import Any
 from ...health.accepted import Accepted
 from ...health.finding import Finding, Level, worst
 from ...messages.text import count_of, in_sentence, printable
+from ..terminal.arguments import add
 from ..terminal.output import COLOURS, as_json, painted, terminal_width
 
 USAGE = 3
@@ -29,7 +30,7 @@ def add_parser(subparsers: Any) -> None:
         epilog="Exit codes: 0 ok, 1 warning, 2 critical, 3 wrong usage.",
     )
     parser.usage_exit = USAGE
-    parser.add_argument("--json", action="store_true", help="print JSON alone")
+    add(parser, "--json")
     parser.set_defaults(run_in_folder=run)
 
 

@@ -19,6 +19,7 @@ from ...stores.queue.schedules import StoredSchedule
 from ...stores.queue.stats import HourStats
 from ...stores.records import LastRun, RunningTask, WorkerProcess
 from ...worker.result import BECAUSE, Reason, counts_in_words
+from ..terminal.arguments import add
 from ..terminal.output import COLOURS, MAX_LINES, Amount, as_json, largest, painted, print_table, status_name
 
 RUNS_SHOWN = 5
@@ -26,8 +27,10 @@ DONE_ROWS = {"delete": "done tasks are deleted", "move": "done tasks are moved a
 
 
 def add_parser(subparsers: Any) -> None:
-    parser = subparsers.add_parser("status", description="rows by group and status, the oldest new one, the last runs")
-    parser.add_argument("--json", action="store_true", help="print JSON alone")
+    parser = subparsers.add_parser(
+        "status", description="show what is wrong, tasks by group and status, workers and runs"
+    )
+    add(parser, "--json")
     parser.set_defaults(run=run)
 
 
