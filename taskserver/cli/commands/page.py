@@ -90,27 +90,27 @@ def _write(folder: Path, options: argparse.Namespace) -> int:
                 f"the package {error.name} is missing, which makes the page: {install_command(PACKAGE)}; "
                 "or upload the bundle that has it inside (python packaging/bundle.py --web makes it)"
             ) from None
+        failure: DatabaseError | None = None
         try:
-            text, failure = one_file(server, folder, options.every, not options.no_doctor, options.env_file), None
+            text = one_file(server, folder, options.every, not options.no_doctor, options.env_file)
         except DatabaseError as error:
             # The file has to say so: an old one would show that all is well.
             text, failure = one_file_without_database(server, options.every, error), error
-    once = OnceAnHour(outages, "page", queue)
     if options.output is None:
         sys.stdout.write(text)
-    else:
-        write_atomically(options.output, text, _mode_of(options.output))
-    if failure is not None:
-        if options.output is None:
+        if failure is not None:
             raise failure
-        # The file shows it; cron's mail has it once an hour, by this line where the workers' have not told it.
-        kind = kind_of(failure)
-        if not OnceAnHour(outages, WORKER, queue).has_said(kind):
-            _say(once.to_say(str(failure), kind, sys.stderr.isatty(), is_outage=True))
-        return Exit.DATABASE
-    if options.output is not None and once.is_over():
-        _say(OVER)
-    return Exit.OK
+        return Exit.OK
+    write_atomically(options.output, text, _mode_of(options.output))
+    once = OnceAnHour(outages, "page", queue)
+    if failure is None:
+        _say(OVER if once.is_over() else None)
+        return Exit.OK
+    # The file shows it; cron's mail has it once an hour, by this line if the workers' have not said it.
+    kind = kind_of(failure)
+    if not OnceAnHour(outages, WORKER, queue).has_said(kind):
+        _say(once.to_say(str(failure), kind, sys.stderr.isatty(), is_outage=True))
+    return Exit.DATABASE
 
 
 def _mode_of(path: Path) -> int:
