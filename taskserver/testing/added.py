@@ -34,10 +34,9 @@ class AddedTask(NamedTuple):
 
 def added_task(task_id: int, task: NewTask) -> AddedTask:
     """The task as a test reads it."""
-    return AddedTask(
-        *(task_id, task.task, read_item(task.args), task.group_id, task.priority),
-        *(task.delay_seconds or None, utc(task.due_at), task.unique_key),
-    )
+    delay, at = task.delay_seconds or None, utc(task.due_at)
+    args = read_item(task.args)
+    return AddedTask(task_id, task.task, args, task.group_id, task.priority, delay, at, task.unique_key)
 
 
 Tell = Callable[[Iterable[tuple[int, NewTask]], bool], object]

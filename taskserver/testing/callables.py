@@ -85,6 +85,8 @@ class PatchableCallables(Callables):
 
     def _replacement(self, name: str) -> TaskCallable | None:
         """What a test put in the place of a callable; None if it did not."""
+        from unittest.mock import AsyncMock
+
         module, path = self.module_of(name)
         value: Any = module
         for part in path:
@@ -92,12 +94,10 @@ class PatchableCallables(Callables):
         if path[0] not in getattr(module, "__all__", path) or not self._is_of_test(value, module):
             return None
         options = options_of(value) if isinstance(value, FunctionType) else NO_OPTIONS
-        if _is_mock(value):
-            # A mock records that it is asked for its signature. One with a spec refuses wrong arguments by itself.
-            is_async = _is_mock(value, "AsyncMock")
-            parameters = Parameters(lambda *args, **kwargs: None)
-        else:
-            is_async, parameters = iscoroutinefunction(value), Parameters(value)
+        mock = _mock_of(value)
+        # A mock records that it is asked for its signature. One with a spec refuses wrong arguments by itself.
+        parameters = Parameters(value if mock is None else lambda *args, **kwargs: None)
+        is_async = iscoroutinefunction(value) if mock is None else isinstance(mock, AsyncMock)
         return TaskCallable(as_plain(value) if is_async else value, options, parameters)
 
     def _is_of_test(self, value: Any, module: ModuleType) -> bool:
@@ -105,7 +105,7 @@ class PatchableCallables(Callables):
 
         Nor a module from which the listed one takes something else, as the decorator that made this.
         """
-        if _is_mock(value):
+        if _mock_of(value) is not None:
             return callable(value)
         if type(value) is BuiltinFunctionType:
             return not isinstance(value.__self__, ModuleType)  # a method, as `letters.append`
@@ -119,13 +119,12 @@ class PatchableCallables(Callables):
         return not (is_library or home in used or f"{home}.".startswith(self._roots))
 
 
-def _is_mock(value: object, kind: str = "NonCallableMock") -> bool:
-    mock = sys.modules.get("unittest.mock")
-    if mock is None:
-        return False
-    # With autospec it is a function that has the mock.
-    inner = vars(value).get("mock") if type(value) is FunctionType else value
-    return isinstance(inner, getattr(mock, kind))
+def _mock_of(value: object) -> object:
+    """The mock that a value is, or with autospec has; None for anything else."""
+    from unittest.mock import NonCallableMock
+
+    found = vars(value).get("mock") if type(value) is FunctionType else value
+    return found if isinstance(found, NonCallableMock) else None
 
 
 def _names_in(module: ModuleType, function: Any) -> list[str]:

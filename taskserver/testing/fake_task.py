@@ -23,7 +23,6 @@ class FakeTask:
 
     def __init__(self, task: CurrentTask, connection: object) -> None:
         self.progress: list[Progress] = []
-        """Each progress that was told, as (done, total, text)."""
         self.completed_on: Any = None
         """The connection with which `taskserver.complete` was called."""
         self.result: object = None

@@ -15,9 +15,10 @@ from typing import Any
 
 from ..errors import Retry, SettingError, TaskServerError
 from ..host.files import make_folder_in_memory
-from ..messages.text import DURATIONS, Duration, duration_seconds, shown
+from ..messages.text import Duration
 from ..model import functions
 from ..model.attempt import FailedAttempt
+from ..model.checks import check_duration
 from ..model.functions import GivenFunction
 from ..model.names import name_of
 from ..model.new_task import MAX_DELAY_DAYS, NewTask
@@ -97,7 +98,7 @@ class TaskQueue:
         more than `max_tasks` ran, as tasks that add each other would never end.
         """
         __tracebackhide__ = True
-        left, due, ran = _seconds(until), self.store.due, Ran()
+        left, due, ran = check_duration("until", until, MAX_DELAY_DAYS, SettingError), self.store.due, Ran()
         raises = self.raises if raises is None else raises
         while True:
             self._run_ready(ran, raises, max_tasks)
@@ -126,8 +127,9 @@ class TaskQueue:
         ran.done, ran.failed, ran.fatal = ran.done + result.done, ran.failed + result.failed, ran.fatal + result.fatal
         ran.postponed += result.postponed
         ran.called += callables.called
-        if raises:
-            _raise_first(ran.failures[begin:])
+        for failed in ran.failures[begin:]:
+            if raises and (failed.is_fatal or not isinstance(failed.error, Retry)):
+                raise failed.error
         if result.reason is Reason.MAX_TASKS:
             raise TaskServerError(
                 f"more than {max_tasks} tasks ran, the last of them {ran.called[-1:]}: do they add each other without "
@@ -149,20 +151,6 @@ class TaskQueue:
         return hear
 
 
-def _seconds(until: object) -> float:
-    seconds = duration_seconds(until)
-    if type(seconds) not in (int, float) or not 0 <= seconds <= MAX_DELAY_DAYS * 86_400:
-        raise SettingError(f"until is {shown(until)}; allowed: {DURATIONS}, from 0 to {MAX_DELAY_DAYS} days")
-    return float(seconds)
-
-
-def _raise_first(failures: list[FailedAttempt]) -> None:
-    __tracebackhide__ = True
-    for failed in failures:
-        if failed.is_fatal or not isinstance(failed.error, Retry):
-            raise failed.error
-
-
 # ---- in the place of the site's
 
 
@@ -178,7 +166,8 @@ def task_queue(
     what stands in them is left. With `immediate` each task is run as soon as it is added; `raises` is as in `run_all`.
     Raises SettingError.
     """
-    with _private_folder() as private:
+    private = make_folder_in_memory("the_task_queue_of_a_test-")
+    try:
         dsn = str(settings.get("dsn", f"sqlite:///{private}/queue.db?synchronous=normal"))
         found = _settings(Path(folder or Path.cwd()).absolute(), {**settings, "dsn": dsn})
         queue = TaskQueue(found, "dsn" not in settings, immediate, raises)
@@ -186,33 +175,22 @@ def task_queue(
             queue.store.tables.create()
             with _in_place(queue, dsn):
                 yield queue
-
-
-@contextmanager
-def _private_folder() -> Iterator[Path]:
-    folder = make_folder_in_memory("the_task_queue_of_a_test-")
-    try:
-        yield folder
     finally:
-        shutil.rmtree(folder, ignore_errors=True)
+        shutil.rmtree(private, ignore_errors=True)
 
 
 def _settings(folder: Path, given: dict[str, object]) -> Settings:
-    given = {name: "" if value is None else value for name, value in given.items()}
-    keys = {f"{PREFIX}{name.upper()}": value for name, value in given.items()}
-    for name, key in zip(given, keys, strict=True):
-        if key not in SETTING_KEYS:
-            names = ", ".join(one.removeprefix(PREFIX).lower() for one in SETTING_KEYS)
-            raise SettingError(f"{name} is no setting; allowed: {names}")
-    texts = {
-        key: ",".join(map(str, value)) if isinstance(value, (list, tuple)) else str(value)
-        for key, value in keys.items()
-    }
-    found = load_settings(folder, {**os.environ, **texts})
-    # A blank value leaves the one of the `.env`.
     # What is called between tasks may close the connection of a test, whose transaction is open.
-    off: dict[str, Any] = {name: None for name in HOOKS if given.get(name, "" if name == "between" else None) == ""}
-    return found._replace(**off)
+    given = {"between": ""} | {name: "" if value is None else value for name, value in given.items()}
+    names = [key.removeprefix(PREFIX).lower() for key in SETTING_KEYS]
+    texts = {}
+    for name, value in given.items():
+        if name not in names:
+            raise SettingError(f"{name} is no setting; allowed: {', '.join(names)}")
+        text = ",".join(map(str, value)) if isinstance(value, (list, tuple)) else str(value)
+        texts[f"{PREFIX}{name.upper()}"] = text
+    off: dict[str, Any] = {name: None for name in HOOKS if given.get(name) == ""}  # a blank leaves that of the .env
+    return load_settings(folder, {**os.environ, **texts})._replace(**off)
 
 
 @contextmanager
@@ -222,6 +200,8 @@ def _in_place(queue: TaskQueue, dsn: str) -> Iterator[None]:
     The class itself gets the store: so each TaskServer of the process has it, made before or later. What a test put in
     the place of a function is known where a function's name is looked up, below all that a producer calls.
     """
+    from unittest.mock import patch  # it takes longer to import than all of ours
+
     real = functions.given_function
 
     def keep(server: TaskServer, own: Store) -> None:
@@ -241,9 +221,9 @@ def _in_place(queue: TaskQueue, dsn: str) -> Iterator[None]:
 
     dsn_before = os.environ.get(DSN)
     with (
-        _replaced(TaskServer, "store", property(lambda server: queue.store, keep)),
-        _replaced(functions, "given_function", given),  # which `function_of` imports anew at each call
-        _replaced(operations, "name_of", named),  # of `retry`
+        patch.object(TaskServer, "store", property(lambda server: queue.store, keep), create=True),
+        patch.object(functions, "given_function", given),  # which `named` imports again at each call
+        patch.object(operations, "name_of", named),  # of `retry`
     ):
         os.environ[DSN] = dsn
         try:
@@ -253,17 +233,3 @@ def _in_place(queue: TaskQueue, dsn: str) -> Iterator[None]:
                 del os.environ[DSN]
             else:
                 os.environ[DSN] = dsn_before
-
-
-@contextmanager
-def _replaced(owner: Any, name: str, value: object) -> Iterator[None]:
-    """In the `with`, this attribute of a class or a module has another value."""
-    before = vars(owner).get(name)
-    setattr(owner, name, value)
-    try:
-        yield
-    finally:
-        if before is None:
-            delattr(owner, name)
-        else:
-            setattr(owner, name, before)
