@@ -207,11 +207,11 @@ class TaskServer:
 
         Raises NotEnded after the `timeout`. A task that waits here keeps its worker busy.
         """
-        ends_at, pause = time.monotonic() + check_duration("timeout", timeout, 366, SettingError), 0.05
+        seconds, pause = check_duration("timeout", timeout, 366, SettingError), 0.05
+        ends_at = time.monotonic() + seconds
         while (state := self.get(task_id)) is not None and not state.is_over:
-            left = ends_at - time.monotonic()
-            if left <= 0:
-                raise NotEnded(f"task {task_id} has not ended within {timeout}: its status is {state.status}")
+            if (left := ends_at - time.monotonic()) <= 0:
+                raise NotEnded(f"task {task_id} has not ended within {seconds:g} s: its status is {state.status}")
             time.sleep(min(pause, left))
             pause = min(2 * pause, 1)
         return state

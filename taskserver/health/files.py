@@ -142,7 +142,7 @@ def of_page(folder: Path, env_file: Path | None = None) -> Iterator[Finding]:
     else:
         asks = "asks for a password" if settings.password_hash else ""
         lists = "is for listed addresses" if settings.allow else ""
-        does = "may retry, cancel, pause and resume" if settings.may_act else "only shows"
+        does = "may retry, cancel, delete, pause and resume" if settings.may_act else "only shows"
         yield ok("page", f"{' and '.join(filter(None, (asks, lists))) or 'shown to nobody'}; it {does}")
 
 

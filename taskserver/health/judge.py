@@ -239,8 +239,9 @@ def failing(status: QueueStatus, limits: Limits) -> Finding:
     for error in status.errors:
         if error.line.startswith("ModuleBroken: ") and error.rows > error.fatal:
             words = f"{count_of(error.rows - error.fatal, 'task')} failed: {error.line.partition(': ')[2]}"
-            fix = "fix the module and upload it again; workers then retry these tasks by themselves"
-            return Finding("failing", Level.CRITICAL, words, why, fix)
+            module, cannot, _ = error.line.removeprefix("ModuleBroken: ").partition(" cannot be imported")
+            fix = "workers retry these tasks by themselves once the module is right"
+            return Finding("failing", Level.CRITICAL, words, why, fix, f"{module}{cannot}")
     hours = (status.hour_before, status.this_hour)
     failed, done = sum(hour.failed for hour in hours), sum(hour.done for hour in hours)
     # If no task is in error or fatal any more, those that failed have gone well since, or are gone.

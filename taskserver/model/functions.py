@@ -20,6 +20,7 @@ from .names import name_of
 from .task_options import Options, options_of
 
 _NONE = Parameter.empty
+_OF_ADD_TASK = {"at", "connection", "delay", "depends_on", "group_id", "max_attempts", "priority", "unique_key"}
 _GETS_LIST = ": with @task(batch=…) it gets one list"
 
 
@@ -98,10 +99,12 @@ class GivenFunction(NamedTuple):
         """The `args` of a task that makes this call: JSON has positions or names, not both. Raises InvalidTask."""
         if self.options.batch is not None:
             raise InvalidTask(f"{self.name} takes a list of tasks, as @task(batch=…) says: add_task takes one of them")
+        if misfit := self.parameters.misfit(self.name, positions, keywords, takes_list=False):
+            has_options = not _OF_ADD_TASK.isdisjoint(keywords)
+            hint = "; for delay, connection and other options use add_task" if has_options else ""
+            raise InvalidTask(misfit + hint)
         if not positions or not keywords:
             return keywords or positions
-        if misfit := self.parameters.misfit(self.name, positions, keywords, takes_list=False):
-            raise InvalidTask(misfit)
         names = self.parameters.names_of(len(positions))
         if names is None:
             raise InvalidTask(

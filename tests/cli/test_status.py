@@ -113,6 +113,19 @@ def test_status_of_an_empty_queue_asks_for_a_crontab(queue: Queue) -> None:
     assert {**report["total"], **NONE} == report["total"]
 
 
+@pytest.mark.parametrize(
+    ("mode", "words"),
+    [
+        ("delete", "done tasks are deleted"),
+        ("move", "done tasks stay in the archive for 30 d"),
+        ("mark", "done tasks stay for 30 d"),
+    ],
+)
+def test_status_says_for_how_long_done_tasks_stay(sqlite_queue: Queue, mode: str, words: str) -> None:
+    sqlite_queue.deployment.write_env(TASKSERVER_DSN=sqlite_queue.dsn, TASKSERVER_MODE=mode, TASKSERVER_KEEP="30d")
+    assert f", mode {mode} ({words})\n" in text_of(sqlite_queue, "status")
+
+
 @ONE_STORE
 def test_status_begins_with_the_verdict_and_what_to_do(queue: Queue) -> None:
     assert text_of(queue, "status").splitlines()[1].startswith("warning: no worker ran yet; look whether")

@@ -76,6 +76,7 @@ NOT_RUN = {
         "* * * * * /usr/bin/python3 /home/you/taskserver/client.py page --password",
     ): "the same, from a file",
     ("docs/page.md", "TASKSERVER_PAGE_PASSWORD="): "a hash that is cut short",
+    ("docs/page.md", "TASKSERVER_PAGE_ACTIONS="): "wants that password: as in tests/web/test_acting.py",
     ("docs/page.md", "TASKSERVER_ADD_TOKENS="): "a hash that is cut short",
     ("docs/page.md", "gunicorn"): "as in tests/web/test_servers.py",
     ("docs/page.md", "WSGIScriptAlias"): "a line of Apache's settings",

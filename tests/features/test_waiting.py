@@ -65,7 +65,7 @@ def test_wait_ends_with_its_time(server: TaskServer) -> None:
     began = time.monotonic()
     for timeout, least in ((0, 0), ("0s", 0), (0.3, 0.3)):
         with pytest.raises(
-            NotEnded, match=f"^task {task_id} has not ended within {timeout}: its status is new$"
+            NotEnded, match=f"^task {task_id} has not ended within {least} s: its status is new$"
         ) as caught:
             server.wait(task_id, timeout)
         assert isinstance(caught.value, TaskServerError)

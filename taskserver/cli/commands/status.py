@@ -23,7 +23,7 @@ from ..terminal.arguments import add
 from ..terminal.output import COLOURS, MAX_LINES, Amount, as_json, largest, painted, print_table, status_name
 
 RUNS_SHOWN = 5
-DONE_ROWS = {"delete": "done tasks are deleted", "move": "done tasks are moved away", "mark": "done tasks stay"}
+DONE_ROWS = {"delete": "done tasks are deleted", "move": "done tasks stay in the archive", "mark": "done tasks stay"}
 
 
 def add_parser(subparsers: Any) -> None:
@@ -39,7 +39,9 @@ def run(server: TaskServer, options: argparse.Namespace) -> None:
     if options.json:
         print(as_json(status.as_dict()))
         return
-    print(f"{status.table} in {status.database}, mode {status.mode} ({DONE_ROWS[status.mode]})")
+    keep = server.settings.keep_seconds
+    stay = f"{DONE_ROWS[status.mode]}{f' for {age(keep)}' if keep and status.mode != 'delete' else ''}"
+    print(f"{status.table} in {status.database}, mode {status.mode} ({stay})")
     _show_findings(status)
     _show_rows(status)
     print()
