@@ -1,4 +1,4 @@
-"""client.py doctor as a process: each thing that can be wrong with a deployment is told, with its mend.
+"""client.py doctor: it says each thing that can be wrong with a deployment, and its fix.
 
 What the doctor makes of files and of facts is in tests/unit: test_doctor_files, test_doctor_facts.
 """
@@ -172,7 +172,7 @@ def test_what_this_user_may_not_do_is_broken(healthy_sqlite: Queue, what: str) -
     dsn = "sqlite:///data/queue.db" if check == "files" else healthy_sqlite.dsn
     healthy_sqlite.deployment.write_env(TASKSERVER_DSN=dsn, **settings)
     path.chmod(rights)
-    report = Report(healthy_sqlite)
+    report = Report(healthy_sqlite, by_process=True)
     path.chmod(0o700)
     assert (report.code, report.checks[check]["level"]) == (2, "critical")
     assert str(path) in report.told(check)
@@ -186,7 +186,7 @@ def test_a_log_whose_folder_this_user_may_not_write_is_a_warning(healthy_sqlite:
     (folder / "worker.log").touch(mode=0o600)
     healthy_sqlite.deployment.write_env(TASKSERVER_DSN=healthy_sqlite.dsn, TASKSERVER_LOG="logs/worker.log")
     folder.chmod(0o500)
-    report = Report(healthy_sqlite)
+    report = Report(healthy_sqlite, by_process=True)
     folder.chmod(0o700)
     assert (report.code, report.checks["log"]["level"]) == (1, "warning")
     assert f"its folder {folder} cannot be written" in report.told("log")
@@ -614,6 +614,6 @@ def test_no_code_comes_from_the_folder_in_which_a_person_stands(healthy_sqlite: 
     home = healthy_sqlite.deployment.home
     for name in ("json", "os", "random", "socket", "subprocess", "taskserver", "pymysql", "tasks", "sitecustomize"):
         (home / f"{name}.py").write_text(f"open({str(home / 'ran')!r}, 'a').write('{name} ')\n")
-    assert Report(healthy_sqlite).worse() == {}
+    assert Report(healthy_sqlite, by_process=True).worse() == {}
     assert_silent(healthy_sqlite.worker())
     assert not (home / "ran").exists(), (home / "ran").read_text()

@@ -7,6 +7,8 @@ import json
 from contextlib import redirect_stderr, redirect_stdout
 from typing import Any
 
+import pytest
+
 from taskserver.cli.client import main
 from tests.support.queues import Queue
 
@@ -29,8 +31,16 @@ def text_of(queue: Queue, *args: object) -> str:
 
 
 def _client(queue: Queue, *args: object) -> tuple[str, str]:
+    code, output, errors = ended(queue, *args)
+    assert code == 0, errors
+    return output, errors
+
+
+def ended(queue: Queue, *args: object, **env: str) -> tuple[int, str, str]:
+    """The exit code of a command, and what it prints."""
     output, errors = io.StringIO(), io.StringIO()
-    with redirect_stdout(output), redirect_stderr(errors):
+    with pytest.MonkeyPatch.context() as patch, redirect_stdout(output), redirect_stderr(errors):
+        for name, value in env.items():
+            patch.setenv(name, value)
         code = main(queue.folder, [str(arg) for arg in args])
-    assert code == 0, errors.getvalue()
-    return output.getvalue(), errors.getvalue()
+    return code, output.getvalue(), errors.getvalue()
