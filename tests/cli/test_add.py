@@ -126,7 +126,7 @@ def test_add_takes_what_is_waited_for_and_refuses_by_name_what_cannot_be(queue: 
     assert parents_of(queue) == [(1, 4), (2, 4), (3, 4)]
     assert queue.statuses() == [0, 0, 0, 5]
     for wrong in (10**6, f"1,{10**6}"):
-        ended = queue.client("add", "tasks.note", "--depends-on", wrong)
+        ended = queue.here("add", "tasks.note", "--depends-on", wrong)
         assert_one_line(ended, 2, f"depends_on names {10**6}, and this task would be ", "nothing was added")
     assert (len(queue.rows()), len(parents_of(queue))) == (4, 3)
 

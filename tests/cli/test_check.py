@@ -38,7 +38,7 @@ AWAY = "mysql://user:secret@127.0.0.1:1/shop"
 
 def check(queue: Queue, *options: object, **env: str) -> tuple[int, str]:
     """Its code, and its only line."""
-    ended = queue.client("check", *options, env=env)
+    ended = queue.here("check", *options, env=env)
     assert ended.stderr == ""
     (line,) = ended.stdout.splitlines()
     return ended.returncode, line
@@ -46,13 +46,13 @@ def check(queue: Queue, *options: object, **env: str) -> tuple[int, str]:
 
 def mailed(queue: Queue, *options: object, **env: str) -> tuple[int, str]:
     """Its code, and what cron would mail."""
-    ended = queue.client("check", "--mail", *options, env=env)
+    ended = queue.here("check", "--mail", *options, env=env)
     assert ended.stderr == ""
     return ended.returncode, ended.stdout
 
 
 def report(queue: Queue, *options: object) -> Any:
-    return json.loads(queue.client("check", "--json", *options).stdout)
+    return json.loads(queue.here("check", "--json", *options).stdout)
 
 
 @pytest.fixture
@@ -134,7 +134,7 @@ def test_a_paused_group_is_neither_old_nor_ready(served: Queue) -> None:
     assert check(served, "--max-age=3h")[0] == OK
     assert check(served, "--max-age=3h", "--max-ready=0")[0] == CRITICAL
     assert check(served)[0] == WARNING
-    assert served.client("pause", "3").returncode == 0
+    assert served.here("pause", "3").returncode == 0
     assert check(served, "--max-ready=0")[0] == OK
 
 
@@ -180,7 +180,7 @@ def test_json_has_the_problems_with_what_to_do_and_the_values(served: Queue) -> 
 
 def test_a_database_that_is_away_is_critical_in_one_line_without_its_password(sqlite_queue: Queue) -> None:
     for option in ([], ["--json"]):
-        ended = sqlite_queue.client("check", *option, env={"TASKSERVER_DSN": AWAY})
+        ended = sqlite_queue.here("check", *option, env={"TASKSERVER_DSN": AWAY})
         assert (ended.returncode, ended.stderr) == (CRITICAL, "")
         assert "secret" not in ended.stdout
         line = json.loads(ended.stdout)["line"] if option else ended.stdout.strip()
@@ -249,12 +249,12 @@ def test_without_the_right_to_read_notes_it_checks_and_says_so_in_a_line_more(
         for (table,) in mysql_queue.sql("SHOW TABLES"):
             if table not in ("jobs_queue", "jobs_queue_notes"):
                 mysql_server.execute(f"GRANT SELECT ON `{name}`.{table} TO '{user}'@'%'")
-        ended = mysql_queue.client("check", env={"TASKSERVER_DSN": dsn})
+        ended = mysql_queue.here("check", env={"TASKSERVER_DSN": dsn})
         first, second = ended.stdout.splitlines()
         assert (ended.returncode, ended.stderr) == (OK, "")
         assert LINE.fullmatch(first)
         assert second.startswith("what was accepted cannot be read: ")
-        assert mysql_queue.client("status", "--json", env={"TASKSERVER_DSN": dsn}).returncode == 0
+        assert mysql_queue.here("status", "--json", env={"TASKSERVER_DSN": dsn}).returncode == 0
 
 
 # ---- mails
@@ -384,7 +384,7 @@ def test_a_database_that_is_away_is_mailed_once_an_hour_and_so_is_its_end(served
     assert mailed(served, **away) == (CRITICAL, "")
     pass_by(3700)
     assert mailed(served, **away)[1] == said
-    assert served.client("init", env=away).returncode == 0
+    assert served.here("init", env=away).returncode == 0
     code, said = mailed(served, **away)
     assert said.splitlines()[0] == "TASKSERVER OK: the database can be used again"
     assert said.splitlines()[2] == "TASKSERVER WARNING: no worker ran yet"
@@ -395,12 +395,12 @@ def test_a_database_that_is_away_is_mailed_once_an_hour_and_so_is_its_end(served
 def test_each_line_of_a_crontab_tells_of_a_database_that_is_away_for_itself(served: Queue) -> None:
     away = {"TASKSERVER_TABLE": "not_there"}
     page = ("page", "--output", served.folder / "queue.html")
-    assert "said once an hour" in served.client(*page, env=away).stderr
+    assert "said once an hour" in served.here(*page, env=away).stderr
     assert served.worker(**away).stderr
     for path in served.folder.glob("var/outages/*"):
         os.utime(path, (path.stat().st_mtime - 3700,) * 2)
     assert served.worker(**away).stderr
-    assert served.client(*page, env=away).stderr == ""  # the workers have told it
+    assert served.here(*page, env=away).stderr == ""  # the workers have told it
     for options in ([], ["--group=5"]):
         assert mailed(served, *options, **away)[1].startswith("TASKSERVER CRITICAL: ")
         assert mailed(served, *options, **away) == (CRITICAL, "")
@@ -433,7 +433,7 @@ def test_the_line_of_the_crontab_example_is_that_of_the_help_and_says_nothing_wh
 @A_SERVER
 def test_what_is_accepted_is_shown_apart_with_its_reason_until_it_is_withdrawn(served: Queue) -> None:
     become_fatal(served)
-    ended = served.client("check", "--accept", "fatal", "--reason", "  old letters\n🎉 \udcff")
+    ended = served.here("check", "--accept", "fatal", "--reason", "  old letters\n🎉 \udcff")
     assert (ended.returncode, ended.stderr) == (OK, "")
     assert ended.stdout == "fatal is accepted: check, status and doctor count it no more, and show it apart\n"
     code, line = check(served)
@@ -442,11 +442,11 @@ def test_what_is_accepted_is_shown_apart_with_its_reason_until_it_is_withdrawn(s
     assert [accepted[key] for key in ("name", "level")] == ["fatal", "warning"]
     assert accepted["reason"].startswith("old letters\\n🎉")
     assert re.fullmatch(r"20\d\d-.*Z", accepted["since"])
-    status = json.loads(served.client("status", "--json").stdout)
+    status = json.loads(served.here("status", "--json").stdout)
     assert (status["findings"], [one["name"] for one in status["accepted"]]) == ([], ["fatal"])
-    assert "\naccepted: 1 task is fatal" in served.client("status").stdout
-    assert served.client("check", "--withdraw", "fatal").stdout == "fatal counts again\n"
-    assert served.client("check", "--withdraw", "fatal").stdout == "fatal was not accepted; nothing is\n"
+    assert "\naccepted: 1 task is fatal" in served.here("status").stdout
+    assert served.here("check", "--withdraw", "fatal").stdout == "fatal counts again\n"
+    assert served.here("check", "--withdraw", "fatal").stdout == "fatal was not accepted; nothing is\n"
     assert check(served)[0] == WARNING
 
 
@@ -454,7 +454,7 @@ def test_what_is_accepted_is_shown_apart_with_its_reason_until_it_is_withdrawn(s
 def test_a_mail_does_not_call_well_what_was_accepted(served: Queue) -> None:
     become_fatal(served)
     assert mailed(served)[1]
-    assert served.client("check", "--accept", "fatal", "--reason", "old").returncode == 0
+    assert served.here("check", "--accept", "fatal", "--reason", "old").returncode == 0
     code, said = mailed(served)
     assert (code, said.partition(",")[0]) == (OK, "TASKSERVER OK: nothing else is wrong")
     assert "but accepted: fatal" in said
@@ -464,18 +464,18 @@ def test_a_mail_does_not_call_well_what_was_accepted(served: Queue) -> None:
 def test_the_doctor_shows_what_is_accepted_at_its_end_and_does_not_count_it(served: Queue) -> None:
     become_fatal(served)
     (served.folder / ".env").chmod(0o644)
-    assert served.client("doctor").returncode == 1
+    assert served.here("doctor").returncode == 1
     others = ["durability"] if served.is_postgresql else []  # of a server for tests
     for name in ("fatal", "env_file", "journal", *others):
-        assert served.client("check", "--accept", name, "--reason", f"of {name}").returncode == 0
-    ended = served.client("doctor")
+        assert served.here("check", "--accept", name, "--reason", f"of {name}").returncode == 0
+    ended = served.here("doctor")
     *lines, verdict = ended.stdout.splitlines()
     assert ended.returncode == 0
     accepted = [line.split()[1] for line in lines[-2 - len(others) :] if line.startswith("accepted")]
     assert [name for name in accepted if name not in others] == ["env_file", "fatal"]
     assert re.search(r"1 task is fatal: no worker retries it\. Accepted since 20\d\d-.*: of fatal$", lines[-1])
     assert verdict == f"all is well, in {len(lines) - len(accepted)} checks, and {len(accepted)} accepted"
-    found = json.loads(served.client("doctor", "--json").stdout)
+    found = json.loads(served.here("doctor", "--json").stdout)
     assert (found["level"], len(found["findings"])) == ("ok", len(lines) - len(accepted))
     assert [(one["name"], one["level"], one["reason"]) for one in found["accepted"]] == [
         (name, "warning", f"of {name}") for name in accepted
@@ -487,7 +487,7 @@ def test_a_later_reason_stands_in_the_place_of_the_earlier_one_and_an_alarm_ends
     become_fatal(served)
     assert mailed(served)[1]
     for reason in ("first", "second"):
-        assert served.client("check", "--accept", "fatal", "--reason", reason).returncode == 0
+        assert served.here("check", "--accept", "fatal", "--reason", reason).returncode == 0
     assert notes(served)[0] == ("accepted fatal", "second")
     assert mailed(served)[1].startswith("TASKSERVER OK: nothing else is wrong, but accepted: fatal")
 
@@ -495,8 +495,8 @@ def test_a_later_reason_stands_in_the_place_of_the_earlier_one_and_an_alarm_ends
 @A_SERVER
 @pytest.mark.parametrize("name", ["ümlaut", "\udcff", "", "x" * 300, "fatal' OR '1'='1"])
 def test_what_was_never_accepted_can_be_withdrawn_without_harm(queue: Queue, name: str) -> None:
-    assert queue.client("check", "--accept", "disk", "--reason", "it is small").returncode == 0
-    ended = queue.client("check", "--withdraw", name)
+    assert queue.here("check", "--accept", "disk", "--reason", "it is small").returncode == 0
+    ended = queue.here("check", "--withdraw", name)
     assert (ended.returncode, ended.stderr) == (OK, "")
     assert ended.stdout.endswith(" was not accepted; accepted: disk\n")
 

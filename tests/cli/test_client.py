@@ -190,7 +190,7 @@ def test_show_finds_a_completed_task_in_the_archive(queue: Queue) -> None:
 @A_SERVER
 def test_show_of_a_task_that_is_not_there_is_one_line_and_code_2(queue: Queue, task_id: int) -> None:
     for json_too in ([], ["--json"]):
-        ended = queue.client("show", task_id, *json_too)
+        ended = queue.here("show", task_id, *json_too)
         assert_one_line(ended, 2, f"no task {task_id}", "a completed one may be deleted")
 
 
@@ -272,4 +272,4 @@ def test_a_schedule_adds_its_task_now_and_a_cancelled_task_is_deleted(sqlite_que
     assert text_of(sqlite_queue, "cancel", "1") == "1 task cancelled\n"
     assert text_of(sqlite_queue, "delete", "1") == "1 task deleted\n"
     assert sqlite_queue.rows() == []
-    assert_one_line(sqlite_queue.client("schedule", "weekly", "--now"), 2, "there is no schedule 'weekly'")
+    assert_one_line(sqlite_queue.here("schedule", "weekly", "--now"), 2, "there is no schedule 'weekly'")

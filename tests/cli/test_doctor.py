@@ -546,17 +546,17 @@ def test_what_is_wrong_in_the_rows_is_a_warning_with_its_mend(healthy: Queue, wh
     for word in words:
         assert word in report.told(check)
     if check == "orphaned":
-        assert healthy.client("reclaim").returncode == 0
+        assert healthy.here("reclaim").returncode == 0
         assert Report(healthy).worse() == {}
 
 
 @ONE_STORE
 def test_schedules_of_which_nothing_is_wrong_are_well(healthy: Queue) -> None:
-    assert healthy.client("schedule", "tidy", "tasks.note", "--every", 600).returncode == 0
+    assert healthy.here("schedule", "tidy", "tasks.note", "--every", 600).returncode == 0
     report = Report(healthy)
     assert report.worse() == {}
     assert "1 schedule without a fault" in report.told("schedules")
-    assert healthy.client("schedule", "tidy", "tasks.nota", "--every", 600).returncode == 0
+    assert healthy.here("schedule", "tidy", "tasks.nota", "--every", 600).returncode == 0
     report = Report(healthy)
     assert report.worse() == {"callables": "warning"}
     assert "module tasks has no 'nota'; did you mean 'note'?" in report.told("callables")
@@ -567,7 +567,7 @@ def test_schedules_of_which_nothing_is_wrong_are_well(healthy: Queue) -> None:
 
 @ONE_STORE
 def test_a_queue_without_a_worker_is_a_warning(queue: Queue) -> None:
-    assert queue.client("init").returncode == 0
+    assert queue.here("init").returncode == 0
     report = Report(queue)
     assert (report.code, report.worse()) == (1, {"cron": "warning"})
     assert "crontab.example" in report.told("cron")
@@ -593,7 +593,7 @@ def test_how_often_cron_runs_it_is_told_and_that_it_stopped(healthy: Queue) -> N
 
 @ONE_STORE
 def test_new_tasks_that_no_worker_takes_are_told_by_doctor_and_status_and_not_by_workers(queue: Queue) -> None:
-    assert queue.client("init").returncode == 0
+    assert queue.here("init").returncode == 0
     assert_silent(queue.worker(100, "3,5,6"))
     queue.add("tasks.note", group_id=0)
     queue.add("tasks.note", group_id=7)
@@ -603,11 +603,11 @@ def test_new_tasks_that_no_worker_takes_are_told_by_doctor_and_status_and_not_by
     report = Report(queue)
     assert report.worse() == {"groups": "warning"}
     assert words in report.told("groups")
-    assert words in queue.client("status").stdout
-    assert json.loads(queue.client("status", "--json").stdout)["unserved_groups"] == [0, 7]
+    assert words in queue.here("status").stdout
+    assert json.loads(queue.here("status", "--json").stdout)["unserved_groups"] == [0, 7]
     assert_silent(queue.worker())
     assert Report(queue).worse() == {}
-    assert json.loads(queue.client("status", "--json").stdout)["unserved_groups"] == []
+    assert json.loads(queue.here("status", "--json").stdout)["unserved_groups"] == []
 
 
 def test_no_code_comes_from_the_folder_in_which_a_person_stands(healthy_sqlite: Queue) -> None:

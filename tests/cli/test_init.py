@@ -123,7 +123,7 @@ def test_init_makes_what_can_be_made_and_names_the_rest_with_the_statement_that_
             queue.sql(statement)
         named = [f"{fault.table} {fault.what}" for fault in table_faults(server.store.database)]
         assert any(damage.words in words for words in named)
-        ended = queue.client("init")
+        ended = queue.here("init")
         if damage.fix:
             *faults, verdict = ended.stderr.splitlines()
             assert (ended.returncode, ended.stdout) == (1, "")
@@ -133,7 +133,7 @@ def test_init_makes_what_can_be_made_and_names_the_rest_with_the_statement_that_
                 fix = fault.rpartition(": ")[2]
                 for statement in fix.split("; ") if "client.py init" not in fix else ():
                     queue.sql(statement)
-            ended = queue.client("init")
+            ended = queue.here("init")
         assert (ended.returncode, ended.stderr) == (0, "")
         assert "are ready in" in ended.stdout
         assert table_faults(server.store.database) == []
@@ -146,7 +146,7 @@ def test_a_unique_index_that_cannot_be_made_is_named_with_the_reason(queue: Queu
     queue.sql(f"DROP INDEX {'' if table else 'jobs_queue_'}unique_key{table}")
     for _ in range(2):
         queue.sql("INSERT INTO jobs_queue (task, unique_key) VALUES ('tasks.charge', 'order-7')")
-    ended = queue.client("init")
+    ended = queue.here("init")
     assert ended.returncode == 1
     assert "unique_key" in ended.stderr
     assert "ready in" not in ended.stdout
@@ -155,13 +155,13 @@ def test_a_unique_index_that_cannot_be_made_is_named_with_the_reason(queue: Queu
 def test_tables_of_another_program_get_no_statement_that_would_change_them(queue: Queue) -> None:
     queue.sql("DROP TABLE jobs_queue")
     queue.sql("CREATE TABLE jobs_queue (id INTEGER PRIMARY KEY, payload TEXT)")
-    assert_one_line(queue.client("init"), 1, "was not made by taskserver")
+    assert_one_line(queue.here("init"), 1, "was not made by taskserver")
 
 
 def test_a_helping_table_of_another_program_is_named(queue: Queue) -> None:
     queue.sql("DROP TABLE jobs_queue_notes")
     queue.sql("CREATE TABLE jobs_queue_notes (id INTEGER PRIMARY KEY, payload TEXT)")
-    ended = queue.client("init")
+    ended = queue.here("init")
     fault, verdict = ended.stderr.splitlines()
     assert (ended.returncode, ended.stdout) == (1, "")
     assert fault.startswith("jobs_queue_notes ")

@@ -57,7 +57,7 @@ def seconds_since_1970(queue: Queue) -> str:
 def test_a_text_file_is_written_as_a_whole_for_every_reader_and_nothing_is_printed(sqlite_queue: Queue) -> None:
     path = sqlite_queue.folder / "taskserver.prom"
     for _ in range(2):
-        assert_silent(sqlite_queue.client("metrics", "--textfile", path))
+        assert_silent(sqlite_queue.here("metrics", "--textfile", path))
     assert stat.S_IMODE(path.stat().st_mode) == 0o644
     assert values_of(path.read_text())["taskserver_up"] == 1
     assert [name for name in os.listdir(sqlite_queue.folder) if name.endswith((".prom", ".tmp"))] == [path.name]
@@ -65,7 +65,7 @@ def test_a_text_file_is_written_as_a_whole_for_every_reader_and_nothing_is_print
 
 def test_a_folder_that_is_not_there_is_named(sqlite_queue: Queue) -> None:
     path = sqlite_queue.folder / "none" / "taskserver.prom"
-    assert_one_line(sqlite_queue.client("metrics", "--textfile", path), 2, str(path), "No such file or directory")
+    assert_one_line(sqlite_queue.here("metrics", "--textfile", path), 2, str(path), "No such file or directory")
 
 
 def test_a_database_that_is_away_is_told_in_the_metrics_with_code_1(deployment: Deployment, tmp_path: Path) -> None:

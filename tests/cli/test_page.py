@@ -42,13 +42,13 @@ def test_the_page_is_one_file_that_loads_nothing_and_runs_its_own_script_alone(q
         assert f"{tag}-src &#39;sha256-{digest}&#39;" in policy.replace("'", "&#39;")
     assert file.stat().st_mode & 0o777 == 0o644
     file.chmod(0o640)
-    assert queue.client("page", "--output", str(file)).returncode == 0
+    assert queue.here("page", "--output", str(file)).returncode == 0
     assert file.stat().st_mode & 0o777 == 0o640
     assert [path.name for path in file.parent.iterdir() if path.name.startswith(".taskserver")] == []
 
 
 def test_without_a_file_it_is_printed_and_the_doctor_can_be_left_out(sqlite_queue: Queue) -> None:
-    ended = sqlite_queue.client("page", "--no-doctor", "--every", "1h")
+    ended = sqlite_queue.here("page", "--no-doctor", "--every", "1h")
     assert ended.stdout.startswith("<!doctype html>")
     assert "What the doctor finds" not in ended.stdout
     assert 'data-late="10800"' in ended.stdout
@@ -56,9 +56,9 @@ def test_without_a_file_it_is_printed_and_the_doctor_can_be_left_out(sqlite_queu
 
 def test_while_the_database_is_away_the_file_says_so_and_no_secret(mysql_queue: Queue) -> None:
     file = mysql_queue.deployment.folder / "page.html"
-    mysql_queue.client("page", "--output", str(file))
+    mysql_queue.here("page", "--output", str(file))
     away = {"TASKSERVER_DSN": "mysql://somebody:secret@127.0.0.1:1/shop"}
-    ended = mysql_queue.client("page", "--output", str(file), env=away)
+    ended = mysql_queue.here("page", "--output", str(file), env=away)
     assert ended.returncode == 1
     text = file.read_text()
     assert "The database is away" in text
@@ -68,7 +68,7 @@ def test_while_the_database_is_away_the_file_says_so_and_no_secret(mysql_queue: 
 
 @pytest.mark.parametrize("place", ["missing/page.html", ".", "/dev/null"])
 def test_a_place_where_no_file_can_be_is_named(sqlite_queue: Queue, place: str) -> None:
-    ended = sqlite_queue.client("page", "--output", place)
+    ended = sqlite_queue.here("page", "--output", place)
     assert ended.returncode == 2
     assert "cannot be written" in ended.stderr
     assert ended.stderr.count("\n") == 1

@@ -61,9 +61,9 @@ def test_a_cancelled_task_is_shown_everywhere_and_alarms_nobody(queue: Queue) ->
     assert [task["status_name"] for task in json_of(queue, "list", "--status", "cancelled")] == ["cancelled"]
     assert 'taskserver_tasks{group="0",status="cancelled"} 1' in text_of(queue, "metrics")
     assert json_of(queue, "show", "1")["status_name"] == "cancelled"
-    assert queue.client("check").returncode == 0
+    assert queue.here("check").returncode == 0
     assert json_of(queue, "errors") == []
-    checks = json.loads(queue.client("doctor", "--json").stdout)["findings"]
+    checks = json.loads(queue.here("doctor", "--json").stdout)["findings"]
     assert [one["level"] for one in checks if one["name"] == "fatal"] == ["ok"]
     assert text_of(queue, "prune", "--fatal", "--older-than", "0s").startswith("0 fatal tasks, ")
     assert text_of(queue, "prune", "--cancelled", "--older-than", "0s").startswith("1 cancelled task, ")

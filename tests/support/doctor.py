@@ -8,7 +8,6 @@ from taskserver import TaskServer
 from taskserver.health.accepted import accept
 from taskserver.stores import facts
 from taskserver.stores.facts import Found
-from tests.support.printed import ended
 from tests.support.processes import assert_silent
 from tests.support.queues import Queue
 
@@ -23,13 +22,10 @@ class Report:
     def __init__(self, queue: Queue, by_process: bool = False, **env: str) -> None:
         """By a process of its own where its rights or its imports matter."""
         self._spared = ACCEPTED_HERE if queue.is_postgresql else set()
-        if by_process:
-            process = queue.client("doctor", "--json", env=env)
-            self.code, output, errors = process.returncode, process.stdout, process.stderr
-        else:
-            self.code, output, errors = ended(queue, "doctor", "--json", **env)
-        assert errors == ""
-        said = json.loads(output)
+        ended = (queue.client if by_process else queue.here)("doctor", "--json", env=env)
+        assert ended.stderr == ""
+        said = json.loads(ended.stdout)
+        self.code = ended.returncode
         self.checks: dict[str, dict[str, str]] = {finding["name"]: finding for finding in said["findings"]}
         assert len(self.checks) == len(said["findings"])
         assert HEALTH[said["level"]] == self.code

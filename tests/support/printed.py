@@ -2,14 +2,9 @@
 
 from __future__ import annotations
 
-import io
 import json
-from contextlib import redirect_stderr, redirect_stdout
 from typing import Any
 
-import pytest
-
-from taskserver.cli.client import main
 from tests.support.queues import Queue
 
 HOSTILE = "\x1b[2J\x1b]0;title\x07\r\n\x9b31m\u202e\u2028 'end' \\x1b ü🎉"
@@ -31,16 +26,6 @@ def text_of(queue: Queue, *args: object) -> str:
 
 
 def _client(queue: Queue, *args: object) -> tuple[str, str]:
-    code, output, errors = ended(queue, *args)
-    assert code == 0, errors
-    return output, errors
-
-
-def ended(queue: Queue, *args: object, **env: str) -> tuple[int, str, str]:
-    """The exit code of a command, and what it prints."""
-    output, errors = io.StringIO(), io.StringIO()
-    with pytest.MonkeyPatch.context() as patch, redirect_stdout(output), redirect_stderr(errors):
-        for name, value in env.items():
-            patch.setenv(name, value)
-        code = main(queue.folder, [str(arg) for arg in args])
-    return code, output.getvalue(), errors.getvalue()
+    ended = queue.here(*args)
+    assert ended.returncode == 0, ended.stderr
+    return ended.stdout, ended.stderr
