@@ -45,6 +45,7 @@ class Limit(NamedTuple):
 Limits = Mapping[str, Limit]
 LIMITS: Limits = {
     "waiting": Limit(3600, 3 * 3600),  # seconds for which a task is ready
+    "paused": Limit(86_400),  # the same of a paused group
     "fatal": Limit(0, 9),
     "failing": Limit(20),  # tasks in error at once
     "lost": Limit(0),
@@ -174,14 +175,20 @@ def describe_unserved(among: Iterable[int], last_runs: Sequence[LastRun]) -> str
 
 
 def paused(status: QueueStatus, limits: Limits) -> Finding:
-    """Which groups are paused: a person did that, so it is ok."""
+    """Which groups are paused: a person did that, so it is ok until it seems to be forgotten."""
     if not status.paused_groups and not status.are_all_paused:
         return ok("paused", "no group is paused")
-    rows = sum(status.groups[group].rows[Status.NEW] for group in status.paused_groups if group in status.groups)
+    found = [status.groups[group] for group in status.paused_groups if group in status.groups]
+    rows = sum(one.rows[Status.NEW] for one in found)
     one = len(status.paused_groups) == 1
     which = "all groups are" if status.are_all_paused else f"{in_words(status.paused_groups)} {'is' if one else 'are'}"
     resume = "--all" if status.are_all_paused else status.paused_groups[0] if one else "GROUP"
-    return ok("paused", f"{which} paused, with {count_of(rows, 'new task')}: {CLIENT} resume {resume} ends that")
+    words, how = f"{which} paused, with {count_of(rows, 'new task')}", f"{CLIENT} resume {resume} ends that"
+    seconds = max((one.oldest_ready_seconds or 0.0 for one in found), default=0.0)
+    if not (level := limits["paused"].level_of(seconds)):
+        return ok("paused", f"{words}: {how}")
+    words += f", the oldest ready for {age(seconds)}"
+    return Finding("paused", level, words, "no worker takes these tasks", how, f"{which} paused")
 
 
 # ---- tasks

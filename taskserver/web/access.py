@@ -88,11 +88,13 @@ class Access:
         Raises OSError.
         """
         # Counted before it is compared, so that many at once are many.
-        if waits := seconds_to_wait(self._files, self._guesser(request), MAX_GUESSES, GUESSES_SECONDS):
+        guess = self._files, self._guesser(request), MAX_GUESSES, GUESSES_SECONDS
+        if waits := seconds_to_wait(*guess):
             return waits
         is_short = len(password.encode("utf-8", "replace")) <= MAX_PASSWORD_BYTES
         if not (is_short and check_password_hash(self._settings.password_hash, password)):
             return 0.0
+        seconds_to_wait(*guess, by=-1)  # it was no guess
         for name, seconds in (("session", SESSION_SECONDS), ("known", KNOWN_SECONDS)):
             token = str(self._serializer(name).dumps(secrets.token_hex(16)))
             path = request.root_path or "/"

@@ -6,6 +6,7 @@ A page first says by GET how many tasks would be touched; the act is a POST of t
 from __future__ import annotations
 
 import hashlib
+import re
 from collections.abc import Mapping
 from datetime import datetime, timedelta, timezone
 from shlex import quote
@@ -35,7 +36,7 @@ DONE = {
 }
 VERBS: Mapping[str, Verb] = {"retry": RETRY, "cancel": CANCEL, "delete": DELETE}
 GROUP_VERBS = ("pause", "resume")
-FIELDS = ("verb", "id", "group", "task", "like", "status", "since", "as", "all")
+FIELDS = ("verb", "id", "group", "task", "like", "status", "since", "as", "all", "back")
 """What an act's link and form name."""
 
 
@@ -143,11 +144,25 @@ def preview(server: TaskServer, query: MultiDict[str, str]) -> Page:
             fields = [field for field in fields if field[0] != "id"] + [("id", str(task.id)) for task in found.first]
     elif act.verb == "resume" and act.selection.groups and server.store.claims.paused()[1]:
         raise BadQuery("All groups are paused: resume all of them first.")
-    shown = {"act": act, "preview": found, "fields": fields, "back": _way_back(act)}
+    shown = {"act": act, "preview": found, "fields": fields, "back": way_back(query) or _place_of(act)}
     return Page("confirm.html", shown | {"in_error": in_error, "cancelled": cancelled})
 
 
-def _way_back(act: Act) -> str:
+def way_back(query: Mapping[str, str]) -> str:
+    """The link to where an act was offered; empty if the query names none of this page."""
+    back = query.get("back", "")
+    return back if re.fullmatch(r"\?[\w.~%+=&-]{0,1000}", back, re.ASCII) else ""
+
+
+def way_on(query: Mapping[str, str], act: Act, rows: int) -> str:
+    """The link to what is shown after an act: where it was offered, if that is still there."""
+    back = way_back(query) or _place_of(act)
+    if "like=" in back or (act.verb == "delete" and "view=task&" in back):
+        back = link("errors")
+    return f"{back}&{link(done=act.verb, rows=rows)[1:]}"
+
+
+def _place_of(act: Act) -> str:
     """A link to where an act is offered."""
     chosen = act.selection
     if act.verb in GROUP_VERBS:

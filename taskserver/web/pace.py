@@ -17,10 +17,10 @@ OTHERS = "others"
 LONGEST_SECONDS = 600.0
 
 
-def seconds_to_wait(files: PrivateFiles, key: str, most: int, seconds: float) -> float:
+def seconds_to_wait(files: PrivateFiles, key: str, most: int, seconds: float, by: int = 1) -> float:
     """Count one of this key; or, after `most` in a window of so many seconds, how long that window lasts.
 
-    0 if it was counted. Raises OSError.
+    0 if it was counted; `by` -1 takes one back. Raises OSError.
     """
     with files.locked(FILE) as file:
         now = time.time()  # only now: others may have counted meanwhile
@@ -29,9 +29,9 @@ def seconds_to_wait(files: PrivateFiles, key: str, most: int, seconds: float) ->
         if key not in counts and len(counts) >= MAX_KEYS:
             key = OTHERS
         times, end = counts.get(key, (0, now + seconds))
-        if times >= most:
+        if times >= most and by > 0:
             return end - now
-        counts[key] = times + 1, end
+        counts[key] = max(times + by, 0), end
         # Written before the rest is cut off: on a full disk, what was there stays.
         file.seek(0)
         json.dump(counts, file)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import re
 from base64 import b64encode
 from collections.abc import Mapping
 from datetime import datetime, timezone
@@ -22,7 +23,7 @@ from ..model.task import Status, name_of_status
 from ..stores.records import StoredTask
 
 MAX_INSTANT = 40
-MAY_STAY = frozenset(OF_INSTALLATION) - {"program", "rights", "standby"}
+MAY_STAY = frozenset(OF_INSTALLATION) - {"program", "rights", "standby", "modules", "tables", "claim_index"}
 """Findings of the doctor that workers can do without."""
 TEMPLATES = Path(__file__).with_name("templates")
 ASSETS = {"page.css": "text/css", "page.js": "text/javascript", "icon.svg": "image/svg+xml"}
@@ -80,6 +81,8 @@ def _environment() -> Environment:
         "iso": _iso,
         "count": _count,
         "plain": escaped,
+        "meant": _name_meant,
+        "sentence": lambda text: text if text.endswith((".", "?", "!")) else f"{text}.",
     }
     environment.globals |= {
         "client_py": CLIENT,
@@ -110,6 +113,16 @@ def status_of(task: StoredTask) -> str:
     if task.status == Status.IN_PROGRESS:
         return "running" if task.started_at else "claimed"
     return name_of_status(task.status)
+
+
+def _name_meant(line: str) -> str | None:
+    """The right name of the tasks with an error, if it says which one may be meant."""
+    found = re.fullmatch(r"BadTask: '([^']+)'.*; did you mean '([\w.:]+)'\?", line)
+    if found is None or "." in found[2] or ":" in found[2]:
+        return found and found[2]
+    wrong = re.search(r" no (?:method )?'(\w+)'", line)  # a part of the name
+    before, _, after = found[1].rpartition(wrong[1]) if wrong else ("", "", "")
+    return f"{before}{found[2]}{after}" if before else None
 
 
 def _lines(text: str) -> str:

@@ -26,7 +26,6 @@ from ..stores.queue.operations import CANCEL, Operations
 from ..stores.queue.schedules import Schedules
 from ..stores.queue.stats import HOUR_SECONDS, HourStats, Stats
 from ..stores.queue.views import BY_TIME, FIRST, SAMPLE, Pages, Place
-from ..stores.records import StoredTask
 from .charts import Chart, Part, bars
 
 TASKS_A_PAGE = 50
@@ -175,23 +174,9 @@ def task(server: TaskServer, query: Mapping[str, str]) -> Page:
         "comes_seconds": row.comes_in_seconds(now),
         "may_be_retried": not row.archived and row.status in (Status.ERROR, Status.FATAL, Status.CANCELLED),
         "may_be_deleted": not row.archived and row.status in (Status.FATAL, Status.CANCELLED),
-        "meant": _name_meant(row),
         "may_be_cancelled": not row.archived and bool(Operations(server.store).preview(CANCEL, of_row, 0).rows),
     }
     return Page("task.html", values)
-
-
-def _name_meant(row: StoredTask) -> str | None:
-    """The right name of a task whose error says which one may be meant."""
-    line = (row.error_text or "").partition("\n")[0]
-    meant = re.search(r"; did you mean '([\w.:]+)'\?$", line)
-    if meant is None or row.stages or not line.startswith("BadTask: "):
-        return None
-    if "." in meant[1] or ":" in meant[1]:
-        return meant[1]
-    wrong = re.search(r" no (?:method )?'(\w+)'", line)  # a part of the name
-    before, _, after = row.task.rpartition(wrong[1]) if wrong else ("", "", "")
-    return f"{before}{meant[1]}{after}" if before else None
 
 
 def errors(server: TaskServer, query: Mapping[str, str]) -> Page:
@@ -266,13 +251,13 @@ def every_hour(found: Sequence[HourStats], this_hour: datetime, count: int) -> l
 
 
 def throughput(hours: Sequence[HourStats]) -> Chart:
-    """Attempts that ended, by how they ended."""
+    """Attempts by how they ended, and tasks that failed for good, of which some had no attempt."""
     parts: list[Part] = [
-        ("done", "done", lambda hour: hour.done),
-        ("error", "failed, to be retried", lambda hour: max(hour.failed + hour.lost - hour.fatal, 0)),
-        ("fatal", "failed for good", lambda hour: hour.fatal),
+        ("done", "attempts done", lambda hour: hour.done),
+        ("error", "attempts failed or lost", lambda hour: hour.failed + hour.lost),
+        ("fatal", "tasks failed for good", lambda hour: hour.fatal),
     ]
-    return bars("throughput", "Attempts that ended, by the hour", hours, parts, _whole)
+    return bars("throughput", "Attempts, and tasks that failed for good, by the hour", hours, parts, _whole)
 
 
 def charts(hours: Sequence[HourStats]) -> list[Chart]:

@@ -178,9 +178,9 @@ class _Visit:
         except views.BadQuery as error:
             return self._refuse(error.code, str(error))
         except InvalidTask as error:
-            return self._refuse(400, f"{error}.")
+            return self._refuse(400, str(error))
         except DatabaseError as error:
-            return self._refuse(409, f"{error}.") if is_post and isinstance(error, Conflict) else self._away(error)
+            return self._refuse(409, str(error)) if is_post and isinstance(error, Conflict) else self._away(error)
 
     def _get(self) -> Response:
         if self._request.method not in ("GET", "HEAD"):
@@ -222,7 +222,7 @@ class _Visit:
             acting.note(self._files, address, act, f"not done, or not to its end: {error}")
             return self._refuse(503, f"It was not done, or not to its end: {error}. Look at the tasks again.")
         acting.note(self._files, address, act, f"{rows} {acting.DONE[act.verb]}")
-        return _moved(link("overview", done=act.verb, rows=rows))
+        return _moved(acting.way_on(self._request.form, act, rows))
 
     # ---- answers
 
@@ -230,7 +230,8 @@ class _Visit:
         return _page(page.code, page.template, {**page.values, **self._frame()})
 
     def _refuse(self, code: int, words: str) -> Response:
-        return _page(code, "refused.html", {"words": words, **self._frame()})
+        values = {"words": words, "back": acting.way_back(self._request.values), "is_missing": code == 404}
+        return _page(code, "refused.html", {**values, **self._frame()})
 
     def _away(self, error: DatabaseError) -> Response:
         """A page in the place of one that rests on the database; it, too, renews itself."""
@@ -242,6 +243,7 @@ class _Visit:
         settings = self._server.settings
         return {
             "view": self._view,
+            "here": link(**{name: one for name, one in self._request.args.items() if name not in ("done", "rows")}),
             "may_act": self._settings.may_act,
             "token": self._access.form_token(self._visitor),
             "has_session": bool(self._visitor.session),

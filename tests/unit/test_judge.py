@@ -138,6 +138,10 @@ JUDGEMENTS: list[tuple[dict[str, Any], str, Level, str]] = [
      "group 3 is paused, with 1 new task: client.py resume 3 ends that"),
     ({"groups": {3: rows(new=2)}, "paused_groups": [3, 5], "are_all_paused": True}, "paused", OK,
      "all groups are paused, with 2 new tasks: client.py resume --all ends that"),
+    ({"groups": {3: rows(new=1, ready=DAY)}, "paused_groups": [3]}, "paused", OK, ""),
+    ({"groups": {3: rows(new=1, ready=DAY + 1)}, "paused_groups": [3]}, "paused", WARNING,
+     "group 3 is paused, with 1 new task, the oldest ready for 24 h"),
+    ({"groups": {3: rows(new=1, ready=DAY + 1), 5: rows(new=1)}, "paused_groups": [5]}, "waiting", CRITICAL, ""),
     # waiting, ready, fatal
     ({"groups": {3: rows(new=1, ready=HOUR)}}, "waiting", OK, "of group 3 has waited for 60 min"),
     ({"groups": {3: rows(new=1, ready=HOUR + 1)}}, "waiting", WARNING, "a ready task of group 3 has waited for 60 min"),

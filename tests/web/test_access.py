@@ -215,6 +215,13 @@ def test_many_guesses_at_once_are_as_few_as_one_after_the_other(site: PageSite) 
     assert codes.count(HTTPStatus.FORBIDDEN) == access.MAX_GUESSES
 
 
+def test_a_right_password_is_no_guess(site: PageSite) -> None:
+    codes = [site.visitor().sign_in().status_code for _ in range(15)]
+    assert codes == [HTTPStatus.SEE_OTHER] * 15
+    codes = [site.visitor().sign_in("wrong").status_code for _ in range(11)]
+    assert codes == [HTTPStatus.FORBIDDEN] * 10 + [HTTPStatus.TOO_MANY_REQUESTS]
+
+
 def test_a_guess_that_another_site_has_a_browser_send_is_not_counted(site: PageSite) -> None:
     visitor = site.visitor()
     for _ in range(20):

@@ -90,7 +90,7 @@ def test_groups_are_paused_and_resumed(acting: PageSite) -> None:
     assert paused() == ([], False)
     visitor.act(verb="pause", group=["3", "5"])
     assert paused() == ([3, 5], False)
-    assert "paused" in visitor.get().text
+    assert "Paused: group 3, group 5." in words(visitor.get().text)
     visitor.act(verb="resume", group="3")
     assert paused() == ([5], False)
     assert "All groups are paused" not in visitor.get("view=confirm&verb=resume&group=5").text
@@ -135,6 +135,48 @@ def test_a_task_is_retried_under_the_name_that_its_error_says(
     assert visitor.act(**{"verb": "retry", "id": "6", "as": meant}).status_code == HTTPStatus.SEE_OTHER
     assert acting.sql("SELECT task, status FROM jobs_queue WHERE id = 6") == [(meant, 0)]
     assert log_of(acting)[-1].endswith(f"retry of task 6, as '{meant}': 1 retried")
+
+
+def test_all_tasks_of_a_misspelt_name_are_retried_under_the_right_one(acting: PageSite) -> None:
+    for _ in range(3):
+        acting.sql(
+            FAILED, "tasks.sent", 3, 4, "BadTask: 'tasks.sent': module tasks has no 'sent'; did you mean 'send'?"
+        )
+    visitor = acting.owner()
+    for view in ("", "errors"):
+        (offered,) = re.findall(r'href="\?([^"]*)">Retry as tasks.send', visitor.get(f"view={view}").text)
+        assert "3 tasks would be retried as tasks.send" in words(visitor.get(html.unescape(offered)).text)
+    assert visitor.act(**{"verb": "retry", "like": "8", "as": "tasks.send"}).status_code == HTTPStatus.SEE_OTHER
+    assert acting.sql("SELECT task, status FROM jobs_queue WHERE id > 5") == [("tasks.send", 0)] * 3
+
+
+@pytest.mark.parametrize(
+    ("verb", "back", "on"),
+    [
+        ("retry", "?view=tasks&status=fatal&group=3&before=9", "?view=tasks&status=fatal&group=3&before=9"),
+        ("retry", "?view=task&id=1", "?view=task&id=1"),
+        ("retry", "?view=tasks&like=1", "?view=errors"),  # it may have no error any more
+        ("delete", "?view=task&id=1", "?view=errors"),
+        ("delete", "https://other.example/", "?view=task&id=1"),
+        ("retry", "//other.example", "?view=task&id=1"),
+    ],
+)
+def test_an_act_leads_back_to_where_it_was_offered(acting: PageSite, verb: str, back: str, on: str) -> None:
+    visitor = acting.owner()
+    said = html.unescape(visitor.get(urlencode({"view": "confirm", "verb": verb, "id": 1, "back": back})).text)
+    assert f'href="{back if back[0] == "?" else on}">Leave it' in said
+    location = visitor.act(verb=verb, id="1", back=back).headers["Location"]
+    assert location == f"{on if verb == 'retry' or back[0] == '?' else '?view=errors'}&done={verb}&rows=1"
+    assert visitor.get(location.removeprefix("?")).status_code == HTTPStatus.OK
+
+
+def test_an_act_on_nothing_leads_back_to_the_list(acting: PageSite) -> None:
+    visitor, place = acting.owner(), "view=tasks&status=fatal"
+    form = visitor.get(place).text.partition("<ol")[0].rpartition("<form")[2]
+    fields = {name: html.unescape(value) for name, value in re.findall(r'name="(\w+)" value="([^"]*)"', form)}
+    refused = visitor.get(urlencode({**fields, "verb": "delete"}))
+    assert refused.status_code == HTTPStatus.BAD_REQUEST
+    assert f'href="?{html.escape(place)}">Back' in refused.text
 
 
 @pytest.mark.parametrize(

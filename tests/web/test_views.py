@@ -11,10 +11,11 @@ from http import HTTPStatus
 
 import pytest
 
+from taskserver.health.finding import critical, unknown, warning
 from taskserver.messages.text import begin_in_shell
 from taskserver.model.task import Status
 from taskserver.stores.queue import views as queue_views
-from taskserver.web import wsgi
+from taskserver.web import views, wsgi
 from taskserver.web.views import TASKS_A_PAGE
 from tests.support.pages import PageSite, Visitor
 
@@ -375,6 +376,30 @@ def test_the_doctor_of_a_page_calls_no_setup_and_says_so(site: PageSite) -> None
     assert not list(site.folder.glob("*.called"))
 
 
+def test_groups_have_a_column_of_done_tasks_where_some_are_kept(open_site: PageSite) -> None:
+    open_site.sql("INSERT INTO jobs_queue (task) VALUES ('tasks.a')")
+    assert ">Done</th>" not in open_site.owner().get().text
+    open_site.sql("INSERT INTO jobs_queue (task, status) VALUES ('tasks.a', 2)")
+    assert ">Done</th>" in open_site.owner().get().text
+
+
+def test_the_doctor_is_content_if_there_is_only_what_it_may_not_see(
+    open_site: PageSite, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found = [
+        unknown("log", "unseen", "why"),
+        warning("disk", "nearly full", "why", "fix"),
+        critical("var", "bad", "why"),
+    ]
+    visitor = open_site.owner()
+    for findings, begins in ((found[:1], ["All is well", "log"]), (found, ["var", "disk", "log"])):
+        monkeypatch.setattr(views, "examine", lambda *_, **__: iter(findings))  # noqa: B023
+        text = visitor.get("view=doctor").text.partition("<h1")[2]
+        places = [text.index(word) for word in begins]
+        assert places == sorted(places)
+    assert "All is well" not in text
+
+
 def test_the_hours_are_pictures_with_a_table_beside_them(open_site: PageSite) -> None:
     open_site.sql(
         "INSERT INTO jobs_queue_stats (hour, group_id, task, done, failed, attempts) VALUES (?, 1, 'tasks.a', 5, 2, 7)",
@@ -382,5 +407,8 @@ def test_the_hours_are_pictures_with_a_table_beside_them(open_site: PageSite) ->
     )
     text = open_site.owner().get("view=hours").text
     assert text.count('<div class="chart"') == 2
-    assert "5 done</title>" in text
+    assert "5 attempts done</title>" in text
     assert '<td class="number">5</td><td class="number"><span class="look-words">2</span></td>' in text
+    open_site.sql("UPDATE jobs_queue_stats SET failed = 3, lost = 1, fatal = 5")  # five that could not be started
+    text = open_site.owner().get().text
+    assert all(f"{words}</title>" in text for words in ("4 attempts failed or lost", "5 tasks failed for good"))

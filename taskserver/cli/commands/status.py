@@ -59,8 +59,8 @@ def _show_findings(status: QueueStatus) -> None:
         print(f"{painted(level, COLOURS.get(level, ''), sys.stdout)}: {_in_line(finding)}")
     for one in status.accepted:
         print(printable(f"accepted: {one.finding.words} ({one.reason})"))
-    if status.paused_groups or status.are_all_paused:
-        print(printable(f"paused: {paused(status, LIMITS).words}"))
+    if (status.paused_groups or status.are_all_paused) and not (found := paused(status, LIMITS)).level:
+        print(printable(f"paused: {found.words}"))
 
 
 def _in_line(finding: Finding) -> str:
