@@ -35,7 +35,7 @@ def test_show_writes_the_ids_of_parents_and_children(queue: Queue, server: TaskS
 
 
 @ONE_STORE
-def test_show_and_list_have_the_ids_in_json_and_list_has_columns_for_them(queue: Queue, server: TaskServer) -> None:
+def test_show_and_list_have_the_ids_in_json(queue: Queue, server: TaskServer) -> None:
     parents = [server.add_task("tasks.note") for _ in range(7)]
     assert "wait" not in queue.client("list").stdout
     child = server.add_task("tasks.note", depends_on=parents)
@@ -44,12 +44,6 @@ def test_show_and_list_have_the_ids_in_json_and_list_has_columns_for_them(queue:
     listed = {row["id"]: row for row in json.loads(queue.client("list", "--json").stdout)}
     assert listed[child]["waits_for"] == parents
     assert [listed[parent]["awaited_by"] for parent in parents] == [[child]] * 7
-    head, first, *_ = queue.client("list").stdout.splitlines()
-    assert (
-        " ".join(head.split())
-        == "id status group priority attempts created (UTC) ran task arguments waits for awaited by error"
-    )
-    assert first.split("tasks.note")[1].strip() == f"{', '.join(map(str, parents[:5]))} and 2 more"
 
 
 @ONE_STORE

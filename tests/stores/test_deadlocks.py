@@ -19,6 +19,7 @@ from taskserver import TaskServer
 from taskserver.errors import DatabaseError
 from taskserver.model.new_task import NewTask
 from taskserver.model.selection import Selection
+from taskserver.model.task import Status
 from taskserver.stores.dialect import Dialect
 from taskserver.stores.mysql.dialect import MySQLDialect
 from taskserver.stores.mysql.errors import number_of
@@ -174,4 +175,4 @@ def test_reruns_and_cancels_beside_workers_are_errors_to_nobody_and_the_newest_a
         assert result.failed == result.lost == 0
         newest = next(versions) - 1
         assert dict(ran) == dict.fromkeys(keys, newest)
-        assert server.store.views.counts() == []
+        assert {count.status for count in server.store.views.counts()} <= {Status.CANCELLED}

@@ -17,7 +17,7 @@ pytestmark = pytest.mark.parametrize("script", ["worker.py", "client.py"])
 OLD_FORMS = {
     *("Module", "Expr", "Import", "ImportFrom", "alias", "If", "Assign"),
     *("Name", "Attribute", "Load", "Store", "Constant", "Tuple", "Set", "Subscript", "Slice"),
-    *("Call", "Compare", "Lt", "Eq", "NotIn", "BinOp", "Mod", "BoolOp", "Or", "Try", "ExceptHandler"),
+    *("Call", "Compare", "Lt", "Eq", "NotIn", "BinOp", "Mod", "BoolOp", "And", "Or", "Try", "ExceptHandler"),
 }
 """Nodes of ast, all that the scripts consist of: Python 2.7 and 3.0 have each of them as it is today."""
 FORBIDDEN_NAMES = {"print", "exec"}

@@ -73,7 +73,6 @@ BESIDE_OTHERS = (
 KINDS = (
     "features/kinds",
     "features/reruns",
-    "features/examples",
     "features/schedules",
     "features/pipelines",
     "features/dependencies",
