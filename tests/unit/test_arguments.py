@@ -6,7 +6,6 @@ import contextlib
 import importlib
 import json
 import math
-import re
 import sys
 import traceback
 from collections.abc import Callable, Iterator
@@ -79,22 +78,14 @@ def test_an_object_becomes_keywords_an_array_positions_and_nothing_nothing(
         ("", "args is empty, as PHP's json_encode() returns when it fails: use JSON_THROW_ON_ERROR"),
         (" ", "not valid JSON"),
         ('"{}"', "encoded twice"),
-        ("{", "not valid JSON"),
         ("[1,]", "not valid JSON"),
-        ('{"a": 1,}', "not valid JSON"),
         ("{'a': 1}", "not valid JSON"),
         ("[] []", "not valid JSON"),
-        ("[+1]", "not valid JSON"),
-        ("[1_000]", "not valid JSON"),
         ("[１]", "not valid JSON"),
         ('["\n"]', "not valid JSON"),
-        ('["\\x41"]', "not valid JSON"),
-        ('["\\u00g0"]', "not valid JSON"),
-        ("[undefined]", "not valid JSON"),
         ("[NaN]", "NaN is no JSON number"),
         ('{"a": Infinity}', "Infinity is no JSON number"),
         ("[1e400]", "the number 1e400 is too large"),
-        ("[-1e400]", "the number -1e400 is too large"),
         ("[" + "9" * 400 + ".0]", "too large"),
         ("[" + "9" * 5000 + "]", "not valid JSON"),
         ("\ufeff[]", "not valid JSON"),
@@ -102,9 +93,7 @@ def test_an_object_becomes_keywords_an_array_positions_and_nothing_nothing(
         ('["\udce9"]', "not UTF-8"),
         ("\ud800", "not UTF-8"),
         ("[" * 200_000, "nested too deep"),
-        ("[" * 200_000 + "]" * 200_000, "nested too deep"),
         ('{"a":' * 100_000 + "1" + "}" * 100_000, "nested too deep"),
-        ("[" * (MAX_ARGS_BYTES - 1), "nested too deep"),
     ],
 )
 def test_what_is_no_strict_json_or_neither_object_nor_array_is_a_bad_task(text: str, words: str) -> None:
@@ -167,22 +156,13 @@ VALUES = st.recursive(
 )
 
 
-@given(st.lists(VALUES, max_size=5))
-def test_a_list_comes_back_as_it_was_written(args: list[Any]) -> None:
-    assert read_arguments(write_arguments(args)) == (args, {})
-
-
-@given(st.dictionaries(TEXTS, VALUES, max_size=5))
-def test_a_dict_comes_back_as_it_was_written(kwargs: dict[str, Any]) -> None:
-    assert read_arguments(write_arguments(kwargs)) == ([], kwargs)
-
-
-@given(st.lists(VALUES, max_size=5))
-def test_what_is_written_is_plain_json_for_any_other_language(args: list[Any]) -> None:
+@given(st.lists(VALUES, max_size=5) | st.dictionaries(TEXTS, VALUES, max_size=5))
+def test_what_is_written_comes_back_and_is_plain_json_for_any_other_language(args: Any) -> None:
     text = write_arguments(args)
     assert text is not None
     assert text.isascii()
     assert json.loads(text) == args
+    assert read_arguments(text) == (([], args) if isinstance(args, dict) else (args, {}))
 
 
 def test_what_is_written_is_short_and_readable() -> None:
@@ -228,47 +208,6 @@ def nested(depth: int) -> list[Any]:
     return args
 
 
-@pytest.mark.parametrize(
-    "args",
-    [
-        "text",
-        '{"to": "x"}',
-        b"{}",
-        5,
-        0,
-        True,
-        False,
-        1.5,
-        {1, 2},
-        object(),
-        range(3),
-        iter([]),
-        [object()],
-        [b"bytes"],
-        [{1}],
-        [1j],
-        {"a": Path("/")},
-        {(1, 2): 3},
-        [float("nan")],
-        [float("inf")],
-        {"a": [-math.inf]},
-        ["\ud800"],
-        {"\udfff": 1},
-        [10**5000],
-        circular(),
-        nested(100_000),
-    ],
-    ids=lambda args: str(args)[:20] if not isinstance(args, list) else None,
-)
-def test_what_json_cannot_hold_is_refused_when_it_is_added(args: object) -> None:
-    with pytest.raises(InvalidTask) as caught:
-        write_arguments(args)
-    message = str(caught.value)
-    assert re.match(r"(a key of )?args[\[ ]", message)
-    assert len(message) < 300
-    message.encode()
-
-
 NOON = datetime(2030, 1, 31, 12, tzinfo=timezone.utc)
 
 
@@ -279,11 +218,18 @@ class Liar(int):
         raise AssertionError
 
 
+NO_ARGUMENTS = "allowed: a dict, a list, a tuple or None; a single value stands in a list, as [1]"
 WRITTEN: list[tuple[Any, str]] = [
+    *((value, f"args is {value!r}; {NO_ARGUMENTS}") for value in ("text", b"{}", 0, True, 1.5, {1, 2}, range(3))),
+    (iter([]), "args is <list_iterator object"),
+    ("x" * 10_000_000, "args is 'xxxxx"),
+    *(({key: "x"}, "args has keys that are no text") for key in (1, 1.5, True, None, (1, 2))),
     ({"order": {"at": NOON}}, "args['order']['at'] is of type datetime, which JSON cannot hold: write str(x), x.iso"),
     ([1, [2], NOON.date()], "args[2] is of type date, which JSON cannot hold"),
     ([(0, object())], "args[0][1] is of type object, which JSON cannot hold"),
+    ([b"bytes"], "args[0] is of type bytes"),
     ({"n": [math.nan]}, "args['n'][0] is nan, which is no JSON number"),
+    ([-math.inf], "args[0] is -inf, which is no JSON number"),
     ({"by": {NOON.date(): 1}}, "a key of args['by'] is of type date; allowed: str"),
     ({"x" * 100: {1}}, "args['xxxxxxxxxxxxxxxxxxx…xxxxxxxxxxxxxxxxxx…] is of type set"),
     ([Liar(5), {1}], "args[1] is of type set"),
@@ -292,15 +238,19 @@ WRITTEN: list[tuple[Any, str]] = [
     (circular(), "args cannot be written as JSON: Circular reference detected"),
     ([10**5000], "args cannot be written as JSON: Exceeds the limit"),
     (["\ud800"], "args cannot be written as JSON: 'utf-8' codec can't encode"),
+    ({"\udfff": 1}, "args cannot be written as JSON: 'utf-8' codec can't encode"),
     (nested(100_000), "args is nested too deep"),
 ]
 
 
 @pytest.mark.parametrize(("args", "words"), WRITTEN, ids=[words[:30] for _, words in WRITTEN])
-def test_a_value_that_json_cannot_hold_is_named_by_its_place_and_type(args: Any, words: str) -> None:
+def test_what_json_cannot_hold_is_refused_when_it_is_added_by_its_place_and_type(args: Any, words: str) -> None:
     with pytest.raises(InvalidTask) as caught:
         write_arguments(args)
-    assert str(caught.value).startswith(words)
+    message = str(caught.value)
+    assert message.startswith(words)
+    assert len(message) < 300
+    message.encode()
 
 
 @pytest.mark.parametrize(("character", "size"), [("x", 1), ("é", 6), ("漢", 6), ("😀", 12)])
@@ -311,23 +261,6 @@ def test_arguments_are_written_to_the_limit_each_letter_beyond_ascii_as_its_code
     assert len(text) == MAX_ARGS_BYTES
     with pytest.raises(InvalidTask, match=f"args takes {MAX_ARGS_BYTES + 1} bytes as JSON; allowed: {MAX_ARGS_BYTES}"):
         write_arguments([character * count + "x" * (rest + 1)])
-
-
-def test_a_single_value_is_refused_with_the_list_that_holds_it() -> None:
-    with pytest.raises(InvalidTask, match=r"^args is 17; .*; a single value stands in a list, as \[1\]$"):
-        write_arguments(17)
-
-
-def test_a_refused_value_is_shown_in_part_only() -> None:
-    with pytest.raises(InvalidTask) as caught:
-        write_arguments("x" * 10_000_000)
-    assert len(str(caught.value)) < 200
-
-
-def test_keywords_that_are_no_text_are_refused_since_no_callable_could_take_them_back() -> None:
-    for key in (1, 1.5, True, None):
-        with pytest.raises(InvalidTask):
-            write_arguments({key: "x"})
 
 
 # ---- from the row to the call
@@ -404,23 +337,13 @@ def test_wrong_arguments_with_odd_keys_still_fit_into_an_error_text(write_tasks:
         assert len(text) <= MAX_ERROR_LENGTH
 
 
-def test_a_default_that_cannot_be_shown_does_not_stop_a_worker(write_tasks: Callable[[str], None]) -> None:
-    write_tasks(
-        "class Lazy:\n    def __repr__(self): raise RuntimeError('no database yet')\n"
-        "def send(to, database=Lazy()): pass\n"
-    )
+@pytest.mark.parametrize("error", ["RuntimeError('no database yet')", "SystemExit"])
+def test_a_default_that_cannot_be_shown_does_not_stop_a_worker(write_tasks: Callable[[str], None], error: str) -> None:
+    write_tasks(f"class Lazy:\n    def __repr__(self): raise {error}\ndef send(to, database=Lazy()): pass\n")
     callables = Callables(("tasks",))
     prepare(row('["a"]'), callables)
     with pytest.raises(BadTask, match=r"tasks\.send.* does not take these arguments"):
         prepare(row("[]"), callables)
-
-
-def test_a_default_that_exits_when_shown_does_not_stop_a_worker(write_tasks: Callable[[str], None]) -> None:
-    write_tasks(
-        "class Odd:\n    def __repr__(self): raise SystemExit\ndef send(to, key=Odd()): pass\n",
-    )
-    with pytest.raises(BadTask):
-        prepare(row("[]"), Callables(("tasks",)))
 
 
 def test_arguments_over_the_limit_are_refused_before_they_are_fetched() -> None:
