@@ -81,7 +81,7 @@ def check_kind(name: str, value: object, kinds: Any, allowed: str) -> None:
 
 def check_list(name: str, value: object, allowed: str, wrong: Wrong = InvalidTask) -> Iterable[Any]:
     """Anything that gives items one by one, but for what is no list of them: text, bytes, and mappings."""
-    if isinstance(value, (str, bytes, bytearray, Mapping)) or not isinstance(value, Iterable):
+    if isinstance(value, (str, bytes, Mapping)) or not isinstance(value, Iterable):
         raise wrong(f"{name} is {shown(value)}; allowed: {allowed}")
     return value
 

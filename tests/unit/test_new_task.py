@@ -13,7 +13,7 @@ from datetime import date, datetime, timedelta, timezone
 from decimal import Decimal
 from enum import IntEnum
 from pathlib import Path
-from types import MappingProxyType, ModuleType
+from types import MappingProxyType
 from typing import Any
 from unittest import mock
 
@@ -178,14 +178,7 @@ def test_what_is_added_as_a_function_is_what_runs(tasks: Any) -> None:
         assert callables.find(new_task(function).task).call() == function()
 
 
-@pytest.mark.parametrize(
-    "what",
-    [
-        *("tasks.anonymous", "tasks.part", "tasks.made", "tasks.make", "tasks.Base().method", "tasks.Base()"),
-        *("tasks.Base.Inner.deep", "tasks.Letter", "tasks._private", "tasks.Base.method", "tasks", "join", "print"),
-        *("len", "[].append"),
-    ],
-)
+@pytest.mark.parametrize("what", ["tasks.make", "tasks.Letter", "tasks", "join", "print"])
 def test_what_no_worker_could_run_is_refused_when_it_is_added_or_when_it_is_claimed(tasks: Any, what: str) -> None:
     thing = eval(what, {"tasks": tasks, "join": tasks.join})
     if what == "tasks.make":
@@ -406,12 +399,6 @@ def test_stages_have_group_and_priority_of_their_functions_and_a_pipeline_no_key
 # ---- numbers
 
 
-@pytest.mark.parametrize("group_id", [0, 1, MAX_GROUP_ID])
-@pytest.mark.parametrize("priority", [MIN_PRIORITY, -1, 0, 1, MAX_PRIORITY])
-def test_groups_and_priorities_are_taken_to_their_limits(group_id: int, priority: int) -> None:
-    assert new_task("tasks.send", group_id=group_id, priority=priority)[2:4] == (group_id, priority)
-
-
 def test_the_limits_are_those_of_the_columns() -> None:
     assert (MAX_GROUP_ID, MIN_PRIORITY, MAX_PRIORITY) == (4_294_967_294, -2_147_483_648, 2_147_483_647)
 
@@ -437,22 +424,24 @@ ODD_NUMBERS: list[Any] = [
 ]
 
 
-@pytest.mark.parametrize("value", [-1, MAX_GROUP_ID + 1, *ODD_NUMBERS], ids=lambda value: str(type(value).__name__))
-def test_a_wrong_group_is_named_with_what_is_allowed(value: Any) -> None:
-    with pytest.raises(
-        InvalidTask, match=f"group_id is .*; allowed: a whole number from 0 to {MAX_GROUP_ID}"
-    ) as caught:
-        new_task("tasks.send", group_id=value)
-    assert len(str(caught.value)) < 300
+LIMITS = [
+    ("group_id", 0, MAX_GROUP_ID),
+    ("priority", MIN_PRIORITY, MAX_PRIORITY),
+    ("max_attempts", 1, 1_000_000),
+    ("version", 0, 2**63 - 1),
+]
 
 
-@pytest.mark.parametrize(
-    "value", [MIN_PRIORITY - 1, MAX_PRIORITY + 1, *ODD_NUMBERS], ids=lambda value: str(type(value).__name__)
-)
-def test_a_wrong_priority_is_named_with_what_is_allowed(value: Any) -> None:
-    with pytest.raises(InvalidTask, match=f"priority is .*; allowed: a whole number from {MIN_PRIORITY} to") as caught:
-        new_task("tasks.send", priority=value)
-    assert len(str(caught.value)) < 300
+@pytest.mark.parametrize(("name", "least", "most"), LIMITS)
+def test_a_wrong_number_is_named_with_what_is_allowed(name: str, least: int, most: int) -> None:
+    given: Any = {"unique_key": "k", "rerun": True}  # without these nothing has a version
+    may_lack = name in ("max_attempts", "version")
+    for value in [least - 1, most + 1, *(odd for odd in ODD_NUMBERS if odd is not None or not may_lack)]:
+        with pytest.raises(InvalidTask, match=f"^{name} is .*; allowed: a whole number from {least} to {most}$") as why:
+            new_task("tasks.send", **(given | {name: value}))
+        assert len(str(why.value)) < 300
+    for value in (least, most):
+        assert getattr(new_task("tasks.send", **(given | {name: value})), name) == value
 
 
 # ---- descriptions
@@ -518,10 +507,6 @@ def test_any_value_is_a_description_or_an_invalid_task(value: Any) -> None:
 
 
 # ---- when, how often, and one of a kind
-
-
-GIVEN_ODD = [value for value in ODD_NUMBERS if value is not None]
-"""None says that it is not given."""
 
 
 def type_name(value: object) -> str:
@@ -620,25 +605,6 @@ def test_a_wrong_key_is_named_with_what_is_allowed(key: Any) -> None:
     with pytest.raises(InvalidTask, match=r"^unique_key is .*; allowed: a text of 1 to 255 bytes in UTF-8$") as caught:
         new_task("tasks.send", unique_key=key)
     assert len(str(caught.value)) < 300
-
-
-def test_a_key_that_is_too_long_is_told_its_length() -> None:
-    with pytest.raises(InvalidTask, match="256 bytes long"):
-        new_task("tasks.send", unique_key="\u00e4" * 128)
-
-
-@pytest.mark.parametrize(
-    "value", [0, -1, 4_294_967_296, *(odd for odd in ODD_NUMBERS if odd is not None)], ids=type_name
-)
-def test_a_wrong_number_of_attempts_is_named_with_what_is_allowed(value: Any) -> None:
-    with pytest.raises(InvalidTask, match=r"^max_attempts is .*; allowed: a whole number from 1 to \d+$"):
-        new_task("tasks.send", max_attempts=value)
-
-
-@pytest.mark.parametrize("value", [-1, 2**63, *GIVEN_ODD], ids=type_name)
-def test_a_wrong_version_is_named_with_what_is_allowed(value: Any) -> None:
-    with pytest.raises(InvalidTask, match=f"^version is .*; allowed: a whole number from 0 to {2**63 - 1}$"):
-        new_task("tasks.send", unique_key="k", rerun=True, version=value)
 
 
 @pytest.mark.parametrize(
@@ -792,11 +758,6 @@ def test_the_number_of_a_wrong_task_among_many_is_told_and_none_is_added(sqlite_
         assert server.add_tasks([]) == []
         first = server.add_task("tasks.send")
         assert server.add_tasks([good]) == [first + 1]
-
-
-def test_a_module_as_a_task_is_refused() -> None:
-    with pytest.raises(InvalidTask):
-        new_task(ModuleType("tasks"))  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(("length", "said"), [(78, "'" + "x" * 78 + "'"), (79, "'" + "x" * 78 + "…")])
