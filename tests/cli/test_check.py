@@ -317,16 +317,6 @@ def test_other_limits_are_another_alarm_and_who_deletes_its_note_is_told_again(s
     assert mailed(served) == (OK, "")
 
 
-@ONE_STORE
-def test_a_note_that_somebody_forged_is_an_alarm_of_nothing(served: Queue) -> None:
-    served.sql("INSERT INTO jobs_queue_notes (name, value) VALUES ('check', '\x1b[2J')")
-    assert (mailed(served), notes(served)) == ((OK, ""), [])
-    served.sql("INSERT INTO jobs_queue_notes (name, value) VALUES ('check', '{\"fatal\": 1e999}')")
-    become_fatal(served)
-    assert mailed(served)[1].startswith("TASKSERVER WARNING: 1 fatal")
-    assert mailed(served) == (OK, "")
-
-
 @pytest.mark.parametrize("is_known", [False, True])
 def test_of_checks_at_once_one_mails(served: Queue, is_known: bool) -> None:
     """Several hosts, or a slow one that cron starts again: all have read the same note before one writes it."""
@@ -448,16 +438,6 @@ def test_what_is_accepted_is_shown_apart_with_its_reason_until_it_is_withdrawn(s
     assert served.here("check", "--withdraw", "fatal").stdout == "fatal counts again\n"
     assert served.here("check", "--withdraw", "fatal").stdout == "fatal was not accepted; nothing is\n"
     assert check(served)[0] == WARNING
-
-
-@ONE_STORE
-def test_a_mail_does_not_call_well_what_was_accepted(served: Queue) -> None:
-    become_fatal(served)
-    assert mailed(served)[1]
-    assert served.here("check", "--accept", "fatal", "--reason", "old").returncode == 0
-    code, said = mailed(served)
-    assert (code, said.partition(",")[0]) == (OK, "TASKSERVER OK: nothing else is wrong")
-    assert "but accepted: fatal" in said
 
 
 @ONE_STORE
