@@ -34,11 +34,6 @@ _group: Any = getattr(builtins, "BaseExceptionGroup", None)
 _set_traceback: Callable[[BaseException, TracebackType | None], None] = BaseException.__dict__["__traceback__"].__set__
 
 
-def type_name(error: BaseException) -> str:
-    """The name of an exception's type, without running the exception's own code."""
-    return class_name(type(error))
-
-
 def describe(error: BaseException) -> str:
     """`Type: message`, in at most MAX_ERROR_LENGTH characters that every database takes."""
     try:
@@ -46,7 +41,7 @@ def describe(error: BaseException) -> str:
     except BaseException:  # str() runs the exception's own code, which can do anything
         message = NO_TEXT
     # Joined, not formatted: the message may be a subclass of str that formats in its own way.
-    return storable("".join((type_name(error), ": ", message)))
+    return storable("".join((class_name(type(error)), ": ", message)))
 
 
 def describe_failure(error: BaseException) -> str:

@@ -9,10 +9,11 @@ from .task import POSTPONED, ClaimedTask
 
 
 class Start(NamedTuple):
-    """The beginning of an attempt, with the limit of attempts found for the task; None leaves the row's own."""
+    """The beginning of an attempt."""
 
     task: ClaimedTask
     max_attempts: int | None
+    """The limit that was found for the task; None leaves the row's own."""
 
 
 class NextStage(NamedTuple):

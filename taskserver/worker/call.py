@@ -12,8 +12,8 @@ from typing import Any, NamedTuple, cast
 
 from ..errors import BadTask, Fatal, InvalidTask, Later, Retry, is_delay
 from ..interrupts.alarm import Alarm, end_child
-from ..messages.classes import is_kind
-from ..messages.error_text import NO_TEXT, describe, describe_failure, full_traceback, leave_out_callers, type_name
+from ..messages.classes import class_name, is_kind
+from ..messages.error_text import NO_TEXT, describe, describe_failure, full_traceback, leave_out_callers
 from ..model.arguments import write_arguments
 from ..model.attempt import NextStage
 from ..model.task_options import Options
@@ -124,7 +124,7 @@ def failure_of_raised(error: BaseException) -> Failure:
 
 def undescribed(error: BaseException) -> Failure:
     """A failure whose exception does not give its text."""
-    return Failure(error, f"{type_name(error)}: {NO_TEXT}", is_raised=True)
+    return Failure(error, f"{class_name(type(error))}: {NO_TEXT}", is_raised=True)
 
 
 def _chosen_delay(error: BaseException) -> float | None:
@@ -185,7 +185,7 @@ def _kept(value: object) -> Returned:
     except InvalidTask as error:
         return Returned(fault=str(error))
     except BaseException as error:  # a value of a task's own class may raise anything as it is written, or hang
-        return Returned(fault=f"what it returned raises {type_name(error)} as JSON")
+        return Returned(fault=f"what it returned raises {class_name(type(error))} as JSON")
 
 
 NOTHING = Returned()
