@@ -167,6 +167,16 @@ def test_colours_come_on_a_terminal_alone_and_not_against_the_wish(sqlite_queue:
     assert "\x1b" not in sqlite_queue.client("list").stdout
 
 
+@pytest.mark.parametrize("command", ["list", "errors", "stats", "retry --all --dry-run"])
+def test_a_row_is_one_line_of_a_terminal_of_80_columns(sqlite_queue: Queue, command: str) -> None:
+    sqlite_queue.add("tasks.note", f'["{"x" * 90}"]')
+    assert_silent(sqlite_queue.worker(TASKSERVER_MODE="mark"))
+    sqlite_queue.sql("UPDATE jobs_queue SET status = 4, error_text = ?", f"ValueError: {'y' * 90}")
+    screen = run_on_terminal(sqlite_queue.deployment, "client.py", *command.split(), columns=80).screen
+    assert max(map(len, screen.splitlines())) <= 80
+    assert "ValueError" in screen or command == "stats"
+
+
 def test_show_prints_an_error_in_the_lines_that_it_has(sqlite_queue: Queue) -> None:
     text = 'E: \x1b[2J\n  File "tasks.py"\n\n    fail()'
     sqlite_queue.sql("INSERT INTO jobs_queue (task, status, error_text) VALUES ('tasks.note', 4, ?)", text)
