@@ -1,7 +1,7 @@
 """`make bundle`: a folder and a zip of it in dist/, to be uploaded by FTP and run with nothing but python3.
 
     dist/taskserver-VERSION/        worker.py, client.py, taskserver/, … and beside them pymysql/, dotenv/ and cronsim/
-    dist/taskserver-VERSION.zip     that one folder
+    dist/taskserver-VERSION.zip     that one folder; with --web taskserver-VERSION-web.zip, and so on
 
 Any Python of 3.10 or newer makes it, on Linux, a Mac or Windows: `python packaging/bundle.py`. The packages are those
 that requirements.lock names: of this Python if it has them, as the .venv of `make`, else pip gets them. On a host they
@@ -96,7 +96,7 @@ def main() -> int:
     chosen = [extra for extra, wanted in vars(parser.parse_args()).items() if wanted]
     try:
         with tempfile.TemporaryDirectory() as folder:
-            return _bundle(ROOT / "dist", [*ALWAYS, *chosen], Path(folder))
+            return _bundle(ROOT / "dist", chosen, Path(folder))
     except (BundleError, OSError) as error:
         print(f"bundle.py: {error}", file=sys.stderr)
         return 2
@@ -105,17 +105,18 @@ def main() -> int:
 def _bundle(target: Path, extras: list[str], folder: Path) -> int:
     sources = own_sources()
     refuse_strangers(sources)
-    packages = packages_of(extras, folder)
+    packages = packages_of([*ALWAYS, *extras], folder)
     members = {place: _content(ROOT / source) for source, place in sources.items()}
     members |= {"var/.htaccess": members[".htaccess"], LISTED: third_party(packages).encode()}
     for package in packages:
         members |= members_of(package)
     members[CHECKED] = file_list(members).encode()
     instant = instant_of(sources)
-    write(target, members, instant - instant % 2)  # a zip counts in steps of two seconds
+    archive = f"{'-'.join([NAME, *extras])}.zip"
+    write(target, archive, members, instant - instant % 2)  # a zip counts in steps of two seconds
     size = sum(map(len, members.values())) / 1e6
     names = ", ".join(f"{package.name} {package.version}" for package in packages)
-    print(f"wrote dist/{NAME}/ and dist/{NAME}.zip: {len(members)} files, {size:.1f} MB, with {names} inside")
+    print(f"wrote dist/{NAME}/ and dist/{archive}: {len(members)} files, {size:.1f} MB, with {names} inside")
     return 0
 
 
@@ -293,9 +294,9 @@ def _folder(place: str) -> str:
     return place.partition("/")[0]
 
 
-def write(target: Path, members: Members, instant: int) -> None:
+def write(target: Path, archive: str, members: Members, instant: int) -> None:
     """Folder and zip; what was there before goes once both are complete."""
-    folder, archive, new = target / NAME, target / f"{NAME}.zip", target / f"{NAME}.unfinished"
+    folder, new = target / NAME, target / f"{NAME}.unfinished"
     own = [path for path in (folder / ".env", folder / "tasks.py", *folder.glob("var/[!.]*")) if path.exists()]
     if own:  # somebody tried the bundle where it was made, and has a queue in there now
         raise BundleError(f"{own[0]} is somebody's, and would be lost: move {folder} away")
@@ -306,7 +307,7 @@ def write(target: Path, members: Members, instant: int) -> None:
         _write_folder(new / NAME, members, instant)
         shutil.rmtree(folder, ignore_errors=True)
         (new / NAME).rename(folder)
-        (new / "zip").replace(archive)
+        (new / "zip").replace(target / archive)
     finally:
         shutil.rmtree(new, ignore_errors=True)
 

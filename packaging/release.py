@@ -87,7 +87,7 @@ def build(version: str, folder: Path) -> list[Path]:
     def bundle(*extras: str) -> Path:
         run(sys.executable, "packaging/bundle.py", *(f"--{extra}" for extra in extras), cwd=clone)
         (archive,) = (clone / "dist").glob("*.zip")
-        return archive.replace(built / f"{'-'.join([archive.stem, *extras])}.zip")
+        return archive.replace(built / archive.name)
 
     sdist = made("sdist", clone)
     with tarfile.open(sdist) as archive:
@@ -120,9 +120,9 @@ def try_out(artefact: Path, folder: Path) -> None:
         client, worker = ([str(programs / "python"), name] for name in ("client.py", "worker.py"))
     shutil.copy2(ROOT / "packaging" / "example_tasks.py", site / "tasks.py")
     run(*client, "init", cwd=site)
-    run(*client, "add", "tasks.hello", '{"name": "Ada"}', cwd=site)
+    run(*client, "add", "tasks.greet", '{"name": "Ada"}', cwd=site)
     run(*worker, cwd=site)
-    if "Hello, Ada\n" not in (site / "var" / "hello.txt").read_text(encoding="utf-8"):
+    if "Hello Ada\n" not in (site / "var" / "greetings.txt").read_text(encoding="utf-8"):
         raise ReleaseError(f"{artefact.name} did not do the task")
 
 

@@ -13,6 +13,7 @@ A dialect is a folder beside `queue/`. In the order in which a task needs them, 
 from __future__ import annotations
 
 import os
+import re
 import threading
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
@@ -346,9 +347,10 @@ def missing(what: str) -> TablesMissing:
     return TablesMissing(f"{what}: run {CLIENT} init")
 
 
-def no_tables(place: object, table: str) -> TablesMissing:
-    """The queue's tables are not there."""
-    return missing(f"{place} has no tables of {table}")
+def no_tables(place: object, table: str, text: str = "") -> TablesMissing:
+    """The queue's tables are not there, or only the one of its others that the server's text names."""
+    one = re.search(rf"{re.escape(table)}_(?!schema)\w+", text)
+    return missing(f"{place} has no table {one[0]}" if one else f"{place} has no tables of {table}")
 
 
 def other_columns(place: object, table: str, text: str) -> DatabaseError:

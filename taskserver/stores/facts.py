@@ -64,7 +64,8 @@ def examine(asked: Asked) -> Iterator[tuple[str, Found]]:
         except Unavailable:
             raise
         except (DatabaseError, LookupError, ValueError, TypeError) as error:  # a proxy may answer anything
-            found = Found(UNKNOWN, f"this account cannot see it: {error}")
+            is_denied = isinstance(error, DatabaseError) and asked.database.dialect.facts().is_denied(error)
+            found = Found(UNKNOWN, f"this account cannot see it{'' if is_denied else f': {error}'}")
         if found.level == OK:
             yield check.name, Found(OK, found.words)
         else:

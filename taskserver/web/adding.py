@@ -131,8 +131,10 @@ def _tasks_in(request: Request) -> Sequence[Mapping[str, Any]]:
         raise Refused(413, f"the body is too long; allowed: {MAX_BODY_BYTES} bytes")
     try:
         found = json.loads(body.decode("utf-8-sig"))
-    except (ValueError, RecursionError) as error:
-        raise Refused(400, f"the body is no JSON: {shown(str(error))}") from None
+    except json.JSONDecodeError as error:
+        raise Refused(400, f"the body is no JSON: look at line {error.lineno}, column {error.colno}") from None
+    except (ValueError, RecursionError):
+        raise Refused(400, "the body is no JSON: it is no text in UTF-8, or too deep") from None
     tasks = found if isinstance(found, list) else [found]
     if not 0 < len(tasks) <= MAX_TASKS:
         raise Refused(413 if tasks else 400, f"there are {len(tasks)} tasks; allowed: 1 to {MAX_TASKS}")

@@ -82,7 +82,7 @@ def _environment() -> Environment:
         "count": _count,
         "plain": escaped,
         "meant": _name_meant,
-        "sentence": lambda text: text if text.endswith((".", "?", "!")) else f"{text}.",
+        "sentence": lambda text: text if text.endswith((".", "?", "!")) else text + ".",
     }
     environment.globals |= {
         "client_py": CLIENT,

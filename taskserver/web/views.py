@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 from ..errors import Conflict, DatabaseError, TablesMissing, TablesOutdated, Unavailable
 from ..health.doctor import accepted_in, examine
 from ..health.finding import Finding, Level, unknown
-from ..health.judge import judged
+from ..health.judge import describe_unserved, judged
 from ..health.stages import stage_lines, stage_of
 from ..health.status import MAX_RUNNING, gone_among, workers_of
 from ..messages.programs import CLIENT
@@ -208,7 +208,9 @@ def hours_values(server: TaskServer, count: int) -> dict[str, Any]:
 
 def schedules(server: TaskServer, query: Mapping[str, str]) -> Page:
     """The periodic tasks, with their next times."""
-    return Page("schedules.html", {"overview": SimpleNamespace(schedules=Schedules(server.store).all())})
+    found, runs = Schedules(server.store).all(), server.store.views.runs()
+    unserved = {group: describe_unserved([group], runs) for group in {one.schedule.group_id for one in found}}
+    return Page("schedules.html", {"overview": SimpleNamespace(schedules=found), "unserved": unserved})
 
 
 def workers(server: TaskServer, query: Mapping[str, str]) -> Page:

@@ -31,7 +31,7 @@ def test_the_page_is_one_file_that_loads_nothing_and_runs_its_own_script_alone(q
     ended = queue.client("page", "--output", str(file))
     assert (ended.returncode, ended.stdout, ended.stderr) == (0, "", "")
     text = file.read_text()
-    assert "1 task is fatal" in text
+    assert "1 task failed for good" in text
     assert "ValueError: &lt;script&gt;alert(1)&lt;/script&gt;" in text
     assert "What the doctor finds" in text
     assert not re.search(r"(src|href)=\"(?!#)", text)

@@ -47,6 +47,7 @@ STRAYS = (
 ALWAYS = ["PyMySQL", "python-dotenv", "cronsim"]
 WEB = ["itsdangerous", "Jinja2", "MarkupSafe", "Werkzeug"]
 OPTIONS = ["--web", "--metrics", "--postgresql"]
+FULL = f"{NAME}{''.join(OPTIONS).replace('--', '-')}.zip"
 PACKAGES = {"bundle": ALWAYS, "full_bundle": [*ALWAYS, *WEB, "prometheus_client", "psycopg", "typing_extensions"]}
 NO_LIBPQ = "libpq is not installed, which psycopg calls where it is plain Python"
 Run = subprocess.CompletedProcess[str]
@@ -104,7 +105,7 @@ def _bundle_of(source: Path, full: bool = False, **env: str) -> Bundle:
     assert (made.returncode, made.stderr) == (0, ""), made.stderr
     packages = ", ".join(rf"{name} \S+" for name in PACKAGES["full_bundle" if full else "bundle"])
     assert re.fullmatch(rf"wrote dist/{NAME}/ and .*: \d+ files, \d\.\d MB, with {packages} inside\n", made.stdout)
-    return Bundle(source, source / "dist" / NAME, source / "dist" / f"{NAME}.zip")
+    return Bundle(source, source / "dist" / NAME, source / "dist" / (FULL if full else f"{NAME}.zip"))
 
 
 @pytest.fixture
@@ -487,7 +488,7 @@ def test_a_python_without_its_packages_makes_the_same_bytes_as_windows_would(
         made = bare(full=True)
         assert (made.returncode, made.stderr) == (0, "")
     assert re.match("getting pymysql, python-dotenv, cronsim, .*\nwrote dist/", made.stdout)
-    assert (repository / "dist" / f"{NAME}.zip").read_bytes() == full_bundle.archive.read_bytes()
+    assert (repository / "dist" / FULL).read_bytes() == full_bundle.archive.read_bytes()
 
 
 def test_packages_that_pip_cannot_get_or_that_are_others_are_named_in_a_line(
@@ -603,13 +604,13 @@ class Host:
 
     def do_one_task(self, env: Mapping[str, str] | None = None) -> None:
         """From the tables to a task that was done."""
-        said = [self.run("client.py", "init", env=env), self.run("client.py", "add", "tasks.hello", ARGS, env=env)]
+        said = [self.run("client.py", "init", env=env), self.run("client.py", "add", "tasks.greet", ARGS, env=env)]
         said += [self.run("worker.py", 100, env=env), self.run("client.py", "status", env=env)]
         assert [(ended.returncode, ended.stderr) for ended in said] == [(0, "")] * 4
         assert "are ready" in said[0].stdout
         assert said[1].stdout == "1\n"
         assert said[2].stdout == ""
-        assert "Hello, Ada\n" in (self.folder / "var" / "hello.txt").read_text()
+        assert "Hello Ada\n" in (self.folder / "var" / "greetings.txt").read_text()
 
 
 ARGS = '{"name": "Ada"}'
@@ -693,13 +694,13 @@ def test_what_it_says_to_type_first_does_a_task(host: Host) -> None:
     env = {"PATH": f"{programs}:{os.defpath}"}
     ended = host.execute(["/bin/sh", "-ec", "\n".join(typed)], cwd=str(host.folder), env=env)
     assert (ended.returncode, ended.stderr) == (0, "")
-    assert "Hello, Ada\n" in (host.folder / "var" / "hello.txt").read_text()
+    assert "Hello Ada\n" in (host.folder / "var" / "greetings.txt").read_text()
 
 
 def test_a_schedule_has_its_times_from_a_cron_expression(host: Host) -> None:
     own_all(host.folder)
     assert host.run("client.py", "init").returncode == 0
-    made = host.run("client.py", "schedule", "nightly", "tasks.hello", ARGS, "--cron", "30 3 * * *")
+    made = host.run("client.py", "schedule", "nightly", "tasks.greet", ARGS, "--cron", "30 3 * * *")
     assert (made.returncode, made.stderr) == (0, "")
     assert "03:30" in made.stdout + host.run("client.py", "status").stdout
 

@@ -30,8 +30,9 @@ PASSING = {
     },
     # It is there, and takes nobody more: no memory, threads or connections, of the server or of the account.
     ServerFull: {1037, 1040, 1041, 1135, 1203, 1226},
-    # Not reached; read-only or offline for a while; a full disk or table; no quorum.
-    Unavailable: {2002, 2003, 1036, 1290, 1792, 1836, 3032, 1021, 1030, 1114, 1637, 1047},
+    # Not reached; read-only or offline for a while; a full disk or table; no quorum; damaged, until
+    # the host brings back its backup.
+    Unavailable: {2002, 2003, 1036, 1290, 1792, 1836, 3032, 1021, 1030, 1114, 1637, 1047, 1034, 1194, 1712, 1877},
 }
 """By the numbers of MySQL's and MariaDB's manuals and of the driver."""
 
@@ -45,6 +46,16 @@ def test_an_error_that_passes_is_known_by_its_number_and_no_other_is_waited_for(
     assert {kind: numbers for kind, numbers in found.items() if issubclass(kind, (Conflict, Unavailable))} == PASSING
     ended_claim = pymysql.err.OperationalError(1105, "An error occured in multi-table update")  # of MySQL 5.7, ended
     assert isinstance(dialect.error(ended_claim), Conflict)
+
+
+def test_a_damaged_table_is_not_to_be_dropped_and_a_missing_one_is_named() -> None:
+    dialect = TaskServer("mysql://nobody@127.0.0.1:1/nothing").store.database.dialect
+    text = "Table shop.jobs_queue is corrupted. Please drop the table and recreate."
+    said = str(dialect.error(pymysql.err.OperationalError(1877, text)))
+    assert "jobs_queue is corrupted (1877): it is damaged on the server's disk: do not drop it; ask your host" in said
+    for table, words in (("jobs_queue_stats", "no table jobs_queue_stats"), ("jobs_queue", "no tables of jobs_queue")):
+        error = pymysql.err.ProgrammingError(1146, f"Table 'shop.{table}' doesn't exist")
+        assert f"{words}: run client.py init" in str(dialect.error(error))
 
 
 class Clock:

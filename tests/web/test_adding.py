@@ -123,9 +123,9 @@ def test_without_tokens_there_is_no_adding(each_site: PageSite) -> None:
 @pytest.mark.parametrize(
     ("body", "words"),
     [
-        ("{", "no JSON"),
-        (b"\xff", "no JSON"),
-        ("[" * 100_000, "no JSON"),
+        ("{", "no JSON: look at line 1, column 2"),
+        (b"\xff", "no JSON: it is no text in UTF-8"),
+        ("[" * 100_000, "no JSON: it is no text in UTF-8, or too deep"),
         ([], "0 tasks"),
         (7, "task 1: it is 7"),
         ([{"task": "tasks.send", "group_id": 3}, {"task": "no name"}], "task 2: "),

@@ -77,7 +77,7 @@ def test_one_signs_in_by_keys_and_finds_no_view_with_a_fault(
     browser.press("Tab")
     assert focused(browser) == "Sign in"
     browser.press("Shift+Tab", *PASSWORD, "Enter")
-    wait_until(lambda: "tasks are fatal" in text_of(browser, "h1"))
+    wait_until(lambda: "tasks failed for good" in text_of(browser, "h1"))
     browser.complaints()  # of the code 403, with which the page asks for the password
     browser.press("Tab")
     assert focused(browser) == "To the content"

@@ -86,7 +86,7 @@ def assert_serves(url: str, folder: Path) -> None:
     assert visitor.open("?view=sign-in", {"password": "a guess"}).status == 403
     shown = visitor.open("?view=sign-in", {"password": PASSWORD})
     assert shown.status == 200
-    assert "1 task is fatal" in shown.text
+    assert "1 task failed for good" in shown.text
     style = re.search(r'href="(\?asset=page\.css[^"]*)"', shown.text)
     assert style
     assert "color-scheme" in visitor.open(style[1].replace("&amp;", "&")).text

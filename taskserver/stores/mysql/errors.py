@@ -35,6 +35,7 @@ NO_ID_LEFT = 1467
 """MariaDB says the same if an INSERT of many rows holds the counter of ids for longer than our lock waits last."""
 TOO_LONG = 1153
 RIGHTS_MISSING = frozenset({1142, 1143})  # on a table, on a column
+PROCESS_MISSING = 1227
 TABLE_MISSING = 1146
 UNKNOWN = 1105
 COLUMN_MISSING = 1054
@@ -43,6 +44,8 @@ NEEDS_TLS = frozenset({ACCESS_DENIED, 3159})
 CANNOT_CONNECT = 2003
 TLS_FAILED = 2026
 CLEAR_PASSWORD = 2061
+
+DAMAGES = (1034, 1194, 1712, 1877)  # of a table or an index
 
 KINDS: dict[int | None, type[DatabaseError]] = {
     # Deadlocks, locks that did not come in time or at once, snapshots in which a row changed, no room for more locks,
@@ -54,8 +57,9 @@ KINDS: dict[int | None, type[DatabaseError]] = {
     # Too many connections or threads; no memory for one more.
     **dict.fromkeys((1037, 1040, 1041, 1135, 1203, 1226), ServerFull),
     # Not reached; read-only or offline for a while, as in a failover or a backup; a full disk; too many transactions;
-    # no quorum.
+    # no quorum; damaged.
     **dict.fromkeys((2002, CANNOT_CONNECT, 1036, 1290, 1792, 1836, 3032, 1021, 1030, 1114, 1637, 1047), Unavailable),
+    **dict.fromkeys(DAMAGES, Unavailable),
     # By a key, a foreign one, a check, or a trigger's SIGNAL.
     **dict.fromkeys((1062, 1216, 1217, 1451, 1452, 1644, 3819, 4025), Refused),
     **dict.fromkeys((1060, 1061), AlreadyThere),  # a column, an index
@@ -67,6 +71,7 @@ KINDS: dict[int | None, type[DatabaseError]] = {
 
 PREFIX = "panels put the account's name before it, as in you_shop"
 NO_SPACE = "free some space, or ask your host to raise the database's quota"
+DAMAGED = "it is damaged on the server's disk: do not drop it; ask your host for its backup"
 READ_ONLY = "the server takes no writes for now: wait, or name its main server in TASKSERVER_DSN"
 COLUMN = "give that column its type and character set of schema.sql, with ALTER TABLE"
 LOGIN = (
@@ -106,6 +111,7 @@ HINTS = {
     1290: READ_ONLY,
     1366: COLUMN,
     1406: COLUMN,
+    **dict.fromkeys(DAMAGES, DAMAGED),
     1698: LOGIN,
     1792: READ_ONLY,
     1836: READ_ONLY,
@@ -123,9 +129,10 @@ def error_of(error: BaseException, dsn: Dsn, table: str, where: str = "", is_log
     """Our error for an error of a driver; `where` it came from, if on a caller's connection."""
     number, where = number_of(error), where or dsn.place
     text = " ".join(str(error.args[-1] if error.args else error)[:MAX_TEXT_LENGTH].split())
+    text = text.partition(". Please drop the table")[0]  # which would lose it
     kind, hint = _kind_of(number, text), HINTS.get(number or 0, "")
     if number == TABLE_MISSING:
-        return no_tables(where, table)
+        return no_tables(where, table, text)
     if number == COLUMN_MISSING:
         return other_columns(where, table, text)
     if number == NO_ID_LEFT:

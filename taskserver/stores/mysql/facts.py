@@ -10,7 +10,7 @@ from .. import facts
 from ..facts import CRITICAL, OK, WARNING, Asked, Check, Facts, Found, check_value, good_if
 from ..schema import tables
 from ..table_faults import TableLooks
-from .errors import RIGHTS_MISSING, number_of
+from .errors import PROCESS_MISSING, RIGHTS_MISSING, number_of
 
 OLDEST_MARIADB = (10, 3)
 OLDEST_MYSQL = (5, 7)
@@ -153,4 +153,4 @@ CHECKS = (
         facts.TRANSACTION,
     ),
 )
-FACTS = Facts(CHECKS, LOOKS, lambda error: number_of(error.__cause__) in RIGHTS_MISSING)
+FACTS = Facts(CHECKS, LOOKS, lambda error: number_of(error.__cause__) in {*RIGHTS_MISSING, PROCESS_MISSING})

@@ -54,7 +54,7 @@ def error_of(error: BaseException, path: Path | str, table: str) -> DatabaseErro
     if isinstance(error, sqlite3.IntegrityError):
         return Refused(f"{path}: {text}")
     if "no such table" in text:
-        return no_tables(path, table)
+        return no_tables(path, table, text)
     if "no such column" in text or "has no column" in text:
         return other_columns(path, table, text)
     kind, hint = next((meaning for words, meaning in MEANINGS.items() if words in text), (DatabaseError, ""))
