@@ -75,7 +75,7 @@ class Parameters:
         return None
 
     def names_of(self, count: int) -> list[str] | None:
-        """The names of the first parameters; None where some have a position alone."""
+        """The names of the first parameters; None if some have only a position."""
         first = list(self._signature.parameters.values())[:count]
         is_named = len(first) == count and all(one.kind is Parameter.POSITIONAL_OR_KEYWORD for one in first)
         return [one.name for one in first] if is_named else None
@@ -108,8 +108,8 @@ class GivenFunction(NamedTuple):
         names = self.parameters.names_of(len(positions))
         if names is None:
             raise InvalidTask(
-                f"{self.name}{self.parameters} is given arguments by position alone and others by name, which no task "
-                "can hold together; give its parameters names, or all arguments in one way"
+                f"{self.name}{self.parameters} is given some arguments only by position and others by name, which no "
+                "task can hold together; give its parameters names, or all arguments in one way"
             )
         return dict(zip(names, positions, strict=True)) | keywords
 

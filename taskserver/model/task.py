@@ -59,7 +59,7 @@ T = TypeVar("T")
 
 
 class NotGiven(Enum):
-    """The kind of NOT_GIVEN alone."""
+    """The type of NOT_GIVEN."""
 
     NOT_GIVEN = 0
 

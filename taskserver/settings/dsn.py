@@ -48,7 +48,7 @@ class Dsn(NamedTuple):
     password: str = ""
     """libpq looks for an empty user or password in its own environment and ~/.pgpass."""
     host: str = ""
-    """A name or an address; of PostgreSQL also the folder of a socket. Empty if `unix_socket` alone was named."""
+    """A name or an address; of PostgreSQL also the folder of a socket. Empty if only `unix_socket` was named."""
     port: int = 0
     unix_socket: str = ""
     tls_mode: str = ""
@@ -200,7 +200,7 @@ def _host_and_socket(before: str, behind: str, port: int) -> tuple[str, str]:
     if not host or host.startswith("@"):
         raise _wrong("it names no host: localhost as a rule, or the folder of a socket as ?host=/run/postgresql")
     if "," in host:
-        raise _wrong("it names more than one host, and one alone can have the queue")
+        raise _wrong("it names more than one host, and only one can have the queue")
     socket = f"{host.rstrip('/')}/.s.PGSQL.{port}" if host.startswith("/") else ""
     return "localhost" if host.lower() == "localhost" else host, socket
 
@@ -225,11 +225,11 @@ def _check_tls(server: _Server, mode: str, ca: str, socket: str) -> None:
         raise _wrong(f"its {server.mode} is none of {', '.join(server.modes)}")
     if ca and mode not in WITH_TLS:
         strict = ", ".join(one for one in server.modes if one in WITH_TLS)
-        raise _wrong(f"its {server.ca} is for the {server.mode}s {strict} alone")
+        raise _wrong(f"its {server.ca} is only for the {server.mode}s {strict}")
     if server is not _POSTGRESQL:
         return
     if ca == SYSTEM and mode != server.modes[-1]:
-        raise _wrong(f"its sslrootcert {SYSTEM} is for the sslmode {server.modes[-1]} alone")
+        raise _wrong(f"its sslrootcert {SYSTEM} is only for the sslmode {server.modes[-1]}")
     # libpq would look for a relative one in the current folder, which for cron is another.
     if ca and ca != SYSTEM and not ca.startswith("/"):
         raise _wrong(f"its sslrootcert is neither an absolute path nor {SYSTEM}")

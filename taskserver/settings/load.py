@@ -22,7 +22,7 @@ from .table import ALL_KEYS, GONE, PREFIX, SETTINGS, Hook, RunPauses, fields_of,
 
 NAMES_LIKE_ENV = ("env", ".env.txt", "env.txt")
 _hidden: dict[str, str] = {}
-"""Settings that were taken out of the environment; this process alone still knows them."""
+"""Settings that were taken out of the environment; only this process still knows them."""
 
 
 class Settings(NamedTuple):

@@ -1,6 +1,6 @@
 """The settings of the status page: who may see it, act from it, read its metrics, and add tasks over HTTP.
 
-Workers do not read them: a mistake in them must stop the page alone.
+Workers do not read them: a mistake in them must stop only the page.
 """
 
 from __future__ import annotations

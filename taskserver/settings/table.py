@@ -171,7 +171,7 @@ PAGE_KEYS = (
     "TASKSERVER_METRICS_TOKEN",
     "TASKSERVER_ADD_TOKENS",
 )
-"""The settings that the status page alone reads; page.py has their rows, which import more."""
+"""The settings that only the status page reads; page.py has their rows, which import more."""
 ALL_KEYS = SETTING_KEYS + PAGE_KEYS
 GONE = {"TASKSERVER_WARN_AFTER": f"is gone: delete it; {CLIENT} check --mail reports what fails"}
 """Settings of earlier versions, and what to do instead."""

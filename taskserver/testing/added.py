@@ -1,4 +1,4 @@
-"""The producers' side of a queue in a test: adds as in production, and tells the test of each task."""
+"""The producers' side of a queue in a test: adds as in production, and notes each task for the test."""
 
 from __future__ import annotations
 
@@ -39,41 +39,41 @@ def added_task(task_id: int, task: NewTask) -> AddedTask:
     return AddedTask(task_id, task.task, args, task.group_id, task.priority, delay, at, task.unique_key)
 
 
-Tell = Callable[[Iterable[tuple[int, NewTask]], bool], object]
+Note = Callable[[Iterable[tuple[int, NewTask]], bool], object]
 """Called with the ids and the tasks that were added, and whether a worker sees them already."""
 
 
-class ToldProducing(Producing):
-    """Adds, and tells."""
+class NotedProducing(Producing):
+    """Adds, and notes."""
 
-    def __init__(self, store: Store, tell: Tell) -> None:
+    def __init__(self, store: Store, note: Note) -> None:
         super().__init__(store.database)
-        self._tell = tell
+        self._note = note
 
     def add(self, task: NewTask) -> int:
         task_id = super().add(task)
-        self._tell([(task_id, task)], True)
+        self._note([(task_id, task)], True)
         return task_id
 
     def add_many(self, tasks: Iterable[NewTask], name: Callable[[int], str] = "task {}".format) -> list[int]:
         given = list(tasks)
         ids = super().add_many(given, name)
-        self._tell(zip(ids, given, strict=True), True)
+        self._note(zip(ids, given, strict=True), True)
         return ids
 
 
-class ToldCallers(Callers):
-    """Adds on callers' connections, and tells.
+class NotedCallers(Callers):
+    """Adds on callers' connections, and notes.
 
     A site's connection does not lead to a queue in memory. What is written on it is there at once, whatever becomes of
     the site's transaction.
     """
 
-    def __init__(self, store: Store, tell: Tell, is_in_memory: bool) -> None:
+    def __init__(self, store: Store, note: Note, is_in_memory: bool) -> None:
         super().__init__(store.database.dialect, store.mode, store.lease_seconds)
         self._store = store
         self._own = Producing(store.database)
-        self._tell = tell
+        self._note = note
         self._is_in_memory = is_in_memory
 
     def add(self, connection: object, task: NewTask) -> int:
@@ -82,7 +82,7 @@ class ToldCallers(Callers):
     def add_many(self, connection: object, tasks: Iterable[NewTask]) -> list[int]:
         given, is_elsewhere = list(tasks), self._is_elsewhere(connection)
         ids = self._own.add_many(given) if is_elsewhere else super().add_many(connection, given)
-        self._tell(zip(ids, given, strict=True), is_elsewhere)
+        self._note(zip(ids, given, strict=True), is_elsewhere)
         return ids
 
     def check(self, connection: object) -> None:

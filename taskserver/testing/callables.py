@@ -133,7 +133,7 @@ def _names_in(module: ModuleType, function: Any) -> list[str]:
     for class_name, holder in list(vars(module).items()):
         if not issubclass(type(holder), type) or holder.__module__ != module.__name__:
             continue
-        # A class makes the method anew whenever it is asked for one.
+        # A class makes the method again whenever it is asked for one.
         inner = function.__func__ if type(function) is MethodType and function.__self__ is holder else function
         for name, value in vars(holder).items():
             if value is function or (type(value) in (staticmethod, classmethod) and value.__func__ is inner):

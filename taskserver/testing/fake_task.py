@@ -12,9 +12,9 @@ from ..worker.task_context import CurrentTask, TaskLabel, enter, leave
 
 
 class FakeTask:
-    """What the functions of `taskserver` find as the running task, and what a function told them.
+    """What the functions of `taskserver` find as the running task, and what a function reported to them.
 
-    The `progress` that it told; with what it completed itself: `is_asked_for`, `completed_on` and `result`.
+    The `progress` that it reported; with what it completed itself: `is_asked_for`, `completed_on` and `result`.
     """
 
     is_over = False
@@ -44,9 +44,9 @@ class FakeTask:
 
     def tell_progress(self, progress: str) -> None:
         """Keep a progress, which is in the form of a row's column."""
-        told = read_progress(progress)
-        if told is not None:
-            self.progress.append(told)
+        reported = read_progress(progress)
+        if reported is not None:
+            self.progress.append(reported)
 
     @property
     def completion(self) -> FakeTask:

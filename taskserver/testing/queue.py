@@ -32,7 +32,7 @@ from ..worker.hooks import find_hook
 from ..worker.limits import Limits
 from ..worker.result import Reason
 from ..worker.run import Runner
-from .added import AddedTask, ToldCallers, ToldProducing, added_task
+from .added import AddedTask, NotedCallers, NotedProducing, added_task
 from .callables import PatchableCallables
 
 DSN = f"{PREFIX}DSN"
@@ -73,12 +73,12 @@ class TaskQueue:
         self._settings = settings
         self._is_running = False
         self.store = open_store(settings)
-        self.store.producing = ToldProducing(self.store, self._hear)
+        self.store.producing = NotedProducing(self.store, self._hear)
         self.server = TaskServer.from_settings(settings)
         """A TaskServer that uses this queue, as each of the site's does meanwhile."""
         self.path: Path | None = settings.dsn.database_file(settings.folder)
         """The queue's SQLite file, in which a test may make the tables of a transactional task; None on MySQL."""
-        self.store.callers = ToldCallers(self.store, self._hear, is_in_memory)
+        self.store.callers = NotedCallers(self.store, self._hear, is_in_memory)
 
     def _hear(self, tasks: Iterable[tuple[int, NewTask]], may_run: bool) -> None:
         known = {task.id for task in self.added}

@@ -85,7 +85,7 @@ def test_a_task_is_placed_as_its_function_says(server: TaskServer) -> None:
         (plain, ("a",), {"to": "b"}, "does not take these arguments: multiple values for argument 'to'"),
         (plain, ("a",), {"copy": 2}, "got an unexpected keyword argument 'copy'"),
         (plain, ("a",), {"connection": object()}, "; for delay, connection and other options use add_task$"),
-        (positions, (1,), {"last": 2}, "by position alone"),
+        (positions, (1,), {"last": 2}, "only by position"),
         (any_names, (1, 2), {"x": 3}, "too many positional arguments"),
         (together, ([1],), {}, "takes a list of tasks"),
         ("tasks.x", (), {}, "task is 'tasks.x', a name; allowed here: the function itself"),
