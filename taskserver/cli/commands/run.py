@@ -43,9 +43,10 @@ def run(server: TaskServer, options: argparse.Namespace) -> None:
         result = server.run_task(options.id, stop=stop)
     row = server.store.views.show(options.id)
     sys.stdout.flush()
+    returned = ""
     # In mode delete the row may be an older one from the archive.
-    has_result = result.done and settings.mode != "delete" and row is not None and row.result is not None
-    returned = f", and returned {row.result}" if has_result and row else ""
+    if result.done and settings.mode != "delete" and row is not None and row.result is not None:
+        returned = f", and returned {row.result}"
     print(escaped(f"task {options.id} {_outcome(result, row)}{returned}"))
 
 
