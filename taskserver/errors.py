@@ -60,6 +60,10 @@ class TablesMissing(DatabaseError):
     """The queue's tables are not there."""
 
 
+class ColumnsMissing(DatabaseError):
+    """A table lacks columns of ours: it is another program's, or of another version."""
+
+
 class TablesOutdated(DatabaseError):
     """The tables were made by another version of taskserver."""
 

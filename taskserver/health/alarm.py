@@ -20,6 +20,8 @@ from .status import QueueStatus
 KIND = "check"
 AWAY_SECONDS = 3600.0
 """A finding is over once it has been away for so long: what comes back before is no news."""
+NEVER_FLAPS = "fatal"
+"""Ended by a person, so it is over as soon as it is away: other tasks that are fatal are news."""
 DEGREES = 64
 """Of one level: a finding that is worse by a degree is news."""
 MANY_FATAL = 8
@@ -84,7 +86,7 @@ def alarm_of(status: QueueStatus, before: Alarm) -> tuple[dict[str, Reported], d
     over = {
         name: reported
         for name, reported in away.items()
-        if name in accepted or abs(_seconds_between(reported.last, now)) > AWAY_SECONDS
+        if name in accepted or name == NEVER_FLAPS or abs(_seconds_between(reported.last, now)) > AWAY_SECONDS
     }
     return {**alarm, **{name: reported for name, reported in away.items() if name not in over}}, over
 

@@ -11,7 +11,7 @@ from typing import NamedTuple
 from ..messages.programs import CLIENT, INSTALLS, WORKER
 from ..messages.text import age, count_of, time_of_day
 from ..model.task import Status
-from ..stores.records import LastRun
+from ..stores.records import ErrorCount, LastRun, WorkerProcess
 from .accepted import read_accepted
 from .coverage import groups_served, in_time, is_stuck, seconds_since_start, stopped, unserved
 from .finding import Finding, Level, ok, warning
@@ -25,7 +25,10 @@ MAX_NAMED = 3
 """Groups, runs and schedules in one sentence."""
 MAX_GROUPS_NAMED = 10
 ERRORS = f"{CLIENT} errors, or the status page, groups them by error"
+LOOK_AT_CRON = f"look whether the line of {WORKER} is in the crontab, and at cron's mail; {CLIENT} doctor says more"
 NAME_GROUP = "name the group in the crontab line, or leave GROUP_IDS out there, or fix what adds these tasks"
+BROKEN = "ModuleBroken: "
+"""Begins the error of a task whose module cannot be imported."""
 MORE_WORKERS = f"more workers (a second crontab line, or --processes), or fewer tasks; {CLIENT} stats shows the pace"
 
 
@@ -63,7 +66,7 @@ here; `ready` (tasks) has no limit unless it is given."""
 
 def cron(status: QueueStatus, limits: Limits) -> Finding:
     """Whether cron runs workers, by its own rhythm; and each line of a crontab that stopped."""
-    fix = f"look whether the line of {WORKER} is in the crontab, and at cron's mail; {CLIENT} doctor says more"
+    fix = LOOK_AT_CRON
     why = "tasks stay where they are"
     level = _silence(status, limits)
     if level and not status.runs:
@@ -195,24 +198,28 @@ def paused(status: QueueStatus, limits: Limits) -> Finding:
 
 
 def waiting(status: QueueStatus, limits: Limits) -> Finding:
-    """How long the oldest ready task has waited, outside of paused and unserved groups."""
-    group, seconds = oldest_ready(status, {*status.paused_groups, *status.unserved_groups})
+    """How long the oldest ready task has waited, outside of paused groups."""
+    group, seconds = oldest_ready(status)
     if group is None:
         return ok("waiting", "no task waits for a worker")
     words = f"a ready task of group {group} has waited for {age(seconds)}"
-    # A task that waits for cron needs no more workers.
-    level = Level.OK if _silence(status, limits) else limits["waiting"].level_of(seconds)
-    if not level:
+    level, silence = limits["waiting"].level_of(seconds), _silence(status, limits)
+    if level <= silence:  # it waits for cron, whose finding says so
         return ok("waiting", words)
-    return Finding("waiting", level, words, "workers are behind", MORE_WORKERS, f"group {group} waits {span(seconds)}")
+    why, fix = "workers are behind", MORE_WORKERS
+    if silence:
+        why, fix = "no run began lately", LOOK_AT_CRON
+    elif group in status.unserved_groups:
+        why, fix = "no worker takes it", NAME_GROUP
+    return Finding("waiting", level, words, why, fix, f"group {group} waits {span(seconds)}")
 
 
-def oldest_ready(status: QueueStatus, left_out: Collection[int]) -> tuple[int | None, float]:
-    """The group whose ready task has waited the longest, and for how long."""
+def oldest_ready(status: QueueStatus) -> tuple[int | None, float]:
+    """The group whose ready task has waited the longest, outside of paused groups, and for how long."""
     waits = {
         group: rows.oldest_ready_seconds
         for group, rows in status.groups.items()
-        if group not in left_out and rows.oldest_ready_seconds is not None
+        if group not in status.paused_groups and rows.oldest_ready_seconds is not None
     }
     return max(waits.items(), key=lambda item: (item[1], -item[0]), default=(None, 0.0))
 
@@ -243,12 +250,9 @@ def fatal(status: QueueStatus, limits: Limits) -> Finding:
 def failing(status: QueueStatus, limits: Limits) -> Finding:
     """Whether tasks fail together: for a module that cannot be imported, or most of them, or many."""
     why, in_error = "each is retried until its attempts are used up", status.total.rows[Status.ERROR]
-    for error in status.errors:
-        if error.line.startswith("ModuleBroken: ") and error.rows > error.fatal:
-            words = f"{count_of(error.rows - error.fatal, 'task')} failed: {error.line.partition(': ')[2]}"
-            module, cannot, _ = error.line.removeprefix("ModuleBroken: ").partition(" cannot be imported")
-            fix = "workers retry these tasks by themselves once the module is right"
-            return Finding("failing", Level.CRITICAL, words, why, fix, f"{module}{cannot}")
+    broken = [error for error in status.errors if error.line.startswith(BROKEN) and error.rows > error.fatal]
+    if broken:  # of several modules one that may still be broken
+        return _of_module(min(broken, key=lambda one: _was_done_since(one, status)), status, why)
     hours = (status.hour_before, status.this_hour)
     failed, done = sum(hour.failed for hour in hours), sum(hour.done for hour in hours)
     # If no task is in error or fatal any more, those that failed have gone well since, or are gone.
@@ -258,6 +262,23 @@ def failing(status: QueueStatus, limits: Limits) -> Finding:
     if level := limits["failing"].level_of(in_error):
         return Finding("failing", level, f"{in_error} tasks are in error and will be retried", why, ERRORS)
     return ok("failing", f"{count_of(in_error, 'task')} in error")
+
+
+def _of_module(error: ErrorCount, status: QueueStatus, why: str) -> Finding:
+    module, cannot, cause = error.line.removeprefix(BROKEN).partition(" cannot be imported")
+    failed = f"{count_of(error.rows - error.fatal, 'task')} failed"
+    if _was_done_since(error, status):
+        words = f"{failed}: {module}{cannot.replace('cannot', 'could not')}{cause}; other tasks were done since"
+        return warning("failing", words, why, f"{CLIENT} doctor says whether the module is right now")
+    fix = "workers retry these tasks by themselves once the module is right"
+    return Finding("failing", Level.CRITICAL, f"{failed}: {module}{cannot}{cause}", why, fix, f"{module}{cannot}")
+
+
+def _was_done_since(error: ErrorCount, status: QueueStatus) -> bool:
+    """Whether a worker that began since has done a task: then the cause may be gone."""
+    workers: Sequence[LastRun | WorkerProcess] = (*status.runs, *status.workers)
+    begun = [(one.started_at, one.done) for one in workers] + [(one.hour, one.done) for one in status.hours]
+    return error.last_seen is not None and any(at and at > error.last_seen and done for at, done in begun)
 
 
 def stray(status: QueueStatus, limits: Limits) -> Finding:
@@ -284,15 +305,16 @@ def orphaned(status: QueueStatus, limits: Limits) -> Finding:
 
 def schedules(status: QueueStatus, limits: Limits) -> Finding:
     """Whether schedules are late, or can add no task."""
-    faulty = [stored for stored in status.schedules if stored.fault is not None]
-    if faulty:
-        faults = [f"schedule {stored.schedule.name}: {stored.fault}" for stored in faulty[:MAX_NAMED]]
-        faults += [f"and {len(faulty) - MAX_NAMED} more"] if len(faulty) > MAX_NAMED else []
-        # If this host lacks a package, the fault says how to install it; the schedule itself is right.
-        is_lacking = all(INSTALLS in (stored.fault or "") for stored in faulty)
-        again = f"{CLIENT} schedule NAME … again, or {CLIENT} unschedule NAME"
-        fix = "install the package, as said there" if is_lacking else again
-        short = f"{count_of(len(faulty), 'faulty schedule')}"
+    silent = [stored for stored in status.schedules if stored.fault is not None or stored.is_silenced]
+    if silent:
+        faults = [f"schedule {one.schedule.name}: {one.fault or one.held}" for one in silent[:MAX_NAMED]]
+        faults += [f"and {len(silent) - MAX_NAMED} more"] if len(silent) > MAX_NAMED else []
+        fix = f"{CLIENT} schedule NAME … again, or {CLIENT} unschedule NAME"
+        if all(INSTALLS in (one.fault or "") for one in silent):  # what this host lacks: the schedule itself is right
+            fix = "install the package, as said there"
+        if all(one.fault is None for one in silent):
+            fix = f"{CLIENT} show ID tells more, {CLIENT} cancel ID ends that task"
+        short = f"{count_of(len(silent), 'silent schedule')}"
         return warning("schedules", "; ".join(faults), "they add no tasks", fix, short)
     late = -min((stored.next_seconds or 0.0 for stored in status.schedules), default=0.0)
     level = limits["schedules"].level_of(late)

@@ -265,7 +265,7 @@ def _read(queue: Queue, chosen: Sequence[int], up_to: Mapping[Status, int]) -> Q
         schedules=Schedules(queue.store).all(),
         names=_by_task(names),
         unnamed=frozenset(status for status in Status if _rows_of(names, status) >= SAMPLE),
-        errors=() if chosen else views.recent_errors(MAX_ERRORS),
+        errors=views.recent_errors(MAX_ERRORS, chosen),
         this_hour=recent.this_hour,
         hour_before=recent.hour_before,
         hours=stats.sums((HOURS - 1) * HOUR_SECONDS, "hour"),

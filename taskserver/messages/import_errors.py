@@ -67,9 +67,10 @@ def _file_of(module: str, folder: Path | None) -> tuple[str, str]:
     """A module's file, and words for one of nearly that name in the folder, as an upload or an editor leaves it."""
     file = f"{module.replace('.', '/')}.py"
     try:
-        there = [name for name in os.listdir(folder) if ".py" in name and name not in OUR_FILES] if folder else []
+        there = [name for name in os.listdir(folder) if ".py" in name] if folder else []
     except OSError:
         there = []
+    there = [name for name in there if name not in (*OUR_FILES, file)]  # a link of its name may lead nowhere
     as_text = [name for name in there if name.lower() == f"{file}.txt"]
     meant = as_text[0] if as_text else nearest(file, there, likeness=0.8)
     return file, f"; {meant} lies there: rename it to {file}" if meant else ""

@@ -21,7 +21,7 @@ from contextlib import suppress
 from math import isfinite
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from ..errors import Conflict, DatabaseError, TablesMissing
+from ..errors import ColumnsMissing, Conflict, DatabaseError, TablesMissing
 from ..messages.programs import CLIENT, WORKER
 from .retrying import Patience
 from .words import Statements, Write, with_ids
@@ -353,9 +353,9 @@ def no_tables(place: object, table: str, text: str = "") -> TablesMissing:
     return missing(f"{place} has no table {one[0]}" if one else f"{place} has no tables of {table}")
 
 
-def other_columns(place: object, table: str, text: str) -> DatabaseError:
+def other_columns(place: object, table: str, text: str) -> ColumnsMissing:
     """A statement of ours names a column that is not there."""
-    return DatabaseError(
+    return ColumnsMissing(
         f"{place}: table {table} was not made by taskserver, or by another version of it ({text}): run "
         f"{CLIENT} init, or choose another TASKSERVER_TABLE"
     )

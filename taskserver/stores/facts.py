@@ -182,6 +182,8 @@ def _judge_tables(faults: Sequence[Fault]) -> Found:
     fix = (
         f"keep a copy of the database, and run {CLIENT} init: it makes what it can, and names a statement for the rest"
     )
+    if any(fault.is_anothers for fault in faults):
+        fix = "set another TASKSERVER_TABLE"
     return Found(CRITICAL, words, fix)
 
 

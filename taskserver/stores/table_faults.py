@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from ..errors import DatabaseError, TablesMissing, Unavailable
+from ..errors import ColumnsMissing, DatabaseError, TablesMissing, Unavailable
 from .schema import Column, Table, definition, indexes, tables
+
+ANOTHERS = "is a table of another program"
 
 
 class Fault(NamedTuple):
@@ -18,6 +20,11 @@ class Fault(NamedTuple):
     """The statements that fix it; empty if there are none, or if making the tables again does."""
     is_missing_index: bool = False
     """Then `client.py init` runs its `fix`."""
+
+    @property
+    def is_anothers(self) -> bool:
+        """Whether the table is another program's."""
+        return self.what == ANOTHERS
 
 
 class TableLooks(NamedTuple):
@@ -73,8 +80,9 @@ def _faults_of(database: Any, table: Table, name: str, there: Mapping[str, tuple
         missing = [column for column in table.columns if _unreadable(database, table, [column])]
         if facts.is_denied(error):
             return
-        if len(missing) > len(table.columns) / 2:  # none, or another program's
-            yield Fault(name, "is missing" if isinstance(error, TablesMissing) else str(error))
+        if len(missing) > len(table.columns) / 2:
+            kinds = {TablesMissing: "is missing", ColumnsMissing: ANOTHERS}
+            yield Fault(name, kinds.get(type(error), str(error)))
             return
         for column in missing:
             add = f"ALTER TABLE {quoted} ADD COLUMN {definition(dialect.kind, table, column)}"

@@ -40,13 +40,15 @@ def make_whole(database: Database, create_tables: Callable[[], None]) -> list[Fa
         create_tables()
     except (Unavailable, TablesOutdated):
         raise
-    except DatabaseError:  # a column is lost, say
+    except DatabaseError:  # a column is lost, or a table is another program's, say
         with suppress(DatabaseError):
             faults = table_faults(database)
-            if any(fault.fix for fault in faults):
+            if any(fault.fix or fault.is_anothers for fault in faults):
                 return faults
         raise
     faults = table_faults(database)
+    if any(fault.is_anothers for fault in faults):
+        return faults
     if any(not fault.fix for fault in faults):
         dialect = database.dialect
         policy = RetryPolicy(Scope.TRANSACTION, UPGRADE_SECONDS)

@@ -293,16 +293,34 @@ def test_from_well_to_critical_and_back_each_change_is_mailed_once(served: Queue
     served.sql(f"INSERT INTO jobs_queue (task, status, due_at, claim) VALUES ('tasks.note', 1, '{LONG_AGO}', 5)")
     assert mailed(served)[1].startswith("TASKSERVER CRITICAL: 11 fatal, 1 expired\n")
     served.sql("DELETE FROM jobs_queue WHERE status = 4")
-    assert mailed(served) == (OK, "")  # it may come back
-    let_pass(served, 61)
     code, said = mailed(served)
     assert (code, said.splitlines()[0]) == (OK, "TASKSERVER WARNING: 1 expired")
     assert re.search(r"^over: fatal, after \d+ s$", said, re.MULTILINE)
+    become_fatal(served)  # another one
+    assert mailed(served)[1].startswith("TASKSERVER WARNING: 1 fatal, 1 expired\n")
     served.sql("DELETE FROM jobs_queue")
-    assert mailed(served) == (OK, "")
+    assert re.search(r"^over: fatal, after \d+ s$", mailed(served)[1], re.MULTILINE)
+    assert mailed(served) == (OK, "")  # the other may come back
     let_pass(served, 61)
     assert re.fullmatch(r"TASKSERVER OK: all is well again\n\nover: leases, after \d+ \w+\n", mailed(served)[1])
     assert (mailed(served), notes(served)) == ((OK, ""), [])
+
+
+@A_SERVER
+def test_a_module_that_is_broken_is_critical_for_the_groups_whose_tasks_failed_until_others_are_done(
+    queue: Queue,
+) -> None:
+    queue.deployment.write_tasks("def note(:\n")
+    queue.add("tasks.note", None, 3)
+    assert queue.worker().returncode == 0
+    for groups, code in (([], CRITICAL), (["--group=3"], CRITICAL), (["--group=5"], OK)):
+        assert check(queue, *groups)[0] == code
+    queue.sql(f"UPDATE jobs_queue SET updated_at = {queue.ago(60)}")
+    queue.deployment.write_tasks("def note() -> None: ...\n")
+    queue.add("tasks.note", None, 5)
+    assert_silent(queue.worker())
+    code, line = check(queue)
+    assert (code, "could not be imported" in report(queue)["findings"][0]["words"]) == (WARNING, True), line
 
 
 @ONE_STORE

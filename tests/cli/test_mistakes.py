@@ -302,7 +302,8 @@ TABLES = {
         ["UPDATE jobs_queue_schema SET version = 99"], WORK, ("version 99", "upload the newer taskserver"),
     ),
     "has a table of that name from another program": (
-        ["DROP TABLE jobs_queue", "CREATE TABLE jobs_queue (id INTEGER PRIMARY KEY, payload TEXT)"], INIT, FOREIGN,
+        ["DROP TABLE jobs_queue", "CREATE TABLE jobs_queue (id INTEGER PRIMARY KEY, payload TEXT)"], INIT,
+        ("jobs_queue is a table of another program", "set another TASKSERVER_TABLE"),
     ),
     "made its table with a column missing": (
         ["DROP TABLE jobs_queue", "CREATE TABLE jobs_queue (id INTEGER PRIMARY KEY, task VARCHAR(255))"], ADD, FOREIGN,

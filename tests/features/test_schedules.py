@@ -238,6 +238,24 @@ def test_status_names_the_task_that_has_the_key_and_has_not_ended(queue: Queue, 
     assert [one.held for one in Schedules(queue.server.store).all()] == [None]
 
 
+SILENCED = [
+    ("0, NULL", False), ("1, {after}", False), ("3, {soon}", False), ("5, {soon}", False),
+    ("3, {after}", True), ("5, {after}", True), ("5, NULL", True), ("9, NULL", True),
+]  # fmt: skip
+
+
+@on_stores_in_turn("row, is_silenced", SILENCED)
+def test_a_row_that_keeps_a_schedule_silent_for_more_than_a_day_is_found(
+    queue: Queue, row: str, is_silenced: bool
+) -> None:
+    queue.server.schedule("nightly", "tasks.note", every=86_400)
+    values = row.format(after=queue.ago(-30 * 86_400), soon=queue.ago(-3600))
+    columns = "task, unique_key, status, due_at"
+    queue.sql(f"INSERT INTO jobs_queue ({columns}) VALUES ('tasks.note', 'schedule:nightly', {values})")
+    (stored,) = Schedules(queue.server.store).all()
+    assert stored.is_silenced is is_silenced
+
+
 # ---- sync
 
 
@@ -628,7 +646,7 @@ def test_the_command_makes_a_schedule_and_says_when_it_comes(sqlite_queue: Queue
     assert report == {
         "name": "nightly", "task": "tasks.note", "args": '["ran"]', "group_id": 3, "priority": -5,
         "every_seconds": None, "cron": "30 3 * * *", "timezone": "Asia/Kathmandu", "fault": None, "held": None,
-        "last": None,
+        "is_silenced": False, "last": None,
     }  # fmt: skip
     ended = client("unschedule", "nightly")
     assert (ended.returncode, ended.stdout, ended.stderr) == (0, "nightly is scheduled no more\n", "")

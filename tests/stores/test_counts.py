@@ -154,6 +154,17 @@ def test_recent_errors_are_those_of_the_last_failed_tasks(
     assert [one.line for one in store.views.recent_errors(1)] == ["E: new"]
 
 
+def test_recent_errors_of_groups_are_those_among_the_last_of_all(store: Store, rows: Rows) -> None:
+    put(rows, ("a", 3, 4), error="E: of three")
+    put(rows, ("a", 5, 4), ("a", 7, 4), error="E: of five and seven")
+    found = {groups: store.views.recent_errors(10, groups) for groups in [(3,), (5, 7), (9,)]}
+    assert {groups: [(one.line, one.rows) for one in errors] for groups, errors in found.items()} == {
+        (3,): [("E: of three", 1)],
+        (5, 7): [("E: of five and seven", 2)],
+        (9,): [],
+    }
+
+
 def test_stats_are_summed_in_the_database(store: Store, rows: Rows) -> None:
     hour = store.views.now()[:13] + ":00:00"
     for group, task, done, slowest in ((3, "a", 1, 5.0), (3, "b", 2, 7.0), (5, "a", 4, 1.0)):

@@ -36,6 +36,7 @@ from tests.support.deployment import ROOT
 HOUR, DAY = 3600, 86_400
 OK, WARNING, CRITICAL, UNKNOWN = Level
 NOW = datetime(2026, 11, 22, 10, tzinfo=timezone.utc)
+LATER = NOW + timedelta(hours=1)
 NO_STATS = HourStats(NOW, 0, "")
 
 
@@ -161,6 +162,16 @@ JUDGEMENTS: list[tuple[dict[str, Any], str, Level, str]] = [
     ({"groups": {3: rows(counts={Status.ERROR: 21})}}, "failing", WARNING, "21 tasks are in error and will be retried"),
     ({"errors": [BROKEN], "groups": {3: rows(**IN_ERROR)}}, "failing", CRITICAL,
      "3 tasks failed: module tasks cannot be imported: SyntaxError: (line 3)"),
+    ({"errors": [BROKEN], "runs": [a_run(started_at=LATER)]}, "failing", CRITICAL, "cannot be imported"),
+    ({"errors": [BROKEN], "runs": [a_run(done=1)]}, "failing", CRITICAL, "cannot be imported"),
+    ({"errors": [BROKEN._replace(last_seen=None)], "runs": [a_run(done=1)]}, "failing", CRITICAL, "cannot be imported"),
+    ({"errors": [BROKEN], "runs": [a_run(started_at=LATER, done=1)]}, "failing", WARNING,
+     "3 tasks failed: module tasks could not be imported: SyntaxError: (line 3); other tasks were done since"),
+    ({"errors": [BROKEN], "workers": [worker()._replace(started_at=LATER, done=1)]}, "failing", WARNING, "could not"),
+    ({"errors": [BROKEN], "hours": [NO_STATS._replace(done=9)]}, "failing", CRITICAL, "cannot be imported"),
+    ({"errors": [BROKEN], "hours": [HourStats(LATER, 0, "", done=1)]}, "failing", WARNING, "could not"),
+    ({"errors": [BROKEN, BROKEN._replace(last_seen=LATER)], "hours": [HourStats(LATER, 0, "", done=1)]}, "failing",
+     CRITICAL, "cannot be imported"),
     # lost and gone workers
     ({"hours": [LOST_HOUR]}, "lost", WARNING, "2 attempts were lost in the last day: the worker vanished"),
     ({"hours": [NO_STATS._replace(lost=1)]}, "lost", WARNING, "1 attempt was lost in the last day"),
@@ -172,6 +183,9 @@ JUDGEMENTS: list[tuple[dict[str, Any], str, Level, str]] = [
     ({"groups": {3: rows(counts={-1: 2})}}, "stray", WARNING, "2 tasks never start: an unknown status"),
     ({"orphaned": 2}, "orphaned", WARNING, "2 tasks wait only for tasks that were deleted or have ended"),
     # schedules
+    ({"schedules": [StoredSchedule(SCHEDULE, NOW, 1.0, None, "task 1 has its key")]}, "schedules", OK, ""),
+    ({"schedules": [StoredSchedule(SCHEDULE, NOW, 1.0, None, "task 1 has its key", True)]}, "schedules", WARNING,
+     "schedule nightly: task 1 has its key"),
     ({"schedules": [StoredSchedule(SCHEDULE, NOW, 1.0, "no cron expression")]}, "schedules", WARNING,
      "schedule nightly: no cron expression"),
     ({"schedules": [StoredSchedule(SCHEDULE, NOW, 1.0, "x")] * 5}, "schedules", WARNING, "x; and 2 more"),
@@ -220,6 +234,29 @@ def test_while_cron_has_stopped_nothing_asks_for_more_workers() -> None:
     given: dict[str, Any] = {"groups": {3: rows(new=1, ready=9 * HOUR)}, "schedules": late}
     assert found(a_status(runs=[a_run(7200, 60)], **given)) == {"cron": CRITICAL}
     assert found(a_status(runs=[a_run(30, 60)], **given)) == {"waiting": CRITICAL, "schedules": WARNING}
+
+
+WAITS: dict[str, Any] = {"groups": {3: rows(), 5: rows(new=50, ready=10 * HOUR)}}
+SEVERAL: list[tuple[dict[str, Any], Limits, dict[str, Level], str]] = [
+    # the line of group 5 is dead: its tasks wait for longer than any limit
+    (
+        {**WAITS, "runs": [a_run(60, 60, "3"), a_run(3 * DAY, 60, "5")], "unserved_groups": [5]},
+        *({}, {"waiting": CRITICAL, "cron": WARNING, "groups": WARNING}, "name the group in the crontab line"),
+    ),
+    # a silence that is a warning hides no wait that is critical, and one that is as bad says it better
+    ({**WAITS, "runs": [a_run(2 * HOUR)]}, {"cron": Limit(HOUR, 3 * HOUR)}, {"waiting": CRITICAL, "cron": WARNING},
+     "the line of worker.py"),
+    ({**WAITS, "runs": [a_run(4 * HOUR)]}, {"cron": Limit(HOUR, 3 * HOUR)}, {"cron": CRITICAL}, "the line of worker"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("given", "limits", "findings", "fix"), SEVERAL)
+def test_a_task_that_waits_too_long_is_found_whatever_else_is_wrong(
+    given: dict[str, Any], limits: Limits, findings: dict[str, Level], fix: str
+) -> None:
+    status = judged(a_status(**given), limits)
+    assert {one.name: one.level for one in status.findings} == findings
+    assert fix in status.findings[0].fix
 
 
 def test_the_worst_finding_stands_first_and_gives_the_words() -> None:
@@ -474,43 +511,54 @@ def test_a_note_that_holds_anything_is_an_alarm_of_nothing(text: str) -> None:
 
 
 class Looks:
-    """Checks --mail one after the other, of a queue with so many fatal tasks."""
+    """Checks --mail one after the other, of a queue with so many tasks of one kind: fatal, or of vanished workers."""
 
-    def __init__(self) -> None:
+    def __init__(self, kind: str = "fatal") -> None:
+        self.kind = kind
         self.alarm: dict[str, Reported] = {}
 
-    def look(self, minutes: int, fatal: int, accepted: Sequence[str] = ()) -> str:
+    def look(self, minutes: int, count: int, accepted: Sequence[str] = ()) -> str:
         """`up` or `over` if that is news, so many minutes after the begin."""
-        status = judged(a_status({3: rows(fatal=fatal)}, now=NOW + timedelta(minutes=minutes)), accepted=accepted)
+        of_kind: dict[str, Any] = {"groups": {3: rows(fatal=count)}} if self.kind == "fatal" else {self.kind: count}
+        status = judged(a_status(**of_kind, now=NOW + timedelta(minutes=minutes)), accepted=accepted)
         before = _read(json.dumps(self.alarm))
         self.alarm, over = alarm_of(status, before)
         return "over" if over else "up" if is_news(before, self.alarm) else ""
 
-    def news(self, times: range, fatal: Callable[[int], int]) -> list[tuple[int, str]]:
-        """The minutes that had some, if the minutes give the fatal tasks."""
-        return [(minutes, word) for minutes in times if (word := self.look(minutes, fatal(minutes)))]
+    def news(self, times: range, count: Callable[[int], int]) -> list[tuple[int, str]]:
+        """The minutes that had some, if the minutes give the tasks."""
+        return [(minutes, word) for minutes in times if (word := self.look(minutes, count(minutes)))]
 
 
-NEWS: list[tuple[str, Callable[[int], int], list[tuple[int, str]]]] = [
-    ("one that stays is reported once", lambda minutes: 1, [(0, "up")]),
-    ("its end an hour after", lambda minutes: int(minutes < 60), [(0, "up"), (120, "over")]),
-    ("what comes and goes within an hour is not reported again", lambda minutes: minutes // 5 % 2, [(5, "up")]),
-    ("and not if it is away for 55 minutes", lambda minutes: int(minutes % 60 == 0), [(0, "up")]),
+NEWS: list[tuple[str, str, Callable[[int], int], list[tuple[int, str]]]] = [
+    ("one that stays is reported once", "lapsed", lambda minutes: 1, [(0, "up")]),
+    ("its end an hour after", "lapsed", lambda minutes: int(minutes < 60), [(0, "up"), (120, "over")]),
+    ("what comes and goes within an hour is no news", "lapsed", lambda minutes: minutes // 5 % 2, [(5, "up")]),
+    ("nor if it is away for 55 minutes", "lapsed", lambda minutes: int(minutes % 60 == 0), [(0, "up")]),
     (
         "after more than an hour it is new",
+        "lapsed",
         lambda minutes: int(minutes % 120 == 0),
         [(0, "up"), (65, "over"), (120, "up"), (185, "over"), (240, "up"), (305, "over")],
     ),
-    ("one that gets critical is news, and once", lambda minutes: 9 + minutes // 5 % 2, [(0, "up"), (5, "up")]),
-    ("a few more are none", lambda minutes: min(1 + minutes // 5, 9), [(0, "up")]),
-    ("twice as many are", lambda minutes: min(11 + minutes // 5, 33), [(0, "up"), (25, "up"), (105, "up")]),
+    (
+        "fatal tasks are over at once, and others are new",
+        "fatal",
+        lambda minutes: int(minutes % 120 != 5),
+        [(0, "up"), (5, "over"), (10, "up"), (125, "over"), (130, "up"), (245, "over"), (250, "up")],
+    ),
+    ("one that gets critical is news, and once", "fatal", lambda minutes: 9 + minutes // 5 % 2, [(0, "up"), (5, "up")]),
+    ("a few more are none", "fatal", lambda minutes: min(1 + minutes // 5, 9), [(0, "up")]),
+    ("twice as many are", "fatal", lambda minutes: min(11 + minutes // 5, 33), [(0, "up"), (25, "up"), (105, "up")]),
 ]
 
 
-@pytest.mark.parametrize(("words", "fatal", "news"), NEWS, ids=[words for words, *_ in NEWS])
-def test_each_change_is_mailed_once(words: str, fatal: Callable[[int], int], news: list[tuple[int, str]]) -> None:
+@pytest.mark.parametrize(("words", "kind", "count", "news"), NEWS, ids=[words for words, *_ in NEWS])
+def test_each_change_is_mailed_once(
+    words: str, kind: str, count: Callable[[int], int], news: list[tuple[int, str]]
+) -> None:
     """A look each five minutes."""
-    assert Looks().news(range(0, 360, 5), fatal) == news
+    assert Looks(kind).news(range(0, 360, 5), count) == news
 
 
 def test_what_is_accepted_is_over_at_once_and_an_invalid_instant_silences_nothing() -> None:

@@ -173,7 +173,7 @@ def _plain(words: str) -> str:
 
 
 def _all_is_well(status: QueueStatus) -> str:
-    group, seconds = oldest_ready(status, status.paused_groups)
+    group, seconds = oldest_ready(status)
     waits = f", the oldest for {span(seconds)}" if group is not None else ""
     silence = silence_seconds(status)
     return f"{status.ready} ready{waits}{f', last run {span(silence)} ago' if 0 < silence < float('inf') else ''}"
@@ -183,7 +183,7 @@ def _performance(status: QueueStatus, limits: Limits) -> str:
     silence = silence_seconds(status)
     values = {
         "ready": (f"{status.ready.rows}", "ready"),
-        "age": (f"{oldest_ready(status, status.paused_groups)[1]:.0f}s", "waiting"),
+        "age": (f"{oldest_ready(status)[1]:.0f}s", "waiting"),
         "fatal": (f"{status.fatal.rows}", "fatal"),
         "lapsed": (f"{status.lapsed}", "leases"),
         "silence": (f"{silence:.0f}s" if isfinite(silence) else "U", "cron"),
@@ -196,7 +196,7 @@ def _bounds(limit: Limit | None) -> str:
 
 
 def _as_dict(status: QueueStatus) -> dict[str, Any]:
-    group, seconds = oldest_ready(status, status.paused_groups)
+    group, seconds = oldest_ready(status)
     silence = silence_seconds(status)
     return {
         "level": str(status.level),

@@ -41,6 +41,8 @@ def run(folder: Path, options: argparse.Namespace) -> int:
     _make_var(folder / "var")
     with TaskServer.from_settings(settings) as server:
         faults = make_whole(server.store.database, server.create_tables)
+    for fault in filter(lambda one: one.is_anothers, faults):
+        raise DatabaseError(f"{fault.table} {fault.what} in {settings.dsn.place}: set another TASKSERVER_TABLE")
     for fault in faults:
         fix = fault.fix or f"{CLIENT} init makes it after that" * fault.is_missing_index
         note(": ".join(filter(None, (f"{fault.table} {fault.what}", fix))))

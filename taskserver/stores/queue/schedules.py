@@ -78,6 +78,8 @@ class StoredSchedule(NamedTuple):
     """Why no task can be added."""
     held: str | None = None
     """The task that has its key and has not ended: until then its times add nothing."""
+    is_silenced: bool = False
+    """Whether that task waits for something else, or is not due for more than a day."""
     last: ScheduledRun | None = None
     """None if none has ended yet."""
 
@@ -196,7 +198,8 @@ class Schedules:
 
     ALL = f"SELECT {COLUMNS}, {{next_at_text}}, {{now_text}} FROM {{schedules}}"
     HOLDERS = """
-        SELECT unique_key, id, status FROM {table} WHERE unique_key IN ({ids}) AND status NOT IN (2, 4, 7)
+        SELECT unique_key, id, status, CASE WHEN status IN (0, 1) OR {due_at_age} >= -86400 THEN 0 ELSE 1 END
+        FROM {table} WHERE unique_key IN ({ids}) AND status NOT IN (2, 4, 7)
     """
 
     def all(self) -> list[StoredSchedule]:
@@ -204,15 +207,19 @@ class Schedules:
         found = [_stored(_planned(row)) for row in self._database.fetch(f"{self.ALL} ORDER BY next_at, name")]
         keys = [KEY_PREFIX + stored.schedule.name for stored in found if stored.fault is None]
         held = {
-            key: f"task {task_id} has its key and is {name_of_status(status).replace('_', ' ')}: "
-            "its times add nothing until that task has ended"
-            for key, task_id, status in map(as_texts, self._database.fetch_ids(self.HOLDERS, keys))
+            key: (
+                f"task {task_id} has its key and is {name_of_status(status).replace('_', ' ')}: "
+                "its times add nothing until that task has ended",
+                bool(is_silenced),
+            )
+            for key, task_id, status, is_silenced in map(as_texts, self._database.fetch_ids(self.HOLDERS, keys))
         }
         ran = {note.name: note for note in Notes(self._database).of_kind(RAN)} if found else {}
         return [
-            stored._replace(held=held.get(key), last=_last_run(ran.get(_note_name(key))))
+            stored._replace(held=words, is_silenced=is_silenced, last=_last_run(ran.get(_note_name(key))))
             for stored in found
             for key in (KEY_PREFIX + stored.schedule.name,)
+            for words, is_silenced in (held.get(key, (None, False)),)
         ]
 
     def _find(self, name: str) -> _Planned | None:

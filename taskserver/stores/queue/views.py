@@ -164,7 +164,7 @@ class Views:
     FAILED_LAST = " UNION ALL ".join(
         f"""
         SELECT * FROM (
-            SELECT id, status, finished_at, updated_at, error_text FROM {{table}} {{by_due}}
+            SELECT id, status, group_id, finished_at, updated_at, error_text FROM {{table}} {{by_due}}
             WHERE {{due_status}} = {status} ORDER BY due_at DESC, id DESC LIMIT ?
         ) AS failed_{status}
         """
@@ -177,9 +177,10 @@ class Views:
         with self._database.unhurried():
             return self._errors(self.FAILED.replace("{condition}", condition), values, most)
 
-    def recent_errors(self, most: int) -> list[ErrorCount]:
-        """The same of the SAMPLE fatal tasks that were added last, and of as many in error."""
-        return self._errors(f"({self.FAILED_LAST}) AS recent", [SAMPLE, SAMPLE], most)
+    def recent_errors(self, most: int, groups: Sequence[int] = ()) -> list[ErrorCount]:
+        """The same among the SAMPLE fatal tasks that were added last, and as many in error."""
+        condition, values = chosen_by(Selection(groups=groups or None))
+        return self._errors(f"({self.FAILED_LAST}) AS recent WHERE {condition}", [SAMPLE, SAMPLE, *values], most)
 
     def _errors(self, failed: str, values: Sequence[Any], most: int) -> list[ErrorCount]:
         words = self._database.words
