@@ -169,9 +169,13 @@ def test_a_run_deletes_a_portion_after_its_tasks(queue: Queue, monkeypatch: pyte
     assert queue.rows("status") == [(2,)], "the task of just now stays"
 
 
-def test_rows_that_hold_a_key_stay_and_hide_no_others(queue: Queue, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("ends", [[LONG_AGO] * 6, [FAR] * 6, [LONG_AGO, FAR] * 3, [LONG_AGO, None, LONG_AGO] * 3])
+def test_rows_that_hold_a_key_stay_whatever_their_age_and_hide_no_others(
+    queue: Queue, monkeypatch: pytest.MonkeyPatch, ends: list[str | None]
+) -> None:
+    """None stands for a young row without a key."""
     monkeypatch.setattr(pruning, "PORTION", 3)
-    kept = [put(queue, 2, finished_at=LONG_AGO, unique_key=str(number)) for number in range(6)]
+    kept = [put(queue, 2, finished_at=end or FAR, unique_key=end and str(number)) for number, end in enumerate(ends)]
     put(queue, 2, finished_at=LONG_AGO)
     for _ in range(200):
         queue.run_here(mode="mark", keep="30d")

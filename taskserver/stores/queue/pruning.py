@@ -32,7 +32,7 @@ YOUNG, HOLDS_KEY, PRUNABLE = range(3)
 OLDEST = {
     # Done rows have no due_at, so that they stand in this index in order of id.
     "done": f"""
-        SELECT id, CASE WHEN NOT {OLD} THEN {YOUNG} WHEN unique_key IS NULL THEN {PRUNABLE} ELSE {HOLDS_KEY} END
+        SELECT id, CASE WHEN unique_key IS NOT NULL THEN {HOLDS_KEY} WHEN {OLD} THEN {PRUNABLE} ELSE {YOUNG} END
         FROM {{table}} {{by_due}} WHERE {{due_status}} = 2 AND due_at IS NULL AND id > ?
         ORDER BY {{undated_order_up}} id LIMIT ?
     """,
@@ -107,11 +107,11 @@ class Pruning:
         def look(after: int) -> Sequence[Sequence[int]]:
             return self._database.fetch(OLDEST[kind], (*self._ago, after, PORTION))
 
-        found = look(0)
-        if len(found) == PORTION and all(state == HOLDS_KEY for _, state in found):
-            # They stay, and would hide all rows behind them from every run.
-            found = look(random.randint(found[-1][0], self._database.fetch_value(NEWEST)))
-        ids = [key for key, state in found if state == PRUNABLE]
+        found = [*look(0)]
+        if len(found) == PORTION and sum(state == HOLDS_KEY for _, state in found) > PORTION // 2:
+            # These stay, whatever their age, and would hide the rows behind them from every run.
+            found += look(random.randint(found[-1][0], self._database.fetch_value(NEWEST)))
+        ids = [key for key, state in found if state == PRUNABLE][:PORTION]
         return self._rows(kind).write(ids, held_seconds=0).changed if ids else 0
 
     def _rows(self, kind: str) -> ManyRows:
