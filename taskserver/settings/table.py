@@ -102,6 +102,14 @@ def whole_number(least: int, most: int, is_time: bool = False, may_lack: bool = 
     return parse
 
 
+def span_to_keep(name: str, value: object) -> int | None:
+    """Takes a span with its unit: 30 may have meant days. In Python also a number of seconds, or None."""
+    if isinstance(value, str) and not span_seconds(value):
+        raise _wrong(name, value, "a span with its unit, as 30d")
+    seconds: int | None = whole_number(1, MAX_DAYS * DAY_SECONDS, is_time=True, may_lack=True)(name, value)
+    return seconds
+
+
 def hook(example: str) -> Parser:
     """Takes the name of a function as `module:function`, in Python also the function itself or None."""
     named = matching(_HOOK, f"module:function, as {example}")
@@ -151,7 +159,7 @@ SETTINGS = (
     Setting("lease", "lease_seconds", whole_number(1, MAX_SECONDS, is_time=True)),
     Setting("timeout", "timeout_seconds", whole_number(0, MAX_SECONDS, is_time=True)),
     Setting("db_patience", "patience_seconds", whole_number(0, DAY_SECONDS, is_time=True)),
-    Setting("keep", "keep_seconds", whole_number(1, MAX_DAYS * DAY_SECONDS, is_time=True, may_lack=True)),
+    Setting("keep", "keep_seconds", span_to_keep),
     Setting("pauses", "pauses", run_pauses),
     Setting("log", "log_file", lambda name, value: Path(value)),
     Setting("log_level", "log_level", one_of(LOG_LEVELS)),

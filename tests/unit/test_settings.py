@@ -95,7 +95,7 @@ def test_everything_but_the_dsn_has_the_default_of_the_contract(tmp_path: Path) 
         ("timeout", "0", "timeout_seconds", 0),
         ("db_patience", "0", "patience_seconds", 0),
         ("keep", "30d", "keep_seconds", 30 * 86_400),
-        ("keep", "90", "keep_seconds", 90),
+        ("keep", "90s", "keep_seconds", 90),
         ("keep", "36500d", "keep_seconds", 36_500 * 86_400),
         ("pauses", "0.5, 10, 3600", "pauses", RunPauses(0.5, 10, 3600)),
         ("pauses", "1,1,1", "pauses", RunPauses(1, 1, 1)),
@@ -141,7 +141,8 @@ WRONG = [
     ("lease", "of seconds, or a span as 90s, 5m, 1h or 2d", ["0", "0m", *NO_SECONDS]),
     ("timeout", "a whole number from 0 to", NO_SECONDS),
     ("db_patience", "a whole number from 0 to", ["2d", *NO_SECONDS]),
-    ("keep", "or a span as 90s, 5m, 1h or 2d", ["0", "0d", "36501d", "for ever", "30 d", "1.5d", "30D", "-1d"]),
+    ("keep", "a span with its unit, as 30d", ["30", "2592000", "0", "0d", "for ever", "30 d", "1.5d", "30D", "-1d"]),
+    ("keep", "or a span as 90s, 5m, 1h or 2d", ["36501d"]),
     (
         "pauses",
         "three numbers of seconds, or spans as 90s, 5m, 1h or 2d, after work",
