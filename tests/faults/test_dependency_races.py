@@ -466,7 +466,9 @@ def test_a_parent_that_ends_while_it_is_marked_as_awaited_releases_the_child(
 @pytest.mark.parametrize("end", ["COMMIT", "ROLLBACK"])
 def test_a_child_of_a_parent_that_just_ends_is_decided_at_the_next_look(family: Family, end: str) -> None:
     task = family.begin(family.add())
-    child = family.add(task.id)
+    waiting = NewTask("tasks.note", None, 0, 0, delay_seconds=0.0, depends_on=str(task.id))
+    [child] = family.stores[0].producing.add_many([waiting])  # of many tasks, none is decided as it is added
+    family.parents[child] = {task.id}
     with transaction(family, f"DELETE FROM jobs_queue WHERE id = {task.id} AND awaited = 0") as other:
         assert family.decide(family.stores[1]) == 0
         row = family.rows.row(child)
