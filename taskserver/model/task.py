@@ -159,6 +159,9 @@ class LostTask(NamedTuple):
     task: str
     group_id: int = 0
     is_cancelled: bool = False
+    schedule_key: str | bytes | None = None
+    """As in ClaimedTask."""
+    began_seconds_ago: float = 0.0
 
     @property
     def is_to_rerun(self) -> bool:

@@ -61,8 +61,11 @@ class RunStats:
         self._store = store
         self._stats = Stats(store)
         self._counts: dict[tuple[int, str], Counts] = {}
-        self._scheduled: dict[str | bytes, tuple[Status, float, float]] = {}
-        """Of the last task of each schedule: how it ended, how long it ran, and when it ended, by time.monotonic."""
+        self._scheduled: dict[str | bytes, tuple[Status, float | None, float]] = {}
+        """Of the last task of each schedule: how it ended, how long it ran, and when it ended, by time.monotonic.
+
+        Of a lost one: None, and when it began.
+        """
         self._write_at = time.monotonic() + WRITE_EVERY_SECONDS
         self._claimed_at = time.monotonic()
         self._usual: dict[str, float] | None = None
@@ -98,9 +101,11 @@ class RunStats:
         self._of(task.group_id, name).fatal += 1
         self._note_scheduled(task, Status.FATAL, 0.0)
 
-    def _note_scheduled(self, task: ClaimedTask, status: Status, ran_seconds: float) -> None:
+    def _note_scheduled(
+        self, task: ClaimedTask | LostTask, status: Status, ran_seconds: float | None, ago: float = 0.0
+    ) -> None:
         if task.schedule_key is not None:
-            self._scheduled[task.schedule_key] = status, ran_seconds, time.monotonic()
+            self._scheduled[task.schedule_key] = status, ran_seconds, time.monotonic() - ago
 
     def given_up(self, group_id: int, name: str) -> None:
         """Count a task that became fatal without an attempt, because it waited for a fatal one."""
@@ -113,6 +118,7 @@ class RunStats:
         counts.attempts += 1
         counts.lost += 1
         counts.fatal += is_fatal
+        self._note_scheduled(lost, Status.FATAL if is_fatal else Status.ERROR, None, lost.began_seconds_ago)
 
     def _of(self, group_id: int, name: str) -> Counts:
         counts = self._counts.get((group_id, name))

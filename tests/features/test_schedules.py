@@ -22,12 +22,14 @@ import pytest
 from taskserver import DatabaseError, InvalidTask, Schedule, TaskServer
 from taskserver.cli.client import main
 from taskserver.errors import Conflict
+from taskserver.model.attempt import Start
 from taskserver.model.schedule import next_time
 from taskserver.model.task import Status
 from taskserver.stores.queue import schedules
 from taskserver.stores.queue.due import MAX_DUE_PER_LOOK
+from taskserver.stores.queue.notes import MAX_READ
 from taskserver.stores.queue.schedules import PUT_OFF_SECONDS, Schedules
-from taskserver.stores.retrying import Scope
+from taskserver.stores.retrying import RetryPolicy, Scope
 from tests.support.deployment import ROOT
 from tests.support.processes import WAIT_SECONDS, assert_one_line, assert_silent, run_here, wait_until
 from tests.support.queues import LONG_AGO, Queue
@@ -488,7 +490,8 @@ def test_a_note_that_cannot_be_written_costs_no_task_and_counts_none_twice(
 
 def test_how_the_last_task_of_a_schedule_ended_is_known_until_the_schedule_is_removed(queue: Queue) -> None:
     queue.server.schedule("nightly", "tasks.missing", every=86_400)
-    queue.sql("INSERT INTO jobs_queue (task, unique_key) VALUES ('tasks.note', 'other')")
+    for key in ("other", "schedule:other", "schedule:Nightly", "schedule:"):
+        queue.sql("INSERT INTO jobs_queue (task, unique_key) VALUES ('tasks.note', ?)", key)
     make_due(queue)
     queue.worker()
     (stored,) = Schedules(queue.server.store).all()
@@ -499,6 +502,45 @@ def test_how_the_last_task_of_a_schedule_ended_is_known_until_the_schedule_is_re
     assert Schedules(queue.server.store).all()[0].last is None
     queue.server.unschedule("nightly")
     assert queue.sql("SELECT COUNT(*) FROM jobs_queue_notes") == [(0,)]
+
+
+@pytest.mark.parametrize(("max_attempts", "words"), [(1, "failed for good"), (2, "will be retried")])
+def test_a_task_of_a_schedule_that_was_lost_is_its_last_run(queue: Queue, max_attempts: int, words: str) -> None:
+    queue.server.schedule("nightly", "tasks.note", ["ran"], every=86_400)
+    make_due(queue)
+    queue.run_here(mode="mark")
+    queue.server.run_schedule_now("nightly")
+    [task] = queue.server.store.claims.claim(1, ()).tasks
+    queue.server.store.finishes.advance([], Start(task, max_attempts))
+    began_at = datetime.now(timezone.utc) - timedelta(hours=3)
+    queue.sql(f"UPDATE jobs_queue SET started_at = '{began_at:%Y-%m-%d %H:%M:%S}', due_at = '{LONG_AGO}'")
+    queue.run_here(mode="mark", backoff="fixed:1h")
+    (stored,) = Schedules(queue.server.store).all()
+    assert stored.last
+    assert abs(stored.last.started_at - began_at) < timedelta(minutes=1)
+    assert stored.last.words.partition(", ")[2] == f"its worker vanished, {words}"
+    assert stored.last.as_dict()["seconds"] is None
+
+
+def test_of_many_tasks_those_of_schedules_leave_a_note_in_one_commit(
+    server: TaskServer, rows: Rows, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    names = [f"n{number}" for number in range(MAX_READ + 1)]
+    values = ", ".join(f"('{name}', 'tasks.note', 60, '2038-01-01 00:00:00')" for name in names)
+    rows.execute(f"INSERT INTO jobs_queue_schedules (name, task, every_seconds, next_at) VALUES {values}")
+    database, done = server.store.database, []
+    run = database.run_in_doubt
+
+    def note(policy: RetryPolicy, *given: Any) -> Any:
+        done.append(policy)
+        return run(policy, *given)
+
+    monkeypatch.setattr(database, "run_in_doubt", note)
+    ends = [(f"schedule:{kind}{number}", Status.DONE, 1.0, 0.0) for kind in "nu" for number in range(len(names))]
+    schedules.note_ends(database, ends)
+    assert len(done) == 2, "the names are read, then all notes are written"
+    assert [tuple(row) for row in rows.execute("SELECT COUNT(*) FROM jobs_queue_notes")] == [(len(names),)]
+    assert all(stored.last for stored in Schedules(server.store).all())
 
 
 # ---- rows that anybody wrote

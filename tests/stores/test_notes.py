@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from taskserver.errors import DatabaseError
 from taskserver.stores import Store
-from taskserver.stores.queue.notes import ADDED, KEPT_SECONDS, MAX_NAME, KeyTaken, Notes
+from taskserver.stores.queue.notes import ADDED, KEPT_SECONDS, MAX_NAME, MAX_READ, KeyTaken, Notes
 from tests.stores.verbs import PLAIN
 from tests.support.rows import Rows
 
@@ -21,6 +22,17 @@ def test_a_note_is_written_over_found_and_removed(store: Store) -> None:
     assert found[:2] == (name, text)
     assert found.noted_at[:2] == "20"
     assert (notes.remove(name), notes.find(name)) == (True, None)
+
+
+def test_many_notes_are_written_in_one_commit_or_none_and_found_by_their_names(store: Store) -> None:
+    notes = Notes(store.database)
+    names = [f"ran {number}" for number in range(MAX_READ + 1)]
+    notes.put(names[1], "old")
+    notes.put_all([(name, "new") for name in names])
+    with pytest.raises(DatabaseError):
+        notes.put_all([(names[0], "newest"), ("ran x", None)])  # type: ignore[list-item]  # no note has NULL
+    found = notes.find_all([*names, "ran x"])
+    assert sorted((note.name, note.value) for note in found) == sorted((name, "new") for name in names)
 
 
 def test_the_notes_of_a_kind_are_those_whose_names_begin_with_its_word(store: Store) -> None:

@@ -23,13 +23,15 @@ MAX_INLINE_BYTES = 16 * 1024
 MAX_CLAIM_BYTES = 4 * 1024 * 1024
 """Arguments, and stages, that one claim holds at most: of a claim of many rows, shorter ones stay there, too."""
 
+SCHEDULE_KEY = "CASE WHEN unique_key >= 'schedule:' AND unique_key < 'schedule;' THEN unique_key END"
+"""The unique_key of a task that a schedule added; NULL for others."""
 # updated_at may lie in the future or be no instant, as a producer wrote it: the wait then counts as 0.
-CLAIMED = """
-    id, task, CASE WHEN {args_bytes} <= ? THEN args END, {args_bytes},
-    attempts, max_attempts, claim, group_id, CASE WHEN {updated_at_age} > 0 THEN {updated_at_age} ELSE 0.0 END,
-    CASE WHEN {stages_bytes} <= ? THEN stages END, {stages_bytes}, stage, awaited,
-    CASE WHEN error_text = {undated} THEN 1 ELSE 0 END,
-    CASE WHEN unique_key >= 'schedule:' AND unique_key < 'schedule;' THEN unique_key END
+CLAIMED = f"""
+    id, task, CASE WHEN {{args_bytes}} <= ? THEN args END, {{args_bytes}},
+    attempts, max_attempts, claim, group_id, CASE WHEN {{updated_at_age}} > 0 THEN {{updated_at_age}} ELSE 0.0 END,
+    CASE WHEN {{stages_bytes}} <= ? THEN stages END, {{stages_bytes}}, stage, awaited,
+    CASE WHEN error_text = {{undated}} THEN 1 ELSE 0 END,
+    {SCHEDULE_KEY}
 """
 """The columns of a ClaimedTask; the bound numbers are `most_inline`."""
 

@@ -16,6 +16,7 @@ from ...errors import Conflict
 from ...model.task import Due, LostTask, Status
 from ..database import Database, Row
 from ..retrying import HELD_PATIENCE_SECONDS, RetryPolicy, Scope
+from .claims import SCHEDULE_KEY
 
 if TYPE_CHECKING:
     from .dependencies import GivenUp
@@ -35,7 +36,7 @@ class DueRows:
     LOOK = " UNION ALL ".join(
         f"""
         SELECT * FROM (SELECT id, status, CASE WHEN started_at IS NULL THEN 0 ELSE 1 END, attempts, max_attempts, task,
-                           group_id, {{is_cancelled}}, {linked}
+                           group_id, {{is_cancelled}}, {linked}, {SCHEDULE_KEY}, {{started_at_age}}
                        FROM {{table}} WHERE {condition} LIMIT ?) AS {name}
         """
         for name, (linked, condition) in {
@@ -47,12 +48,12 @@ class DueRows:
             "expired": (0, "{due_status} = 1 AND due_at <= {now} ORDER BY due_at"),
         }.items()
     )
-    # Schedules come along in the same look, so that queues without any pay nothing for them; the last number, -1, marks
+    # Schedules come along in the same look, so that queues without any pay nothing for them; the number -1 marks
     # them. The other columns mean nothing: beside an unsigned column a 0 or NULL would make MariaDB give all of them as
     # decimals.
     LOOK_FOR_SCHEDULES = """
         UNION ALL
-        SELECT group_id, group_id, 0, group_id, group_id, name, group_id, 0, -1
+        SELECT group_id, group_id, 0, group_id, group_id, name, group_id, 0, -1, NULL, NULL
         FROM (SELECT name, group_id FROM {schedules} WHERE next_at <= {now} ORDER BY next_at LIMIT ?) AS scheduled
     """
 
@@ -184,5 +185,7 @@ class DueRows:
 
 
 def _lost_task(row: Row) -> LostTask:
-    task_id, _, _, attempts, max_attempts, task, group_id, is_cancelled = row[:8]
-    return LostTask(task_id, attempts, max_attempts, str(task), group_id, bool(is_cancelled))
+    task_id, _, _, attempts, max_attempts, task, group_id, is_cancelled, _, schedule_key, began = row
+    return LostTask(
+        task_id, attempts, max_attempts, str(task), group_id, bool(is_cancelled), schedule_key, float(began or 0)
+    )

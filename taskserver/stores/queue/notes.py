@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 from ...model.new_task import NewTask
@@ -48,12 +48,17 @@ class Notes:
     OF_KIND = f"""
         SELECT name, value, {{noted_at_text}} FROM {{notes}} WHERE name >= ? AND name < ? ORDER BY name LIMIT {MAX_READ}
     """
+    FIND_ALL = "SELECT name, value, {noted_at_text} FROM {notes} WHERE name IN ({ids})"
     PUT = "INSERT INTO {notes} (name, value, noted_at) VALUES (?, ?, {now})"
     REMOVE = "DELETE FROM {notes} WHERE name = ?"
 
     def find(self, name: str) -> Note | None:
         """The note of this name."""
         return next(iter(self._read(self.FIND, (name,))), None)
+
+    def find_all(self, names: Sequence[str]) -> list[Note]:
+        """The notes of these names that there are."""
+        return [Note._make(as_texts(row)) for row in self._database.fetch_ids(self.FIND_ALL, names)]
 
     def of_kind(self, kind: str) -> list[Note]:
         """The notes whose names begin with a word and a blank, in order of their names."""
@@ -65,8 +70,16 @@ class Notes:
 
     def put(self, name: str, value: str) -> None:
         """Write a note, in place of one of this name."""
+        self._database.change(self._put_sql(), (name, value))
+
+    def put_all(self, notes: Iterable[tuple[str, str]]) -> None:
+        """Write names and values in one commit; in order of their names, so that two programs do not deadlock."""
+        sql = self._put_sql()
+        self._database.write_together([(sql, note) for note in sorted(notes)], self._database.conflict_seconds)
+
+    def _put_sql(self) -> str:
         given = {column: self._database.words["given"].format(column) for column in ("value", "noted_at")}
-        self._database.change(f"{self.PUT} {self._database.upsert(given, '', 'name')}", (name, value))
+        return f"{self.PUT} {self._database.upsert(given, '', 'name')}"
 
     def remove(self, name: str) -> bool:
         """Delete a note; whether there was one."""

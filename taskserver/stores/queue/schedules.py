@@ -43,7 +43,7 @@ KEY_PREFIX = "schedule:"
 
 
 RAN = "ran"
-"""The kind of the notes of how the last task of each schedule ended."""
+"""The kind of the notes of how the last task of each schedule ended: by the mode `delete` no row tells it."""
 
 
 class ScheduledRun(NamedTuple):
@@ -52,12 +52,15 @@ class ScheduledRun(NamedTuple):
     started_at: datetime
     status: int
     """2 done, 3 error, 4 fatal."""
-    seconds: float
-    """How long it ran."""
+    seconds: float | None
+    """How long it ran; None if its worker vanished."""
 
     @property
     def words(self) -> str:
         """As `today 03:30, done in 4 s`."""
+        if self.seconds is None:
+            end = "will be retried" if self.status == Status.ERROR else "failed for good"
+            return f"{on_day(self.started_at)}, its worker vanished, {end}"
         known: dict[int, str] = {Status.DONE: "done in {}", Status.ERROR: "failed after {}, will be retried"}
         ended = known.get(self.status, "failed for good after {}").format(age(self.seconds))
         return f"{on_day(self.started_at)}, {ended}"
@@ -214,7 +217,8 @@ class Schedules:
             )
             for key, task_id, status, is_silenced in map(as_texts, self._database.fetch_ids(self.HOLDERS, keys))
         }
-        ran = {note.name: note for note in Notes(self._database).of_kind(RAN)} if found else {}
+        names = [_note_name(KEY_PREFIX + stored.schedule.name) for stored in found]
+        ran = {note.name: note for note in Notes(self._database).find_all(names)}
         return [
             stored._replace(held=words, is_silenced=is_silenced, last=_last_run(ran.get(_note_name(key))))
             for stored in found
@@ -322,14 +326,20 @@ def _stored(planned: _Planned) -> StoredSchedule:
     return StoredSchedule(planned.schedule, next_at, seconds, fault)
 
 
-# ---- how the last task of a schedule ended: a note, since the mode `delete` leaves no row of it
+# ---- how the last task of a schedule ended
+
+ALL_NAMES = "SELECT name FROM {schedules}"
 
 
-def note_ends(database: Database, ends: Iterable[tuple[str | bytes, int, float, float]]) -> None:
-    """Note how tasks of schedules ended: their keys, statuses, for how long they ran, and seconds since they ended."""
-    for key, status, ran_seconds, ago in ends:
-        text = key.decode("utf-8", "replace") if isinstance(key, bytes) else key
-        Notes(database).put(_note_name(text), json.dumps([status, ran_seconds, ago]))
+def note_ends(database: Database, ends: Iterable[tuple[str | bytes, int, float | None, float]]) -> None:
+    """Note how tasks of schedules ended: their keys, statuses, for how long they ran, and seconds since they ended.
+
+    Of a lost one: None, and seconds since it began. A task whose key names no schedule leaves no note.
+    """
+    keys = {KEY_PREFIX + name for row in database.fetch(ALL_NAMES) for name in as_texts(row)}
+    notes = [(_note_name(key), json.dumps(end)) for key, *end in map(as_texts, ends) if key in keys]
+    if notes:
+        Notes(database).put_all(notes)
 
 
 def _note_name(key: str) -> str:
@@ -341,11 +351,11 @@ def _last_run(note: Note | None) -> ScheduledRun | None:
     if note is None:
         return None
     try:
-        status, ran_seconds, ago = map(float, json.loads(note.value))
-        began_at = _instant(note.noted_at) - timedelta(seconds=ran_seconds + ago)
+        status, ran_seconds, ago = json.loads(note.value)
+        began_at = _instant(note.noted_at) - timedelta(seconds=(ran_seconds or 0.0) + ago)
+        return ScheduledRun(began_at, int(status), None if ran_seconds is None else float(ran_seconds))
     except (ValueError, TypeError, OverflowError):
         return None
-    return ScheduledRun(began_at, int(status), ran_seconds)
 
 
 def _instant(text: str) -> datetime:

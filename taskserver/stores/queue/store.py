@@ -49,7 +49,7 @@ All verbs, in the order of a task's life, with their transitions (gone: deleted,
     views.py         store.views       state, states
     views.py         Pages             page, most_attempts
     counts.py        Counts            by_group, up_to, by_name, expired, undated, orphaned
-    notes.py         Notes             find, of_kind, put, remove, replace, forget_added
+    notes.py         Notes             find, find_all, of_kind, put, put_all, remove, replace, forget_added
 """
 
 from __future__ import annotations
