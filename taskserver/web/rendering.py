@@ -23,7 +23,9 @@ from ..model.task import Status, name_of_status
 from ..stores.records import StoredTask
 
 MAX_INSTANT = 40
-MAY_STAY = frozenset(OF_INSTALLATION) - {"program", "rights", "standby", "modules", "tables", "claim_index"}
+MAY_STAY = frozenset(OF_INSTALLATION).difference(
+    ("program", "rights", "standby", "modules", "callables", "tables", "claim_index")
+)
 """Findings of the doctor that workers can do without."""
 TEMPLATES = Path(__file__).with_name("templates")
 ASSETS = {"page.css": "text/css", "page.js": "text/javascript", "icon.svg": "image/svg+xml"}

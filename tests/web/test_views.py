@@ -403,12 +403,12 @@ def test_the_doctor_is_content_if_there_is_only_what_it_may_not_see(
 def test_a_schedule_of_a_group_that_no_worker_serves_says_so(open_site: PageSite) -> None:
     open_site.server.schedule("nightly", "tasks.a", every=60, group_id=7)
     visitor = open_site.owner()
-    assert "no worker takes" not in visitor.get("view=schedules").text  # nothing is known
+    assert "No worker takes" not in visitor.get("view=schedules").text  # nothing is known
     open_site.sql(
         "INSERT INTO jobs_queue_workers (host, group_ids, pid, started_at, ended_at) "
         f"VALUES ('host', '3', 1, {open_site.rows.after(-9)}, {open_site.rows.after(-8)})"
     )
-    assert "no worker takes tasks of group 7: they serve 3." in visitor.get("view=schedules").text
+    assert "No worker takes tasks of group 7: they serve 3." in visitor.get("view=schedules").text
 
 
 def test_the_hours_are_pictures_with_a_table_beside_them(open_site: PageSite) -> None:
