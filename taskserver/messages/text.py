@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 from datetime import datetime, timedelta, timezone
 from itertools import islice, takewhile
@@ -36,6 +37,17 @@ def escaped(text: str) -> str:
     return "".join(
         character if character.isprintable() else character.encode("unicode_escape").decode() for character in text
     )
+
+
+def letters(json_text: str) -> str:
+    r"""JSON text with its letters as people read them, as `é` for `\u00e9`; what does not print stays escaped."""
+    import json  # few programs show arguments
+
+    def read(found: re.Match[str]) -> str:
+        text: str = json.loads(f'"{found.group()}"')
+        return text if text.isprintable() and not {'"', "\\"} & {*text} else found.group()
+
+    return re.sub(r"\\\\|(?:\\u[0-9a-fA-F]{4})+", read, json_text)
 
 
 _UNITS = (("d", 86_400), ("h", 3600), ("min", 60))

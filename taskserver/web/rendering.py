@@ -18,7 +18,7 @@ from .. import __version__
 from ..health.accepted import OF_INSTALLATION
 from ..health.status import lives
 from ..messages.programs import CLIENT, WORKER
-from ..messages.text import age, error_in_shell, escaped, in_units, local, on_day, time_of_day, without_middle
+from ..messages.text import age, error_in_shell, escaped, in_units, letters, local, on_day, time_of_day, without_middle
 from ..model.task import Status, name_of_status
 from ..stores.records import StoredTask
 
@@ -79,6 +79,7 @@ def _environment() -> Environment:
         "seconds": _seconds,
         "clock_time": time_of_day,
         "error_in_shell": error_in_shell,
+        "letters": letters,
         "lines": _lines,
         "iso": _iso,
         "count": _count,

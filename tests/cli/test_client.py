@@ -186,6 +186,15 @@ def test_show_prints_an_error_in_the_lines_that_it_has(sqlite_queue: Queue) -> N
     assert json_of(sqlite_queue, "show", 1)["error_text"] == text
 
 
+def test_list_and_show_have_the_letters_of_arguments_and_keep_what_a_terminal_obeys(sqlite_queue: Queue) -> None:
+    text = r"""["gr\u00fcn \uD83C\uDF89 \u0022 \u005c \\\\u00e9 \u001b \u202e \ud83c"]"""
+    said = r"""["grün 🎉 \u0022 \u005c \\\\u00e9 \u001b \u202e \ud83c"]"""
+    sqlite_queue.sql("INSERT INTO jobs_queue (task, args) VALUES ('tasks.note', ?)", text)
+    assert f"args         {said}\n" in text_of(sqlite_queue, "show", 1)
+    assert said[:40] in text_of(sqlite_queue, "list")
+    assert json_of(sqlite_queue, "show", 1)["args"] == text
+
+
 @ONE_STORE
 def test_show_finds_a_completed_task_in_the_archive(queue: Queue) -> None:
     queue.add("tasks.note", "[]", 3)

@@ -162,6 +162,11 @@ def test_an_archived_task_is_shown_and_offers_no_act(open_site: PageSite) -> Non
     assert "confirm" not in text
 
 
+def test_arguments_are_shown_with_their_letters(open_site: PageSite) -> None:
+    number = open_site.server.add_task("tasks.a", ["grün"])
+    assert "[&#34;grün&#34;]" in open_site.owner().get(f"view=task&id={number}").text
+
+
 # ---- odd links
 
 

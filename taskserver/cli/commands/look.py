@@ -10,7 +10,7 @@ from ...errors import InvalidTask
 from ...health.stages import stage_lines, stage_of
 from ...health.status import gone_among
 from ...messages.programs import CLIENT
-from ...messages.text import escaped, exactly, when
+from ...messages.text import escaped, exactly, letters, when
 from ...model.checks import check_text
 from ...model.results import read_progress
 from ...model.task import MAX_SIGNED, Status
@@ -39,6 +39,8 @@ CLAIMED, RUNNING, GONE = "claimed", "running", "gone"
 """What a task in progress does: it waits for its turn in a worker, it runs, or its process has ended."""
 WIDTH = 13
 """Characters of a column's name."""
+MAX_JSON = 1000
+"""Characters of arguments that a table's cell is cut from."""
 MAX_IDS = 100
 """Ids in a line; JSON has them all."""
 NOT_SHOWN = ("id", "status", "archived", "stage", "awaited")
@@ -122,7 +124,7 @@ def _cells(task: StoredTask, now: str, is_gone: bool) -> list[object]:
         in_units(None if is_gone else task.run_seconds(now)),
         when(task.lease_ends_in_seconds(now) if is_gone else task.comes_in_seconds(now)),
         f"{task.task} (stage {stage})" if stage else task.task,
-        task.args,
+        letters((task.args or "")[:MAX_JSON]),
         first_line(task.error_text),
     ]
 
@@ -171,7 +173,8 @@ def _columns_of(task: StoredTask) -> Iterator[tuple[str, str]]:
         elif column == "progress":
             yield column, str(read_progress(value) or value)
         else:
-            yield column, exactly(value) if column in INSTANTS else str(value)
+            text = letters(value) if column in ("args", "result") else str(value)
+            yield column, exactly(value) if column in INSTANTS else text
 
 
 def _print(name: str, text: str) -> None:
