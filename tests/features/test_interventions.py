@@ -21,7 +21,7 @@ from taskserver.model.attempt import Finish, Outcome, Start
 from taskserver.model.selection import Selection
 from taskserver.model.task import MAX_GROUP_ID
 from taskserver.stores.queue import many_rows
-from taskserver.stores.queue.operations import Operations
+from taskserver.stores.queue.operations import CANCEL, RETRY, RETRY_AS, Operations
 from tests.support.kinds_of_rows import FAR, KINDS, put, put_all_kinds
 from tests.support.locks import holding
 from tests.support.processes import (
@@ -84,7 +84,7 @@ def test_a_misspelt_task_runs_under_the_name_that_its_retry_gives_it(queue: Queu
     assert ended.stderr == "1 pipeline left: add them again with the right names, and cancel these\n"
     ended = client("retry", pipeline, "--as", "tasks.note")
     assert (ended.returncode, ended.stdout) == (1, "0 tasks retried as tasks.note\n")
-    assert ended.stderr == f"left as they are: {pipeline} (client.py show ID says why)\n"
+    assert ended.stderr == f"left as they are: {pipeline}; retry --as is for tasks that are {RETRY_AS.suits}\n"
     assert_one_line(client("retry", "--all", "--as", "note"), 2, "client.py: --as: task is 'note'; allowed: module.")
     queue.run_quietly()
     assert queue.notes() == ["0", "1", "2"]
@@ -169,14 +169,14 @@ def test_ids_may_stand_among_the_options(sqlite_queue: Queue, capsys: pytest.Cap
 def test_ids_that_were_not_reached_are_named_and_none_reached_is_exit_code_1(queue: Queue, client: Run) -> None:
     ids = put_all_kinds(queue)
     given = (ids["fatal"], ids["new"], ids["done"], 999, "--group", 0)
-    left = f"left as they are: {ids['new']}, {ids['done']}, 999 (client.py show ID says why)\n"
+    left = f"left as they are: {ids['new']}, {ids['done']}, 999; retry is for tasks that are {RETRY.suits}\n"
     for options, said in (["--dry-run"], "1 task would be retried; nothing was changed\n"), ([], "1 task retried\n"):
         ended = client("retry", *given, *options)
         assert (ended.returncode, ended.stderr) == (0, left)
         assert ended.stdout.endswith(said)
     ended = client("cancel", *range(1000, 1030))
     assert (ended.returncode, ended.stdout) == (1, "0 tasks cancelled\n")
-    assert ended.stderr.endswith("1018, 1019 and 10 more (client.py show ID says why)\n")
+    assert ended.stderr.endswith(f"1018, 1019 and 10 more; cancel is for tasks that are {CANCEL.suits}\n")
     assert client("retry", "--group", 12345).returncode == 0  # a filter may find none
 
 
@@ -463,7 +463,7 @@ def test_a_reclaim_does_at_once_what_is_due_and_by_force_what_is_not(
     ended = client("reclaim", "--force", 6, 8, 2)
     assert ended.stdout == "2 tasks taken from workers\n0 tasks woken, 1 unstarted taken back, 1 lost attempt failed\n"
     left, warning, *_ = ended.stderr.splitlines()
-    assert left == "left as they are: 2 (client.py show ID says why)"
+    assert left == "left as they are: 2; reclaim is for tasks that are in progress"
     assert warning == "a task that was taken from a live worker may run twice"
     assert queue.statuses() == [0, 3, 0, 5, 0, 0, 4, 3]
     assert_one_line(client("reclaim", 8), 2, "tasks are chosen only with --force")

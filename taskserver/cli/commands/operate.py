@@ -9,7 +9,6 @@ from typing import Any, NamedTuple
 
 from ...errors import InvalidTask
 from ...health.status import gone_among
-from ...messages.programs import CLIENT
 from ...messages.text import count_of
 from ...model.names import check_name
 from ...model.selection import Selection
@@ -175,7 +174,7 @@ def _change(server: TaskServer, verb: Verb, options: argparse.Namespace, done: s
     selection, operations = _selection(options), Operations(server.store)
     server.store.tables.check()
     if options.dry_run:
-        return _preview(operations.preview(verb, selection, MAX_SHOWN, values), options, done)
+        return _preview(verb, operations.preview(verb, selection, MAX_SHOWN, values), options, done)
     changed: list[int] = []
     count, held = operations.change(verb, selection, values, changed.extend)
     print(f"{count_of(count, 'task')} {done}")
@@ -183,11 +182,11 @@ def _change(server: TaskServer, verb: Verb, options: argparse.Namespace, done: s
         note(f"{count_of(again, 'task')} fatal again, because of a fatal or cancelled parent: retry that one")
     if held:
         note(f"{count_of(len(held), 'task')} left, as other programs hold them: try again")
-    _name_unreached(options, {*changed, *held})
+    _name_unreached(verb, options, {*changed, *held})
     return count
 
 
-def _preview(preview: Preview, options: argparse.Namespace, done: str) -> int:
+def _preview(verb: Verb, preview: Preview, options: argparse.Namespace, done: str) -> int:
     count, first = preview
     if first:
         heads = ("id", "status", "group", "priority", "attempts", "task", "error")
@@ -196,7 +195,7 @@ def _preview(preview: Preview, options: argparse.Namespace, done: str) -> int:
         print(f"… and {count - len(first)} more")
     print(f"{count_of(count, 'task')} would be {done}; nothing was changed")
     if count == len(first):
-        _name_unreached(options, {task.id for task in first})
+        _name_unreached(verb, options, {task.id for task in first})
     return count
 
 
@@ -205,10 +204,10 @@ def _cells(task: StoredTask) -> list[object]:
     return [task.id, status_name(task.status), *numbers, task.task, first_line(task.error_text)]
 
 
-def _name_unreached(options: argparse.Namespace, reached: Collection[int]) -> None:
+def _name_unreached(verb: Verb, options: argparse.Namespace, reached: Collection[int]) -> None:
     left = [one for one in dict.fromkeys(options.ids) if one not in reached]
     if left and options.limit is None:
-        note(f"left as they are: {some_ids(left, MAX_SHOWN)} ({CLIENT} show ID says why)")
+        note(f"left as they are: {some_ids(left, MAX_SHOWN)}; {verb.name} is for tasks that are {verb.suits}")
 
 
 # ---- pause and resume
