@@ -377,7 +377,7 @@ def test_show_prints_the_result(queue: Queue, mode: str) -> None:
     assert "result" not in queue.client("show", task_id).stdout
     assert json.loads(queue.client("show", task_id, "--json").stdout)["result"] is None
     queue.run_quietly(mode=mode)
-    assert '\n  result       {"gr\\u00f6\\u00dfe":"two\\nlines"}\n' in queue.client("show", task_id).stdout
+    assert '\n  result       {"größe":"two\\nlines"}\n' in queue.client("show", task_id).stdout
     report = json.loads(queue.client("show", task_id, "--json").stdout)
     assert (report["result"], report["archived"]) == ('{"gr\\u00f6\\u00dfe":"two\\nlines"}', mode == "move")
 

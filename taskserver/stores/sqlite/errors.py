@@ -19,7 +19,7 @@ DRIVER_ERRORS = (sqlite3.Error, sqlite3.Warning, OverflowError, UnicodeDecodeErr
 LOCKED = (
     Conflict,
     "for longer than was waited, by other processes, by a transaction that a task left open, or by your own: then add "
-    "the task on its connection, add_task(…, connection=…)",
+    "the task on its connection, add_task(…, connection=…), or connection=taskserver.connection() in a task",
 )
 MEANINGS: dict[str, tuple[type[DatabaseError], str]] = {
     "locked": LOCKED,

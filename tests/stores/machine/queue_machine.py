@@ -148,7 +148,9 @@ class QueueMachine(RuleBasedStateMachine):
     # ---- wake, reclaim
 
     def look(self, worker: Worker) -> None:
-        worker.look = worker.store.due.look()
+        due = worker.store.due.look()
+        # When a lost one began is the clock's, and nobody here is a schedule's.
+        worker.look = due._replace(lost=[lost._replace(began_seconds_ago=0.0) for lost in due.lost])
         assert worker.look == self.model.look_for_due()
 
     def act_on_look(self, worker: Worker, when_retried: When) -> None:
