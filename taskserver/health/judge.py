@@ -253,7 +253,7 @@ def failing(status: QueueStatus, limits: Limits) -> Finding:
     broken = [error for error in status.errors if error.line.startswith(BROKEN) and error.rows > error.fatal]
     if broken:  # of several modules one that may still be broken
         return _of_module(min(broken, key=lambda one: _was_done_since(one, status)), status, why)
-    hours = (status.hour_before, status.this_hour)
+    hours = () if status.chosen_groups else (status.hour_before, status.this_hour)  # they count all groups
     failed, done = sum(hour.failed for hour in hours), sum(hour.done for hour in hours)
     # If no task is in error or fatal any more, those that failed have gone well since, or are gone.
     if (in_error or status.fatal.rows) and failed > done and failed + done >= FEW_ATTEMPTS:

@@ -97,7 +97,7 @@ def cron_in_words(expression: str) -> str:
     at = f"{int(hour):02}:{int(minute):02}"
     if days == ["*", "*", "*"]:
         return f"daily {at}"
-    if days[:2] == ["*", "*"] and days[2] in "01234567":
+    if days[:2] == ["*", "*"] and days[2] in [*"01234567"]:
         return f"weekly on {WEEKDAYS[int(days[2])]} {at}"
     return f"Mon to Fri {at}" if days == ["*", "*", "1-5"] else expression
 

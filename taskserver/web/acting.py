@@ -133,19 +133,23 @@ def preview(server: TaskServer, query: MultiDict[str, str]) -> Page:
     found, in_error, cancelled = None, 0, 0
     if act.verb in VERBS:
         operations = Operations(server.store)
-        found = operations.preview(RETRY_AS if act.as_task else VERBS[act.verb], act.selection, MAX_SHOWN)
+        is_final = act.verb == "delete"  # so it is done to the very tasks that there are now, MAX_IDS at a time
+        chosen = act.selection._replace(limit=MAX_IDS) if is_final else act.selection
+        verb = RETRY_AS if act.as_task else VERBS[act.verb]
+        found = operations.preview(verb, chosen, MAX_IDS if is_final else MAX_SHOWN)
         if act.verb == "retry":
             in_error = _rows(operations, act.selection, Status.ERROR)
             cancelled = _rows(operations, act.selection, Status.CANCELLED)
-        # Other and more tasks than the page says are not touched, whatever happens before the form is sent.
+        # No more tasks than the page says are touched, whatever happens before the form is sent.
         fields.append(("limit", str(max(found.rows, 1))))
         fields += [("line", _mark_of(act.selection.error_line))] if act.selection.error_line else []
-        if found.rows == len(found.first):  # the page names all of them
+        if found.rows == len(found.first):
             fields = [field for field in fields if field[0] != "id"] + [("id", str(task.id)) for task in found.first]
+        found = found._replace(first=found.first[:MAX_SHOWN])
     elif act.verb == "resume" and act.selection.groups and server.store.claims.paused()[1]:
         raise BadQuery("All groups are paused: resume all of them first.")
     shown = {"act": act, "preview": found, "fields": fields, "back": way_back(query) or _place_of(act)}
-    return Page("confirm.html", shown | {"in_error": in_error, "cancelled": cancelled})
+    return Page("confirm.html", shown | {"in_error": in_error, "cancelled": cancelled, "MAX_IDS": MAX_IDS})
 
 
 def way_back(query: Mapping[str, str]) -> str:

@@ -257,7 +257,8 @@ class _Visit:
     def _done(self) -> tuple[str, int] | None:
         """What the act did that led here."""
         verb, rows = self._request.args.get("done", ""), self._request.args.get("rows", "")
-        return (acting.DONE[verb], int(rows)) if verb in acting.DONE and rows[:10].isdecimal() else None
+        is_number = rows.isascii() and rows.isdigit() and len(rows) <= 20
+        return (acting.DONE[verb], int(rows)) if verb in acting.DONE and is_number else None
 
 
 def _metrics(settings: PageSettings, server: TaskServer, files: PrivateFiles, request: Request) -> Response:

@@ -259,6 +259,7 @@ def unread_bytes(pipe: int) -> int:
 TASKS = """
 def send_letter(to): ...
 async def fetch(to, depth=1): ...
+def größe(to): ...
 
 class Mail:
     @staticmethod
@@ -270,6 +271,7 @@ MEANT = "; did you mean 'send_letter'?"
 NAMES = {
     "tasks.send_letter": "",
     "tasks.fetch": "",
+    "tasks.größe": "",
     "tasks.Mail.send": "",
     "tasks:Mail.send": "",
     "shop.mail.send": "",

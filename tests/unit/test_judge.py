@@ -157,6 +157,8 @@ JUDGEMENTS: list[tuple[dict[str, Any], str, Level, str]] = [
     ({"this_hour": NO_STATS._replace(failed=8, done=2)}, "failing", OK, ""),
     ({"this_hour": NO_STATS._replace(failed=8, done=2), "groups": {3: rows(**IN_ERROR)}}, "failing", WARNING,
      "8 of 10 attempts failed since "),
+    ({"this_hour": NO_STATS._replace(failed=8, done=2), "groups": {3: rows(**IN_ERROR)}, "chosen_groups": [3]},
+     "failing", OK, ""),  # the hours count all groups
     ({"this_hour": NO_STATS._replace(failed=4), "groups": {3: rows(**IN_ERROR)}}, "failing", OK, "1 task in error"),
     ({"groups": {3: rows(counts={Status.ERROR: 20})}}, "failing", OK, ""),
     ({"groups": {3: rows(counts={Status.ERROR: 21})}}, "failing", WARNING, "21 tasks are in error and will be retried"),

@@ -197,6 +197,7 @@ def test_a_host_without_time_zones_says_how_to_get_them(monkeypatch: pytest.Monk
         ("30 3 * * *", "daily 03:30"),
         ("30 3 * * 1", "weekly on Mon 03:30"),
         ("0 12 * * 7", "weekly on Sun 12:00"),
+        ("0 3 * * 12", "0 3 * * 12"),  # no day, written by hand
         ("0 9 * * 1-5", "Mon to Fri 09:00"),
         ("0 9 1 * *", "0 9 1 * *"),
         ("0 9 * 2 1", "0 9 * 2 1"),

@@ -255,6 +255,36 @@ def test_what_comes_to_pass_makes_no_more_of_many_tasks_either(acting: PageSite)
     assert statuses(acting).count(0) == 25
 
 
+def test_a_delete_touches_the_very_tasks_that_there_were_as_its_page_was_made(acting: PageSite) -> None:
+    for _ in range(30):
+        acting.sql(FAILED, "tasks.many", 3, 4, "E: many")
+    visitor = acting.owner()
+    form = visitor.form(verb="delete", task="tasks.many")
+    (first,) = acting.sql("SELECT MIN(id) FROM jobs_queue WHERE task = 'tasks.many'")[0]
+    acting.sql("UPDATE jobs_queue SET status = 0 WHERE id = ?", first)
+    acting.sql(FAILED, "tasks.many", 3, 4, "E: later")
+    visitor.post("view=act", data=form)
+    left = acting.sql("SELECT id - ?, status FROM jobs_queue WHERE task = 'tasks.many' ORDER BY id", first)
+    assert [tuple(row) for row in left] == [(0, 0), (30, 4)]
+
+
+def test_a_delete_says_how_many_it_takes_at_a_time(acting: PageSite, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(acting_module, "MAX_IDS", 3)
+    for _ in range(5):
+        acting.sql(FAILED, "tasks.many", 3, 4, "E: many")
+    visitor = acting.owner()
+    text = visitor.get("view=confirm&verb=delete&task=tasks.many").text
+    assert "3 tasks would be deleted" in text
+    assert "No more are deleted at a time" in text
+    visitor.post("view=act", data=visitor.form(verb="delete", task="tasks.many"))
+    assert len(acting.sql("SELECT id FROM jobs_queue WHERE task = 'tasks.many'")) == 2
+
+
+@pytest.mark.parametrize("rows", ["12345678901x", "9" * 5000, "³", ""])
+def test_a_link_back_with_no_number_shows_the_page_without_it(acting: PageSite, rows: str) -> None:
+    assert acting.owner().get(f"done=retry&rows={rows}").status_code == HTTPStatus.OK
+
+
 def test_the_list_of_a_status_offers_its_own_tasks_alone_and_says_what_else_is_among_others(acting: PageSite) -> None:
     acting.sql(FAILED, "tasks.a", 3, 7, "cancelled")
     visitor = acting.owner()

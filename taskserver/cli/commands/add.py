@@ -228,9 +228,8 @@ def _doubt(settings: Settings, name: str, args: Any) -> str:
             return ""
         meant = _hint(name, [f"{module}.{last}" for module in beside])
         return f"{name!r} is in none of TASKSERVER_MODULES ({', '.join(beside)}); {NOT_FOUND}{meant}"
-    defined = [
-        one.decode() for _, text in found for one in re.findall(rb"^[ \t]*(?:async[ \t]+)?def (\w+)", text, re.M)
-    ]
+    code = "\n".join(text.decode("utf-8", "replace") for _, text in found)
+    defined = re.findall(r"^[ \t]*(?:async[ \t]+)?def (\w+)", code, re.M)
     module, text = found[0]
     if last not in defined:
         return f"{name!r}: module {module} has no function {last!r}; {NOT_FOUND}{_hint(last, defined)}"

@@ -131,18 +131,17 @@ def _say(words: str | None) -> None:
 
 def _ask() -> str:
     """The password: typed twice at a terminal, else the first line of standard input. Raises InvalidTask."""
-    if sys.stdin.isatty():
-        try:
+    try:
+        if sys.stdin.isatty():
             password = getpass("Password for the page: ")
             if password != getpass("The same once more: "):
                 raise InvalidTask("the two passwords differ; nothing was made")
-        except EOFError:
-            raise InvalidTask("no password was typed; nothing was made") from None
-    else:
-        password = sys.stdin.readline().rstrip("\r\n").removeprefix("\ufeff")  # as some editors write
-    try:
+        else:
+            password = sys.stdin.readline().rstrip("\r\n").removeprefix("\ufeff")  # as some editors write
         password.encode()
-    except UnicodeEncodeError:
+    except EOFError:
+        raise InvalidTask("no password was typed; nothing was made") from None
+    except UnicodeError:
         raise InvalidTask("the password is no text in UTF-8") from None
     if not password.isprintable():
         raise InvalidTask("the password has control characters, as of a file that is no text in UTF-8")
