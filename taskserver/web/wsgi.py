@@ -218,6 +218,9 @@ class _Visit:
         acting.note(self._files, address, act, "begins")
         try:
             rows = acting.do(self._server, act)
+        except InvalidTask as error:
+            acting.note(self._files, address, act, f"not done: {error}")
+            raise
         except DatabaseError as error:
             acting.note(self._files, address, act, f"not done, or not to its end: {error}")
             return self._refuse(503, f"It was not done, or not to its end: {error}. Look at the tasks again.")

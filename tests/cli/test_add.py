@@ -89,6 +89,15 @@ def test_add_takes_when_how_often_and_of_what_kind(queue: Queue) -> None:
     assert "2037-01-31 11:00:00" in str(queue.rows("due_at")[1][0])
 
 
+def test_add_of_a_key_that_a_done_task_holds_is_a_warning(sqlite_queue: Queue) -> None:
+    line = ("add", "tasks.note", "[1]", "--unique", "one")
+    assert (sqlite_queue.client(*line).stderr, sqlite_queue.worker("--mode", "mark").returncode) == ("", 0)
+    warning = "client.py: warning: task 1 is done and holds this key, so nothing runs; see --rerun\n"
+    ended = sqlite_queue.client(*line)
+    assert (ended.returncode, ended.stdout, ended.stderr) == (0, "1\n", warning)
+    assert sqlite_queue.client(*line, "--rerun").stderr == ""
+
+
 @ONE_STORE
 def test_add_of_a_key_that_stands_prints_its_id_and_with_rerun_changes_it(queue: Queue) -> None:
     def add_one(text: str, *options: object) -> str:

@@ -396,6 +396,13 @@ def test_each_act_is_logged_with_the_visitor_s_address(acting: PageSite) -> None
     assert done.endswith(f"Z {ADDRESS} retry of tasks 1, 2; error 'E: one': 2 retried")
 
 
+def test_an_act_that_is_refused_has_its_end_in_the_log(acting: PageSite) -> None:
+    visitor = acting.owner()
+    form = visitor.form(verb="retry", id="1")
+    visitor.post("view=act", data={**dict(form), "as": "../x"})
+    assert "not done: " in log_of(acting)[-1]
+
+
 def test_a_row_cannot_forge_a_line_of_the_log(acting: PageSite) -> None:
     acting.sql(FAILED, "tasks.a", 3, 4, "E: \x1b[2Jx")
     acting.sql(FAILED, "tasks.a\nforged", 3, 4, "E: y")

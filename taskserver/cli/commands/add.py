@@ -6,7 +6,7 @@ import argparse
 import re
 import sys
 from collections.abc import Collection, Iterable, Iterator, Mapping
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
 from typing import Any
 
 from ...errors import BadTask, DatabaseError, InvalidTask, SettingError
@@ -17,7 +17,7 @@ from ...model.arguments import parse_json, read_item
 from ...model.new_task import MAX_VERSION, TASK_KEYS, NewTask, new_task, new_task_from
 from ...model.pipeline import read_stages
 from ...model.source import why_doubtful
-from ...model.task import MAX_ATTEMPTS
+from ...model.task import MAX_ATTEMPTS, Status
 from ...server import TaskServer
 from ...settings.load import Settings
 from ..terminal import arguments
@@ -109,7 +109,12 @@ def _add_one(server: TaskServer, given: dict[str, Any]) -> _Callables:
     if "args" in given:
         given["args"] = read_args(given["args"])
     found = _callables_of(new_task(**given))
-    print(server.add_pipeline(**given) if "stages" in given else server.add_task(**given))
+    task_id = server.add_pipeline(**given) if "stages" in given else server.add_task(**given)
+    print(task_id)
+    if "unique_key" in given:
+        with suppress(DatabaseError):  # it is added, though this account may not read it
+            if (state := server.get(task_id)) and state.status == Status.DONE:
+                note(f"{CLIENT}: warning: task {task_id} is done and holds this key, so nothing runs; see --rerun")
     return found
 
 
