@@ -110,7 +110,8 @@ class Pruning:
         found = [*look(0)]
         if len(found) == PORTION and sum(state == HOLDS_KEY for _, state in found) > PORTION // 2:
             # These stay, whatever their age, and would hide the rows behind them from every run.
-            found += look(random.randint(found[-1][0], self._database.fetch_value(NEWEST)))
+            last = found[-1][0]  # another run may have deleted it, and all behind it
+            found += look(random.randint(last, max(last, self._database.fetch_value(NEWEST) or 0)))
         ids = [key for key, state in found if state == PRUNABLE][:PORTION]
         return self._rows(kind).write(ids, held_seconds=0).changed if ids else 0
 
