@@ -35,10 +35,9 @@ from zlib import crc32
 
 import pytest
 
-from taskserver.cli.client import main
 from tests.support.deployment import Deployment
 from tests.support.postgresql import ExternalPostgreSQL, PostgreSQL, PostgreSQLServer, programs_folder
-from tests.support.processes import Run, run_here
+from tests.support.processes import Run
 from tests.support.queues import Queue
 from tests.support.servers import ExternalServer, MariaDB, MySQLServer, find_program, missing_programs
 
@@ -231,9 +230,9 @@ def queue(make_queue: Callable[..., Queue], dsn: str) -> Queue:
 
 
 @pytest.fixture
-def client(queue: Queue, capsys: pytest.CaptureFixture[str]) -> Run:
+def client(queue: Queue) -> Run:
     """A command of client.py, inside this process."""
-    return lambda *args: run_here(main, capsys, queue.folder, *args)
+    return queue.here
 
 
 @pytest.fixture(params=["sqlite", pytest.param("mysql", marks=pytest.mark.long)])

@@ -14,7 +14,6 @@ from typing import Any
 
 import pytest
 
-from taskserver.cli.client import main
 from taskserver.cli.commands.add import MAX_WARNINGS
 from tests.support.printed import text_of
 from tests.support.processes import (
@@ -23,7 +22,6 @@ from tests.support.processes import (
     assert_silent,
     end_of,
     needs_peak,
-    run_here,
     run_telling_peak,
     wait_until,
 )
@@ -293,12 +291,12 @@ NAMES = {
 
 
 @pytest.fixture
-def client(sqlite_queue: Queue, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Run:
+def client(sqlite_queue: Queue, monkeypatch: pytest.MonkeyPatch) -> Run:
     """client.py in this process, beside these modules."""
     monkeypatch.setenv("TASKSERVER_MODULES", "tasks,shop.*")
     sqlite_queue.deployment.write_tasks(TASKS)
     sqlite_queue.deployment.write_tasks(TASKS_OF_SHOP, "shop/mail.py")
-    return lambda *args: run_here(main, capsys, sqlite_queue.folder, *args)
+    return sqlite_queue.here
 
 
 @pytest.mark.parametrize("name", NAMES)

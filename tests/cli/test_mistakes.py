@@ -21,10 +21,9 @@ from subprocess import CompletedProcess
 import pytest
 
 from taskserver import TaskServer
-from taskserver.cli.client import main
 from taskserver.stores.tables import SCHEMA_VERSION
 from tests.support.deployment import ROOT, Deployment
-from tests.support.processes import assert_one_line, assert_silent, run_here
+from tests.support.processes import assert_one_line, assert_silent
 from tests.support.queues import Queue
 from tests.support.servers import MySQLServer, find_program, free_port
 from tests.support.turns import A_SERVER
@@ -76,13 +75,11 @@ def assert_told(ended: CompletedProcess[str], code: int, *words: str) -> None:
     assert SECRET not in ended.stderr
 
 
-def run(
-    deployment: Deployment, capsys: pytest.CaptureFixture[str], script: str, *arguments: str
-) -> CompletedProcess[str]:
+def run(deployment: Deployment, script: str, *arguments: str) -> CompletedProcess[str]:
     """A worker as a process; a client inside this one."""
     if script == "worker.py":
         return deployment.worker(*arguments)
-    return run_here(main, capsys, deployment.folder, *arguments)
+    return deployment.here(*arguments)
 
 
 @pytest.fixture
@@ -313,18 +310,16 @@ TABLES = {
 
 @pytest.mark.parametrize(("statements", "command", "words"), TABLES.values(), ids=TABLES)
 def test_wrong_tables_are_answered_with_what_to_do(
-    queue: Queue, capsys: pytest.CaptureFixture[str], statements: list[str], command: list[str], words: tuple[str, ...]
+    queue: Queue, statements: list[str], command: list[str], words: tuple[str, ...]
 ) -> None:
     for statement in statements:
         queue.sql(statement)
-    assert_told(run(queue.deployment, capsys, *command), 1, *words)
+    assert_told(run(queue.deployment, *command), 1, *words)
 
 
-def test_a_letter_that_a_column_of_latin1_lacks_names_the_column_and_its_mend(
-    mysql_queue: Queue, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_letter_that_a_column_of_latin1_lacks_names_the_column_and_its_mend(mysql_queue: Queue) -> None:
     mysql_queue.sql("ALTER TABLE jobs_queue MODIFY task VARCHAR(255) CHARACTER SET latin1 NOT NULL")
-    ended = run_here(main, capsys, mysql_queue.folder, "add", "tasks.\N{GREEK SMALL LETTER OMEGA}")
+    ended = mysql_queue.here("add", "tasks.\N{GREEK SMALL LETTER OMEGA}")
     assert_told(ended, 1, "column", "task", "character set of schema.sql")
 
 
@@ -367,7 +362,7 @@ SERVERS = {
 
 @pytest.mark.parametrize("what", SERVERS)
 def test_what_a_server_refuses_is_answered_with_its_mend(
-    shop: Deployment, mysql_server: MySQLServer, mysql_dsn: str, capsys: pytest.CaptureFixture[str], what: str
+    shop: Deployment, mysql_server: MySQLServer, mysql_dsn: str, what: str
 ) -> None:
     grant, login, name, command, words = SERVERS[what]
     database = mysql_dsn.rpartition("/")[2]
@@ -380,11 +375,11 @@ def test_what_a_server_refuses_is_answered_with_its_mend(
         shop.write_env(TASKSERVER_DSN=place, TASKSERVER_DB_PATIENCE=0)
         if "1045" in words and mysql_server.execute("SHOW VARIABLES LIKE 'caching_sha2_password%'"):
             words = ("2061", "TASKSERVER_PASSWORD")  # it asks for a wrong password itself before it refuses it
-        assert_told(run(shop, capsys, *command), 1, *words)
+        assert_told(run(shop, *command), 1, *words)
 
 
 def test_an_account_whose_connections_are_used_up_is_told(
-    shop: Deployment, mysql_server: MySQLServer, mysql_dsn: str, capsys: pytest.CaptureFixture[str]
+    shop: Deployment, mysql_server: MySQLServer, mysql_dsn: str
 ) -> None:
     database = mysql_dsn.rpartition("/")[2]
     with (
@@ -392,18 +387,18 @@ def test_an_account_whose_connections_are_used_up_is_told(
         mysql_server.connect(user=user, password=SECRET),
     ):
         shop.write_env(TASKSERVER_DSN=dsn_of(mysql_server, f"{user}:{SECRET}", database), TASKSERVER_DB_PATIENCE=0)
-        ended = run(shop, capsys, *STATUS)
+        ended = run(shop, *STATUS)
         assert_told(ended, 1, "max_user_connections", "--slots", "ask your host")
 
 
 @pytest.mark.parametrize("limit", ["QUERIES", "CONNECTIONS"])
 def test_an_account_whose_hour_is_used_up_is_told_what_to_do(
-    shop: Deployment, mysql_server: MySQLServer, mysql_dsn: str, capsys: pytest.CaptureFixture[str], limit: str
+    shop: Deployment, mysql_server: MySQLServer, mysql_dsn: str, limit: str
 ) -> None:
     database = mysql_dsn.rpartition("/")[2]
     with account(mysql_server, f"ALL ON `{database}`.*", f"WITH MAX_{limit}_PER_HOUR 1") as user:
         shop.write_env(TASKSERVER_DSN=dsn_of(mysql_server, f"{user}:{SECRET}", database), TASKSERVER_DB_PATIENCE=0)
-        ended = [run(shop, capsys, *ADD) for _ in range(3)][-1]
+        ended = [run(shop, *ADD) for _ in range(3)][-1]
         assert_told(ended, 1, "(1226)", "a limit per hour ends with the hour", "*/5")
 
 
@@ -447,13 +442,11 @@ STRANGERS = {
 
 
 @pytest.mark.parametrize("what", STRANGERS)
-def test_a_server_that_will_not_talk_is_answered_with_what_it_may_be(
-    shop: Deployment, capsys: pytest.CaptureFixture[str], what: str
-) -> None:
+def test_a_server_that_will_not_talk_is_answered_with_what_it_may_be(shop: Deployment, what: str) -> None:
     says, words = STRANGERS[what]
     with saying(says) as port:
         shop.write_env(TASKSERVER_DSN=f"mysql://you_shop:{SECRET}@127.0.0.1:{port}/you_shop")
-        assert_told(run_here(main, capsys, shop.folder, "status"), 1, f"127.0.0.1:{port}", *words)
+        assert_told(shop.here("status"), 1, f"127.0.0.1:{port}", *words)
 
 
 ADDRESSES = {
@@ -470,22 +463,22 @@ ADDRESSES = {
 
 @pytest.mark.parametrize("what", ADDRESSES)
 def test_a_server_that_is_not_there_is_answered_with_what_to_check(
-    shop: Deployment, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, what: str
+    shop: Deployment, monkeypatch: pytest.MonkeyPatch, what: str
 ) -> None:
     monkeypatch.setattr("taskserver.settings.dsn.SOCKETS", ())
     address, query, words = ADDRESSES[what]
     port = str(free_port())
     shop.write_env(TASKSERVER_DSN=f"mysql://you_shop:{SECRET}@{address.replace('PORT', port)}/you_shop{query}")
-    ended = run_here(main, capsys, shop.folder, "status")
+    ended = shop.here("status")
     assert_told(ended, 1, *(word.replace("PORT", port) for word in words), "TASKSERVER_DSN")
 
 
 def test_a_server_that_is_merely_down_is_not_looked_for_elsewhere(
-    shop: Deployment, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    shop: Deployment, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setattr("taskserver.settings.dsn.SOCKETS", (f"{tmp_path}/mysqld.sock",))
     shop.write_env(TASKSERVER_DSN=f"mysql://you_shop:{SECRET}@localhost:{free_port()}/you_shop")
-    ended = run_here(main, capsys, shop.folder, "status")
+    ended = shop.here("status")
     assert_told(ended, 1, f"the server seems to be down: no MySQL socket in {tmp_path}", "once it runs again")
     assert "phpinfo" not in ended.stderr
 
@@ -534,16 +527,14 @@ def test_a_var_of_another_user_is_told(deployment: Deployment) -> None:
 @pytest.mark.parametrize(
     "content", [b"<!doctype html>\n" * 100, b"SQLite format 3\0" + bytes(40)], ids=["page", "half"]
 )
-def test_a_file_that_is_no_database_is_told(
-    deployment: Deployment, capsys: pytest.CaptureFixture[str], content: bytes
-) -> None:
+def test_a_file_that_is_no_database_is_told(deployment: Deployment, content: bytes) -> None:
     (deployment.folder / "shop.db").write_bytes(content)
     deployment.write_env(TASKSERVER_DSN="sqlite:///shop.db")
     for command in ("init", "status"):
-        ended = run_here(main, capsys, deployment.folder, command)
+        ended = deployment.here(command)
         assert_told(ended, 1, "shop.db", "not a database", "name another file in TASKSERVER_DSN")
     deployment.write_env(TASKSERVER_DSN="sqlite:///shop.db/shop.db")
-    ended = run_here(main, capsys, deployment.folder, "init")
+    ended = deployment.here("init")
     assert_told(ended, 1, "shop.db/shop.db cannot be made", "TASKSERVER_DSN")
 
 
@@ -623,15 +614,13 @@ def test_open_files_that_a_task_uses_up_end_the_run_before_the_next_task(
     assert sqlite_queue.rows("status, attempts") == hogs
 
 
-def test_a_host_that_allows_no_thread_is_told_in_one_line(
-    sqlite_queue: Queue, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_host_that_allows_no_thread_is_told_in_one_line(sqlite_queue: Queue, monkeypatch: pytest.MonkeyPatch) -> None:
     def start(thread: threading.Thread) -> None:
         raise RuntimeError("can't start new thread")
 
     sqlite_queue.add(LETTER)
     monkeypatch.setattr(threading.Thread, "start", start)
-    ended = run_here(main, capsys, sqlite_queue.folder, "run", "1")
+    ended = sqlite_queue.here("run", "1")
     assert_told(ended, 1, "no thread can be started (can't start new thread)", "run fewer workers")
     assert sqlite_queue.statuses() == [0]
 

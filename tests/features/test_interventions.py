@@ -16,7 +16,6 @@ from datetime import datetime
 import pytest
 
 from taskserver import DatabaseError, SettingError, TaskServer
-from taskserver.cli.client import main
 from taskserver.model.attempt import Finish, Outcome, Start
 from taskserver.model.selection import Selection
 from taskserver.model.task import MAX_GROUP_ID
@@ -31,7 +30,6 @@ from tests.support.processes import (
     assert_silent,
     end_of,
     kill,
-    run_here,
     wait_for,
     wait_until,
 )
@@ -103,7 +101,7 @@ def test_errors_of_ill_formed_bytes_are_counted_like_any(mysql_queue: Queue, mys
 
 
 def test_a_program_and_a_person_hear_of_rows_that_others_hold(
-    mysql_queue: Queue, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    mysql_queue: Queue, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(many_rows, "HELD_SECONDS", 0.2)
     ids = [put(mysql_queue, 0) for _ in range(3)]
@@ -111,7 +109,7 @@ def test_a_program_and_a_person_hear_of_rows_that_others_hold(
     with holding(mysql_queue.dsn, f"id = {ids[0]}"):
         with pytest.raises(DatabaseError, match=f"2 tasks of jobs_queue were changed, and 1 left .*, as {ids[0]}: try"):
             server.cancel(ids)
-        ended = run_here(main, capsys, mysql_queue.folder, "cancel", str(ids[0]))
+        ended = mysql_queue.here("cancel", str(ids[0]))
     assert (ended.returncode, ended.stdout) == (1, "0 tasks cancelled\n")
     assert ended.stderr == "1 task left, as other programs hold them: try again\n"
 
@@ -144,25 +142,25 @@ def test_a_dry_run_changes_nothing(queue: Queue, client: Run, command: list[str]
     assert ended.stdout.startswith(f"{rows} tasks {done}\n")
 
 
-def test_a_command_that_names_no_task_reaches_none(sqlite_queue: Queue, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_command_that_names_no_task_reaches_none(sqlite_queue: Queue) -> None:
     put_all_kinds(sqlite_queue)
     put(sqlite_queue, 4, task="tasks.evil\x1b[2J", error_text="E: \x1b[2J\x07 evil\nmore")
     before = sqlite_queue.rows()
     words = "client.py: name ids, or --group, --task, --error or another filter; --all is for every task"
     for command in (["retry"], ["cancel"], ["delete"], ["priority", "5"], ["reclaim", "--force"]):
         for more in ([], ["--limit", 3]):
-            assert_one_line(run_here(main, capsys, sqlite_queue.folder, *command, *more), 2, words)
+            assert_one_line(sqlite_queue.here(*command, *more), 2, words)
     for command in (["retry", "--all", "--dry-run"], ["errors"]):
-        printed = run_here(main, capsys, sqlite_queue.folder, *command).stdout
+        printed = sqlite_queue.here(*command).stdout
         assert "\x1b" not in printed
         assert "\\x1b[2J" in printed
     assert sqlite_queue.rows() == before
 
 
-def test_ids_may_stand_among_the_options(sqlite_queue: Queue, capsys: pytest.CaptureFixture[str]) -> None:
+def test_ids_may_stand_among_the_options(sqlite_queue: Queue) -> None:
     put(sqlite_queue, 0, group_id=3)
     for line in ("-5 1 --group 3", "-5 --group 3 1", "--group 3 -5 1", "-5 --group 3 --group 4 1", "-5 1 --limit 5 1"):
-        ended = run_here(main, capsys, sqlite_queue.folder, "priority", *line.split())
+        ended = sqlite_queue.here("priority", *line.split())
         assert ended.stdout == "1 task moved to priority -5\n"
 
 
@@ -383,13 +381,11 @@ def test_what_cannot_be_run_is_refused_in_a_sentence(queue: Queue, client: Run) 
 
 
 @pytest.mark.long
-def test_a_task_that_another_program_holds_is_not_run_and_that_is_reported(
-    queue: Queue, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_task_that_another_program_holds_is_not_run_and_that_is_reported(queue: Queue) -> None:
     put(queue, 0)
     before = queue.rows()
     with holding(queue.dsn, "id = 1"):
-        ended = run_here(main, capsys, queue.folder, "run", "1")
+        ended = queue.here("run", "1")
     assert_one_line(ended, 1, "client.py: task 1 is left, as other programs hold it: try again (")
     assert queue.rows() == before
 

@@ -13,13 +13,12 @@ from typing import Any
 import pytest
 
 from taskserver import TaskServer
-from taskserver.cli.client import main
 from taskserver.model.attempt import Finish, NextStage, Outcome, Start
 from taskserver.model.pipeline import MAX_STAGES, MAX_STAGES_BYTES
 from taskserver.model.task import ClaimedTask
 from tests.support import effects as common
 from tests.support.effects import OTHER_GROUP
-from tests.support.processes import assert_silent, end_of, freeze, run_here, thaw, wait_until
+from tests.support.processes import assert_silent, end_of, freeze, thaw, wait_until
 from tests.support.proxy import Proxy, contains
 from tests.support.queues import LONG_AGO, Queue
 from tests.support.reruns import BY_SQL, GOES_ON, STATES
@@ -610,7 +609,7 @@ FORGED: list[tuple[object, int, str]] = [
 
 
 @ONE_STORE
-def test_a_forged_row_is_fatal_and_is_shown_harmless(queue: Queue, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_forged_row_is_fatal_and_is_shown_harmless(queue: Queue) -> None:
     forged = FORGED if queue.is_sqlite else FORGED[:-1]
     for stages, stage, _ in forged:
         queue.sql("INSERT INTO jobs_queue (task, stages, stage) VALUES ('tasks.first', ?, ?)", stages, stage)
@@ -623,6 +622,6 @@ def test_a_forged_row_is_fatal_and_is_shown_harmless(queue: Queue, capsys: pytes
     assert queue.notes() == ['[["the next one"], {}]']
     shows = [("show", row_id, *json) for (row_id,) in queue.rows("id") for json in ((), ("--json",))]
     for command in (*shows, ("list",), ("list", "--json")):
-        ended = run_here(main, capsys, queue.folder, *command)
+        ended = queue.here(*command)
         assert (ended.returncode, ended.stderr) == (0, ""), command
         assert "\x1b" not in ended.stdout

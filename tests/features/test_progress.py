@@ -19,14 +19,13 @@ import pytest
 
 import taskserver
 from taskserver import Progress, Retry, TaskServer, TaskState, current_task, progress
-from taskserver.cli.client import main
 from taskserver.interrupts.stop import TaskInterrupted
 from taskserver.model.results import read_progress
 from taskserver.model.selection import Selection
 from taskserver.model.task import CANCELLED, Status
 from taskserver.worker.task_context import CurrentTask
 from tests.support.locks import holding
-from tests.support.processes import WAIT_SECONDS, run_here, wait_until
+from tests.support.processes import WAIT_SECONDS, wait_until
 from tests.support.proxy import Proxy
 from tests.support.queues import Queue
 from tests.support.servers import MySQLServer
@@ -606,9 +605,7 @@ def test_a_wrong_value_fails_the_attempt_and_says_which_and_an_odd_text_is_store
 # ---- read
 
 
-def test_a_forged_progress_counts_as_none_and_breaks_no_command(
-    sqlite_queue: Queue, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_forged_progress_counts_as_none_and_breaks_no_command(sqlite_queue: Queue) -> None:
     forged = ["no JSON", '{"done": 1e400}', "[" * 20_000, "", b"{}"]
     for told in forged:
         running_row(sqlite_queue, told)
@@ -620,7 +617,7 @@ def test_a_forged_progress_counts_as_none_and_breaks_no_command(
     shows = [("show", number + 1) for number in range(len(forged) + 1)]
     for command in (("status",), *shows):
         for as_json in ((), ("--json",)):
-            ended = run_here(main, capsys, sqlite_queue.folder, *command, *as_json)
+            ended = sqlite_queue.here(*command, *as_json)
             assert (ended.returncode, ended.stderr.replace(NO_RUN_YET, "")) == (0, ""), command
 
 
@@ -633,9 +630,9 @@ def running_row(queue: Queue, told: object, age_seconds: int = 0) -> None:
     )
 
 
-def test_status_and_show_tell_how_far_a_running_task_has_come(queue: Queue, capsys: pytest.CaptureFixture[str]) -> None:
+def test_status_and_show_tell_how_far_a_running_task_has_come(queue: Queue) -> None:
     def client(*args: object) -> str:
-        return run_here(main, capsys, queue.folder, *args).stdout
+        return queue.here(*args).stdout
 
     running_row(queue, '{"done": 3, "total": 8, "text": "reading"}', 300)
     queue.add("tasks.resize")

@@ -9,9 +9,8 @@ from typing import Any
 import pytest
 
 from taskserver import InvalidTask, Level, Progress, SettingError, Status
-from taskserver.cli.client import main
 from taskserver.cli.terminal.output import error_as_json
-from tests.support.processes import run_here, wait_until
+from tests.support.processes import wait_until
 from tests.support.queues import Queue
 from tests.support.sites import Site
 
@@ -133,7 +132,7 @@ def test_errors_have_instants_and_print_as_before(make_site: Any, site_dsn: str)
     assert printed["first_seen"] == f"{second.first_seen:%Y-%m-%dT%H:%M:%S.%f}Z"
 
 
-def test_the_status_tells_what_the_command_prints(sqlite_queue: Queue, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_status_tells_what_the_command_prints(sqlite_queue: Queue) -> None:
     queue = sqlite_queue
     queue.define("def fails(): raise ValueError('no luck')\n")
     for task, group in (("tasks.note", 0), ("tasks.fails", 0), ("tasks.missing", 0), ("tasks.note", 3)):
@@ -143,7 +142,7 @@ def test_the_status_tells_what_the_command_prints(sqlite_queue: Queue, capsys: p
         server.pause(5)
         server.schedule("nightly", "tasks.note", every=86_400)
         status = server.status()
-    ended = run_here(main, capsys, queue.folder, "status", "--json")
+    ended = queue.here("status", "--json")
     told = json.loads(ended.stdout)
     assert (status.table, status.mode) == (told["table"], told["mode"])
     assert (str(status.level), status.words) == (told["level"], told["words"])

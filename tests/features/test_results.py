@@ -17,10 +17,9 @@ import pymysql
 import pytest
 
 from taskserver import Progress, Status, TaskServer, TaskState
-from taskserver.cli.client import main
 from taskserver.model.results import MAX_RESULT_BYTES, write_result
 from tests.support.documents import read, sections, table
-from tests.support.processes import assert_one_line, end_of, run_here
+from tests.support.processes import assert_one_line, end_of
 from tests.support.proxy import Proxy, contains
 from tests.support.queues import Queue
 from tests.support.reader import Reader
@@ -345,29 +344,25 @@ def test_of_archived_tasks_of_one_id_the_newest_is_told_after_the_queue_s(queue:
     assert queue.server.get(7) == TaskState(7, "tasks.give", 0, 0, None, None, None)
 
 
-def test_what_is_no_json_counts_as_not_there_and_is_shown_harmlessly(
-    queue: Queue, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_what_is_no_json_counts_as_not_there_and_is_shown_harmlessly(queue: Queue) -> None:
     texts = ["beach.jpg", "", "[" * 60_000, '\x1b[2J\n\x07{"a"']
     for task_id, text in enumerate(texts, start=1):
         queue.sql("INSERT INTO jobs_queue (task, status, result) VALUES ('tasks.give', 2, ?)", text)
         assert queue.server.get(task_id) == TaskState(task_id, "tasks.give", 2, 0, None, None, None)
-        shown = run_here(main, capsys, queue.folder, "show", task_id)
+        shown = queue.here("show", task_id)
         assert all(line.isprintable() for line in shown.stdout.splitlines())
         assert f"  result       {text[:4]}".rstrip().replace("\x1b", r"\x1b") in shown.stdout
-        assert json.loads(run_here(main, capsys, queue.folder, "show", task_id, "--json").stdout)["result"] == text
+        assert json.loads(queue.here("show", task_id, "--json").stdout)["result"] == text
 
 
-def test_what_is_no_text_in_sqlite_is_told_as_text_and_is_no_result(
-    sqlite_queue: Queue, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_what_is_no_text_in_sqlite_is_told_as_text_and_is_no_result(sqlite_queue: Queue) -> None:
     for task_id, value in enumerate(("x'7b7d'", "CAST(x'22ff22' AS TEXT)"), start=1):
         sqlite_queue.sql(
             f"INSERT INTO jobs_queue (task, status, error_text, result) VALUES (x'ff41', 2, x'fe42', {value})"
         )
         assert sqlite_queue.server.get(task_id) == TaskState(task_id, "\\xffA", 2, 0, None, "\\xfeB", None)
         for as_json in ((), ("--json",)):
-            shown = run_here(main, capsys, sqlite_queue.folder, "show", task_id, *as_json)
+            shown = sqlite_queue.here("show", task_id, *as_json)
             assert (shown.returncode, shown.stderr) == (0, "")
 
 

@@ -20,7 +20,6 @@ from typing import Any
 import pytest
 
 from taskserver import DatabaseError, InvalidTask, Schedule, TaskServer
-from taskserver.cli.client import main
 from taskserver.errors import Conflict
 from taskserver.model.attempt import Start
 from taskserver.model.schedule import next_time
@@ -31,7 +30,7 @@ from taskserver.stores.queue.notes import MAX_READ
 from taskserver.stores.queue.schedules import PUT_OFF_SECONDS, Schedules
 from taskserver.stores.retrying import RetryPolicy, Scope
 from tests.support.deployment import ROOT
-from tests.support.processes import WAIT_SECONDS, assert_one_line, assert_silent, run_here, wait_until
+from tests.support.processes import WAIT_SECONDS, assert_one_line, assert_silent, wait_until
 from tests.support.queues import LONG_AGO, Queue
 from tests.support.rows import Rows
 from tests.support.threads import together
@@ -671,9 +670,9 @@ Run = Callable[..., "subprocess.CompletedProcess[str]"]
 
 
 @pytest.fixture
-def client(sqlite_queue: Queue, capsys: pytest.CaptureFixture[str]) -> Run:
+def client(sqlite_queue: Queue) -> Run:
     """A command of client.py, inside this process."""
-    return lambda *args: run_here(main, capsys, sqlite_queue.folder, *args)
+    return sqlite_queue.here
 
 
 def test_the_command_makes_a_schedule_and_says_when_it_comes(sqlite_queue: Queue, client: Run) -> None:

@@ -1,20 +1,26 @@
-"""A folder as a user of taskserver has it, and its two commands run as cron runs them: as processes, from elsewhere."""
+"""A folder as a user of taskserver has it, and its two commands run: as cron does, or inside this process."""
 
 from __future__ import annotations
 
 import atexit
 import compileall
+import io
 import os
 import secrets
 import shlex
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
+from contextlib import redirect_stderr, redirect_stdout, suppress
 from functools import cache
 from pathlib import Path
+
+import pytest
+
+from taskserver.cli import client
 
 ROOT = Path(__file__).resolve().parents[2]
 TIMEOUT_SECONDS = 60.0
@@ -80,6 +86,25 @@ def _link(source: str, target: str) -> None:
         os.link(source, target)
     except OSError:  # on another file system
         shutil.copy2(source, target)
+
+
+def run_here(
+    main: Callable[[Path, list[str]], int], folder: Path, *args: object, env: Mapping[str, str] | None = None
+) -> subprocess.CompletedProcess[str]:
+    """A command inside this process."""
+    handlers = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)}
+    output, errors, words = io.StringIO(), io.StringIO(), [str(arg) for arg in args]
+    with pytest.MonkeyPatch.context() as patch, redirect_stdout(output), redirect_stderr(errors):
+        for name, value in (env or {}).items():
+            patch.setenv(name, value)
+        try:
+            code = main(folder, words)
+        except SystemExit as exit_:
+            code = int(exit_.code or 0)
+        finally:
+            for number, handler in handlers.items():
+                signal.signal(number, handler)
+    return subprocess.CompletedProcess(words, code, output.getvalue(), errors.getvalue())
 
 
 class Deployment:
@@ -149,6 +174,10 @@ class Deployment:
     ) -> subprocess.CompletedProcess[str]:
         """Runs client.py to its end."""
         return self.run("client.py", *args, env=env, stdin=stdin, timeout=timeout)
+
+    def here(self, *args: object, env: Mapping[str, str] | None = None) -> subprocess.CompletedProcess[str]:
+        """Runs client.py inside this process."""
+        return run_here(client.main, self.folder, *args, env=env)
 
     def run(
         self,

@@ -95,27 +95,8 @@ def assert_shows_where_it_hangs(errors: str, function: str) -> None:
     assert any(function in line for line in stack), errors
 
 
-Main = Callable[[Path, list[str]], int]
 Run = Callable[..., "subprocess.CompletedProcess[str]"]
 """A command of a program inside this process."""
-
-
-def run_here(
-    main: Main, capsys: pytest.CaptureFixture[str], folder: Path, *args: object
-) -> subprocess.CompletedProcess[str]:
-    """A command inside this process, for the many forms of a mistake that it finds before it begins."""
-    handlers = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)}
-    words = [str(arg) for arg in args]
-    try:
-        code = main(folder, words)
-    except SystemExit as exit_:
-        code = int(exit_.code or 0)
-    finally:
-        for number, handler in handlers.items():
-            signal.signal(number, handler)
-    output, errors = capsys.readouterr()
-    return subprocess.CompletedProcess(words, code, output, errors)
-
 
 # The system's own count of a process begins with what its parent held: the process asks for itself.
 TELL_PEAK = """

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import importlib
-import io
 import sqlite3
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
-from contextlib import redirect_stderr, redirect_stdout
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -18,7 +16,6 @@ import pymysql
 import pytest
 
 from taskserver import RunResult, TaskServer
-from taskserver.cli import client
 from tests.support.deployment import Deployment
 from tests.support.postgresql import connection_in_utc
 from tests.support.processes import WAIT_SECONDS, wait_until
@@ -212,15 +209,7 @@ class Queue:
 
     def here(self, *args: object, env: Mapping[str, str] | None = None) -> subprocess.CompletedProcess[str]:
         """Runs client.py inside this process."""
-        output, errors, words = io.StringIO(), io.StringIO(), [str(arg) for arg in args]
-        with pytest.MonkeyPatch.context() as patch, redirect_stdout(output), redirect_stderr(errors):
-            for name, value in (env or {}).items():
-                patch.setenv(name, value)
-            try:
-                code = client.main(self.folder, words)
-            except SystemExit as exit_:
-                code = int(exit_.code or 0)
-        return subprocess.CompletedProcess(words, code, output.getvalue(), errors.getvalue())
+        return self.deployment.here(*args, env=env)
 
     def worker(self, *args: object, **env: str) -> subprocess.CompletedProcess[str]:
         """Runs worker.py to its end."""

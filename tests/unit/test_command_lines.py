@@ -14,7 +14,8 @@ from taskserver.cli.worker_options import read_options
 from taskserver.errors import InvalidTask
 from taskserver.model.task import MAX_ID
 from tests.support.commands import parsers_of_client
-from tests.support.processes import assert_one_line, run_here
+from tests.support.deployment import run_here
+from tests.support.processes import assert_one_line
 
 MAINS = {"worker.py": worker.main, "client.py": client.main}
 COMMAS = "with commas and no spaces"
@@ -152,12 +153,10 @@ LINES = {
 
 
 @pytest.mark.parametrize("line", LINES, ids=lambda line: ascii(line[:60]))
-def test_a_wrong_line_is_answered_with_what_is_meant(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], line: str
-) -> None:
+def test_a_wrong_line_is_answered_with_what_is_meant(tmp_path: Path, line: str) -> None:
     (tmp_path / ".env").write_text("TASKSERVER_DSN=sqlite:///q.db\n")
     script, *arguments = shlex.split(line)
-    ended = run_here(MAINS[script], capsys, tmp_path, *arguments)
+    ended = run_here(MAINS[script], tmp_path, *arguments)
     assert_one_line(ended, 2, script.removesuffix(".py"), *LINES[line])
     assert "\x1b" not in ended.stderr
     assert len(ended.stderr) < 700
@@ -167,8 +166,8 @@ def test_a_wrong_line_is_answered_with_what_is_meant(
 # ---- help
 
 
-def test_the_help_has_a_line_for_each_command_in_its_group(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
-    ended = run_here(client.main, capsys, tmp_path, "--help")
+def test_the_help_has_a_line_for_each_command_in_its_group(tmp_path: Path) -> None:
+    ended = run_here(client.main, tmp_path, "--help")
     assert (ended.returncode, ended.stderr) == (0, "")
     assert max(map(len, ended.stdout.splitlines())) <= 80
     parts = ended.stdout.split("\n\n")
@@ -183,11 +182,11 @@ def test_the_help_has_a_line_for_each_command_in_its_group(capsys: pytest.Captur
 
 
 @pytest.mark.parametrize("command", ["", "pause", "help"])
-def test_help_is_a_command_too(capsys: pytest.CaptureFixture[str], tmp_path: Path, command: str) -> None:
-    asked = run_here(client.main, capsys, tmp_path, "help", *([command] if command else ()))
+def test_help_is_a_command_too(tmp_path: Path, command: str) -> None:
+    asked = run_here(client.main, tmp_path, "help", *([command] if command else ()))
     words = [command] if command == "pause" else []
     assert (asked.returncode, asked.stderr) == (0, "")
-    assert asked.stdout == run_here(client.main, capsys, tmp_path, *words, "--help").stdout
+    assert asked.stdout == run_here(client.main, tmp_path, *words, "--help").stdout
 
 
 def test_the_examples_of_the_help_are_right_and_a_command_tells_what_it_does(

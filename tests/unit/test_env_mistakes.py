@@ -11,7 +11,8 @@ from taskserver.errors import SettingError
 from taskserver.host import files
 from taskserver.settings import load
 from taskserver.settings.load import load_settings
-from tests.support.processes import assert_one_line, run_here
+from tests.support.deployment import run_here
+from tests.support.processes import assert_one_line
 
 SECRET = "s3cr3tOfTheShop"
 DSN = f"mysql://you_shop:{SECRET}@localhost/you_shop"
@@ -151,23 +152,21 @@ def test_what_is_clear_though_odd_is_understood(folder: Path, content: bytes) ->
 
 
 @pytest.mark.parametrize("name", ["env", ".env.txt"])
-def test_init_makes_no_second_env_beside_one_of_a_wrong_name(
-    folder: Path, capsys: pytest.CaptureFixture[str], name: str
-) -> None:
+def test_init_makes_no_second_env_beside_one_of_a_wrong_name(folder: Path, name: str) -> None:
     put(folder, {name: f"\ufeff{RIGHT}TASKSERVER_MODE=move\n".replace("\n", "\r\n").encode()})  # as Notepad saves it
-    assert_one_line(run_here(main, capsys, folder, "init"), 2, f"{name} is not read: rename it to .env")
+    assert_one_line(run_here(main, folder, "init"), 2, f"{name} is not read: rename it to .env")
     assert not (folder / ".env").exists()
 
 
-def test_init_writes_no_env_through_a_link_that_leads_nowhere(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_init_writes_no_env_through_a_link_that_leads_nowhere(folder: Path) -> None:
     (folder / ".env").symlink_to("nowhere")
-    assert_one_line(run_here(main, capsys, folder, "init"), 2, ".env is a link to a file that is not there")
+    assert_one_line(run_here(main, folder, "init"), 2, ".env is a link to a file that is not there")
     assert not (folder / "nowhere").exists()
 
 
 @pytest.mark.parametrize("given", [True, False])
 def test_init_refuses_an_sqlite_file_on_a_network_file_system_before_it_writes_anything(
-    folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, given: bool
+    folder: Path, monkeypatch: pytest.MonkeyPatch, given: bool
 ) -> None:
     table = folder.parent / "mountinfo"
     table.write_text(f"20 1 8:1 / / rw - ext4 /dev/sda rw\n21 20 0:9 / {folder} rw - nfs4 filer:/x rw\n")
@@ -176,5 +175,5 @@ def test_init_refuses_an_sqlite_file_on_a_network_file_system_before_it_writes_a
         put(folder, {".env": b"TASKSERVER_DSN=sqlite:///data/shop.db\n"})
     before = sorted(folder.iterdir())
     words = ("network file system (nfs4)", "MySQL", "TASKSERVER_DSN", "a disk of this host")
-    assert_one_line(run_here(main, capsys, folder, "init"), 2, *words)
+    assert_one_line(run_here(main, folder, "init"), 2, *words)
     assert sorted(folder.iterdir()) == before
