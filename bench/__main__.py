@@ -19,8 +19,7 @@ from .add import add, add_many
 from .claim import claim, claim_sqlite
 from .drain import drain
 from .empty import empty
-from .kills import pg_kills
-from .measure import Line, Rate
+from .measure import Line
 from .overview import overview
 from .place import Place
 from .postgresql import (
@@ -34,7 +33,7 @@ from .postgresql import (
 from .sizes import pg_churn, pg_claim
 from .sqlite_huey import sqlite_huey
 
-BENCHMARKS: dict[str, Callable[[Place], Iterator[Line | Rate]]] = {
+BENCHMARKS: dict[str, Callable[[Place], Iterator[Line]]] = {
     "claim": claim,
     "claim_sqlite": claim_sqlite,
     "drain": drain,
@@ -44,12 +43,11 @@ BENCHMARKS: dict[str, Callable[[Place], Iterator[Line | Rate]]] = {
     "empty": empty,
     "overview": overview,
 }
-ON_POSTGRESQL: dict[str, Callable[[PostgreSQLPlace], Iterator[Line | Rate]]] = {
+ON_POSTGRESQL: dict[str, Callable[[PostgreSQLPlace], Iterator[Line]]] = {
     "pg_add": pg_add,
     "pg_add_many": pg_add_many,
     "pg_drain": pg_drain,
     "pg_drain_of_million": pg_drain_of_million,
-    "pg_kills": pg_kills,
     "pg_claim": pg_claim,
     "pg_churn": pg_churn,
 }
@@ -66,14 +64,14 @@ def main(arguments: list[str]) -> int:
     print(_ROW.format(*_HEADINGS), flush=True)
     for line in (_on_postgresql if options.postgresql else _on_mariadb)(options):
         print(_shown(line).rstrip(), flush=True)
-        if isinstance(line, Line) and line.is_over:
+        if line.is_over:
             over.append(line.name)
     if over:
         print("over the bound: " + "; ".join(over))
     return 1 if over and options.check else 0
 
 
-def _on_mariadb(options: argparse.Namespace) -> Iterator[Line | Rate]:
+def _on_mariadb(options: argparse.Namespace) -> Iterator[Line]:
     options_of_server = () if options.quick else _SERVER_OPTIONS
     with tempfile.TemporaryDirectory(prefix="taskserver-bench-") as folder, MariaDB(True, *options_of_server) as server:
         os.environ["MYSQL_PWD"] = server.password  # and not in arguments, which others see
@@ -83,7 +81,7 @@ def _on_mariadb(options: argparse.Namespace) -> Iterator[Line | Rate]:
             yield from BENCHMARKS[name](place)
 
 
-def _on_postgresql(options: argparse.Namespace) -> Iterator[Line | Rate]:
+def _on_postgresql(options: argparse.Namespace) -> Iterator[Line]:
     with PostgreSQL(True, *SERVER_SETTINGS) as server:
         place = PostgreSQLPlace(server, options.pairs, options.quick)
         place.must_be_durable()
@@ -110,10 +108,7 @@ def _parse(arguments: list[str]) -> argparse.Namespace:
     return options
 
 
-def _shown(line: Line | Rate) -> str:
-    if isinstance(line, Rate):
-        spread = f"{_number(line.low)}-{_number(line.high)}"
-        return _ROW.format(line.name, "", _number(line.middle), line.unit, "", spread, "", "")
+def _shown(line: Line) -> str:
     verdict = "" if line.bound is None else "over" if line.is_over else "ok"
     return _ROW.format(
         line.name,

@@ -49,16 +49,6 @@ class Line(NamedTuple):
         return self.bound is not None and not self.bound.holds(self.ratio)
 
 
-class Rate(NamedTuple):
-    """A figure for the record: no floor, no bound."""
-
-    name: str
-    low: float
-    middle: float
-    high: float
-    unit: str
-
-
 def compare(
     name: str,
     ours: Callable[[], float],
@@ -115,11 +105,6 @@ def line_of(name: str, taken: list[tuple[float, float]], *, unit: str, bound: Bo
         ratios=[pair[0] / pair[1] for pair in taken],
         bound=bound,
     )
-
-
-def rate(name: str, taken: list[float], unit: str) -> Rate:
-    """The rate of figures that were measured elsewhere."""
-    return Rate(name, min(taken), median(taken), max(taken), unit)
 
 
 def seconds(work: Callable[[], object]) -> float:

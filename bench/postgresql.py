@@ -74,11 +74,9 @@ class PostgreSQLPlace(NamedTuple):
         """Bring statistics up to date, and leave nothing to be written out."""
         self.server.execute("VACUUM ANALYZE", "CHECKPOINT", database=database)
 
-    def start(self, peer: str, verb: str, database: str, count: int = 0, marks: str = "") -> subprocess.Popen[str]:
+    def start(self, peer: str, verb: str, database: str, count: int = 0) -> subprocess.Popen[str]:
         """A process of a peer that is ready to act."""
         environment = dict(os.environ, BENCH_DSN=self.server.dsn(database))
-        if marks:
-            environment["BENCH_MARKS"] = marks
         process = subprocess.Popen(
             [sys.executable, "-m", "bench.peers", peer, verb, str(count)],
             cwd=REPOSITORY,

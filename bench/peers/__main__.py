@@ -32,9 +32,6 @@ class Peer(Protocol):
     def run(self) -> None:
         """Run tasks until none is left, or the quota is reached."""
 
-    def wait(self) -> None:
-        """Run tasks, and wait for more until the process is killed."""
-
 
 PEERS: dict[str, tuple[str, str, tuple[object, ...]]] = {
     "taskserver": ("ours", "Ours", ("each",)),
@@ -66,7 +63,7 @@ def main(name: str, verb: str, count: int) -> None:
         CALLS.quota = count
         peer.run()
     else:
-        {"install": peer.install, "wait": peer.wait}[verb]()
+        peer.install()
     print(CALLS.count, CALLS.first_at, CALLS.last_at)
 
 

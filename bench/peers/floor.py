@@ -94,10 +94,6 @@ class Floor:
                 break
             self._run_each([row[1] for row in rows], token)
 
-    def wait(self) -> None:
-        """It would take no task back from a worker that was killed."""
-        raise NotImplementedError
-
     def _run_each(self, ids: Sequence[int], token: int) -> None:
         self.connection.execute(START, (ids[0], token))
         for this, following in pairwise(ids):

@@ -43,18 +43,12 @@ class Huey:
                 copy.write_row((self._queue.name, self._queue.serialize_task(self._task.s(n))))
 
     def run(self) -> None:
-        self._open(blocking=False)
+        self._open()
         while (task := self._queue.dequeue()) is not None:
             self._queue.execute(task)
             if CALLS.is_over():
                 break
 
-    def wait(self) -> None:
-        self._open()
-        while True:
-            if (task := self._queue.dequeue()) is not None:
-                self._queue.execute(task)
-
-    def _open(self, blocking: bool = True) -> None:
-        self._queue = import_module("huey").PostgresHuey("bench", dsn=self._dsn, results=False, blocking=blocking)
+    def _open(self) -> None:
+        self._queue = import_module("huey").PostgresHuey("bench", dsn=self._dsn, results=False, blocking=False)
         self._task = self._queue.task()(work)

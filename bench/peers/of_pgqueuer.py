@@ -57,12 +57,9 @@ class PgQueuer:
         self.add_many(numbers, FILLED_AT_ONCE)
 
     def run(self) -> None:
-        self._connected(lambda connection: self._run(connection, self._modes.drain))
+        self._connected(self._run)
 
-    def wait(self) -> None:
-        self._connected(lambda connection: self._run(connection, self._modes.continuous))
-
-    async def _run(self, connection: Any, mode: Any) -> None:
+    async def _run(self, connection: Any) -> None:
         queue = self._module.PgQueuer.from_asyncpg_connection(connection)
 
         async def work(job: Any) -> None:
@@ -70,7 +67,7 @@ class PgQueuer:
 
         queue.entrypoint("work")(work)
         CALLS.stop = queue.shutdown.set
-        await queue.run(batch_size=self._batch, mode=mode)
+        await queue.run(batch_size=self._batch, mode=self._modes.drain)
 
     def _connected(self, act: Callable[[Any], Awaitable[None]]) -> None:
         async def connected() -> None:

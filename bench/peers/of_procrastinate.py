@@ -45,10 +45,7 @@ class Procrastinate:
         self.add_many(numbers, FILLED_AT_ONCE)
 
     def run(self) -> None:
-        asyncio.run(self._run(wait=False))
-
-    def wait(self) -> None:
-        asyncio.run(self._run(wait=True))
+        asyncio.run(self._run())
 
     def _producing(self) -> Any:
         """On connections without coroutines, which add faster."""
@@ -59,19 +56,11 @@ class Procrastinate:
         self._app = self._module.App(connector=connector)
         self._task = self._app.task(name="work")(work_async)
 
-    async def _run(self, wait: bool) -> None:
+    async def _run(self) -> None:
         self._make_app(self._module.PsycopgConnector(conninfo=self._dsn))
-        if wait:
-            retry = self._app.task(name="retry_stalled", queueing_lock="retry_stalled")(self._retry_stalled)
-            self._app.periodic(cron="* * * * *")(retry)
         async with self._app.open_async():
             worker = asyncio.create_task(
-                self._app.run_worker_async(wait=wait, concurrency=self._concurrency, delete_jobs="always")
+                self._app.run_worker_async(wait=False, concurrency=self._concurrency, delete_jobs="always")
             )
             CALLS.stop = worker.cancel
             await asyncio.wait([worker])
-
-    async def _retry_stalled(self, timestamp: int) -> None:
-        """What the documentation has its users write; there it runs each ten minutes."""
-        for job in await self._app.job_manager.get_stalled_jobs():
-            await self._app.job_manager.retry_job(job)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from logging import CRITICAL, getLogger
 from pathlib import Path
 
 import psycopg
@@ -12,8 +11,6 @@ from taskserver import TaskServer, task
 from .calls import CALLS, work
 
 FILL = b"INSERT INTO jobs_queue (task, args) SELECT %s, '[' || n || ']' FROM generate_series(0, %s) AS n"
-LEASE_SECONDS = 30
-"""After which the others take a worker for dead, too."""
 
 
 def each(n: int) -> None:
@@ -36,9 +33,7 @@ class Ours:
     def __init__(self, dsn: str, name: str) -> None:
         self._dsn = dsn
         self._task = f"{__name__}.{name}"
-        self._server = TaskServer(
-            dsn, modules=__name__, folder=Path(__file__).parents[2], lease=LEASE_SECONDS, backoff="fixed:1"
-        )
+        self._server = TaskServer(dsn, modules=__name__, folder=Path(__file__).parents[2], backoff="fixed:1")
 
     def install(self) -> None:
         self._server.create_tables()
@@ -63,8 +58,3 @@ class Ours:
 
     def run(self) -> None:
         self._server.run(CALLS.quota)
-
-    def wait(self) -> None:
-        getLogger("taskserver").setLevel(CRITICAL)  # it tells of each task of a worker that was killed
-        while True:
-            self._server.run(linger=60)
