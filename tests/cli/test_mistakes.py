@@ -14,7 +14,7 @@ import shutil
 import socket
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, nullcontext, suppress
 from pathlib import Path
 from subprocess import CompletedProcess
 
@@ -298,10 +298,6 @@ TABLES = {
     "uploaded an older program over it": (
         ["UPDATE jobs_queue_schema SET version = 99"], WORK, ("version 99", "upload the newer taskserver"),
     ),
-    "has a table of that name from another program": (
-        ["DROP TABLE jobs_queue", "CREATE TABLE jobs_queue (id INTEGER PRIMARY KEY, payload TEXT)"], INIT,
-        ("jobs_queue is a table of another program", "set another TASKSERVER_TABLE"),
-    ),
     "made its table with a column missing": (
         ["DROP TABLE jobs_queue", "CREATE TABLE jobs_queue (id INTEGER PRIMARY KEY, task VARCHAR(255))"], ADD, FOREIGN,
     ),
@@ -378,28 +374,24 @@ def test_what_a_server_refuses_is_answered_with_its_mend(
         assert_told(run(shop, *command), 1, *words)
 
 
-def test_an_account_whose_connections_are_used_up_is_told(
-    shop: Deployment, mysql_server: MySQLServer, mysql_dsn: str
-) -> None:
-    database = mysql_dsn.rpartition("/")[2]
-    with (
-        account(mysql_server, f"ALL ON `{database}`.*", "WITH MAX_USER_CONNECTIONS 1") as user,
-        mysql_server.connect(user=user, password=SECRET),
-    ):
-        shop.write_env(TASKSERVER_DSN=dsn_of(mysql_server, f"{user}:{SECRET}", database), TASKSERVER_DB_PATIENCE=0)
-        ended = run(shop, *STATUS)
-        assert_told(ended, 1, "max_user_connections", "--slots", "ask your host")
+AN_HOUR = ("(1226)", "a limit per hour ends with the hour", "*/5")
+LIMITS = {
+    "USER_CONNECTIONS": ("max_user_connections", "--slots", "ask your host"),
+    "QUERIES_PER_HOUR": AN_HOUR,
+    "CONNECTIONS_PER_HOUR": AN_HOUR,
+}
 
 
-@pytest.mark.parametrize("limit", ["QUERIES", "CONNECTIONS"])
-def test_an_account_whose_hour_is_used_up_is_told_what_to_do(
+@pytest.mark.parametrize("limit", LIMITS)
+def test_an_account_that_has_used_up_what_it_may_have_is_told_what_to_do(
     shop: Deployment, mysql_server: MySQLServer, mysql_dsn: str, limit: str
 ) -> None:
     database = mysql_dsn.rpartition("/")[2]
-    with account(mysql_server, f"ALL ON `{database}`.*", f"WITH MAX_{limit}_PER_HOUR 1") as user:
+    with account(mysql_server, f"ALL ON `{database}`.*", f"WITH MAX_{limit} 1") as user, ExitStack() as held:
+        if limit == "USER_CONNECTIONS":
+            held.enter_context(mysql_server.connect(user=user, password=SECRET))
         shop.write_env(TASKSERVER_DSN=dsn_of(mysql_server, f"{user}:{SECRET}", database), TASKSERVER_DB_PATIENCE=0)
-        ended = [run(shop, *ADD) for _ in range(3)][-1]
-        assert_told(ended, 1, "(1226)", "a limit per hour ends with the hour", "*/5")
+        assert_told([run(shop, *ADD) for _ in range(3)][-1], 1, *LIMITS[limit])
 
 
 @contextmanager
@@ -429,58 +421,49 @@ def refusal(number: int, text: str) -> bytes:
     return len(body).to_bytes(3, "little") + b"\0" + body
 
 
-STRANGERS = {
-    "named the panel's port": (b"HTTP/1.1 400 Bad Request\r\n\r\n", ("is that a MySQL server?", "3306")),
-    "named a port that hangs up": (b"", ("does the server run?", "check host and port")),
+HERE = "127.0.0.1:PORT"
+STRANGERS: dict[str, tuple[bytes | None, str, tuple[str, ...]]] = {
+    "named the panel's port": (b"HTTP/1.1 400 Bad Request\r\n\r\n", HERE, (HERE, "is that a MySQL server?", "3306")),
+    "named a port that hangs up": (b"", HERE, (HERE, "does the server run?", "check host and port")),
     "is not let in from this machine": (
         refusal(1130, "Host '192.0.2.7' is not allowed to connect to this MariaDB server"),
-        ("192.0.2.7", "1130", "remote MySQL", "localhost"),
+        *(HERE, (HERE, "192.0.2.7", "1130", "remote MySQL", "localhost")),
     ),
-    "tried too often": (refusal(1129, "Host '192.0.2.7' is blocked because of many errors"), ("1129", "unblock")),
-    "has all of the server's connections": (refusal(1040, "Too many connections"), ("1040", "ask your host")),
+    "tried too often": (
+        refusal(1129, "Host '192.0.2.7' is blocked because of many errors"),
+        *(HERE, (HERE, "1129", "unblock")),
+    ),
+    "has all of the server's connections": (
+        refusal(1040, "Too many connections"),
+        *(HERE, (HERE, "1040", "ask your host")),
+    ),
+    "misspelt the host": (None, "db.example.invalid", ("db.example.invalid", "check host and port", "TASKSERVER_DSN")),
+    "named a port where nothing is": (None, HERE, (HERE, "check host and port", "TASKSERVER_DSN")),
+    "wrote localhost where no socket is": (
+        *(None, "localhost:PORT", ("phpinfo()", "?unix_socket=", "check host and port", "TASKSERVER_DSN")),
+    ),
+    "named a socket that is not there": (
+        *(None, "localhost/?unix_socket=/nowhere/s.sock", ("/nowhere/s.sock", "check unix_socket", "TASKSERVER_DSN")),
+    ),
+    "has a server that is merely down": (
+        *(None, "localhost:PORT/down", ("the server seems to be down: no MySQL socket in HOME", "once it runs again")),
+    ),
 }
+"""By what a person did: what the server says, None if there is none; the address, and the words of the answer."""
 
 
 @pytest.mark.parametrize("what", STRANGERS)
-def test_a_server_that_will_not_talk_is_answered_with_what_it_may_be(shop: Deployment, what: str) -> None:
-    says, words = STRANGERS[what]
-    with saying(says) as port:
-        shop.write_env(TASKSERVER_DSN=f"mysql://you_shop:{SECRET}@127.0.0.1:{port}/you_shop")
-        assert_told(shop.here("status"), 1, f"127.0.0.1:{port}", *words)
-
-
-ADDRESSES = {
-    "misspelt the host": ("db.example.invalid", "", ("db.example.invalid", "check host and port")),
-    "named a port where nothing is": ("127.0.0.1:PORT", "", ("127.0.0.1:PORT", "check host and port")),
-    "wrote localhost where no socket is": ("localhost:PORT", "", ("phpinfo()", "?unix_socket=", "check host and port")),
-    "named a socket that is not there": (
-        "localhost",
-        "?unix_socket=/nowhere/s.sock",
-        ("/nowhere/s.sock", "check unix_socket"),
-    ),
-}
-
-
-@pytest.mark.parametrize("what", ADDRESSES)
-def test_a_server_that_is_not_there_is_answered_with_what_to_check(
+def test_a_server_that_will_not_talk_or_is_not_there_is_answered_with_what_it_may_be(
     shop: Deployment, monkeypatch: pytest.MonkeyPatch, what: str
 ) -> None:
-    monkeypatch.setattr("taskserver.settings.dsn.SOCKETS", ())
-    address, query, words = ADDRESSES[what]
-    port = str(free_port())
-    shop.write_env(TASKSERVER_DSN=f"mysql://you_shop:{SECRET}@{address.replace('PORT', port)}/you_shop{query}")
-    ended = shop.here("status")
-    assert_told(ended, 1, *(word.replace("PORT", port) for word in words), "TASKSERVER_DSN")
-
-
-def test_a_server_that_is_merely_down_is_not_looked_for_elsewhere(
-    shop: Deployment, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    monkeypatch.setattr("taskserver.settings.dsn.SOCKETS", (f"{tmp_path}/mysqld.sock",))
-    shop.write_env(TASKSERVER_DSN=f"mysql://you_shop:{SECRET}@localhost:{free_port()}/you_shop")
-    ended = shop.here("status")
-    assert_told(ended, 1, f"the server seems to be down: no MySQL socket in {tmp_path}", "once it runs again")
-    assert "phpinfo" not in ended.stderr
+    says, address, words = STRANGERS[what]
+    monkeypatch.setattr("taskserver.settings.dsn.SOCKETS", (f"{shop.home}/s.sock",) * address.endswith("down"))
+    with nullcontext(free_port()) if says is None else saying(says) as port:
+        place, _, query = address.replace("PORT", str(port)).partition("/")
+        shop.write_env(TASKSERVER_DSN=f"mysql://you_shop:{SECRET}@{place}/you_shop{query.removeprefix('down')}")
+        ended = shop.here("status")
+    assert_told(ended, 1, *(word.replace("PORT", str(port)).replace("HOME", str(shop.home)) for word in words))
+    assert ("phpinfo" in ended.stderr) == ("phpinfo()" in words)
 
 
 # ---- files, folders and disks
