@@ -20,10 +20,11 @@ from .terminal.prints import prints_to_log
 from ..server import TaskServer
 from ..settings.load import Settings, hide_secrets, load_settings, outages_in, sources
 from ..host.files import NO_SPACE
+from ..host.process_identity import host_name
 from ..host.slots import FOLDER, Slots
 from ..worker.limits import check_system
 from ..worker.result import Reason, RunResult
-from ..worker.record import groups_text, host_name
+from ..worker.record import groups_text
 from ..interrupts.stop import Stop
 from .terminal.program import (
     ENDED,

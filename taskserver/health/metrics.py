@@ -22,7 +22,7 @@ from ..stores.queue.stats import HOUR_SECONDS, KEY, NO_CALLABLE, HourStats, Stat
 from .coverage import seconds_since_start
 from .finding import Level
 from .judge import judged
-from .status import Queue, QueueStatus, lives
+from .status import Queue, QueueStatus
 
 if TYPE_CHECKING:
     from prometheus_client import Metric
@@ -128,7 +128,7 @@ def _of_rows(status: QueueStatus, group_label: Mapping[int, str]) -> Iterator[Ga
 
 
 def _of_workers(status: QueueStatus) -> Iterator[Gauge]:
-    at_work = sum(map(lives, status.workers))
+    at_work = sum(map(status.is_at_work, status.workers))
     yield Gauge("workers", "Workers at work, as far as is known.", (), {(): at_work})
     runs = [run for run in status.runs if seconds_since_start(run) < float("inf")]
     oldest_first = sorted(runs, key=seconds_since_start, reverse=True)

@@ -11,7 +11,7 @@ from datetime import datetime
 from typing import Any, NamedTuple, Protocol
 
 from ..errors import DatabaseError
-from ..host.process_identity import has_ended
+from ..host.process_identity import has_ended, host_name
 from ..messages.text import iso, utc
 from ..model.task import Status, name_of_status
 from ..settings.load import Settings
@@ -21,7 +21,6 @@ from ..stores.queue.counts import SAMPLE, Counts, NameCount
 from ..stores.queue.schedules import Schedules, StoredSchedule
 from ..stores.queue.stats import HOUR_SECONDS, HourStats, Stats
 from ..stores.records import OTHER, ErrorCount, LastRun, QueueCount, RunningTask, StoredTask, WorkerProcess
-from ..worker.record import host_name
 from .accepted import Accepted
 from .coverage import serves, unserved
 from .finding import Finding, Level, worst
@@ -160,14 +159,12 @@ class QueueStatus(NamedTuple):
         return self.total.rows.get(OTHER, 0)
 
     def is_at_work(self, worker: WorkerProcess) -> bool:
-        """Whether a worker is at work, by what the database shows: the same for each host that looks.
+        """Whether a worker is at work, as far as that is known here: a hung one is not, though its process may live.
 
         It was seen of late, or the leases of tasks that it runs hold: in the midst of a long one it may be quiet.
         """
-        if worker.ended_at:
-            return False
         holds = not self.lapsed and any(task.number == worker.number for task in self.running)
-        return holds or is_heard_of(worker)
+        return not worker.has_ended and (holds or (worker.seen_seconds_ago or 0.0) <= SEEN_SECONDS)
 
     def as_dict(self) -> dict[str, Any]:
         """The status for JSON: instants as 2026-01-31T12:00:00.000000Z, statuses by their names."""
@@ -347,16 +344,6 @@ def _rows_of(names: Sequence[NameCount], status: int) -> int:
 
 
 # ---- workers
-
-
-def is_heard_of(worker: WorkerProcess) -> bool:
-    """Whether a worker gave a sign of life of late, and its end was not found."""
-    return not worker.ended_at and (worker.seen_seconds_ago or 0.0) <= SEEN_SECONDS
-
-
-def lives(worker: WorkerProcess) -> bool:
-    """Whether a worker's process lives, as far as that is known here."""
-    return not worker.has_ended and (worker.has_ended is not None or is_heard_of(worker))
 
 
 def workers_of(queue: Queue, claimed: Mapping[int, int]) -> list[WorkerProcess]:

@@ -1,17 +1,25 @@
-"""What tells a process of this host from later ones that have its id: so a worker that is gone is known to be gone."""
+"""The name of this host, and what tells its processes from later ones of the same id: so one is known to be gone."""
 
 from __future__ import annotations
 
 import os
+import socket
 
 _BOOT = "/proc/sys/kernel/random/boot_id"
 _NAMESPACE = "/proc/self/ns/pid"
+MAX_HOST_NAME = 255
+"""As long as the tables take it."""
 MAX_PID = 2**22
 """No kernel gives a greater one: it was forged."""
 _STATE, _STARTED_AT = 0, 19
 """The places of a process's state and start in its stat, counted behind the name."""
 _ENDED = (b"Z", b"X")
 """The states of a process that has ended, and of which its parent has not heard."""
+
+
+def host_name() -> str:
+    """The name of this host, as the tables keep it: plain ASCII."""
+    return socket.gethostname().encode("ascii", "replace").decode()[:MAX_HOST_NAME]
 
 
 def own_identity() -> str:

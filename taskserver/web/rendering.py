@@ -16,7 +16,6 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from .. import __version__
 from ..health.accepted import OF_INSTALLATION
-from ..health.status import lives
 from ..messages.programs import CLIENT, WORKER
 from ..messages.text import age, error_in_shell, escaped, in_units, letters, local, on_day, time_of_day, without_middle
 from ..model.task import Status, name_of_status
@@ -96,7 +95,6 @@ def _environment() -> Environment:
         "version_of": version_of,
         "asset": asset,
         "status_of": status_of,
-        "lives": lives,
         "may_stay": MAY_STAY,
     }
     return environment

@@ -14,7 +14,7 @@ from ..health.doctor import accepted_in, examine
 from ..health.finding import Finding, Level, unknown
 from ..health.judge import describe_unserved, judged
 from ..health.stages import stage_lines, stage_of
-from ..health.status import MAX_RUNNING, gone_among, workers_of
+from ..health.status import gone_among
 from ..messages.programs import CLIENT
 from ..messages.text import in_units
 from ..model.results import read_progress
@@ -215,15 +215,7 @@ def schedules(server: TaskServer, query: Mapping[str, str]) -> Page:
 
 def workers(server: TaskServer, query: Mapping[str, str]) -> Page:
     """The workers at work, and the last run of each crontab line."""
-    views = server.store.views
-    in_progress = views.in_progress()
-    read = SimpleNamespace(
-        runs=views.runs(),
-        workers=workers_of(server, in_progress.claimed),
-        running=views.running(MAX_RUNNING),
-        total=SimpleNamespace(running=sum(in_progress.running.values())),
-    )
-    return Page("workers.html", {"overview": read})
+    return Page("workers.html", {"overview": server.status()})
 
 
 def findings_of(folder: Path, may_act: bool, answer_seconds: float) -> Page:

@@ -25,6 +25,7 @@ from django.utils.json import normalize_json
 from django.utils.timezone import get_default_timezone, make_naive, now
 
 from ..errors import TaskServerError
+from ..host.process_identity import host_name
 from ..interrupts.coroutines import as_plain
 from ..interrupts.stop import TaskInterrupted
 from ..messages.error_text import full_traceback
@@ -34,7 +35,6 @@ from ..model.results import read_result
 from ..model.task import CANCELLED, Status
 from ..model.task_options import options_of
 from ..stores.records import StoredTask
-from .record import host_name
 from .task_context import current_row, current_task
 
 READY, FAILED, SUCCESSFUL = TaskResultStatus.READY, TaskResultStatus.FAILED, TaskResultStatus.SUCCESSFUL

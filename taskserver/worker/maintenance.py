@@ -13,6 +13,7 @@ from logging import getLogger
 from typing import TYPE_CHECKING
 
 from ..errors import DatabaseError, Unavailable
+from ..host.process_identity import has_ended
 from ..messages.log_records import about_task
 from ..model.task import CANCELLED, Due, LostTask
 from ..settings.load import Settings
@@ -104,8 +105,6 @@ class Maintenance:
         try:
             at_work = self._store.runs.at_work(host)
             if at_work:
-                from ..host.process_identity import has_ended  # most runs have no other beside them
-
                 gone = {number: pid for number, pid, identity in at_work if has_ended(pid, identity)}
                 for number, tasks in (self._store.processes.claimed_by(gone) if gone else {}).items():
                     self._take_back(number, gone[number], tasks)

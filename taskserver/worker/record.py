@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import socket
 import time
 from binascii import crc32
 from collections.abc import Sequence
@@ -10,6 +9,7 @@ from contextlib import suppress
 from logging import getLogger
 
 from ..errors import Conflict, DatabaseError, Unavailable
+from ..host.process_identity import host_name, own_identity
 from ..model.task import ALL_GROUPS
 from ..stores import Store
 from ..stores.queue.claims import new_number
@@ -74,8 +74,6 @@ class RunRecord:
         """Show that this process has tasks now, or waits for some. Raises Unavailable where the database is away."""
         if self._is_at_work:
             return
-        from ..host.process_identity import own_identity  # an empty run is over before anybody could look
-
         try:
             self._store.processes.begin(self.number, self.host, self.groups, own_identity())
             self._is_at_work = True
@@ -112,11 +110,6 @@ class RunRecord:
             self._is_at_work = False
             with suppress(DatabaseError):  # the next run here finds that the process is gone
                 self._store.processes.end(self.number)
-
-
-def host_name() -> str:
-    """The name of this host, as the record of runs keeps it: plain ASCII."""
-    return socket.gethostname().encode("ascii", "replace").decode()[:_MAX_TEXT]
 
 
 def groups_text(groups: Sequence[int]) -> str:

@@ -13,7 +13,7 @@ from contextlib import closing
 import pytest
 
 from taskserver import TaskServer
-from taskserver.worker.record import host_name
+from taskserver.host.process_identity import host_name
 from tests.faults.failing import LOCK_TASK, LOCK_TASKS, ON_MYSQL, FailingQueue, OnMySQL
 from tests.support.processes import assert_one_line, end_of, wait_until
 from tests.support.queues import server_skips_locked

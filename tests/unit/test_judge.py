@@ -123,7 +123,7 @@ JUDGEMENTS: list[tuple[dict[str, Any], str, Level, str]] = [
     ({"runs": [a_run(60, 60), a_run(2 * DAY, 60, "5")]}, "cron", OK, ""),
     ({"runs": [a_run(60, 60, "3"), a_run(8 * DAY, 60, "5")]}, "cron", OK, ""),
     ({"runs": [a_run(60, 60, "3"), a_run(2 * DAY, 60, "5")], "workers": [worker()]}, "cron", OK, ""),
-    # a worker at work is no silence: seen of late, or in the midst of a task whose lease holds; the same for each host
+    # a worker at work is no silence: seen of late, or in the midst of a task whose lease holds
     ({"runs": [a_run(2 * DAY)], "workers": [worker(None)]}, "cron", OK, ""),
     ({"runs": [a_run(2 * DAY)], "workers": [worker(False, 9 * DAY)]}, "cron", WARNING, "stopped"),
     ({"runs": [a_run(2 * DAY)], "workers": [worker(None, 2 * DAY)], "running": [TASK_OF_7]}, "cron", OK, ""),
@@ -217,6 +217,10 @@ def test_an_empty_queue_with_a_worker_is_well_and_each_judge_says_so_by_its_own_
 def test_a_worker_in_a_long_task_whose_lease_expired_is_not_at_work() -> None:
     given: dict[str, Any] = {"runs": [a_run(2 * DAY)], "workers": [worker(None, 2 * DAY)], "running": [TASK_OF_7]}
     assert found(a_status(**given, lapsed=1)) == {"cron": WARNING, "leases": WARNING}
+
+
+def test_a_worker_that_is_known_to_be_gone_is_not_at_work_though_it_was_seen_of_late() -> None:
+    assert found(a_status(runs=[a_run(2 * DAY)], workers=[worker(True)])) == {"cron": WARNING, "lost": WARNING}
 
 
 def test_a_broken_module_whose_tasks_are_all_fatal_is_found_by_these() -> None:

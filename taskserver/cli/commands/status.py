@@ -10,7 +10,7 @@ from typing import Any
 from ...health.coverage import seconds_since_start
 from ...health.finding import Finding
 from ...health.judge import LIMITS, judged, paused
-from ...health.status import GroupStatus, QueueStatus, is_heard_of, lives, sum_of
+from ...health.status import GroupStatus, QueueStatus, sum_of
 from ...messages.programs import CLIENT, WORKER
 from ...messages.text import age, printable, time_of_day
 from ...model.task import Status
@@ -109,16 +109,16 @@ def _show_runs(status: QueueStatus) -> None:
         print(f"no worker ran yet: is {WORKER} in a crontab?", file=sys.stderr)
     newest = sorted(status.runs, key=seconds_since_start)
     for run in newest[:RUNS_SHOWN]:
-        print(printable(_run_line(run, status.workers)))
+        print(printable(_run_line(run, status)))
     if len(newest) > RUNS_SHOWN:
         print(f"and {len(newest) - RUNS_SHOWN} more runs, which began before: {CLIENT} status --json has them")
 
 
-def _run_line(run: LastRun, workers: Sequence[WorkerProcess]) -> str:
+def _run_line(run: LastRun, status: QueueStatus) -> str:
     often = f"; the one before began {age(run.every_seconds)} earlier" if run.every_seconds is not None else ""
     begin = f"last run on {run.host} for {run.groups}: began {age(run.started_seconds_ago)} ago"
-    own = [worker for worker in workers if _is_of(worker, run)]
-    if any(map(lives, own)):
+    own = [worker for worker in status.workers if _is_of(worker, run)]
+    if any(map(status.is_at_work, own)):
         return f"{begin}, is at work{often}"
     state = "is gone" if any(worker.has_ended for worker in own) else "runs, or was killed"
     because = f" ({BECAUSE[Reason(run.reason)]})" if run.reason in set(Reason) else ""
@@ -136,7 +136,7 @@ def _show_work(status: QueueStatus) -> None:
     left = list(status.running)
     for worker in status.workers[:MAX_LINES]:
         own = [task for task in left if task.number == worker.number]
-        print(printable(_work_line(worker, bool(own))))
+        print(printable(_work_line(worker, status.is_at_work(worker), bool(own))))
         for task in own:
             left.remove(task)
             print(printable(f"  {_lost_words(task) if worker.has_ended else _running_words(task)}"))
@@ -149,15 +149,16 @@ def _show_work(status: QueueStatus) -> None:
         print(f"and {more} more running tasks")
 
 
-def _work_line(worker: WorkerProcess, has_tasks: bool) -> str:
+def _work_line(worker: WorkerProcess, is_at_work: bool, has_tasks: bool) -> str:
     # Another container may have this host's name, and processes of its own.
     is_known = worker.has_ended is not None
     here = "" if not worker.is_here else " (this host)" if is_known else " (as this host is named)"
     where = f"process {worker.pid} on {worker.host}{here} for {worker.groups}"
     if worker.has_ended:
         return f"gone: {where}: it was killed, or a task hung or exited"
-    if not is_known and not is_heard_of(worker):
-        return f"at work, or gone: {where}: it gave its last sign of life {age(worker.seen_seconds_ago)} ago"
+    if not is_at_work:
+        state = "alive" if is_known else "at work, or gone"
+        return f"{state}: {where}: it gave its last sign of life {age(worker.seen_seconds_ago)} ago"
     counts = counts_in_words(worker.done, worker.failed, worker.fatal, worker.lost)
     now = f"; {worker.claimed} claimed" if worker.claimed else "" if has_tasks else "; it has no task now"
     return f"at work: {where}, since {age(worker.started_seconds_ago)}: {counts}{now}"
