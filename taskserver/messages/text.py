@@ -84,6 +84,21 @@ def count_of(rows: int, noun: str) -> str:
     return f"{rows} {noun}{'' if rows == 1 else 's'}"
 
 
+# ---- numbers and spans of time, as people write them
+
+
+def read_number(text: str, or_span: bool = False) -> float | None:
+    """The number that a text is, as 5, -5, 0.5 or 1e3, or also the seconds of a span as 5m; None for any other text.
+
+    A whole one is an int. Not by int() and float(), which take blanks, underscores, digits of every script, and nan.
+    """
+    if re.fullmatch(r"-?[0-9]{1,20}", text):
+        return int(text)
+    if re.fullmatch(r"[0-9]+(\.[0-9]+)?(e[0-9]+)?", text):
+        return float(text)
+    return span_seconds(text) if or_span else None
+
+
 Duration = float | str | timedelta
 DURATIONS = 'seconds, a text as "5m", or a timedelta'
 """What a duration may be, for messages."""
@@ -94,6 +109,9 @@ def duration_seconds(value: object) -> Any:
     if isinstance(value, str):
         return span_seconds(value)
     return value.total_seconds() if isinstance(value, timedelta) else value
+
+
+# ---- names and values in messages
 
 
 def nearest(name: str, names: Iterable[str], likeness: float = 0.65) -> str | None:

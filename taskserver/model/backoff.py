@@ -3,17 +3,17 @@
 # Annotations are not deferred here: named tuples compile deferred ones, which each empty run would pay for.
 
 import random
-import re
 from typing import NamedTuple
 
-from ..errors import SettingError, span_seconds
-from ..messages.text import shown
+from ..errors import SettingError
+from ..messages.text import read_number, shown
+from .checks import is_whole
 
 DAY_SECONDS = 86_400
 MAX_DOUBLINGS = 17
 """2^17 seconds are more than a day; a higher power would only cost time."""
 
-_FORM = r"(exponential|linear|fixed):([0-9]{1,5})([smhdw]?)"
+_KINDS = ("exponential", "linear", "fixed")
 
 
 class Backoff(NamedTuple):
@@ -37,11 +37,11 @@ class Backoff(NamedTuple):
 
 def parse_backoff(key: str, value: str) -> Backoff:
     """Read `exponential:60`, `fixed:5m` and the like; `key` is what an error calls it. Raises SettingError."""
-    match = re.fullmatch(_FORM, value) if isinstance(value, str) else None
-    seconds = span_seconds(match[2] + (match[3] or "s")) if match else None
-    if match is None or seconds is None or seconds > DAY_SECONDS:
+    kind, _, wait = value.partition(":") if isinstance(value, str) else ("", "", "")
+    seconds = read_number(wait, or_span=True)
+    if kind not in _KINDS or not is_whole(seconds, 0, DAY_SECONDS):
         raise SettingError(
             f"{key} is wrong: {shown(value)}; allowed: exponential:60, linear:300 or fixed:30, or fixed:5m for "
             f"minutes, at most {DAY_SECONDS} seconds"
         )
-    return Backoff(match[1], seconds)
+    return Backoff(kind, seconds)

@@ -6,7 +6,7 @@ What is given for a task raises InvalidTask, all else SettingError: `wrong` says
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from typing import Any, TypeGuard
 
 from ..errors import InvalidTask, SettingError, TaskServerError
 from ..messages.text import DURATIONS, Duration, duration_seconds, shown
@@ -23,11 +23,20 @@ LIMITS = {
 Wrong = type[TaskServerError]
 
 
+def is_whole(value: object, least: int, most: int | None = None) -> TypeGuard[int]:
+    """Whether a value is a whole number within limits, both allowed; `most` None is no limit."""
+    return type(value) is int and least <= value and (most is None or value <= most)
+
+
+def whole_numbers(least: int, most: int | None = None) -> str:
+    """The numbers that `is_whole` allows, in words."""
+    return f"a whole number from {least} {'on' if most is None else f'to {most}'}"
+
+
 def check_number(name: str, value: Any, least: int, most: int | None = None, wrong: Wrong = InvalidTask) -> int:
-    """A whole number within limits, both allowed; `most` None is no limit."""
-    if type(value) is not int or value < least or (most is not None and value > most):
-        allowed = f"from {least} on" if most is None else f"from {least} to {most}"
-        raise wrong(f"{name} is {shown(value)}; allowed: a whole number {allowed}")
+    """A whole number within limits, as in `is_whole`."""
+    if not is_whole(value, least, most):
+        raise wrong(f"{name} is {shown(value)}; allowed: {whole_numbers(least, most)}")
     return value
 
 

@@ -12,8 +12,9 @@ from typing import Any, NamedTuple
 
 from ..errors import SPANS, SettingError, span_seconds
 from ..messages.programs import CLIENT
-from ..messages.text import nearest, shown
+from ..messages.text import nearest, read_number, shown
 from ..model.backoff import DAY_SECONDS, parse_backoff
+from ..model.checks import is_whole, whole_numbers
 from ..model.task import MAX_ATTEMPTS, MAX_SECONDS, MODES
 
 PREFIX = "TASKSERVER_"
@@ -33,7 +34,6 @@ _TABLE = r"[A-Za-z_][A-Za-z0-9_]{0,39}"
 _NAME = r"[^\W\d]\w*(\.[^\W\d]\w*)*"
 _MODULE = rf"{_NAME}(\.\*)?"
 _HOOK = rf"{_NAME}:{_NAME}"
-_PAUSE = r"[0-9]{1,4}(?:\.[0-9]{1,3})?"
 
 
 class Setting(NamedTuple):
@@ -87,15 +87,13 @@ def one_of(allowed: Sequence[str]) -> Parser:
 
 def whole_number(least: int, most: int, is_time: bool = False, may_lack: bool = False) -> Parser:
     """Takes a whole number within limits, both allowed; of seconds also a span as 5m; if it may lack also None."""
-    allowed = f"a whole number from {least} to {most}" + (f", of seconds, or a span {SPANS}" if is_time else "")
+    allowed = whole_numbers(least, most) + (f", of seconds, or a span {SPANS}" if is_time else "")
 
     def parse(name: str, value: object) -> int | None:
         if value is None and may_lack:
             return None
-        # Not int(), which takes digits of every script, and underscores.
-        is_span = is_time and isinstance(value, str) and not value.isdigit()
-        number = span_seconds(value if is_span else f"{value}s") if isinstance(value, str) else value
-        if type(number) is not int or not least <= number <= most:
+        number = read_number(value, or_span=is_time) if isinstance(value, str) else value
+        if not is_whole(number, least, most):
             raise _wrong(name, value, allowed)
         return number
 
@@ -133,7 +131,7 @@ def modules(name: str, value: object) -> tuple[str, ...]:
 def run_pauses(name: str, value: object) -> RunPauses:
     """Takes three pauses, as 0.1,1,5."""
     parts = [part.strip() for part in value.split(",")] if isinstance(value, str) else []
-    found = [span_seconds(part) or (float(part) if re.fullmatch(_PAUSE, part) else 0.0) for part in parts]
+    found = [read_number(part, or_span=True) or 0 for part in parts]
     if len(found) != 3 or not 0 < found[0] <= found[1] <= found[2] <= MAX_PAUSE_SECONDS:
         raise _wrong(
             name,

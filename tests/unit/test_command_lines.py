@@ -26,6 +26,7 @@ SPAN = "nor a span as 90s, 5m, 1h or 2d"
 SECONDS = "is not a number of seconds from 0 on"
 KEY = "allowed: a text of 1 to 255 bytes"
 WHOLE = "a whole number from"
+ODD = ("1_0", " 5", "٣", "+5")  # which Python's int() and float() take
 
 WORKER = {
     "100 '3, 5, 6'": ("'3, 5, 6'", COMMAS, "3,5,6"),
@@ -43,9 +44,13 @@ WORKER = {
     },
     **{f"{wrong} 3": ("MAX_TASKS",) for wrong in ("1.5", "1_000", "٣")},
     **{f"10 {wrong}": ("GROUP_IDS", COMMAS) for wrong in ("3,x", "''", "3,,5", "-3")},
-    **{f"--batch={wrong}": ("--batch", WHOLE) for wrong in ("0", "1001")},
+    **{f"--batch='{wrong}'": ("--batch", WHOLE) for wrong in ("0", "1001", *ODD)},
     **{f"--slots={wrong}": ("--slots", WHOLE) for wrong in ("-1", "1001", "1.5", "''")},
-    **{f"{one}={wrong}": (one,) for one in ("--max-time", "--max-memory") for wrong in ("0", "-1", "nan", "inf", "''")},
+    **{
+        f"{one}='{wrong}'": (one,)
+        for one in ("--max-time", "--max-memory")
+        for wrong in ("0", "-1", "nan", "inf", "", *ODD)
+    },
     **{option: (option,) for option in ("--mode", "--slots", "--max-memory")},
     **{f"--linger={wrong}": ("--linger",) for wrong in ("0", "-1", "1y", "x", "0s")},
     **{f"--processes={wrong}": ("--processes",) for wrong in ("0", "101", "-1", "x", "1.5")},
@@ -121,8 +126,8 @@ ADD = {
     f"tasks.a --unique {'ä' * 128}": ("256 bytes long", KEY),
     "tasks.a --delay 5 --at 2037-01-31T12:00:00Z": ("it has delay and at; allowed: one of them",),
     **{
-        f"tasks.a --delay {wrong}": (f"'{wrong}' {SECONDS}",)
-        for wrong in ("-1", "soon", "inf", "nan", "m", "5mm", "٣m")
+        f"tasks.a --delay '{wrong}'": (f"'{wrong}' {SECONDS}",)
+        for wrong in ("-1", "soon", "inf", "nan", "m", "5mm", "٣m", *ODD, "1e999")
     },
     "tasks.a --delay 6000d": ('allowed: seconds, a text as "5m", or a timedelta, from 0 to 3660 days',),
     "tasks.a --delay 1e10": ('allowed: seconds, a text as "5m", or a timedelta, from 0 to 3660 days',),

@@ -3,26 +3,27 @@
 from __future__ import annotations
 
 import argparse
-import math
 import re
 from collections.abc import Callable
 from datetime import datetime, timezone
+from functools import partial
 from typing import Any, NoReturn
 
 from ... import __version__
-from ...errors import SPANS, UNIT_SECONDS, BadTask, InvalidTask, span_seconds
+from ...errors import SPANS, BadTask, InvalidTask, span_seconds
 from ...messages.programs import CLIENT
-from ...messages.text import nearest, printable
+from ...messages.text import nearest, printable, read_number
 from ...model.arguments import describe_bare, parse_json
+from ...model.backoff import DAY_SECONDS
+from ...model.checks import is_whole, whole_numbers
 from ...model.task import MAX_GROUP_ID, MAX_GROUPS, MAX_ID, MAX_PRIORITY, MAX_SIGNED, MIN_PRIORITY
+from ...settings.table import MAX_DAYS
 from .program import Exit
 
 ABOUT_GROUPS = "write group ids with commas and no spaces, as 3,5,6"
 EXAMPLE = """'{"to": "a@example.org"}'"""
 QUOTING = f"write ARGS_JSON in single quotes, as {EXAMPLE}"
 SINCE = "a span as 90s, 30m, 24h, 7d, or an instant as 2026-01-31 or 2026-01-31T12:00+01:00 (UTC if no zone is given)"
-MAX_SPAN_DAYS = 36_500
-"""The limit of stores/queue/pruning.py, which refuses more."""
 
 
 class Parser(argparse.ArgumentParser):
@@ -108,66 +109,42 @@ def add_deployment_of_command(parser: Any) -> None:
 # ---- types of arguments
 
 
-def whole_number(least: int, most: int | None = None, hint: str = "") -> Callable[[str], int]:
-    """A whole number within limits, both allowed; an error ends with `hint`."""
-    allowed = f"a whole number from {least} {'on' if most is None else f'to {most}'}"
+def whole_number(least: int, most: int | None = None, hint: str = "", or_span: bool = False) -> Callable[[str], int]:
+    """A whole number within limits, both allowed, or also a span of time as 5m; an error ends with `hint`."""
 
     def parse(text: str) -> int:
-        digits = text.removeprefix("-")
-        if digits.isascii() and digits.isdigit() and len(digits) <= 20:
-            value = int(text)
-            if least <= value and (most is None or value <= most):
-                return value
-        raise argparse.ArgumentTypeError(f"{text!r} is not {allowed}{hint}")
+        value = read_number(text, or_span)
+        if is_whole(value, least, most):
+            return value
+        raise argparse.ArgumentTypeError(f"{text!r} is not {whole_numbers(least, most)}{hint}")
 
     return parse
 
 
-def whole_seconds(least: int, most: int) -> Callable[[str], int]:
-    """Whole seconds within limits, both allowed, or a span of time as 5m."""
-    parse_number = whole_number(least, most, hint=f", of seconds, nor a span {SPANS}")
-
-    def parse(text: str) -> int:
-        found = span_seconds(text)
-        return found if found is not None and least <= found <= most else parse_number(text)
-
-    return parse
-
-
-def number_of(unit: str, or_zero: bool = False, hint: str = "") -> Callable[[str], float]:
-    """A number of a unit, above 0 or from 0 on; an error ends with `hint`."""
+def number_of(unit: str, or_zero: bool = False, hint: str = "", or_span: bool = False) -> Callable[[str], float]:
+    """A number of a unit, above 0 or from 0 on, or also a span of time as 5m; an error ends with `hint`."""
     allowed = f"a number of {unit} {'from 0 on' if or_zero else 'above 0'}"
 
     def parse(text: str) -> float:
-        try:
-            value = float(text)
-        except ValueError:
-            value = math.nan
-        if 0 < value < math.inf or (or_zero and value == 0):
+        value = read_number(text, or_span)
+        if value is not None and (0 < value < float("inf") or (or_zero and value == 0)):
             return value
         raise argparse.ArgumentTypeError(f"{text!r} is not {allowed}{hint}")
 
     return parse
 
 
-def seconds(or_zero: bool = False) -> Callable[[str], float]:
-    """A number of seconds, above 0 or from 0 on, or a span of time as 5m."""
-    parse_number = number_of("seconds", or_zero, hint=f", nor a span {SPANS}")
-
-    def parse(text: str) -> float:
-        found = span_seconds(text)
-        return parse_number(text) if found is None or (found == 0 and not or_zero) else found
-
-    return parse
+whole_seconds = partial(whole_number, hint=f", of seconds, nor a span {SPANS}", or_span=True)
+seconds = partial(number_of, "seconds", hint=f", nor a span {SPANS}", or_span=True)
 
 
 def span(text: str, hint: str = "") -> int:
     """The seconds of a span of time as 90s, 30m, 24h or 7d; an error ends with `hint`."""
     found = span_seconds(text)
-    if found is not None and found <= MAX_SPAN_DAYS * UNIT_SECONDS["d"]:
+    if found is not None and found <= MAX_DAYS * DAY_SECONDS:
         return found
     raise argparse.ArgumentTypeError(
-        f"{text!r} is not a span of time; allowed: as 90s, 30m, 24h, 7d or 4w, at most {MAX_SPAN_DAYS}d{hint}"
+        f"{text!r} is not a span of time; allowed: as 90s, 30m, 24h, 7d or 4w, at most {MAX_DAYS}d{hint}"
     )
 
 
