@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from taskserver.cli.commands.add import MAX_WARNINGS
+from taskserver.cli.terminal.warnings import MAX_WARNINGS
 from tests.support.printed import text_of
 from tests.support.processes import (
     Run,

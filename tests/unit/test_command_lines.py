@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from taskserver.cli import client, worker
-from taskserver.cli.commands.add import MAX_LINE_BYTES, _Tasks
+from taskserver.cli.commands.add import MAX_LINE_BYTES, tasks_of
 from taskserver.cli.worker_options import read_options
 from taskserver.errors import InvalidTask
 from taskserver.model.task import MAX_ID
@@ -74,6 +74,7 @@ CLIENT = {
     "stats --by hours": ("did you mean 'hour'?",),
     "schedule nightly": ("name a TASK", "--every or --cron; or --now"),
     "schedule nightly tasks.a --now": ("--now takes only the name", "client.py schedule NAME --now"),
+    "schedule nightly --now --timezone Europe/Berlin": ("--now takes only the name",),
     "init now": ("now",),
     "list --status failed": ("'failed'", "error", "fatal"),
     "list new,error": ("'new,error' is no status", "several are written with spaces between them"),
@@ -238,7 +239,7 @@ BAD_LINES: list[tuple[bytes, str]] = [
 @pytest.mark.parametrize(("line", "words"), BAD_LINES, ids=lambda value: ascii(value[:50]))
 def test_a_bad_json_line_is_named_by_its_number(line: bytes, words: str) -> None:
     with pytest.raises(InvalidTask) as caught:
-        list(_Tasks(io.BytesIO(GOOD + b"\n\n" + line + b"\n" + GOOD)))
+        tasks_of(io.BytesIO(GOOD + b"\n\n" + line + b"\n" + GOOD))
     told = str(caught.value)
     assert told.startswith("line 3: ")
     assert words in told

@@ -31,7 +31,7 @@ from ..terminal import arguments
 from ..terminal.arguments import SINCE, whole_number
 from ..terminal.output import first_line, note, print_table, some_ids, status_name
 from ..terminal.program import Exit
-from .add import warn_of_names
+from ..terminal.warnings import warn_of_names
 
 MAX_SHOWN = 20
 """Rows of a preview, and ids in a line."""

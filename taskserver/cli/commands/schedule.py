@@ -8,12 +8,13 @@ from typing import Any
 from ...errors import InvalidTask
 from ...messages.programs import CLIENT
 from ...messages.text import exactly, printable
+from ...model.new_task import NewTask
 from ...model.schedule import CRON_EXAMPLE, MAX_EVERY_SECONDS, UTC
 from ...server import TaskServer
 from ..terminal import arguments
 from ..terminal.arguments import QUOTING, read_args, whole_seconds
 from ..terminal.output import note
-from .add import warn_of_groups, warn_of_names
+from ..terminal.warnings import warn_of_tasks
 
 
 def add_parser(subparsers: Any) -> None:
@@ -46,7 +47,7 @@ def add_parser_of_unschedule(subparsers: Any) -> None:
 def _schedule(server: TaskServer, options: argparse.Namespace) -> None:
     if options.now:
         others = (options.task, options.every, options.cron, options.group, options.priority)
-        if any(one is not None for one in others):
+        if any(one is not None for one in others) or options.timezone != UTC:
             raise InvalidTask(f"--now takes only the name of a schedule that exists: {CLIENT} schedule NAME --now")
         server.store.tables.check()
         print(server.run_schedule_now(options.name))
@@ -65,8 +66,7 @@ def _schedule(server: TaskServer, options: argparse.Namespace) -> None:
         priority=options.priority or 0,
     )
     print(printable(f"{options.name}: next at {exactly(next_at.isoformat())}"))
-    warn_of_names(server.settings, {options.task: options.args})
-    warn_of_groups(server, [options.group or 0])
+    warn_of_tasks(server, [NewTask(options.task, options.args, options.group or 0, options.priority or 0)])
 
 
 def _unschedule(server: TaskServer, options: argparse.Namespace) -> None:

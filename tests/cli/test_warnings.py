@@ -1,12 +1,13 @@
-"""What the text of a module says of a task, before it is added."""
+"""What the text of a module says against a task that is added."""
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import pytest
 
-from taskserver.model.source import why_doubtful
+from taskserver.cli.terminal.warnings import NOT_FOUND, doubt_of_text
 
 SOURCE = b"""
 import taskserver as ts
@@ -30,6 +31,8 @@ def decorated(to): pass
 class Letter:
     @staticmethod
     def post(to): pass
+    @staticmethod
+    def send(): pass
 """
 
 
@@ -56,16 +59,17 @@ class Letter:
         ("shared", ["a"], "@shared_task makes"),
         ("actor", ["a"], "@dramatiq.actor makes"),
         ("decorated", [1, 2, 3], ""),
-        ("post", [], ""),
-        ("missing", [], ""),
+        ("Letter.post", [], ""),
+        ("Letter.send", [], ""),
+        ("actr", [], f"module tasks has no function 'actr'; {NOT_FOUND}; did you mean 'actor'?"),
     ],
 )
 def test_what_a_worker_would_refuse_is_seen_in_the_text(function: str, args: Any, words: str) -> None:
-    found = why_doubtful(SOURCE, f"tasks.{function}", args)
+    found = doubt_of_text(SOURCE, f"tasks.{function}", "tasks", function.rpartition(".")[2], json.dumps(args))
     assert words in found
     assert bool(found) == bool(words)
 
 
-@pytest.mark.parametrize("source", [b"", b"def send(:", b"\0", b"\xff", b"(" * 10_000, b"send = 5"])
+@pytest.mark.parametrize("source", [b"def send(:", b"\0", b"\xff", b"(" * 10_000])
 def test_a_text_that_cannot_be_read_raises_no_doubt(source: bytes) -> None:
-    assert why_doubtful(source, "tasks.send", None) == ""
+    assert doubt_of_text(source, "tasks.send", "tasks", "send", None) == ""
