@@ -22,9 +22,9 @@ from taskserver.health.judge import JUDGES, MAX_NAMED
 from taskserver.settings.dsn import parse_dsn
 from taskserver.settings.load import Settings
 from taskserver.stores import facts
-from tests.support.doctor import ACCEPTED_HERE, Report, examined, made_healthy
+from tests.support.doctor import ACCEPTED_HERE, HEALTH, Report, examined, made_healthy
 from tests.support.processes import assert_one_line, assert_silent, run_on_terminal
-from tests.support.queues import LONG_AGO, Queue
+from tests.support.queues import Queue
 from tests.support.servers import MariaDB, MySQLServer
 from tests.support.turns import ONE_STORE, on_stores_in_turn
 
@@ -129,13 +129,6 @@ def with_login(dsn: str, login: str) -> str:
     return re.sub("//[^@]*@", f"//{login}@", dsn)
 
 
-def test_no_password_is_told(healthy_mysql: Queue, mysql_dsn: str) -> None:
-    healthy_mysql.deployment.write_env(TASKSERVER_DSN=with_login(mysql_dsn, "root:hunter2"))
-    ended = healthy_mysql.client("doctor")
-    assert ended.returncode == 2
-    assert "hunter2" not in ended.stdout + ended.stderr
-
-
 # ---- settings and files
 
 
@@ -152,56 +145,47 @@ def test_settings_from_the_environment_alone_are_well(healthy_sqlite: Queue) -> 
     assert (report.code, report.worse()) == (0, {})
 
 
-RIGHTS: dict[str, tuple[str, int, str]] = {
-    "a folder that cannot be written to": ("var", 0o500, "var"),
-    "locks of another user": ("var/slots/*", 0o400, "var"),
-    "a log that cannot be written": ("logs", 0o500, "log"),
-    "a folder of the database that may not be entered": ("data", 0o000, "files"),
+RIGHTS: dict[str, tuple[str, int, str, str, str]] = {
+    "a folder that cannot be written to": ("var", 0o500, "var", "critical", "PATH"),
+    "locks of another user": ("var/slots/*", 0o400, "var", "critical", "PATH"),
+    "a log that cannot be written": ("logs", 0o500, "log", "critical", "PATH"),
+    "a log that cannot be rotated": ("with_log", 0o500, "log", "warning", "its folder PATH cannot be written"),
+    "a folder of the database that may not be entered": ("data", 0o000, "files", "critical", "PATH"),
 }
-"""By what is broken: a path in the folder, rights that it may have, and the check that tells of it."""
+"""By what is wrong: a path in the folder, its rights, and the check that tells of it, its level, its words."""
 
 
 @pytest.mark.usefixtures("bound_by_rights")
 @pytest.mark.parametrize("what", RIGHTS)
-def test_what_this_user_may_not_do_is_broken(healthy_sqlite: Queue, what: str) -> None:
-    name, rights, check = RIGHTS[what]
-    for folder in ("logs", "data"):
+def test_what_this_user_may_not_do_is_told(healthy_sqlite: Queue, what: str) -> None:
+    name, rights, check, level, words = RIGHTS[what]
+    for folder in ("logs", "with_log", "data"):
         (healthy_sqlite.folder / folder).mkdir(mode=0o700)
+    (healthy_sqlite.folder / "with_log" / "worker.log").touch(mode=0o600)
     (path, *_) = healthy_sqlite.folder.glob(name)
-    settings = {"log": {"TASKSERVER_LOG": "logs/worker.log"}}.get(check, {})
+    settings = {"TASKSERVER_LOG": f"{name}/worker.log"} if check == "log" else {}
     dsn = "sqlite:///data/queue.db" if check == "files" else healthy_sqlite.dsn
     healthy_sqlite.deployment.write_env(TASKSERVER_DSN=dsn, **settings)
     path.chmod(rights)
     report = Report(healthy_sqlite, by_process=True)
     path.chmod(0o700)
-    assert (report.code, report.checks[check]["level"]) == (2, "critical")
-    assert str(path) in report.told(check)
-
-
-@pytest.mark.usefixtures("bound_by_rights")
-def test_a_log_whose_folder_this_user_may_not_write_is_a_warning(healthy_sqlite: Queue) -> None:
-    """It can be written, and not be rotated."""
-    folder = healthy_sqlite.folder / "logs"
-    folder.mkdir(mode=0o700)
-    (folder / "worker.log").touch(mode=0o600)
-    healthy_sqlite.deployment.write_env(TASKSERVER_DSN=healthy_sqlite.dsn, TASKSERVER_LOG="logs/worker.log")
-    folder.chmod(0o500)
-    report = Report(healthy_sqlite, by_process=True)
-    folder.chmod(0o700)
-    assert (report.code, report.checks["log"]["level"]) == (1, "warning")
-    assert f"its folder {folder} cannot be written" in report.told("log")
+    assert (report.code, report.checks[check]["level"]) == (HEALTH[level], level)
+    assert words.replace("PATH", str(path)) in report.told(check)
 
 
 # ---- the database
 
 
-def test_a_database_that_is_away_is_broken_and_modules_are_looked_at_all_the_same(healthy_mysql: Queue) -> None:
-    healthy_mysql.deployment.write_env(TASKSERVER_DSN="mysql://u:p@127.0.0.1:1/db")
+def test_a_refused_login_is_broken_and_told_without_its_password_and_modules_are_looked_at_all_the_same(
+    healthy_mysql: Queue,
+) -> None:
+    healthy_mysql.deployment.write_env(TASKSERVER_DSN=with_login(healthy_mysql.dsn, "root:hunter2"))
     healthy_mysql.define("syntax error")
     report = Report(healthy_mysql)
-    assert report.worse() == {"database": "critical", "modules": "critical"}
+    assert (report.code, report.worse()) == (2, {"database": "critical", "modules": "critical"})
     assert report.checks["callables"]["level"] == "unknown"
-    assert "check host and port" in report.told("database")
+    assert "check user and password" in report.told("database")
+    assert "hunter2" not in str(report.checks)
 
 
 HINDRANCES = {
@@ -253,18 +237,13 @@ def test_claims_that_cannot_read_by_their_indexes_are_broken(healthy_mysql: Queu
     assert Report(healthy_mysql).worse() == {"claim_index": "critical"}
 
 
-@ONE_STORE
-def test_a_paused_group_is_no_fault_of_the_indexes(healthy: Queue) -> None:
-    healthy.sql("INSERT INTO jobs_queue_paused (group_id) VALUES (1)")
-    assert Report(healthy).worse() == {}
-
-
-def test_columns_and_indexes_of_ones_own_are_no_fault(healthy: Queue) -> None:
+def test_columns_and_indexes_of_ones_own_and_a_paused_group_are_no_fault(healthy: Queue) -> None:
     healthy.sql("ALTER TABLE jobs_queue ADD COLUMN note VARCHAR(20) NULL")
     healthy.sql("ALTER TABLE jobs_queue ADD COLUMN mark INTEGER NOT NULL DEFAULT 7")
     if healthy.kind == "mysql":
         healthy.sql("ALTER TABLE jobs_queue ADD COLUMN remark VARCHAR(20) CHARACTER SET latin1")
     healthy.sql("CREATE INDEX of_mine ON jobs_queue (created_at)")
+    healthy.sql("INSERT INTO jobs_queue_paused (group_id) VALUES (1)")
     assert Report(healthy).worse() == {}
 
 
@@ -460,26 +439,22 @@ def test_names_that_are_made_up_by_the_thousand_are_looked_at_for_a_while_alone(
     assert "and 95 or more others" in report.told("callables")
 
 
-def test_a_module_whose_import_hangs_is_broken(healthy_sqlite: Queue, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(modules, "MAX_IMPORT_SECONDS", 0.5)
-    healthy_sqlite.deployment.write_tasks("import time\ntime.sleep(600)\n", "sleepy_tasks.py")
-    settings = Settings(folder=healthy_sqlite.folder, dsn=parse_dsn(healthy_sqlite.dsn), modules=("sleepy_tasks",))
-    assert [one.level for one in modules.findings(settings, [])] == [Level.CRITICAL]
-
-
-def test_a_host_that_lets_no_process_be_started_leaves_modules_unknown(
+def test_a_module_whose_import_hangs_is_broken_and_without_a_process_none_is_known(
     healthy_sqlite: Queue, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def refuse(*args: object, **more: object) -> None:
         raise OSError(errno.EAGAIN, "Resource temporarily unavailable")
 
+    monkeypatch.setattr(modules, "MAX_IMPORT_SECONDS", 0.5)
+    healthy_sqlite.deployment.write_tasks("import time\ntime.sleep(600)\n", "sleepy_tasks.py")
+    settings = Settings(folder=healthy_sqlite.folder, dsn=parse_dsn(healthy_sqlite.dsn), modules=("sleepy_tasks",))
+    assert [one.level for one in modules.findings(settings, [])] == [Level.CRITICAL]
     monkeypatch.setattr("subprocess.run", refuse)
-    settings = Settings(folder=healthy_sqlite.folder, dsn=parse_dsn(healthy_sqlite.dsn), modules=("tasks",))
     assert [one.level for one in modules.findings(settings, [])] == [Level.UNKNOWN] * 2
 
 
 @ONE_STORE
-def test_names_of_rows_that_cannot_be_called_are_a_warning(healthy: Queue) -> None:
+def test_names_of_rows_and_schedules_that_cannot_be_called_are_a_warning(healthy: Queue) -> None:
     for name, status in (
         ("tasks.note", 0),
         ("tasks.notes", 0),
@@ -488,28 +463,19 @@ def test_names_of_rows_that_cannot_be_called_are_a_warning(healthy: Queue) -> No
         ("tasks.old", 4),
     ):
         healthy.sql("INSERT INTO jobs_queue (task, status, due_at) VALUES (?, ?, '2030-01-01 00:00:00')", name, status)
+    for name in ("tasks.note", "tasks.nota"):
+        assert healthy.here("schedule", name, name, "--every", 600).returncode == 0
     report = Report(healthy)
     assert report.worse() == {"callables": "warning", "fatal": "warning"}
-    for name in ("tasks.notes", "other.thing", "tasks.gone"):
+    for name in ("tasks.notes", "other.thing", "tasks.gone", "module tasks has no 'nota'; did you mean 'note'?"):
         assert name in report.told("callables")
+    assert "2 schedules without a fault" in report.told("schedules")
     assert "tasks.old" not in report.told("callables")
 
 
 # ---- rows
 
-NONE_TAKES = "INSERT INTO jobs_queue (task, status) VALUES ('tasks.note', {})"
 ROWS: dict[str, tuple[list[str], str, tuple[str, ...]]] = {
-    "fatal tasks": ([NONE_TAKES.format(4)], "fatal", ("client.py errors",)),
-    "rows that nobody will ever take": (
-        [NONE_TAKES.format(5), NONE_TAKES.format(9)],
-        "stray",
-        ("2 tasks never start: status 3 or 5 without due_at or an unknown status",),
-    ),
-    "leases that nobody took back": (
-        [f"INSERT INTO jobs_queue (task, status, claim, due_at) VALUES ('tasks.note', 1, 7, '{LONG_AGO}')"],
-        "leases",
-        (),
-    ),
     "a run that could start no task": (
         ["UPDATE jobs_queue_workers SET reason = 'error', released = 1, taken = 0"],
         "runs",
@@ -551,63 +517,10 @@ def test_what_is_wrong_in_the_rows_is_a_warning_with_its_mend(healthy: Queue, wh
 
 
 @ONE_STORE
-def test_schedules_of_which_nothing_is_wrong_are_well(healthy: Queue) -> None:
-    assert healthy.here("schedule", "tidy", "tasks.note", "--every", 600).returncode == 0
-    report = Report(healthy)
-    assert report.worse() == {}
-    assert "1 schedule without a fault" in report.told("schedules")
-    assert healthy.here("schedule", "tidy", "tasks.nota", "--every", 600).returncode == 0
-    report = Report(healthy)
-    assert report.worse() == {"callables": "warning"}
-    assert "module tasks has no 'nota'; did you mean 'note'?" in report.told("callables")
-
-
-# ---- cron
-
-
-@ONE_STORE
 def test_a_queue_without_a_worker_is_a_warning(queue: Queue) -> None:
-    assert queue.here("init").returncode == 0
     report = Report(queue)
     assert (report.code, report.worse()) == (1, {"cron": "warning"})
     assert "crontab.example" in report.told("cron")
-
-
-@ONE_STORE
-def test_how_often_cron_runs_it_is_told_and_that_it_stopped(healthy: Queue) -> None:
-    assert_silent(healthy.worker())
-
-    def ran(seconds: int, before_that: int) -> None:
-        instants = f"started_at = {healthy.ago(seconds)}, previous_started_at = {healthy.ago(seconds + before_that)}"
-        healthy.sql(f"UPDATE jobs_queue_workers SET {instants}")
-
-    ran(100, 300)
-    report = Report(healthy)
-    assert report.worse() == {}
-    assert "s ago, 5 min after the one before" in report.told("cron")
-    ran(2 * 86_400, 300)
-    assert Report(healthy).worse() == {"cron": "warning"}
-    ran(2 * 86_400, 86_400)  # nightly, and one night was missed
-    assert Report(healthy).worse() == {}
-
-
-@ONE_STORE
-def test_new_tasks_that_no_worker_takes_are_told_by_doctor_and_status_and_not_by_workers(queue: Queue) -> None:
-    assert queue.here("init").returncode == 0
-    assert_silent(queue.worker(100, "3,5,6"))
-    queue.add("tasks.note", group_id=0)
-    queue.add("tasks.note", group_id=7)
-    queue.add("tasks.note", group_id=7)
-    assert_silent(queue.worker(100, "3,5,6"))
-    words = "3 new tasks in groups 0, 7, which no worker takes: they serve 3, 5, 6, and 3, 5, 6 have no task"
-    report = Report(queue)
-    assert report.worse() == {"groups": "warning"}
-    assert words in report.told("groups")
-    assert words in queue.here("status").stdout
-    assert json.loads(queue.here("status", "--json").stdout)["unserved_groups"] == [0, 7]
-    assert_silent(queue.worker())
-    assert Report(queue).worse() == {}
-    assert json.loads(queue.here("status", "--json").stdout)["unserved_groups"] == []
 
 
 def test_no_code_comes_from_the_folder_in_which_a_person_stands(healthy_sqlite: Queue) -> None:

@@ -108,7 +108,7 @@ JUDGEMENTS: list[tuple[dict[str, Any], str, Level, str]] = [
     ({"runs": []}, "cron", WARNING, "no worker ran yet"),
     ({"runs": [], "groups": {3: rows(new=1)}}, "cron", CRITICAL, "no worker ran yet"),
     ({"runs": [], "workers": [worker()]}, "cron", OK, "a worker is at work"),
-    ({"runs": [a_run(HOUR - 1, 60)], "groups": {3: rows(new=1)}}, "cron", OK, "began 60 min ago"),
+    ({"runs": [a_run(HOUR - 1, 60)], "groups": {3: rows(new=1)}}, "cron", OK, "60 min ago, 60 s after the one before"),
     ({"runs": [a_run(HOUR + 1, 60)]}, "cron", WARNING, "cron seems to have stopped: the last run for all groups"),
     ({"runs": [a_run(HOUR + 1, 60)], "groups": {3: rows(new=1)}}, "cron", CRITICAL, "stopped"),
     ({"runs": [a_run(2 * DAY, DAY)]}, "cron", OK, "2 d ago"),
