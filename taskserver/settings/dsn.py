@@ -5,7 +5,6 @@ No error repeats any part of a DSN: in a mistyped one each part may be a piece o
 
 # Annotations are not deferred here: named tuples compile deferred ones, which each empty run would pay for.
 
-import os
 from pathlib import Path
 from typing import NamedTuple
 from urllib.parse import unquote
@@ -26,13 +25,6 @@ SYSTEM = "system"
 """In place of PostgreSQL's sslrootcert: the authorities that the system trusts."""
 SYNCHRONOUS = ("full", "normal")
 """What SQLite waits for at a commit: its disk, or nothing, so that a power cut may cost the last commits."""
-SOCKETS = (
-    "/run/mysqld/mysqld.sock",
-    "/var/run/mysqld/mysqld.sock",
-    "/var/lib/mysql/mysql.sock",
-    "/tmp/mysql.sock",
-)
-"""Where MySQL servers put their sockets, the most usual place first."""
 
 
 class Dsn(NamedTuple):
@@ -251,24 +243,3 @@ def _decoded(text: str) -> str:
 def _wrong(why: str) -> SettingError:
     """The error of a DSN; `why` repeats nothing of it."""
     return SettingError(f"TASKSERVER_DSN is wrong: {why}; allowed: {FORMS}")
-
-
-# ---- where MySQL's localhost is
-
-
-def folder_of_sockets() -> str | None:
-    """The first folder for a server's socket that this host has; None without one: no server was installed here."""
-    folders = (os.path.dirname(path) for path in SOCKETS)
-    return next((folder for folder in folders if folder != "/tmp" and os.path.isdir(folder)), None)
-
-
-def usual_socket(host: str) -> str | None:
-    """The socket that `localhost` means, as it does for PHP on the same host; None without one, and for other hosts.
-
-    A socket that another account made is none: in /tmp anyone could, while the server is away.
-    """
-    if host != "localhost":
-        return None
-    from ..host import peer
-
-    return next((path for path in SOCKETS if peer.is_of_server(path, peer.MYSQL)), None)

@@ -457,7 +457,7 @@ def test_a_server_that_will_not_talk_or_is_not_there_is_answered_with_what_it_ma
     shop: Deployment, monkeypatch: pytest.MonkeyPatch, what: str
 ) -> None:
     says, address, words = STRANGERS[what]
-    monkeypatch.setattr("taskserver.settings.dsn.SOCKETS", (f"{shop.home}/s.sock",) * address.endswith("down"))
+    monkeypatch.setattr("taskserver.stores.mysql.errors.SOCKETS", (f"{shop.home}/s.sock",) * address.endswith("down"))
     with nullcontext(free_port()) if says is None else saying(says) as port:
         place, _, query = address.replace("PORT", str(port)).partition("/")
         shop.write_env(TASKSERVER_DSN=f"mysql://you_shop:{SECRET}@{place}/you_shop{query.removeprefix('down')}")

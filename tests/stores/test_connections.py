@@ -14,9 +14,9 @@ import pytest
 from taskserver import DatabaseError, TaskServer
 from taskserver.host import peer
 from taskserver.model.new_task import NewTask
-from taskserver.settings import dsn as dsn_module
 from taskserver.stores import database as stores_database
 from taskserver.stores import dialect
+from taskserver.stores.mysql import errors as mysql_errors
 from taskserver.stores.queue.transactions import Transactions
 from tests.stores.accounts import QUOTED_SECRET, SECRET, account, failure
 from tests.support.deployment import Deployment
@@ -288,10 +288,10 @@ def test_localhost_means_the_first_of_the_usual_sockets_that_exists_or_the_port(
 ) -> None:
     """An address in numbers never means a socket."""
     none, other = f"{tmp_path}/none.sock", f"{tmp_path}/other.sock"
-    monkeypatch.setattr(dsn_module, "SOCKETS", (none, str(mariadb.socket), other))
+    monkeypatch.setattr(mysql_errors, "SOCKETS", (none, str(mariadb.socket), other))
     assert hosts_of_connections(mariadb, f"mysql://{mariadb.login}@localhost:1/{{name}}") == {"localhost"}
     assert hosts_of_connections(mariadb, mariadb.dsn("{name}")) == {"127.0.0.1"}
-    monkeypatch.setattr(dsn_module, "SOCKETS", (none,))
+    monkeypatch.setattr(mysql_errors, "SOCKETS", (none,))
     monkeypatch.setattr(peer, "MYSQL", (*peer.MYSQL, account_of(mariadb)))
     assert hosts_of_connections(mariadb, f"mysql://{mariadb.login}@localhost:{mariadb.port}/{{name}}") == {"127.0.0.1"}
 
@@ -301,7 +301,7 @@ def test_nobody_who_listens_at_the_other_address_of_this_host_is_taken_for_the_s
 ) -> None:
     with socket.create_server(("::1", mariadb.port), family=socket.AF_INET6):
         look_up = socket.getaddrinfo
-        monkeypatch.setattr(dsn_module, "SOCKETS", ())
+        monkeypatch.setattr(mysql_errors, "SOCKETS", ())
         monkeypatch.setattr(peer, "MYSQL", (*peer.MYSQL, account_of(mariadb)))
         monkeypatch.setattr(
             "socket.getaddrinfo", lambda host, *args: look_up("::1" if host == "localhost" else host, *args)

@@ -16,8 +16,8 @@ import pytest
 from taskserver import DatabaseError, TaskServer
 from taskserver.host import peer
 from taskserver.host.peer import MYSQL, is_at_other_end
-from taskserver.settings import dsn as dsn_module
-from taskserver.settings.dsn import usual_socket
+from taskserver.settings.dsn import Dsn
+from taskserver.stores.mysql import errors as mysql_errors
 from tests.conftest import without
 from tests.stores.accounts import SECRET, account, failure
 from tests.support.certificates import Certificates
@@ -94,7 +94,7 @@ def test_a_server_that_cannot_be_verified_on_another_host_never_gets_the_passwor
     certificates: Certificates,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(dsn_module.Dsn, "is_loopback", False)
+    monkeypatch.setattr(Dsn, "is_loopback", False)
     listening = socket.create_server(("127.0.0.1", 0))
     with AskingServer(listening, "caching_sha2", certificates.server_context()) as server:
         for mode in ("", "?ssl-mode=required"):
@@ -147,8 +147,8 @@ def test_a_socket_or_a_link_of_others_in_a_folder_of_everybodys_is_no_usual_one(
         listening_at(path).close()
     (tmp_path / "link.sock").symlink_to(own / "mysql.sock")
     for name in ("mysql.sock", "link.sock"):
-        monkeypatch.setattr(dsn_module, "SOCKETS", (str(tmp_path / name),))
-        assert usual_socket("localhost") == (str(tmp_path / name) if is_usual else None)
+        monkeypatch.setattr(mysql_errors, "SOCKETS", (str(tmp_path / name),))
+        assert mysql_errors.usual_socket("localhost") == (str(tmp_path / name) if is_usual else None)
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "::1"])

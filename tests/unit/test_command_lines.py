@@ -264,4 +264,5 @@ def test_a_number_alone_is_in_seconds_as_before() -> None:
     assert read_options(["--max-time", "0.5"]).max_time == 0.5
     parsers = parsers_of_client()
     assert parsers["add"].parse_args(["tasks.a", "--delay", "1e3"]).delay == 1000.0
+    assert parsers["add"].parse_args(["tasks.a", "--delay", "0"]).delay == 0
     assert parsers["schedule"].parse_args(["name", "tasks.a", "--every", "90"]).every == 90

@@ -5,6 +5,7 @@ Errors are known by their numbers: some servers have no texts, and others transl
 
 from __future__ import annotations
 
+import os
 import struct
 
 import pymysql
@@ -21,8 +22,9 @@ from ...errors import (
     TooLong,
     Unavailable,
 )
+from ...host import peer
 from ...messages.programs import CLIENT, WORKER
-from ...settings.dsn import Dsn, folder_of_sockets, usual_socket
+from ...settings.dsn import Dsn
 from ..dialect import LIMITED, NO_RIGHT, no_tables, other_columns
 
 MALFORMED = (AssertionError, struct.error, LookupError, TypeError, AttributeError, ArithmeticError)
@@ -168,7 +170,7 @@ def _hint_at_address(dsn: Dsn) -> str:
         return "does the server run? if so, check unix_socket in TASKSERVER_DSN"
     if dsn.host != "localhost" or usual_socket("localhost") is not None:
         return "does the server run? if so, check host and port in TASKSERVER_DSN"
-    if folder := folder_of_sockets():
+    if folder := _folder_of_sockets():
         return (
             f"the server seems to be down: no MySQL socket in {folder}. Workers resume once it runs again; your host "
             "knows more. If web pages of this account reach it now, add ?unix_socket=/its/path to TASKSERVER_DSN"
@@ -178,3 +180,30 @@ def _hint_at_address(dsn: Dsn) -> str:
         "TASKSERVER_DSN, else check host and port, and whether the server runs; 127.0.0.1 in place of localhost means "
         "the server or proxy at that port"
     )
+
+
+# ---- where localhost is
+
+SOCKETS = (
+    "/run/mysqld/mysqld.sock",
+    "/var/run/mysqld/mysqld.sock",
+    "/var/lib/mysql/mysql.sock",
+    "/tmp/mysql.sock",
+)
+"""Where MySQL servers put their sockets, the most usual place first."""
+
+
+def _folder_of_sockets() -> str | None:
+    """The first folder for a server's socket that this host has; None without one: no server was installed here."""
+    folders = (os.path.dirname(path) for path in SOCKETS)
+    return next((folder for folder in folders if folder != "/tmp" and os.path.isdir(folder)), None)
+
+
+def usual_socket(host: str) -> str | None:
+    """The socket that `localhost` means, as it does for PHP on the same host; None without one, and for other hosts.
+
+    A socket that another account made is none: in /tmp anyone could, while the server is away.
+    """
+    if host != "localhost":
+        return None
+    return next((path for path in SOCKETS if peer.is_of_server(path, peer.MYSQL)), None)

@@ -18,10 +18,10 @@ from pymysql.constants import CLIENT
 
 from ...errors import DatabaseError
 from ...host import peer
-from ...settings.dsn import VERIFY_IDENTITY, Dsn, usual_socket
+from ...settings.dsn import VERIFY_IDENTITY, Dsn
 from ..dialect import Pace, Session
 from ..words import MAX_UTF8_BYTES, SHORT_BYTES, Write
-from .errors import CLEAR_PASSWORD, DRIVER_ERRORS, NEEDS_TLS, TLS_FAILED, TOO_LONG, number_of
+from .errors import CLEAR_PASSWORD, DRIVER_ERRORS, NEEDS_TLS, TLS_FAILED, TOO_LONG, number_of, usual_socket
 
 # Hosts change the defaults of sessions, so these are set:
 # - UTC: in a zone with summer time NOW() gives one hour twice a year.
