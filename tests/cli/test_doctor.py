@@ -518,6 +518,7 @@ def test_what_is_wrong_in_the_rows_is_a_warning_with_its_mend(healthy: Queue, wh
 
 @ONE_STORE
 def test_a_queue_without_a_worker_is_a_warning(queue: Queue) -> None:
+    assert queue.here("init").returncode == 0
     report = Report(queue)
     assert (report.code, report.worse()) == (1, {"cron": "warning"})
     assert "crontab.example" in report.told("cron")
