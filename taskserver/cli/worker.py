@@ -18,8 +18,9 @@ from ..messages.programs import WORKER
 from .terminal.log import LOG, set_up
 from .terminal.prints import prints_to_log
 from ..server import TaskServer
-from ..settings.load import Settings, hide_secrets, load_settings, outages_in, sources
+from ..settings.load import Settings, hide_secrets, load_settings, sources
 from ..host.files import NO_SPACE
+from ..host.once_an_hour import OVER, OnceAnHour
 from ..host.process_identity import host_name
 from ..host.slots import FOLDER, Slots
 from ..worker.limits import check_system
@@ -77,12 +78,7 @@ def _reported(folder: Path, options: Options, command: Callable[[], int], queue:
     if options.verbose and words:
         say(f"{WORKER}: {words}")
     elif error:
-        from ..host.once_an_hour import OnceAnHour, kind_of
-
-        once = OnceAnHour(outages_in(folder), WORKER, queue)
-        news = once.to_say(words, kind_of(error), os.isatty(2), isinstance(error, DatabaseError))
-        if news:
-            say(f"{WORKER}: {news}")
+        OnceAnHour(folder, WORKER, queue).report(error, lambda words: say(f"{WORKER}: {words}"))
     return code
 
 
@@ -99,13 +95,10 @@ def _work(settings: Settings, options: Options, stop: Stop) -> int:
         except SetupFailed as error:
             LOG.error(str(error), extra={FULL_TEXT: error.full_text, FOR_LOG_ALONE: True})
             raise
-        # Nothing is noted in most runs. A person at a terminal sees that all is well, and reads no mails.
-        if has_run and os.path.exists(outages_in(settings.folder)) and not os.isatty(2):
-            from ..host.once_an_hour import OVER, OnceAnHour
-
-            if OnceAnHour(outages_in(settings.folder), WORKER, settings.queue).is_over():
-                LOG.info(OVER)
-                say(f"{WORKER}: {OVER}")
+        # A person at a terminal sees that all is well, and reads no mails.
+        if has_run and not os.isatty(2) and OnceAnHour(settings.folder, WORKER, settings.queue).is_over():
+            LOG.info(OVER)
+            say(f"{WORKER}: {OVER}")
         return Exit.OK
 
     return _reported(settings.folder, options, work, settings.queue)

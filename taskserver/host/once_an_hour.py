@@ -11,10 +11,12 @@ import re
 import socket
 import time
 from binascii import crc32
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
 from ..errors import DatabaseError, Unavailable
+from ..messages.text import printable
 
 AN_HOUR = 3600.0
 FORGOTTEN_SECONDS = 8 * 86_400.0
@@ -25,6 +27,17 @@ LONG_SECONDS = 100.0
 OVER = "the database can be used again"
 
 
+Write = Callable[[str], object]
+
+
+def place_for(deployment: Path) -> Path:
+    """The folder for the files of a deployment: at home if another account has its var/."""
+    var = deployment / "var"
+    if os.path.isdir(var) and not os.access(var, os.W_OK | os.X_OK):
+        return Path(os.path.expanduser("~"), f".taskserver-{crc32(bytes(deployment)):08x}")
+    return var / "outages"
+
+
 def kind_of(error: Exception) -> str:
     """What is the same in errors that are said together: a database may be away in many ways, and name numbers."""
     if isinstance(error, Unavailable):
@@ -33,41 +46,41 @@ def kind_of(error: Exception) -> str:
 
 
 class OnceAnHour:
-    """What a program has said on this host."""
+    """What a program has said on this host of one deployment."""
 
-    def __init__(self, folder: Path, *who: str) -> None:
-        """`folder` is for these files only; `who` names the program, and its line if each is to say it itself."""
-        self._folder = folder
+    def __init__(self, deployment: Path, *who: str) -> None:
+        """`who` names the program, and its line if each is to say it itself."""
+        self._folder = place_for(deployment)
         # With the host's name: several hosts may share a home folder.
         self._name = _checksum(socket.gethostname(), *who)
 
-    def to_say(self, words: str, kind: str, is_terminal: bool, is_outage: bool = False) -> str | None:
-        """The words, if they are to be written now; None if this kind was said within the hour.
+    def report(self, error: Exception, write: Write, descriptor: int = 2) -> None:
+        """Say an error in one line; one of the database begins an outage, so that its end is said."""
+        self.say(printable(str(error)), kind_of(error), write, descriptor, isinstance(error, DatabaseError))
+
+    def has_reported(self, error: Exception) -> bool:
+        """Whether such an error was said within the hour."""
+        return self._has_said(kind_of(error))
+
+    def say(self, words: str, kind: str, write: Write, descriptor: int = 2, is_outage: bool = False) -> None:
+        """Have the words written, unless this kind was said within the hour; where `write` raises, it was not said.
 
         A person at a terminal gets them each time, and so does everybody if there is no place for the files.
         """
-        if is_terminal:
-            return words
-        try:
-            if not self._note(kind):
-                return None
-            if is_outage and not self._path(OUTAGE).exists():
-                self._path(OUTAGE).touch(0o600)
-        except OSError:
-            return words
-        return f"{words} (said once an hour)"
-
-    def has_said(self, kind: str) -> bool:
-        """Whether this kind was said within the hour."""
-        with suppress(OSError):
-            return 0 <= time.time() - self._path_of(kind).stat().st_mtime < AN_HOUR
-        return False
-
-    def forget(self, kind: str) -> None:
-        """Say this kind again next time: nobody has heard it."""
-        for path in (self._path_of(kind), self._path(OUTAGE)):
+        if not os.isatty(descriptor):
             with suppress(OSError):
-                path.unlink()
+                if not self._note(kind):
+                    return
+                if is_outage and not self._path(OUTAGE).exists():
+                    self._path(OUTAGE).touch(0o600)
+                words = f"{words} (said once an hour)"
+        try:
+            write(words)
+        except OSError:
+            for path in (self._path_of(kind), self._path(OUTAGE)):
+                with suppress(OSError):
+                    path.unlink()
+            raise
 
     def is_over(self) -> bool:
         """Note that the database was there. Whether a long outage, which was said, ends here: for one process only."""
@@ -80,6 +93,11 @@ class OnceAnHour:
             self._clean_up()
         return is_news
 
+    def _has_said(self, kind: str) -> bool:
+        with suppress(OSError):
+            return 0 <= time.time() - self._path_of(kind).stat().st_mtime < AN_HOUR
+        return False
+
     def _note(self, kind: str) -> bool:
         """Note that this kind is said now; False if that was within the hour. Raises OSError."""
         self._folder.mkdir(mode=0o700, exist_ok=True)  # not var/ itself: a folder without it may be no deployment
@@ -87,7 +105,7 @@ class OnceAnHour:
         try:
             path.touch(0o600, exist_ok=False)
         except FileExistsError:
-            if self.has_said(kind):
+            if self._has_said(kind):
                 return False
         os.utime(path, (now, now))  # a network file system has a clock of its own
         return True

@@ -7,7 +7,6 @@ Read once when a program starts. A wrong value is a SettingError that names the 
 
 import os
 import sys
-from binascii import crc32
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -67,14 +66,6 @@ def program_folder(given: str | Path | None = None) -> Path:
         return Path(given).absolute()  # a task may change the current folder
     main_file = getattr(sys.modules.get("__main__"), "__file__", None)
     return Path(os.path.realpath(main_file)).parent if main_file else Path.cwd()
-
-
-def outages_in(folder: Path) -> Path:
-    """Where a deployment keeps which errors were said within the hour: at home if another account has its var/."""
-    var = folder / "var"
-    if os.path.isdir(var) and not os.access(var, os.W_OK | os.X_OK):
-        return Path(os.path.expanduser("~"), f".taskserver-{crc32(bytes(folder)):08x}")
-    return var / "outages"
 
 
 def make_importable(folder: Path) -> None:

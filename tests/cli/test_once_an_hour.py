@@ -11,7 +11,7 @@ import pytest
 
 from taskserver import DatabaseError
 from taskserver.errors import SettingError
-from taskserver.host.once_an_hour import OVER, kind_of
+from taskserver.host.once_an_hour import OVER, kind_of, place_for
 from tests.support.deployment import Deployment
 from tests.support.processes import assert_silent, run_on_terminal, wait_until
 
@@ -238,3 +238,18 @@ def test_a_person_at_a_terminal_is_told_each_time(site: Deployment) -> None:
     for _ in range(2):
         seen = run_on_terminal(site, "worker.py", TASKSERVER_DSN=AWAY)
         assert (seen.code, "Can't connect" in seen.screen, "once an hour" in seen.screen) == (1, True, False)
+
+
+def test_what_was_said_is_kept_at_home_if_another_account_owns_var(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each run would mail the same error else."""
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    assert place_for(tmp_path) == tmp_path / "var" / "outages", "there is no var/"
+    for folder in (tmp_path, tmp_path / "other"):
+        (folder / "var").mkdir(parents=True)
+    assert place_for(tmp_path) == tmp_path / "var" / "outages"
+    monkeypatch.setattr(os, "access", lambda path, mode: False)  # root may write everywhere
+    one, other = place_for(tmp_path), place_for(tmp_path / "other")
+    assert {one.parent, other.parent} == {tmp_path / "home"}
+    assert one != other

@@ -20,7 +20,7 @@ from taskserver.messages.text import shown
 from taskserver.model.backoff import Backoff
 from taskserver.settings import load as load_module
 from taskserver.settings.dsn import Dsn
-from taskserver.settings.load import Settings, hide_secrets, load_settings, outages_in, program_folder, sources
+from taskserver.settings.load import Settings, hide_secrets, load_settings, program_folder, sources
 from taskserver.settings.page import PAGE_SETTINGS, PageSettings
 from taskserver.settings.table import PAGE_KEYS, SETTINGS, RunPauses
 from tests.support.deployment import Deployment
@@ -505,21 +505,3 @@ def test_another_wrong_key_does_not_bring_the_password_to_light(tmp_path: Path) 
     with pytest.raises(SettingError) as caught:
         load(tmp_path, dsn=f"mysql://user:{SECRET}@h/db", password=SECRET, table="1x")
     assert SECRET not in "".join(traceback.format_exception(caught.value)) + repr(caught.value)
-
-
-# ---- where notes are kept
-
-
-def test_what_was_said_is_kept_at_home_if_another_account_owns_var(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Each run would mail the same error else."""
-    monkeypatch.setenv("HOME", str(tmp_path / "home"))
-    assert outages_in(tmp_path) == tmp_path / "var" / "outages", "there is no var/"
-    for folder in (tmp_path, tmp_path / "other"):
-        (folder / "var").mkdir(parents=True)
-    assert outages_in(tmp_path) == tmp_path / "var" / "outages"
-    monkeypatch.setattr(os, "access", lambda path, mode: False)  # root may write everywhere
-    one, other = outages_in(tmp_path), outages_in(tmp_path / "other")
-    assert {one.parent, other.parent} == {tmp_path / "home"}
-    assert one != other

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import sys
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from math import isfinite
@@ -16,11 +15,11 @@ from ...health.alarm import Change, bad, changed, name_of, take_back
 from ...health.finding import Finding, Level
 from ...health.judge import JUDGES, LIMITS, Limit, Limits, judged, oldest_ready, silence_seconds, span
 from ...health.status import QueueStatus
-from ...host.once_an_hour import OVER, OnceAnHour, kind_of
+from ...host.once_an_hour import OVER, OnceAnHour
 from ...messages.programs import CLIENT, client_in
 from ...messages.text import age, error_in_shell, in_sentence, printable
 from ...server import TaskServer
-from ...settings.load import load_settings, outages_in
+from ...settings.load import load_settings
 from ..terminal.arguments import add, whole_number, whole_seconds
 from ..terminal.output import MAX_LAST_CELL, as_json, cut
 from ..terminal.program import Exit, result_of
@@ -113,8 +112,7 @@ def run(folder: Path, options: argparse.Namespace) -> int:
         return result.code
     level = Level.UNKNOWN if result.code == Exit.USAGE else Level.CRITICAL
     if options.mail and result.error is not None:
-        once = OnceAnHour(outages_in(folder), "check")
-        _report_error(once, result.error, level)
+        _report_error(OnceAnHour(folder, "check"), result.error, level)
         return level
     line = f"{HEAD} {level.name}: {_plain(result.words)}"
     print(as_json({"level": str(level), "line": line}) if options.json else line)
@@ -218,7 +216,7 @@ def _mail(server: TaskServer, limits: Limits, groups: tuple[int, ...]) -> int:
     """Print what has changed. 0 whenever it could look: cron's subject would say that it failed."""
     name, client = name_of(limits, groups), client_in(server.settings.folder)
     # An alarm says it itself: the output of another line may go where nobody reads it.
-    once = OnceAnHour(outages_in(server.settings.folder), name, server.settings.queue)
+    once = OnceAnHour(server.settings.folder, name, server.settings.queue)
     try:
         with server.store.database.tried_once(ANSWER_SECONDS):
             status = judged(server, limits, groups)
@@ -246,14 +244,7 @@ def _mail(server: TaskServer, limits: Limits, groups: tuple[int, ...]) -> int:
 
 def _report_error(once: OnceAnHour, error: Exception, level: Level) -> None:
     """Report an error that leaves no place for a note, once an hour."""
-    kind = kind_of(error)
-    words = once.to_say(printable(str(error)), kind, sys.stdout.isatty(), isinstance(error, DatabaseError))
-    if words:
-        try:
-            print(printable(f"{HEAD} {level.name}: {words}"), flush=True)
-        except OSError:  # nobody has read it
-            once.forget(kind)
-            raise
+    once.report(error, lambda words: print(f"{HEAD} {level.name}: {words}", flush=True), descriptor=1)
 
 
 def _letter(status: QueueStatus, change: Change | None, client: str = CLIENT) -> Iterator[str]:

@@ -14,12 +14,12 @@ from typing import Any
 from ...errors import DatabaseError, InvalidTask, SettingError
 from ...health.metrics import metrics_when_away, read_metrics
 from ...host.files import write_atomically
-from ...host.once_an_hour import OVER, OnceAnHour, kind_of
+from ...host.once_an_hour import OVER, OnceAnHour
 from ...messages.programs import CLIENT, WORKER, install_command
 from ...messages.text import shown
 from ...model.task import MAX_SECONDS
 from ...server import TaskServer
-from ...settings.load import load_settings, outages_in
+from ...settings.load import load_settings
 from ...settings.page import TOKEN_NAME
 from ..terminal.arguments import whole_seconds
 from ..terminal.output import note
@@ -70,9 +70,9 @@ def _page(folder: Path, options: argparse.Namespace) -> int:
     elif options.output is None:
         return _write(folder, options)
     else:
-        code, words, error = result_of(lambda: _write(folder, options))
+        code, _, error = result_of(lambda: _write(folder, options))
         if error:  # a wrong setting, as cron's mail has it once an hour
-            _say(OnceAnHour(outages_in(folder), "page").to_say(words, kind_of(error), sys.stderr.isatty()))
+            OnceAnHour(folder, "page").report(error, _say)
         return code
     return Exit.OK
 
@@ -82,7 +82,7 @@ def _page(folder: Path, options: argparse.Namespace) -> int:
 
 def _write(folder: Path, options: argparse.Namespace) -> int:
     with TaskServer.from_settings(load_settings(folder, env_file=options.env_file)) as server:
-        outages, queue = outages_in(server.settings.folder), server.settings.queue
+        settings = server.settings
         try:
             from ...web.one_file import one_file, one_file_without_database
         except ImportError as error:
@@ -102,14 +102,14 @@ def _write(folder: Path, options: argparse.Namespace) -> int:
             raise failure
         return Exit.OK
     write_atomically(options.output, text, _mode_of(options.output))
-    once = OnceAnHour(outages, "page", queue)
+    once = OnceAnHour(settings.folder, "page", settings.queue)
     if failure is None:
-        _say(OVER if once.is_over() else None)
+        if once.is_over():
+            _say(OVER)
         return Exit.OK
     # The file shows it; cron's mail has it once an hour, by this line if the workers' have not said it.
-    kind = kind_of(failure)
-    if not OnceAnHour(outages, WORKER, queue).has_said(kind):
-        _say(once.to_say(str(failure), kind, sys.stderr.isatty(), is_outage=True))
+    if not OnceAnHour(settings.folder, WORKER, settings.queue).has_reported(failure):
+        once.report(failure, _say)
     return Exit.DATABASE
 
 
@@ -121,9 +121,8 @@ def _mode_of(path: Path) -> int:
         return NEW_FILE_MODE
 
 
-def _say(words: str | None) -> None:
-    if words:
-        note(f"{CLIENT}: {words}")
+def _say(words: str) -> None:
+    note(f"{CLIENT}: {words}")
 
 
 # ---- secrets

@@ -11,7 +11,6 @@ and then reach the handlers that the site set up.
 from __future__ import annotations
 
 import logging
-import os
 import re
 import sys
 import threading
@@ -19,11 +18,12 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any
 
+from ...host.once_an_hour import OnceAnHour
 from ...interrupts.stop import TaskInterrupted
 from ...messages.log_records import FOR_LOG_ALONE, ONCE_AN_HOUR
 from ...messages.programs import CLIENT, WORKER
 from ...messages.text import shown
-from ...settings.load import Settings, outages_in
+from ...settings.load import Settings
 from .log_lines import TaskRecord, lines_of
 from .program import say
 
@@ -187,9 +187,11 @@ class StandardError(logging.Handler):
                 say(line)
         elif not getattr(record, FOR_LOG_ALONE, False) and self._has_room(record):
             first = lines_of(record)[0]
-            news = self._once_an_hour(first) if getattr(record, ONCE_AN_HOUR, False) else first
-            if news is not None:
-                say(news)
+            if getattr(record, ONCE_AN_HOUR, False):
+                once = OnceAnHour(self._settings.folder, WORKER, self._settings.queue)
+                once.say(first, re.sub("^task [0-9]+ ", "", first), say)
+            else:
+                say(first)
 
     def _has_room(self, record: logging.LogRecord) -> bool:
         kind = BY_TASKS if isinstance(record, TaskRecord) else FATAL if getattr(record, "is_fatal", False) else None
@@ -197,12 +199,6 @@ class StandardError(logging.Handler):
             return True
         self._counts[kind] += 1
         return self._counts[kind] <= self._max_lines
-
-    def _once_an_hour(self, line: str) -> str | None:
-        from ...host.once_an_hour import OnceAnHour  # few runs have such a warning
-
-        once = OnceAnHour(outages_in(self._settings.folder), WORKER, self._settings.queue)
-        return once.to_say(line, re.sub("^task [0-9]+ ", "", line), os.isatty(2))
 
     def say_rest(self) -> None:
         """Count the records that got no line."""
