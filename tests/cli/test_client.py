@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import shlex
 import subprocess
 from collections.abc import Callable
 
@@ -19,7 +20,7 @@ from tests.support.turns import A_SERVER, ONE_STORE
 # ---- init
 
 
-def test_init_writes_settings_for_the_embedded_database_where_nothing_is_set(deployment: Deployment) -> None:
+def test_init_writes_settings_for_sqlite_where_nothing_is_set_and_keeps_what_is_there(deployment: Deployment) -> None:
     umask = os.umask(0)
     try:
         ended = deployment.client("init")
@@ -34,26 +35,21 @@ def test_init_writes_settings_for_the_embedded_database_where_nothing_is_set(dep
     assert "denied" in (var / ".htaccess").read_text()
     assert not list(deployment.home.iterdir())
     assert_silent(deployment.worker(100, "3,5,6"))
-
-
-def test_init_is_safe_to_repeat(deployment: Deployment) -> None:
-    assert deployment.client("init").returncode == 0
-    assert deployment.client("add", "tasks.note").stdout == "1\n"
-    before = (deployment.folder / ".env").read_text()
-    again = deployment.client("init")
-    assert (again.returncode, again.stderr) == (0, "")
-    assert (deployment.folder / ".env").read_text() == before
-    assert deployment.client("add", "tasks.note").stdout == "2\n"
-    assert [task["id"] for task in json.loads(deployment.client("list", "--json").stdout)] == [2, 1]
+    before = env_file.read_text()
+    for task_id in (1, 2):  # it is safe to repeat
+        assert deployment.here("add", "tasks.note").stdout == f"{task_id}\n"
+        ended = deployment.here("init")
+        assert (ended.returncode, ended.stderr, env_file.read_text()) == (0, "", before)
+    assert [task["id"] for task in json.loads(deployment.here("list", "--json").stdout)] == [2, 1]
 
 
 def test_init_writes_no_settings_where_the_environment_or_a_file_is(deployment: Deployment, dsn: str) -> None:
     path = deployment.write_env("# nothing yet\n")
-    assert_one_line(deployment.client("init"), 2, "TASKSERVER_DSN")
+    assert_one_line(deployment.here("init"), 2, "TASKSERVER_DSN")
     assert path.read_text() == "# nothing yet\n"
     assert not (deployment.folder / "var").exists()
     path.unlink()
-    ended = deployment.client("init", env={"TASKSERVER_DSN": dsn})
+    ended = deployment.here("init", env={"TASKSERVER_DSN": dsn})
     assert (ended.returncode, ended.stderr) == (0, "")
     assert not path.exists()
 
@@ -61,10 +57,10 @@ def test_init_writes_no_settings_where_the_environment_or_a_file_is(deployment: 
 def test_init_makes_tables_of_the_configured_name(make_queue: Callable[..., Queue], dsn: str) -> None:
     queue = make_queue(dsn, tables=False)
     name = "_" + "x" * 39
-    assert queue.client("init", env={"TASKSERVER_TABLE": name}).returncode == 0
-    assert queue.client("add", "tasks.note", env={"TASKSERVER_TABLE": name}).stdout == "1\n"
+    assert queue.here("init", env={"TASKSERVER_TABLE": name}).returncode == 0
+    assert queue.here("add", "tasks.note", env={"TASKSERVER_TABLE": name}).stdout == "1\n"
     assert queue.sql(f"SELECT task FROM {name}") == [("tasks.note",)]
-    assert_silent(queue.worker(TASKSERVER_TABLE=name))
+    queue.run_quietly(table=name)
     assert queue.notes() == ["noted"]
 
 
@@ -78,19 +74,26 @@ def fill(queue: Queue) -> None:
     queue.sql("UPDATE jobs_queue SET status = 9 WHERE id = 7")
 
 
-def test_list_shows_the_newest_tasks_of_the_named_statuses_and_groups(queue: Queue) -> None:
+@ONE_STORE
+def test_list_takes_statuses_groups_a_task_an_error_a_span_and_how_many(queue: Queue) -> None:
     fill(queue)
-
-    def ids(*args: object) -> list[int]:
-        return [task["id"] for task in json_of(queue, "list", *args)]
-
-    assert ids() == list(range(30, 10, -1))
-    assert ids("--limit", 3) == [30, 29, 28]
-    assert ids("--status", "fatal") == [10, 5]
-    assert ids("--status", "fatal", "new", "--limit", 2, "--group", "0,1") == [29, 28]
-    assert ids("--task", "tasks.other") == []
-    assert ids("--task", "tasks.note", "--limit", 1000) == list(range(30, 0, -1))
-    assert "no such tasks" in text_of(queue, "list", "--status", "done")
+    for line, ids in {
+        "": [*range(30, 10, -1)],
+        "--limit 3": [30, 29, 28],
+        "--status fatal": [10, 5],
+        "fatal": [10, 5],
+        "--status fatal new --limit 2 --group 0,1": [29, 28],
+        "fatal new --limit 1": [30],
+        "new --status fatal --limit 1": [30],
+        "--task tasks.other": [],
+        "--task tasks.note --limit 1000": [*range(30, 0, -1)],
+        "--error ValueError:\\ n --since 1h": [10, 5],
+        "--error rror": [],
+        "--since 0s": [],
+    }.items():
+        assert [task["id"] for task in json_of(queue, "list", *shlex.split(line))] == ids, line
+    for line in ("--status done", "--since 2037-01-31"):
+        assert "no such tasks" in text_of(queue, "list", *line.split())
 
 
 @ONE_STORE
@@ -143,19 +146,6 @@ def test_list_tells_how_long_tasks_ran_with_what_and_how_to_see_more(queue: Queu
     queue.sql(f"UPDATE jobs_queue SET status = 1, started_at = {queue.ago(90)} WHERE id = 2")
     assert re.search(r"^  runs for     [\d.]+ (s|min)$", text_of(queue, "show", 2), re.MULTILINE)
     assert [task["id"] for task in json_of(queue, "list", "--limit", 1)] == [2]
-
-
-@ONE_STORE
-def test_list_takes_statuses_an_error_and_a_span(queue: Queue) -> None:
-    fill(queue)
-
-    def ids(*args: object) -> list[int]:
-        return [task["id"] for task in json_of(queue, "list", *args)]
-
-    assert ids("fatal") == ids("--status", "fatal") == ids("--error", "ValueError: n", "--since", "1h") == [10, 5]
-    assert ids("fatal", "new", "--limit", 1) == ids("new", "--status", "fatal", "--limit", 1) == [30]
-    assert ids("--error", "rror") == ids("--since", "0s") == []
-    assert "no such tasks" in text_of(queue, "list", "--since", "2037-01-31")
 
 
 @pytest.mark.parametrize("wanted", [True, False])
