@@ -41,8 +41,7 @@ def main() -> int:
     from examples.demo.tasks import LIBRARY
 
     shutil.rmtree(FOLDER, ignore_errors=True)
-    for folder in ("tmp", "new", "cur"):
-        (FOLDER / "mail" / folder).mkdir(parents=True)
+    (FOLDER / "pages").mkdir(parents=True)
     (ROOT / ENV[1]).write_text(SETTINGS)
     paths = sorted(path.relative_to(LIBRARY) for path in LIBRARY.rglob("*.py"))
     modules = [path.as_posix() for path in paths if not LEFT_OUT.intersection(path.parts)]
@@ -58,7 +57,7 @@ def main() -> int:
     for _ in range(0, len(tasks), 100):  # as cron does each minute, without the minutes
         run("worker.py", *ENV, "100", "3,5,6")
     run("client.py", *ENV, "status")
-    run("-m", "examples.demo.search", SEARCHES[0])
+    run("-m", "examples.demo.tasks", SEARCHES[0])
 
     status = json.loads(subprocess.check_output([sys.executable, "client.py", *ENV, "status", "--json"], cwd=ROOT))
     done, pages = status["total"]["done"], len(list((FOLDER / "pages").glob("*.html")))

@@ -107,7 +107,6 @@ NOT_RUN = {
         ],
         "for Django 6: run by tests/django_tasks",
     ),
-    ("examples/demo/README.md", ".venv/bin/python -m examples.demo"): "looks at what make demo built, which takes long",
     **{(TESTING, f"# {name}.py\n"): "run by tests/docs/test_testing_page.py" for name in TESTED},
 }
 """Blocks that are no commands, or cost too much: by document, and how they begin."""

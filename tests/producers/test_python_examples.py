@@ -187,7 +187,8 @@ def test_a_wsgi_page_asks_for_its_form_and_tells_the_log_alone_that_it_cannot_ad
 
 @pytest.fixture
 def cgi(site: Path, mysql_shop: Shop, settings: Path) -> Path:
-    return python_page("cgi_page.py", site, mysql_shop, settings, **{"#!/usr/bin/python3": f"#!{sys.executable}"})
+    python_page("wsgi_page.py", site, mysql_shop, settings)
+    return example("cgi_page.py", site, {"#!/usr/bin/python3": f"#!{sys.executable}"})
 
 
 def test_a_cgi_script_asks_for_its_form_and_adds_a_task(mysql_shop: Shop, cgi: Path) -> None:
