@@ -103,16 +103,6 @@ def test_of_many_runs_and_schedules_a_person_sees_some_and_how_many_more_there_a
     assert (len(report["runs"]), len(report["schedules"])) == (MAX_LINES + 3, MAX_LINES + 3)
 
 
-@ONE_STORE
-def test_status_of_an_empty_queue_asks_for_a_crontab(queue: Queue) -> None:
-    said = text_of(queue, "status")
-    assert "no tasks" in said
-    assert "crontab" in said
-    report = json_of(queue, "status")
-    assert (report["groups"], report["total"]["oldest_new_seconds"], report["runs"]) == ([], None, [])
-    assert {**report["total"], **NONE} == report["total"]
-
-
 @pytest.mark.parametrize(
     ("mode", "words"),
     [
@@ -128,7 +118,9 @@ def test_status_says_for_how_long_done_tasks_stay(sqlite_queue: Queue, mode: str
 
 @ONE_STORE
 def test_status_begins_with_the_verdict_and_what_to_do(queue: Queue) -> None:
-    assert text_of(queue, "status").splitlines()[1].startswith("warning: no worker ran yet; look whether")
+    text = text_of(queue, "status")
+    assert text.splitlines()[1].startswith("warning: no worker ran yet; look whether")
+    assert ("no tasks" in text, "crontab" in text) == (True, True)
     queue.add("tasks.note")
     assert queue.worker().returncode == 0
     assert text_of(queue, "status").splitlines()[1] == "all is well"
@@ -159,17 +151,6 @@ def test_status_tells_when_which_worker_ran_and_why_it_ended(queue: Queue) -> No
     assert "the one before" not in text
     queue.sql(f"UPDATE jobs_queue_workers SET previous_started_at = {queue.ago(300)}")
     assert "released; the one before began 5 min earlier" in text_of(queue, "status")
-
-
-@ONE_STORE
-def test_status_tells_of_a_run_that_did_not_end_and_escapes_what_hosts_say_of_themselves(queue: Queue) -> None:
-    insert = "INSERT INTO jobs_queue_workers (host, group_ids, pid, started_at, reason) VALUES (?, ?, 7, {}, ?)"
-    queue.sql(insert.format(queue.now), "h\x1b[2J", "all", None)
-    (run,) = json_of(queue, "status")["runs"]
-    assert (run["host"], run["ended_at"], run["reason"]) == ("h\x1b[2J", None, None)
-    text = text_of(queue, "status")
-    assert "not ended (pid 7 runs, or was killed)" in text
-    assert "\\x1b[2J" in text
 
 
 def test_groups_that_no_run_serves_and_paused_groups_are_named_in_words(one_queue: Queue) -> None:
@@ -219,22 +200,29 @@ def end_process():
 
 
 @A_SERVER
-def test_status_tells_what_runs_in_which_process_of_which_host(queue: Queue) -> None:
+def test_status_tells_what_runs_in_which_process_of_which_host_and_how_long_the_rest_takes(queue: Queue) -> None:
+    queue.define("import time\n\ndef slow():\n    time.sleep(0.3)\n")
     queue.deployment.claim_at_once()
+    queue.add("tasks.slow", None, 3)
+    assert_silent(queue.worker(0, 3))
     for _ in range(3):
         queue.add("tasks.hold", None, 3)
+    assert json_of(queue, "status")["groups"][0]["seconds_left"] is None
     worker = queue.start_task(0, 3)
     report = json_of(queue, "status")
-    (process,), (task,) = report["workers"], report["running"]
+    (process,), (task,), (group,) = report["workers"], report["running"], report["groups"]
     assert [process[key] for key in ("host", "group_ids", "pid", "is_here", "has_ended", "number")] == [
         *(socket.gethostname(), "3", worker.pid, True, False, task["number"])
     ]
-    assert [task[key] for key in ("id", "task", "attempts", "progress")] == [1, "tasks.hold", 1, None]
-    assert (process["claimed"], report["groups"][0]["claimed"], report["groups"][0]["running"]) == (2, 2, 1)
+    assert [task[key] for key in ("id", "task", "attempts", "progress")] == [2, "tasks.hold", 1, None]
+    assert (process["claimed"], group["claimed"], group["running"]) == (2, 2, 1)
+    assert 3 * 0.3 <= group["seconds_left"] < 3 * 2
     text = text_of(queue, "status")
     assert f"at work: process {worker.pid} on {socket.gethostname()} (this host) for groups 3, since " in text
-    assert "  task 1 tasks.hold has run for " in text
+    assert "  task 2 tasks.hold has run for " in text
     assert "is at work" in text
+    (line,) = [line.split() for line in text.splitlines() if line.startswith("3 ")]
+    assert line[-1] == "s"
     queue.go()
     assert end_of(worker) == (0, "", "")
     assert json_of(queue, "status")["workers"] == []
@@ -266,27 +254,6 @@ def test_status_of_a_process_of_another_host_says_nothing_of_its_life(one_queue:
     assert text.count("which worker has it is not known") == 1
     assert_silent(one_queue.worker())
     assert one_queue.statuses() == [1, 1]  # their leases hold
-
-
-# ---- how long it will take
-
-
-@A_SERVER
-def test_status_tells_how_long_a_group_takes_while_a_worker_is_at_it(queue: Queue) -> None:
-    queue.define("import time\n\ndef slow():\n    time.sleep(0.3)\n")
-    queue.deployment.claim_at_once()
-    queue.add("tasks.slow", None, 3)
-    assert_silent(queue.worker())
-    for _ in range(4):
-        queue.add("tasks.hold", None, 3)
-    assert json_of(queue, "status")["groups"][0]["seconds_left"] is None
-    worker = queue.start_task(0)
-    (group,) = json_of(queue, "status")["groups"]
-    assert 4 * 0.3 <= group["seconds_left"] < 4 * 2
-    (line,) = [line.split() for line in text_of(queue, "status").splitlines() if line.startswith("3 ")]
-    assert line[-1] == "s"
-    queue.go()
-    assert end_of(worker) == (0, "", "")
 
 
 # ---- processes that are gone
@@ -342,26 +309,35 @@ def test_claims_of_a_process_that_only_stands_still_are_left_alone(sqlite_queue:
     assert sqlite_queue.rows() == []
 
 
-@pytest.mark.parametrize("pid", [0, 2**22 + 1, 2**31, 2**32 - 1])
-def test_a_forged_process_id_ends_no_run(sqlite_queue: Queue, pid: int) -> None:
-    sqlite_queue.sql(
-        "INSERT INTO jobs_queue_processes (number, host, group_ids, pid, identity) VALUES (7, ?, 'all', ?, ?)",
-        *(socket.gethostname(), pid, own_identity()),
-    )
+def test_a_process_of_a_forged_id_or_of_another_start_of_the_machine_is_left_to_its_lease(sqlite_queue: Queue) -> None:
+    own, none = own_identity(), 999_999_999
+    processes = [(0, own), (2**22 + 1, own), (2**31, own), (2**32 - 1, own), (none, "other-boot 1 2"), (none, "")]
+    for number, (pid, identity) in enumerate(processes, 1):
+        sqlite_queue.sql(
+            "INSERT INTO jobs_queue_processes (number, host, group_ids, pid, identity) VALUES (?, ?, 'all', ?, ?)",
+            *(number, socket.gethostname(), pid, identity),
+        )
+        sqlite_queue.sql(
+            "INSERT INTO jobs_queue (task, status, claim, due_at) VALUES ('tasks.note', 1, ?, ?)", number << 32, AHEAD
+        )
     sqlite_queue.add("tasks.note")
     assert_silent(sqlite_queue.worker())
-    assert json_of(sqlite_queue, "status")["workers"][0]["has_ended"] is None
+    assert (sqlite_queue.notes(), sqlite_queue.statuses()) == (["noted"], [Status.IN_PROGRESS] * len(processes))
+    assert [one["has_ended"] for one in json_of(sqlite_queue, "status")["workers"]] == [None] * len(processes)
 
 
 def test_a_process_that_nobody_has_heard_of_for_long_may_be_gone(sqlite_queue: Queue) -> None:
     assert_silent(sqlite_queue.worker())
-    sqlite_queue.sql("UPDATE jobs_queue_workers SET host = 'other', pid = 77, ended_at = NULL")
+    sqlite_queue.sql("UPDATE jobs_queue_workers SET host = ?, pid = 77, ended_at = NULL, reason = NULL", "h\x1b[2J")
     sqlite_queue.sql(
         "INSERT INTO jobs_queue_processes (number, host, group_ids, pid, seen_at)"
-        f" VALUES (7, 'other', 'all', 77, {sqlite_queue.ago(7200)})"
+        f" VALUES (7, ?, 'all', 77, {sqlite_queue.ago(7200)})",
+        "h\x1b[2J",
     )
+    (run,) = json_of(sqlite_queue, "status")["runs"]
+    assert (run["host"], run["ended_at"], run["reason"]) == ("h\x1b[2J", None, None)
     text = text_of(sqlite_queue, "status")
-    assert "at work, or gone: process 77 on other for all groups: it gave its last sign of life 2 h ago" in text
+    assert "at work, or gone: process 77 on h\\x1b[2J for all groups: it gave its last sign of life 2 h ago" in text
     assert "not ended (pid 77 runs, or was killed)" in text
 
 
@@ -391,19 +367,6 @@ def test_where_proc_is_another_namespace_s_no_worker_is_taken_for_gone(sqlite_qu
     assert both.wait(30) == 0
 
 
-@pytest.mark.parametrize("own", ["other-boot 1 2", ""], ids=["started anew", "unknown"])
-def test_a_process_of_another_start_of_the_machine_is_left_to_its_lease(sqlite_queue: Queue, own: str) -> None:
-    sqlite_queue.sql(
-        "INSERT INTO jobs_queue_processes (number, host, group_ids, pid, identity) VALUES (7, ?, 'all', 999999999, ?)",
-        *(socket.gethostname(), own),
-    )
-    sqlite_queue.sql(
-        f"INSERT INTO jobs_queue (task, status, claim, due_at) VALUES ('tasks.note', 1, {7 << 32}, '{AHEAD}')"
-    )
-    assert_silent(sqlite_queue.worker())
-    assert sqlite_queue.statuses() == [Status.IN_PROGRESS]
-
-
 def test_status_and_doctor_show_a_schedule_at_the_last_instant(sqlite_queue: Queue) -> None:
     assert sqlite_queue.worker().returncode == 0
     sqlite_queue.sql(
@@ -411,7 +374,7 @@ def test_status_and_doctor_show_a_schedule_at_the_last_instant(sqlite_queue: Que
         " VALUES ('never', 'tasks.note', 3600, '9999-12-31 23:59:59.999999')"
     )
     for command in (["status"], ["status", "--json"], ["doctor"]):
-        ended = sqlite_queue.client(*command)
+        ended = sqlite_queue.here(*command)
         assert (ended.stderr, ended.returncode in (0, 1)) == ("", True), command
         assert ended.stdout
 
