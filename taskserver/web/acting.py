@@ -20,22 +20,15 @@ from ..model.selection import Selection
 from ..model.task import MAX_GROUP_ID, MAX_ID, MAX_SIGNED, Status, name_of_status
 from ..server import TaskServer
 from ..stores.queue.many_rows import Verb
-from ..stores.queue.operations import CANCEL, DELETE, RETRY, RETRY_AS, Operations
+from ..stores.queue.operations import Operations, retry_as
 from .private_files import PrivateFiles
 from .rendering import link
-from .views import BadQuery, Page, error_like, number_in, since_of, status_of_name
+from .views import VERBS, BadQuery, Page, error_like, number_in, since_of, status_of_name
 
 MAX_SHOWN = 20
 MAX_IDS = 500
-DONE = {
-    "retry": "retried",
-    "cancel": "cancelled",
-    "delete": "deleted",
-    "pause": "paused",
-    "resume": "resumed",
-}
-VERBS: Mapping[str, Verb] = {"retry": RETRY, "cancel": CANCEL, "delete": DELETE}
 GROUP_VERBS = ("pause", "resume")
+DONE = {name: verb.done for name, verb in VERBS.items()} | {"pause": "paused", "resume": "resumed"}
 FIELDS = ("verb", "id", "group", "task", "like", "status", "since", "as", "all", "back")
 """What an act's link and form name."""
 
@@ -47,6 +40,16 @@ class Act(NamedTuple):
     selection: Selection
     as_task: str | None = None
     """The name under which tasks are retried."""
+
+    @property
+    def done(self) -> str:
+        """What it does, as a participle."""
+        return DONE[self.verb]
+
+    @property
+    def of_tasks(self) -> Verb | None:
+        """The verb of the queue; None for those of groups."""
+        return retry_as(self.as_task) if self.as_task else VERBS.get(self.verb)
 
     @property
     def words(self) -> str:
@@ -131,15 +134,14 @@ def preview(server: TaskServer, query: MultiDict[str, str]) -> Page:
     act = read_act(server, query)
     fields = [(name, one) for name in FIELDS for one in query.getlist(name) if one]
     found, in_error, cancelled = None, 0, 0
-    if act.verb in VERBS:
+    if verb := act.of_tasks:
         operations = Operations(server.store)
         is_final = act.verb == "delete"  # so it is done to the very tasks that there are now, MAX_IDS at a time
         chosen = act.selection._replace(limit=MAX_IDS) if is_final else act.selection
-        verb = RETRY_AS if act.as_task else VERBS[act.verb]
         found = operations.preview(verb, chosen, MAX_IDS if is_final else MAX_SHOWN)
         if act.verb == "retry":
-            in_error = _rows(operations, act.selection, Status.ERROR)
-            cancelled = _rows(operations, act.selection, Status.CANCELLED)
+            in_error = _rows(operations, verb, act.selection, Status.ERROR)
+            cancelled = _rows(operations, verb, act.selection, Status.CANCELLED)
         # No more tasks than the page says are touched, whatever happens before the form is sent.
         fields.append(("limit", str(max(found.rows, 1))))
         fields += [("line", _mark_of(act.selection.error_line))] if act.selection.error_line else []
@@ -179,20 +181,17 @@ def _place_of(act: Act) -> str:
     return link("tasks", status=status, group=chosen.groups[0] if chosen.groups else None, task=chosen.task)
 
 
-def _rows(operations: Operations, selection: Selection, status: Status) -> int:
+def _rows(operations: Operations, verb: Verb, selection: Selection, status: Status) -> int:
     """How many tasks that a retry would touch have this status; 0 if the visitor chose just this status."""
     if selection.status is not None:
         return 0
-    return operations.preview(RETRY, selection._replace(status=status), 0).rows
+    return operations.preview(verb, selection._replace(status=status), 0).rows
 
 
 def do(server: TaskServer, act: Act) -> int:
     """Do it; how many tasks, or groups, were changed. Raises InvalidTask and DatabaseError."""
-    operations = Operations(server.store)
-    if act.verb == "retry":
-        return operations.retry(act.selection, act.as_task)
-    if act.verb in VERBS:
-        return operations.cancel(act.selection) if act.verb == "cancel" else operations.delete(act.selection)
+    if verb := act.of_tasks:
+        return Operations(server.store).do(verb, act.selection)
     groups, claims = act.selection.groups, server.store.claims
     if groups is None:
         return claims.resume_all()

@@ -22,7 +22,7 @@ from ..model.selection import Selection
 from ..model.task import MAX_GROUP_ID, MAX_ID, MAX_SIGNED, Status, name_of_status
 from ..server import TaskServer
 from ..stores.queue.dependencies import links
-from ..stores.queue.operations import CANCEL, Operations
+from ..stores.queue.operations import CANCEL, DELETE, RETRY, Operations
 from ..stores.queue.schedules import Schedules
 from ..stores.queue.stats import HOUR_SECONDS, HourStats, Stats
 from ..stores.queue.views import BY_TIME, FIRST, SAMPLE, Pages, Place
@@ -36,6 +36,8 @@ SPANS = {"1 day": 86_400.0, "7 days": 7 * 86_400.0}
 DAYS = {"1": 24, "7": 7 * 24}
 """The spans of the hours' view, in hours."""
 STATUSES = {name_of_status(status): status for status in Status}
+VERBS = {verb.name: verb for verb in (RETRY, CANCEL, DELETE)}
+"""What may be done to tasks from the page."""
 
 
 class Page(NamedTuple):
@@ -172,9 +174,7 @@ def task(server: TaskServer, query: Mapping[str, str]) -> Page:
         "is_gone": bool(gone_among(server, [row])),
         "run_seconds": row.run_seconds(now),
         "comes_seconds": row.comes_in_seconds(now),
-        "may_be_retried": not row.archived and row.status in (Status.ERROR, Status.FATAL, Status.CANCELLED),
-        "may_be_deleted": not row.archived and row.status in (Status.FATAL, Status.CANCELLED),
-        "may_be_cancelled": not row.archived and bool(Operations(server.store).preview(CANCEL, of_row, 0).rows),
+        "may": [name for name, verb in VERBS.items() if Operations(server.store).preview(verb, of_row, 0).rows],
     }
     return Page("task.html", values)
 

@@ -224,7 +224,7 @@ class _Visit:
         except DatabaseError as error:
             acting.note(self._files, address, act, f"not done, or not to its end: {error}")
             return self._refuse(503, f"It was not done, or not to its end: {error}. Look at the tasks again.")
-        acting.note(self._files, address, act, f"{rows} {acting.DONE[act.verb]}")
+        acting.note(self._files, address, act, f"{rows} {act.done}")
         return _moved(acting.way_on(self._request.form, act, rows))
 
     # ---- answers

@@ -20,7 +20,7 @@ from taskserver.model.attempt import Finish, Outcome, Start
 from taskserver.model.selection import Selection
 from taskserver.model.task import MAX_GROUP_ID
 from taskserver.stores.queue import many_rows
-from taskserver.stores.queue.operations import CANCEL, RETRY, RETRY_AS, Operations
+from taskserver.stores.queue.operations import CANCEL, RETRY, Operations, retry_as
 from tests.support.kinds_of_rows import FAR, KINDS, put, put_all_kinds
 from tests.support.locks import holding
 from tests.support.processes import (
@@ -72,7 +72,8 @@ def test_a_misspelt_task_runs_under_the_name_that_its_retry_gives_it(queue: Queu
     pipeline = put(queue, task="tasks.notte", stages='["tasks.notte", "tasks.note"]')
     queue.worker()
     choose = ("retry", "--task", "tasks.notte", "--as", "tasks.note")
-    previewed = client(*choose, "--dry-run")
+    assert client(*choose, "--status", "error", "--dry-run").stdout.startswith("0 tasks would")
+    previewed = client(*choose, "--status", "fatal", "--dry-run")
     assert previewed.stdout.endswith("3 tasks would be retried as tasks.note; nothing was changed\n")
     assert queue.statuses() == [4, 4, 4, 4]
     ended = client(*choose, "--limit", 1)
@@ -82,7 +83,7 @@ def test_a_misspelt_task_runs_under_the_name_that_its_retry_gives_it(queue: Queu
     assert ended.stderr == "1 pipeline left: add them again with the right names, and cancel these\n"
     ended = client("retry", pipeline, "--as", "tasks.note")
     assert (ended.returncode, ended.stdout) == (1, "0 tasks retried as tasks.note\n")
-    assert ended.stderr == f"left as they are: {pipeline}; retry --as is for tasks that are {RETRY_AS.suits}\n"
+    assert ended.stderr == f"left as they are: {pipeline}; retry --as is for tasks that are {retry_as('a.b').suits}\n"
     assert_one_line(client("retry", "--all", "--as", "note"), 2, "client.py: --as: task is 'note'; allowed: module.")
     queue.run_quietly()
     assert queue.notes() == ["0", "1", "2"]

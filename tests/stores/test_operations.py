@@ -17,7 +17,7 @@ from taskserver.model.selection import Selection
 from taskserver.stores import Store
 from taskserver.stores.mysql.dialect import MySQLDialect
 from taskserver.stores.queue import many_rows
-from taskserver.stores.queue.operations import CANCEL, END_LEASE, PRIORITY, RETRY, Operations
+from taskserver.stores.queue.operations import CANCEL, DELETE, END_LEASE, RETRY, Operations, to_priority
 from tests.stores.verbs import PLAIN, STATES, add, add_many, claim_one, end, give_up_as_lost, put_into, start
 from tests.support.kinds_of_rows import KINDS, put, put_all_kinds
 from tests.support.locks import holding
@@ -162,9 +162,9 @@ def test_a_delete_takes_fatal_and_cancelled_rows_with_their_edges_and_leaves_all
     gone = {ids[kind] for kind in ("fatal", "lost", "cancelled")}
     before = {row[0]: row for row in queue.rows()}
     operations = Operations(queue.server.store)
-    assert operations.delete(ids["new"]) == 0
-    assert operations.delete(Selection(status=7)) == 1
-    assert operations.delete(Selection()) == 2
+    assert operations.do(DELETE, ids["new"]) == 0
+    assert operations.do(DELETE, Selection(status=7)) == 1
+    assert operations.do(DELETE, Selection()) == 2
     assert {row[0]: row for row in queue.rows()} == {one: row for one, row in before.items() if one not in gone}
 
 
@@ -174,7 +174,7 @@ def test_a_deleted_task_frees_its_key_and_leaves_no_edge_and_its_children_can_be
     server, operations = queue.server, Operations(queue.server.store)
     server.cancel(parent)
     assert queue.rows("id, status") == [(parent, 7), (child, 4), (other, 4)]
-    assert operations.delete([other, parent]) == 2
+    assert operations.do(DELETE, [other, parent]) == 2
     assert queue.sql("SELECT child_id FROM jobs_queue_dependencies") == [(child,)]
     assert server.add_task("tasks.note", unique_key="a") != parent
     assert operations.retry(child) == 1
@@ -301,7 +301,7 @@ def test_many_rows_are_found_a_portion_after_the_other_and_none_twice(
     monkeypatch.setattr(many_rows, "MAX_IDS_PER_STATEMENT", 4)
     ids = [put(queue, 0, group_id=number % 3) for number in range(23)]
     written: list[int] = []
-    outcome = Operations(queue.server.store).change(PRIORITY, Selection(), (priority,), written.extend)
+    outcome = Operations(queue.server.store).change(to_priority(priority), Selection(), written.extend)
     assert (outcome, sorted(written)) == ((rows, []), ids[:rows])
     assert queue.rows("priority") == [(priority,)] * 23
     assert queue.server.retry(Selection()) == 0

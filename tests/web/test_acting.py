@@ -83,6 +83,24 @@ def test_a_page_says_how_many_tasks_would_be_touched_and_the_form_of_it_touches_
     assert f"{tasks} {acting_module.DONE[choice['verb']]}." in done
 
 
+@pytest.mark.parametrize(
+    ("status", "offered"),
+    [
+        (0, ["cancel"]),
+        (1, ["cancel"]),
+        (2, []),
+        (3, ["retry", "cancel"]),
+        (4, ["retry", "delete"]),
+        (5, ["cancel"]),
+        (7, ["retry", "delete"]),
+    ],
+)
+def test_a_task_s_page_offers_what_can_be_done_to_it(acting: PageSite, status: int, offered: list[str]) -> None:
+    acting.sql(f"UPDATE jobs_queue SET status = {status} WHERE id = 1")
+    text = acting.owner().get("view=task&id=1").text
+    assert re.findall(r'href="\?view=confirm&amp;verb=(\w+)&amp;id=1"', text) == offered
+
+
 def test_groups_are_paused_and_resumed(acting: PageSite) -> None:
     visitor = acting.owner()
     assert "Groups 3, 5 would be paused" in words(visitor.get("view=confirm&verb=pause&group=3&group=5").text)

@@ -10,7 +10,6 @@ from typing import Any, NamedTuple
 from ...errors import InvalidTask
 from ...health.status import gone_among
 from ...messages.text import count_of
-from ...model.names import check_name
 from ...model.selection import Selection
 from ...model.task import MAX_PRIORITY, MIN_PRIORITY, Status, name_of_status
 from ...server import TaskServer
@@ -19,12 +18,13 @@ from ...stores.queue.operations import (
     CANCEL,
     DELETE,
     END_LEASE,
-    PIPELINES,
     PRIORITY,
     RETRY,
-    RETRY_AS,
+    RETRY_PIPELINES,
     Operations,
     Preview,
+    retry_as,
+    to_priority,
 )
 from ...stores.records import StoredTask
 from ..terminal import arguments
@@ -40,7 +40,7 @@ MAX_SHOWN = 20
 def add_act(name: str, subparsers: Any) -> None:
     """Add the parser of one of ACTS."""
     act = ACTS[name]
-    names = [name_of_status(status) for status in act.statuses]
+    names = [name_of_status(status) for status in act.verb.statuses]
     parser = subparsers.add_parser(name, description=act.about)
     if name == "priority":
         number = whole_number(MIN_PRIORITY, MAX_PRIORITY)
@@ -63,86 +63,7 @@ def add_act(name: str, subparsers: Any) -> None:
 
 
 def _run(act: Act, server: TaskServer, options: argparse.Namespace) -> int:
-    return Exit.OK if act.run(server, options) or not options.ids else Exit.DATABASE
-
-
-def _delete(server: TaskServer, options: argparse.Namespace) -> int:
-    return _change(server, DELETE, options, "deleted")
-
-
-def _retry(server: TaskServer, options: argparse.Namespace) -> int:
-    if options.as_task is None:
-        return _change(server, RETRY, options, "retried")
-    try:
-        name = check_name(options.as_task)
-    except InvalidTask as error:
-        raise InvalidTask(f"--as: {error}") from None
-    count = _change(server, RETRY_AS, options, f"retried as {name}", (name,))
-    warn_of_names(server.settings, {name: ...})
-    left = 0 if options.ids else Operations(server.store).preview(PIPELINES, _selection(options), 0).rows
-    if left:
-        note(f"{count_of(left, 'pipeline')} left: add them again with the right names, and cancel these")
-    return count
-
-
-def _cancel(server: TaskServer, options: argparse.Namespace) -> int:
-    count = _change(server, CANCEL, options, "cancelled")
-    running = Operations(server.store).still_running() if count and not options.dry_run else []
-    gone = len(gone_among(server, running))
-    if gone:
-        print(f"{count_of(gone, 'cancelled task')} of a dead worker: the next run ends it when its lease is over")
-    if len(running) > gone:
-        # A worker looks when it renews its lease, three times in its length.
-        seconds = server.settings.lease_seconds / 3
-        print(
-            f"{count_of(len(running) - gone, 'cancelled task')} still running: interrupted at the next "
-            f"taskserver.progress() or current_task(), or within {seconds:.0f} s; done if it succeeds before"
-        )
-    return count
-
-
-def _priority(server: TaskServer, options: argparse.Namespace) -> int:
-    return _change(server, PRIORITY, options, f"moved to priority {options.number}", (options.number,))
-
-
-def _reclaim(server: TaskServer, options: argparse.Namespace) -> int:
-    if options.dry_run and not options.force:
-        raise InvalidTask("--dry-run goes with --force")
-    if not options.force and (_chooses(options) or options.limit):
-        raise InvalidTask("tasks are chosen only with --force; without it, everything that is due is taken back")
-    server.store.tables.check()
-    forced = _change(server, END_LEASE, options, "taken from workers") if options.force else 0
-    if not options.dry_run:
-        found = server.reclaim()
-        lost = f"{count_of(found.lost, 'lost attempt')} failed"
-        orphaned = f", {found.orphaned} whose parents were deleted" if found.orphaned else ""
-        print(f"{count_of(found.woken, 'task')} woken, {found.unstarted} unstarted taken back, {lost}{orphaned}")
-        if forced:
-            note("a task that was taken from a live worker may run twice")
-        if found.left:
-            note(f"{count_of(found.left, 'task')} left, as other programs hold them: try again")
-    return forced
-
-
-class Act(NamedTuple):
-    """What an operator does to chosen tasks."""
-
-    run: Callable[[TaskServer, argparse.Namespace], int]
-    """How many tasks were changed."""
-    statuses: Sequence[Status]
-    """Those of the tasks that may be chosen."""
-    about: str
-
-
-MAY_RUN = (Status.NEW, Status.IN_PROGRESS, Status.ERROR, Status.WAITING)
-ENDED = (Status.FATAL, Status.CANCELLED)
-ACTS = {
-    "retry": Act(_retry, (Status.ERROR, *ENDED), "run failed and cancelled tasks again, with their attempts reset"),
-    "cancel": Act(_cancel, (*MAY_RUN, Status.FATAL), "cancel tasks; running ones are interrupted"),
-    "delete": Act(_delete, ENDED, "delete fatal and cancelled tasks"),
-    "priority": Act(_priority, MAY_RUN, "change the priority of tasks: smaller runs sooner"),
-    "reclaim": Act(_reclaim, (Status.IN_PROGRESS,), "wake due tasks, and take back those of dead workers, now"),
-}
+    return Exit.OK if act.run(server, act.verb, options) or not options.ids else Exit.DATABASE
 
 
 # ---- the chosen tasks
@@ -169,15 +90,15 @@ def _selection(options: argparse.Namespace) -> Selection:
     )
 
 
-def _change(server: TaskServer, verb: Verb, options: argparse.Namespace, done: str, values: Sequence[Any] = ()) -> int:
+def _change(server: TaskServer, verb: Verb, options: argparse.Namespace) -> int:
     """Do the verb to the chosen tasks, or only show them with --dry-run; how many."""
     selection, operations = _selection(options), Operations(server.store)
     server.store.tables.check()
     if options.dry_run:
-        return _preview(verb, operations.preview(verb, selection, MAX_SHOWN, values), options, done)
+        return _preview(verb, operations.preview(verb, selection, MAX_SHOWN), options)
     changed: list[int] = []
-    count, held = operations.change(verb, selection, values, changed.extend)
-    print(f"{count_of(count, 'task')} {done}")
+    count, held = operations.change(verb, selection, changed.extend)
+    print(f"{count_of(count, 'task')} {verb.done}")
     if verb.may_wait and (again := operations.given_up_among(changed)):
         note(f"{count_of(again, 'task')} fatal again, because of a fatal or cancelled parent: retry that one")
     if held:
@@ -186,14 +107,14 @@ def _change(server: TaskServer, verb: Verb, options: argparse.Namespace, done: s
     return count
 
 
-def _preview(verb: Verb, preview: Preview, options: argparse.Namespace, done: str) -> int:
+def _preview(verb: Verb, preview: Preview, options: argparse.Namespace) -> int:
     count, first = preview
     if first:
         heads = ("id", "status", "group", "priority", "attempts", "task", "error")
         print_table(heads, [_cells(task) for task in first], spare=("priority",))
     if count > len(first):
         print(f"… and {count - len(first)} more")
-    print(f"{count_of(count, 'task')} would be {done}; nothing was changed")
+    print(f"{count_of(count, 'task')} would be {verb.done}; nothing was changed")
     if count == len(first):
         _name_unreached(verb, options, {task.id for task in first})
     return count
@@ -208,6 +129,84 @@ def _name_unreached(verb: Verb, options: argparse.Namespace, reached: Collection
     left = [one for one in dict.fromkeys(options.ids) if one not in reached]
     if left and options.limit is None:
         note(f"left as they are: {some_ids(left, MAX_SHOWN)}; {verb.name} is for tasks that are {verb.suits}")
+
+
+# ---- what each act does
+
+
+def _retry(server: TaskServer, verb: Verb, options: argparse.Namespace) -> int:
+    if options.as_task is None:
+        return _change(server, verb, options)
+    try:
+        verb = retry_as(options.as_task)
+    except InvalidTask as error:
+        raise InvalidTask(f"--as: {error}") from None
+    count = _change(server, verb, options)
+    warn_of_names(server.settings, {options.as_task: ...})
+    left = 0 if options.ids else Operations(server.store).preview(RETRY_PIPELINES, _selection(options), 0).rows
+    if left:
+        note(f"{count_of(left, 'pipeline')} left: add them again with the right names, and cancel these")
+    return count
+
+
+def _cancel(server: TaskServer, verb: Verb, options: argparse.Namespace) -> int:
+    count = _change(server, verb, options)
+    running = Operations(server.store).still_running() if count and not options.dry_run else []
+    gone = len(gone_among(server, running))
+    if gone:
+        print(f"{count_of(gone, 'cancelled task')} of a dead worker: the next run ends it when its lease is over")
+    if len(running) > gone:
+        # A worker looks when it renews its lease, three times in its length.
+        seconds = server.settings.lease_seconds / 3
+        print(
+            f"{count_of(len(running) - gone, 'cancelled task')} still running: interrupted at the next "
+            f"taskserver.progress() or current_task(), or within {seconds:.0f} s; done if it succeeds before"
+        )
+    return count
+
+
+def _priority(server: TaskServer, _: Verb, options: argparse.Namespace) -> int:
+    return _change(server, to_priority(options.number), options)
+
+
+def _reclaim(server: TaskServer, verb: Verb, options: argparse.Namespace) -> int:
+    if options.dry_run and not options.force:
+        raise InvalidTask("--dry-run goes with --force")
+    if not options.force and (_chooses(options) or options.limit):
+        raise InvalidTask("tasks are chosen only with --force; without it, everything that is due is taken back")
+    server.store.tables.check()
+    forced = _change(server, verb, options) if options.force else 0
+    if not options.dry_run:
+        found = server.reclaim()
+        lost = f"{count_of(found.lost, 'lost attempt')} failed"
+        orphaned = f", {found.orphaned} whose parents were deleted" if found.orphaned else ""
+        print(f"{count_of(found.woken, 'task')} woken, {found.unstarted} unstarted taken back, {lost}{orphaned}")
+        if forced:
+            note("a task that was taken from a live worker may run twice")
+        if found.left:
+            note(f"{count_of(found.left, 'task')} left, as other programs hold them: try again")
+    return forced
+
+
+class Act(NamedTuple):
+    """What an operator does to chosen tasks."""
+
+    verb: Verb
+    run: Callable[[TaskServer, Verb, argparse.Namespace], int]
+    """How many tasks were changed."""
+    about: str
+
+
+ACTS = {
+    act.verb.name: act
+    for act in (
+        Act(RETRY, _retry, "run failed and cancelled tasks again, with their attempts reset"),
+        Act(CANCEL, _cancel, "cancel tasks; running ones are interrupted"),
+        Act(DELETE, _change, "delete fatal and cancelled tasks"),
+        Act(PRIORITY, _priority, "change the priority of tasks: smaller runs sooner"),
+        Act(END_LEASE, _reclaim, "wake due tasks, and take back those of dead workers, now"),
+    )
+}
 
 
 # ---- pause and resume

@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 
 from ...errors import InvalidTask, SettingError
 from ...model.selection import Selection, check_selection
+from ...model.task import Status
 from ..database import MAX_IDS_PER_STATEMENT, Database
 from ..free_rows import work_free
 from ..records import earliest
@@ -33,12 +34,18 @@ class Verb(NamedTuple):
     """A write to many rows."""
 
     name: str
+    done: str
+    """What it has done to a row, as a participle."""
     suits: str
     """For which rows it is, in words."""
-    condition: str
-    """The same in SQL, with `{status}` for the status by which an index has the rows."""
+    statuses: Sequence[Status]
+    """Those of the rows; empty: the archive's rows have none."""
     write: str
     """The statement, without its WHERE."""
+    values: Sequence[Any] = ()
+    """Those of the statement."""
+    only: str = "1 = 1"
+    """What else is true of the rows, in SQL."""
     then: Callable[[Database, Sequence[int]], object] | None = None
     """Further writes for the ids of written rows, in the same transaction."""
     may_wait: bool = False
@@ -49,6 +56,12 @@ class Verb(NamedTuple):
     key: str = "id"
     hint: str = "{by_status}"
     """The hint for the index by which the rows are looked for."""
+
+    @property
+    def condition(self) -> str:
+        """For which rows it is, in SQL, with `{status}` for the status by which an index has the rows."""
+        numbers = ", ".join(f"{status:d}" for status in self.statuses)
+        return f"{{status}} IN ({numbers}) AND {self.only}" if numbers else self.only
 
 
 class Written(NamedTuple):
@@ -66,14 +79,11 @@ class ManyRows:
         self,
         database: Database,
         verb: Verb,
-        values: Sequence[Any],
         chosen: Condition,
         on_written: OnWritten = lambda ids: None,
     ) -> None:
-        """`values` are those of the verb's statement."""
         self._database = database
         self._verb = verb
-        self._values = values
         self._on_written = on_written
         condition, self._chosen = chosen
         self._condition = f"{verb.condition} AND {condition}"
@@ -98,7 +108,7 @@ class ManyRows:
         verb = self._verb
         # A look reads the index of status and group; a write goes by key.
         condition = self._condition.replace("{status}", "{group_status}")
-        undone, its_values = (f"AND {verb.undone}", self._values) if verb.undone else ("", ())
+        undone, its_values = (f"AND {verb.undone}", verb.values) if verb.undone else ("", ())
         sql = f"SELECT {what} FROM {verb.table} {verb.hint} WHERE {condition} {undone} {end}"
         with self._database.unhurried():
             return self._database.fetch(sql, (*self._chosen, *its_values, *values))
@@ -158,7 +168,7 @@ class ManyRows:
     def _write_locked(self, ids: Sequence[int]) -> int:
         # The condition once more: on servers with statement-based replication the first write may begin the transaction
         # again, and so without the locks.
-        self._database.write(with_ids(self._write_by_key, ids), (*self._values, *ids, *self._chosen))
+        self._database.write(with_ids(self._write_by_key, ids), (*self._verb.values, *ids, *self._chosen))
         if self._verb.then is not None:
             self._verb.then(self._database, ids)
         return len(ids)

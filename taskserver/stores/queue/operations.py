@@ -28,6 +28,7 @@ Chosen = int | Iterable[int] | Selection
 """An id, some ids, or a Selection."""
 DECIDE_SECONDS = 10.0
 """After a retry, waiting tasks are decided about for so long; a worker decides about the rest."""
+MAY_RUN = (Status.NEW, Status.IN_PROGRESS, Status.ERROR, Status.WAITING)
 
 # ---- retry: error, fatal, cancelled → new
 
@@ -42,22 +43,32 @@ RETRIED = f"""
 """
 RETRY = Verb(
     name="retry",
+    done="retried",
     suits="in error, fatal or cancelled",
-    condition="{status} IN (3, 4, 7)",
+    statuses=(Status.ERROR, Status.FATAL, Status.CANCELLED),
     write=f"UPDATE {{table}} {{by_key}} SET {RETRIED}",
     then=revive_children,
     may_wait=True,
 )
-# The same under another name, for tasks whose name was misspelt. Not for pipelines: the stages of a row name callables,
-# too, and a row whose task differs from its stage is fatal.
-RETRY_AS = RETRY._replace(
-    name="retry --as",
-    suits=f"{RETRY.suits}, and no pipeline",
-    condition=f"{RETRY.condition} AND stages IS NULL",
-    write=f"UPDATE {{table}} {{by_key}} SET task = ?, {RETRIED}",
-)
-PIPELINES = RETRY._replace(condition=f"{RETRY.condition} AND stages IS NOT NULL")
-"""The tasks that RETRY_AS leaves out."""
+RETRY_PIPELINES = RETRY._replace(only="stages IS NOT NULL")
+"""For the tasks that `retry_as` leaves out."""
+
+
+def retry_as(task: str | Callable[..., Any]) -> Verb:
+    """The same under another name, for tasks whose name was misspelt. Raises InvalidTask.
+
+    Not for pipelines: the stages of a row name callables, too, and a row whose task differs from its stage is fatal.
+    """
+    name = name_of(task)
+    return RETRY._replace(
+        name="retry --as",
+        done=f"retried as {name}",
+        suits=f"{RETRY.suits}, and no pipeline",
+        only="stages IS NULL",
+        write=f"UPDATE {{table}} {{by_key}} SET task = ?, {RETRIED}",
+        values=(name,),
+    )
+
 
 # ---- cancel: new, waiting, error, claimed, lost → cancelled; running → running, with the word for its heartbeat
 
@@ -77,8 +88,10 @@ def _give_up_children(database: Database, ids: Sequence[int]) -> None:
 # ends. MySQL assigns from left to right: all other assignments ask for the old status, so the status comes last.
 CANCEL = Verb(
     name="cancel",
+    done="cancelled",
     suits="new, waiting, in error, in progress or lost",
-    condition=f"{{status}} IN (0, 1, 3, 4, 5) AND (status <> 4 OR {IS_LOST}) AND NOT ({RUNS} AND {{is_cancelled}} = 1)",
+    statuses=(*MAY_RUN, Status.FATAL),
+    only=f"(status <> 4 OR {IS_LOST}) AND NOT ({RUNS} AND {{is_cancelled}} = 1)",
     write=f"""
     UPDATE {{table}} {{by_key}} SET error_text = CASE WHEN status = 4 THEN error_text ELSE {{cancelled}} END,
         claim = CASE WHEN {RUNS} THEN claim END,
@@ -100,8 +113,9 @@ def _delete_edges(database: Database, ids: Sequence[int]) -> None:
 
 DELETE = Verb(
     name="delete",
+    done="deleted",
     suits="fatal or cancelled",
-    condition="{status} IN (4, 7)",
+    statuses=(Status.FATAL, Status.CANCELLED),
     write="{delete_task}",
     then=_delete_edges,
 )
@@ -110,19 +124,28 @@ DELETE = Verb(
 
 PRIORITY = Verb(
     name="priority",
+    done="moved to another priority",
     suits="new, waiting, in error or in progress",
-    condition="{status} IN (0, 1, 3, 5)",
+    statuses=MAY_RUN,
     # updated_at stays: of a new row it is the instant since which it is ready.
     write="UPDATE {table} {by_key} SET priority = ?, updated_at = updated_at",
     undone="priority <> ?",
 )
 
+
+def to_priority(number: int) -> Verb:
+    """PRIORITY, with the one that tasks get. Raises InvalidTask."""
+    check_field("priority", number)
+    return PRIORITY._replace(done=f"moved to priority {number}", values=(number,))
+
+
 # ---- end leases: of claims that hold, so that their tasks are taken back
 
 END_LEASE = Verb(
     name="reclaim",
+    done="taken from workers",
     suits="in progress",
-    condition="{status} = 1",
+    statuses=(Status.IN_PROGRESS,),
     write="UPDATE {table} {by_key} SET due_at = {now}, updated_at = updated_at",
     undone="due_at > {now}",
 )
@@ -162,24 +185,19 @@ class Operations:
 
     def retry(self, tasks: Chosen, as_task: str | Callable[..., Any] | None = None) -> int:
         """Error, fatal, cancelled → new, with attempts 0, perhaps renamed; how many."""
-        return self._changed(RETRY, tasks) if as_task is None else self._changed(RETRY_AS, tasks, name_of(as_task))
+        return self.do(RETRY if as_task is None else retry_as(as_task), tasks)
 
     def cancel(self, tasks: Chosen) -> int:
         """New, waiting, error, claimed, lost → cancelled; running tasks are interrupted. How many."""
-        return self._changed(CANCEL, tasks)
-
-    def delete(self, tasks: Chosen) -> int:
-        """Fatal, cancelled → gone; how many."""
-        return self._changed(DELETE, tasks)
+        return self.do(CANCEL, tasks)
 
     def set_priority(self, tasks: Chosen, priority: int) -> int:
         """Give tasks that may run yet another priority; how many."""
-        check_field("priority", priority)
-        return self._changed(PRIORITY, tasks, priority)
+        return self.do(to_priority(priority), tasks)
 
-    def _changed(self, verb: Verb, tasks: Chosen, *values: Any) -> int:
-        """How many rows a verb changed. Raises Conflict if others held some rows."""
-        changed, held = self.change(verb, selection_of(tasks), values)
+    def do(self, verb: Verb, tasks: Chosen) -> int:
+        """From → to, as the verb says; how many rows. Raises Conflict if others held some of them."""
+        changed, held = self.change(verb, selection_of(tasks))
         if held:
             raise Conflict(
                 f"{verb.name}: {changed} tasks of {self._store.table} were changed, and {len(held)} left as they were, "
@@ -187,11 +205,9 @@ class Operations:
             )
         return changed
 
-    def change(
-        self, verb: Verb, selection: Selection, values: Sequence[Any] = (), on_written: OnWritten = lambda ids: None
-    ) -> Written:
+    def change(self, verb: Verb, selection: Selection, on_written: OnWritten = lambda ids: None) -> Written:
         """From → to, as the verb says, for all chosen rows that it suits."""
-        rows = ManyRows(self._database, verb, values, chosen_by(selection), on_written)
+        rows = ManyRows(self._database, verb, chosen_by(selection), on_written)
         written = rows.write(selection.ids, selection.limit)
         if written.changed and verb.may_wait:
             dependencies = Dependencies(self._database)
@@ -202,9 +218,9 @@ class Operations:
 
     SHOW = "SELECT {readable}, 0 FROM {table} WHERE id IN ({ids}) ORDER BY id"
 
-    def preview(self, verb: Verb, selection: Selection, most: int, values: Sequence[Any] = ()) -> Preview:
+    def preview(self, verb: Verb, selection: Selection, most: int) -> Preview:
         """How many rows a verb would change, and the first `most` of them."""
-        rows = ManyRows(self._database, verb, values, chosen_by(selection))
+        rows = ManyRows(self._database, verb, chosen_by(selection))
         if selection.ids is None:
             count, first = rows.count(), rows.look(most)
         else:

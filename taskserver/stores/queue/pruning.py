@@ -11,6 +11,7 @@ from typing import NamedTuple
 
 from ...messages.text import Duration
 from ...model.checks import check_duration, check_kind
+from ...model.task import Status
 from ...settings.table import MAX_DAYS
 from .many_rows import ManyRows, Verb
 from .operations import DELETE
@@ -23,10 +24,12 @@ PORTION = 1000
 OLD = "COALESCE(finished_at, updated_at) < {after}"
 _KINDS = {
     # By key, as the old rows come first in order of id, and are most of the table.
-    "done": Verb("prune", "done", "{status} = 2", "{delete_task}", hint="{by_key}"),
-    "fatal": DELETE._replace(condition="{status} = 4"),
-    "cancelled": DELETE._replace(condition="{status} = 7"),
-    "archived": Verb("prune", "archived", "1 = 1", "{delete_archived}", table="{done}", key="done_id", hint="{by_key}"),
+    "done": Verb("prune", "deleted", "done", (Status.DONE,), "{delete_task}", hint="{by_key}"),
+    "fatal": DELETE._replace(statuses=(Status.FATAL,)),
+    "cancelled": DELETE._replace(statuses=(Status.CANCELLED,)),
+    "archived": Verb(
+        "prune", "deleted", "archived", (), "{delete_archived}", table="{done}", key="done_id", hint="{by_key}"
+    ),
 }
 YOUNG, HOLDS_KEY, PRUNABLE = range(3)
 OLDEST = {
@@ -119,7 +122,7 @@ class Pruning:
         # The archive keeps no key from being used again.
         spares = not self._keys and kind != "archived"
         old = f"{OLD} AND unique_key IS NULL" if spares else OLD
-        return ManyRows(self._database, _KINDS[kind], (), (old, self._ago))
+        return ManyRows(self._database, _KINDS[kind], (old, self._ago))
 
     # An hour a statement, as the key of stats begins with the hour.
     OLDEST_HOUR = "SELECT {hour_text} FROM {stats} WHERE hour < {after} ORDER BY hour LIMIT 1"

@@ -34,9 +34,8 @@ All verbs, in the order of a task's life, with their transitions (gone: deleted,
     callers.py       store.callers     on, check
     operations.py    Operations        retry               error, fatal, cancelled → new
     operations.py    Operations        cancel              all but done → cancelled
-    operations.py    Operations        delete              fatal, cancelled → gone
     operations.py    Operations        claim_one           all but done → in progress
-    operations.py    Operations        change              as retry, cancel, …: from → to
+    operations.py    Operations        do, change          as the verb says: from → to
     operations.py    Operations        set_priority, preview, given_up_among, still_running
     pruning.py       Pruning           run                 done, fatal, cancelled → gone
     pruning.py       Pruning           run_portion         done → gone
