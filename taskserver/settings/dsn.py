@@ -10,6 +10,8 @@ from typing import NamedTuple
 from urllib.parse import unquote
 
 from ..errors import SettingError
+from ..messages.text import read_number
+from ..model.checks import is_whole
 
 FORMS = (
     "mysql://user:password@host:3306/database, postgresql://user:password@host:5432/database, "
@@ -23,8 +25,6 @@ WITH_TLS = ("required", "require", *VERIFYING)
 """The modes in which nothing goes without TLS."""
 SYSTEM = "system"
 """In place of PostgreSQL's sslrootcert: the authorities that the system trusts."""
-SYNCHRONOUS = ("full", "normal")
-"""What SQLite waits for at a commit: its disk, or nothing, so that a power cut may cost the last commits."""
 
 
 class Dsn(NamedTuple):
@@ -34,8 +34,8 @@ class Dsn(NamedTuple):
     """`mysql`, `postgresql` or `sqlite`."""
     database: str
     """Its name; of SQLite the path, from the program's folder, or `:memory:`."""
-    synchronous: str = SYNCHRONOUS[0]
-    """Of SQLite: one of SYNCHRONOUS."""
+    synchronous: str = "full"
+    """What a commit of SQLite waits for: `full`, its disk; `normal`, nothing: a power cut may cost the last commits."""
     user: str = ""
     password: str = ""
     """libpq looks for an empty user or password in its own environment and ~/.pgpass."""
@@ -75,25 +75,27 @@ class Dsn(NamedTuple):
         return Path(folder, self.database) if self.kind == "sqlite" and self.database != MEMORY else None
 
 
-class _Server(NamedTuple):
-    """What the DSNs of one kind of server have of their own: the port, and the names of the options."""
+class _Kind(NamedTuple):
+    """The DSNs of one kind of database."""
 
-    kind: str
+    name: str
     port: int
-    socket: str
-    mode: str
-    ca: str
-    modes: tuple[str, ...]
-    """The strictest last, which is meant if only an authority is given."""
+    options: dict[str, tuple[str, ...]]
+    """What may stand behind the `?`, each with its values; (): any text. Of modes of TLS, the strictest comes last."""
 
 
-_MYSQL = _Server(
-    "mysql", 3306, "unix_socket", "ssl-mode", "ssl-ca", ("disabled", "preferred", "required", VERIFY_IDENTITY)
+_SQLITE = _Kind("sqlite", 0, {"synchronous": ("full", "normal")})
+_MYSQL = _Kind(
+    "mysql",
+    3306,
+    {"unix_socket": (), "ssl-mode": ("disabled", "preferred", "required", VERIFY_IDENTITY), "ssl-ca": ()},
 )
-_POSTGRESQL = _Server(
-    "postgresql", 5432, "host", "sslmode", "sslrootcert", ("disable", "allow", "prefer", "require", *VERIFYING[1:])
+_POSTGRESQL = _Kind(
+    "postgresql",
+    5432,
+    {"host": (), "sslmode": ("disable", "allow", "prefer", "require", "verify-ca", "verify-full"), "sslrootcert": ()},
 )
-_SERVERS = {"mysql": _MYSQL, "mariadb": _MYSQL, "postgresql": _POSTGRESQL, "postgres": _POSTGRESQL}
+_BY_SCHEME = {"sqlite": _SQLITE, "mysql": _MYSQL, "mariadb": _MYSQL, "postgresql": _POSTGRESQL, "postgres": _POSTGRESQL}
 
 
 def parse_dsn(text: str, password: str = "") -> Dsn:
@@ -108,11 +110,10 @@ def parse_dsn(text: str, password: str = "") -> Dsn:
     scheme, separator, rest = text.strip().partition("://")
     if not separator:
         raise _wrong("it has no '://'")
-    if scheme.lower() == "sqlite":
-        return _parse_file(rest)
-    if scheme.lower() not in _SERVERS:
+    kind = _BY_SCHEME.get(scheme.lower())
+    if kind is None:
         raise _wrong("its scheme is none of mysql, postgresql, sqlite")
-    return _parse_server(_SERVERS[scheme.lower()], rest, password)
+    return _parse_file(rest) if kind is _SQLITE else _parse_server(kind, rest, password)
 
 
 def _parse_file(rest: str) -> Dsn:
@@ -124,28 +125,25 @@ def _parse_file(rest: str) -> Dsn:
         raise _wrong("it names no database file")
     if "mode=memory" in query:  # as Django names the database of its tests
         raise _wrong("it is a database in memory, which no other connection has: in Django, set TEST NAME to a file")
-    options = _options(query, ("synchronous",), "; in the name of a file, a '?' is written %3F")
-    synchronous = options["synchronous"].lower() or SYNCHRONOUS[0]
-    if synchronous not in SYNCHRONOUS:
-        raise _wrong(f"its synchronous is none of {', '.join(SYNCHRONOUS)}")
-    return Dsn("sqlite", path, synchronous)
+    (synchronous,) = _options(_SQLITE, query, "; in the name of a file, a '?' is written %3F")
+    return Dsn("sqlite", path, synchronous.lower() or "full")
 
 
-def _parse_server(server: _Server, rest: str, password: str) -> Dsn:
+def _parse_server(kind: _Kind, rest: str, password: str) -> Dsn:
     # Split at the last @ before anything else: passwords hold / ? # : and @ unencoded often enough.
     login, _, location = rest.rpartition("@")
     user, _, written_password = login.partition(":")
     location, _, query = location.partition("?")
     address, _, database = location.partition("/")
-    host, port = _parse_address(address, server.port, has_login=bool(login))
-    options = _options(query, (server.socket, server.mode, server.ca))
-    socket, mode, ca = options[server.socket], options[server.mode].lower(), options[server.ca]
-    if server is _POSTGRESQL:
+    host, port = _parse_address(address, kind.port, has_login=bool(login))
+    socket, mode, ca = _options(kind, query)
+    if kind is _POSTGRESQL:
         host, socket = _host_and_socket(host, socket, port)
-    mode = mode or (server.modes[-1] if ca else "")
-    _check_tls(server, mode, ca, socket)
+    _, modes, _ = kind.options.values()
+    mode = mode.lower() or (modes[-1] if ca else "")
+    _check_tls(kind, mode, ca, socket)
     dsn = Dsn(
-        kind=server.kind,
+        kind=kind.name,
         database=_decoded(database),
         user=_decoded(user),
         password=password or _decoded(written_password),
@@ -177,10 +175,10 @@ def _parse_address(address: str, default_port: int, has_login: bool) -> tuple[st
         host = "localhost"
     if not port:
         return host, default_port
-    if not (port.isascii() and port.isdigit() and len(port) <= 5 and 0 < int(port) < 65536):
+    if not is_whole(number := read_number(port), 1, 65535):
         at = "" if has_login else " (or is the @ missing that stands before the host?)"
         raise _wrong(f"its port is not a number from 1 to 65535{at}")
-    return host, int(port)
+    return host, number
 
 
 def _host_and_socket(before: str, behind: str, port: int) -> tuple[str, str]:
@@ -197,31 +195,32 @@ def _host_and_socket(before: str, behind: str, port: int) -> tuple[str, str]:
     return "localhost" if host.lower() == "localhost" else host, socket
 
 
-def _options(query: str, names: tuple[str, ...], hint: str = "") -> dict[str, str]:
-    options = dict.fromkeys(names, "")
+def _options(kind: _Kind, query: str, hint: str = "") -> list[str]:
+    """The values of the options, in the order of their kind; empty for what is not given."""
+    given = dict.fromkeys(kind.options, "")
     for part in filter(None, query.split("&")):
-        key, _, value = part.partition("=")
-        if key not in options:
-            raise _wrong(f"after its '?' stands something other than {', '.join(options)}{hint}")
-        if options[key]:
-            raise _wrong(f"it gives {key} twice")
+        name, _, value = part.partition("=")
+        if name not in given:
+            raise _wrong(f"after its '?' stands something other than {', '.join(given)}{hint}")
+        if given[name]:
+            raise _wrong(f"it gives {name} twice")
         # An empty value comes of a variable that is not set, and would mean weaker TLS than its writer meant.
         if not value:
-            raise _wrong(f"it gives {key} no value")
-        options[key] = unquote(value)
-    return options
+            raise _wrong(f"it gives {name} no value")
+        given[name], allowed = unquote(value), kind.options[name]
+        if allowed and given[name].lower() not in allowed:
+            raise _wrong(f"its {name} is none of {', '.join(allowed)}")
+    return [*given.values()]
 
 
-def _check_tls(server: _Server, mode: str, ca: str, socket: str) -> None:
-    if mode and mode not in server.modes:
-        raise _wrong(f"its {server.mode} is none of {', '.join(server.modes)}")
+def _check_tls(kind: _Kind, mode: str, ca: str, socket: str) -> None:
     if ca and mode not in WITH_TLS:
-        strict = ", ".join(one for one in server.modes if one in WITH_TLS)
-        raise _wrong(f"its {server.ca} is only for the {server.mode}s {strict}")
-    if server is not _POSTGRESQL:
+        _, (mode_name, modes), (ca_name, _) = kind.options.items()
+        raise _wrong(f"its {ca_name} is only for the {mode_name}s {', '.join(one for one in modes if one in WITH_TLS)}")
+    if kind is not _POSTGRESQL:
         return
-    if ca == SYSTEM and mode != server.modes[-1]:
-        raise _wrong(f"its sslrootcert {SYSTEM} is only for the sslmode {server.modes[-1]}")
+    if ca == SYSTEM and mode != VERIFYING[-1]:
+        raise _wrong(f"its sslrootcert {SYSTEM} is only for the sslmode {VERIFYING[-1]}")
     # libpq would look for a relative one in the current folder, which for cron is another.
     if ca and ca != SYSTEM and not ca.startswith("/"):
         raise _wrong(f"its sslrootcert is neither an absolute path nor {SYSTEM}")
