@@ -310,7 +310,7 @@ def test_claims_of_a_process_that_only_stands_still_are_left_alone(sqlite_queue:
 
 
 def test_a_process_of_a_forged_id_or_of_another_start_of_the_machine_is_left_to_its_lease(sqlite_queue: Queue) -> None:
-    own, none = own_identity(), 999_999_999
+    own, none = own_identity(), 2**22
     processes = [(0, own), (2**22 + 1, own), (2**31, own), (2**32 - 1, own), (none, "other-boot 1 2"), (none, "")]
     for number, (pid, identity) in enumerate(processes, 1):
         sqlite_queue.sql(
