@@ -72,7 +72,6 @@ class NotedCallers(Callers):
     def __init__(self, store: Store, note: Note, is_in_memory: bool) -> None:
         super().__init__(store.database.dialect, store.mode, store.lease_seconds)
         self._store = store
-        self._own = Producing(store.database)
         self._note = note
         self._is_in_memory = is_in_memory
 
@@ -80,9 +79,11 @@ class NotedCallers(Callers):
         return self.add_many(connection, [task])[0]
 
     def add_many(self, connection: object, tasks: Iterable[NewTask]) -> list[int]:
-        given, is_elsewhere = list(tasks), self._is_elsewhere(connection)
-        ids = self._own.add_many(given) if is_elsewhere else super().add_many(connection, given)
-        self._note(zip(ids, given, strict=True), is_elsewhere)
+        if self._is_elsewhere(connection):
+            return self._store.producing.add_many(tasks)  # which notes them
+        given = list(tasks)
+        ids = super().add_many(connection, given)
+        self._note(zip(ids, given, strict=True), False)
         return ids
 
     def check(self, connection: object) -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 import shutil
 from collections.abc import Iterable, Iterator
-from contextlib import closing, contextmanager
+from contextlib import AbstractContextManager, closing, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -20,14 +20,13 @@ from ..model import functions
 from ..model.attempt import FailedAttempt
 from ..model.checks import check_duration
 from ..model.functions import GivenFunction
-from ..model.names import name_of
 from ..model.new_task import MAX_DELAY_DAYS, NewTask
 from ..server import TaskServer
 from ..settings.dsn import parse_dsn
 from ..settings.load import Settings, load_settings, make_importable
 from ..settings.table import PREFIX, SETTING_KEYS
 from ..stores import Store, open_store
-from ..stores.queue import operations
+from ..worker import reporting
 from ..worker.hooks import find_hook
 from ..worker.limits import Limits
 from ..worker.result import Reason
@@ -114,19 +113,18 @@ class TaskQueue:
         __tracebackhide__ = True
         left, begin = max_tasks - ran.done - ran.failed - ran.fatal - ran.postponed, len(ran.failures)
         settings = self._settings._replace(on_failure=self._on_failure(ran.failures))
-        callables = PatchableCallables(settings, keeps_frames=raises)
+        callables = PatchableCallables(settings, ran.called)
         make_importable(settings.folder)
         self._is_running = True
         try:
-            result = Runner(self.store, settings, limits=Limits(max_tasks=left + 1), callables=callables).run()
+            with _frames_kept() if raises else nullcontext():
+                result = Runner(self.store, settings, limits=Limits(max_tasks=left + 1), callables=callables).run()
             if result.taken:  # the setup went well; to call it again would set up the site twice
                 self._settings = self._settings._replace(setup=None)
         finally:
             self._is_running = False
-            callables.give_back_frames()
         ran.done, ran.failed, ran.fatal = ran.done + result.done, ran.failed + result.failed, ran.fatal + result.fatal
         ran.postponed += result.postponed
-        ran.called += callables.called
         for failed in ran.failures[begin:]:
             if raises and (failed.is_fatal or not isinstance(failed.error, Retry)):
                 raise failed.error
@@ -138,7 +136,7 @@ class TaskQueue:
 
     def given(self, function: object) -> GivenFunction | None:
         """What a producer gives in place of a name, where a test put it in the place of a task's function."""
-        return PatchableCallables(self._settings, keeps_frames=False).given(function)
+        return PatchableCallables(self._settings, []).given(function)
 
     def _on_failure(self, failures: list[FailedAttempt]) -> Any:
         own = self._settings.on_failure
@@ -149,6 +147,13 @@ class TaskQueue:
                 find_hook(own)(failed)
 
         return hear
+
+
+def _frames_kept() -> AbstractContextManager[object]:
+    """In the `with`, a debugger is to see the variables of a call that failed; a worker lets go of them."""
+    from unittest.mock import patch
+
+    return patch.object(reporting, "clear_frames", lambda error: None)
 
 
 # ---- in the place of the site's
@@ -215,15 +220,10 @@ def _in_place(queue: TaskQueue, dsn: str) -> Iterator[None]:
     def given(function: Any) -> GivenFunction:
         return queue.given(function) or real(function)
 
-    def named(task: Any) -> str:
-        found = None if isinstance(task, str) else queue.given(task)
-        return found.name if found else name_of(task)
-
     dsn_before = os.environ.get(DSN)
     with (
         patch.object(TaskServer, "store", property(lambda server: queue.store, keep), create=True),
-        patch.object(functions, "given_function", given),  # which `named` imports again at each call
-        patch.object(operations, "name_of", named),  # of `retry`
+        patch.object(functions, "given_function", given),  # which producers import again at each call
     ):
         os.environ[DSN] = dsn
         try:

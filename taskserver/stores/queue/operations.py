@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 from ...errors import Conflict, InvalidTask
 from ...messages.programs import CLIENT
 from ...model.checks import check_field
-from ...model.names import name_of
+from ...model.pipeline import named
 from ...model.selection import Selection, selection_of
 from ...model.task import ClaimedTask, Status
 from ..database import Database
@@ -59,7 +59,7 @@ def retry_as(task: str | Callable[..., Any]) -> Verb:
 
     Not for pipelines: the stages of a row name callables, too, and a row whose task differs from its stage is fatal.
     """
-    name = name_of(task)
+    name = named(task)[0]
     return RETRY._replace(
         name="retry --as",
         done=f"retried as {name}",
