@@ -54,20 +54,20 @@ class OnceAnHour:
         # With the host's name: several hosts may share a home folder.
         self._name = _checksum(socket.gethostname(), *who)
 
-    def report(self, error: Exception, write: Write, descriptor: int = 2) -> None:
+    def report(self, error: Exception, write: Write) -> None:
         """Say an error in one line; one of the database begins an outage, so that its end is said."""
-        self.say(printable(str(error)), kind_of(error), write, descriptor, isinstance(error, DatabaseError))
+        self.say(printable(str(error)), kind_of(error), write, isinstance(error, DatabaseError))
 
     def has_reported(self, error: Exception) -> bool:
         """Whether such an error was said within the hour."""
         return self._has_said(kind_of(error))
 
-    def say(self, words: str, kind: str, write: Write, descriptor: int = 2, is_outage: bool = False) -> None:
+    def say(self, words: str, kind: str, write: Write, is_outage: bool = False) -> None:
         """Have the words written, unless this kind was said within the hour; where `write` raises, it was not said.
 
         A person at a terminal gets them each time, and so does everybody if there is no place for the files.
         """
-        if not os.isatty(descriptor):
+        if not os.isatty(2):
             with suppress(OSError):
                 if not self._note(kind):
                     return

@@ -244,7 +244,7 @@ def _mail(server: TaskServer, limits: Limits, groups: tuple[int, ...]) -> int:
 
 def _report_error(once: OnceAnHour, error: Exception, level: Level) -> None:
     """Report an error that leaves no place for a note, once an hour."""
-    once.report(error, lambda words: print(f"{HEAD} {level.name}: {words}", flush=True), descriptor=1)
+    once.report(error, lambda words: print(f"{HEAD} {level.name}: {words}", flush=True))
 
 
 def _letter(status: QueueStatus, change: Change | None, client: str = CLIENT) -> Iterator[str]:
