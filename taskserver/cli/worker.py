@@ -13,7 +13,7 @@ from types import FrameType
 
 from ..errors import DatabaseError, HostLimit, SettingError, SetupFailed
 from ..messages.log_records import FOR_LOG_ALONE, FULL_TEXT
-from ..messages.text import printable
+from ..messages.text import count_of, printable
 from ..messages.programs import WORKER
 from .terminal.log import LOG, set_up
 from .terminal.prints import prints_to_log
@@ -150,9 +150,9 @@ def _take_slot(slots: Slots, server: TaskServer, options: Options, stop: Stop) -
     """Take a slot, in which a worker that lingers stays until a successor waits for it. False without one."""
     try:
         if options.linger is None:
-            has_slot, others = slots.take(), "run here"
+            has_slot, others = slots.take(), "at work here"
         else:
-            has_slot, others = slots.take_or_succeed(stop.wait), "run here, and one more waits for each of them"
+            has_slot, others = slots.take_or_succeed(stop.wait), "at work here, and one more waits for each of them"
     except OSError as error:
         server.store.tables.check()  # the database may lie in the same folder: its error matters more
         raise (HostLimit if error.errno in NO_SPACE else SettingError)(
@@ -162,7 +162,7 @@ def _take_slot(slots: Slots, server: TaskServer, options: Options, stop: Stop) -
     if has_slot and options.linger is not None:
         stop.lookouts.append(lambda: stop.relieve() if slots.has_successor() else None)
     elif not has_slot and not stop.asked:
-        LOG.info("%d workers of these groups %s already: this one leaves", options.max_workers, others)
+        LOG.info("%s of these groups %s already: this one leaves", count_of(options.max_workers, "worker"), others)
     return has_slot
 
 

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 from ..errors import DatabaseError, Unavailable
 from ..host.process_identity import has_ended
 from ..messages.log_records import about_task
+from ..messages.text import count_of
 from ..model.task import CANCELLED, Due, LostTask
 from ..settings.load import Settings
 from ..stores import Store
@@ -83,11 +84,10 @@ class Maintenance:
         scheduled = self._fire(due.schedules)
         if not (woken or unstarted or lost or linked or scheduled):
             return False
-        if woken or unstarted or lost:
-            LOG.info(
-                "%d tasks are due; of workers that are gone, %d claimed and %d running tasks are taken back",
-                *(woken, unstarted, lost),
-            )
+        if woken:
+            LOG.info("%s due", count_of(woken, "task"))
+        if unstarted or lost:
+            LOG.info("reclaimed %d claimed and %d running tasks from dead workers", unstarted, lost)
         if lost:
             self._stats().write()  # the task under which one worker vanished may take the next one along
         # A portion at most was done: the run looks again before the next claim.

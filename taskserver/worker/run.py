@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 from ..errors import DatabaseError, TaskServerError, Unavailable
 from ..interrupts.stop import Stop
 from ..messages.log_records import ONCE_AN_HOUR
+from ..messages.text import count_of
 from ..model.attempt import FailedAttempt
 from ..model.checks import check_kind
 from ..model.task import Claim, ClaimedTask, LostTask
@@ -287,7 +288,7 @@ class Runner:
             LOG.warning("rows older than TASKSERVER_KEEP are not deleted: %s", error, extra={ONCE_AN_HOUR: True})
         else:
             if deleted:
-                LOG.info("%d done rows are older than TASKSERVER_KEEP, and are deleted", deleted)
+                LOG.info("deleted %s older than TASKSERVER_KEEP", count_of(deleted, "done task"))
 
     # ---- made when they are needed: an empty run imports nothing of it
 

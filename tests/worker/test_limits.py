@@ -506,7 +506,7 @@ def test_one_worker_more_than_there_are_places_leaves_at_once_and_says_nothing(q
     first, second = (queue.start_task(1, "--slots", 2) for _ in range(2))
     before = queue.sql("SELECT pid, started_at FROM jobs_queue_workers")
     assert_silent(queue.worker("--slots", 2))
-    assert "2 workers of these groups run here" in queue.worker("--slots", 2, "--verbose").stderr
+    assert "2 workers of these groups at work here" in queue.worker("--slots", 2, "--verbose").stderr
     assert queue.statuses() == [1, 1, 0]
     assert queue.sql("SELECT pid, started_at FROM jobs_queue_workers") == before
     kill(first)
