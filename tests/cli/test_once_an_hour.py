@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 import subprocess
 from pathlib import Path
@@ -11,11 +10,10 @@ import pytest
 
 from taskserver import DatabaseError
 from taskserver.errors import SettingError
-from taskserver.host.once_an_hour import OVER, kind_of, place_for
+from taskserver.host.once_an_hour import OVER, kind_of
 from tests.support.deployment import Deployment
 from tests.support.processes import assert_silent, run_on_terminal, wait_until
 
-AWAY_AND_WRONG = {"TASKSERVER_DSN": "sqlite:///q.db", "TASKSERVER_MODE": "keep"}
 AWAY = "mysql://user:secret@127.0.0.1:1/shop"
 REFUSED = re.compile(r"worker\.py: 127\.0\.0\.1:1/shop: Can't connect .*\(said once an hour\)\n")
 
@@ -39,21 +37,16 @@ def files(site: Deployment) -> list[Path]:
     return sorted(site.folder.glob("var/outages/*"))
 
 
-def let_pass(site: Deployment, seconds: float) -> None:
-    """Makes the files as they are so much later."""
-    for path in files(site):
-        then = path.stat().st_mtime - seconds
-        os.utime(path, (then, then))
-
-
 def test_a_database_that_is_away_is_told_once_an_hour(site: Deployment) -> None:
     first, *others = [run(site) for _ in range(3)]
     assert REFUSED.fullmatch(first.stderr)
     assert [(one.returncode, one.stderr) for one in others] == [(1, "")] * 2
-    assert [path.stat().st_mode & 0o777 for path in files(site)] == [0o600] * 2
-    let_pass(site, 3 * 3600)
-    assert REFUSED.fullmatch(run(site).stderr)
-    assert run(site).stderr == ""
+    noted = [(path.stat().st_mode & 0o777, path.stat().st_size) for path in files(site)]
+    assert noted == [(0o600, 0)] * 2  # which take no room on a full disk
+    for seconds in (3 * 3600, -7200):  # a clock may be set back
+        site.age_outages(seconds)
+        assert REFUSED.fullmatch(run(site).stderr)
+        assert run(site).stderr == ""
 
 
 def test_the_workers_of_one_line_tell_it_once(site: Deployment) -> None:
@@ -65,6 +58,10 @@ def test_the_workers_of_one_line_tell_it_once(site: Deployment) -> None:
 
 def test_an_error_of_other_words_is_told_at_once(site: Deployment) -> None:
     """As after a first mend: who hears nothing takes it for a success."""
+    for text in ("def", "import nowhere"):
+        site.write_tasks(text)
+        assert site.here("add", "tasks.send", env=sqlite(site)).returncode == 0
+        assert "said once an hour" in site.worker(env=sqlite(site)).stderr
     dsn = sqlite(site)["TASKSERVER_DSN"]
     (site.folder / "q.db").rename(site.folder / "gone.db")
     assert "run client.py init" in run(site, dsn=dsn).stderr
@@ -91,7 +88,7 @@ def test_its_end_is_told_once_and_an_outage_right_after_it_with_the_next_hour(si
     def take_away(seconds: float) -> str:
         database.rename(away)
         said = run(site, dsn=dsn).stderr
-        let_pass(site, seconds)
+        site.age_outages(seconds)
         away.rename(database)
         return said
 
@@ -99,10 +96,10 @@ def test_its_end_is_told_once_and_an_outage_right_after_it_with_the_next_hour(si
     assert run(site, dsn=dsn).stderr == f"worker.py: {OVER}\n"
     assert run(site, dsn=dsn).stderr == ""
     assert (take_away(600), run(site, dsn=dsn).stderr) == ("", "")
-    let_pass(site, 2400)
+    site.age_outages(2400)
     assert "run client.py init" in take_away(600)
     assert OVER in run(site, dsn=dsn).stderr
-    let_pass(site, 3600)
+    site.age_outages(3600)
     run(site, dsn=dsn)
     assert not (site.folder / "var" / "outages").exists()
 
@@ -122,38 +119,36 @@ def test_code_and_settings_that_are_wrong_are_told_once_an_hour(site: Deployment
         env["TASKSERVER_MODE"] = "keep"
     site.write_tasks({"broken code": "def", "a missing module": "import nowhere"}.get(what, ""))
     for _ in range(3):
-        assert site.client("add", "tasks.send", env=sqlite(site)).returncode == 0
+        assert site.here("add", "tasks.send", env=sqlite(site)).returncode == 0
     first, *others = [site.worker("--processes", 2, env=env) for _ in range(3)]
     assert words in first.stderr
     assert first.stderr.endswith(" (said once an hour)\n")
     assert first.stderr.count("\n") == 1
     assert [(one.returncode, one.stderr) for one in others] == [(first.returncode, "")] * 2
-    let_pass(site, 3600)
-    site.client("add", "tasks.send", env=sqlite(site))
+    site.age_outages(3600)
+    site.here("add", "tasks.send", env=sqlite(site))
     assert site.worker(env=env).stderr == first.stderr
 
 
-def test_a_page_for_cron_tells_a_wrong_setting_once_an_hour_and_a_printed_one_each_time(site: Deployment) -> None:
+def test_a_page_or_check_for_cron_tells_a_wrong_setting_once_an_hour_and_a_printed_page_each_time(
+    site: Deployment,
+) -> None:
     env = sqlite(site) | {"TASKSERVER_MODE": "keep"}
     file, none = ("page", "--output", site.folder / "page.html"), ("page",)
-    ends = [site.client(*map(str, arguments), env=env) for arguments in (file, file, none)]
+    ends = [site.here(*arguments, env=env) for arguments in (file, file, none)]
     assert [one.returncode for one in ends] == [2] * 3
     assert re.fullmatch(r"client\.py: TASKSERVER_MODE is wrong.*\(said once an hour\)\n", ends[0].stderr)
     assert (ends[1].stderr, "TASKSERVER_MODE is wrong" in ends[2].stderr) == ("", True)
-
-
-def test_the_last_fix_is_not_the_same_as_the_next_fault(site: Deployment) -> None:
-    """Whoever fixes one line of a module, and hears nothing, takes it for a success."""
-    for text in ("def", "import nowhere"):
-        site.write_tasks(text)
-        assert site.client("add", "tasks.send", env=sqlite(site)).returncode == 0
-        assert "said once an hour" in site.worker(env=sqlite(site)).stderr
+    first, second = [site.here("check", "--mail", env=env) for _ in range(2)]
+    assert first.stdout.startswith("TASKSERVER UNKNOWN: TASKSERVER_MODE is wrong")
+    assert [(one.returncode, one.stderr) for one in (first, second)] == [(3, "")] * 2
+    assert second.stdout == ""
 
 
 def test_a_worker_that_finds_no_slot_tells_of_no_end(site: Deployment) -> None:
     """It has not asked the database."""
     site.write_tasks("import time\ndef hold():\n    open('began', 'w').close()\n    time.sleep(60)\n")
-    assert site.client("add", "tasks.hold", env=sqlite(site)).returncode == 0
+    assert site.here("add", "tasks.hold", env=sqlite(site)).returncode == 0
     worker = site.popen("worker.py", "--slots", 1, env=sqlite(site))
     wait_until((site.home / "began").exists)
     (site.folder / "q.db").rename(site.folder / "gone.db")
@@ -165,16 +160,9 @@ def test_a_worker_that_finds_no_slot_tells_of_no_end(site: Deployment) -> None:
     worker.wait()
 
 
-def test_a_clock_that_was_set_back_has_it_told_anew(site: Deployment) -> None:
-    run(site)
-    let_pass(site, -7200)
-    assert REFUSED.fullmatch(run(site).stderr)
-    assert run(site).stderr == ""
-
-
 def test_whoever_takes_no_line_on_standard_error_changes_no_exit_code(site: Deployment) -> None:
     run(site, dsn=f"sqlite:///{site.folder}/none.db")
-    let_pass(site, 600)
+    site.age_outages(600)
     (site.folder / "q.db").rename(site.folder / "none.db")
     env = {"TASKSERVER_DSN": f"sqlite:///{site.folder}/none.db"}
     with open("/dev/full", "w") as full:
@@ -201,55 +189,25 @@ def test_a_folder_that_cannot_be_entered_fails_no_run(site: Deployment) -> None:
         var.chmod(0o700)
 
 
-def test_what_is_noted_takes_no_room_on_a_full_disk(site: Deployment) -> None:
-    """The likeliest error of SQLite where one quota holds all."""
-    run(site)
-    assert [path.stat().st_size for path in files(site)] == [0, 0]
-
-
-def test_it_is_told_each_time_where_that_cannot_be_noted(site: Deployment) -> None:
+def test_it_is_told_each_time_where_that_cannot_be_noted_and_no_var_is_made(tmp_path: Path, site: Deployment) -> None:
     (site.folder / "var").mkdir(exist_ok=True)
     (site.folder / "var" / "outages").write_text("in the way")
+    other = tmp_path / "other"
+    other.mkdir()
     for _ in range(2):
         ended = run(site)
         assert ended.returncode == 1
         assert ended.stderr.startswith("worker.py: 127.0.0.1:1/shop: Can't connect")
         assert "once an hour" not in ended.stderr
-
-
-def test_where_there_is_no_var_an_error_is_told_each_time_and_none_is_made(tmp_path: Path, site: Deployment) -> None:
-    other = tmp_path / "other"
-    other.mkdir()
-    for _ in range(2):
         ended = site.worker("--folder", other)
         assert (ended.returncode, ended.stderr.endswith("once an hour)\n")) == (2, False)
     assert list(other.iterdir()) == []
 
 
-def test_a_check_that_mails_tells_of_a_wrong_setting_once_an_hour(site: Deployment) -> None:
-    first, second = [site.client("check", "--mail", env=AWAY_AND_WRONG) for _ in range(2)]
-    assert first.stdout.startswith("TASKSERVER UNKNOWN: TASKSERVER_MODE is wrong")
-    assert [(one.returncode, one.stderr) for one in (first, second)] == [(3, "")] * 2
-    assert second.stdout == ""
-
-
-def test_a_person_at_a_terminal_is_told_each_time(site: Deployment) -> None:
+@pytest.mark.parametrize("line", ["worker.py", "client.py check --mail"])
+def test_a_person_at_a_terminal_is_told_each_time(site: Deployment, line: str) -> None:
     run(site)
     for _ in range(2):
-        seen = run_on_terminal(site, "worker.py", TASKSERVER_DSN=AWAY)
-        assert (seen.code, "Can't connect" in seen.screen, "once an hour" in seen.screen) == (1, True, False)
-
-
-def test_what_was_said_is_kept_at_home_if_another_account_owns_var(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Each run would mail the same error else."""
-    monkeypatch.setenv("HOME", str(tmp_path / "home"))
-    assert place_for(tmp_path) == tmp_path / "var" / "outages", "there is no var/"
-    for folder in (tmp_path, tmp_path / "other"):
-        (folder / "var").mkdir(parents=True)
-    assert place_for(tmp_path) == tmp_path / "var" / "outages"
-    monkeypatch.setattr(os, "access", lambda path, mode: False)  # root may write everywhere
-    one, other = place_for(tmp_path), place_for(tmp_path / "other")
-    assert {one.parent, other.parent} == {tmp_path / "home"}
-    assert one != other
+        seen = run_on_terminal(site, *line.split(), TASKSERVER_DSN=AWAY)
+        assert ("Can't connect" in seen.screen, "once an hour" in seen.screen) == (True, False)
+        assert seen.code == (1 if line == "worker.py" else 2)
