@@ -42,7 +42,7 @@ def overview(place: Place) -> Iterator[Line]:
     place.settle()
 
     def read(table: str) -> float:
-        return seconds(partial(read_status, servers[table])) * 1000
+        return seconds(partial(read_status, servers[table].store, servers[table].settings)) * 1000
 
     for table in servers:
         read(table)

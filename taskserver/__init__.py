@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from .model.schedule import Schedule
     from .model.results import Progress, TaskState
     from .model.selection import Selection
-    from .health.finding import Finding, Level
+    from .messages.finding import Finding, Level
     from .health.status import GroupStatus, QueueStatus
     from .health.task_rows import TaskRow
     from .stores.records import ErrorCount, LastRun, RunningTask, WorkerProcess
@@ -98,8 +98,8 @@ _LATER = {
     "Status": "model.task",
     "TaskState": "model.results",
     "task": "model.task_options",
-    "Finding": "health.finding",
-    "Level": "health.finding",
+    "Finding": "messages.finding",
+    "Level": "messages.finding",
     "GroupStatus": "health.status",
     "QueueStatus": "health.status",
     "ErrorCount": "stores.records",

@@ -324,7 +324,7 @@ class TaskServer:
         """Read the queue as a whole, with what `client.py status` finds; cheap, however many rows there are."""
         from .health.judge import judged
 
-        return judged(self)
+        return judged(self.store, self.settings)
 
     def prune(
         self,

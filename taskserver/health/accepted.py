@@ -10,19 +10,11 @@ from datetime import datetime
 from typing import NamedTuple
 
 from ..errors import DatabaseError, InvalidTask, Unavailable
+from ..messages.finding import Finding, Level, unknown
 from ..messages.text import iso, printable, utc
 from ..stores import Store
 from ..stores.queue.notes import Notes
-from .finding import Finding, Level, unknown
 
-OF_INSTALLATION = (
-    *("python", "packages", "program", "web_folder", "code", "env_file", "files", "var", "log"),
-    *("page", "database_file", "disk", "file_system", "connection", "version", "journal", "file"),
-    *("rights", "tables", "claim_index", "deletes", "character_set", "strict_mode", "clock", "durability"),
-    *("connections", "packet", "transactions", "standby"),
-    *("setup", "modules", "callables", "between", "on_failure"),
-)
-"""The names of what only the doctor finds."""
 KIND = "accepted"
 MAX_REASON = 1000
 """Characters of a reason."""
@@ -67,7 +59,8 @@ class Acceptances(NamedTuple):
     @property
     def findings(self) -> list[Finding]:
         """That it cannot be read."""
-        return [unknown("accepted", self.fault, "what you accepted counts again")] if self.fault else []
+        why = "what you accepted counts again"
+        return [unknown(self.fault, why)._replace(name="accepted")] if self.fault else []
 
 
 def read_accepted(store: Store) -> Acceptances:

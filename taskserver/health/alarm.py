@@ -10,10 +10,10 @@ from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 from zlib import crc32
 
+from ..messages.finding import Finding, Level
 from ..messages.text import utc
 from ..stores import Store
 from ..stores.queue.notes import MAX_NAME, Notes
-from .finding import Finding, Level
 from .judge import LIMITS, Limits
 from .status import QueueStatus
 

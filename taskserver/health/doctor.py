@@ -2,62 +2,83 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import AbstractContextManager, closing, nullcontext
+import shlex
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 
 from ..errors import DatabaseError, SettingError
+from ..messages.finding import Finding, Level, Look, critical
+from ..messages.programs import IS_INSTALLED, WORKER
+from ..model.task import Status
 from ..settings.load import Settings, load_settings
 from ..stores import Store, open_store
-from ..stores.facts import Asked
+from ..stores.facts import Asked, Check
 from ..stores.facts import examine as examine_database
-from ..stores.queue.schedules import Schedules
-from . import files, modules, queue
+from ..stores.queue.counts import Counts
+from ..stores.queue.schedules import Schedules, StoredSchedule
+from . import files, modules
 from .accepted import Acceptances, read_accepted
-from .finding import Finding, Level, critical
+from .judge import JUDGES, judge
+from .status import read_status
 
 PATIENT = float("inf")
 """How many seconds a person in a shell waits for the answer to one statement."""
 
 
-def accepted_in(folder: Path, answer_seconds: float = PATIENT, env_file: Path | None = None) -> Acceptances:
-    """What was accepted for the queue of a deployment, as far as it can be read."""
+def may_stay(store: Store) -> frozenset[str]:
+    """The names of what can be accepted: workers can do without it. `settings` is none: without them no store opens."""
+    checks: Sequence[Look | Check] = (*files.CHECKS, *modules.CHECKS, *store.database.dialect.facts().checks)
+    return frozenset(check.name for check in checks if check.may_stay).union(one.__name__ for one in JUDGES)
+
+
+def accepted_in(
+    folder: Path, answer_seconds: float = PATIENT, env_file: Path | None = None
+) -> tuple[Acceptances, frozenset[str]]:
+    """What was accepted for the queue of a deployment, and the names of what can be, as far as they can be read."""
     try:
-        with closing(open_store(load_settings(folder, env_file=env_file))) as store, _bounded(store, answer_seconds):
-            return read_accepted(store)
+        with _opened(load_settings(folder, env_file=env_file), answer_seconds) as store:
+            return read_accepted(store), may_stay(store)
     except Exception:  # the checks report it
-        return Acceptances({})
+        return Acceptances({}), frozenset()
 
 
 def examine(
-    folder: Path, answer_seconds: float = PATIENT, env_file: Path | None = None, for_page: bool = False
+    folder: Path,
+    answer_seconds: float = PATIENT,
+    env_file: Path | None = None,
+    for_page: bool = False,
+    only_reads: bool = False,
 ) -> Iterator[Finding]:
     """Every check of the deployment in a folder, as far as earlier findings allow.
 
-    `answer_seconds`: the longest wait for the database's answer to one statement. `for_page`: a web server asks.
+    `answer_seconds`: the longest wait for the database's answer to one statement. `for_page`: a web server asks;
+    `only_reads`: for a page that only shows.
     """
     try:
         yield from _of_files(files.of_program(folder, env_file))
         settings = load_settings(folder, env_file=env_file)
         yield from _of_files(files.of_deployment(settings, env_file))
     except SettingError as error:
-        yield critical("settings", str(error), "without them no program starts")
+        yield critical(str(error), "without them no program starts")._replace(name="settings")
         return
     task_names: tuple[str, ...] | None = None
     try:
         # Closed before modules are imported, which may fork or open the same file.
-        with closing(open_store(settings)) as store, _bounded(store, answer_seconds):
-            levels = {}
-            for finding in _of_tables(store, settings):
-                levels[finding.name] = finding.level
+        with _opened(settings, answer_seconds) as store:
+            has_claim_index = True
+            store.tables.check()
+            for finding in examine_database(Asked(store.database, settings.dsn, settings.mode, only_reads)):
+                has_claim_index &= finding.name != "claim_index" or finding.level is not Level.CRITICAL
                 yield finding
-            if levels.get("claim_index") is not Level.CRITICAL:  # without these no count comes to an end in time
-                schedules = Schedules(store).all()
-                task_names = queue.names_in(store, schedules)
-                yield from queue.findings(store, settings)
+            if has_claim_index:  # without it no count comes to an end in time
+                task_names = names_in(store, Schedules(store).all())
+                yield from _of_queue(store, settings)
     except DatabaseError as error:
         longer = "" if answer_seconds == PATIENT else ", which wait longer,"
-        yield critical("database", str(error), f"workers and producers{longer} end with this, too")
+        why = f"workers and producers{longer} end with this, too"
+        yield critical(str(error), why)._replace(name="database")
     yield from modules.findings(settings, task_names, for_page)
 
 
@@ -65,15 +86,43 @@ def _of_files(findings: Iterator[Finding]) -> Iterator[Finding]:
     try:
         yield from findings
     except OSError as error:
-        what = f"{error.filename} cannot be looked at: {error.strerror}"
-        yield critical("files", what, "a worker cannot use it either", "give it to the user who runs this")
+        words = f"{error.filename} cannot be looked at: {error.strerror}"
+        fix = "give it to the user who runs this"
+        yield critical(words, "a worker cannot use it either", fix)._replace(name="files")
 
 
-def _bounded(store: Store, answer_seconds: float) -> AbstractContextManager[None]:
-    return nullcontext() if answer_seconds == PATIENT else store.database.tried_once(answer_seconds)
+@contextmanager
+def _opened(settings: Settings, answer_seconds: float) -> Iterator[Store]:
+    store = open_store(settings)
+    try:
+        with nullcontext() if answer_seconds == PATIENT else store.database.tried_once(answer_seconds):
+            yield store
+    finally:
+        store.close()
 
 
-def _of_tables(store: Store, settings: Settings) -> Iterator[Finding]:
-    store.tables.check()
-    for name, found in examine_database(Asked(store.database, settings.dsn, settings.mode)):
-        yield Finding(name, Level[found.level.upper()], found.words, found.why, found.fix)
+# ---- the queue
+
+
+def names_in(store: Store, schedules: Sequence[StoredSchedule]) -> tuple[str, ...]:
+    """The callables of the next rows and of schedules, each once. Raises DatabaseError."""
+    to_run = (Status.NEW, Status.ERROR, Status.WAITING)
+    named = {one.task for one in Counts(store.database).by_name() if one.status in to_run}
+    return tuple(sorted(named.union(stored.schedule.task for stored in schedules)))
+
+
+def _of_queue(store: Store, settings: Settings) -> Iterator[Finding]:
+    """One finding of each judge, also if it is ok. Raises DatabaseError."""
+    fix = f"{crontab_line(settings.folder)} into your crontab; look at cron's mail, and at both paths in the line"
+    for finding in judge(read_status(store, settings)):
+        yield finding._replace(fix=fix) if finding.name == "cron" and finding.level else finding
+
+
+def crontab_line(folder: Path) -> str:
+    """Which line belongs into the crontab."""
+    if not IS_INSTALLED:
+        return "paste a line of crontab.example"
+    # As a rule the command is beside Python; pip has another place for the commands of a user.
+    program = Path(sys.executable).with_name(WORKER)
+    words = [str(program)] if program.exists() else [sys.executable, "-m", "taskserver", "worker"]
+    return f"paste */5 * * * * {shlex.join([*words, '--folder', str(folder)])}"

@@ -20,10 +20,10 @@ from shlex import quote
 from .. import __version__
 from ..errors import SettingError
 from ..host.files import OF_SYSTEM, account_name, network_file_system, who_else_may_write, why_no_log
+from ..messages.finding import Finding, Look, critical, findings_of, ok, warning
 from ..messages.programs import CLIENT
 from ..settings.load import Settings, sources
 from ..settings.page import SOCKET, Network, PageSettings, load_page_settings
-from .finding import Finding, critical, ok, warning
 
 WEB_FOLDERS = {
     *("public_html", "www", "htdocs", "httpdocs", "html", "public", "web", "wwwroot", "webroot", "docroot"),
@@ -37,49 +37,18 @@ MAX_FILES_SHOWN, MAX_OPEN_SHOWN = 5, 3
 
 
 def of_program(folder: Path, env_file: Path | None = None) -> Iterator[Finding]:
-    """One finding for each check that needs no settings. Raises OSError if a file cannot be looked at."""
-    yield ok("python", f"Python {platform.python_version()} at {sys.executable or 'an unknown place'}")
-    packages = [f"{name} {_version(name)}" for name in ("PyMySQL", "python-dotenv")]
-    yield ok("packages", ", ".join([f"taskserver {__version__}", *packages]))
-    if (PROGRAM / FILE_LIST).exists():
-        yield whole(PROGRAM)
-    if served := _served_by(folder):
-        yield warning(
-            "web_folder",
-            f"{folder} looks like a part of the web folder {served}",
-            "a web server that knows no .htaccess would hand out the code, and the password in .env",
-            "move the folder out of it, beside it for example, change the path in the crontab, and then the password",
-        )
-    else:
-        yield ok("web_folder", f"{folder} is in no web folder")
-    path = env_file or folder / ".env"
-    if path.exists():
-        yield _private("env_file", path, "600", "other accounts of this host may read the database's password in it")
-    else:
-        yield ok("env_file", f"there is no {path}: settings come from the environment alone")
+    """What needs no settings. Raises OSError if a file cannot be looked at."""
+    return findings_of(OF_PROGRAM, folder, env_file or folder / ".env")
 
 
 def of_deployment(settings: Settings, env_file: Path | None = None) -> Iterator[Finding]:
-    """One finding for each check of what the settings name. Raises OSError and SettingError."""
-    yield _sources(settings, env_file)
-    yield _code(settings, env_file or settings.folder / ".env")
-    yield _var(settings.folder / "var")
-    if settings.log_file is not None:
-        yield _log(settings.log_file, settings.folder)
-    database = settings.dsn.database_file(settings.folder)
-    if database is not None:
-        yield from _database_file(database)
-    yield from of_page(settings.folder, env_file)
+    """What the settings name. Raises OSError and SettingError."""
+    yield from findings_of(OF_DEPLOYMENT, settings, env_file)
+    if (database := settings.dsn.database_file(settings.folder)) is not None:
+        yield from findings_of(OF_DATABASE_FILE, database)
 
 
 # ---- the program and its settings
-
-
-def _version(package: str) -> str:
-    try:
-        return version(package)
-    except PackageNotFoundError:
-        return "(not found)"
 
 
 def whole(program: Path) -> Finding:
@@ -87,10 +56,9 @@ def whole(program: Path) -> Finding:
     lines = [line.partition("  ") for line in (program / FILE_LIST).read_text(errors="replace").splitlines()]
     spoilt = [place for digest, _, place in lines if _hash_of(program / place) != digest]
     if lines and not spoilt:
-        return ok("program", f"{len(lines)} files in {program} are as in its {FILE_LIST}")
+        return ok(f"{len(lines)} files in {program} are as in its {FILE_LIST}")
     more = f" and {len(spoilt) - MAX_FILES_SHOWN} more" if len(spoilt) > MAX_FILES_SHOWN else ""
     return critical(
-        "program",
         f"not as in the bundle, or missing in {program}: {', '.join(spoilt[:MAX_FILES_SHOWN]) or FILE_LIST}{more}",
         "an upload that was cut off leaves files empty or short, and the program does anything then",
         "upload them again, or the whole folder; in FileZilla the tab Failed transfers must be empty afterwards",
@@ -105,53 +73,14 @@ def _hash_of(path: Path) -> str:
         return ""
 
 
-def _sources(settings: Settings, env_file: Path | None) -> Finding:
-    """Which settings are given, and where."""
-    where, overriding = sources(settings.folder, env_file=env_file)
-    words = f"table {settings.table}, mode {settings.mode}, modules {', '.join(settings.modules)}; {where}"
-    if not overriding:
-        return ok("settings", words)
-    why = "what cron or a web server starts may have other values; `source .env` in a shell changes a $ in a password"
-    return warning("settings", words, why, f"unset {' '.join(overriding)} in this shell, or in .env")
-
-
-def of_page(folder: Path, env_file: Path | None = None) -> Iterator[Finding]:
-    """One finding if the status page is set up, or was meant to be."""
-    try:
-        settings = load_page_settings(folder, env_file=env_file)
-    except SettingError as error:
-        yield warning("page", str(error), "the page shows nothing", "correct it in .env; docs/page.md says how")
-        return
-    if settings == PageSettings():
-        return
-    missing = [name for name in PAGE_PACKAGES if find_spec(name) is None]
-    if missing:
-        yield warning(
-            "page",
-            f"the page is set up, but this Python lacks {', '.join(missing)}",
-            "the page says only that, unless another Python serves it",
-            "upload the bundle that was made with --web, or install what docs/page.md says",
-        )
-    elif settings.allow and not settings.password_hash and any(map(_is_here, settings.proxies)):
-        yield warning(
-            "page",
-            "TASKSERVER_PAGE_PROXIES names this host itself, and there is no password",
-            "every account of this host can pretend to be that proxy, and so any visitor",
-            f"set TASKSERVER_PAGE_PASSWORD ({CLIENT} page --password), and give the page a socket in a private folder",
-        )
-    else:
-        asks = "asks for a password" if settings.password_hash else ""
-        lists = "is for listed addresses" if settings.allow else ""
-        does = "may retry, cancel, delete, pause and resume" if settings.may_act else "only shows"
-        yield ok("page", f"{' and '.join(filter(None, (asks, lists))) or 'shown to nobody'}; it {does}")
-
-
-def _is_here(network: Network) -> bool:
-    """Whether every account of this host can come from there."""
-    return network == SOCKET or network.is_loopback or network.prefixlen == 0
-
-
-# ---- the web
+def _web_folder(folder: Path, env_file: Path) -> Finding:
+    if not (served := _served_by(folder)):
+        return ok(f"{folder} is in no web folder")
+    return warning(
+        f"{folder} looks like a part of the web folder {served}",
+        "a web server that knows no .htaccess would hand out the code, and the password in .env",
+        "move the folder out of it, beside it for example, change the path in the crontab, and then the password",
+    )
 
 
 def _served_by(folder: Path) -> Path | None:
@@ -174,31 +103,75 @@ def _has_page(folder: Path) -> bool:
     return any(os.path.exists(folder / name) for name in ("index.php", "index.html", "wp-config.php"))
 
 
-# ---- who else may change files
+def _env_file(folder: Path, env_file: Path) -> Finding:
+    if not env_file.exists():
+        return ok(f"there is no {env_file}: settings come from the environment alone")
+    return _private(env_file, "600", "other accounts of this host may read the database's password in it")
 
 
-def _code(settings: Settings, env_file: Path) -> Finding:
+def _private(path: Path, rights: str, why: str) -> Finding:
+    """Whether only the owner of a file or folder may read it; who may write it, `code` says. Raises OSError."""
+    mode = stat.S_IMODE(path.stat().st_mode)
+    if mode & 0o055:
+        return warning(f"{path} has the rights {mode:04o}", why, _chmod(rights, path))
+    return ok(f"only its owner may read {path}")
+
+
+def _chmod(rights: str, path: Path) -> str:
+    """The command that gives a file or folder these rights, and the way without a shell."""
+    return f"chmod {rights} {path} (by FTP: file permissions {rights})"
+
+
+def _version(package: str) -> str:
+    try:
+        return f"{package} {version(package)}"
+    except PackageNotFoundError:
+        return f"{package} (not found)"
+
+
+OF_PROGRAM = (
+    Look("python", lambda *_: ok(f"Python {platform.python_version()} at {sys.executable or 'an unknown place'}")),
+    Look("packages", lambda *_: ok(f"taskserver {__version__}, {_version('PyMySQL')}, {_version('python-dotenv')}")),
+    Look("program", lambda *_: whole(PROGRAM) if (PROGRAM / FILE_LIST).exists() else None, may_stay=False),
+    Look("web_folder", _web_folder),
+    Look("env_file", _env_file),
+)
+
+
+# ---- what the settings name
+
+
+def _settings(settings: Settings, env_file: Path | None) -> Finding:
+    """Which settings are given, and where."""
+    where, overriding = sources(settings.folder, env_file=env_file)
+    words = f"table {settings.table}, mode {settings.mode}, modules {', '.join(settings.modules)}; {where}"
+    if not overriding:
+        return ok(words)
+    why = "what cron or a web server starts may have other values; `source .env` in a shell changes a $ in a password"
+    return warning(words, why, f"unset {' '.join(overriding)} in this shell, or in .env")
+
+
+def _code(settings: Settings, env_file: Path | None) -> Finding:
     """Whether other accounts may change what the programs run, read and write."""
-    folder, found, fixes = settings.folder, list[str](), dict[str, None]()
-    for path in dict.fromkeys([env_file, *_ours(settings)]):
+    folder, open_ones, fixes = settings.folder, list[str](), dict[str, None]()
+    for path in dict.fromkeys([env_file or folder / ".env", *_ours(settings)]):
         with suppress(OSError):  # a link to nowhere, or gone meanwhile
             if who := who_else_may_write(path, folder):
                 is_inside = folder in path.parents
-                found.append(f"{path.relative_to(folder) if is_inside else path} ({who})")
+                open_ones.append(f"{path.relative_to(folder) if is_inside else path} ({who})")
                 fixes[f"chmod -R go-w {quote(str(folder))}" if is_inside else f"chmod go-w {quote(str(path))}"] = None
-    if not found:
-        return ok("code", "no other account may change the program, its files or the listed modules")
-    more = f" and {len(found) - MAX_OPEN_SHOWN} more" if len(found) > MAX_OPEN_SHOWN else ""
-    fix = "; ".join([*fixes][:MAX_OPEN_SHOWN])
+    if not open_ones:
+        return ok("no other account may change the program, its files or the listed modules")
+    more = f" and {len(open_ones) - MAX_OPEN_SHOWN} more" if len(open_ones) > MAX_OPEN_SHOWN else ""
     return warning(
-        "code",
-        f"others of this host may change {', '.join(found[:MAX_OPEN_SHOWN])}{more}",
-        "what they write there runs as you, or takes the place of your tasks",
-        f"{fix}; ask your host to give you what has another owner" if any("its owner" in one for one in found) else fix,
+        f"others of this host may change {', '.join(open_ones[:MAX_OPEN_SHOWN])}{more}",
+        "what they write there runs as you, or takes the place of your tasks; your host can give you what another owns",
+        "; ".join([*fixes][:MAX_OPEN_SHOWN]),
     )
 
 
 def _ours(settings: Settings) -> Iterator[Path]:
+    """What must be ours alone to write."""
     folder, database = settings.folder, settings.dsn.database_file(settings.folder)
     yield from (above for above in Path(os.path.realpath(folder)).parents if not above.stat().st_mode & stat.S_ISVTX)
     yield from (folder, *sorted(folder.glob("*.py")), folder / "var")
@@ -209,44 +182,27 @@ def _ours(settings: Settings) -> Iterator[Path]:
         spec = PathFinder.find_spec(name, [str(folder), *sys.path])
         if spec and spec.submodule_search_locations:
             for place in map(Path, spec.submodule_search_locations):
-                files = sorted(place.rglob("*.py"))
-                yield from (place, *dict.fromkeys(file.parent for file in files), *files)
+                yield from (place, *sorted(one for one in place.rglob("*") if one.suffix == ".py" or one.is_dir()))
         elif spec and spec.origin:
             yield Path(spec.origin)
 
 
-def _private(name: str, path: Path, rights: str, why: str) -> Finding:
-    """Whether only the owner of a file or folder may read it; who may write it, `code` says. Raises OSError."""
-    mode = stat.S_IMODE(path.stat().st_mode)
-    if mode & 0o055:
-        return warning(name, f"{path} has the rights {mode:04o}", why, _chmod(rights, path))
-    return ok(name, f"only its owner may read {path}")
-
-
-def _chmod(rights: str, path: Path) -> str:
-    """The command that gives a file or folder these rights, and the way without a shell."""
-    return f"chmod {rights} {path} (by FTP: file permissions {rights})"
-
-
-# ---- files that are read and written
-
-
-def _var(path: Path) -> Finding:
+def _var(settings: Settings, env_file: Path | None) -> Finding:
+    path = settings.folder / "var"
     if not path.is_dir():
-        return warning("var", f"there is no folder {path}", "locks of --slots lie in it", f"{CLIENT} init")
+        return warning(f"there is no folder {path}", "locks of --slots lie in it", f"{CLIENT} init")
     for used in (path, path / "slots", *(path / "slots").glob("*"), *path.glob("*.db*")):
         if used.exists() and not os.access(used, os.W_OK):
             rights = _chmod("700" if used.is_dir() else "600", used)
             return critical(
-                "var",
                 f"{used} belongs to {account_name(used.stat().st_uid)}, and cannot be written to",
                 "a worker that cannot use its locks, its log or its database ends at once",
                 f"{rights}, or rename {path} and run {CLIENT} init, as the account that cron uses",
             )
     if fault := _write_some(path):
         words = f"nothing can be written into {path}: {fault}"
-        return critical("var", words, "logs end in mid-line, and tasks' files, too", "make room")
-    return _private("var", path, "700", "what lies in it is private")
+        return critical(words, "logs end in mid-line, and tasks' files, too", "make room")
+    return _private(path, "700", "what lies in it is private")
 
 
 def _write_some(path: Path) -> str | None:
@@ -260,49 +216,106 @@ def _write_some(path: Path) -> str | None:
     return None
 
 
-def _log(path: Path, folder: Path) -> Finding:
-    found, _, fix = why_no_log(path, folder).rpartition(": ")
-    if found:
-        return critical("log", found, "a worker does not start with it", fix)
+def _log(settings: Settings, env_file: Path | None) -> Finding | None:
+    path = settings.log_file
+    if path is None:
+        return None
+    if no_log := why_no_log(path, settings.folder):
+        return critical(no_log.what, "a worker does not start with it", no_log.fix)
     if not os.access(path if path.exists() else path.parent, os.W_OK):
         fix = "let this user write it, or name another file as TASKSERVER_LOG"
-        return critical("log", f"{path} cannot be written", "a worker does not start without it", fix)
+        return critical(f"{path} cannot be written", "a worker does not start without it", fix)
     if not os.access(path.parent, os.W_OK):
         why = "it cannot be rotated at 10 MB, and grows without end"
-        return warning("log", f"its folder {path.parent} cannot be written", why, "let this user write there")
+        return warning(f"its folder {path.parent} cannot be written", why, "let this user write there")
     if not str(path).startswith(OF_SYSTEM) and (fault := _write_some(path.parent)):
-        return critical(
-            "log", f"nothing can be written beside {path}: {fault}", "what workers log is lost", "make room"
-        )
+        return critical(f"nothing can be written beside {path}: {fault}", "what workers log is lost", "make room")
     if served := _served_by(path.parent):
         words = f"{path} looks like a part of the web folder {served}"
         why = "it holds what tasks print, and anyone who knows its name could download it"
-        return warning("log", words, why, "name a file in var/ as TASKSERVER_LOG, and delete this one")
-    return ok("log", str(path))
+        return warning(words, why, "name a file in var/ as TASKSERVER_LOG, and delete this one")
+    return ok(str(path))
 
 
-def _database_file(path: Path) -> Iterator[Finding]:
-    if network := network_file_system(path):
-        yield critical(
-            "file_system",
-            f"{path} lies on a network file system ({network})",
-            "SQLite's locks do not hold there: a file that several processes use can be damaged",
-            "use the MySQL database of this hosting, or move the file to a disk of this host",
+def page(folder: Path, env_file: Path | None = None) -> Finding | None:
+    """What is wrong with the status page; None if it is not set up."""
+    try:
+        settings = load_page_settings(folder, env_file=env_file)
+    except SettingError as error:
+        return warning(str(error), "the page shows nothing", "correct it in .env; docs/page.md says how")
+    if settings == PageSettings():
+        return None
+    missing = [name for name in PAGE_PACKAGES if find_spec(name) is None]
+    if missing:
+        return warning(
+            f"the page is set up, but this Python lacks {', '.join(missing)}",
+            "the page says only that, unless another Python serves it",
+            "upload the bundle that was made with --web, or install what docs/page.md says",
         )
+    if settings.allow and not settings.password_hash and any(map(_is_here, settings.proxies)):
+        return warning(
+            "TASKSERVER_PAGE_PROXIES names this host itself, and there is no password",
+            "every account of this host can pretend to be that proxy, and so any visitor",
+            f"set TASKSERVER_PAGE_PASSWORD ({CLIENT} page --password), and give the page a socket in a private folder",
+        )
+    asks = "asks for a password" if settings.password_hash else ""
+    lists = "is for listed addresses" if settings.allow else ""
+    does = "may retry, cancel, delete, pause and resume" if settings.may_act else "only shows"
+    return ok(f"{' and '.join(filter(None, (asks, lists))) or 'shown to nobody'}; it {does}")
+
+
+def _is_here(network: Network) -> bool:
+    """Whether every account of this host can come from there."""
+    return network == SOCKET or network.is_loopback or network.prefixlen == 0
+
+
+OF_DEPLOYMENT = (
+    Look("settings", _settings, may_stay=False),
+    Look("code", _code),
+    Look("var", _var),
+    Look("log", _log),
+    Look("page", lambda settings, env_file: page(settings.folder, env_file)),
+)
+
+
+# ---- an SQLite file
+
+
+def _file_system(path: Path) -> Finding | None:
+    if not (network := network_file_system(path)):
+        return None
+    return critical(
+        f"{path} lies on a network file system ({network})",
+        "SQLite's locks do not hold there: a file that several processes use can be damaged",
+        "use the MySQL database of this hosting, or move the file to a disk of this host",
+    )
+
+
+def _database_file(path: Path) -> Finding | None:
     if not path.exists():
-        return
+        return None
     if served := _served_by(path.parent):
-        yield warning(
-            "database_file",
+        return warning(
             f"{path} looks like a part of the web folder {served}",
             "anyone who knows its name might download every task with its arguments",
             "move it out of there, and write its new place into TASKSERVER_DSN",
         )
-    elif path.parent.stat().st_mode & 0o077:
-        yield _private("database_file", path, "600", "other accounts of this host may read your tasks")
-    else:
-        yield ok("database_file", f"{path} is in a private folder")
+    if path.parent.stat().st_mode & 0o077:
+        return _private(path, "600", "other accounts of this host may read your tasks")
+    return ok(f"{path} is in a private folder")
+
+
+def _disk(path: Path) -> Finding | None:
+    if not path.exists():
+        return None
     free = shutil.disk_usage(path.parent).free
     words = f"{free // 1_000_000} MB are free on its disk, of which your account's quota may leave less"
-    is_full = free < MIN_FREE_BYTES
-    yield warning("disk", words, "no task can be added on a full disk", "make room") if is_full else ok("disk", words)
+    return ok(words) if free >= MIN_FREE_BYTES else warning(words, "no task can be added on a full disk", "make room")
+
+
+OF_DATABASE_FILE = (
+    Look("file_system", _file_system),
+    Look("database_file", _database_file),
+    Look("disk", _disk),
+)
+CHECKS = (*OF_PROGRAM, *OF_DEPLOYMENT, *OF_DATABASE_FILE)

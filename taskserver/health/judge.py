@@ -8,14 +8,16 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import NamedTuple
 
+from ..messages.finding import Finding, Level, found, ok, warning
 from ..messages.programs import CLIENT, INSTALLS, WORKER
 from ..messages.text import age, count_of, time_of_day
 from ..model.task import Status
+from ..settings.load import Settings
+from ..stores import Store
 from ..stores.records import ErrorCount, LastRun, WorkerProcess
 from .accepted import read_accepted
 from .coverage import groups_served, in_time, is_stuck, seconds_since_start, stopped, unserved
-from .finding import Finding, Level, ok, warning
-from .status import Queue, QueueStatus, read_status
+from .status import QueueStatus, read_status
 
 SHORT_SECONDS = 1000
 """A shorter span is written in seconds, as its limits are."""
@@ -73,17 +75,17 @@ def cron(status: QueueStatus, limits: Limits) -> Finding:
         words = "no worker ran yet"
         if status.chosen_groups:
             words = f"no run serves {in_words(status.chosen_groups)}"
-        return Finding("cron", level, words, why, fix)
+        return found(level, words, why, fix)
     newest = min(status.runs, key=seconds_since_start, default=None)
     if level and newest:
         short = f"no run for {span(seconds_since_start(newest))}"
-        return Finding("cron", level, f"cron seems to have stopped: {_begun(newest)}", why, fix, short)
+        return found(level, f"cron seems to have stopped: {_begun(newest)}", why, fix, short)
     at_work = [worker.group_ids for worker in status.workers if status.is_at_work(worker)]
     if "cron" not in limits and (late := stopped(status.runs, at_work)):
         words = f"cron seems to have stopped a line: {'; '.join(map(_begun, late[:MAX_NAMED]))}"
         fix += "; if you removed that line, wait: it is named until 7 d after its last run"
-        return warning("cron", words, "tasks of its groups stay where they are", fix, "a line of cron has stopped")
-    return ok("cron", _begun(newest) if newest else "a worker is at work")
+        return warning(words, "tasks of its groups stay where they are", fix, "a line of cron has stopped")
+    return ok(_begun(newest) if newest else "a worker is at work")
 
 
 def _silence(status: QueueStatus, limits: Limits) -> Level:
@@ -118,8 +120,8 @@ def runs(status: QueueStatus, limits: Limits) -> Finding:
             level = Level.CRITICAL if status.ready.rows else Level.WARNING
             words = f"the last run for {run.groups} on {run.host} ended with an error and could start no task"
             fix = f"cron's mail, or TASKSERVER_LOG, has the error; {CLIENT} doctor looks for the cause"
-            return Finding("runs", level, words, "it gave back its tasks", fix, "the last run failed before any task")
-    return ok("runs", "no run failed before its first task")
+            return found(level, words, "it gave back its tasks", fix, "the last run failed before any task")
+    return ok("no run failed before its first task")
 
 
 def lost(status: QueueStatus, limits: Limits) -> Finding:
@@ -128,7 +130,7 @@ def lost(status: QueueStatus, limits: Limits) -> Finding:
     gone = sum(bool(worker.has_ended) for worker in status.workers)
     level = limits["lost"].level_of(attempts + gone)
     if not level:
-        return ok("lost", "no worker vanished in the last day")
+        return ok("no worker vanished in the last day")
     if attempts:
         words = f"{count_of(attempts, 'attempt')} {_was(attempts)} lost in the last day: the worker vanished"
     else:
@@ -137,19 +139,19 @@ def lost(status: QueueStatus, limits: Limits) -> Finding:
         "cron's mail names a task that hung past its timeout; if the host ends programs after a time or for memory, "
         f"let {WORKER} end before: --max-time, --max-memory"
     )
-    return Finding("lost", level, words, "a task that was lost runs again, or is fatal after its last attempt", fix)
+    return found(level, words, "a task that was lost runs again, or is fatal after its last attempt", fix)
 
 
 def leases(status: QueueStatus, limits: Limits) -> Finding:
     """Whether tasks of vanished workers were not taken back."""
     if not (level := limits["leases"].level_of(status.lapsed)):
-        return ok("leases", "no expired lease waits to be taken back")
+        return ok("no expired lease waits to be taken back")
     words = (
         f"{count_of(status.lapsed, 'task')} of vanished workers {_is(status.lapsed)} not taken back, though the lease "
         f"expired {age(status.lapsed_seconds)} ago"
     )
     fix = f"any run takes them back: see that cron runs {WORKER}"
-    return Finding("leases", level, words, "their workers died, and no run came after", fix, f"{status.lapsed} expired")
+    return found(level, words, "their workers died, and no run came after", fix, f"{status.lapsed} expired")
 
 
 # ---- groups
@@ -158,7 +160,7 @@ def leases(status: QueueStatus, limits: Limits) -> Finding:
 def groups(status: QueueStatus, limits: Limits) -> Finding:
     """Whether workers serve every group that has new tasks."""
     if not status.unserved_groups:
-        return ok("groups", "workers serve every group that has new tasks")
+        return ok("workers serve every group that has new tasks")
     rows = sum(status.groups[group].rows[Status.NEW] for group in status.unserved_groups)
     served = groups_served(status.runs) or set()
     idle = served.difference(status.groups)
@@ -166,7 +168,7 @@ def groups(status: QueueStatus, limits: Limits) -> Finding:
         f"{count_of(rows, 'new task')} in {in_words(status.unserved_groups)}, which no worker takes: they serve "
         f"{_listed(served)}{f', and {_listed(idle)} have no task' if idle else ''}"
     )
-    return warning("groups", words, "these tasks stay where they are", NAME_GROUP)
+    return warning(words, "these tasks stay where they are", NAME_GROUP)
 
 
 def describe_unserved(among: Iterable[int], last_runs: Sequence[LastRun]) -> str | None:
@@ -180,18 +182,18 @@ def describe_unserved(among: Iterable[int], last_runs: Sequence[LastRun]) -> str
 def paused(status: QueueStatus, limits: Limits) -> Finding:
     """Which groups are paused: a person did that, so it is ok until it seems to be forgotten."""
     if not status.paused_groups and not status.are_all_paused:
-        return ok("paused", "no group is paused")
-    found = [status.groups[group] for group in status.paused_groups if group in status.groups]
-    rows = sum(one.rows[Status.NEW] for one in found)
+        return ok("no group is paused")
+    held = [status.groups[group] for group in status.paused_groups if group in status.groups]
+    rows = sum(one.rows[Status.NEW] for one in held)
     one = len(status.paused_groups) == 1
     which = "all groups are" if status.are_all_paused else f"{in_words(status.paused_groups)} {'is' if one else 'are'}"
     resume = "--all" if status.are_all_paused else status.paused_groups[0] if one else "GROUP"
     words, how = f"{which} paused, with {count_of(rows, 'new task')}", f"{CLIENT} resume {resume} ends that"
-    seconds = max((one.oldest_ready_seconds or 0.0 for one in found), default=0.0)
+    seconds = max((one.oldest_ready_seconds or 0.0 for one in held), default=0.0)
     if not (level := limits["paused"].level_of(seconds)):
-        return ok("paused", f"{words}: {how}")
+        return ok(f"{words}: {how}")
     words += f", the oldest ready for {age(seconds)}"
-    return Finding("paused", level, words, "no worker takes these tasks", how, f"{which} paused")
+    return found(level, words, "no worker takes these tasks", how, f"{which} paused")
 
 
 # ---- tasks
@@ -201,17 +203,17 @@ def waiting(status: QueueStatus, limits: Limits) -> Finding:
     """How long the oldest ready task has waited, outside of paused groups."""
     group, seconds = oldest_ready(status)
     if group is None:
-        return ok("waiting", "no task waits for a worker")
+        return ok("no task waits for a worker")
     words = f"a ready task of group {group} has waited for {age(seconds)}"
     level, silence = limits["waiting"].level_of(seconds), _silence(status, limits)
     if level <= silence:  # it waits for cron, whose finding says so
-        return ok("waiting", words)
+        return ok(words)
     why, fix = "workers are behind", MORE_WORKERS
     if silence:
         why, fix = "no run began lately", LOOK_AT_CRON
     elif group in status.unserved_groups:
         why, fix = "no worker takes it", NAME_GROUP
-    return Finding("waiting", level, words, why, fix, f"group {group} waits {span(seconds)}")
+    return found(level, words, why, fix, f"group {group} waits {span(seconds)}")
 
 
 def oldest_ready(status: QueueStatus) -> tuple[int | None, float]:
@@ -230,21 +232,21 @@ def ready(status: QueueStatus, limits: Limits) -> Finding:
     words = f"{status.ready} {are} ready"
     level = limits["ready"].level_of(status.ready.rows) if "ready" in limits else Level.OK
     if not level:
-        return ok("ready", words)
-    return Finding("ready", level, words, "workers are behind", MORE_WORKERS, f"{status.ready} ready")
+        return ok(words)
+    return found(level, words, "workers are behind", MORE_WORKERS, f"{status.ready} ready")
 
 
 def fatal(status: QueueStatus, limits: Limits) -> Finding:
     """How many tasks failed for good."""
     level = limits["fatal"].level_of(status.fatal.rows)
     if not level:
-        return ok("fatal", f"{status.fatal} tasks are fatal" if status.fatal.rows else "no task is fatal")
+        return ok(f"{status.fatal} tasks are fatal" if status.fatal.rows else "no task is fatal")
     one = str(status.fatal) == "1"
     words = f"{status.fatal} {'task is' if one else 'tasks are'} fatal: no worker retries {'it' if one else 'them'}"
     fix = f"{ERRORS}; fix the cause, then {CLIENT} retry, or the page, runs them again"
     if any(error.fatal and error.line.startswith("lost") for error in status.errors):
         fix += "; one that was lost may have done its work: look before you retry it"
-    return Finding("fatal", level, words, "what they do is not done", fix, f"{status.fatal} fatal")
+    return found(level, words, "what they do is not done", fix, f"{status.fatal} fatal")
 
 
 def failing(status: QueueStatus, limits: Limits) -> Finding:
@@ -258,10 +260,10 @@ def failing(status: QueueStatus, limits: Limits) -> Finding:
     # If no task is in error or fatal any more, those that failed have gone well since, or are gone.
     if (in_error or status.fatal.rows) and failed > done and failed + done >= FEW_ATTEMPTS:
         words = f"{failed} of {failed + done} attempts failed since {time_of_day(status.hour_before.hour)}"
-        return warning("failing", words, why, ERRORS)
+        return warning(words, why, ERRORS)
     if level := limits["failing"].level_of(in_error):
-        return Finding("failing", level, f"{in_error} tasks are in error and will be retried", why, ERRORS)
-    return ok("failing", f"{count_of(in_error, 'task')} in error")
+        return found(level, f"{in_error} tasks are in error and will be retried", why, ERRORS)
+    return ok(f"{count_of(in_error, 'task')} in error")
 
 
 def _of_module(error: ErrorCount, status: QueueStatus, why: str) -> Finding:
@@ -269,9 +271,9 @@ def _of_module(error: ErrorCount, status: QueueStatus, why: str) -> Finding:
     failed = f"{count_of(error.rows - error.fatal, 'task')} failed"
     if _was_done_since(error, status):
         words = f"{failed}: {module}{cannot.replace('cannot', 'could not')}{cause}; other tasks were done since"
-        return warning("failing", words, why, f"{CLIENT} doctor says whether the module is right now")
+        return warning(words, why, f"{CLIENT} doctor says whether the module is right now")
     fix = "workers retry these tasks by themselves once the module is right"
-    return Finding("failing", Level.CRITICAL, f"{failed}: {module}{cannot}{cause}", why, fix, f"{module}{cannot}")
+    return found(Level.CRITICAL, f"{failed}: {module}{cannot}{cause}", why, fix, f"{module}{cannot}")
 
 
 def _was_done_since(error: ErrorCount, status: QueueStatus) -> bool:
@@ -285,22 +287,20 @@ def stray(status: QueueStatus, limits: Limits) -> Finding:
     """Whether rows have a status with which they never start."""
     rows = status.undated + status.strange
     if not (level := limits["stray"].level_of(rows)):
-        return ok("stray", "every row has a status that workers know")
+        return ok("every row has a status that workers know")
     why = ["status 3 or 5 without due_at"] * bool(status.undated) + ["an unknown status"] * bool(status.strange)
     words = f"{count_of(rows, 'task')} never start{'s' if rows == 1 else ''}: {' or '.join(why)}"
-    return Finding(
-        "stray", level, words, "no worker ever takes them", "set the status to 0, and fix what adds such rows"
-    )
+    return found(level, words, "no worker ever takes them", "set the status to 0, and fix what adds such rows")
 
 
 def orphaned(status: QueueStatus, limits: Limits) -> Finding:
     """Whether tasks wait only for tasks that are gone."""
     rows = status.orphaned
     if not (level := limits["orphaned"].level_of(rows)):
-        return ok("orphaned", "no task waits only for tasks that are gone")
+        return ok("no task waits only for tasks that are gone")
     words = f"{count_of(rows, 'task')} wait{'s' if rows == 1 else ''} only for tasks that were deleted or have ended"
     fix = f"run {CLIENT} reclaim: a missing task counts as done"
-    return Finding("orphaned", level, words, "they never start", fix)
+    return found(level, words, "they never start", fix)
 
 
 def schedules(status: QueueStatus, limits: Limits) -> Finding:
@@ -315,13 +315,13 @@ def schedules(status: QueueStatus, limits: Limits) -> Finding:
         if all(one.fault is None for one in silent):
             fix = f"{CLIENT} show ID tells more, {CLIENT} cancel ID ends that task"
         short = f"{count_of(len(silent), 'silent schedule')}"
-        return warning("schedules", "; ".join(faults), "they add no tasks", fix, short)
+        return warning("; ".join(faults), "they add no tasks", fix, short)
     late = -min((stored.next_seconds or 0.0 for stored in status.schedules), default=0.0)
     level = limits["schedules"].level_of(late)
     if level and not _silence(status, limits):
         fix = f"{CLIENT} status shows which; any run adds its task"
-        return Finding("schedules", level, f"a schedule is late by {age(late)}", "its task is not added", fix)
-    return ok("schedules", f"{count_of(len(status.schedules), 'schedule')} without a fault")
+        return found(level, f"a schedule is late by {age(late)}", "its task is not added", fix)
+    return ok(f"{count_of(len(status.schedules), 'schedule')} without a fault")
 
 
 JUDGES: Sequence[Callable[[QueueStatus, Limits], Finding]] = (
@@ -332,14 +332,14 @@ JUDGES: Sequence[Callable[[QueueStatus, Limits], Finding]] = (
 
 def judge(status: QueueStatus, limits: Limits = LIMITS) -> list[Finding]:
     """One finding of each judge, in their order."""
-    return [one(status, limits) for one in JUDGES]
+    return [one(status, limits)._replace(name=one.__name__) for one in JUDGES]
 
 
-def judged(queue: Queue, limits: Limits = LIMITS, chosen_groups: Sequence[int] = ()) -> QueueStatus:
+def judged(store: Store, settings: Settings, limits: Limits = LIMITS, chosen_groups: Sequence[int] = ()) -> QueueStatus:
     """Read a queue, or some of its groups, with what is found in it; changes nothing. Raises DatabaseError."""
     most = {status: int(max(limits[name][0], limits[name][1] or 0)) for status, name in COUNTED if name in limits}
-    status = read_status(queue, chosen_groups, most)
-    accepted = read_accepted(queue.store)
+    status = read_status(store, settings, chosen_groups, most)
+    accepted = read_accepted(store)
     counted, apart = accepted.apart(worst_first(judge(status, limits)))
     return status._replace(findings=counted + accepted.findings, accepted=apart)
 

@@ -15,14 +15,16 @@ from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 from .. import __version__
 from ..errors import SettingError
+from ..messages.finding import Level
 from ..messages.programs import install_command
 from ..messages.text import escaped, without_middle
 from ..model.task import Status
+from ..settings.load import Settings
+from ..stores import Store
 from ..stores.queue.stats import HOUR_SECONDS, KEY, NO_CALLABLE, HourStats, Stats
 from .coverage import seconds_since_start
-from .finding import Level
 from .judge import judged
-from .status import Queue, QueueStatus
+from .status import QueueStatus
 
 if TYPE_CHECKING:
     from prometheus_client import Metric
@@ -50,13 +52,13 @@ class Gauge(NamedTuple):
     values: Mapping[Labels, float]
 
 
-def read_metrics(queue: Queue) -> str:
+def read_metrics(store: Store, settings: Settings) -> str:
     """The metrics of a queue.
 
     Raises DatabaseError (`metrics_when_away` is for that), and SettingError where the package is missing.
     """
-    status = judged(queue)
-    stats = Stats(queue.store)
+    status = judged(store, settings)
+    stats = Stats(store)
     # By itself, so that the names of one hour leave room for those of the other.
     this_hour = stats.sums(0, *KEY)
     before = [one for one in stats.sums(HOUR_SECONDS, *KEY) if one.hour != status.this_hour.hour]

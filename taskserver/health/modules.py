@@ -17,19 +17,15 @@ from typing import NamedTuple
 
 from ..errors import BadTask, ModuleBroken
 from ..messages.error_text import describe
+from ..messages.finding import Finding, Look, critical, findings_of, ok, unknown, warning
 from ..messages.programs import BESIDE, CLIENT
 from ..settings.load import Settings, make_importable
-from .finding import Finding, critical, ok, unknown, warning
 
 MAX_IMPORT_SECONDS = 60
 MAX_NAMES_SHOWN = 5
 MAX_REFUSED = 100
 """Refused names, after which no more are looked up: suggestions take time."""
 NAME_A_FUNCTION = f"name a function as module:function; the module lies {BESIDE}, or where Python finds it"
-WITHOUT_HOOK = {
-    "between": "nothing tidies up between two tasks, as stale connections",
-    "on_failure": "nobody is notified of failed tasks by it",
-}
 
 
 def findings(settings: Settings, names: Sequence[str] | None, for_page: bool = False) -> Iterator[Finding]:
@@ -37,72 +33,76 @@ def findings(settings: Settings, names: Sequence[str] | None, for_page: bool = F
 
     `for_page`: a web server asks, as whose account no setup is called: what that opens and writes is the worker's.
     """
-    setup = settings.setup if isinstance(settings.setup, str) else None
-    given = {"between": settings.between, "on_failure": settings.on_failure}
-    hooks = {check: hook for check, hook in given.items() if isinstance(hook, str)}
     if for_page and settings.setup is not None:
         words = "not looked at here, as TASKSERVER_SETUP is called before they are imported"
-        yield unknown("modules", words, "they may be broken", f"run {CLIENT} doctor")
-        return
-    try:
-        answer = _ask(settings, names or (), list(hooks.values()), setup)
-    except OSError as error:
-        for check in ("modules", "callables"):
-            yield unknown(check, f"this host lets no process be started for it: {error.strerror}", "they may be broken")
-        return
-    listed = ", ".join(settings.modules)
-    if answer is None:
-        calling = f"calling {setup}, or " if setup else ""
-        yield critical(
-            "modules",
-            f"{calling}importing {listed} ended Python, or took more than {MAX_IMPORT_SECONDS} s",
-            "a worker would die of it, or hang, too",
-            "leave nothing but imports and definitions in these modules",
-        )
-    elif answer.setup:
-        yield critical(
-            "setup",
-            f"TASKSERVER_SETUP: {setup} {answer.setup}",
-            "workers give their tasks back, and end: none runs, and modules and callables cannot be looked at",
-            NAME_A_FUNCTION,
-        )
+        answer: Answer | Finding = unknown(words, "they may be broken", f"run {CLIENT} doctor")
     else:
-        if setup:
-            yield ok("setup", f"{setup} was called, and went well")
-        if answer.broken:
-            yield critical(
-                "modules",
-                "; ".join(answer.broken.values()),
-                "tasks of such a module fail, and are retried until their attempts are used up",
-                "correct it and upload it again; workers notice by themselves",
-            )
-        else:
-            yield ok("modules", f"{listed} can be imported")
-        yield _callables(names, answer)
-        for check, hook in hooks.items():
-            if why_not := answer.hooks[hook]:
-                words = f"TASKSERVER_{check.upper()}: {hook} {why_not}"
-                yield warning(check, words, WITHOUT_HOOK[check], NAME_A_FUNCTION)
-            else:
-                yield ok(check, f"{hook} can be imported")
+        try:
+            answer = _ask(settings, names or ())
+        except OSError as error:
+            answer = unknown(f"this host lets no process be started for it: {error.strerror}", "they may be broken")
+    if isinstance(answer, Finding):
+        yield answer._replace(name="modules")
+    else:
+        # After a setup that failed nothing else was looked up.
+        yield from findings_of(CHECKS[:1] if answer.setup else CHECKS, settings, names, answer)
 
 
-def _callables(names: Sequence[str] | None, answer: Answer) -> Finding:
+def _setup(settings: Settings, names: Sequence[str] | None, answer: Answer) -> Finding | None:
+    if not isinstance(settings.setup, str):
+        return None
+    if not answer.setup:
+        return ok(f"{settings.setup} was called, and went well")
+    return critical(
+        f"TASKSERVER_SETUP: {settings.setup} {answer.setup}",
+        "workers give their tasks back, and end: none runs, and modules and callables cannot be looked at",
+        NAME_A_FUNCTION,
+    )
+
+
+def _modules(settings: Settings, names: Sequence[str] | None, answer: Answer) -> Finding:
+    if not answer.broken:
+        return ok(f"{', '.join(settings.modules)} can be imported")
+    return critical(
+        "; ".join(answer.broken.values()),
+        "tasks of such a module fail, and are retried until their attempts are used up",
+        "correct it and upload it again; workers notice by themselves",
+    )
+
+
+def _callables(settings: Settings, names: Sequence[str] | None, answer: Answer) -> Finding:
     if names is None:
-        return unknown("callables", "the rows cannot be read", "they may name what is not there")
+        return unknown("the rows cannot be read", "they may name what is not there")
     if answer.broken and not answer.refused:
-        return unknown("callables", "a module is broken", "rows may name what is not there")
+        return unknown("a module is broken", "rows may name what is not there")
     if not answer.refused:
-        return ok("callables", f"{len(names)} named by the next rows and by schedules, all can be called")
+        return ok(f"{len(names)} named by the next rows and by schedules, all can be called")
     reasons, more = list(answer.refused.values()), len(answer.refused) - MAX_NAMES_SHOWN
     or_more = " or more" if len(reasons) == MAX_REFUSED else ""
     others = f"; and {more}{or_more} others" if more > 0 else ""
     return warning(
-        "callables",
         "; ".join(reasons[:MAX_NAMES_SHOWN]) + others,
         "the next worker makes these tasks fatal",
         "correct the name where the task is added, or the function's name, before a worker meets them",
     )
+
+
+def _hook(key: str, without: str, settings: Settings, names: Sequence[str] | None, answer: Answer) -> Finding | None:
+    hook = getattr(settings, key)
+    if not isinstance(hook, str):
+        return None
+    if why_not := answer.hooks[hook]:
+        return warning(f"TASKSERVER_{key.upper()}: {hook} {why_not}", without, NAME_A_FUNCTION)
+    return ok(f"{hook} can be imported")
+
+
+CHECKS = (
+    Look("setup", _setup),
+    Look("modules", _modules, may_stay=False),
+    Look("callables", _callables, may_stay=False),
+    Look("between", partial(_hook, "between", "nothing tidies up between two tasks, as stale connections")),
+    Look("on_failure", partial(_hook, "on_failure", "nobody is notified of failed tasks by it")),
+)
 
 
 # ---- in another process
@@ -129,24 +129,32 @@ class Answer(NamedTuple):
     """The reason why TASKSERVER_SETUP failed; then nothing else was looked up. Empty if it did not."""
 
 
-def _ask(settings: Settings, names: Sequence[str], hooks: Sequence[str], setup: str | None) -> Answer | None:
-    """Have another process call the `setup`, import the modules, and look up the names and `hooks`.
+def _ask(settings: Settings, names: Sequence[str]) -> Answer | Finding:
+    """Have another process call the setup, import the modules, and look up the names and hooks.
 
-    None if it gave no answer in time. Raises OSError if no process can be started.
+    Returns what is wrong if it gives no answer in time. Raises OSError if no process can be started.
     """
+    hooks = [hook for hook in (settings.between, settings.on_failure) if isinstance(hook, str)]
+    setup = settings.setup if isinstance(settings.setup, str) else None
     question = json.dumps([str(settings.folder), settings.modules, names, hooks, setup]).encode()
     nowhere = subprocess.DEVNULL
+    limit = MAX_IMPORT_SECONDS
     # The answer is a file: a process that an import left behind would hold a pipe open.
     with NamedTemporaryFile() as file:
         # -B: another account that asks leaves no bytecode beside the modules.
         command = [sys.executable, "-B", "-c", PROGRAM, file.name, *sys.path]
-        limit = MAX_IMPORT_SECONDS
         try:
             subprocess.run(command, check=False, input=question, stdout=nowhere, stderr=nowhere, timeout=limit)
         except subprocess.TimeoutExpired:
-            return None
-        text = file.read()
-    return Answer(*json.loads(text)) if text else None
+            pass
+        if text := file.read():
+            return Answer(*json.loads(text))
+    calling = f"calling {setup}, or " if setup else ""
+    return critical(
+        f"{calling}importing {', '.join(settings.modules)} ended Python, or took more than {MAX_IMPORT_SECONDS} s",
+        "a worker would die of it, or hang, too",
+        "leave nothing but imports and definitions in these modules",
+    )
 
 
 def write_answer(path: str) -> None:

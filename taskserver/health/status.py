@@ -8,10 +8,11 @@ are, and none takes a lock.
 
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 from ..errors import DatabaseError
 from ..host.process_identity import has_ended, host_name
+from ..messages.finding import Finding, Level, worst
 from ..messages.text import iso, utc
 from ..model.task import Status, name_of_status
 from ..settings.load import Settings
@@ -23,7 +24,6 @@ from ..stores.queue.stats import HOUR_SECONDS, HourStats, Stats
 from ..stores.records import OTHER, ErrorCount, LastRun, QueueCount, RunningTask, StoredTask, WorkerProcess
 from .accepted import Accepted
 from .coverage import serves, unserved
-from .finding import Finding, Level, worst
 
 MAX_RUNNING = 20
 """Running tasks in a status."""
@@ -36,16 +36,6 @@ MAX_ERRORS = 20
 HOURS = 24
 MAX_STATEMENT_SECONDS = 8
 """Less than we wait for an answer, so that nothing goes on at the server for a program that gave up."""
-
-
-class Queue(Protocol):
-    """An opened queue, as a TaskServer is one."""
-
-    @property
-    def settings(self) -> Settings: ...
-
-    @property
-    def store(self) -> Store: ...
 
 
 class Count(NamedTuple):
@@ -204,28 +194,30 @@ def _plain(value: Any) -> Any:
 # ---- read
 
 
-def read_status(queue: Queue, groups: Sequence[int] = (), up_to: Mapping[Status, int] | None = None) -> QueueStatus:
+def read_status(
+    store: Store, settings: Settings, groups: Sequence[int] = (), up_to: Mapping[Status, int] | None = None
+) -> QueueStatus:
     """Read a queue, or only some groups of it; changes nothing. Raises DatabaseError.
 
     `up_to`: how many new and fatal tasks are counted at least, if there are so many. Raises Conflict if the database
     is too busy to answer in time.
     """
-    with queue.store.database.statements_limited(MAX_STATEMENT_SECONDS):
-        return _read(queue, groups, up_to or {})
+    with store.database.statements_limited(MAX_STATEMENT_SECONDS):
+        return _read(store, settings, groups, up_to or {})
 
 
-def _read(queue: Queue, chosen: Sequence[int], up_to: Mapping[Status, int]) -> QueueStatus:
-    queue.store.tables.check()
-    look, views = Counts(queue.store.database), queue.store.views
+def _read(store: Store, settings: Settings, chosen: Sequence[int], up_to: Mapping[Status, int]) -> QueueStatus:
+    store.tables.check()
+    look, views = Counts(store.database), store.views
     runs = [run for run in views.runs() if serves(run.group_ids, chosen)]
-    counted, stats, in_progress = look.by_group(chosen), Stats(queue.store), views.in_progress()
+    counted, stats, in_progress = look.by_group(chosen), Stats(store), views.in_progress()
     recent = stats.recent()
     groups = {
         group: _group(rows, in_progress.running.get(group, 0), recent.by_group.get(group))
         for group, rows in by_group(counted.counts).items()
     }
     total = _group(counted.counts, sum(one.running for one in groups.values()))
-    paused, are_all_paused = queue.store.claims.paused()
+    paused, are_all_paused = store.claims.paused()
     if are_all_paused:
         paused = sorted({*paused, *groups})
     served = [group for group in groups if group not in paused]
@@ -241,11 +233,11 @@ def _read(queue: Queue, chosen: Sequence[int], up_to: Mapping[Status, int]) -> Q
         return Count(rows, is_more)
 
     names = look.by_name()
-    expired = look.expired(queue.settings.lease_seconds)
+    expired = look.expired(settings.lease_seconds)
     return QueueStatus(
-        table=queue.settings.table,
-        mode=queue.settings.mode,
-        database=queue.settings.dsn.place,
+        table=settings.table,
+        mode=settings.mode,
+        database=settings.dsn.place,
         now=utc(views.now()),
         total=total._replace(seconds_left=None, uncounted=total.uncounted | counted.cut),
         groups=groups,
@@ -257,9 +249,9 @@ def _read(queue: Queue, chosen: Sequence[int], up_to: Mapping[Status, int]) -> Q
         are_all_paused=are_all_paused,
         unserved_groups=unserved([group for group in served if groups[group].rows[Status.NEW]], runs),
         runs=runs,
-        workers=[one for one in workers_of(queue, in_progress.claimed) if serves(one.group_ids, chosen)],
+        workers=[one for one in workers_of(store, in_progress.claimed) if serves(one.group_ids, chosen)],
         running=views.running(MAX_RUNNING),
-        schedules=Schedules(queue.store).all(),
+        schedules=Schedules(store).all(),
         names=_by_task(names),
         unnamed=frozenset(status for status in Status if _rows_of(names, status) >= SAMPLE),
         errors=views.recent_errors(MAX_ERRORS, chosen),
@@ -346,23 +338,23 @@ def _rows_of(names: Sequence[NameCount], status: int) -> int:
 # ---- workers
 
 
-def workers_of(queue: Queue, claimed: Mapping[int, int]) -> list[WorkerProcess]:
+def workers_of(store: Store, claimed: Mapping[int, int]) -> list[WorkerProcess]:
     """The workers of all hosts, the oldest first; `claimed` has their unstarted tasks. Raises DatabaseError."""
     here, workers = host_name(), []
-    for worker in queue.store.processes.all():
+    for worker in store.processes.all():
         is_here = worker.host == here
         ended = True if worker.ended_at else has_ended(worker.pid, worker.identity) if is_here else None
         workers.append(worker._replace(claimed=claimed.get(worker.number, 0), is_here=is_here, has_ended=ended))
     return workers
 
 
-def gone_among(queue: Queue, tasks: Sequence[StoredTask]) -> set[int]:
+def gone_among(store: Store, tasks: Sequence[StoredTask]) -> set[int]:
     """The ids of the started tasks among these whose process has ended, as far as that is known here."""
     claims = {task.id: task.claim for task in tasks if task.status == Status.IN_PROGRESS and task.started_at}
     if not claims:
         return set()
     try:
-        numbers = {worker.number for worker in workers_of(queue, {}) if worker.has_ended}
+        numbers = {worker.number for worker in workers_of(store, {}) if worker.has_ended}
     except DatabaseError:  # as without the right to read them
         return set()
     return {task_id for task_id, claim in claims.items() if isinstance(claim, int) and number_of(claim) in numbers}

@@ -10,6 +10,7 @@ import os
 import stat
 from contextlib import suppress
 from pathlib import Path
+from typing import NamedTuple
 
 from ..errors import HostLimit, SettingError
 from ..messages.programs import CLIENT
@@ -150,25 +151,32 @@ SQLITE_BEGIN = b"SQLite format 3\0"
 OWN_FILE = "name a file of its own, as var/taskserver.log"
 
 
-def why_no_log(path: Path, folder: Path) -> str:
-    """Why a file must not be the log, and what to do; empty if it may: it is renamed when full, and later deleted.
+class LogFault(NamedTuple):
+    """Why a file must not be the log, and what to do."""
+
+    what: str
+    fix: str
+
+
+def why_no_log(path: Path, folder: Path) -> LogFault | None:
+    """Why a file must not be the log; None if it may: it is renamed when full, and later deleted.
 
     `folder` is the program's. Raises OSError.
     """
     if str(path).startswith(OF_SYSTEM):
-        return ""
+        return None
     is_in_var = path.parent == folder / "var"
     if not path.parent.is_dir():
         fix = f"{CLIENT} init makes it" if is_in_var else f"make it, or {OWN_FILE}"
-        return f"there is no folder {path.parent}: {fix}"
+        return LogFault(f"there is no folder {path.parent}", fix)
     # Others could put a link to any file of ours in its place.
     if who := who_else_may_write(path.parent, folder):
         fix = f"rename it by FTP and run {CLIENT} init" if is_in_var else f"let nobody else write there, or {OWN_FILE}"
-        return f"{who} of this host may write {path.parent}: {fix}"
+        return LogFault(f"{who} of this host may write {path.parent}", fix)
     # Opening a pipe would wait for its reader.
     if path.exists() and not (path.is_file() or path.is_char_device()):
-        return f"{path} is not a file: {OWN_FILE}"
-    return f"{path} is a database: {OWN_FILE}" if _is_database(path) else ""
+        return LogFault(f"{path} is not a file", OWN_FILE)
+    return LogFault(f"{path} is a database", OWN_FILE) if _is_database(path) else None
 
 
 def _is_database(path: Path) -> bool:

@@ -12,13 +12,12 @@ from contextlib import suppress
 from typing import Any, NamedTuple
 
 from ..errors import ConnectionLost, DatabaseError, Unavailable
+from ..messages.finding import Finding, Level, critical, found, ok, unknown, warning
 from ..messages.programs import CLIENT
 from ..messages.text import age
 from ..model.task import MODES
 from ..settings.dsn import Dsn
 from .table_faults import Fault, TableLooks, table_faults
-
-OK, UNKNOWN, WARNING, CRITICAL = "ok", "unknown", "warning", "critical"
 
 
 class Asked(NamedTuple):
@@ -28,20 +27,13 @@ class Asked(NamedTuple):
     """A database.Database, whose file imports the dialect's, and that this one."""
     dsn: Dsn
     mode: str
+    only_reads: bool = False
+    """Whether it is for a page that only shows, whose account may be one that may only read."""
 
 
-class Found(NamedTuple):
-    """A judgement; its own `fix` and `why` replace those of its check."""
-
-    level: str
-    words: str
-    fix: str = ""
-    why: str = ""
-
-
-def good_if(is_good: bool, words: str, level: str = WARNING, fix: str = "") -> Found:
-    """A judgement that has the same words if it is good and if it has this level."""
-    return Found(OK if is_good else level, words, fix)
+def good_if(is_good: bool, words: str, level: Level = Level.WARNING, fix: str = "") -> Finding:
+    """A finding that has the same words if it is good and if it has this level."""
+    return ok(words) if is_good else found(level, words, fix=fix)
 
 
 class Check(NamedTuple):
@@ -50,27 +42,29 @@ class Check(NamedTuple):
     name: str
     ask: str | Callable[[Asked], Any]
     """A SELECT, whose rows are the answer, or a function."""
-    judge: Callable[[Any], Found]
+    judge: Callable[[Any], Finding]
+    """Its own `why` and `fix` replace those of the check."""
     why: str = ""
     fix: str = ""
+    may_stay: bool = True
+    """Whether workers can do without it: then a person may accept what it finds."""
 
 
-def examine(asked: Asked) -> Iterator[tuple[str, Found]]:
-    """The name and the judgement of each check of this database, one after the other. Raises Unavailable."""
+def examine(asked: Asked) -> Iterator[Finding]:
+    """What each check of this database finds, one after the other. Raises Unavailable."""
     for check in asked.database.dialect.facts().checks:
         try:
             answer = asked.database.fetch(check.ask) if isinstance(check.ask, str) else check.ask(asked)
-            found = check.judge(answer)
+            finding = check.judge(answer)
         except Unavailable:
             raise
         except (DatabaseError, LookupError, ValueError, TypeError) as error:  # a proxy may answer anything
             is_denied = isinstance(error, DatabaseError) and asked.database.dialect.facts().is_denied(error)
-            found = Found(UNKNOWN, f"this account cannot see it{'' if is_denied else f': {error}'}")
-        if found.level == OK:
-            yield check.name, Found(OK, found.words)
-        else:
-            fix = found.fix or (check.fix if found.level != UNKNOWN else "")
-            yield check.name, Found(found.level, found.words, fix, found.why or check.why)
+            finding = unknown(f"this account cannot see it{'' if is_denied else f': {error}'}")
+        if finding.level is not Level.OK:
+            fix = finding.fix or (check.fix if finding.level is not Level.UNKNOWN else "")
+            finding = finding._replace(why=finding.why or check.why, fix=fix)
+        yield finding._replace(name=check.name)
 
 
 # ---- rights
@@ -126,27 +120,34 @@ def _is_denied(database: Any, sql: str) -> bool:
     return False
 
 
-def _missing_rights(asked: Asked) -> tuple[list[str], list[str]]:
-    """The missing rights that a worker of this mode needs, and those that it does without."""
-    database = asked.database
+def _missing_rights(asked: Asked) -> tuple[Asked, list[tuple[str, Right]]]:
+    """Each verb that this account may not use."""
+    missing = [
+        (verb, right)
+        for right in RIGHTS
+        for verb in right.verbs.split()
+        if _is_denied(asked.database, TRIED[verb].format(table=right.table, column=right.column))
+    ]
+    return asked, missing
+
+
+def _judge_rights(answer: tuple[Asked, list[tuple[str, Right]]]) -> Finding:
+    asked, missing = answer
     needed, spared = list[str](), list[str]()
-    for right in RIGHTS:
-        table = database.dialect.table + ("" if right.table == "table" else f"_{right.table}")
-        for verb in right.verbs.split():
-            if _is_denied(database, TRIED[verb].format(table=right.table, column=right.column)):
-                if asked.mode in right.modes:
-                    needed.append(f"{verb} on {table}")
-                else:
-                    spared.append(f"{verb} on {table} (for {right.what_for})")
-    return needed, spared
-
-
-def _judge_rights(missing: tuple[list[str], list[str]]) -> Found:
-    needed, spared = missing
-    if needed:
-        return Found(CRITICAL, f"this account may not {', '.join(needed)}")
-    but = f", but not {', '.join(spared)}" if spared else ""
-    return Found(OK, f"this account may do all that a worker does{but}")
+    for verb, right in missing:
+        words = f"{verb} on {asked.database.dialect.table}{'' if right.table == 'table' else f'_{right.table}'}"
+        if asked.mode in right.modes:
+            needed.append(words)
+        else:
+            spared.append(f"{words} (for {right.what_for})")
+    if not needed:
+        but = f", but not {', '.join(spared)}" if spared else ""
+        return ok(f"this account may do all that a worker does{but}")
+    words = f"this account may not {', '.join(needed)}"
+    if asked.only_reads and any(verb == "UPDATE" and right.table == "table" for verb, right in missing):
+        why = "this page, which only shows, can do without; workers with this account could do no work"
+        return unknown(words, why, f"give workers an account of their own, and have {CLIENT} doctor look")
+    return critical(words)
 
 
 CHECK_RIGHTS = Check(
@@ -155,6 +156,7 @@ CHECK_RIGHTS = Check(
     _judge_rights,
     "workers cannot do their work without that",
     "grant it in the host's panel, or as docs/security.md says",
+    may_stay=False,
 )
 
 
@@ -173,9 +175,9 @@ class Facts(NamedTuple):
 MAX_FAULTS_NAMED = 3
 
 
-def _judge_tables(faults: Sequence[Fault]) -> Found:
+def _judge_tables(faults: Sequence[Fault]) -> Finding:
     if not faults:
-        return Found(OK, "tables, keys and indexes are as this version makes them")
+        return ok("tables, keys and indexes are as this version makes them")
     more = len(faults) - MAX_FAULTS_NAMED
     words = "; ".join(f"{fault.table} {fault.what}" for fault in faults[:MAX_FAULTS_NAMED])
     words += f"; and {more} more" if more > 0 else ""
@@ -184,7 +186,7 @@ def _judge_tables(faults: Sequence[Fault]) -> Found:
     )
     if any(fault.is_anothers for fault in faults):
         fix = "set another TASKSERVER_TABLE"
-    return Found(CRITICAL, words, fix)
+    return critical(words, fix=fix)
 
 
 def _hindrances(asked: Asked) -> Any:
@@ -192,7 +194,7 @@ def _hindrances(asked: Asked) -> Any:
     return asked.database.fetch(sql, [asked.database.dialect.table] * sql.count("?"))
 
 
-def _judge_hindrances(found: Sequence[Sequence[Any]]) -> Found:
+def _judge_hindrances(found: Sequence[Sequence[Any]]) -> Finding:
     what = ", ".join(str(what) for (what,) in found[:MAX_FAULTS_NAMED])
     return good_if(not what, f"the queue has {what or 'nothing that keeps rows from being deleted'}")
 
@@ -209,10 +211,10 @@ def _claim_indexes(asked: Asked) -> list[str]:
     return used
 
 
-def _judge_claim_index(used: Sequence[str]) -> Found:
+def _judge_claim_index(used: Sequence[str]) -> Finding:
     missing = [name for name in CLAIM_INDEXES if name not in used]
     words = f"do not read by {' and '.join(missing)}" if missing else f"read by {' and '.join(CLAIM_INDEXES)}"
-    return good_if(not missing, f"claims {words}", CRITICAL)
+    return good_if(not missing, f"claims {words}", Level.CRITICAL)
 
 
 OF_TABLES = (
@@ -221,6 +223,7 @@ OF_TABLES = (
         lambda asked: table_faults(asked.database),
         _judge_tables,
         "claims would fail or be slow, or a key would not keep a task from being added twice",
+        may_stay=False,
     ),
     Check(
         "claim_index",
@@ -228,6 +231,7 @@ OF_TABLES = (
         _judge_claim_index,
         "they would read, and lock, the whole queue",
         f"make that index as in the file of the schema, or run {CLIENT} init",
+        may_stay=False,
     ),
     Check(
         "deletes",
@@ -245,17 +249,17 @@ FEW_CONNECTIONS, MAX_TRANSACTION_SECONDS, MAX_CLOCK_DIFFERENCE_SECONDS = 5, 300,
 LISTENING = "anyone on the way between the hosts can read tasks and their arguments"
 
 
-def judge_encrypted(words: str, is_safe: bool, option: str) -> Found:
+def judge_encrypted(words: str, is_safe: bool, option: str) -> Finding:
     """`option` of the DSN asks for TLS."""
     return good_if(
         is_safe, words, fix=f"add ?{option} to TASKSERVER_DSN; if the server has no TLS, ask the host for it"
     )
 
 
-def check_value(name: str, ask: str, judge: Callable[[str], Found], why: str = "", fix: str = "") -> Check:
+def check_value(name: str, ask: str, judge: Callable[[str], Finding], why: str = "", fix: str = "") -> Check:
     """A check of the one value that `ask` selects."""
 
-    def judge_rows(rows: Sequence[Sequence[Any]]) -> Found:
+    def judge_rows(rows: Sequence[Sequence[Any]]) -> Finding:
         if rows[0][0] is None:
             raise ValueError("it is hidden")
         return judge(str(rows[0][0]))
@@ -271,7 +275,7 @@ def check_clock(clock: str, in_sql: str) -> Check:
         there = float(asked.database.fetch_value(clock))
         return there - (before + time.time()) / 2
 
-    def judge(seconds: float) -> Found:
+    def judge(seconds: float) -> Finding:
         words = f"the server's clock is {abs(seconds):.1f} s {'ahead of' if seconds > 0 else 'behind'} this host's"
         return good_if(abs(seconds) <= MAX_CLOCK_DIFFERENCE_SECONDS, words)
 
@@ -283,12 +287,12 @@ def check_clock(clock: str, in_sql: str) -> Check:
 def check_connections(ask: str) -> Check:
     """How many connections the account may have at once; `ask` selects it: no row, 0 or NULL if it has no limit."""
 
-    def judge(rows: Sequence[Sequence[Any]]) -> Found:
+    def judge(rows: Sequence[Sequence[Any]]) -> Finding:
         limit = int(rows[0][0] or 0) if rows else 0
         words = (
             f"at most {limit} for this account; a worker needs two for a transactional or a long task, three if both"
         )
-        return good_if(limit > FEW_CONNECTIONS, words) if limit else Found(OK, "the account has no limit of its own")
+        return good_if(limit > FEW_CONNECTIONS, words) if limit else ok("the account has no limit of its own")
 
     why = "web pages need the rest: a page that gets none shows an error"
     return Check("connections", ask, judge, why, "start workers with --slots 1, and ask the host for more")
@@ -297,10 +301,10 @@ def check_connections(ask: str) -> Check:
 TRANSACTION = "nothing that was deleted since then is freed, and every claim reads past it; tasks may be held as well"
 
 
-def judge_transaction(rows: Sequence[Sequence[Any]], way_to_end: str) -> Found:
+def judge_transaction(rows: Sequence[Sequence[Any]], way_to_end: str) -> Finding:
     """The oldest open transaction: its seconds, process id, account and state. `way_to_end` has a `{0}` for the id."""
     if not rows or rows[0][0] is None or float(rows[0][0]) <= MAX_TRANSACTION_SECONDS:
-        return Found(OK, "none stands open for long")
+        return ok("none stands open for long")
     seconds, number, account, state = rows[0]
     words = f"{account} has one open since {age(float(seconds))}, in the session {number} ({state})"
-    return Found(WARNING, words, way_to_end.format(number))
+    return warning(words, fix=way_to_end.format(number))

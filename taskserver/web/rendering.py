@@ -15,17 +15,12 @@ from urllib.parse import urlencode
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from .. import __version__
-from ..health.accepted import OF_INSTALLATION
 from ..messages.programs import CLIENT, WORKER
 from ..messages.text import age, error_in_shell, escaped, in_units, letters, local, on_day, time_of_day, without_middle
 from ..model.task import Status, name_of_status
 from ..stores.records import StoredTask
 
 MAX_INSTANT = 40
-MAY_STAY = frozenset(OF_INSTALLATION).difference(
-    ("program", "rights", "standby", "modules", "callables", "tables", "claim_index")
-)
-"""Findings of the doctor that workers can do without."""
 TEMPLATES = Path(__file__).with_name("templates")
 ASSETS = {"page.css": "text/css", "page.js": "text/javascript", "icon.svg": "image/svg+xml"}
 """The files that a page loads, and their types."""
@@ -95,7 +90,6 @@ def _environment() -> Environment:
         "version_of": version_of,
         "asset": asset,
         "status_of": status_of,
-        "may_stay": MAY_STAY,
     }
     return environment
 

@@ -11,11 +11,9 @@ from typing import Any, NamedTuple
 
 from ..errors import Conflict, DatabaseError, TablesMissing, TablesOutdated, Unavailable
 from ..health.doctor import accepted_in, examine
-from ..health.finding import Finding, Level, unknown
-from ..health.judge import describe_unserved, judged
+from ..health.judge import describe_unserved
 from ..health.stages import stage_lines, stage_of
 from ..health.status import gone_among
-from ..messages.programs import CLIENT
 from ..messages.text import in_units
 from ..model.results import read_progress
 from ..model.selection import Selection
@@ -75,7 +73,7 @@ def overview(server: TaskServer, query: Mapping[str, str]) -> Page:
 
 def overview_values(server: TaskServer) -> dict[str, Any]:
     """The values of the overview."""
-    read = judged(server)
+    read = server.status()
     last_day = every_hour(read.hours, read.this_hour.hour, DAYS["1"])
     return {"overview": read, "sample": SAMPLE, "chart": throughput(last_day)}
 
@@ -105,7 +103,7 @@ def tasks(server: TaskServer, query: Mapping[str, str]) -> Page:
         "by_time": chosen.status in BY_TIME,
         "since": query.get("since") or None,
         "spans": list(SPANS),
-        "gone": gone_among(server, found.tasks),
+        "gone": gone_among(server.store, found.tasks),
         "statuses": list(STATUSES),
     }
     return Page("tasks.html", values)
@@ -171,7 +169,7 @@ def task(server: TaskServer, query: Mapping[str, str]) -> Page:
         "progress": read_progress(row.progress),
         "stage": stage_of(row),
         "stages": stage_lines(row) if row.stages else [],
-        "is_gone": bool(gone_among(server, [row])),
+        "is_gone": bool(gone_among(server.store, [row])),
         "run_seconds": row.run_seconds(now),
         "comes_seconds": row.comes_in_seconds(now),
         "may": [name for name, verb in VERBS.items() if Operations(server.store).preview(verb, of_row, 0).rows],
@@ -220,18 +218,10 @@ def workers(server: TaskServer, query: Mapping[str, str]) -> Page:
 
 def findings_of(folder: Path, may_act: bool, answer_seconds: float) -> Page:
     """What the doctor finds; `answer_seconds` is how long it waits for the database's answer to one question."""
-    found = examine(folder, answer_seconds, for_page=True)
-    findings = [finding if may_act else _of_reader(finding) for finding in found]
-    counted, accepted = accepted_in(folder, answer_seconds).apart(findings)
-    return Page("doctor.html", {"findings": counted, "accepted": accepted})
-
-
-def _of_reader(finding: Finding) -> Finding:
-    """A finding as a page means it that only shows, where its account may only read."""
-    if finding.name != "rights" or finding.level is not Level.CRITICAL or "may not UPDATE on" not in finding.words:
-        return finding
-    why = "this page, which only shows, can do without; workers with this account could do no work"
-    return unknown("rights", finding.words, why, f"give workers an account of their own, and have {CLIENT} doctor look")
+    found = examine(folder, answer_seconds, for_page=True, only_reads=not may_act)
+    acceptances, may_stay = accepted_in(folder, answer_seconds)
+    counted, accepted = acceptances.apart(found)
+    return Page("doctor.html", {"findings": counted, "accepted": accepted, "may_stay": may_stay})
 
 
 # ---- hours

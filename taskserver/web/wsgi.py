@@ -273,7 +273,7 @@ def _metrics(settings: PageSettings, server: TaskServer, files: PrivateFiles, re
             adding.check_pace(files, "wrong", adding.WRONG_A_MINUTE)
             raise adding.Refused(401, "the token is missing or wrong")
         try:
-            text = read_metrics(server)
+            text = read_metrics(server.store, server.settings)
         except DatabaseError:
             text = metrics_when_away()
     except adding.Refused as error:

@@ -464,7 +464,7 @@ def test_the_doctor_shows_what_is_accepted_at_its_end_and_does_not_count_it(serv
     (served.folder / ".env").chmod(0o644)
     assert served.here("doctor").returncode == 1
     others = ["durability"] if served.is_postgresql else []  # of a server for tests
-    for name in ("fatal", "env_file", "journal", *others):
+    for name in ("fatal", "env_file", "disk", *others):
         assert served.here("check", "--accept", name, "--reason", f"of {name}").returncode == 0
     ended = served.here("doctor")
     *lines, verdict = ended.stdout.splitlines()
@@ -497,6 +497,15 @@ def test_what_was_never_accepted_can_be_withdrawn_without_harm(queue: Queue, nam
     ended = queue.here("check", "--withdraw", name)
     assert (ended.returncode, ended.stderr) == (OK, "")
     assert ended.stdout.endswith(" was not accepted; accepted: disk\n")
+
+
+@A_SERVER
+@pytest.mark.parametrize("name", ["rights", "tables", "settings", "database", "nothing"])
+def test_what_workers_cannot_do_without_is_not_accepted(queue: Queue, name: str) -> None:
+    code, line = check(queue, "--accept", name, "--reason", "it is so here")
+    assert code == UNKNOWN
+    assert line.startswith(f"TASKSERVER UNKNOWN: '{name}' cannot be accepted; choose from between, character_set, ")
+    assert notes(queue) == []
 
 
 REASONS: Sequence[str] = ("", "  \n", "x" * (MAX_REASON + 1))

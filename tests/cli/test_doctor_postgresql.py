@@ -13,8 +13,8 @@ import pytest
 
 from taskserver import TaskServer
 from taskserver.errors import DatabaseError
+from taskserver.messages.finding import Finding, Level
 from taskserver.stores import facts
-from taskserver.stores.facts import CRITICAL, OK, WARNING, Found
 from taskserver.stores.table_faults import table_faults
 from tests.conftest import without
 from tests.support.doctor import examined
@@ -23,11 +23,12 @@ from tests.support.pgbouncer import pooled
 from tests.support.postgresql import CHOSEN_PROGRAMS, PostgreSQL, PostgreSQLServer, programs_folder
 from tests.support.processes import wait_until
 
+OK, WARNING, CRITICAL, _ = Level
 WELL = {"durability": WARNING}
 """The tests' own server is quick rather than safe."""
 
 
-def found_at(dsn: str) -> dict[str, Found]:
+def found_at(dsn: str) -> dict[str, Finding]:
     with TaskServer(dsn) as server:
         return examined(server)
 
@@ -39,7 +40,7 @@ def make(dsn: str) -> str:
     return dsn
 
 
-def worse(found: dict[str, Found]) -> dict[str, str]:
+def worse(found: dict[str, Finding]) -> dict[str, Level]:
     """What is not well, but for the durability."""
     return {name: one.level for name, one in found.items() if one.level != OK and name not in WELL}
 

@@ -248,9 +248,9 @@ def test_a_program_of_which_a_part_is_missing_says_so_in_one_line(deployment: De
 
 
 def test_a_part_that_is_missed_later_is_told_in_the_same_words(sqlite_queue: Queue) -> None:
-    cut("taskserver/health/queue.py", 50)(sqlite_queue.folder)
+    cut("taskserver/health/doctor.py", 50)(sqlite_queue.folder)
     ended = sqlite_queue.client("doctor")
-    assert_one_line(ended, 1, "this program is not whole (upload the folder again)", "queue.py")
+    assert_one_line(ended, 1, "this program is not whole (upload the folder again)", "doctor.py")
 
 
 @pytest.mark.parametrize("is_bundle", [True, False])

@@ -15,7 +15,6 @@ import pytest
 from taskserver import TaskServer
 from taskserver.cli.commands.status import RUNS_SHOWN
 from taskserver.cli.terminal.output import MAX_LINES
-from taskserver.health.judge import judged
 from taskserver.health.status import MAX_RUNNING
 from taskserver.host.process_identity import own_identity
 from taskserver.model.task import Status
@@ -159,7 +158,7 @@ def test_groups_that_no_run_serves_and_paused_groups_are_named_in_words(one_queu
         one_queue.add("tasks.note", group_id=group_id)
     with TaskServer(one_queue.dsn) as server:
         server.pause(5)
-        status = judged(server)
+        status = server.status()
     assert [run.groups for run in status.runs] == ["groups 3"]
     assert (list(status.paused_groups), list(status.unserved_groups)) == ([5], [4])
     text = text_of(one_queue, "status")
@@ -174,7 +173,7 @@ def test_an_overview_holds_some_running_tasks_and_counts_them_all(one_queue: Que
     one_queue.sql(running.format(one_queue.now), '{"done":1,"total":4}')
     one_queue.sql("INSERT INTO jobs_queue (task, status, group_id) VALUES ('tasks.note', 1, 7)")
     with TaskServer(one_queue.dsn) as server:
-        status = judged(server)
+        status = server.status()
     assert [task.id for task in status.running] == [MAX_RUNNING + 2, *range(1, MAX_RUNNING)]  # the oldest ones
     assert [task.progress and task.progress.fraction for task in status.running[:2]] == [0.25, None]
     assert (status.groups[7].claimed, status.groups[7].running, status.total.running) == (1, *[MAX_RUNNING + 2] * 2)

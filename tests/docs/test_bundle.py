@@ -28,7 +28,7 @@ from packaging.utils import canonicalize_name
 
 from taskserver import __version__
 from taskserver.health import files
-from taskserver.health.finding import Level
+from taskserver.messages.finding import Level
 from tests.conftest import without
 from tests.support.deployment import ROOT, TIMEOUT_SECONDS
 from tests.support.hosts import BARE, VERSIONS, as_user, is_usable, open_folder, own, own_all, users_python
@@ -263,7 +263,7 @@ def test_the_doctor_names_the_files_that_an_upload_did_not_bring_whole(bundle: B
     (folder / "pymysql" / "connections.py").write_bytes(b"")
     (folder / "taskserver" / "web" / "templates" / "page.css").unlink()
     finding = files.whole(folder)
-    assert (finding.level, finding.name) == (Level.CRITICAL, "program")
+    assert finding.level is Level.CRITICAL
     assert finding.words.endswith(f"in {folder}: pymysql/connections.py, taskserver/web/templates/page.css")
     (folder / "FILES.txt").write_bytes(b"")
     assert files.whole(folder).words.endswith(": FILES.txt")

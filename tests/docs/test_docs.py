@@ -17,8 +17,7 @@ from taskserver import DatabaseError, Reason, TaskServer
 from taskserver.cli.terminal.program import Exit
 from taskserver.health.accepted import accept
 from taskserver.health.alarm import changed
-from taskserver.health.finding import Level
-from taskserver.health.judge import judged
+from taskserver.messages.finding import Level
 from taskserver.model.task import MODES, Status
 from taskserver.settings.table import ALL_KEYS
 from tests.support.commands import arguments_of, parsers, parsers_of_client
@@ -309,11 +308,11 @@ def test_the_least_rights_of_monitoring_are_to_look_and_to_note_what_was_told(gu
         assert server.store.views.runs() == []
         assert server.store.views.list([], [], 10) == []
         assert server.store.views.show(1) is None
-        status = judged(server)
+        status = server.status()
         assert changed(server.store, "check", status) is not None
         assert changed(server.store, "check", status) is None
         accept(server.store, "cron", "so be it")
-        assert changed(server.store, "check", judged(server)) is not None
+        assert changed(server.store, "check", server.status()) is not None
         with pytest.raises(DatabaseError, match="denied"):
             server.add_task("tasks.greet")
 

@@ -11,7 +11,7 @@ import pytest
 from taskserver import DatabaseError, Reason, TaskServer
 from taskserver.health.accepted import accept
 from taskserver.health.alarm import changed
-from taskserver.health.judge import judged
+from taskserver.messages.finding import Level
 from taskserver.model.task import MODES
 from tests.support.doctor import examined
 from tests.support.documents import sections
@@ -119,12 +119,12 @@ def test_a_worker_runs_tasks_of_all_kinds_and_waits_for_more(guarded: Guarded, m
 def test_doctor_finds_nothing_missing_for_that_worker_and_names_what_a_website_lacks(guarded: Guarded) -> None:
     with guarded.server("you_worker") as server:
         found = examined(server)
-    assert {name for name, one in found.items() if one.level != "ok"} - {"durability"} == {"transactions"}
+    assert {name for name, one in found.items() if one.level is not Level.OK} - {"durability"} == {"transactions"}
     assert "pg_read_all_stats" in found["transactions"].fix
     assert "SELECT on jobs_queue_notes (for what doctor and check accept)" in found["rights"].words
     guarded.queue.sql(f"GRANT pg_read_all_stats TO {guarded.login('you_worker')[0]}")
     with guarded.server("you_worker") as server:
-        assert examined(server)["transactions"].level == "ok"
+        assert examined(server)["transactions"].level is Level.OK
     with guarded.server("you_web") as server:
         lacked = examined(server)["rights"].words
     assert all(f"{verb} on jobs_queue," in lacked for verb in ("SELECT", "UPDATE", "DELETE"))
@@ -135,7 +135,7 @@ def test_row_level_security_that_a_worker_is_under_is_named(guarded: Guarded) ->
     guarded.queue.sql("ALTER TABLE jobs_queue ENABLE ROW LEVEL SECURITY")
     with guarded.server("you_worker") as server:
         found = examined(server)["deletes"]
-    assert (found.level, found.words) == ("warning", "the queue has row level security")
+    assert (found.level, found.words) == (Level.WARNING, "the queue has row level security")
 
 
 def test_an_operator_may_pause_and_a_worker_may_not(guarded: Guarded) -> None:
@@ -156,7 +156,7 @@ def test_a_monitor_looks_and_notes_what_was_told(guarded: Guarded) -> None:
     with guarded.server("you_monitor") as server:
         assert server.store.views.counts() == []
         assert server.store.views.show(1) is None
-        status = judged(server)
+        status = server.status()
         assert changed(server.store, "check", status) is not None
         assert changed(server.store, "check", status) is None
         accept(server.store, "cron", "so be it")

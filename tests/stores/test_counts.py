@@ -258,7 +258,7 @@ def busy(queue_dsn: str, rows: Rows) -> str:
 def test_an_overview_waits_for_no_row_that_another_transaction_holds(busy: str) -> None:
     with holding(busy), TaskServer(busy) as server:
         began = time.monotonic()
-        overview = read_status(server)
+        overview = read_status(server.store, server.settings)
         assert overview.total.rows[Status.NEW] == 5
         assert time.monotonic() - began < 2
 
@@ -299,7 +299,7 @@ def test_an_overview_leaves_no_transaction_and_no_lock_behind(
             return sent[-1]
 
         monkeypatch.setattr(server.store.database, "compose", remember)
-        read_status(server)
+        read_status(server.store, server.settings)
         assert len(sent) > 10
         limits = [statement for statement in sent if statement.startswith("SET ")]
         assert len(limits) == (0 if rows.is_sqlite else 2)

@@ -6,8 +6,8 @@ import json
 
 from taskserver import TaskServer
 from taskserver.health.accepted import accept
+from taskserver.messages.finding import Finding
 from taskserver.stores import facts
-from taskserver.stores.facts import Found
 from tests.support.processes import assert_silent
 from tests.support.queues import Queue
 
@@ -40,10 +40,11 @@ class Report:
         return " | ".join(self.checks[check].values())
 
 
-def examined(server: TaskServer) -> dict[str, Found]:
+def examined(server: TaskServer) -> dict[str, Finding]:
     """What the doctor finds of the database and its tables, by check."""
     settings = server.settings
-    return dict(facts.examine(facts.Asked(server.store.database, settings.dsn, settings.mode)))
+    asked = facts.Asked(server.store.database, settings.dsn, settings.mode)
+    return {one.name: one for one in facts.examine(asked)}
 
 
 def made_healthy(queue: Queue) -> Queue:

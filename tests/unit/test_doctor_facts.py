@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from taskserver.health.finding import Level
+from taskserver.messages.finding import Finding, Level
 from taskserver.settings.dsn import parse_dsn
-from taskserver.stores.facts import Asked, Facts, Found, examine
+from taskserver.stores.facts import Asked, Facts, examine
 from taskserver.stores.mysql import facts as mysql
 from taskserver.stores.postgresql import facts as postgresql
 from taskserver.stores.sqlite import facts as sqlite
@@ -17,7 +17,7 @@ from taskserver.stores.sqlite import facts as sqlite
 OK, WARNING, CRITICAL, UNKNOWN = Level
 
 
-def judged(database: str, check: str, answer: object) -> Found:
+def judged(database: str, check: str, answer: object) -> Finding:
     """The judgement of an answer."""
     checks = {"mysql": mysql.CHECKS, "postgresql": postgresql.CHECKS, "sqlite": sqlite.CHECKS}[database]
     (judge,) = [one.judge for one in checks if one.name == check]
@@ -67,7 +67,7 @@ def judged(database: str, check: str, answer: object) -> Found:
 )
 def test_an_answer_is_judged(database: str, check: str, answer: object, level: Level, words: str) -> None:
     found = judged(database, check, answer)
-    assert found.level == str(level)
+    assert found.level is level
     assert words in found.words
 
 
@@ -88,7 +88,7 @@ def test_a_connection_over_the_net_without_tls_is_a_warning(dsn: str, cipher: st
     database = dsn.partition(":")[0]
     answer = (parse_dsn(dsn), "u@%", cipher, *([True] if database == "mysql" else []))
     found = judged(database, "connection", answer)
-    assert found.level == str(level)
+    assert found.level is level
     if level is WARNING:
         assert ("ssl-mode=required" if database == "mysql" else "sslmode=require") in found.fix
 
@@ -97,7 +97,7 @@ def test_a_mysql_on_another_host_whose_certificate_is_not_verified_is_a_warning(
     """Its full login shows the password: it is refused then."""
     for query, level in (("", WARNING), ("?ssl-mode=required", WARNING), ("?ssl-ca=/ca.pem", OK)):
         answer = (parse_dsn(f"mysql://u@h/db{query}"), "u@%", "TLS", False)
-        assert judged("mysql", "connection", answer).level == str(level)
+        assert judged("mysql", "connection", answer).level is level
 
 
 class Proxy:
@@ -117,12 +117,12 @@ class Proxy:
 def test_what_a_proxy_hides_is_unknown(answer: object) -> None:
     database: Any = Proxy(answer)
     found = list(examine(Asked(database, parse_dsn("mysql://u@h/db"), "delete")))
-    assert {one.level for _, one in found} <= {"ok", "unknown"}
+    assert {one.level for one in found} <= {OK, UNKNOWN}
     assert len(found) == len(mysql.CHECKS) - 6
 
 
 @pytest.mark.parametrize("check", ["packet", "connections", "clock", "transactions"])
 def test_a_number_that_a_proxy_makes_up_is_unknown(check: str) -> None:
     database: Any = Proxy([("unlimited", 7, "ann", "Sleep")])
-    found = dict(examine(Asked(database, parse_dsn("mysql://u@h/db"), "delete")))
-    assert (found[check].level, found[check].words.startswith("this account cannot see it")) == ("unknown", True)
+    found = {one.name: one for one in examine(Asked(database, parse_dsn("mysql://u@h/db"), "delete"))}
+    assert (found[check].level, found[check].words.startswith("this account cannot see it")) == (UNKNOWN, True)

@@ -14,9 +14,9 @@ import pytest
 
 from taskserver.health import files
 from taskserver.health.doctor import examine
-from taskserver.health.finding import Finding, Level
 from taskserver.host import files as files_of_host
 from taskserver.host.files import who_else_may_write
+from taskserver.messages.finding import Finding, Level
 from taskserver.settings.load import load_settings
 from tests.support.pages import PASSWORD_HASH
 
@@ -292,15 +292,16 @@ def test_settings_are_named_with_their_place_and_one_that_differs_is_a_warning_w
 )
 def test_the_settings_of_the_page_are_looked_at(tmp_path: Path, settings: str, level: Level | None, words: str) -> None:
     (tmp_path / ".env").write_text(settings)
-    found = list(files.of_page(tmp_path))
-    assert [one.level for one in found] == ([] if level is None else [level])
-    assert all(words in one.words for one in found)
+    found = files.page(tmp_path)
+    assert (found and found.level) is level
+    assert words in (found.words if found else "")
 
 
 def test_a_page_whose_packages_are_missing_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / ".env").write_text("TASKSERVER_PAGE_ALLOW=10.0.0.0/8")
     monkeypatch.setattr(files, "find_spec", lambda name: None)
-    (found,) = files.of_page(tmp_path)
+    found = files.page(tmp_path)
+    assert found
     assert (found.level, "jinja2" in found.words) == (Level.WARNING, True)
 
 

@@ -2,36 +2,37 @@
 
 from __future__ import annotations
 
-import ast
 import json
 import re
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from taskserver.cli.commands import check as command
-from taskserver.cli.commands.check import NAMES
-from taskserver.health import queue
-from taskserver.health.accepted import OF_INSTALLATION, Acceptance, Acceptances
+from taskserver.health import doctor, files, modules
+from taskserver.health.accepted import Acceptance, Acceptances
 from taskserver.health.alarm import Change, Reported, _read, alarm_of, is_news, name_of
 from taskserver.health.coverage import groups_in, unserved
-from taskserver.health.finding import Finding, Level
+from taskserver.health.doctor import crontab_line
 from taskserver.health.judge import JUDGES, LIMITS, Limit, Limits, describe_unserved, judge, span, worst_first
-from taskserver.health.queue import crontab_line
 from taskserver.health.status import Count, GroupStatus, QueueStatus, seconds_left, sum_of
+from taskserver.messages.finding import Finding, Level
 from taskserver.messages.programs import INSTALLS
 from taskserver.model.schedule import ScheduleRow
 from taskserver.model.task import MAX_GROUP_ID, Status
+from taskserver.stores.mysql import facts as mysql
+from taskserver.stores.postgresql import facts as postgresql
 from taskserver.stores.queue.notes import MAX_NAME
 from taskserver.stores.queue.schedules import StoredSchedule
 from taskserver.stores.queue.stats import HourStats
 from taskserver.stores.records import ErrorCount, LastRun, RunningTask, WorkerProcess
+from taskserver.stores.sqlite import facts as sqlite
 from tests.support.commands import parsers_of_client
-from tests.support.deployment import ROOT
 
 HOUR, DAY = 3600, 86_400
 OK, WARNING, CRITICAL, UNKNOWN = Level
@@ -290,8 +291,8 @@ def test_if_pip_has_installed_the_package_the_doctor_says_the_line_of_cron_itsel
 ) -> None:
     assert crontab_line(tmp_path) == "paste a line of crontab.example"
     monkeypatch.setattr(sys, "executable", str(tmp_path / "python3"))
-    monkeypatch.setattr(queue, "IS_INSTALLED", True)
-    monkeypatch.setattr(queue, "WORKER", "taskserver-worker")
+    monkeypatch.setattr(doctor, "IS_INSTALLED", True)
+    monkeypatch.setattr(doctor, "WORKER", "taskserver-worker")
     if name:
         (tmp_path / name).touch()
     command = tmp_path / name if name else f"{tmp_path}/python3 -m taskserver worker"
@@ -374,27 +375,16 @@ def test_what_was_accepted_is_apart_and_counts_for_nothing() -> None:
     assert [(one.finding.name, one.reason) for one in status.accepted] == [("fatal", "so be it")]
 
 
-def test_every_name_of_a_finding_can_be_accepted_and_no_other() -> None:
-    """A finding's name is the first argument of what makes it."""
-
-    def names_in(*files: str, makers: Sequence[str]) -> set[str]:
-        calls = [
-            node
-            for file in files
-            for path in (ROOT / "taskserver").glob(file)
-            for node in ast.walk(ast.parse(path.read_text()))
-            if isinstance(node, ast.Call)
-        ]
-        first = [call.args[0] for call in calls if call.args and re.search(r"\w+", ast.unparse(call.func))[0] in makers]  # type: ignore[index]
-        return {one.value for one in first if isinstance(one, ast.Constant) and isinstance(one.value, str)}
-
-    findings = names_in("health/*.py", makers=["ok", "unknown", "warning", "critical", "Finding", "_private"])
-    findings |= names_in("stores/facts.py", "stores/*/facts.py", makers=["Check", "check_value"])
-    of_many = {"between", "on_failure"}  # named where their search begins
-    assert {*NAMES, "settings", "database", "accepted"} == findings | of_many
-    assert len(set(NAMES)) == len(NAMES)
-    assert not set(OF_INSTALLATION) & {one.__name__ for one in JUDGES}
-    assert max(map(len, NAMES)) < MAX_NAME - 20
+def test_what_workers_can_do_without_can_be_accepted_and_nothing_else() -> None:
+    """And each name is one check's."""
+    for facts in (mysql, postgresql, sqlite):
+        checks: list[Any] = [*files.CHECKS, *modules.CHECKS, *facts.CHECKS]
+        names = [*(check.name for check in checks), *(one.__name__ for one in JUDGES)]
+        assert len(set(names)) == len(names)
+        assert max(map(len, names)) < MAX_NAME - 20
+        store: Any = SimpleNamespace(database=SimpleNamespace(dialect=SimpleNamespace(facts=lambda: facts.FACTS)))  # noqa: B023
+        needed = {"settings", "program", "rights", "tables", "claim_index", "standby", "modules", "callables"}
+        assert {*names} - doctor.may_stay(store) == needed.intersection(names)
 
 
 # ---- the line of check
@@ -479,8 +469,6 @@ def test_a_limit_is_one_number_or_two_and_three_times_the_first_is_the_second(ar
         ("--max-silence 0", "--max-silence"),
         ("--group all", "--group"),
         ("--mail --json", "not allowed with"),
-        ("--accept nothing", "unknown check 'nothing'; choose from between, callables"),
-        ("--accept settings", "unknown check 'settings'"),
         ("--accept", "--accept"),
         ("now", "now"),
     ],

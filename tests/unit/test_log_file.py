@@ -76,13 +76,13 @@ def test_a_file_that_is_no_log_is_refused(tmp_path: Path, name: str) -> None:
 def test_other_files_may_be_logs(tmp_path: Path, name: str) -> None:
     (tmp_path / "old.log").write_text("what another program wrote\n")
     settings = load_settings(tmp_path, {"TASKSERVER_DSN": "sqlite:///q.db", "TASKSERVER_LOG": name})
-    assert why_no_log(tmp_path / name, tmp_path) == ""
+    assert why_no_log(tmp_path / name, tmp_path) is None
     log_file.file_handler(settings)
 
 
 def test_standard_error_may_be_the_log_though_it_is_a_pipe() -> None:
     """As under Docker and systemd; it is open already, and nobody waits for its reader."""
-    assert why_no_log(Path("/dev/stderr"), Path("/")) == ""
+    assert why_no_log(Path("/dev/stderr"), Path("/")) is None
 
 
 def test_a_device_is_never_rotated(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -10,7 +10,7 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from taskserver import SettingError, TaskServer, __version__
-from taskserver.health.judge import JUDGES, judged
+from taskserver.health.judge import JUDGES
 from taskserver.health.metrics import (
     MAX_GROUPS,
     MAX_LABEL,
@@ -34,7 +34,7 @@ Samples = dict[tuple[str, ...], float]
 def empty() -> QueueStatus:
     with TaskServer("sqlite:///:memory:") as server:
         server.create_tables()
-        return judged(server)
+        return server.status()
 
 
 def instant(hour: int) -> datetime:

@@ -13,12 +13,12 @@ import pytest
 import taskserver
 from taskserver import Reason, RunResult, TaskServer
 from taskserver.cli.commands import history
-from taskserver.cli.commands.check import NAMES
 from taskserver.cli.terminal.output import stats_as_json
 from taskserver.cli.terminal.program import Exit
 from taskserver.cli.worker_options import Options
-from taskserver.health.finding import Level
+from taskserver.health import files, modules
 from taskserver.health.judge import JUDGES
+from taskserver.messages.finding import Level
 from taskserver.model import new_task
 from taskserver.model.task import Status
 from taskserver.model.task_options import CHECKS
@@ -26,7 +26,10 @@ from taskserver.model.task_options import Options as TaskOptions
 from taskserver.settings.load import Settings, load_settings
 from taskserver.settings.page import PageSettings, load_page_settings
 from taskserver.settings.table import PAGE_KEYS, SETTING_KEYS, RunPauses
+from taskserver.stores.mysql import facts as mysql
+from taskserver.stores.postgresql import facts as postgresql
 from taskserver.stores.queue.stats import NO_HOUR, HourStats
+from taskserver.stores.sqlite import facts as sqlite
 from taskserver.testing import AddedTask, FakeTask, Ran, TaskQueue, running_task, task_queue
 from tests.support.commands import arguments_of, parsers
 from tests.support.deployment import ROOT
@@ -213,7 +216,11 @@ def test_the_reference_has_every_name_that_can_be_accepted() -> None:
     assert list(table(REFERENCE, "name", "is")) == [one.__name__ for one in JUDGES]
     (section,) = re.findall(r"^### What check and doctor find\n(.*?)^##", read(REFERENCE), re.MULTILINE | re.DOTALL)
     named = set(re.findall(r"`([a-z_]+)`", section))
-    assert named - {"status", "doctor"} == {*NAMES, "settings", "database"}
+    checks: list[Any] = [*files.CHECKS, *modules.CHECKS, *mysql.CHECKS, *postgresql.CHECKS, *sqlite.CHECKS]
+    names = {*(check.name for check in checks), *(one.__name__ for one in JUDGES), "database", "files"}
+    assert named - {"status", "doctor"} == names
+    refused = re.findall(r"`([a-z_]+)`", section.partition("No worker does without these")[2])
+    assert set(refused) == {"database", "files", *(check.name for check in checks if not check.may_stay)}
 
 
 @pytest.mark.parametrize("column", history.BY.values())

@@ -11,7 +11,7 @@ from http import HTTPStatus
 
 import pytest
 
-from taskserver.health.finding import critical, unknown, warning
+from taskserver.messages.finding import Finding, Level
 from taskserver.messages.text import begin_in_shell
 from taskserver.model.task import Status
 from taskserver.stores.queue import views as queue_views
@@ -392,9 +392,10 @@ def test_the_doctor_is_content_if_there_is_only_what_it_may_not_see(
     open_site: PageSite, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     found = [
-        unknown("log", "unseen", "why"),
-        warning("disk", "nearly full", "why", "fix"),
-        critical("var", "bad", "why"),
+        Finding("log", Level.UNKNOWN, "unseen", "why"),
+        Finding("disk", Level.WARNING, "nearly full", "why", "fix"),
+        Finding("var", Level.CRITICAL, "bad", "why"),
+        Finding("rights", Level.CRITICAL, "none", "why"),
     ]
     visitor = open_site.owner()
     for findings, begins in ((found[:1], ["All is well", "log"]), (found, ["var", "disk", "log"])):
@@ -403,6 +404,7 @@ def test_the_doctor_is_content_if_there_is_only_what_it_may_not_see(
         places = [text.index(word) for word in begins]
         assert places == sorted(places)
     assert "All is well" not in text
+    assert re.findall(r"check --accept (\w+)", text) == ["var", "disk"]
 
 
 def test_a_schedule_of_a_group_that_no_worker_serves_says_so(open_site: PageSite) -> None:

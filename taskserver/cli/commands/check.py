@@ -10,12 +10,12 @@ from pathlib import Path
 from typing import Any
 
 from ...errors import DatabaseError, SettingError
-from ...health.accepted import OF_INSTALLATION, accept, read_accepted, withdraw
+from ...health.accepted import accept, read_accepted, withdraw
 from ...health.alarm import Change, bad, changed, name_of, take_back
-from ...health.finding import Finding, Level
-from ...health.judge import JUDGES, LIMITS, Limit, Limits, judged, oldest_ready, silence_seconds, span
+from ...health.judge import LIMITS, Limit, Limits, judged, oldest_ready, silence_seconds, span
 from ...health.status import QueueStatus
 from ...host.once_an_hour import OVER, OnceAnHour
+from ...messages.finding import Finding, Level
 from ...messages.programs import CLIENT, client_in
 from ...messages.text import age, error_in_shell, in_sentence, printable
 from ...server import TaskServer
@@ -24,8 +24,6 @@ from ..terminal.arguments import add, whole_number, whole_seconds
 from ..terminal.output import MAX_LAST_CELL, as_json, cut
 from ..terminal.program import Exit, result_of
 
-NAMES = (*(one.__name__ for one in JUDGES), *OF_INSTALLATION)
-"""The names of findings, which can be accepted."""
 ANSWER_SECONDS = 8.0
 """Monitoring programs wait for ten seconds, as a rule."""
 HEAD = "TASKSERVER"
@@ -73,7 +71,7 @@ def add_parser(subparsers: Any) -> None:
     ways = parser.add_mutually_exclusive_group()
     ways.add_argument("--mail", action="store_true", help="print only what has changed since the last check --mail")
     add(ways, "--json")
-    ways.add_argument("--accept", metavar="NAME", type=_name, help="count this finding no more, here and in doctor")
+    ways.add_argument("--accept", metavar="NAME", help="count this finding no more, here and in doctor")
     ways.add_argument("--withdraw", metavar="NAME", help="count this finding again")
     parser.add_argument("--reason", metavar="TEXT", help="with --accept: why it stays as it is")
     parser.set_defaults(run_in_folder=run)
@@ -92,12 +90,6 @@ def _limit(parse: Callable[[str], int], least_critical: int = 0) -> Callable[[st
         return Limit(limit, parse(critical))
 
     return parse_limit
-
-
-def _name(text: str) -> str:
-    if text in NAMES:
-        return text
-    raise argparse.ArgumentTypeError(f"unknown check {text!r}; choose from {', '.join(sorted(NAMES))}")
 
 
 def _limits(options: argparse.Namespace) -> Limits:
@@ -131,12 +123,17 @@ def _run(folder: Path, options: argparse.Namespace) -> int:
             print(_accept(server, options) if options.accept is not None else _withdraw(server, options.withdraw))
             return Level.OK
         with server.store.database.tried_once(ANSWER_SECONDS):
-            status = judged(server, limits, groups)
+            status = judged(server.store, server.settings, limits, groups)
     print(as_json(_as_dict(status)) if options.json else _in_lines(status, limits))
     return status.level
 
 
 def _accept(server: TaskServer, options: argparse.Namespace) -> str:
+    from ...health.doctor import may_stay  # no other check needs it
+
+    names = may_stay(server.store)
+    if options.accept not in names:
+        raise SettingError(f"{options.accept!r} cannot be accepted; choose from {', '.join(sorted(names))}")
     accept(server.store, options.accept, options.reason)
     return f"{options.accept} is accepted: check, status and doctor count it no more, and show it apart"
 
@@ -219,7 +216,7 @@ def _mail(server: TaskServer, limits: Limits, groups: tuple[int, ...]) -> int:
     once = OnceAnHour(server.settings.folder, name, server.settings.queue)
     try:
         with server.store.database.tried_once(ANSWER_SECONDS):
-            status = judged(server, limits, groups)
+            status = judged(server.store, server.settings, limits, groups)
     except DatabaseError as error:  # which has no place for a note
         _report_error(once, error, Level.CRITICAL)
         return Level.CRITICAL

@@ -10,7 +10,7 @@ from textwrap import wrap
 from typing import Any
 
 from ...health.accepted import Accepted
-from ...health.finding import Finding, Level, worst
+from ...messages.finding import Finding, Level, worst
 from ...messages.text import count_of, in_sentence, printable
 from ..terminal.arguments import add
 from ..terminal.output import COLOURS, as_json, painted, terminal_width
@@ -39,7 +39,8 @@ def run(folder: Path, options: argparse.Namespace) -> int:
     from ...worker.limits import check_system
 
     check_system()
-    acceptances, found, accepted = accepted_in(folder, env_file=options.env_file), list[Finding](), list[Accepted]()
+    acceptances, _ = accepted_in(folder, env_file=options.env_file)
+    found, accepted = list[Finding](), list[Accepted]()
     for finding in examine(folder, env_file=options.env_file):
         counted, apart = acceptances.apart([finding])
         found += counted

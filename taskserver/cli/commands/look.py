@@ -98,7 +98,7 @@ def _list(server: TaskServer, options: argparse.Namespace) -> None:
         is_unrestricted = not (statuses or options.groups) and (task, error, options.since) == (None, None, None)
         print("no tasks" if is_unrestricted else "no such tasks")
     else:
-        _print_tasks(tasks, now, gone_among(server, tasks))
+        _print_tasks(tasks, now, gone_among(server.store, tasks))
         if len(found) > len(tasks):
             print(f"and older ones: --limit {10 * options.limit} shows more, filters show fewer")
 
@@ -152,7 +152,7 @@ def _show(server: TaskServer, options: argparse.Namespace) -> None:
     print(f"task {task.id}: {status_name(task.status)}, in the {'archive' if task.archived else 'queue'}")
     for name, text in _columns_of(task):
         _print(name, text)
-    if task.id in gone_among(server, [task]):
+    if task.id in gone_among(server.store, [task]):
         lease_ends = when(task.lease_ends_in_seconds(now))
         _print(GONE, f"its process has ended; the attempt has failed once its lease is over ({lease_ends})")
     elif (seconds := task.run_seconds(now)) is not None:

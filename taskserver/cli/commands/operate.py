@@ -152,7 +152,7 @@ def _retry(server: TaskServer, verb: Verb, options: argparse.Namespace) -> int:
 def _cancel(server: TaskServer, verb: Verb, options: argparse.Namespace) -> int:
     count = _change(server, verb, options)
     running = Operations(server.store).still_running() if count and not options.dry_run else []
-    gone = len(gone_among(server, running))
+    gone = len(gone_among(server.store, running))
     if gone:
         print(f"{count_of(gone, 'cancelled task')} of a dead worker: the next run ends it when its lease is over")
     if len(running) > gone:

@@ -188,7 +188,7 @@ def add_metrics(subparsers: Any) -> None:
 
 def _metrics(server: TaskServer, options: argparse.Namespace) -> None:
     try:
-        _give(read_metrics(server), options.textfile)
+        _give(read_metrics(server.store, server.settings), options.textfile)
     except DatabaseError:
         # Old numbers would look like a queue at rest; and node exporter's file would be read for ever.
         _give(metrics_when_away(), options.textfile)

@@ -8,9 +8,9 @@ from collections.abc import Sequence
 from typing import Any
 
 from ...health.coverage import seconds_since_start
-from ...health.finding import Finding
-from ...health.judge import LIMITS, judged, paused
+from ...health.judge import LIMITS, paused
 from ...health.status import GroupStatus, QueueStatus, sum_of
+from ...messages.finding import Finding
 from ...messages.programs import CLIENT, WORKER
 from ...messages.text import age, printable, time_of_day
 from ...model.task import Status
@@ -35,7 +35,7 @@ def add_parser(subparsers: Any) -> None:
 
 
 def run(server: TaskServer, options: argparse.Namespace) -> None:
-    status = judged(server)
+    status = server.status()
     if options.json:
         print(as_json(status.as_dict()))
         return

@@ -31,8 +31,8 @@ def file_handler(settings: Settings) -> LogFile:
     path = settings.log_file
     assert path is not None
     try:
-        if why_not := why_no_log(path, settings.folder):
-            raise SettingError(f"TASKSERVER_LOG: {why_not}")
+        if fault := why_no_log(path, settings.folder):
+            raise SettingError(f"TASKSERVER_LOG: {fault.what}: {fault.fix}")
         for number in range(1, KEPT_FILES + 1):
             with suppress(OSError):  # there is none, or only a link
                 os.close(_opened(f"{path}.{number}", os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK))

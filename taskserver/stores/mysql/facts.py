@@ -6,8 +6,9 @@ import re
 from collections.abc import Sequence
 from typing import Any
 
+from ...messages.finding import Finding, Level, ok, warning
 from .. import facts
-from ..facts import CRITICAL, OK, WARNING, Asked, Check, Facts, Found, check_value, good_if
+from ..facts import Asked, Check, Facts, check_value, good_if
 from ..schema import tables
 from ..table_faults import TableLooks
 from .errors import PROCESS_MISSING, RIGHTS_MISSING, number_of
@@ -27,20 +28,19 @@ def _connection(asked: Asked) -> tuple[Any, ...]:
     return asked.dsn, user, rows[0][1] if rows else "", "mariadb" in version.lower()
 
 
-def _judge_connection(answer: tuple[Any, ...]) -> Found:
+def _judge_connection(answer: tuple[Any, ...]) -> Finding:
     dsn, user, cipher, is_mariadb = answer
     words = f"{dsn.place} as {user}, {f'TLS {cipher}' if cipher else 'without TLS'}"
     if cipher and not dsn.is_verified and not is_mariadb and not dsn.is_loopback:
-        return Found(
-            WARNING,
+        return warning(
             f"{words}, and its certificate is not verified",
-            "add ?ssl-ca=/path/of/ca.pem to TASKSERVER_DSN, the certificate authority of the server",
             "after a restart this server asks for the password itself, which no unverified server gets",
+            "add ?ssl-ca=/path/of/ca.pem to TASKSERVER_DSN, the certificate authority of the server",
         )
     return facts.judge_encrypted(words, bool(cipher) or dsn.is_loopback, "ssl-mode=required")
 
 
-def _judge_version(rows: Sequence[Sequence[Any]]) -> Found:
+def _judge_version(rows: Sequence[Sequence[Any]]) -> Finding:
     ((version, comment),) = rows
     is_mariadb = "mariadb" in f"{version} {comment}".lower()
     name, oldest = ("MariaDB", OLDEST_MARIADB) if is_mariadb else ("MySQL", OLDEST_MYSQL)
@@ -48,20 +48,20 @@ def _judge_version(rows: Sequence[Sequence[Any]]) -> Found:
     found = re.match(r"(?:5\.5\.5-)?(\d+)\.(\d+)", version)
     numbers = (int(found[1]), int(found[2])) if found else (0, 0)
     if numbers < oldest:
-        return Found(WARNING, f"{name} {version}; the oldest one tried is {'.'.join(map(str, oldest))}")
+        return warning(f"{name} {version}; the oldest one tried is {'.'.join(map(str, oldest))}")
     skips_locked = numbers >= ((10, 6) if is_mariadb else (8, 0))
     waits = "" if skips_locked else "; without SKIP LOCKED, so a row that a page holds delays claims"
-    return Found(OK, f"{name} {version}{waits}")
+    return ok(f"{name} {version}{waits}")
 
 
-def _judge_durability(value: str) -> Found:
+def _judge_durability(value: str) -> Finding:
     if value == "1":
-        return Found(OK, "a commit is on the disk when the server says so")
+        return ok("a commit is on the disk when the server says so")
     lost = "a crash of the server's host may take the last second's tasks"
-    return Found(OK, f"innodb_flush_log_at_trx_commit is {value}: {lost}")
+    return ok(f"innodb_flush_log_at_trx_commit is {value}: {lost}")
 
 
-def _judge_packet(value: str) -> Found:
+def _judge_packet(value: str) -> Finding:
     words = f"max_allowed_packet is {int(value) // 1024} KiB: arguments may take some {int(value) // 2048} KiB"
     return good_if(int(value) >= MIN_PACKET_BYTES, words)
 
@@ -125,7 +125,7 @@ CHECKS = (
     check_value(
         "character_set",
         "SELECT @@character_set_connection",
-        lambda found: good_if(found == "utf8mb4", f"connections use {found}", CRITICAL),
+        lambda found: good_if(found == "utf8mb4", f"connections use {found}", Level.CRITICAL),
         "arguments would be cut or changed",
         "ask the host for utf8mb4",
     ),

@@ -12,8 +12,9 @@ from typing import Any
 import psycopg
 from psycopg import pq
 
+from ...messages.finding import Finding, Level, ok, unknown, warning
 from .. import facts
-from ..facts import CRITICAL, OK, UNKNOWN, WARNING, Asked, Check, Facts, Found, check_value, good_if
+from ..facts import Asked, Check, Facts, check_value, good_if
 from ..table_faults import TableLooks
 from .errors import RIGHTS_MISSING, state_of
 
@@ -36,20 +37,20 @@ def _connection(asked: Asked) -> tuple[Any, ...]:
     return asked.dsn, user, tls
 
 
-def _judge_connection(answer: tuple[Any, ...]) -> Found:
+def _judge_connection(answer: tuple[Any, ...]) -> Finding:
     dsn, user, tls = answer
     words = f"{dsn.place} as {user}, {tls or 'without TLS'}"
     return facts.judge_encrypted(words, bool(tls) or dsn.is_loopback, "sslmode=require")
 
 
-def _judge_version(rows: Sequence[Sequence[Any]]) -> Found:
+def _judge_version(rows: Sequence[Sequence[Any]]) -> Finding:
     ((version, number),) = rows
     form = "in plain Python" if pq.__impl__ == "python" else "compiled"
     driver = f"psycopg {psycopg.__version__}, {form}, with {pq.version_pretty(pq.version())}"
     words = f"PostgreSQL {version}, by {driver}"
     if int(number) < OLDEST * 10_000:
-        return Found(WARNING, f"{words}; the oldest one tried is {OLDEST}")
-    return Found(OK, words)
+        return warning(f"{words}; the oldest one tried is {OLDEST}")
+    return ok(words)
 
 
 # The settings with which sessions of this account begin: ours set some of them.
@@ -59,15 +60,16 @@ OFF = """
 """
 
 
-def _judge_durability(rows: Sequence[Sequence[Any]]) -> Found:
+def _judge_durability(rows: Sequence[Sequence[Any]]) -> Finding:
     off = [str(name) for (name,) in rows]
     if not off:
-        return Found(OK, "a commit is on the disk when the server says so")
+        return ok("a commit is on the disk when the server says so")
     words = f"{' and '.join(off)} {'are' if len(off) > 1 else 'is'} off"
     if off == ["synchronous_commit"]:
+        why = "a crash of the server may take the last second's tasks and their ends"
         fix = "set it on for each account that uses the queue: ALTER ROLE … SET synchronous_commit = on"
-        return Found(WARNING, words, fix, "a crash of the server may take the last second's tasks and their ends")
-    return Found(WARNING, words)
+        return warning(words, why, fix)
+    return warning(words)
 
 
 ACCOUNT_LIMIT = """
@@ -90,15 +92,14 @@ OLDEST_TRANSACTION = """
 WAYS_TO_END = "end that program, or SELECT pg_terminate_backend({0}); if it is prepared, ROLLBACK PREPARED {0}"
 
 
-def _judge_transactions(rows: Sequence[Sequence[Any]]) -> Found:
+def _judge_transactions(rows: Sequence[Sequence[Any]]) -> Finding:
     ((sees_all, *oldest),) = rows
     found = facts.judge_transaction([oldest], WAYS_TO_END)
-    if found.level != OK or sees_all:
+    if found.level is not Level.OK or sees_all:
         return found
-    return Found(
-        UNKNOWN,
+    return unknown(
         "the transactions of other accounts cannot be seen: that takes the role pg_read_all_stats",
-        "ask an administrator of the server to GRANT pg_read_all_stats to this account",
+        fix="ask an administrator of the server to GRANT pg_read_all_stats to this account",
     )
 
 
@@ -150,16 +151,17 @@ CHECKS = (
     Check(
         "standby",
         "SELECT pg_is_in_recovery()",
-        lambda rows: good_if(not rows[0][0], f"the server is {'a' if rows[0][0] else 'no'} standby", CRITICAL),
+        lambda rows: good_if(not rows[0][0], f"the server is {'a' if rows[0][0] else 'no'} standby", Level.CRITICAL),
         "it takes no writes: tasks can neither be added nor run",
         "name the main server in TASKSERVER_DSN; if that one died, promote this one",
+        may_stay=False,
     ),
     facts.CHECK_RIGHTS,
     *facts.OF_TABLES,
     check_value(
         "character_set",
         "SHOW server_encoding",
-        lambda found: good_if(found == "UTF8", f"the database's encoding is {found}", CRITICAL),
+        lambda found: good_if(found == "UTF8", f"the database's encoding is {found}", Level.CRITICAL),
         "a task, or the error of one, that holds another letter cannot be stored or read",
         "make a database with ENCODING 'UTF8' TEMPLATE template0 for the queue",
     ),

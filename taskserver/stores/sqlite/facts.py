@@ -5,8 +5,9 @@ from __future__ import annotations
 import os
 import sqlite3
 
+from ...messages.finding import Finding, Level, ok, unknown
 from ...messages.programs import CLIENT
-from ..facts import CRITICAL, OF_TABLES, OK, UNKNOWN, Asked, Check, Facts, Found, good_if
+from ..facts import OF_TABLES, Asked, Check, Facts, good_if
 from ..table_faults import TableLooks
 
 MAX_CHECKED_BYTES = 200_000_000
@@ -20,10 +21,10 @@ def _damage(asked: Asked) -> str | None:
     return str(asked.database.fetch_value("PRAGMA quick_check(1)"))
 
 
-def _judge_damage(found: str | None) -> Found:
+def _judge_damage(found: str | None) -> Finding:
     if found is None:
-        return Found(UNKNOWN, "the file is too large to be read through here", "run sqlite3 FILE 'PRAGMA quick_check'")
-    return good_if(found == "ok", f"SQLite's check of its file: {found[:200]}", CRITICAL)
+        return unknown("the file is too large to be read through here", fix="run sqlite3 FILE 'PRAGMA quick_check'")
+    return good_if(found == "ok", f"SQLite's check of its file: {found[:200]}", Level.CRITICAL)
 
 
 LOOKS = TableLooks(
@@ -41,12 +42,12 @@ LOOKS = TableLooks(
     primary="",
 )
 CHECKS = (
-    Check("connection", lambda asked: asked.dsn.place, lambda place: Found(OK, place)),
-    Check("version", lambda asked: sqlite3.sqlite_version, lambda version: Found(OK, f"SQLite {version}")),
+    Check("connection", lambda asked: asked.dsn.place, ok),
+    Check("version", lambda asked: sqlite3.sqlite_version, lambda version: ok(f"SQLite {version}")),
     Check(
         "journal",
         "PRAGMA journal_mode",
-        lambda rows: good_if(rows[0][0] == "wal", f"the journal is {rows[0][0]}", CRITICAL),
+        lambda rows: good_if(rows[0][0] == "wal", f"the journal is {rows[0][0]}", Level.CRITICAL),
         "workers and producers would keep one another waiting",
         f"{CLIENT} init, with the file on a disk of this host",
     ),

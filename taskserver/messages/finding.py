@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Iterator
 from enum import IntEnum
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 
 class Level(IntEnum):
@@ -29,7 +29,7 @@ class Finding(NamedTuple):
     """What one judgement or check found. `why` and `fix` are empty if all is well."""
 
     name: str
-    """It stays the same; a finding is accepted by it."""
+    """It stays the same; a finding is accepted by it. The row of its check gives it."""
     level: Level
     words: str
     """A sentence without a full stop."""
@@ -43,24 +43,46 @@ class Finding(NamedTuple):
         return {"name": self.name, "level": str(self.level), "words": self.words, "why": self.why, "fix": self.fix}
 
 
-def ok(name: str, words: str) -> Finding:
+def found(level: Level, words: str, why: str = "", fix: str = "", short: str = "") -> Finding:
+    """A finding that has no name yet."""
+    return Finding("", level, words, why, fix, short)
+
+
+def ok(words: str) -> Finding:
     """All is well."""
-    return Finding(name, Level.OK, words)
+    return found(Level.OK, words)
 
 
-def unknown(name: str, words: str, why: str, fix: str = "") -> Finding:
+def unknown(words: str, why: str = "", fix: str = "") -> Finding:
     """It could not be seen."""
-    return Finding(name, Level.UNKNOWN, words, why, fix)
+    return found(Level.UNKNOWN, words, why, fix)
 
 
-def warning(name: str, words: str, why: str, fix: str, short: str = "") -> Finding:
+def warning(words: str, why: str = "", fix: str = "", short: str = "") -> Finding:
     """It works, and may cost something."""
-    return Finding(name, Level.WARNING, words, why, fix, short)
+    return found(Level.WARNING, words, why, fix, short)
 
 
-def critical(name: str, words: str, why: str, fix: str = "", short: str = "") -> Finding:
+def critical(words: str, why: str = "", fix: str = "") -> Finding:
     """It does not work; `fix` is empty if `words` says it already."""
-    return Finding(name, Level.CRITICAL, words, why, fix, short)
+    return found(Level.CRITICAL, words, why, fix)
+
+
+class Look(NamedTuple):
+    """A check that is one function."""
+
+    name: str
+    judge: Callable[..., Finding | None]
+    """None: there is nothing to look at."""
+    may_stay: bool = True
+    """Whether workers can do without it: then a person may accept what it finds."""
+
+
+def findings_of(looks: Iterable[Look], *given: Any) -> Iterator[Finding]:
+    """What each finds, one after the other."""
+    for look in looks:
+        if finding := look.judge(*given):
+            yield finding._replace(name=look.name)
 
 
 def worst(findings: Iterable[Finding]) -> Level:
