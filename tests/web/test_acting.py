@@ -36,6 +36,12 @@ def acting(each_site: PageSite) -> PageSite:
     return each_site
 
 
+def add_failed(site: PageSite, task: str, error: str, times: int = 1, status: int = 4) -> None:
+    """Tasks of group 3; the first one gets id 6 beside those of `acting`."""
+    for _ in range(times):
+        site.sql(FAILED, task, 3, status, error)
+
+
 def statuses(site: PageSite) -> list[int]:
     return site.rows.statuses()
 
@@ -143,7 +149,7 @@ def test_a_group_without_tasks_is_paused(acting: PageSite) -> None:
 def test_a_task_is_retried_under_the_name_that_its_error_says(
     acting: PageSite, task: str, error: str, meant: str | None
 ) -> None:
-    acting.sql(FAILED, task, 3, 4, error)  # 6
+    add_failed(acting, task, error)
     visitor = acting.owner()
     shown = visitor.get("view=task&id=6").text
     assert ("Retry as" in shown) is (meant is not None)
@@ -156,10 +162,7 @@ def test_a_task_is_retried_under_the_name_that_its_error_says(
 
 
 def test_all_tasks_of_a_misspelt_name_are_retried_under_the_right_one(acting: PageSite) -> None:
-    for _ in range(3):
-        acting.sql(
-            FAILED, "tasks.sent", 3, 4, "BadTask: 'tasks.sent': module tasks has no 'sent'; did you mean 'send'?"
-        )
+    add_failed(acting, "tasks.sent", "BadTask: 'tasks.sent': module tasks has no 'sent'; did you mean 'send'?", times=3)
     visitor = acting.owner()
     for view in ("", "errors"):
         (offered,) = re.findall(r'href="\?([^"]*)">Retry as tasks.send', visitor.get(f"view={view}").text)
@@ -241,18 +244,28 @@ def test_an_act_that_fails_is_told_and_its_form_does_not_pretend_that_it_was_don
     assert visitor.post("view=act", data=form).status_code == HTTPStatus.SEE_OTHER
 
 
-def test_an_act_touches_the_tasks_that_its_page_named_and_no_others_of_their_kind(acting: PageSite) -> None:
+@pytest.mark.parametrize(
+    ("choice", "times", "after"),
+    [
+        ({"verb": "retry", "like": "6"}, 2, [2, 0] + [4] * 40),
+        ({"verb": "retry", "task": "tasks.many"}, 25, [2] + [0] * 25 + [4] * 39),  # more than the page names
+        ({"verb": "delete", "task": "tasks.many"}, 30, [2] + [4] * 40),  # the very tasks that there were
+    ],
+)
+def test_an_act_touches_no_more_tasks_than_its_page_said_and_those_that_it_named_alone(
+    acting: PageSite, choice: dict[str, str], times: int, after: list[int]
+) -> None:
+    add_failed(acting, "tasks.many", "E: many", times)
     visitor = acting.owner()
-    form = visitor.form(verb="retry", like="1")
-    acting.sql(FAILED, "tasks.c", 3, 4, "E: one")  # 6
-    acting.sql("UPDATE jobs_queue SET status = 2 WHERE id = 1")
+    form = visitor.form(**choice)
+    acting.sql("UPDATE jobs_queue SET status = 2 WHERE id = 6")
+    add_failed(acting, "tasks.many", "E: many", 40)
     assert visitor.post("view=act", data=form).status_code == HTTPStatus.SEE_OTHER
-    assert statuses(acting) == [2, 0, 4, 3, 4, 4]
+    assert statuses(acting)[5:] == after
 
 
 def test_of_an_error_that_changed_meanwhile_nothing_is_retried(acting: PageSite) -> None:
-    for _ in range(25):  # more than the page names
-        acting.sql(FAILED, "tasks.a", 3, 4, "E: one")
+    add_failed(acting, "tasks.a", "E: one", 25)  # more than the page names
     visitor = acting.owner()
     form = visitor.form(verb="retry", like="1")
     acting.sql("UPDATE jobs_queue SET error_text = 'PaymentError: the card was charged' WHERE id IN (1, 5)")
@@ -261,50 +274,19 @@ def test_of_an_error_that_changed_meanwhile_nothing_is_retried(acting: PageSite)
     assert "The error that was chosen is another one by now" in answer.text
 
 
-def test_what_comes_to_pass_makes_no_more_of_many_tasks_either(acting: PageSite) -> None:
-    """Of more tasks than the page names."""
-    for _ in range(25):
-        acting.sql(FAILED, "tasks.many", 3, 4, "E: many")
-    visitor = acting.owner()
-    form = visitor.form(verb="retry", task="tasks.many")
-    for _ in range(40):
-        acting.sql(FAILED, "tasks.many", 3, 4, "E: many")
-    visitor.post("view=act", data=form)
-    assert statuses(acting).count(0) == 25
-
-
-def test_a_delete_touches_the_very_tasks_that_there_were_as_its_page_was_made(acting: PageSite) -> None:
-    for _ in range(30):
-        acting.sql(FAILED, "tasks.many", 3, 4, "E: many")
-    visitor = acting.owner()
-    form = visitor.form(verb="delete", task="tasks.many")
-    (first,) = acting.sql("SELECT MIN(id) FROM jobs_queue WHERE task = 'tasks.many'")[0]
-    acting.sql("UPDATE jobs_queue SET status = 0 WHERE id = ?", first)
-    acting.sql(FAILED, "tasks.many", 3, 4, "E: later")
-    visitor.post("view=act", data=form)
-    left = acting.sql("SELECT id - ?, status FROM jobs_queue WHERE task = 'tasks.many' ORDER BY id", first)
-    assert [tuple(row) for row in left] == [(0, 0), (30, 4)]
-
-
 def test_a_delete_says_how_many_it_takes_at_a_time(acting: PageSite, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(acting_module, "MAX_IDS", 3)
-    for _ in range(5):
-        acting.sql(FAILED, "tasks.many", 3, 4, "E: many")
+    add_failed(acting, "tasks.many", "E: many", 5)
     visitor = acting.owner()
     text = visitor.get("view=confirm&verb=delete&task=tasks.many").text
     assert "3 tasks would be deleted" in text
     assert "No more are deleted at a time" in text
-    visitor.post("view=act", data=visitor.form(verb="delete", task="tasks.many"))
-    assert len(acting.sql("SELECT id FROM jobs_queue WHERE task = 'tasks.many'")) == 2
-
-
-@pytest.mark.parametrize("rows", ["12345678901x", "9" * 5000, "³", ""])
-def test_a_link_back_with_no_number_shows_the_page_without_it(acting: PageSite, rows: str) -> None:
-    assert acting.owner().get(f"done=retry&rows={rows}").status_code == HTTPStatus.OK
+    visitor.act(verb="delete", task="tasks.many")
+    assert len(statuses(acting)) == 5 + 2
 
 
 def test_the_list_of_a_status_offers_its_own_tasks_alone_and_says_what_else_is_among_others(acting: PageSite) -> None:
-    acting.sql(FAILED, "tasks.a", 3, 7, "cancelled")
+    add_failed(acting, "tasks.a", "cancelled", status=7)
     visitor = acting.owner()
     for query, offered in (
         ("status=fatal", ["Retry all that failed for good", "Delete all that failed for good"]),
@@ -331,14 +313,14 @@ def test_the_list_of_a_status_offers_its_own_tasks_alone_and_says_what_else_is_a
 
 
 def test_errors_that_differ_in_blanks_at_their_end_are_two(acting: PageSite) -> None:
-    acting.sql(FAILED, "tasks.a", 3, 4, "E: one ")
-    said = words(acting.owner().get("view=confirm&verb=retry&like=1").text)
-    assert "2 tasks would be retried" in said
-    assert "1 task would be retried" in words(acting.owner().get("view=confirm&verb=retry&like=6").text)
+    add_failed(acting, "tasks.a", "E: one ")
+    visitor = acting.owner()
+    assert "2 tasks would be retried" in words(visitor.get("view=confirm&verb=retry&like=1").text)
+    assert "1 task would be retried" in words(visitor.get("view=confirm&verb=retry&like=6").text)
 
 
 def test_tasks_that_failed_because_of_others_are_retried_by_those(acting: PageSite) -> None:
-    acting.sql(FAILED, "tasks.child", 3, 4, "dependency: task 1, for which it waits, is fatal")
+    add_failed(acting, "tasks.child", "dependency: task 1, for which it waits, is fatal")
     text = acting.owner().get("view=errors").text
     assert "Retry the tasks for which they wait" in words(text)
     assert "like=6" not in text
@@ -349,7 +331,7 @@ def test_a_visitor_waits_for_no_lock(mysql_dsn: str, tmp_path: Path, monkeypatch
     """A server that answers nothing, for as long as somebody has the table."""
     site = PageSite(tmp_path, mysql_dsn)
     site.let_act()
-    site.sql(FAILED, "tasks.a", 3, 4, "E: one")
+    add_failed(site, "tasks.a", "E: one")
     visitor = site.owner()
     form = visitor.form(verb="retry", all="1")
     monkeypatch.setattr(wsgi, "ANSWER_SECONDS", 0.3)
@@ -368,11 +350,11 @@ def test_a_visitor_waits_for_no_lock(mysql_dsn: str, tmp_path: Path, monkeypatch
         site.close()
 
 
-@pytest.mark.parametrize("view", ["act", "confirm", "sign-out", "tasks"])
-def test_a_link_changes_nothing(acting: PageSite, view: str) -> None:
+def test_a_link_changes_nothing(acting: PageSite) -> None:
     before = statuses(acting)
     visitor = acting.owner()
-    visitor.get(f"view={view}&verb=retry&all=1&token={visitor.token()}")
+    for view in ("act", "confirm", "sign-out", "tasks"):
+        visitor.get(f"view={view}&verb=retry&all=1&token={visitor.token()}")
     assert statuses(acting) == before
 
 
@@ -406,33 +388,30 @@ def log_of(site: PageSite) -> list[str]:
 
 
 def test_each_act_is_logged_with_the_visitor_s_address(acting: PageSite) -> None:
-    acting.owner().act(verb="retry", like="1")
+    visitor = acting.owner()
+    visitor.act(verb="retry", like="1")
     begun, done = log_of(acting)
     assert re.fullmatch(
         rf"\d{{4}}-\d\d-\d\dT\d\d:\d\d:\d\dZ {ADDRESS} retry of tasks 1, 2; error 'E: one': begins", begun
     )
     assert done.endswith(f"Z {ADDRESS} retry of tasks 1, 2; error 'E: one': 2 retried")
-
-
-def test_an_act_that_is_refused_has_its_end_in_the_log(acting: PageSite) -> None:
-    visitor = acting.owner()
-    form = visitor.form(verb="retry", id="1")
-    visitor.post("view=act", data={**dict(form), "as": "../x"})
+    visitor.post("view=act", data={**visitor.form(verb="retry", id="3"), "as": "../x"})
     assert "not done: " in log_of(acting)[-1]
 
 
 def test_a_row_cannot_forge_a_line_of_the_log(acting: PageSite) -> None:
-    acting.sql(FAILED, "tasks.a", 3, 4, "E: \x1b[2Jx")
-    acting.sql(FAILED, "tasks.a\nforged", 3, 4, "E: y")
-    acting.owner().act(verb="retry", like="6")
-    acting.owner().act(verb="retry", task="tasks.a\nforged")
+    add_failed(acting, "tasks.a", "E: \x1b[2Jx")
+    add_failed(acting, "tasks.a\nforged", "E: y")
+    visitor = acting.owner()
+    visitor.act(verb="retry", like="6")
+    visitor.act(verb="retry", task="tasks.a\nforged")
     assert len(log_of(acting)) == 4
     assert not [line for line in log_of(acting) if line.startswith("forged") or "\x1b" in line]
 
 
 def test_what_cannot_be_logged_is_not_done(site: PageSite) -> None:
     site.let_act()
-    site.sql(FAILED, "tasks.a", 3, 4, "E: one")
+    add_failed(site, "tasks.a", "E: one")
     visitor = site.owner()
     (site.folder / "var" / "page" / "actions.log").mkdir()
     assert visitor.act(verb="retry", id="1").status_code == HTTPStatus.INTERNAL_SERVER_ERROR
