@@ -11,16 +11,12 @@ from traceback import walk_tb
 
 from .error_text import OUR_FOLDER, describe, traceback_of
 from .programs import BESIDE
-from .text import nearest
 
-OUR_FILES = ("worker.py", "client.py")
 _PYTHONS_OWN = os.path.join(os.path.dirname(importlib.__file__), "")
 _INSTALLED = re.compile(r"[\\/](?:site|dist)-packages[\\/]|^" + re.escape(os.path.dirname(os.__file__)))
 """Begins the path of a file that the site did not write."""
 _FIXES = (
     (r"(Syntax|Value|UnicodeDecode)Error: .*(codec can't|null byte|Non-UTF-8|encoding)", "save the file as UTF-8 text"),
-    (r"TabError: ", "indent with spaces only"),
-    (r"(Syntax|Indentation)Error: ", "fix that line"),
     (
         r"ImproperlyConfigured: .*settings are not configured|AppRegistryNotReady: ",
         "name a function that calls django.setup() in TASKSERVER_SETUP (docs/django.md)",
@@ -32,22 +28,23 @@ _FIXES = (
 
 def why_not_imported(module: str, error: BaseException, folder: Path | None) -> str:
     """The error of a module's import in words; `folder` is where modules are looked for, if that is known."""
-    missing = str(error.name) if type(error) is ModuleNotFoundError else None
+    missing = str(error.name) if type(error) is ModuleNotFoundError else ""
     if missing and f"{module}.".startswith(f"{missing}."):
-        looked_in = f" ({folder})" if folder else ""
-        file, lies_there = _file_of(module, folder)
-        put = f"put {file} {BESIDE}{looked_in}, or list another in TASKSERVER_MODULES{lies_there}"
-        return f"there is no module {module}: {put}"
+        place = f"{BESIDE} ({folder})" if folder else BESIDE
+        return f"there is no module {module}: put {_file(module)} {place}, or list another in TASKSERVER_MODULES"
     text = describe(error)
     if missing:
-        file, lies_there = _file_of(missing, folder)
         fix = (
-            f": if it is a file of yours, put {file} {BESIDE}{lies_there}; if it is a package, install it for the "
-            f"Python that runs this ({sys.executable or 'python3'} -I -m pip install …)"
+            f": if it is a file of yours, put {_file(missing)} {BESIDE}; if it is a package, install it for the Python "
+            f"that runs this ({sys.executable or 'python3'} -I -m pip install …)"
         )
     else:
         fix = next((f": {fix}" for beginning, fix in _FIXES if re.match(beginning, text)), "")
     return f"module {module} cannot be imported: {text}{raised_at(error)}{fix}"
+
+
+def _file(module: str) -> str:
+    return f"{module.replace('.', '/')}.py"
 
 
 def raised_at(error: BaseException) -> str:
@@ -61,16 +58,3 @@ def raised_at(error: BaseException) -> str:
     # A package has many an __init__.py: the folder of the file says which.
     place = own[-1:] or [("/".join(Path(file).parts[-2:]), line) for file, line in others[-1:]]
     return f" ({place[0][0]}, line {place[0][1]})" if place else ""
-
-
-def _file_of(module: str, folder: Path | None) -> tuple[str, str]:
-    """A module's file, and words for one of nearly that name in the folder, as an upload or an editor leaves it."""
-    file = f"{module.replace('.', '/')}.py"
-    try:
-        there = [name for name in os.listdir(folder) if ".py" in name] if folder else []
-    except OSError:
-        there = []
-    there = [name for name in there if name not in (*OUR_FILES, file)]  # a link of its name may lead nowhere
-    as_text = [name for name in there if name.lower() == f"{file}.txt"]
-    meant = as_text[0] if as_text else nearest(file, there, likeness=0.8)
-    return file, f"; {meant} lies there: rename it to {file}" if meant else ""

@@ -72,11 +72,3 @@ def before_apps_are_ready() -> object:
 def test_a_django_that_nobody_made_ready_is_told_with_the_setting_that_does(code: Callable[[], object]) -> None:
     words = why_not_imported("shop.tasks", raised_by(code), None)
     assert words.endswith(": name a function that calls django.setup() in TASKSERVER_SETUP (docs/django.md)")
-
-
-def test_a_file_of_the_very_name_that_cannot_be_read_needs_no_other_name(tmp_path: Path) -> None:
-    (tmp_path / "orders.py").symlink_to("not_there.py")
-    error = ModuleNotFoundError("No module named 'orders'", name="orders")
-    assert "rename" not in why_not_imported("orders", error, tmp_path)
-    (tmp_path / "order.py").touch()
-    assert "; order.py lies there: rename it to orders.py" in why_not_imported("orders", error, tmp_path)
