@@ -11,7 +11,6 @@ import re
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Sequence
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -22,7 +21,7 @@ from taskserver.stores.queue.counts import MAX_COUNTED, MAX_GROUPS
 from tests.stores.accounts import account
 from tests.support.deployment import ROOT
 from tests.support.documents import REFERENCE, table
-from tests.support.processes import assert_silent, end_of, run_on_terminal
+from tests.support.processes import assert_silent, end_of
 from tests.support.queues import LONG_AGO, Queue
 from tests.support.reader import command_of
 from tests.support.servers import MySQLServer
@@ -199,31 +198,30 @@ def test_tables_that_are_missing_or_of_another_version_are_critical_with_the_way
         assert line.startswith("TASKSERVER CRITICAL: ")
 
 
-def test_a_wrong_setting_is_code_3_in_one_line(sqlite_queue: Queue) -> None:
+def test_a_wrong_setting_or_reason_is_code_3_in_one_line(sqlite_queue: Queue) -> None:
     code, line = check(sqlite_queue, TASKSERVER_MODE="x")
     assert (code, line.partition("; ")[0]) == (UNKNOWN, "TASKSERVER UNKNOWN: TASKSERVER_MODE is wrong: 'x'")
     assert check(sqlite_queue, "--accept", "fatal")[0] == UNKNOWN
     assert check(sqlite_queue, "--reason", "so")[0] == UNKNOWN
+    for reason in ("", "  \n", "x" * (MAX_REASON + 1)):
+        code, line = check(sqlite_queue, "--accept", "fatal", "--reason", reason)
+        assert (code, "the reason is a text" in line) == (UNKNOWN, True)
 
 
-@pytest.fixture
-def monitor(mysql_queue: Queue, mysql_server: MySQLServer) -> Iterator[Queue]:
-    """A queue that worked, as an account that may only SELECT sees it."""
+def test_an_account_that_may_only_select_checks_and_is_told_what_a_mail_takes(
+    mysql_queue: Queue, mysql_server: MySQLServer
+) -> None:
     assert_silent(mysql_queue.worker())
     name = mysql_queue.dsn.rpartition("/")[2]
     with account(mysql_server, name, f"SELECT ON `{name}`.*") as dsn:
-        mysql_queue.deployment.write_env(TASKSERVER_DSN=dsn)
-        yield mysql_queue
-
-
-def test_an_account_that_may_only_select_checks_and_is_told_what_a_mail_takes(monitor: Queue) -> None:
-    assert check(monitor)[0] == OK
-    assert mailed(monitor) == (OK, "")  # there is nothing to note
-    monitor.sql("INSERT INTO jobs_queue (task, status) VALUES ('tasks.note', 4)")
-    assert check(monitor)[0] == WARNING
-    code, said = mailed(monitor)
-    assert (code, said.startswith("TASKSERVER WARNING: 1 fatal"), "INSERT" in said) == (OK, True, True)
-    assert mailed(monitor)[1] == said  # each time, and says why
+        as_monitor = {"TASKSERVER_DSN": dsn}
+        assert check(mysql_queue, **as_monitor)[0] == OK
+        assert mailed(mysql_queue, **as_monitor) == (OK, "")  # there is nothing to note
+        become_fatal(mysql_queue)
+        assert check(mysql_queue, **as_monitor)[0] == WARNING
+        code, said = mailed(mysql_queue, **as_monitor)
+        assert (code, said.startswith("TASKSERVER WARNING: 1 fatal"), "INSERT" in said) == (OK, True, True)
+        assert mailed(mysql_queue, **as_monitor)[1] == said  # each time, and says why
 
 
 def test_a_letter_that_nobody_could_read_is_written_again(served: Queue) -> None:
@@ -380,17 +378,12 @@ def waiting(queue: Queue) -> dict[str, str]:
 
 @A_SERVER
 def test_a_database_that_is_away_is_mailed_once_an_hour_and_so_is_its_end(served: Queue) -> None:
-    def pass_by(seconds: float) -> None:
-        for path in served.folder.glob("var/outages/*"):
-            then = path.stat().st_mtime - seconds
-            os.utime(path, (then, then))
-
     away = {"TASKSERVER_TABLE": "not_there"}
     code, said = mailed(served, **away)
     assert code == CRITICAL
     assert re.fullmatch(r"TASKSERVER CRITICAL: .*run client\.py init \(said once an hour\)\n", said)
     assert mailed(served, **away) == (CRITICAL, "")
-    pass_by(3700)
+    served.deployment.age_outages(3700)
     assert mailed(served, **away)[1] == said
     assert served.here("init", env=away).returncode == 0
     code, said = mailed(served, **away)
@@ -405,8 +398,7 @@ def test_each_line_of_a_crontab_tells_of_a_database_that_is_away_for_itself(serv
     page = ("page", "--output", served.folder / "queue.html")
     assert "said once an hour" in served.here(*page, env=away).stderr
     assert served.worker(**away).stderr
-    for path in served.folder.glob("var/outages/*"):
-        os.utime(path, (path.stat().st_mtime - 3700,) * 2)
+    served.deployment.age_outages(3700)
     assert served.worker(**away).stderr
     assert served.here(*page, env=away).stderr == ""  # the workers have told it
     for options in ([], ["--group=5"]):
@@ -417,13 +409,6 @@ def test_each_line_of_a_crontab_tells_of_a_database_that_is_away_for_itself(serv
         line = [str(served.deployment.python), str(served.folder / "client.py"), "check", "--mail"]
         assert subprocess.run(line, stdout=full, stderr=subprocess.PIPE).returncode != OK
     assert mailed(served)[1]  # nobody had heard of it
-
-
-def test_at_a_terminal_a_database_that_is_away_is_told_each_time(sqlite_queue: Queue) -> None:
-    sqlite_queue.sql("DROP TABLE jobs_queue_schema")
-    for _ in range(2):
-        seen = run_on_terminal(sqlite_queue.deployment, "client.py", "check", "--mail").screen
-        assert seen.startswith("TASKSERVER CRITICAL: ")
 
 
 @ONE_STORE
@@ -441,6 +426,8 @@ def test_the_line_of_the_crontab_example_is_that_of_the_help_and_says_nothing_wh
 @A_SERVER
 def test_what_is_accepted_is_shown_apart_with_its_reason_until_it_is_withdrawn(served: Queue) -> None:
     become_fatal(served)
+    assert mailed(served)[1]
+    assert served.here("check", "--accept", "fatal", "--reason", "an earlier reason").returncode == OK
     ended = served.here("check", "--accept", "fatal", "--reason", "  old letters\n🎉 \udcff")
     assert (ended.returncode, ended.stderr) == (OK, "")
     assert ended.stdout == "fatal is accepted: check, status and doctor count it no more, and show it apart\n"
@@ -453,6 +440,7 @@ def test_what_is_accepted_is_shown_apart_with_its_reason_until_it_is_withdrawn(s
     status = json.loads(served.here("status", "--json").stdout)
     assert (status["findings"], [one["name"] for one in status["accepted"]]) == ([], ["fatal"])
     assert "\naccepted: 1 task is fatal" in served.here("status").stdout
+    assert mailed(served)[1].startswith("TASKSERVER OK: nothing else is wrong, but accepted: fatal")
     assert served.here("check", "--withdraw", "fatal").stdout == "fatal counts again\n"
     assert served.here("check", "--withdraw", "fatal").stdout == "fatal was not accepted; nothing is\n"
     assert check(served)[0] == WARNING
@@ -480,38 +468,19 @@ def test_the_doctor_shows_what_is_accepted_at_its_end_and_does_not_count_it(serv
     ]
 
 
-@ONE_STORE
-def test_a_later_reason_stands_in_the_place_of_the_earlier_one_and_an_alarm_ends_by_it(served: Queue) -> None:
-    become_fatal(served)
-    assert mailed(served)[1]
-    for reason in ("first", "second"):
-        assert served.here("check", "--accept", "fatal", "--reason", reason).returncode == 0
-    assert notes(served)[0] == ("accepted fatal", "second")
-    assert mailed(served)[1].startswith("TASKSERVER OK: nothing else is wrong, but accepted: fatal")
-
-
 @A_SERVER
-@pytest.mark.parametrize("name", ["ümlaut", "\udcff", "", "x" * 300, "fatal' OR '1'='1"])
-def test_what_was_never_accepted_can_be_withdrawn_without_harm(queue: Queue, name: str) -> None:
+def test_what_was_never_accepted_can_be_withdrawn_without_harm(queue: Queue) -> None:
     assert queue.here("check", "--accept", "disk", "--reason", "it is small").returncode == 0
-    ended = queue.here("check", "--withdraw", name)
-    assert (ended.returncode, ended.stderr) == (OK, "")
-    assert ended.stdout.endswith(" was not accepted; accepted: disk\n")
+    for name in ("ümlaut", "\udcff", "", "x" * 300, "fatal' OR '1'='1"):
+        ended = queue.here("check", "--withdraw", name)
+        assert (ended.returncode, ended.stderr) == (OK, "")
+        assert ended.stdout.endswith(" was not accepted; accepted: disk\n")
 
 
 @A_SERVER
-@pytest.mark.parametrize("name", ["rights", "tables", "settings", "database", "nothing"])
-def test_what_workers_cannot_do_without_is_not_accepted(queue: Queue, name: str) -> None:
-    code, line = check(queue, "--accept", name, "--reason", "it is so here")
-    assert code == UNKNOWN
-    assert line.startswith(f"TASKSERVER UNKNOWN: '{name}' cannot be accepted; choose from between, character_set, ")
+def test_what_workers_cannot_do_without_is_not_accepted(queue: Queue) -> None:
+    for name in ("rights", "tables", "settings", "database", "nothing"):
+        code, line = check(queue, "--accept", name, "--reason", "it is so here")
+        assert code == UNKNOWN
+        assert line.startswith(f"TASKSERVER UNKNOWN: '{name}' cannot be accepted; choose from between, character_set, ")
     assert notes(queue) == []
-
-
-REASONS: Sequence[str] = ("", "  \n", "x" * (MAX_REASON + 1))
-
-
-@pytest.mark.parametrize("reason", REASONS)
-def test_a_reason_is_a_text_of_some_length(sqlite_queue: Queue, reason: str) -> None:
-    code, line = check(sqlite_queue, "--accept", "fatal", "--reason", reason)
-    assert (code, "the reason is a text" in line) == (UNKNOWN, True)
