@@ -35,8 +35,7 @@ if TYPE_CHECKING:
     from .model.selection import Selection
     from .messages.finding import Finding, Level
     from .health.status import GroupStatus, QueueStatus
-    from .health.task_rows import TaskRow
-    from .stores.records import ErrorCount, LastRun, RunningTask, WorkerProcess
+    from .stores.records import ErrorCount, LastRun, RunningTask, TaskRow, WorkerProcess
     from .stores.queue.schedules import StoredSchedule
     from .stores.queue.stats import HourStats
 
@@ -106,7 +105,7 @@ _LATER = {
     "LastRun": "stores.records",
     "WorkerProcess": "stores.records",
     "StoredSchedule": "stores.queue.schedules",
-    "TaskRow": "health.task_rows",
+    "TaskRow": "stores.records",
     "RunningTask": "stores.records",
     "HourStats": "stores.queue.stats",
 }

@@ -21,7 +21,6 @@ if TYPE_CHECKING:
     from datetime import datetime
 
     from .health.status import QueueStatus
-    from .health.task_rows import TaskRow
     from .messages.text import Duration
     from .model.attempt import FailedAttempt
     from .model.new_task import NewTask
@@ -32,7 +31,7 @@ if TYPE_CHECKING:
     from .stores.queue.pruning import Pruned
     from .stores.queue.schedules import Schedules, Synced
     from .stores.queue.stats import HourStats
-    from .stores.records import ErrorCount
+    from .stores.records import ErrorCount, TaskRow
 
 
 P = ParamSpec("P")
@@ -299,9 +298,7 @@ class TaskServer:
         self, groups: Iterable[int] | None = None, task: str | None = None, limit: int | None = None
     ) -> Sequence[ErrorCount]:
         """Count tasks in error and fatal by the first line of their errors, most frequent first; at most `limit`."""
-        from .health.task_rows import count_errors
-
-        return count_errors(self.store, groups, task, limit)
+        return self.store.views.errors(groups, task, limit)
 
     def list(
         self,
@@ -316,9 +313,7 @@ class TaskServer:
 
         `since` is when they were added, started or ended at the earliest: an aware datetime, or a duration before now.
         """
-        from .health.task_rows import list_tasks
-
-        return list_tasks(self.store, status, groups, task, error, since, limit)
+        return self.store.views.list(status, groups, task, error, since, limit)
 
     def status(self) -> QueueStatus:
         """Read the queue as a whole, with what `client.py status` finds; cheap, however many rows there are."""

@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from ..errors import DatabaseError, InvalidTask, Unavailable
 from ..messages.finding import Finding, Level, unknown
-from ..messages.text import iso, printable, utc
+from ..messages.text import iso, printable
 from ..stores import Store
 from ..stores.queue.notes import Notes
 
@@ -71,7 +71,7 @@ def read_accepted(store: Store) -> Acceptances:
         raise
     except DatabaseError as error:
         return Acceptances({}, f"what was accepted cannot be read: {error}")
-    return Acceptances({note.name.partition(" ")[2]: Acceptance(note.value, utc(note.noted_at)) for note in notes})
+    return Acceptances({note.name.partition(" ")[2]: Acceptance(note.value, note.noted_at) for note in notes})
 
 
 def accept(store: Store, name: str, reason: str) -> None:

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 from ..errors import DatabaseError
 from ..host.process_identity import has_ended, host_name
 from ..messages.finding import Finding, Level, worst
-from ..messages.text import iso, utc
+from ..messages.text import plain
 from ..model.task import Status, name_of_status
 from ..settings.load import Settings
 from ..stores import Store
@@ -21,7 +21,7 @@ from ..stores.queue.claims import number_of
 from ..stores.queue.counts import SAMPLE, Counts, NameCount
 from ..stores.queue.schedules import Schedules, StoredSchedule
 from ..stores.queue.stats import HOUR_SECONDS, HourStats, Stats
-from ..stores.records import OTHER, ErrorCount, LastRun, QueueCount, RunningTask, StoredTask, WorkerProcess
+from ..stores.records import OTHER, ErrorCount, LastRun, QueueCount, RunningTask, TaskRow, WorkerProcess
 from .accepted import Accepted
 from .coverage import serves, unserved
 
@@ -83,7 +83,7 @@ class QueueStatus(NamedTuple):
     """What becomes of a completed row: one of MODES."""
     database: str
     """The database's address, without user and password."""
-    now: datetime | None
+    now: datetime
     """The database's clock."""
     total: GroupStatus
     groups: Mapping[int, GroupStatus]
@@ -158,12 +158,12 @@ class QueueStatus(NamedTuple):
 
     def as_dict(self) -> dict[str, Any]:
         """The status for JSON: instants as 2026-01-31T12:00:00.000000Z, statuses by their names."""
-        report: dict[str, Any] = _plain(self._asdict())
+        report: dict[str, Any] = plain(self._asdict())
         report |= {"level": str(self.level), "words": self.words, "unnamed": list(map(name_of_status, self.unnamed))}
         # At the top as well, where monitoring scripts read them.
         ages = {key: report["total"][key] for key in ("oldest_new_seconds", "oldest_ready_seconds")}
         report |= {**ages, "all_paused": report.pop("are_all_paused")}
-        report["groups"] = [{"group_id": group, **_plain(rows)} for group, rows in self.groups.items()]
+        report["groups"] = [{"group_id": group, **plain(rows)} for group, rows in self.groups.items()]
         report["names"] = [{"task": task, **by_name(rows)} for task, rows in self.names.items()]
         for rows in (report["total"], *report["groups"]):
             del rows["rows"]
@@ -176,19 +176,6 @@ class QueueStatus(NamedTuple):
 def by_name(rows: Mapping[int, int]) -> dict[str, int]:
     """Counts by the names of their statuses."""
     return {name_of_status(status): count for status, count in rows.items()}
-
-
-def _plain(value: Any) -> Any:
-    """A value as JSON has it."""
-    if isinstance(value, datetime):
-        return iso(value)
-    if hasattr(value, "as_dict"):
-        return _plain(value.as_dict())
-    if hasattr(value, "_asdict"):
-        return _plain(value._asdict())
-    if isinstance(value, Mapping):
-        return {key: _plain(part) for key, part in value.items()}
-    return list(map(_plain, value)) if isinstance(value, (list, tuple, frozenset)) else value
 
 
 # ---- read
@@ -238,7 +225,7 @@ def _read(store: Store, settings: Settings, chosen: Sequence[int], up_to: Mappin
         table=settings.table,
         mode=settings.mode,
         database=settings.dsn.place,
-        now=utc(views.now()),
+        now=views.now(),
         total=total._replace(seconds_left=None, uncounted=total.uncounted | counted.cut),
         groups=groups,
         has_more_groups=bool(counted.cut),
@@ -348,9 +335,9 @@ def workers_of(store: Store, claimed: Mapping[int, int]) -> list[WorkerProcess]:
     return workers
 
 
-def gone_among(store: Store, tasks: Sequence[StoredTask]) -> set[int]:
+def gone_among(store: Store, tasks: Sequence[TaskRow]) -> set[int]:
     """The ids of the started tasks among these whose process has ended, as far as that is known here."""
-    claims = {task.id: task.claim for task in tasks if task.status == Status.IN_PROGRESS and task.started_at}
+    claims = {task.id: task.columns["claim"] for task in tasks if task.state == "running"}
     if not claims:
         return set()
     try:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from datetime import datetime, timedelta, timezone
 from itertools import islice, takewhile
+from math import isfinite
 from typing import Any
 
 from ..errors import span_seconds
@@ -140,54 +141,67 @@ def zone() -> str:
     return datetime.now().astimezone().strftime("%Z")
 
 
-def in_sentence(instant: datetime | str | None, form: str = "%Y-%m-%d %H:%M:%S %Z") -> str:
-    """An instant of a row with the name of its zone; a text that is no instant as it is."""
-    found = local(instant)
-    return f"{found:{form}}" if found else str(instant or "")
+def in_sentence(instant: datetime | None, form: str = "%Y-%m-%d %H:%M:%S %Z") -> str:
+    """An instant with the name of its zone; empty for None."""
+    return f"{local(instant):{form}}" if instant else ""
 
 
-def exactly(instant: datetime | str | None) -> str:
+def exactly(instant: datetime | None) -> str:
     """An instant with its microseconds."""
     return in_sentence(instant, "%Y-%m-%d %H:%M:%S.%f %Z")
 
 
-def time_of_day(instant: datetime | str) -> str:
+def time_of_day(instant: datetime) -> str:
     """The hour and minute of an instant of today."""
     return in_sentence(instant, "%H:%M %Z")
 
 
-def on_day(instant: datetime | str | None) -> str:
-    """The day, hour and minute of an instant, as `today 03:30` or `2026-11-30 03:30`."""
+def on_day(instant: datetime | None) -> str:
+    """The day, hour and minute of an instant, as `today 03:30` or `2026-11-30 03:30`; empty for None."""
+    if instant is None:
+        return ""
     found = local(instant)
-    if found is None:
-        return str(instant or "")
     days = (datetime.now().astimezone().date() - found.date()).days
     day = {-1: "tomorrow", 0: "today", 1: "yesterday"}.get(days) or found.date()
     return f"{day} {found:%H:%M}"
 
 
-def utc(instant: datetime | str | None) -> datetime | None:
-    """An instant of a row, or its text in UTC; None for any other text, as a column of SQLite may hold."""
-    if isinstance(instant, datetime):
-        return instant
+def utc(text: str | None) -> datetime | None:
+    """The instant that a row has as text in UTC; None for any other text, as a column of SQLite may hold."""
     try:
-        return datetime.fromisoformat(instant or "").replace(tzinfo=timezone.utc)
+        return datetime.fromisoformat(text).replace(tzinfo=timezone.utc) if text else None
     except (ValueError, TypeError):
         return None
 
 
 def iso(instant: datetime | None) -> str | None:
     """An instant as JSON readers know it: 2026-01-31T12:00:00.000000Z."""
-    return None if instant is None else f"{instant.astimezone(timezone.utc):%Y-%m-%dT%H:%M:%S.%fZ}"
-
-
-def local(instant: datetime | str | None) -> datetime | None:
-    """An instant in this host's zone."""
-    try:
-        found = utc(instant)
-        return found and found.astimezone()
-    except (ValueError, OverflowError, OSError):  # no instant, or at the end of time
+    if instant is None:
         return None
+    return instant.astimezone(timezone.utc).isoformat(timespec="microseconds").replace("+00:00", "Z")
+
+
+def plain(value: Any) -> Any:
+    """A value as JSON has it: instants and infinite numbers as texts, records by the names of their fields."""
+    if isinstance(value, datetime):
+        return iso(value)
+    if hasattr(value, "as_dict"):
+        return plain(value.as_dict())
+    if hasattr(value, "_asdict"):
+        return plain(value._asdict())
+    if isinstance(value, Mapping):
+        return {key: plain(part) for key, part in value.items()}
+    if isinstance(value, (list, tuple, frozenset)):
+        return list(map(plain, value))
+    return str(value) if isinstance(value, float) and not isfinite(value) else value
+
+
+def local(instant: datetime) -> datetime:
+    """An instant in this host's zone; in its own at the end of time, as a column of SQLite may hold."""
+    try:
+        return instant.astimezone()
+    except (ValueError, OverflowError, OSError):
+        return instant
 
 
 # ---- arguments that may be copied into a terminal or a crontab

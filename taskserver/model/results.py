@@ -12,7 +12,7 @@ from typing import Any, NamedTuple, TypeGuard
 from ..errors import BadTask, InvalidTask, SettingError
 from ..messages.text import shown
 from .arguments import encode, parse_json, write_json
-from .task import Status
+from .task import Status, known_status
 
 MAX_RESULT_BYTES = 64 * 1024
 MAX_FAULT = 227
@@ -136,7 +136,5 @@ def task_state(row: Sequence[Any]) -> TaskState:
     """The state of a task from its row, whose columns are those of a TaskState."""
     task_id, task, status, attempts, result, error, progress = row
     task, error = as_texts((task, error))
-    # Any program may have put any number there.
-    named = Status(status) if status in set(Status) else status
     returned = read_result(result) if status == Status.DONE else None
-    return TaskState(task_id, str(task), named, attempts, returned, error, read_progress(progress))
+    return TaskState(task_id, str(task), known_status(status), attempts, returned, error, read_progress(progress))

@@ -83,6 +83,14 @@ def name_of_status(status: int) -> str:
     return Status(status).name.lower() if status in set(Status) else f"status_{status}"
 
 
+def known_status(number: int) -> int:
+    """The Status of a number; the number where it is none: any program may have put any number into a row."""
+    try:
+        return Status(number)
+    except ValueError:
+        return number
+
+
 CANCELLED = "cancelled"
 """The error_text of a task that a person cancelled; a running one has it until its worker hears of it."""
 

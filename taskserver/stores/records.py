@@ -4,11 +4,14 @@ from collections.abc import Sequence
 from datetime import datetime, timedelta, timezone
 from typing import Any, NamedTuple
 
-from ..errors import SettingError
+from ..errors import BadTask, SettingError
 from ..messages.text import DURATIONS, duration_seconds, shown, utc
+from ..model.arguments import parse_json
 from ..model.new_task import FIRST_INSTANT, LAST_INSTANT
-from ..model.results import Progress, as_texts, read_progress
-from ..model.task import ALL_GROUPS, Status
+from ..model.pipeline import read_stages
+from ..model.results import Progress, as_texts, read_progress, read_result
+from ..model.task import ALL_GROUPS, Status, known_status, name_of_status
+from .words import INSTANTS, QUEUE_COLUMNS
 
 OTHER = -1
 """Stands for all numbers in rows that are no Status."""
@@ -147,65 +150,113 @@ class RunningTask(NamedTuple):
     """None if it reports none."""
 
 
-class StoredTask(NamedTuple):
-    """A row as an operator sees it; instants are text in UTC."""
+class _Fields(NamedTuple):
+    """What `TaskRow` is as a tuple."""
 
     id: int
     task: str
-    args: str | None
+    args: Any
+    """The arguments, a dict or a list, read from JSON; None where there are none; a text that is no JSON as it is."""
     group_id: int
     priority: int
     status: int
+    """A Status; another number where some other program wrote one."""
     attempts: int
     max_attempts: int | None
-    due_at: str | None
-    claim: int | None
+    """None where its callable, or the settings, say it."""
+    due_at: datetime | None
+    """The instant at which it becomes new; of a task in progress the end of its lease."""
     unique_key: str | None
-    error_text: str | None
-    created_at: str
-    started_at: str | None
-    finished_at: str | None
-    updated_at: str
+    error: str | None
+    """The last error, `Type: message` in the first line; None once the task succeeded."""
+    created_at: datetime | None
+    started_at: datetime | None
+    """The begin of its last attempt."""
+    finished_at: datetime | None
+    """The instant at which it was done, or became fatal."""
+    updated_at: datetime | None
     version: int | None
-    stages: str | None
-    stage: int
-    awaited: int
-    result: str | None
-    """As JSON."""
-    progress: str | None
-    """As JSON."""
-    archived: bool
+    result: Any
+    """As in a TaskState."""
+    progress: Progress | None
 
-    def run_seconds(self, now: str) -> float | None:
-        """How long its last attempt ran, or has run until `now`, the database's clock as text in UTC.
+
+class TaskRow(_Fields):
+    """A task as its row tells it; an instant is None where the row has none, or none that can be read."""
+
+    columns: dict[str, Any]
+    """All columns as they stand, with their instants read; and, last, whether it is `archived`."""
+    now: datetime | None
+    """The database's clock as it read the row."""
+
+    @property
+    def archived(self) -> bool:
+        """Whether it stands in the archive."""
+        return bool(self.columns["archived"])
+
+    @property
+    def state(self) -> str:
+        """The name of its status; of a task in progress, whether it is `running` or `claimed`."""
+        if self.status == Status.IN_PROGRESS:
+            return "running" if self.started_at else "claimed"
+        return name_of_status(self.status)
+
+    @property
+    def error_line(self) -> str:
+        """The first line of its error."""
+        return (self.error or "").partition("\n")[0]
+
+    @property
+    def run_seconds(self) -> float | None:
+        """How long its last attempt ran, or has run until now.
 
         None if it is unknown: the task was not started, is lost, or was cancelled, perhaps long after its attempt. Of
         a bad row it would be the import of its module.
         """
         has_failed = self.status in (Status.ERROR, Status.FATAL)
-        is_lost = has_failed and (self.error_text or "").startswith("lost: ")
+        is_lost = has_failed and (self.error or "").startswith("lost: ")
         is_bad = self.status == Status.FATAL and not self.attempts
         if is_lost or is_bad or self.status == Status.CANCELLED:
             return None
-        ends: dict[int, str | None] = {Status.IN_PROGRESS: now, Status.ERROR: self.updated_at}
+        ends: dict[int, datetime | None] = {Status.IN_PROGRESS: self.now, Status.ERROR: self.updated_at}
         seconds = _seconds_between(self.started_at, ends.get(self.status, self.finished_at))
         return seconds if seconds is not None and seconds >= 0 else None
 
-    def comes_in_seconds(self, now: str) -> float | None:
-        """When a task in error or waiting becomes new; None for other tasks."""
-        return _seconds_between(now, self.due_at) if self.status in (Status.ERROR, Status.WAITING) else None
+    @property
+    def due_in_seconds(self) -> float | None:
+        """When a task in error or waiting becomes new, or the lease of one in progress ends; below 0 if it is late."""
+        return _seconds_between(self.now, self.due_at)
 
-    def lease_ends_in_seconds(self, now: str) -> float | None:
-        """When the lease of a task in progress expires; None for other tasks."""
-        return _seconds_between(now, self.due_at) if self.status == Status.IN_PROGRESS else None
+    @property
+    def stage(self) -> str | None:
+        """The current stage as `2 of 3`; None where it is no pipeline, or its stages cannot be read."""
+        try:
+            count = len(read_stages(self.columns["stages"]))
+        except BadTask:
+            return None
+        return f"{self.columns['stage'] + 1} of {count}" if count else None
+
+    @property
+    def stages(self) -> list[str]:
+        """A line for each stage of a pipeline; the text of the column where it cannot be read."""
+        try:
+            stages = read_stages(self.columns["stages"])
+        except BadTask:
+            return [self.columns["stages"] or ""]
+        lines, current, group_id = [], self.columns["stage"], None
+        for number, stage in enumerate(stages):
+            state = "done" if number < current else name_of_status(self.status) if number == current else "to come"
+            # A value that a stage leaves out stays as the row has it.
+            group_id = self.group_id if number == current else group_id if stage.group_id is None else stage.group_id
+            priority = None if stage.priority == self.priority else stage.priority
+            values = {"group": group_id, "priority": priority, "max_attempts": stage.max_attempts}
+            details = "".join(f", {name} {value}" for name, value in values.items() if value is not None)
+            lines.append(f"{number + 1} {stage.task}{details}: {state}")
+        return lines
 
 
-def _seconds_between(earlier: str | None, later: str | None) -> float | None:
-    """None if one is missing, or is no instant, as MySQL's 0000-00-00."""
-    try:
-        return (datetime.fromisoformat(later or "") - datetime.fromisoformat(earlier or "")).total_seconds()
-    except (ValueError, TypeError):
-        return None
+def _seconds_between(earlier: datetime | None, later: datetime | None) -> float | None:
+    return (later - earlier).total_seconds() if earlier and later else None
 
 
 def groups_in_words(group_ids: str) -> str:
@@ -222,8 +273,8 @@ def last_run(row: Sequence[Any]) -> LastRun:
 def worker_process(row: Sequence[Any]) -> WorkerProcess:
     """A process from a row of WorkerProcess's columns."""
     columns = WorkerProcess._fields[: len(row)]
-    process = WorkerProcess(**dict(zip(columns, as_texts(row), strict=True)))
-    return process._replace(started_at=utc(process.started_at), ended_at=utc(process.ended_at))
+    read = dict(zip(columns, as_texts(row), strict=True))
+    return WorkerProcess(**read | {name: utc(read[name]) for name in ("started_at", "ended_at")})
 
 
 def error_count(row: Sequence[Any]) -> ErrorCount:
@@ -238,10 +289,35 @@ def running_task(row: Sequence[Any], number: int | None) -> RunningTask:
     return RunningTask(task_id, str(task), group_id, attempts, seconds, number, read_progress(progress))
 
 
-def stored_task(row: Sequence[Any]) -> StoredTask:
-    """A task from a row of the queue's columns and a last one: whether it is archived."""
-    *columns, archived = as_texts(row)
-    return StoredTask._make((*columns, bool(archived)))
+COLUMNS = QUEUE_COLUMNS.split(", ")
+OWN_INSTANTS = [name for name in INSTANTS if name in COLUMNS]
+
+
+def task_row(row: Sequence[Any]) -> TaskRow:
+    """A task from a row of the queue's columns, the database's clock, and whether it is archived."""
+    *values, now, archived = as_texts(row)
+    columns: dict[str, Any] = dict(zip(COLUMNS, values, strict=True))
+    columns |= {name: utc(columns[name]) for name in OWN_INSTANTS} | {"archived": bool(archived)}
+    status = known_status(columns["status"])
+    read = {
+        **columns,
+        "task": str(columns["task"]),
+        "args": _args(columns["args"]),
+        "status": status,
+        "error": columns["error_text"],
+        "result": read_result(columns["result"]) if status == Status.DONE else None,
+        "progress": read_progress(columns["progress"]),
+    }
+    task = TaskRow._make(read[name] for name in TaskRow._fields)
+    task.columns, task.now = columns, utc(now)
+    return task
+
+
+def _args(text: str | None) -> Any:
+    try:
+        return parse_json(text) if isinstance(text, str) and text else None
+    except BadTask:
+        return text
 
 
 # ---- since when operators list tasks and stats

@@ -92,6 +92,7 @@ def words_of(own: Mapping[str, str], table: str, quoted: str = "") -> dict[str, 
     columns = QUEUE_COLUMNS.split(", ")
 
     text = words["text"].format
+    now = text(words["now"])
     texts = {column: text(column) for column in INSTANTS}
     readable = {column: texts.get(column, column) for column in columns}
     # A list shows the begins of texts: whole ones would be megabytes.
@@ -103,7 +104,7 @@ def words_of(own: Mapping[str, str], table: str, quoted: str = "") -> dict[str, 
         **{f"{column}_age": words["age"].format(column) for column in INSTANTS},
         **{f"given_{column}": words["given"].format(column) for column in columns},
         **{f"old_{column}": words["standing"].format(names["table"], column) for column in columns},
-        "now_text": text(words["now"]),
+        "now_text": now,
         "this_hour_text": text(words["this_hour"]),
         **{name: hint.format(table) for name, hint in words.items() if name.startswith("by_")},
         "delete_task": words["delete_by_key"].format(names["table"]),
@@ -115,8 +116,8 @@ def words_of(own: Mapping[str, str], table: str, quoted: str = "") -> dict[str, 
         "error_bytes": words["as_bytes"].format("error_text"),
         # The table of dependencies has no column `id`: `id` is that of the task's row.
         "is_linked": f"EXISTS (SELECT 1 FROM {names['dependencies']} WHERE child_id = id)",
-        "readable": ", ".join(readable.values()),
-        "listed": ", ".join((readable | begins).values()),
+        "readable": ", ".join((*readable.values(), now)),
+        "listed": ", ".join((*(readable | begins).values(), now)),
     }
 
 

@@ -121,8 +121,7 @@ def _since(server: TaskServer, query: MultiDict[str, str]) -> datetime | None:
     seconds = since_of(query)
     if seconds is None:
         return None
-    now = datetime.fromisoformat(server.store.views.now()).replace(tzinfo=timezone.utc, microsecond=0)
-    return now - timedelta(seconds=seconds)
+    return server.store.views.now().replace(microsecond=0) - timedelta(seconds=seconds)
 
 
 def _mark_of(line: str | None) -> str:

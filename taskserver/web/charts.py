@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
 
-from ..messages.text import local
+from ..messages.text import in_sentence, local
 from ..stores.queue.stats import HourStats
 
 HEIGHT, BOTTOM, TOP = 160, 24, 10
@@ -75,10 +75,9 @@ def _labels(hours: Sequence[HourStats]) -> Iterator[tuple[int, str]]:
         if len(hours) <= DAY:
             if number % HOURS_PER_LABEL == 0:
                 yield number, _hour(hour)
-        elif (found := local(hour.hour)) and found.hour == 0 and number <= len(hours) - DAY // 2:
-            yield number, f"{found:%a}"
+        elif local(hour.hour).hour == 0 and number <= len(hours) - DAY // 2:
+            yield number, in_sentence(hour.hour, "%a")
 
 
 def _hour(one: HourStats) -> str:
-    found = local(one.hour)
-    return f"{found:%H:%M}" if found else str(one.hour)
+    return in_sentence(one.hour, "%H:%M")

@@ -16,11 +16,9 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from .. import __version__
 from ..messages.programs import CLIENT, WORKER
-from ..messages.text import age, error_in_shell, escaped, in_units, letters, local, on_day, time_of_day, without_middle
-from ..model.task import Status, name_of_status
-from ..stores.records import StoredTask
+from ..messages.text import age, error_in_shell, escaped, in_sentence, in_units, letters, on_day, time_of_day
+from ..model.task import Status
 
-MAX_INSTANT = 40
 TEMPLATES = Path(__file__).with_name("templates")
 ASSETS = {"page.css": "text/css", "page.js": "text/javascript", "icon.svg": "image/svg+xml"}
 """The files that a page loads, and their types."""
@@ -43,9 +41,9 @@ def version_of(name: str) -> str:
     return hashlib.sha256(asset(name).encode()).hexdigest()[:12]
 
 
-def now() -> str:
-    """The clock of this host, as text in UTC."""
-    return f"{datetime.now(timezone.utc):%Y-%m-%d %H:%M:%S}"
+def now() -> datetime:
+    """The clock of this host."""
+    return datetime.now(timezone.utc)
 
 
 def csp_hash(text: str) -> str:
@@ -67,15 +65,15 @@ def _environment() -> Environment:
     environment.filters |= {
         "age": age,
         "units": lambda seconds: "" if seconds is None else in_units(seconds),
-        "clock": _clock,
-        "day": lambda text: escaped(without_middle(on_day(text), MAX_INSTANT)),
+        "clock": lambda instant, seconds="": in_sentence(instant, f"%Y-%m-%d %H:%M{seconds} %Z"),
+        "day": on_day,
         "ago": _ago,
-        "seconds": _seconds,
+        "seconds": lambda instant: in_sentence(instant, "%H:%M:%S %Z"),
         "clock_time": time_of_day,
         "error_in_shell": error_in_shell,
         "letters": letters,
         "lines": _lines,
-        "iso": _iso,
+        "iso": lambda instant: f"{instant:%Y-%m-%dT%H:%M:%SZ}" if instant else "",
         "count": _count,
         "plain": escaped,
         "meant": _name_meant,
@@ -89,7 +87,6 @@ def _environment() -> Environment:
         "version": __version__,
         "version_of": version_of,
         "asset": asset,
-        "status_of": status_of,
     }
     return environment
 
@@ -101,13 +98,6 @@ def link(view: str = "", **fields: Any) -> str:
         several = value if isinstance(value, (list, tuple)) else [value]
         given += [(name, one) for one in several if one is not None]
     return f"?{urlencode(given, errors='replace')}"
-
-
-def status_of(task: StoredTask) -> str:
-    """The status of a task, of one in progress whether it is claimed or runs."""
-    if task.status == Status.IN_PROGRESS:
-        return "running" if task.started_at else "claimed"
-    return name_of_status(task.status)
 
 
 def _name_meant(line: str) -> str | None:
@@ -130,32 +120,9 @@ def _count(rows: int) -> str:
     return f"{rows:,}".replace(",", "\u202f")
 
 
-def _clock(text: datetime | str | None, seconds: str = "") -> str:
-    """The instant of a row in this host's time zone, to the minute, or with what `seconds` formats."""
-    found = local(text)
-    return f"{found:%Y-%m-%d %H:%M{seconds} %Z}" if found else _short(text)
-
-
-def _seconds(text: datetime | str | None) -> str:
-    """The time of day of an instant of a row, to the second."""
-    found = local(text)
-    return f"{found:%H:%M:%S %Z}" if found else _short(text)
-
-
-def _ago(text: datetime | str | None) -> str:
-    """How long ago an instant of a row is, or in how long; by this host's clock."""
-    found = local(text)
-    if found is None:
-        return _short(text)
-    seconds = (datetime.now(timezone.utc) - found).total_seconds()
+def _ago(instant: datetime | None) -> str:
+    """How long ago an instant is, or in how long; by this host's clock. Empty for None."""
+    if instant is None:
+        return ""
+    seconds = (now() - instant).total_seconds()
     return f"{age(seconds)} ago" if seconds >= 0 else f"in {age(-seconds)}"
-
-
-def _short(text: datetime | str | None) -> str:
-    """What a column holds in the place of an instant, as SQLite lets anybody put there."""
-    return escaped(without_middle(str(text or ""), MAX_INSTANT))
-
-
-def _iso(text: datetime | str | None) -> str:
-    found = local(text)
-    return found.astimezone(timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ") if found else ""

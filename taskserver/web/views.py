@@ -12,10 +12,8 @@ from typing import Any, NamedTuple
 from ..errors import Conflict, DatabaseError, TablesMissing, TablesOutdated, Unavailable
 from ..health.doctor import accepted_in, examine
 from ..health.judge import describe_unserved
-from ..health.stages import stage_lines, stage_of
 from ..health.status import gone_among
 from ..messages.text import in_units
-from ..model.results import read_progress
 from ..model.selection import Selection
 from ..model.task import MAX_GROUP_ID, MAX_ID, MAX_SIGNED, Status, name_of_status
 from ..server import TaskServer
@@ -140,9 +138,9 @@ def error_like(server: TaskServer, query: Mapping[str, str]) -> str | None:
     if task_id is None:
         return None
     row = server.store.views.show(task_id)
-    if row is None or not row.error_text:
+    if row is None or not row.error:
         raise BadQuery(f"Task {task_id} is gone, or has no error any more: look at the errors again.")
-    return row.error_text.encode("utf-8", "replace").decode().partition("\n")[0]
+    return row.error_line.encode("utf-8", "replace").decode()
 
 
 def number_in(query: Mapping[str, str], name: str, most: int) -> int | None:
@@ -162,16 +160,11 @@ def task(server: TaskServer, query: Mapping[str, str]) -> Page:
     if task_id is None or row is None:
         which = "without an id" if task_id is None else task_id
         raise BadQuery(f"There is no task {which}. One that is done may be deleted.", 404)
-    now, of_row = server.store.views.now(), Selection(ids=[row.id])
+    of_row = Selection(ids=[row.id])
     values = {
         "task": row,
         "links": links(server.store.database, [row.id])[row.id],
-        "progress": read_progress(row.progress),
-        "stage": stage_of(row),
-        "stages": stage_lines(row) if row.stages else [],
         "is_gone": bool(gone_among(server.store, [row])),
-        "run_seconds": row.run_seconds(now),
-        "comes_seconds": row.comes_in_seconds(now),
         "may": [name for name, verb in VERBS.items() if Operations(server.store).preview(verb, of_row, 0).rows],
     }
     return Page("task.html", values)

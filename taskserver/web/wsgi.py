@@ -252,7 +252,7 @@ class _Visit:
             "has_session": bool(self._visitor.session),
             "queue": f"{settings.table} in {settings.dsn.place}",
             "is_live": True,
-            "now_text": now(),
+            "now": now(),
             "client": client_in(self._folder),
             "done": self._done(),
         }

@@ -29,12 +29,10 @@ from ..host.process_identity import host_name
 from ..interrupts.coroutines import as_plain
 from ..interrupts.stop import TaskInterrupted
 from ..messages.error_text import full_traceback
-from ..messages.text import utc
 from ..model.arguments import read_arguments
-from ..model.results import read_result
 from ..model.task import CANCELLED, Status
 from ..model.task_options import options_of
-from ..stores.records import StoredTask
+from ..stores.records import TaskRow
 from .task_context import current_row, current_task
 
 READY, FAILED, SUCCESSFUL = TaskResultStatus.READY, TaskResultStatus.FAILED, TaskResultStatus.SUCCESSFUL
@@ -145,14 +143,13 @@ def _backend_for(task: Any) -> Any:
 # ---- the TaskResult of a row
 
 
-def task_result(row: StoredTask, task: Any, backend: Any) -> Any:
+def task_result(row: TaskRow, task: Any, backend: Any) -> Any:
     """Django's TaskResult of a row, as far as rows have that. Raises BadTask if the row has bad arguments.
 
     Its `errors` are only the last one; `started_at` and `last_attempted_at` are both the start of the last attempt.
     """
-    is_claimed = row.status == Status.IN_PROGRESS and row.started_at is None
-    state = READY if is_claimed else STATES.get(row.status, READY)
-    args, kwargs = read_arguments(row.args)
+    state = READY if row.state == "claimed" else STATES.get(row.status, READY)
+    args, kwargs = read_arguments(row.columns["args"])
     result = TaskResult(
         # SQL may have written a group without a queue, and any priority.
         task=replace(
@@ -171,11 +168,11 @@ def task_result(row: StoredTask, task: Any, backend: Any) -> Any:
         args=args,
         kwargs=kwargs,
         backend=backend.alias,
-        errors=_errors(row.error_text),
+        errors=_errors(row.error),
         worker_ids=[UNKNOWN_WORKER] * row.attempts,
     )
     if state == SUCCESSFUL:
-        object.__setattr__(result, "_return_value", read_result(row.result))
+        object.__setattr__(result, "_return_value", row.result)
     return result
 
 
@@ -188,7 +185,6 @@ def _errors(error_text: str | None) -> list[Any]:
     return [TaskError(exception_class_path=path, traceback=error_text)]
 
 
-def _instant(text: str | None) -> datetime | None:
+def _instant(instant: datetime | None) -> datetime | None:
     """An instant of a row: aware, or with USE_TZ = False naive in the site's time zone."""
-    instant = utc(text)
     return instant if instant is None or settings.USE_TZ else make_naive(instant, get_default_timezone())

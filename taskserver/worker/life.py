@@ -163,8 +163,8 @@ class Life:
         failure = failure_of(BadTask(*error.args))  # made again: the frames that raised it hold the arguments
         if isinstance(error, AttemptsUsedUp):
             row = self._run.store.views.show(attempt.task.id)
-            if row is not None and row.error_text:  # that of its last attempt, as that it was lost
-                failure = failure._replace(text=both(row.error_text, failure.text))
+            if row is not None and row.error:  # that of its last attempt, as that it was lost
+                failure = failure._replace(text=both(row.error, failure.text))
         self.finishing.add(attempt, Finish(attempt.task, failure.text, uncount=attempt.has_started), failure)
 
     def _leave(self, attempt: Attempt, why: object) -> None:

@@ -20,7 +20,7 @@ from ..model.task import ClaimedTask
 from ..stores import Store
 
 if TYPE_CHECKING:
-    from ..stores.records import StoredTask
+    from ..stores.records import TaskRow
 
 LOG = getLogger("taskserver")
 
@@ -156,10 +156,10 @@ class CallContext(Protocol):
     @property
     def completion(self) -> OwnCompletion: ...
     def tell_progress(self, progress: str) -> None: ...
-    def row(self) -> StoredTask | None: ...
+    def row(self) -> TaskRow | None: ...
 
 
-def current_row() -> StoredTask:
+def current_row() -> TaskRow:
     """The row of the task whose code runs here, of a batch that of its first. Raises LeaseLost, DatabaseError."""
     context = _context_of_call()
     row = None if context is None else context.row()
@@ -258,7 +258,7 @@ class TaskContext:
             )
         return completion
 
-    def row(self) -> StoredTask | None:
+    def row(self) -> TaskRow | None:
         """The first task's row; None if it is gone. Raises DatabaseError."""
         with self._store.database.tried_once(ANSWER_SECONDS):
             return self._store.views.show(self.tasks[0].id)

@@ -306,7 +306,7 @@ def test_the_least_rights_of_monitoring_are_to_look_and_to_note_what_was_told(gu
     with TaskServer(guarded.dsn("you_monitor", "monitor-password"), folder=guarded.folder) as server:
         assert server.store.views.counts() == []
         assert server.store.views.runs() == []
-        assert server.store.views.list([], [], 10) == []
+        assert server.store.views.list(limit=10) == []
         assert server.store.views.show(1) is None
         status = server.status()
         assert changed(server.store, "check", status) is not None

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from taskserver import InvalidTask, Level, Progress, SettingError, Status
-from taskserver.cli.terminal.output import error_as_json
+from taskserver.messages.text import plain
 from tests.support.processes import wait_until
 from tests.support.queues import Queue
 from tests.support.sites import Site
@@ -128,7 +128,7 @@ def test_errors_have_instants_and_print_as_before(make_site: Any, site_dsn: str)
     assert is_now(first.first_seen)
     (only,) = site.server.errors(task=f"{site.name}.gone", limit=1)
     assert only == second
-    printed = error_as_json(site.store.views.errors(task=f"{site.name}.gone")[0])
+    printed = plain(second)
     assert printed["first_seen"] == f"{second.first_seen:%Y-%m-%dT%H:%M:%S.%f}Z"
 
 

@@ -187,7 +187,7 @@ def test_a_server_is_used_again_after_it_was_closed(server: TaskServer, dsn: str
     with server as same:
         assert same is server
         third = server.add_task("tasks.c")
-    assert [task.id for task in server.store.views.list([], [], 10)] == [third, second, first]
+    assert [task.id for task in server.store.views.list(limit=10)] == [third, second, first]
 
 
 def test_a_with_block_closes_the_connection(mysql_dsn: str, mysql_server: Any) -> None:
@@ -229,8 +229,8 @@ def test_a_task_is_added_with_its_arguments_group_and_priority(
 ) -> None:
     found = server.store.views.show(server.add_task(task, **given))
     assert found is not None
-    assert (found.task, found.args, found.group_id, found.priority) == (task, *stored)
-    assert (found.status, found.attempts, found.claim, found.archived) == (0, 0, None, False)
+    assert (found.task, found.columns["args"], found.group_id, found.priority) == (task, *stored)
+    assert (found.status, found.attempts, found.columns["claim"], found.archived) == (0, 0, None, False)
 
 
 def test_a_function_itself_runs_as_its_name_would(server: TaskServer, tasks: Any) -> None:
@@ -259,7 +259,7 @@ def test_what_a_function_says_of_its_tasks_holds_for_who_gives_the_function(serv
 
 def test_many_tasks_of_a_generator_get_the_ids_of_their_own_rows(server: TaskServer) -> None:
     ids = server.add_tasks({"task": "tasks.a", "args": (number,), "priority": number} for number in range(2501))
-    rows = {task.id: (task.args, task.priority) for task in server.store.views.list([], [], 5000)}
+    rows = {task.id: (task.columns["args"], task.priority) for task in server.store.views.list(limit=5000)}
     assert [rows[task_id] for task_id in ids] == [(f"[{number}]", number) for number in range(2501)]
     assert len(rows) == 2501
 
@@ -278,7 +278,7 @@ def test_all_tasks_of_a_generator_are_added_again_after_a_conflict(
     monkeypatch.setattr(Adding, "insert_all", insert_until_a_conflict)
     texts = ("ä\n\u2028", *map(str, range(1, 2500)))
     ids = server.add_tasks({"task": "tasks.a", "args": [text], "unique_key": f"key {text}"} for text in texts)
-    rows = {task.id: (task.args, task.unique_key) for task in server.store.views.list([], [], 3000)}
+    rows = {task.id: (task.columns["args"], task.unique_key) for task in server.store.views.list(limit=3000)}
     assert conflicts == []
     assert [rows[task_id] for task_id in ids] == [(write_arguments([text]), f"key {text}") for text in texts]
     assert len(rows) == 2500
@@ -299,9 +299,9 @@ def test_adding_through_the_same_server_within_a_generator_leaves_all_or_nothing
 
     with pytest.raises((LookupError, TaskServerError)):
         server.add_tasks(adding())
-    assert [task.task for task in server.store.views.list([], [], 5000) if task.task == "tasks.outer"] == []
+    assert [task.task for task in server.store.views.list(limit=5000) if task.task == "tasks.outer"] == []
     server.add_tasks([{"task": "tasks.outer"}] * 2)
-    assert [task.task for task in server.store.views.list([], [], 2)] == ["tasks.outer"] * 2
+    assert [task.task for task in server.store.views.list(limit=2)] == ["tasks.outer"] * 2
 
 
 # ---- run
@@ -382,7 +382,7 @@ def test_threads_that_add_through_one_server_at_once_get_the_ids_of_their_own_ro
     with ThreadPoolExecutor(4) as pool:
         added = [pair for pairs in pool.map(add_many, range(4)) for pair in pairs]
     assert len(added) == 5000
-    assert {task.id: task.args for task in server.store.views.list([], [], 6000)} == dict(added)
+    assert {task.id: task.columns["args"] for task in server.store.views.list(limit=6000)} == dict(added)
 
 
 def test_runs_of_one_server_in_two_threads_share_the_tasks(server: TaskServer, tasks: Any) -> None:

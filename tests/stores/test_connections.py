@@ -35,7 +35,7 @@ def queue_at(dsn: str) -> Iterator[TaskServer]:
 def stored(dsn: str) -> dict[int, str | None]:
     """The args of all tasks by id, read on a connection that nothing else uses."""
     with TaskServer(dsn) as reader:
-        return {task.id: task.args for task in reader.store.views.list([], [], 100_000)}
+        return {task.id: task.columns["args"] for task in reader.store.views.list(limit=100_000)}
 
 
 # ---- dropped connections

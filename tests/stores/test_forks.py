@@ -32,7 +32,7 @@ def server(dsn: str) -> Iterator[TaskServer]:
 def stored(dsn: str) -> list[str]:
     """The args of all tasks, read on a connection that nothing else uses."""
     with TaskServer(dsn) as reader:
-        return sorted(str(task.args) for task in reader.store.views.list([], [], 100_000))
+        return sorted(str(task.columns["args"]) for task in reader.store.views.list(limit=100_000))
 
 
 def add(server: TaskServer, who: str, count: int = 1) -> list[str]:

@@ -3,24 +3,28 @@
 from __future__ import annotations
 
 import io
+import json
 import time
 from collections.abc import Iterator
 from contextlib import redirect_stdout
+from datetime import datetime, timezone
 from typing import Any
 
 import pytest
 
+from taskserver import Progress
 from taskserver.cli.terminal import output
 from taskserver.cli.terminal.output import (
     MAX_CELL,
     MAX_LAST_CELL,
     Word,
+    as_json,
     headed,
     in_column,
     in_units,
     print_table,
 )
-from taskserver.messages.text import exactly, in_sentence, time_of_day
+from taskserver.messages.text import exactly, in_sentence, iso, on_day, time_of_day, utc
 
 
 class Screen(io.StringIO):
@@ -113,21 +117,35 @@ def berlin(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 def test_times_are_those_of_the_host_and_name_its_zone(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(output, "zone", lambda: "CET")
     assert headed("created") == "created (CET)"
-    assert in_column("2026-01-31 23:30:00.123456") == "2026-02-01 00:30:00"
-    assert in_column("2026-07-31 12:00:00.123456") == "2026-07-31 14:00:00 CEST"
-    assert in_column("2026-01-31 11:00:00", 16) == "2026-01-31 12:00"
-    assert in_sentence("2026-01-31 11:00:00.500000") == "2026-01-31 12:00:00 CET"
-    assert exactly("2026-07-31 12:00:00.000001") == "2026-07-31 14:00:00.000001 CEST"
-    assert time_of_day("2026-01-31 11:00:00") == "12:00 CET"
+    winter, summer = (
+        datetime(2026, 1, 31, 23, 30, tzinfo=timezone.utc),
+        datetime(2026, 7, 31, 12, 0, 0, 1, timezone.utc),
+    )
+    assert in_column(winter) == "2026-02-01 00:30:00"
+    assert in_column(summer) == "2026-07-31 14:00:00 CEST"
+    assert in_column(winter, 16) == "2026-02-01 00:30"
+    assert in_sentence(winter) == "2026-02-01 00:30:00 CET"
+    assert exactly(summer) == "2026-07-31 14:00:00.000001 CEST"
+    assert time_of_day(winter) == "00:30 CET"
 
 
-@pytest.mark.parametrize("text", ["soon", "0000-00-00 00:00:00.000000", "9999-12-31 23:59:59.999999", ""])
 @pytest.mark.usefixtures("berlin")
-def test_a_time_that_a_row_made_up_stays_as_it_is(text: str) -> None:
-    assert {show(text) for show in (in_column, in_sentence, exactly)} == {text}
-    assert in_column(None) == ""
+def test_a_time_that_a_row_made_up_is_none_and_one_at_the_end_of_time_stays_in_utc() -> None:
+    made_up: list[Any] = ["soon", "0000-00-00 00:00:00.000000", "", 7, None]
+    assert {utc(text) for text in made_up} == {None}
+    assert in_column(None) == in_sentence(None) == exactly(None) == on_day(None) == ""
+    last = utc("9999-12-31 23:59:59.999999")
+    assert exactly(last) == "9999-12-31 23:59:59.999999 UTC"
+    assert iso(utc("0001-01-01 00:00:00")) == "0001-01-01T00:00:00.000000Z"
 
 
 def test_spans_are_written_in_the_unit_that_a_person_would_use() -> None:
     spans = {None: "", 0.0005: "0.5 ms", 0.25: "250 ms", 1.25: "1.2 s", 90: "90 s", 600: "10 min", 9000: "2.5 h"}
     assert {seconds: str(in_units(seconds)) for seconds in spans} == spans
+
+
+def test_json_has_instants_and_infinite_numbers_as_texts_and_records_by_their_fields() -> None:
+    instant = datetime(2026, 7, 31, 12, tzinfo=timezone.utc)
+    found = json.loads(as_json([{"claim": float("-inf"), "due_at": instant}, Progress(1, 2)]))
+    assert found[0] == {"claim": "-inf", "due_at": "2026-07-31T12:00:00.000000Z"}
+    assert found[1] == {"done": 1, "total": 2, "text": None}

@@ -75,7 +75,7 @@ def fill_with(site: PageSite, text: str) -> None:
 
 
 def hour_of(site: PageSite) -> str:
-    return site.server.store.views.now()[:13] + ":00:00"
+    return f"{site.server.store.views.now():%Y-%m-%d %H}:00:00"
 
 
 def quoted(text: str) -> str:

@@ -17,7 +17,7 @@ from ...health.status import QueueStatus
 from ...host.once_an_hour import OVER, OnceAnHour
 from ...messages.finding import Finding, Level
 from ...messages.programs import CLIENT, client_in
-from ...messages.text import age, error_in_shell, in_sentence, printable
+from ...messages.text import age, error_in_shell, in_sentence, printable, utc
 from ...server import TaskServer
 from ...settings.load import load_settings
 from ..terminal.arguments import add, whole_number, whole_seconds
@@ -255,7 +255,7 @@ def _letter(status: QueueStatus, change: Change | None, client: str = CLIENT) ->
         well = f"nothing else is wrong, but accepted: {', '.join(accepted)}" if accepted else "all is well again"
         yield f"{HEAD} OK: {well}"
     for finding in findings:
-        since = f", seen first at {in_sentence(change.alarm[finding.name].first)}" if change else ""
+        since = f", seen first at {in_sentence(utc(change.alarm[finding.name].first))}" if change else ""
         yield from ["", f"{finding.name}{since}: {finding.words}", *_errors(status, finding, client)]
     for name, reported in (change.over if change else {}).items():
         seconds = reported.seconds

@@ -4,34 +4,29 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Collection, Iterator, Sequence
+from datetime import datetime
 from typing import Any
 
 from ...errors import InvalidTask
-from ...health.stages import stage_lines, stage_of
 from ...health.status import gone_among
 from ...messages.programs import CLIENT
 from ...messages.text import escaped, exactly, letters, when
 from ...model.checks import check_text
-from ...model.results import read_progress
-from ...model.task import MAX_SIGNED, Status
+from ...model.task import MAX_SIGNED, Status, name_of_status
 from ...server import TaskServer
 from ...stores.queue.dependencies import Links, links
-from ...stores.records import StoredTask
-from ...stores.words import INSTANTS
+from ...stores.records import TaskRow
 from ..terminal import arguments
 from ..terminal.arguments import ABOUT_GROUPS, SINCE
 from ..terminal.output import (
     Word,
     as_json,
-    error_as_json,
-    first_line,
     headed,
     in_column,
     in_units,
     print_table,
     some_ids,
     status_name,
-    task_as_json,
 )
 
 STATUSES = [status.name.lower() for status in Status]
@@ -87,46 +82,50 @@ def _list(server: TaskServer, options: argparse.Namespace) -> None:
         for name, text in (("--task", options.task), ("--error", options.error))
     )
     server.store.tables.check()
-    views = server.store.views
     # One more than is shown tells whether there are more.
-    found = views.list(statuses, options.groups, min(options.limit + 1, MAX_SIGNED), task, error, options.since)
-    tasks, now = found[: options.limit], views.now()
+    limit = min(options.limit + 1, MAX_SIGNED)
+    found = server.list(statuses or None, options.groups or None, task, error, options.since, limit)
+    tasks = found[: options.limit]
     if options.json:
         linked = links(server.store.database, [task.id for task in tasks])
-        print(as_json([task_as_json(task, linked[task.id], now) for task in tasks]))
+        print(as_json([_as_dict(task, linked[task.id]) for task in tasks]))
     elif not tasks:
         is_unrestricted = not (statuses or options.groups) and (task, error, options.since) == (None, None, None)
         print("no tasks" if is_unrestricted else "no such tasks")
     else:
-        _print_tasks(tasks, now, gone_among(server.store, tasks))
+        _print_tasks(tasks, gone_among(server.store, tasks))
         if len(found) > len(tasks):
             print(f"and older ones: --limit {10 * options.limit} shows more, filters show fewer")
 
 
-def _print_tasks(tasks: Sequence[StoredTask], now: str, gone: Collection[int]) -> None:
+def _print_tasks(tasks: Sequence[TaskRow], gone: Collection[int]) -> None:
     created = headed("created")
     print_table(
         ("id", "status", "group", "priority", "attempts", created, "ran", "due", "task", "arguments", "error"),
-        [_cells(task, now, task.id in gone) for task in tasks],
+        [_cells(task, task.id in gone) for task in tasks],
         spare=("priority", "ran", created, "arguments", "attempts"),
     )
     if gone:
         print(f"{GONE}: the process has ended; the attempt has failed once its lease is over")
 
 
-def _cells(task: StoredTask, now: str, is_gone: bool) -> list[object]:
-    stage = stage_of(task)
-    status = status_name(task.status)
-    if task.status == Status.IN_PROGRESS:
-        status = Word(GONE if is_gone else RUNNING if task.started_at else CLAIMED)
+def _cells(task: TaskRow, is_gone: bool) -> list[object]:
+    stage, has_due = task.stage, is_gone or task.status in (Status.ERROR, Status.WAITING)
     return [
-        *(task.id, status, task.group_id, task.priority, task.attempts, in_column(task.created_at)),
-        in_units(None if is_gone else task.run_seconds(now)),
-        when(task.lease_ends_in_seconds(now) if is_gone else task.comes_in_seconds(now)),
+        *(task.id, Word(GONE if is_gone else task.state)),
+        *(task.group_id, task.priority, task.attempts, in_column(task.created_at)),
+        in_units(None if is_gone else task.run_seconds),
+        when(task.due_in_seconds if has_due else None),
         f"{task.task} (stage {stage})" if stage else task.task,
-        letters((task.args or "")[:MAX_JSON]),
-        first_line(task.error_text),
+        letters((task.columns["args"] or "")[:MAX_JSON]),
+        task.error_line,
     ]
+
+
+def _as_dict(task: TaskRow, linked: Links) -> dict[str, Any]:
+    """A task for JSON: its columns as they stand, and what is known beside them."""
+    known = {"status_name": name_of_status(task.status), "run_seconds": task.run_seconds}
+    return task.columns | linked._asdict() | known
 
 
 # ---- show
@@ -145,36 +144,36 @@ def _show(server: TaskServer, options: argparse.Namespace) -> None:
         raise InvalidTask(f"there is no task {options.id} in {table} or {table}_done; a completed one may be deleted")
     # An archived task waits for nothing; by now another task of the queue may have its id.
     linked = Links([], []) if task.archived else links(server.store.database, [task.id])[task.id]
-    now = server.store.views.now()
     if options.json:
-        print(as_json(task_as_json(task, linked, now)))
+        print(as_json(_as_dict(task, linked)))
         return
     print(f"task {task.id}: {status_name(task.status)}, in the {'archive' if task.archived else 'queue'}")
     for name, text in _columns_of(task):
         _print(name, text)
     if task.id in gone_among(server.store, [task]):
-        lease_ends = when(task.lease_ends_in_seconds(now))
+        lease_ends = when(task.due_in_seconds)
         _print(GONE, f"its process has ended; the attempt has failed once its lease is over ({lease_ends})")
-    elif (seconds := task.run_seconds(now)) is not None:
+    elif (seconds := task.run_seconds) is not None:
         _print("runs for" if task.status == Status.IN_PROGRESS else "ran", in_units(seconds))
     for name, ids in linked._asdict().items():
         if ids:
             _print(name, some_ids(ids, MAX_IDS))
 
 
-def _columns_of(task: StoredTask) -> Iterator[tuple[str, str]]:
+def _columns_of(task: TaskRow) -> Iterator[tuple[str, str]]:
     """The columns that are shown: name and text of each."""
-    for column, value in task._asdict().items():
+    for column, value in task.columns.items():
         if value is None or column in NOT_SHOWN:
             continue
         if column == "stages":
-            yield "stage", stage_of(task) or str(task.stage)
-            yield column, "\n".join(stage_lines(task))
+            yield "stage", task.stage or str(task.columns["stage"])
+            yield column, "\n".join(task.stages)
         elif column == "progress":
-            yield column, str(read_progress(value) or value)
+            yield column, str(task.progress or value)
+        elif isinstance(value, datetime):
+            yield column, exactly(value)
         else:
-            text = letters(value) if column in ("args", "result") else str(value)
-            yield column, exactly(value) if column in INSTANTS else text
+            yield column, letters(value) if column in ("args", "result") else str(value)
 
 
 def _print(name: str, text: str) -> None:
@@ -195,9 +194,9 @@ def add_errors(subparsers: Any) -> None:
 
 def _errors(server: TaskServer, options: argparse.Namespace) -> None:
     server.store.tables.check()
-    errors = server.store.views.errors(options.groups or (), options.task, options.limit)
+    errors = server.errors(options.groups or None, options.task, options.limit)
     if options.json:
-        print(as_json([error_as_json(error) for error in errors]))
+        print(as_json(errors))
     elif not errors:
         print("no such task is in error or fatal" if options.groups or options.task else "no task is in error or fatal")
     else:

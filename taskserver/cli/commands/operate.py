@@ -26,10 +26,10 @@ from ...stores.queue.operations import (
     retry_as,
     to_priority,
 )
-from ...stores.records import StoredTask
+from ...stores.records import TaskRow
 from ..terminal import arguments
 from ..terminal.arguments import SINCE, whole_number
-from ..terminal.output import first_line, note, print_table, some_ids, status_name
+from ..terminal.output import note, print_table, some_ids, status_name
 from ..terminal.program import Exit
 from ..terminal.warnings import warn_of_names
 
@@ -120,9 +120,9 @@ def _preview(verb: Verb, preview: Preview, options: argparse.Namespace) -> int:
     return count
 
 
-def _cells(task: StoredTask) -> list[object]:
+def _cells(task: TaskRow) -> list[object]:
     numbers = (task.group_id, task.priority, task.attempts)
-    return [task.id, status_name(task.status), *numbers, task.task, first_line(task.error_text)]
+    return [task.id, status_name(task.status), *numbers, task.task, task.error_line]
 
 
 def _name_unreached(verb: Verb, options: argparse.Namespace, reached: Collection[int]) -> None:

@@ -18,7 +18,7 @@ from ...messages.text import escaped, in_sentence
 from ...model.task import Status
 from ...server import TaskServer
 from ...settings.load import hide_secrets
-from ...stores.records import StoredTask
+from ...stores.records import TaskRow
 from ...worker.result import RunResult
 from ..terminal import arguments
 from ..terminal.log import showing_all
@@ -45,8 +45,8 @@ def run(server: TaskServer, options: argparse.Namespace) -> None:
     sys.stdout.flush()
     returned = ""
     # In mode delete the row may be an older one from the archive.
-    if result.done and settings.mode != "delete" and row is not None and row.result is not None:
-        returned = f", and returned {row.result}"
+    if result.done and settings.mode != "delete" and row is not None and row.columns["result"] is not None:
+        returned = f", and returned {row.columns['result']}"
     print(escaped(f"task {options.id} {_outcome(result, row)}{returned}"))
 
 
@@ -80,7 +80,7 @@ def _interrupting(stop: Stop) -> Iterator[None]:
             signal.signal(number, handler)
 
 
-def _outcome(result: RunResult, row: StoredTask | None) -> str:
+def _outcome(result: RunResult, row: TaskRow | None) -> str:
     """Words for what became of the task and of its row, which other programs may have changed since."""
     if result.lost:
         return "was reclaimed or changed while it ran here: its result is dropped"
@@ -91,14 +91,14 @@ def _outcome(result: RunResult, row: StoredTask | None) -> str:
     if result.postponed:
         return f"asked to run later, which counts no attempt{'' if row is None else f': it {_state(row)}'}"
     ended = f"{'is done' if result.done else 'failed'} after {result.seconds:.1f} s"
-    if result.done and row is not None and not row.archived and row.status != Status.DONE and row.stage:
-        return f"has done stage {row.stage} after {result.seconds:.1f} s, and {_state(row)} for the next one"
+    if result.done and row is not None and not row.archived and row.status != Status.DONE and row.columns["stage"]:
+        return f"has done stage {row.columns['stage']} after {result.seconds:.1f} s, and {_state(row)} for the next one"
     if row is None or row.archived or row.status == Status.DONE:
         return ended if result.done else f"{ended}, and is gone since"
     return f"{ended}, and {_state(row)}"
 
 
-def _state(row: StoredTask) -> str:
+def _state(row: TaskRow) -> str:
     if row.status in (Status.ERROR, Status.WAITING) and row.due_at:
         verb = "will be retried" if row.status == Status.ERROR else "will run"
         return f"{verb} at {in_sentence(row.due_at)}"

@@ -65,7 +65,7 @@ def _schedule(server: TaskServer, options: argparse.Namespace) -> None:
         group_id=options.group or 0,
         priority=options.priority or 0,
     )
-    print(printable(f"{options.name}: next at {exactly(next_at.isoformat())}"))
+    print(printable(f"{options.name}: next at {exactly(next_at)}"))
     warn_of_tasks(server, [NewTask(options.task, options.args, options.group or 0, options.priority or 0)])
 
 

@@ -7,16 +7,12 @@ import os
 import sys
 from collections.abc import Callable, Collection, Sequence
 from datetime import datetime
-from math import isfinite
 from typing import Any, TextIO, TypeVar
 
+from ...messages.text import in_sentence, plain, printable, zone
 from ...messages.text import in_units as spelt_in_units
-from ...messages.text import iso, local, printable, zone
 from ...model.task import name_of_status
-from ...stores.queue.dependencies import Links
 from ...stores.queue.stats import KEY, HourStats
-from ...stores.records import ErrorCount, StoredTask
-from ...stores.words import INSTANTS
 
 MAX_CELL, MAX_LAST_CELL = 60, 500
 """Characters of a cell, and of the last one in a line."""
@@ -122,16 +118,10 @@ def headed(name: str) -> str:
     return f"{name} ({zone()})"
 
 
-def in_column(instant: datetime | str | None, characters: int = 19) -> str:
-    """An instant of a row below such a head; another zone, as that of summer in winter, stands beside it.
-
-    A text that is no instant, as a column of SQLite may hold, stays as it is.
-    """
-    found = local(instant)
-    if found is None:
-        return str(instant or "")
-    name = found.strftime("%Z")
-    return f"{found:%Y-%m-%d %H:%M:%S}"[:characters] + (f" {name}" if name != zone() else "")
+def in_column(instant: datetime | None, characters: int = 19) -> str:
+    """An instant below such a head; another zone, as that of summer in winter, stands beside it. Empty for None."""
+    text, name = in_sentence(instant)[:characters], in_sentence(instant, "%Z")
+    return text if name in ("", zone()) else f"{text} {name}"
 
 
 def in_units(seconds: float | None) -> Amount:
@@ -142,11 +132,6 @@ def in_units(seconds: float | None) -> Amount:
 def status_name(status: int) -> Word:
     """The name of a status; `status_9` for a number that is no status, which a row may hold."""
     return Word(name_of_status(status))
-
-
-def first_line(text: str | None) -> str:
-    """The first line of an error_text."""
-    return (text or "").partition("\n")[0]
 
 
 def some_ids(ids: Sequence[int], most: int) -> str:
@@ -161,37 +146,10 @@ def some_ids(ids: Sequence[int], most: int) -> str:
 def as_json(value: object) -> str:
     """The JSON text of a value, for `--json`."""
     # ASCII: a terminal obeys no control character, and no encoding of a pipe matters.
-    return json.dumps(_finite(value), indent=2, allow_nan=False)
-
-
-def _finite(value: object) -> object:
-    """The value with infinite numbers as texts: JSON has none, and a column without a type may hold one."""
-    if isinstance(value, dict):
-        return {key: _finite(part) for key, part in value.items()}
-    if isinstance(value, (list, tuple)):
-        return [_finite(part) for part in value]
-    return str(value) if isinstance(value, float) and not isfinite(value) else value
-
-
-def task_as_json(task: StoredTask, links: Links, now: str) -> dict[str, Any]:
-    """A task by its columns and links, with the name of its status; `now` is the database's clock, as text in UTC."""
-    report = task._asdict() | links._asdict()
-    report |= {column: instant_as_json(report[column]) for column in INSTANTS if column in report}
-    return report | {"status_name": status_name(task.status), "run_seconds": task.run_seconds(now)}
+    return json.dumps(plain(value), indent=2, allow_nan=False)
 
 
 def stats_as_json(one: HourStats, column: str) -> dict[str, Any]:
     """The stats of an hour, a group or a task name, which `column` names, with their means."""
     report = one.as_dict()
     return {column: report.pop(column)} | {name: value for name, value in report.items() if name not in KEY}
-
-
-def error_as_json(error: ErrorCount) -> dict[str, Any]:
-    """An error of several tasks."""
-    instants = {name: instant_as_json(getattr(error, name)) for name in ("first_seen", "last_seen")}
-    return error._asdict() | instants
-
-
-def instant_as_json(instant: datetime | str | None) -> str | None:
-    """An instant of a row in ISO 8601, in UTC, as 2026-01-31T12:00:00.000000Z."""
-    return f"{instant.replace(' ', 'T')}Z" if isinstance(instant, str) else iso(instant)

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Sequence
-from typing import NamedTuple
+from datetime import datetime
+from typing import Any, NamedTuple
 
+from ...messages.text import utc
 from ...model.new_task import NewTask
 from ...model.results import as_texts
 from ..database import Database
@@ -30,8 +32,12 @@ class Note(NamedTuple):
 
     name: str
     value: str
-    noted_at: str
-    """Text in UTC."""
+    noted_at: datetime | None
+
+
+def _note(row: Sequence[Any]) -> Note:
+    name, value, noted_at = as_texts(row)
+    return Note(name, value, utc(noted_at))
 
 
 class KeyTaken(Exception):
@@ -58,7 +64,7 @@ class Notes:
 
     def find_all(self, names: Sequence[str]) -> list[Note]:
         """The notes of these names that there are."""
-        return [Note._make(as_texts(row)) for row in self._database.fetch_ids(self.FIND_ALL, names)]
+        return list(map(_note, self._database.fetch_ids(self.FIND_ALL, names)))
 
     def of_kind(self, kind: str) -> list[Note]:
         """The notes whose names begin with a word and a blank, in order of their names."""
@@ -66,7 +72,7 @@ class Notes:
         return [note for note in found if note.name.startswith(f"{kind} ")]  # MySQL ignores blanks at the end
 
     def _read(self, sql: str, values: Sequence[str]) -> list[Note]:
-        return [Note._make(as_texts(row)) for row in self._database.fetch(sql, values)]
+        return list(map(_note, self._database.fetch(sql, values)))
 
     def put(self, name: str, value: str) -> None:
         """Write a note, in place of one of this name."""

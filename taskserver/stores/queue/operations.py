@@ -11,12 +11,13 @@ from typing import Any, NamedTuple
 
 from ...errors import Conflict, InvalidTask
 from ...messages.programs import CLIENT
+from ...messages.text import in_sentence
 from ...model.checks import check_field
 from ...model.pipeline import named
 from ...model.selection import Selection, selection_of
 from ...model.task import ClaimedTask, Status
 from ..database import Database
-from ..records import StoredTask, stored_task
+from ..records import TaskRow, task_row
 from ..words import with_ids
 from .adding import Adding
 from .claims import new_token
@@ -156,7 +157,7 @@ class Preview(NamedTuple):
 
     rows: int
     """How many there are."""
-    first: list[StoredTask]
+    first: list[TaskRow]
 
 
 class Reclaimed(NamedTuple):
@@ -228,7 +229,7 @@ class Operations:
             count = len(first)
         limit = count if selection.limit is None else min(count, selection.limit)
         shown = self._database.fetch_ids(self.SHOW, first[: min(most, limit)])
-        return Preview(limit, [stored_task(row) for row in shown])
+        return Preview(limit, [task_row(row) for row in shown])
 
     # ---- what became of changed tasks, for a person
 
@@ -242,9 +243,9 @@ class Operations:
         """How many of these tasks are fatal because of a task for which they wait."""
         return len(self._database.fetch_ids(self.GIVEN_UP_AMONG, ids))
 
-    def still_running(self) -> list[StoredTask]:
+    def still_running(self) -> list[TaskRow]:
         """The cancelled tasks that still run: their workers have not seen it yet, or are gone."""
-        return [stored_task(row) for row in self._database.fetch(self.STILL_RUNNING)]
+        return [task_row(row) for row in self._database.fetch(self.STILL_RUNNING)]
 
     # ---- claim one: new, waiting, error, fatal, cancelled → in progress, whatever its group and its time
 
@@ -278,7 +279,8 @@ class Operations:
         if row.status == Status.DONE:
             return f"{the_task} is done: add it again to have it run again"
         if row.status == Status.IN_PROGRESS:
-            return f"{the_task} is in progress: a worker has it, or had it until its lease ended, at {row.due_at} (UTC)"
+            ends = in_sentence(row.due_at)
+            return f"{the_task} is in progress: a worker has it, or had it until its lease ended, at {ends}"
         if parents := links(self._database, [task_id])[task_id].waits_for:
             return f"{the_task} waits for task {parents[0]}: run or retry that one; {CLIENT} show {task_id} shows more"
         return f"{the_task} has the status {row.status}, and cannot be run; look again"

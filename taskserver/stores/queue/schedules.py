@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 from ...errors import Conflict, DatabaseError, InvalidTask, SettingError, Unavailable
 from ...messages.log_records import ONCE_AN_HOUR
 from ...messages.programs import CLIENT
-from ...messages.text import age, on_day, shown
+from ...messages.text import age, on_day, shown, utc
 from ...model.checks import check_text
 from ...model.results import as_texts, read_result
 from ...model.schedule import ScheduleRow, check_schedule, next_time
@@ -106,7 +106,7 @@ class _Planned(NamedTuple):
         """The time after the planned one. Raises InvalidTask, and SettingError if this host lacks cronsim."""
         check_schedule(self.schedule)
         now = _instant(self.now)
-        return _text(next_time(self.schedule, _instant_or_none(self.next_at) or now, now))
+        return _text(next_time(self.schedule, utc(self.next_at) or now, now))
 
 
 class Schedules:
@@ -138,7 +138,7 @@ class Schedules:
         first = next_time(schedule, now, now)
         self._database.change(self._put_sql(), (*schedule, _text(first)))
         stored = self._find(schedule.name)
-        return (stored and _instant_or_none(stored.next_at)) or first
+        return (stored and utc(stored.next_at)) or first
 
     def _now(self) -> datetime:
         return _instant(self._database.fetch_value(self.NOW))
@@ -317,7 +317,7 @@ def _planned(row: Row) -> _Planned:
 
 
 def _stored(planned: _Planned) -> StoredSchedule:
-    next_at, fault = _instant_or_none(planned.next_at), None
+    next_at, fault = utc(planned.next_at), None
     try:
         planned.following()
     except (InvalidTask, SettingError) as error:
@@ -348,11 +348,11 @@ def _note_name(key: str) -> str:
 
 def _last_run(note: Note | None) -> ScheduledRun | None:
     """None if the note is missing, or says nothing that can be read."""
-    if note is None:
+    if note is None or note.noted_at is None:
         return None
     try:
         status, ran_seconds, ago = json.loads(note.value)
-        began_at = _instant(note.noted_at) - timedelta(seconds=(ran_seconds or 0.0) + ago)
+        began_at = note.noted_at - timedelta(seconds=(ran_seconds or 0.0) + ago)
         return ScheduledRun(began_at, int(status), None if ran_seconds is None else float(ran_seconds))
     except (ValueError, TypeError, OverflowError):
         return None
@@ -360,14 +360,6 @@ def _last_run(note: Note | None) -> ScheduledRun | None:
 
 def _instant(text: str) -> datetime:
     return datetime.fromisoformat(text).replace(tzinfo=timezone.utc)
-
-
-def _instant_or_none(text: str) -> datetime | None:
-    """None for a text that is no instant, as MySQL's 0000-00-00."""
-    try:
-        return _instant(text)
-    except ValueError:
-        return None
 
 
 def _text(instant: datetime) -> str:

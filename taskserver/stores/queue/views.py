@@ -6,14 +6,16 @@ rows at most in the order of an index, and never by OFFSET. The next page goes o
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from datetime import datetime
+from collections.abc import Iterable, Sequence
+from datetime import datetime, timezone
 from typing import Any, NamedTuple
 
-from ...messages.text import MAX_ERROR_LENGTH, Duration
+from ...errors import InvalidTask, SettingError
+from ...messages.text import MAX_ERROR_LENGTH, Duration, shown
+from ...model.checks import check_groups, check_number
 from ...model.results import TaskState, task_state
 from ...model.selection import Selection
-from ...model.task import MAX_SIGNED, Status
+from ...model.task import MAX_GROUPS, MAX_SIGNED, Status
 from ..database import Database, Row
 from ..records import (
     GIVEN_UP_LINE,
@@ -21,12 +23,12 @@ from ..records import (
     LastRun,
     QueueCount,
     RunningTask,
-    StoredTask,
+    TaskRow,
     earliest,
     error_count,
     last_run,
     running_task,
-    stored_task,
+    task_row,
 )
 from ..words import marks
 from .claims import number_of
@@ -66,9 +68,9 @@ class Views:
         FROM {workers} ORDER BY host, group_ids
     """
 
-    def now(self) -> str:
-        """The database's clock, as text in UTC."""
-        return str(self._database.fetch_value(self.NOW))
+    def now(self) -> datetime:
+        """The database's clock."""
+        return datetime.fromisoformat(self._database.fetch_value(self.NOW)).replace(tzinfo=timezone.utc)
 
     def counts(self) -> list[QueueCount]:
         """Rows by group and status, with the age of the oldest new one, as far as `Counts` counts them."""
@@ -116,10 +118,10 @@ class Views:
     FIND_ARCHIVED = "SELECT {found}, 1 FROM {done} WHERE id = ? ORDER BY done_id DESC LIMIT 1"
     STATE = "id, task, status, attempts, result, error_text, progress"
 
-    def show(self, task_id: int) -> StoredTask | None:
+    def show(self, task_id: int) -> TaskRow | None:
         """One task, from the queue, or else the last one of this id in the archive."""
         row = self._find("{readable}", task_id)
-        return stored_task(row) if row else None
+        return task_row(row) if row else None
 
     def state(self, task_id: int) -> TaskState | None:
         """One task as a page may show it, found as `show` finds it."""
@@ -171,9 +173,15 @@ class Views:
         for status in (3, 4)
     )
 
-    def errors(self, groups: Sequence[int] = (), task: str | None = None, most: int = MAX_SIGNED) -> list[ErrorCount]:
-        """Tasks in error and fatal by the first line of their errors, the most frequent first: `most` lines at most."""
-        condition, values = chosen_by(Selection(groups=groups or None, task=task))
+    def errors(
+        self, groups: Iterable[int] | None = None, task: str | None = None, limit: int | None = None
+    ) -> list[ErrorCount]:
+        """Tasks in error and fatal by the first line of their errors, the most frequent first: `limit` lines at most.
+
+        Raises SettingError, InvalidTask.
+        """
+        most = MAX_SIGNED if limit is None else check_number("limit", limit, 1, MAX_SIGNED, SettingError)
+        condition, values = chosen_by(Selection(groups=check_groups(groups, MAX_GROUPS), task=task))
         with self._database.unhurried():
             return self._errors(self.FAILED.replace("{condition}", condition), values, most)
 
@@ -197,22 +205,24 @@ class Views:
 
     def list(
         self,
-        statuses: Sequence[int],
-        groups: Sequence[int],
-        limit: int,
+        status: int | Iterable[int] | None = None,
+        groups: Iterable[int] | None = None,
         task: str | None = None,
         error: str | None = None,
         since: Duration | datetime | None = None,
-    ) -> list[StoredTask]:
-        """The newest tasks, `limit` at most: of these statuses and groups (none: of all), and of this name.
+        limit: int = 100,
+    ) -> list[TaskRow]:
+        """The newest tasks, `limit` at most: of these statuses and groups (None: of all), and of this name.
 
         `error` is the begin of their error_text, byte by byte. `since`, a duration before now or an aware
         datetime, restricts them to those that were added, started or ended since. Raises SettingError,
         InvalidTask.
         """
-        condition, values = chosen_by(Selection(groups=groups or None, task=task, error=error))
+        check_number("limit", limit, 1, MAX_SIGNED, SettingError)
+        condition, values = chosen_by(Selection(groups=check_groups(groups, MAX_GROUPS), task=task, error=error))
         values = list(values)
-        if statuses:
+        if status is not None:
+            statuses = _statuses(status)
             condition += f" AND status IN ({marks(len(statuses))})"
             values += statuses
         if since is not None:
@@ -221,7 +231,17 @@ class Views:
             values += [value] * len(self.HAPPENED)
         with self._database.unhurried():
             rows = self._database.fetch(self.LIST.replace("{condition}", condition), (*values, limit))
-        return [stored_task(row) for row in rows]
+        return [task_row(row) for row in rows]
+
+
+def _statuses(status: int | Iterable[int]) -> list[int]:
+    try:
+        given = [status] if isinstance(status, int) else list(status)
+    except TypeError:
+        given = []
+    if not given or not all(isinstance(one, int) and one in set(Status) for one in given):
+        raise InvalidTask(f"status is {shown(status)}; allowed: one of taskserver.Status, or several")
+    return given
 
 
 # ---- pages
@@ -254,7 +274,7 @@ class _Seen(NamedTuple):
 class TaskPage(NamedTuple):
     """A page of tasks, without their arguments and results."""
 
-    tasks: list[StoredTask]
+    tasks: list[TaskRow]
     next_place: Place | None
     """Where the next page begins; None if this is the last."""
     is_cut: bool = False
@@ -315,7 +335,7 @@ class Pages:
         rows = self._database.fetch(sql.replace("{wanted}", wanted), [*values, *behind, most])
         return [_Seen(Place(row_id, at.due_at and due), attempts, bool(yes)) for row_id, due, attempts, yes in rows]
 
-    def _listed(self, ids: list[int]) -> list[StoredTask]:
+    def _listed(self, ids: list[int]) -> list[TaskRow]:
         """The tasks of these ids, in this order, without those that went meanwhile."""
-        found = {row[0]: stored_task(row) for row in self._database.fetch_ids(self.LISTED, ids)}
+        found = {row[0]: task_row(row) for row in self._database.fetch_ids(self.LISTED, ids)}
         return [found[one] for one in ids if one in found]
