@@ -8,10 +8,11 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import NamedTuple
 
-from ..messages.finding import Finding, Level, found, ok, warning
-from ..messages.programs import CLIENT, INSTALLS, WORKER
+from ..errors import ModuleBroken
+from ..messages.finding import Finding, Level, critical, found, ok, warning
+from ..messages.programs import CLIENT, WORKER
 from ..messages.text import age, count_of, time_of_day
-from ..model.task import Status
+from ..model.task import LOST, Status
 from ..settings.load import Settings
 from ..stores import Store
 from ..stores.records import ErrorCount, LastRun, WorkerProcess
@@ -29,8 +30,6 @@ MAX_GROUPS_NAMED = 10
 ERRORS = f"{CLIENT} errors, or the status page, groups them by error"
 LOOK_AT_CRON = f"look whether the line of {WORKER} is in the crontab, and at cron's mail; {CLIENT} doctor says more"
 NAME_GROUP = "name the group in the crontab line, or leave GROUP_IDS out there, or fix what adds these tasks"
-BROKEN = "ModuleBroken: "
-"""Begins the error of a task whose module cannot be imported."""
 MORE_WORKERS = f"more workers (a second crontab line, or --processes), or fewer tasks; {CLIENT} stats shows the pace"
 
 
@@ -240,11 +239,11 @@ def fatal(status: QueueStatus, limits: Limits) -> Finding:
     """How many tasks failed for good."""
     level = limits["fatal"].level_of(status.fatal.rows)
     if not level:
-        return ok(f"{status.fatal} tasks are fatal" if status.fatal.rows else "no task is fatal")
+        return ok(count_of(status.fatal.rows, "fatal task"))
     one = str(status.fatal) == "1"
     words = f"{status.fatal} {'task is' if one else 'tasks are'} fatal: no worker retries {'it' if one else 'them'}"
     fix = f"{ERRORS}; fix the cause, then {CLIENT} retry, or the page, runs them again"
-    if any(error.fatal and error.line.startswith("lost") for error in status.errors):
+    if any(error.fatal and error.kind == LOST for error in status.errors):
         fix += "; one that was lost may have done its work: look before you retry it"
     return found(level, words, "what they do is not done", fix, f"{status.fatal} fatal")
 
@@ -252,7 +251,7 @@ def fatal(status: QueueStatus, limits: Limits) -> Finding:
 def failing(status: QueueStatus, limits: Limits) -> Finding:
     """Whether tasks fail together: for a module that cannot be imported, or most of them, or many."""
     why, in_error = "each is retried until its attempts are used up", status.total.rows[Status.ERROR]
-    broken = [error for error in status.errors if error.line.startswith(BROKEN) and error.rows > error.fatal]
+    broken = [error for error in status.errors if error.kind == ModuleBroken.__name__ and error.rows > error.fatal]
     if broken:  # of several modules one that may still be broken
         return _of_module(min(broken, key=lambda one: _was_done_since(one, status)), status, why)
     hours = () if status.chosen_groups else (status.hour_before, status.this_hour)  # they count all groups
@@ -267,13 +266,12 @@ def failing(status: QueueStatus, limits: Limits) -> Finding:
 
 
 def _of_module(error: ErrorCount, status: QueueStatus, why: str) -> Finding:
-    module, cannot, cause = error.line.removeprefix(BROKEN).partition(" cannot be imported")
-    failed = f"{count_of(error.rows - error.fatal, 'task')} failed"
+    failed, cause = f"{count_of(error.rows - error.fatal, 'task')} failed", error.line.removeprefix(f"{error.kind}: ")
     if _was_done_since(error, status):
-        words = f"{failed}: {module}{cannot.replace('cannot', 'could not')}{cause}; other tasks were done since"
+        words = f"{failed} as a module could not be imported, and others were done since: {cause}"
         return warning(words, why, f"{CLIENT} doctor says whether the module is right now")
     fix = "workers retry these tasks by themselves once the module is right"
-    return found(Level.CRITICAL, f"{failed}: {module}{cannot}{cause}", why, fix, f"{module}{cannot}")
+    return critical(f"{failed}: {cause}", why, fix, "a module cannot be imported")
 
 
 def _was_done_since(error: ErrorCount, status: QueueStatus) -> bool:
@@ -309,9 +307,7 @@ def schedules(status: QueueStatus, limits: Limits) -> Finding:
     if silent:
         faults = [f"schedule {one.schedule.name}: {one.fault or one.held}" for one in silent[:MAX_NAMED]]
         faults += [f"and {len(silent) - MAX_NAMED} more"] if len(silent) > MAX_NAMED else []
-        fix = f"{CLIENT} schedule NAME … again, or {CLIENT} unschedule NAME"
-        if all(INSTALLS in (one.fault or "") for one in silent):  # what this host lacks: the schedule itself is right
-            fix = "install the package, as said there"
+        fix = f"do what is said there, or {CLIENT} schedule NAME … again, or {CLIENT} unschedule NAME"
         if all(one.fault is None for one in silent):
             fix = f"{CLIENT} show ID tells more, {CLIENT} cancel ID ends that task"
         short = f"{count_of(len(silent), 'silent schedule')}"

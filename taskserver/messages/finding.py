@@ -63,9 +63,9 @@ def warning(words: str, why: str = "", fix: str = "", short: str = "") -> Findin
     return found(Level.WARNING, words, why, fix, short)
 
 
-def critical(words: str, why: str = "", fix: str = "") -> Finding:
+def critical(words: str, why: str = "", fix: str = "", short: str = "") -> Finding:
     """It does not work; `fix` is empty if `words` says it already."""
-    return found(Level.CRITICAL, words, why, fix)
+    return found(Level.CRITICAL, words, why, fix, short)
 
 
 class Look(NamedTuple):

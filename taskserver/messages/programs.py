@@ -12,18 +12,15 @@ CLIENT, WORKER = ("taskserver", "taskserver-worker") if IS_INSTALLED else ("clie
 BESIDE = "in the deployment's folder" if IS_INSTALLED else "beside worker.py"
 """The place of a site's own modules."""
 
-INSTALLS = " -I -m pip install "
-"""Stands in the errors that name a package which this host lacks."""
-
 
 def install_command(package: str) -> str:
     """The command that installs a package, also where the host forbids to change its Python."""
     from shlex import quote
 
     if sys.prefix != sys.base_prefix:  # a virtual environment
-        return f"{sys.executable}{INSTALLS}{quote(package)}"
+        return f"{sys.executable} -I -m pip install {quote(package)}"
     # As a rule the folder of worker.py, and always a folder from which the program imports.
-    return f"{sys.executable}{INSTALLS}--target {quote(_BESIDE)} {quote(package)}"
+    return f"{sys.executable} -I -m pip install --target {quote(_BESIDE)} {quote(package)}"
 
 
 def client_in(folder: Path) -> str:

@@ -97,6 +97,8 @@ CANCELLED = "cancelled"
 
 POSTPONED = "postponed"
 """The begin of the error_text of a waiting task that asked to be run later."""
+LOST = "lost"
+"""The begin of the error_text of a task whose worker vanished."""
 
 
 class ClaimedTask(NamedTuple):

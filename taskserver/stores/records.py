@@ -10,7 +10,7 @@ from ..model.arguments import parse_json
 from ..model.new_task import FIRST_INSTANT, LAST_INSTANT
 from ..model.pipeline import read_stages
 from ..model.results import Progress, as_texts, read_progress, read_result
-from ..model.task import ALL_GROUPS, Status, known_status, name_of_status
+from ..model.task import ALL_GROUPS, LOST, Status, known_status, name_of_status
 from .words import INSTANTS, QUEUE_COLUMNS
 
 OTHER = -1
@@ -48,6 +48,11 @@ class ErrorCount(NamedTuple):
     last_seen: datetime | None
     example_id: int
     """The id of the newest of these tasks."""
+
+    @property
+    def kind(self) -> str:
+        """The exception's name, or LOST."""
+        return self.line.partition(": ")[0]
 
     @property
     def is_given_up(self) -> bool:
@@ -214,7 +219,7 @@ class TaskRow(_Fields):
         a bad row it would be the import of its module.
         """
         has_failed = self.status in (Status.ERROR, Status.FATAL)
-        is_lost = has_failed and (self.error or "").startswith("lost: ")
+        is_lost = has_failed and (self.error or "").startswith(f"{LOST}: ")
         is_bad = self.status == Status.FATAL and not self.attempts
         if is_lost or is_bad or self.status == Status.CANCELLED:
             return None

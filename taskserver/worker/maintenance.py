@@ -16,7 +16,7 @@ from ..errors import DatabaseError, Unavailable
 from ..host.process_identity import has_ended
 from ..messages.log_records import about_task
 from ..messages.text import count_of
-from ..model.task import CANCELLED, Due, LostTask
+from ..model.task import CANCELLED, LOST, Due, LostTask
 from ..settings.load import Settings
 from ..stores import Store
 from ..stores.queue.due import MAX_DUE_PER_LOOK
@@ -32,8 +32,8 @@ LOG = getLogger("taskserver")
 LOOK_EVERY_SECONDS = 1.0
 MAX_RECLAIM_SECONDS = 5.0
 
-LOST_TEXT = "lost: its worker vanished, hung, or could not record its end, and its lease ended"
-VANISHED_TEXT = "lost: its worker, process {}, ended while it ran, or could not record its end"
+LOST_TEXT = f"{LOST}: its worker vanished, hung, or could not record its end, and its lease ended"
+VANISHED_TEXT = f"{LOST}: its worker, process {{}}, ended while it ran, or could not record its end"
 NOTHING_DUE = Due([], [], [], [], [])
 
 
