@@ -1,4 +1,4 @@
-"""Who may see the page: by address, by password, or by both if both are set; and which program has a token.
+"""Who may see the page: by address, by password, or by both if both are set.
 
 A visitor's address is that of the connection; what a header says about it is believed of listed proxies only.
 """
@@ -212,18 +212,3 @@ def _plain(address: str) -> str:
         return address[:100]
     mapped = found.ipv4_mapped if isinstance(found, IPv6Address) else None
     return str(mapped or found)
-
-
-# ---- tokens of programs
-
-
-def bearer_of(request: Request) -> str:
-    """The token of a request; Apache drops the usual header unless it is set up not to, so there is one of our own."""
-    scheme, _, token = request.headers.get("Authorization", "").partition(" ")
-    return token.strip() if scheme.lower() == "bearer" else request.headers.get("X-Taskserver-Token", "").strip()
-
-
-def knows(sha256: str, request: Request) -> bool:
-    """Whether a request has the token that has this hash."""
-    given = hashlib.sha256(bearer_of(request).encode("utf-8", "replace")).hexdigest()
-    return hmac.compare_digest(given, sha256)

@@ -12,19 +12,18 @@ from threading import Lock
 from typing import Any, NamedTuple
 
 from werkzeug.datastructures import MultiDict
-from werkzeug.exceptions import HTTPException
+from werkzeug.exceptions import HTTPException, abort
 from werkzeug.wrappers import Request, Response
 
-from ..errors import Conflict, DatabaseError, InvalidTask, SettingError
-from ..health.metrics import CONTENT_TYPE, metrics_when_away, read_metrics
+from ..errors import Conflict, DatabaseError, InvalidTask, SettingError, Unavailable
 from ..messages.programs import client_in
 from ..messages.text import printable
 from ..server import TaskServer
 from ..settings.load import load_settings
 from ..settings.page import PageSettings, load_page_settings
 from ..settings.table import ALL_KEYS
-from . import acting, adding, views
-from .access import Access, Visitor, is_of_another_site, knows
+from . import acting, api, views
+from .access import Access, Visitor, is_of_another_site
 from .private_files import PLACE, PrivateFiles
 from .rendering import ASSETS, asset, link, now, render, version_of
 
@@ -87,14 +86,11 @@ class Application:
         try:
             response = self._answer(request)
         except HTTPException as error:
-            response = _refused(error.code or 400, error.description or "")
-        except OSError as error:
-            print(printable(f"taskserver page: {error}"), file=environ["wsgi.errors"])
-            response = _refused(500, f"The host refused something: {error.strerror or type(error).__name__}.")
+            response = _refused(request, error.code or 500, error.description or "")
         except Exception as error:
-            # To the web server's log; a visitor gets no traceback.
+            # Its words are for the owner, in the web server's log: they may name hosts, users and folders.
             print(printable(f"taskserver page: {type(error).__name__}: {error}"), file=environ["wsgi.errors"])
-            response = _refused(500, "Something went wrong: the web server's error log has more.")
+            response = _refused(request, *_meaning_of(error))
         for name, value in HEADERS.items():
             response.headers.setdefault(name, value)
         return response(environ, start_response)
@@ -102,15 +98,18 @@ class Application:
     # ---- settings
 
     def _deployment(self) -> Deployment:
-        """The settings and the queue as `.env` has them now. Raises SettingError and OSError."""
+        """The settings and the queue as `.env` has them now. Raises SettingError."""
         # Also where the page's own folder was removed meanwhile.
         state = _state_of(self._folder / ".env"), (self._folder / PLACE).exists()
         with self._lock:
             if self._made is None or self._made[0] != state:
                 settings = load_page_settings(self._folder)
                 server = TaskServer.from_settings(load_settings(self._folder))
-                made = Deployment(settings, server, PrivateFiles(self._folder))
-                self._made = (state[0], True), made
+                try:
+                    files = PrivateFiles(self._folder)
+                except OSError as error:
+                    raise SettingError(f"{PLACE} cannot be made: {error}") from None
+                self._made = (state[0], True), Deployment(settings, server, files)
             return self._made[1]
 
     # ---- answers
@@ -118,14 +117,7 @@ class Application:
     def _answer(self, request: PageRequest) -> Response:
         if (name := request.args.get("asset")) and request.method in ("GET", "HEAD"):
             return _asset(name, request)
-        try:
-            deployment = self._deployment()
-        except (SettingError, OSError) as error:
-            print(printable(f"taskserver page: {error}"), file=request.environ["wsgi.errors"])
-            # A setting's name is no secret; what else the sentence says is not for everybody.
-            key = str(error).partition(" ")[0]
-            what = f"{key} is wrong or missing" if key in ALL_KEYS else "it is not set up"
-            return _refused(503, f"The page cannot be shown: {what}. The web server's error log says more.")
+        deployment = self._deployment()
         try:
             return self._answer_of(deployment, request)
         finally:
@@ -134,25 +126,23 @@ class Application:
 
     def _answer_of(self, deployment: Deployment, request: PageRequest) -> Response:
         database = deployment.server.store.database
-        last = request.path.rstrip("/").rpartition("/")[2]
-        if last == "tasks" and request.method == "POST" and "view" not in request.args:
+        asked = api.asked_for(request)
+        if asked == api.TASKS:
             with database.answered_within(ANSWER_SECONDS):
-                return adding.answer(*deployment, request)
-        if last == "metrics":
+                return api.add(*deployment, request)
+        if asked == api.METRICS and deployment.settings.metrics_sha256:
             with database.tried_once(ANSWER_SECONDS):
-                return _metrics(*deployment, request)
-        if last in ("favicon.ico", "robots.txt"):
-            return _refused(404, "There is no such page.")
+                return api.metrics(*deployment, request)
         if not deployment.settings.is_open_to_somebody:
             words = "Nobody may see this page yet: TASKSERVER_PAGE_PASSWORD or TASKSERVER_PAGE_ALLOW is to be set"
-            return _refused(503, f"{words} in .env, as docs/page.md says.")
+            abort(503, f"{words} in .env, as docs/page.md says.")
         access = Access(deployment.settings, deployment.files)
         visitor = access.admit(request)
         if isinstance(visitor, Visitor):
             return _Visit(self._folder, deployment, access, visitor, request).answer()
-        if visitor.asks_password:
-            return _sign_in(access, request)
-        return _refused(403, visitor.words)
+        if not visitor.asks_password:
+            abort(403, visitor.words)
+        return _sign_in(access, request)
 
 
 class _Visit:
@@ -264,25 +254,6 @@ class _Visit:
         return (acting.DONE[verb], int(rows)) if verb in acting.DONE and is_number else None
 
 
-def _metrics(settings: PageSettings, server: TaskServer, files: PrivateFiles, request: Request) -> Response:
-    """The queue's metrics as text, for a program that has their token."""
-    if not settings.metrics_sha256:
-        return Response("There are no metrics here.\n", 404)
-    try:
-        if not knows(settings.metrics_sha256, request):
-            adding.check_pace(files, "wrong", adding.WRONG_A_MINUTE)
-            raise adding.Refused(401, "the token is missing or wrong")
-        try:
-            text = read_metrics(server.store, server.settings)
-        except DatabaseError:
-            text = metrics_when_away()
-    except adding.Refused as error:
-        return Response(f"{error}\n", error.code, error.headers)
-    except SettingError as error:  # the package that writes them is missing
-        return Response(f"{error}\n", 503)
-    return Response(text, content_type=CONTENT_TYPE)
-
-
 def _sign_in(access: Access, request: PageRequest) -> Response:
     words, code = "", 403
     if request.method == "POST" and request.args.get("view") == "sign-in" and not is_of_another_site(request):
@@ -300,9 +271,30 @@ def _sign_in(access: Access, request: PageRequest) -> Response:
     return response
 
 
-def _refused(code: int, words: str) -> Response:
-    """A page for somebody of whom nothing is known."""
-    return _page(code, "closed.html", {"words": words, "is_live": True, "site": "taskserver"})
+def _meaning_of(error: Exception) -> tuple[int, str]:
+    """The code of an unforeseen error, and what everybody may know of it."""
+    if isinstance(error, SettingError):
+        key = str(error).partition(" ")[0]  # a setting's name is no secret
+        what = f"{key} is wrong or missing" if key in ALL_KEYS else "it is not set up"
+        return 503, f"The page is closed: {what}. The web server's error log says more."
+    if isinstance(error, (Unavailable, Conflict)):
+        return 503, "The database is away: send the request again later."
+    if isinstance(error, OSError):
+        return 500, f"The host refused something: {error.strerror or type(error).__name__}."
+    return 500, "Something went wrong: the owner finds the reason in the web server's error log."
+
+
+def _refused(request: Request, code: int, words: str) -> Response:
+    """A refusal for somebody of whom nothing is known, in the form of what was asked for."""
+    asked = api.asked_for(request)
+    if asked == api.TASKS:
+        response = api.in_json({"error": words}, code)
+    elif asked == api.METRICS:
+        response = Response(f"{words}\n", code)
+    else:
+        response = _page(code, "closed.html", {"words": words, "is_live": True, "site": "taskserver"})
+    response.headers.update({401: {"WWW-Authenticate": "Bearer"}, 429: {"Retry-After": "60"}}.get(code, {}))
+    return response
 
 
 def _page(code: int, template: str, values: Mapping[str, Any]) -> Response:
@@ -320,7 +312,7 @@ def _moved(location: str) -> Response:
 
 def _asset(name: str, request: Request) -> Response:
     if name not in ASSETS:
-        return _refused(404, "There is no such page.")
+        abort(404, "There is no such page.")
     response = Response(asset(name), content_type=f"{ASSETS[name]}; charset=utf-8")
     response.headers["Cache-Control"] = "private, max-age=604800"
     response.set_etag(version_of(name))

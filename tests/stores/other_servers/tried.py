@@ -59,7 +59,7 @@ CONTRACT = (
     "stores/upgrades",
     "stores/mysql_claims",
 )
-CLIENT = ("cli/client", "cli/add", "cli/status", "cli/check", "web/adding", "web/acting", "web/least_rights")
+CLIENT = ("cli/client", "cli/add", "cli/status", "cli/check", "web/api", "web/acting", "web/least_rights")
 BESIDE_OTHERS = (
     "worker/retries",
     "stores/schema",

@@ -1,4 +1,4 @@
-"""Adding tasks over HTTP, and the metrics: each behind tokens of its own."""
+"""What programs ask of the page, each by a token of its own: adding tasks, and the metrics."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 from http import HTTPStatus
 from io import BytesIO
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
@@ -15,8 +16,8 @@ from werkzeug.test import TestResponse
 
 from taskserver.errors import Unavailable
 from taskserver.stores.queue import notes
-from taskserver.web import adding
-from tests.support.pages import PageSite
+from taskserver.web import api
+from tests.support.pages import PASSWORD_HASH, PageSite
 
 SHOP, BLOG, ALL = "token-of-the-shop", "token-of-the-blog", "token-of-all"
 TOKENS = " ".join(
@@ -146,9 +147,9 @@ def test_a_wrong_body_is_refused_with_the_sentence_that_says_what_is_allowed(
 
 
 def test_too_long_a_body_and_too_many_tasks_are_refused(adds: PageSite, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(adding, "MAX_BODY_BYTES", 10_000)
+    monkeypatch.setattr(api, "MAX_BODY_BYTES", 10_000)
     assert post(adds, "x" * 10_001).status_code == HTTPStatus.REQUEST_ENTITY_TOO_LARGE
-    monkeypatch.setattr(adding, "MAX_TASKS", 2)
+    monkeypatch.setattr(api, "MAX_TASKS", 2)
     three = [{"task": "tasks.send", "group_id": 3}] * 3
     assert post(adds, three).status_code == HTTPStatus.REQUEST_ENTITY_TOO_LARGE
     assert tasks_of(adds) == []
@@ -166,8 +167,8 @@ def test_a_request_makes_a_thousand_tasks_wait_for_others_at_most(adds: PageSite
 def test_too_many_requests_of_one_token_wait_for_the_next_minute(
     adds: PageSite, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(adding, "REQUESTS_A_MINUTE", 3)
-    monkeypatch.setattr(adding, "WRONG_A_MINUTE", 2)
+    monkeypatch.setattr(api, "REQUESTS_A_MINUTE", 3)
+    monkeypatch.setattr(api, "WRONG_A_MINUTE", 2)
     monkeypatch.setattr("time.time", lambda: 1_800_000_000.0)
     codes = [post(adds, {"task": "tasks.ping"}, BLOG) for _ in range(5)]
     assert [answer.status_code for answer in codes] == [HTTPStatus.CREATED] * 3 + [HTTPStatus.TOO_MANY_REQUESTS] * 2
@@ -187,6 +188,28 @@ def test_a_database_that_is_away_is_answered_without_its_words(adds: PageSite, m
     answer = post(adds, {"task": "tasks.send", "group_id": 3})
     assert answer.status_code == HTTPStatus.SERVICE_UNAVAILABLE
     assert "10.0.0.7" not in answer.text
+
+
+def test_where_nothing_can_be_added_the_answer_is_json(
+    adds: PageSite, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def answer(code: HTTPStatus, words: str) -> None:
+        found = post(adds, {"task": "tasks.send", "group_id": 3})
+        assert (found.status_code, found.content_type) == (code, "application/json")
+        assert found.json is not None
+        assert words in found.json["error"]
+        assert capsys.readouterr().err.startswith("taskserver page: ")
+
+    with monkeypatch.context() as patched:
+        patched.setattr("taskserver.web.api.seconds_to_wait", Mock(side_effect=OSError(28, "No space left on device")))
+        answer(HTTPStatus.INTERNAL_SERVER_ERROR, "No space left")
+    with monkeypatch.context() as patched:
+        patched.setattr("taskserver.server.TaskServer.add_tasks", Mock(side_effect=Unavailable("away")))
+        answer(HTTPStatus.SERVICE_UNAVAILABLE, "The database is away")
+    adds.set(TASKSERVER_ADD_TOKENS="shop")
+    answer(HTTPStatus.SERVICE_UNAVAILABLE, "TASKSERVER_ADD_TOKENS is wrong or missing")
+    adds.set(TASKSERVER_DSN="nonsense")
+    answer(HTTPStatus.SERVICE_UNAVAILABLE, "TASKSERVER_DSN is wrong or missing")
 
 
 # ---- once
@@ -304,8 +327,16 @@ def test_metrics_are_for_their_own_token_alone_and_prometheus_reads_them(each_si
     assert samples["taskserver_up",] == 1
 
 
-def test_without_a_token_there_are_no_metrics(each_site: PageSite) -> None:
-    assert each_site.visitor().client.get("/metrics").status_code == HTTPStatus.NOT_FOUND
+@pytest.mark.parametrize("query", ["", "view=tasks"])
+def test_a_page_below_a_path_that_ends_as_that_of_the_metrics_is_shown(each_site: PageSite, query: str) -> None:
+    """Where they are to be had, too, the page is known by its view."""
+    if query:
+        hashed = hashlib.sha256(METRICS.encode()).hexdigest()
+        each_site.set(TASKSERVER_PAGE_PASSWORD=PASSWORD_HASH, TASKSERVER_METRICS_TOKEN=hashed)
+    visitor = each_site.visitor()
+    assert 'type="password"' in visitor.get(query, path="/shop/metrics").text
+    assert visitor.sign_in(path="/shop/metrics").status_code == HTTPStatus.SEE_OTHER
+    assert "<h1" in visitor.get(query, path="/shop/metrics").text
 
 
 def test_metrics_of_a_database_that_is_away_say_so(each_site: PageSite, monkeypatch: pytest.MonkeyPatch) -> None:
