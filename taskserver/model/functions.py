@@ -17,6 +17,7 @@ from ..messages.text import shown
 from .arguments import as_call
 from .checks import check_key
 from .names import name_of
+from .task import NOT_GIVEN, NotGiven, given_or
 from .task_options import Options, options_of
 
 _NONE = Parameter.empty
@@ -113,8 +114,22 @@ class GivenFunction(NamedTuple):
             )
         return dict(zip(names, positions, strict=True)) | keywords
 
-    def key_of(self, args: Any) -> str | None:
-        """The key that @task says for a task with these arguments, which it takes. Raises InvalidTask."""
+    def placing(
+        self,
+        args: Any,
+        group_id: int | NotGiven,
+        priority: int | NotGiven,
+        unique_key: str | NotGiven | None,
+        rerun: bool | NotGiven,
+    ) -> tuple[int, int, str | None, bool]:
+        """The last four for a task with these arguments, as @task says what is left out. Raises InvalidTask."""
+        self.check_arguments(args)
+        options = self.options
+        key = self._key_of(args) if unique_key is NOT_GIVEN else unique_key
+        reruns = given_or(rerun, options.rerun and key is not None)
+        return given_or(group_id, options.group_id), given_or(priority, options.priority), key, reruns
+
+    def _key_of(self, args: Any) -> str | None:
         key = self.options.unique_key
         if key is None or isinstance(key, str):
             return key

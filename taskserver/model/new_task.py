@@ -5,7 +5,7 @@
 from collections.abc import Callable, Iterable, Mapping
 from datetime import datetime, timezone
 from itertools import islice
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 from ..errors import InvalidTask
 from ..messages.text import Duration, shown
@@ -13,9 +13,6 @@ from .arguments import write_arguments
 from .checks import check_duration, check_field, check_key, check_list, check_number
 from .pipeline import named, new_stages
 from .task import MAX_ID, NOT_GIVEN, NotGiven, given_or
-
-if TYPE_CHECKING:
-    from .functions import GivenFunction
 
 MAX_DELAY_DAYS = 3660
 FIRST_INSTANT = datetime(1970, 1, 2, tzinfo=timezone.utc)
@@ -48,18 +45,6 @@ class NewTask(NamedTuple):
     """Ids of the tasks that this task waits for, as 3,5."""
 
 
-class Placing(NamedTuple):
-    """The values of what a producer leaves out: these, or those that @task says."""
-
-    group_id: int = 0
-    priority: int = 0
-    unique_key: str | None = None
-    rerun: bool = False
-
-
-_USUAL = Placing()
-
-
 def new_task(
     task: str | Callable[..., Any] | None = None,
     args: object = None,
@@ -78,36 +63,28 @@ def new_task(
 
     Raises InvalidTask, which names the wrong value and what is allowed.
     """
-    text, stages_text, usual = write_arguments(args), None, _USUAL
+    text, stages_text = write_arguments(args), None
     if max_attempts is not None:
         check_field("max_attempts", max_attempts)
     if stages is None:
         name, function = named(task)  # type: ignore[arg-type]
         if function is not None:
-            usual = _said_by(function, args, unique_key)
+            group_id, priority, unique_key, rerun = function.placing(args, group_id, priority, unique_key, rerun)
     elif task is not None:
         raise InvalidTask("it has task and stages; allowed: one of them, as the first of the stages is the task")
     else:
         (first, *_), stages_text = new_stages(stages, args, group_id, priority, max_attempts)
         name, group_id, priority, max_attempts = first[:4]  # type: ignore[assignment]  # new_stages gives each of them
-    group_id, priority = given_or(group_id, usual.group_id), given_or(priority, usual.priority)
-    unique_key, rerun = given_or(unique_key, usual.unique_key), given_or(rerun, usual.rerun)
-    check_field("group_id", group_id)
-    check_field("priority", priority)
-    key = None if unique_key is None else check_key("unique_key", unique_key)
-    _check_rerun(key, rerun, version)
+    group = check_field("group_id", given_or(group_id, 0))
+    order = check_field("priority", given_or(priority, 0))
+    key, is_rerun = given_or(unique_key, None), given_or(rerun, False)
+    if key is not None:
+        check_key("unique_key", key)
+    _check_rerun(key, is_rerun, version)
     parents = None if depends_on is None else _parents(depends_on, key)
     seconds, due_at = _wait(delay, at, parents is not None)
-    row = (name, text, group_id, priority, max_attempts, seconds, due_at)
-    return NewTask(*row, key, rerun, version, stages_text, parents)
-
-
-def _said_by(function: "GivenFunction", args: object, unique_key: str | NotGiven | None) -> Placing:
-    """What @task says for a call of this function. Raises InvalidTask if it does not take the arguments."""
-    function.check_arguments(args)
-    options = function.options
-    key = function.key_of(args) if unique_key is NOT_GIVEN else unique_key
-    return Placing(options.group_id, options.priority, key, options.rerun and key is not None)
+    row = (name, text, group, order, max_attempts, seconds, due_at)
+    return NewTask(*row, key, is_rerun, version, stages_text, parents)
 
 
 TASK_KEYS = new_task.__code__.co_varnames[: new_task.__code__.co_argcount]
