@@ -6,6 +6,7 @@ each instant is given by the caller, who has it from the database.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Mapping
 from datetime import datetime, timedelta, timezone, tzinfo
 from typing import TYPE_CHECKING, Any, NamedTuple, TypedDict
@@ -80,26 +81,24 @@ class ScheduleRow(NamedTuple):
 
 UNITS = (("day", 86_400), ("hour", 3600), ("minute", 60), ("second", 1))
 WEEKDAYS = ("Sun", "Mon", "Tue", "Wed", "Thu", "Fri", "Sat", "Sun")
+COMMON_FORMS = (
+    (r"\* \* \* \* \*", "every minute"),
+    (r"\*/([2-6]|10|12|15|20|30) \* \* \* \*", "every {} minutes"),
+    (r"([0-9]+) \* \* \* \*", "hourly at :{:0>2}"),
+    (r"([0-9]+) ([0-9]+) \* \* \*", "daily {1:0>2}:{0:0>2}"),
+    (r"([0-9]+) ([0-9]+) \* \* ([0-7])", "weekly on {2} {1:0>2}:{0:0>2}"),
+    (r"([0-9]+) ([0-9]+) \* \* 1-5", "Mon to Fri {1:0>2}:{0:0>2}"),
+)
+"""Forms of cron expressions, and how people say them."""
 
 
 def cron_in_words(expression: str) -> str:
     """A common cron expression as people say it, as `daily 03:30`; any other as it is."""
-    minute, hour, *days = expression.split() if expression.count(" ") == 4 else ("", "", "")
-    every = minute.removeprefix("*/")
-    if (hour, *days) == ("*", "*", "*", "*"):
-        if minute == "*":
-            return "every minute"
-        if every != minute and every.isdecimal() and int(every) > 1 and 60 % int(every) == 0:
-            return f"every {int(every)} minutes"
-        return f"hourly at :{int(minute):02}" if minute.isdecimal() else expression
-    if not (minute.isdecimal() and hour.isdecimal()):
-        return expression
-    at = f"{int(hour):02}:{int(minute):02}"
-    if days == ["*", "*", "*"]:
-        return f"daily {at}"
-    if days[:2] == ["*", "*"] and days[2] in [*"01234567"]:
-        return f"weekly on {WEEKDAYS[int(days[2])]} {at}"
-    return f"Mon to Fri {at}" if days == ["*", "*", "1-5"] else expression
+    for form, words in COMMON_FORMS:
+        if found := re.fullmatch(form, expression):
+            minute_and_hour, day = found.groups()[:2], found.groups()[2:]
+            return words.format(*minute_and_hour, *(WEEKDAYS[int(number)] for number in day))
+    return expression
 
 
 def new_schedule(
