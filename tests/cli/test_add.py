@@ -268,11 +268,9 @@ FETCH = "tasks.fetch(to, depth=…) does not take these arguments: "
 FOREIGN = "@app.task makes shop.mail.foreign a task of another queue: remove it, see docs/django.md#coming-from-celery"
 REFUSED = "; as it is, a worker makes the task fatal"
 WARNINGS = {
-    **{f"{name} [1]": "" for name in ("tasks.send_letter", "tasks.fetch", "tasks.größe", "shop.mail.send")},
-    **{f"{name} [1]": "" for name in ("tasks.Mail.send", "tasks:Mail.send")},
+    **{f"{name} [1]": "" for name in ("tasks.send_letter", "tasks.größe", "tasks:Mail.send", "shop.mail.send")},
     "tasks.send_leter": f"'tasks.send_leter': module tasks has no function 'send_leter'{NOT_FOUND}; "
     "did you mean 'send_letter'?",
-    "tasks.Mail.post": f"'tasks.Mail.post': module tasks has no function 'post'{NOT_FOUND}",
     "shop.mail.sent": f"'shop.mail.sent': module shop.mail has no function 'sent'{NOT_FOUND}; did you mean 'send'?",
     "task.fetch": f"'task.fetch' is in none of TASKSERVER_MODULES (tasks){NOT_FOUND}; did you mean 'tasks.fetch'?",
     "other.thing": f"'other.thing' is in none of TASKSERVER_MODULES (tasks){NOT_FOUND}",
