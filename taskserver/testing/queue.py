@@ -24,7 +24,7 @@ from ..model.new_task import MAX_DELAY_DAYS, NewTask
 from ..server import TaskServer
 from ..settings.dsn import parse_dsn
 from ..settings.load import Settings, load_settings, make_importable
-from ..settings.table import PREFIX, SETTING_KEYS
+from ..settings.table import PREFIX, SETTINGS, fields_of
 from ..stores import Store, open_store
 from ..worker import reporting
 from ..worker.hooks import find_hook
@@ -38,7 +38,6 @@ DSN = f"{PREFIX}DSN"
 MAX_TASKS = 1000
 MAX_ROUNDED_SECONDS = 0.002
 """A database tells its time in milliseconds, and a span between two instants not quite: so much is no difference."""
-HOOKS = ("setup", "between", "on_failure")
 
 
 @dataclass
@@ -185,17 +184,14 @@ def task_queue(
 
 
 def _settings(folder: Path, given: dict[str, object]) -> Settings:
-    # What is called between tasks may close the connection of a test, whose transaction is open.
-    given = {"between": ""} | {name: "" if value is None else value for name, value in given.items()}
-    names = [key.removeprefix(PREFIX).lower() for key in SETTING_KEYS]
-    texts = {}
-    for name, value in given.items():
+    names = ["dsn", "password", *(one.name for one in SETTINGS)]
+    for name in given:
         if name not in names:
             raise SettingError(f"{name} is no setting; allowed: {', '.join(names)}")
-        text = ",".join(map(str, value)) if isinstance(value, (list, tuple)) else str(value)
-        texts[f"{PREFIX}{name.upper()}"] = text
-    off: dict[str, Any] = {name: None for name in HOOKS if given.get(name) == ""}  # a blank leaves that of the .env
-    return load_settings(folder, {**os.environ, **texts})._replace(**off)
+    login = {f"{PREFIX}{name.upper()}": str(given[name]) for name in ("dsn", "password") if name in given}
+    # What is called between tasks may close the connection of a test, whose transaction is open.
+    others = {"between": None} | {name: None if value == "" else value for name, value in given.items()}
+    return load_settings(folder, {**os.environ, **login})._replace(**fields_of(SETTINGS, others, in_python=True))
 
 
 @contextmanager
