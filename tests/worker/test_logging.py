@@ -161,6 +161,12 @@ SET_UPS = {
         "w\n",
     ),
     "shutdown": ("logging.shutdown()", ""),
+    "a factory that names tasks as we do": (
+        "made = logging.getLogRecordFactory()\n"
+        "def make(*args, **named):\n    record = made(*args, **named)\n    record.task_id = 7\n    return record\n"
+        "logging.setLogRecordFactory(make)",
+        "",
+    ),
 }
 
 

@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 from enum import IntEnum
-from errno import EBADF, EDQUOT, EFBIG, EIO, EMFILE, ENFILE, ENOSPC, EPIPE
+from errno import EBADF, EDQUOT, EFBIG, EIO, ENOSPC, EPIPE
 from pathlib import Path
 from typing import NamedTuple
 
@@ -41,7 +41,6 @@ SIGNALS = (signal.SIGTERM, signal.SIGINT)
 """The signals that ask a program to end."""
 OUTPUT_FAILED = (EPIPE, ENOSPC, EIO, EBADF, EFBIG, EDQUOT)
 MAX_UNFORESEEN_LENGTH = 500
-NO_MORE = "the host lets a program have no more of that; tasks may keep what they took until the run ends"
 
 
 def say(line: str) -> None:
@@ -131,7 +130,9 @@ def result_of(command: Callable[[], int]) -> CommandResult:
     except KeyboardInterrupt:
         return CommandResult(Exit.INTERRUPTED)
     except OSError as error:
-        return _end_for_host(error)
+        if error.errno in OUTPUT_FAILED and error.filename is None:
+            return _end_without_output(error)
+        return _failed(HostLimit(f"the host refused something: {error}"), Exit.DATABASE)
     except MemoryError:
         pass
     except Exception as error:
@@ -139,16 +140,8 @@ def result_of(command: Callable[[], int]) -> CommandResult:
             raise
         return _failed(DatabaseError(_unforeseen(error)), Exit.DATABASE)
     # Here the frames that led to the error are gone, and with them what they held.
-    return _failed(HostLimit(f"No memory: {NO_MORE}"), Exit.DATABASE)
-
-
-def _end_for_host(error: OSError) -> CommandResult:
-    """End a program that the host did not let do something."""
-    if error.errno in (EMFILE, ENFILE):
-        return _failed(HostLimit(f"{error.strerror}: {NO_MORE}"), Exit.DATABASE)
-    if error.errno in OUTPUT_FAILED and error.filename is None:
-        return _end_without_output(error)
-    return _failed(HostLimit(f"the host refused something: {error}"), Exit.DATABASE)
+    words = "No memory: the host lets a program have no more of that; tasks may keep what they took until the run ends"
+    return _failed(HostLimit(words), Exit.DATABASE)
 
 
 def _unforeseen(error: Exception) -> str:
