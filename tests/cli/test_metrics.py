@@ -61,9 +61,6 @@ def test_a_text_file_is_written_as_a_whole_for_every_reader_and_nothing_is_print
     assert stat.S_IMODE(path.stat().st_mode) == 0o644
     assert values_of(path.read_text())["taskserver_up"] == 1
     assert [name for name in os.listdir(sqlite_queue.folder) if name.endswith((".prom", ".tmp"))] == [path.name]
-
-
-def test_a_folder_that_is_not_there_is_named(sqlite_queue: Queue) -> None:
     path = sqlite_queue.folder / "none" / "taskserver.prom"
     assert_one_line(sqlite_queue.here("metrics", "--textfile", path), 2, str(path), "No such file or directory")
 
@@ -72,8 +69,8 @@ def test_a_database_that_is_away_is_told_in_the_metrics_with_code_1(deployment: 
     deployment.write_env(TASKSERVER_DSN=f"mysql://u:secret@127.0.0.1:{free_port()}/none")
     path = tmp_path / "taskserver.prom"
     path.write_text("taskserver_up 1\n")
-    written = deployment.client("metrics", "--textfile", path)
-    printed = deployment.client("metrics")
+    written = deployment.here("metrics", "--textfile", path)
+    printed = deployment.here("metrics")
     for ended, text in ((written, path.read_text()), (printed, printed.stdout)):
         assert (ended.returncode, len(ended.stderr.splitlines())) == (1, 1)
         assert "secret" not in ended.stderr + text
