@@ -53,11 +53,13 @@ def check_positive(name: str, value: float | None, unit: str) -> float | None:
     return value
 
 
-def check_duration(name: str, value: Duration, most_days: int, wrong: Wrong = InvalidTask) -> float:
-    """The seconds of a duration."""
+def check_duration(name: str, value: Duration, most_days: int | None = None, wrong: Wrong = InvalidTask) -> float:
+    """The seconds of a duration, from 0 on up to so many days; without that limit above 0."""
     seconds = duration_seconds(value)
-    if type(seconds) not in (int, float) or not 0 <= seconds <= most_days * 86_400:
-        raise wrong(f"{name} is {shown(value)}; allowed: {DURATIONS}, from 0 to {most_days} days")
+    is_number = type(seconds) in (int, float)
+    if not is_number or not (seconds > 0 if most_days is None else 0 <= seconds <= most_days * 86_400):
+        limits = "above 0" if most_days is None else f"from 0 to {most_days} days"
+        raise wrong(f"{name} is {shown(value)}; allowed: {DURATIONS}, {limits}")
     return float(seconds)
 
 

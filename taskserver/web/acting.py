@@ -15,7 +15,8 @@ from typing import NamedTuple
 from werkzeug.datastructures import MultiDict
 
 from ..messages.programs import CLIENT
-from ..messages.text import begin_in_shell, error_in_shell, printable
+from ..messages.text import begin_in_shell, error_in_shell, printable, read_number
+from ..model.checks import is_whole
 from ..model.selection import Selection
 from ..model.task import MAX_GROUP_ID, MAX_ID, MAX_SIGNED, Status, name_of_status
 from ..server import TaskServer
@@ -110,10 +111,11 @@ def read_act(server: TaskServer, query: MultiDict[str, str]) -> Act:
 
 
 def _numbers(query: MultiDict[str, str], name: str, most: int) -> list[int]:
-    texts = [text for text in query.getlist(name) if text]
-    if not all(text.isascii() and text.isdigit() and len(text) <= 20 and int(text) <= most for text in texts):
+    numbers = {read_number(text) for text in query.getlist(name) if text}
+    right = [number for number in numbers if is_whole(number, 0, most)]
+    if len(right) < len(numbers):
         raise BadQuery(f"{name} is no number from 0 to {most}.")
-    return sorted(set(map(int, texts)))
+    return sorted(right)
 
 
 def _since(server: TaskServer, query: MultiDict[str, str]) -> datetime | None:

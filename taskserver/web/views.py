@@ -13,7 +13,8 @@ from ..errors import Conflict, DatabaseError, TablesMissing, TablesOutdated, Una
 from ..health.doctor import accepted_in, examine
 from ..health.judge import describe_unserved
 from ..health.status import gone_among
-from ..messages.text import in_units
+from ..messages.text import in_units, read_number
+from ..model.checks import is_whole
 from ..model.selection import Selection
 from ..model.task import MAX_GROUP_ID, MAX_ID, MAX_SIGNED, Status, name_of_status
 from ..server import TaskServer
@@ -148,9 +149,9 @@ def number_in(query: Mapping[str, str], name: str, most: int) -> int | None:
     text = query.get(name, "")
     if not text:
         return None
-    if not (text.isascii() and text.isdigit() and len(text) <= 20 and int(text) <= most):
+    if not is_whole(number := read_number(text), 0, most):
         raise BadQuery(f"{name} is one number, from 0 to {most}.")
-    return int(text)
+    return number
 
 
 def task(server: TaskServer, query: Mapping[str, str]) -> Page:

@@ -17,7 +17,8 @@ from werkzeug.wrappers import Request, Response
 
 from ..errors import Conflict, DatabaseError, InvalidTask, SettingError, Unavailable
 from ..messages.programs import client_in
-from ..messages.text import printable
+from ..messages.text import printable, read_number
+from ..model.checks import is_whole
 from ..server import TaskServer
 from ..settings.load import load_settings
 from ..settings.page import PageSettings, load_page_settings
@@ -249,9 +250,8 @@ class _Visit:
 
     def _done(self) -> tuple[str, int] | None:
         """What the act did that led here."""
-        verb, rows = self._request.args.get("done", ""), self._request.args.get("rows", "")
-        is_number = rows.isascii() and rows.isdigit() and len(rows) <= 20
-        return (acting.DONE[verb], int(rows)) if verb in acting.DONE and is_number else None
+        verb, rows = self._request.args.get("done", ""), read_number(self._request.args.get("rows", ""))
+        return (acting.DONE[verb], rows) if verb in acting.DONE and is_whole(rows, 0) else None
 
 
 def _sign_in(access: Access, request: PageRequest) -> Response:

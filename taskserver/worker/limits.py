@@ -16,8 +16,8 @@ from typing import NamedTuple
 
 from ..errors import HostLimit, SettingError
 from ..interrupts.stop import HAS_TIMER, Stop
-from ..messages.text import DURATIONS, Duration, duration_seconds, shown
-from ..model.checks import check_number, check_positive
+from ..messages.text import Duration
+from ..model.checks import check_duration, check_number, check_positive
 from ..model.task import MAX_BATCH
 from .result import Reason, RunResult
 
@@ -56,19 +56,10 @@ def checked_limits(
     return Limits(
         check_number("max_tasks", max_tasks, 0, wrong=SettingError),
         check_number("batch", batch, 1, MAX_BATCH, SettingError),
-        _check_seconds("max_time", max_time),
+        None if max_time is None else check_duration("max_time", max_time, wrong=SettingError),
         check_positive("max_memory", max_memory, "megabytes"),
-        _check_seconds("linger", linger),
+        None if linger is None else check_duration("linger", linger, wrong=SettingError),
     )
-
-
-def _check_seconds(name: str, value: Duration | None) -> float | None:
-    if value is None:
-        return None
-    seconds: float = duration_seconds(value)
-    if type(seconds) not in (int, float) or not seconds > 0:
-        raise SettingError(f"{name} is {shown(value)}; allowed: {DURATIONS}, above 0")
-    return seconds
 
 
 def check_system() -> None:

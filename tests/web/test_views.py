@@ -184,6 +184,7 @@ def test_arguments_are_shown_with_their_letters(open_site: PageSite) -> None:
         ("view=tasks&like=1", 400),
         ("view=hours&days=400", 400),
         ("view=confirm", 400),
+        ("view=confirm&verb=retry&id=1&id=x", 400),
         ("view=tasks&task=%00%ff", 200),
         ("view=tasks&task=%ed%a0%80", 200),
         ("done=retry", 200),
