@@ -7,9 +7,11 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from typing import NamedTuple
 from zlib import crc32
 
+from ..errors import DatabaseError
 from ..messages.finding import Finding, Level
 from ..messages.text import utc
 from ..stores import Store
@@ -55,23 +57,30 @@ class Change(NamedTuple):
     before: str | None
     """The note that was there."""
     after: str | None
+    fault: str = ""
+    """Why it cannot be noted: then it is mailed each time."""
 
 
 def changed(store: Store, name: str, status: QueueStatus) -> Change | None:
-    """Note what is found; what this program is to mail, None if nothing is news. Raises DatabaseError."""
+    """Note what is found; what this program is to mail, None if nothing is news."""
     notes = Notes(store.database)
-    found = notes.find(name)
-    note = None if found is None else found.value
-    before = _read(note)
-    alarm, over = alarm_of(status, before)
-    change = Change(alarm, over, note, json.dumps(alarm) if alarm else None)
-    has_noted = change.after == note or notes.replace(name, note, change.after)
+    try:
+        found = notes.find(name)
+        note = None if found is None else found.value
+        before = _read(note)
+        alarm, over = alarm_of(status, before)
+        change = Change(alarm, over, note, json.dumps(alarm) if alarm else None)
+        has_noted = change.after == note or notes.replace(name, note, change.after)
+    except DatabaseError as error:
+        return Change({}, {}, None, None, str(error))
     return change if has_noted and (over or is_news(before, alarm)) else None
 
 
 def take_back(store: Store, name: str, change: Change) -> None:
-    """Note what was before, as nobody has read the mail: the next look reports it. Raises DatabaseError."""
-    Notes(store.database).replace(name, change.after, change.before)
+    """Note what was before, if that can be, as nobody has read the mail: the next look reports it."""
+    if change.after != change.before:
+        with suppress(DatabaseError):
+            Notes(store.database).replace(name, change.after, change.before)
 
 
 def alarm_of(status: QueueStatus, before: Alarm) -> tuple[dict[str, Reported], dict[str, Reported]]:

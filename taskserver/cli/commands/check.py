@@ -1,11 +1,14 @@
-"""client.py check: one line as monitoring plugins print it, or a mail if something has changed."""
+"""client.py check: one line as monitoring plugins print it, or a mail if something has changed.
+
+It looks at a queue with the limits that are given, and prints a line, or JSON; or it compares what it found with the
+alarm that it noted last time, and prints a letter about the difference. Or it accepts a finding.
+"""
 
 from __future__ import annotations
 
 import argparse
 from collections.abc import Callable, Iterator
-from contextlib import suppress
-from math import isfinite
+from math import inf
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +19,7 @@ from ...health.judge import LIMITS, Limit, Limits, judged, oldest_ready, silence
 from ...health.status import QueueStatus
 from ...host.once_an_hour import OVER, OnceAnHour
 from ...messages.finding import Finding, Level
-from ...messages.programs import CLIENT, client_in
+from ...messages.programs import client_in
 from ...messages.text import age, error_in_shell, in_sentence, printable, utc
 from ...server import TaskServer
 from ...settings.load import load_settings
@@ -34,8 +37,6 @@ MIN_COLUMNS = 20
 """Of the words in it."""
 MAX_COUNT = 10**12
 MAX_SECONDS = 36_500 * 86_400
-LIMIT_OF = {"max_ready": "ready", "max_age": "waiting", "max_fatal": "fatal", "max_silence": "cron"}
-"""The limit that each option sets."""
 ABOUT = """\
 More than N is a warning, and more than three times N critical (of fatal tasks
 more than 9 at least); N:M gives both limits. S also as 90s, 5m, 1h or 2d.
@@ -52,21 +53,13 @@ def add_parser(subparsers: Any) -> None:
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
     parser.usage_exit, parser.usage_head = Level.UNKNOWN, f"{HEAD} {Level.UNKNOWN.name}"
     count, seconds = whole_number(0, MAX_COUNT), whole_seconds(1, MAX_SECONDS)
-    parser.add_argument(
-        "--max-ready", metavar="N", type=_limit(count), help="how many tasks may be ready; default: any"
-    )
-    parser.add_argument(
-        "--max-age", metavar="S", type=_limit(seconds), help="how long a ready task may wait; default 1h"
-    )
-    parser.add_argument(
-        "--max-fatal", metavar="N", type=_limit(count, 9), help="how many tasks may be fatal; default 0"
-    )
-    parser.add_argument(
-        "--max-silence",
-        metavar="S",
-        type=_limit(seconds),
-        help="how long no run may begin; default: by the rhythm of cron",
-    )
+    for option, metavar, finding, kind, about in (
+        ("--max-ready", "N", "ready", _limit(count), "how many tasks may be ready; default: any"),
+        ("--max-age", "S", "waiting", _limit(seconds), "how long a ready task may wait; default 1h"),
+        ("--max-fatal", "N", "fatal", _limit(count, 9), "how many tasks may be fatal; default 0"),
+        ("--max-silence", "S", "cron", _limit(seconds), "how long no run may begin; default: by the rhythm of cron"),
+    ):
+        parser.add_argument(option, metavar=metavar, dest=f"limit_{finding}", type=kind, help=about)
     add(parser, "--group")
     ways = parser.add_mutually_exclusive_group()
     ways.add_argument("--mail", action="store_true", help="print only what has changed since the last check --mail")
@@ -93,7 +86,8 @@ def _limit(parse: Callable[[str], int], least_critical: int = 0) -> Callable[[st
 
 
 def _limits(options: argparse.Namespace) -> Limits:
-    given = {name: getattr(options, option) for option, name in LIMIT_OF.items()}
+    """The limits by the names of their findings."""
+    given = {name.removeprefix("limit_"): value for name, value in vars(options).items() if name.startswith("limit_")}
     return {**LIMITS, **{name: limit for name, limit in given.items() if limit is not None}}
 
 
@@ -104,7 +98,7 @@ def run(folder: Path, options: argparse.Namespace) -> int:
         return result.code
     level = Level.UNKNOWN if result.code == Exit.USAGE else Level.CRITICAL
     if options.mail and result.error is not None:
-        _report_error(OnceAnHour(folder, "check"), result.error, level)
+        _report_once(OnceAnHour(folder, "check"), result.error, level)
         return level
     line = f"{HEAD} {level.name}: {_plain(result.words)}"
     print(as_json({"level": str(level), "line": line}) if options.json else line)
@@ -116,42 +110,54 @@ def _run(folder: Path, options: argparse.Namespace) -> int:
         raise SettingError("--accept NAME and --reason TEXT go together: say why it stays as it is here")
     limits, groups = _limits(options), tuple(sorted(set(options.groups)))
     with TaskServer.from_settings(load_settings(folder, env_file=options.env_file)) as server:
+        if options.accept is not None:
+            return _accept(server, options.accept, options.reason)
+        if options.withdraw is not None:
+            return _withdraw(server, options.withdraw)
         if options.mail:
             return _mail(server, limits, groups)
-        if options.accept is not None or options.withdraw is not None:
-            server.store.tables.check()
-            print(_accept(server, options) if options.accept is not None else _withdraw(server, options.withdraw))
-            return Level.OK
-        with server.store.database.tried_once(ANSWER_SECONDS):
-            status = judged(server.store, server.settings, limits, groups)
+        status = _look(server, limits, groups)
     print(as_json(_as_dict(status)) if options.json else _in_lines(status, limits))
     return status.level
 
 
-def _accept(server: TaskServer, options: argparse.Namespace) -> str:
+def _look(server: TaskServer, limits: Limits, groups: tuple[int, ...]) -> QueueStatus:
+    with server.store.database.tried_once(ANSWER_SECONDS):
+        return judged(server.store, server.settings, limits, groups)
+
+
+# ---- what is accepted
+
+
+def _accept(server: TaskServer, name: str, reason: str) -> int:
     from ...health.doctor import may_stay  # no other check needs it
 
     names = may_stay(server.store)
-    if options.accept not in names:
-        raise SettingError(f"{options.accept!r} cannot be accepted; choose from {', '.join(sorted(names))}")
-    accept(server.store, options.accept, options.reason)
-    return f"{options.accept} is accepted: check, status and doctor count it no more, and show it apart"
+    if name not in names:
+        raise SettingError(f"{name!r} cannot be accepted; choose from {', '.join(sorted(names))}")
+    server.store.tables.check()
+    accept(server.store, name, reason)
+    print(f"{name} is accepted: check, status and doctor count it no more, and show it apart")
+    return Level.OK
 
 
-def _withdraw(server: TaskServer, name: str) -> str:
+def _withdraw(server: TaskServer, name: str) -> int:
+    server.store.tables.check()
     if withdraw(server.store, name):
-        return f"{printable(name)} counts again"
-    accepted = ", ".join(read_accepted(server.store).by_name)
-    return printable(f"{name} was not accepted; {f'accepted: {accepted}' if accepted else 'nothing is'}")
+        print(printable(f"{name} counts again"))
+    else:
+        accepted = ", ".join(read_accepted(server.store).by_name)
+        print(printable(f"{name} was not accepted; {f'accepted: {accepted}' if accepted else 'nothing is'}"))
+    return Level.OK
 
 
 # ---- one line
 
 
 def _in_lines(status: QueueStatus, limits: Limits) -> str:
-    """The line, and below it what a plugin says at length."""
-    unknown = [_plain(finding.words) for finding in status.findings if finding.level is Level.UNKNOWN]
-    return "\n".join([f"{_line(status)} | {_performance(status, limits)}", *unknown])
+    """The line with its performance data, and below it what could not be seen: a plugin's long output."""
+    unseen = [_plain(finding.words) for finding in status.findings if finding.level is Level.UNKNOWN]
+    return "\n".join([f"{_line(status)} | {_performance(status, limits)}", *unseen])
 
 
 def _line(status: QueueStatus) -> str:
@@ -168,22 +174,27 @@ def _plain(words: str) -> str:
 
 
 def _all_is_well(status: QueueStatus) -> str:
+    words = f"{status.ready} ready"
     group, seconds = oldest_ready(status)
-    waits = f", the oldest for {span(seconds)}" if group is not None else ""
-    silence = silence_seconds(status)
-    return f"{status.ready} ready{waits}{f', last run {span(silence)} ago' if 0 < silence < float('inf') else ''}"
+    if group is not None:
+        words += f", the oldest for {span(seconds)}"
+    if 0 < (silence := silence_seconds(status)) < inf:
+        words += f", last run {span(silence)} ago"
+    return words
 
 
 def _performance(status: QueueStatus, limits: Limits) -> str:
     silence = silence_seconds(status)
-    values = {
-        "ready": (f"{status.ready.rows}", "ready"),
-        "age": (f"{oldest_ready(status)[1]:.0f}s", "waiting"),
-        "fatal": (f"{status.fatal.rows}", "fatal"),
-        "lapsed": (f"{status.lapsed}", "leases"),
-        "silence": (f"{silence:.0f}s" if isfinite(silence) else "U", "cron"),
-    }
-    return " ".join(f"{label}={value};{_bounds(limits.get(name))};0" for label, (value, name) in values.items())
+    return " ".join(
+        f"{label}={value};{_bounds(limits.get(finding))};0"
+        for label, value, finding in (
+            ("ready", status.ready.rows, "ready"),
+            ("age", f"{oldest_ready(status)[1]:.0f}s", "waiting"),
+            ("fatal", status.fatal.rows, "fatal"),
+            ("lapsed", status.lapsed, "leases"),
+            ("silence", f"{silence:.0f}s" if silence < inf else "U", "cron"),
+        )
+    )
 
 
 def _bounds(limit: Limit | None) -> str:
@@ -202,7 +213,7 @@ def _as_dict(status: QueueStatus) -> dict[str, Any]:
         "oldest_ready_seconds": None if group is None else seconds,
         "fatal": status.fatal.rows,
         "lapsed": status.lapsed,
-        "silence_seconds": silence if isfinite(silence) else None,
+        "silence_seconds": silence if silence < inf else None,
     }
 
 
@@ -211,66 +222,62 @@ def _as_dict(status: QueueStatus) -> dict[str, Any]:
 
 def _mail(server: TaskServer, limits: Limits, groups: tuple[int, ...]) -> int:
     """Print what has changed. 0 whenever it could look: cron's subject would say that it failed."""
-    name, client = name_of(limits, groups), client_in(server.settings.folder)
+    name = name_of(limits, groups)
     # An alarm says it itself: the output of another line may go where nobody reads it.
     once = OnceAnHour(server.settings.folder, name, server.settings.queue)
     try:
-        with server.store.database.tried_once(ANSWER_SECONDS):
-            status = judged(server.store, server.settings, limits, groups)
+        status = _look(server, limits, groups)
     except DatabaseError as error:  # which has no place for a note
-        _report_error(once, error, Level.CRITICAL)
+        _report_once(once, error, Level.CRITICAL)
         return Level.CRITICAL
     lines = [f"{HEAD} OK: {OVER}", ""] if once.is_over() else []
-    change = None
-    try:
-        change = changed(server.store, name, status)
-    except DatabaseError as error:
-        lines += [*_letter(status, None, client), "", f"This is mailed each time, as it cannot be noted: {error}"]
+    change = changed(server.store, name, status)
     if change:
-        lines += _letter(status, change, client)
+        lines += _letter(status, change, client_in(server.settings.folder))
     if lines:
         try:
             print("\n".join(map(printable, lines)), flush=True)
         except OSError:  # nobody has read it
             if change:
-                with suppress(DatabaseError):
-                    take_back(server.store, name, change)
+                take_back(server.store, name, change)
             raise
     return Level.OK
 
 
-def _report_error(once: OnceAnHour, error: Exception, level: Level) -> None:
+def _report_once(once: OnceAnHour, error: Exception, level: Level) -> None:
     """Report an error that leaves no place for a note, once an hour."""
     once.report(error, lambda words: print(f"{HEAD} {level.name}: {words}", flush=True))
 
 
-def _letter(status: QueueStatus, change: Change | None, client: str = CLIENT) -> Iterator[str]:
+def _letter(status: QueueStatus, change: Change, client: str) -> Iterator[str]:
     """What is wrong and since when, and what is over."""
     findings, accepted = bad(status.findings), [one.finding.name for one in status.accepted]
     if findings:
         yield _line(status)
-    elif change and change.alarm:
+    elif change.alarm:
         yield f"{HEAD} OK: nothing is wrong now"
+    elif accepted:
+        yield f"{HEAD} OK: nothing else is wrong, but accepted: {', '.join(accepted)}"
     else:
-        well = f"nothing else is wrong, but accepted: {', '.join(accepted)}" if accepted else "all is well again"
-        yield f"{HEAD} OK: {well}"
+        yield f"{HEAD} OK: all is well again"
     for finding in findings:
-        since = f", seen first at {in_sentence(utc(change.alarm[finding.name].first))}" if change else ""
-        yield from ["", f"{finding.name}{since}: {finding.words}", *_errors(status, finding, client)]
-    for name, reported in (change.over if change else {}).items():
-        seconds = reported.seconds
-        lasted = f", after {age(seconds)}" if isfinite(seconds) else ""
+        reported = change.alarm.get(finding.name)
+        since = f", seen first at {in_sentence(utc(reported.first))}" if reported else ""
+        yield from ["", f"{finding.name}{since}: {finding.words}", *_what_to_do(finding, status, client)]
+    for name, reported in change.over.items():
+        lasted = f", after {age(reported.seconds)}" if reported.seconds < inf else ""
         yield from ["", f"{name} is accepted, and reported no more" if name in accepted else f"over: {name}{lasted}"]
+    if change.fault:
+        yield from ["", f"This is mailed each time, as it cannot be noted: {change.fault}"]
 
 
-def _errors(status: QueueStatus, finding: Finding, client: str) -> Iterator[str]:
-    """The most frequent errors of the fatal tasks, or of those in error; and how to fix that."""
+def _what_to_do(finding: Finding, status: QueueStatus, client: str) -> Iterator[str]:
+    """The fix; of failed tasks, also their most frequent errors, and of fatal ones the commands that retry them."""
     is_fatal = finding.name == "fatal"
-    rows = [(one.fatal if is_fatal else one.rows - one.fatal, one.line) for one in status.errors]
-    counted = sorted(filter(lambda one: one[0], rows), key=lambda one: -one[0])[:ERRORS_SHOWN]
-    if finding.name in ("fatal", "failing"):
-        yield from (f"  {count} failed with: {cut(line or '(no words)', MAX_LAST_CELL)}" for count, line in counted)
+    counts = [(one.fatal if is_fatal else one.rows - one.fatal, one.line) for one in status.errors]
+    most = sorted((one for one in counts if one[0]), key=lambda one: -one[0])[:ERRORS_SHOWN]
+    if is_fatal or finding.name == "failing":
+        yield from (f"  {count} failed with: {cut(line or '(no words)', MAX_LAST_CELL)}" for count, line in most)
     yield f"What to do: {finding.fix}"
     if is_fatal:
-        chosen = [error_in_shell(line) for _, line in counted]
-        yield from (f"  {client} retry {one}" for one in chosen if one)
+        yield from (f"  {client} retry {chosen}" for _, line in most if (chosen := error_in_shell(line)))
