@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
-from inspect import Parameter, signature
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +24,8 @@ from django.utils.module_loading import import_string
 from .. import errors
 from ..messages.text import shown
 from ..model.checks import check_field
-from ..model.functions import why_not_runnable
+from ..model.functions import Parameters, why_not_runnable
+from ..model.task import MAX_ID
 from ..model.task_options import NO_OPTIONS, options_of
 from ..server import TaskServer
 from ..settings.dsn import MEMORY
@@ -209,12 +209,10 @@ def _callables(server: TaskServer) -> Callables:
 
 def _number(result_id: str) -> int:
     """The id of a row. Raises TaskResultDoesNotExist."""
-    try:
-        if not (type(result_id) is str and result_id.isascii() and result_id.isdigit()):
-            raise TaskResultDoesNotExist(result_id)
-        return check_field("task_id", int(result_id), errors.SettingError)
-    except (TypeError, ValueError, errors.SettingError):
-        raise TaskResultDoesNotExist(result_id) from None
+    is_number = type(result_id) is str and result_id.isascii() and result_id.isdigit()
+    if not is_number or len(result_id) > len(str(MAX_ID)) or int(result_id) > MAX_ID:
+        raise TaskResultDoesNotExist(result_id)
+    return int(result_id)
 
 
 def _arguments(task: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
@@ -224,11 +222,10 @@ def _arguments(task: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any
     """
     if not (args and kwargs):
         return args or kwargs
-    given = list(signature(task.func).parameters.values())[task.takes_context :][: len(args)]
-    names = [parameter.name for parameter in given if parameter.kind is Parameter.POSITIONAL_OR_KEYWORD]
-    if len(names) < len(args) or kwargs.keys() & set(names):
+    named = Parameters(task.func).by_name(args, kwargs, left_out=int(task.takes_context))
+    if named is None:
         raise errors.InvalidTask(
             "positional arguments beside keywords are kept by their names, which these have not: give all by keyword, "
             "or all by position"
         )
-    return dict(zip(names, args, strict=True)) | dict(kwargs)
+    return named

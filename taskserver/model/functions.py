@@ -5,7 +5,7 @@ Imported once there is a function to look at: an add by name has no use for sign
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
 from inspect import CO_ASYNC_GENERATOR, CO_GENERATOR, Parameter, Signature, signature
 from types import FunctionType, MethodType
@@ -75,11 +75,18 @@ class Parameters:
             return f"{name}{self} does not take these arguments: {error}{_GETS_LIST if takes_list else hint}"
         return None
 
-    def names_of(self, count: int) -> list[str] | None:
-        """The names of the first parameters; None if some have only a position."""
-        first = list(self._signature.parameters.values())[:count]
-        is_named = len(first) == count and all(one.kind is Parameter.POSITIONAL_OR_KEYWORD for one in first)
-        return [one.name for one in first] if is_named else None
+    def by_name(
+        self, positions: Sequence[Any], keywords: Mapping[str, Any], left_out: int = 0
+    ) -> dict[str, Any] | None:
+        """Arguments that are given in both ways, all by name; None if some have only a position.
+
+        Of the first `left_out` parameters none is given.
+        """
+        first = list(self._signature.parameters.values())[left_out : left_out + len(positions)]
+        names = [one.name for one in first if one.kind is Parameter.POSITIONAL_OR_KEYWORD]
+        if len(names) < len(positions) or not keywords.keys().isdisjoint(names):
+            return None
+        return dict(zip(names, positions, strict=True)) | dict(keywords)
 
 
 class GivenFunction(NamedTuple):
@@ -106,13 +113,13 @@ class GivenFunction(NamedTuple):
             raise InvalidTask(misfit + hint)
         if not positions or not keywords:
             return keywords or positions
-        names = self.parameters.names_of(len(positions))
-        if names is None:
+        named = self.parameters.by_name(positions, keywords)
+        if named is None:
             raise InvalidTask(
                 f"{self.name}{self.parameters} is given some arguments only by position and others by name, which no "
                 "task can hold together; give its parameters names, or all arguments in one way"
             )
-        return dict(zip(names, positions, strict=True)) | keywords
+        return named
 
     def placing(
         self,
