@@ -6,7 +6,7 @@ Each message carries the fact and the way out, in one line, so that it can be sh
 
 MAX_RETRY_DELAY_SECONDS = 366 * 86_400
 UNIT_SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86_400, "w": 7 * 86_400}
-SPANS = "as 90s, 5m, 1h or 2d"
+SPAN_EXAMPLES = "as 90s, 5m, 1h or 2d"
 """Spans of time, for messages."""
 
 
@@ -133,7 +133,7 @@ def _delay_seconds(delay: object) -> float:
     seconds = span_seconds(delay) if isinstance(delay, str) else delay
     if not is_delay(seconds):
         raise SettingError(
-            f"delay is {_shown(delay)}; allowed: seconds from 0 to {MAX_RETRY_DELAY_SECONDS}, or a text {SPANS}"
+            f"delay is {_shown(delay)}; allowed: seconds from 0 to {MAX_RETRY_DELAY_SECONDS}, or a text {SPAN_EXAMPLES}"
         )
     return seconds  # type: ignore[return-value]
 

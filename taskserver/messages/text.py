@@ -13,7 +13,7 @@ from ..errors import span_seconds
 
 MAX_ERROR_LENGTH = 1000
 """Characters of an error_text."""
-MAX_SHOWN = 80
+MAX_VALUE_LENGTH = 80
 """Characters of a value in a message."""
 MAX_COMPARED = 300
 """Names that one mistyped name is compared with; a file may hold any number of them."""
@@ -119,8 +119,8 @@ def nearest(name: str, names: Iterable[str], likeness: float = 0.65) -> str | No
     """The most similar of these names, at least by `likeness` (0 to 1), whatever the case; None without one."""
     from difflib import get_close_matches  # imported with the first mistake
 
-    by_folded = {one[:MAX_SHOWN].casefold(): one for one in islice(names, MAX_COMPARED)}
-    found = get_close_matches(name[:MAX_SHOWN].casefold(), by_folded, n=1, cutoff=likeness)
+    by_folded = {one[:MAX_VALUE_LENGTH].casefold(): one for one in islice(names, MAX_COMPARED)}
+    found = get_close_matches(name[:MAX_VALUE_LENGTH].casefold(), by_folded, n=1, cutoff=likeness)
     return by_folded[found[0]] if found else None
 
 
@@ -130,7 +130,7 @@ def shown(value: object) -> str:
         text = repr(value)
     except Exception:  # an integer too long to be written, or a repr that fails
         return f"a {type(value).__name__} that cannot be shown"
-    return text if len(text) <= MAX_SHOWN else f"{text[: MAX_SHOWN - 1]}…"
+    return text if len(text) <= MAX_VALUE_LENGTH else f"{text[: MAX_VALUE_LENGTH - 1]}…"
 
 
 # ---- instants, in this host's time zone, which is named; JSON has them in UTC

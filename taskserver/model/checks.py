@@ -13,7 +13,7 @@ from ..messages.text import DURATIONS, Duration, duration_seconds, shown
 from .task import MAX_ATTEMPTS, MAX_GROUP_ID, MAX_ID, MAX_PRIORITY, MIN_PRIORITY
 
 MAX_KEY_BYTES = 255
-LIMITS = {
+FIELD_LIMITS = {
     "task_id": (0, MAX_ID),
     "group_id": (0, MAX_GROUP_ID),
     "priority": (MIN_PRIORITY, MAX_PRIORITY),
@@ -41,8 +41,8 @@ def check_number(name: str, value: Any, least: int, most: int | None = None, wro
 
 
 def check_field(name: str, value: Any, wrong: Wrong = InvalidTask) -> int:
-    """A number within its field's LIMITS."""
-    least, most = LIMITS[name]
+    """A number within its field's FIELD_LIMITS."""
+    least, most = FIELD_LIMITS[name]
     return check_number(name, value, least, most, wrong)
 
 
@@ -102,7 +102,7 @@ def check_groups(groups: Iterable[int] | None, max_groups: int) -> Sequence[int]
     if groups is None:
         return None
     given = check_list("groups", groups, "a list of numbers, as [3], or None for every group", SettingError)
-    chosen = sorted({check_number("a group", group, *LIMITS["group_id"], SettingError) for group in given})
+    chosen = sorted({check_number("a group", group, *FIELD_LIMITS["group_id"], SettingError) for group in given})
     if not 0 < len(chosen) <= max_groups:
         raise SettingError(f"groups names {len(chosen)} groups; allowed: 1 to {max_groups}, or None for every group")
     return chosen

@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from ..errors import SPANS, SettingError, span_seconds
+from ..errors import SPAN_EXAMPLES, SettingError, span_seconds
 from ..messages.programs import CLIENT
 from ..messages.text import nearest, read_number, shown
 from ..model.backoff import DAY_SECONDS, parse_backoff
@@ -87,7 +87,7 @@ def one_of(allowed: Sequence[str]) -> Parser:
 
 def whole_number(least: int, most: int, is_time: bool = False, may_lack: bool = False) -> Parser:
     """Takes a whole number within limits, both allowed; of seconds also a span as 5m; if it may lack also None."""
-    allowed = whole_numbers(least, most) + (f", of seconds, or a span {SPANS}" if is_time else "")
+    allowed = whole_numbers(least, most) + (f", of seconds, or a span {SPAN_EXAMPLES}" if is_time else "")
 
     def parse(name: str, value: object) -> int | None:
         if value is None and may_lack:
@@ -136,8 +136,8 @@ def run_pauses(name: str, value: object) -> RunPauses:
         raise _wrong(
             name,
             value,
-            f"three numbers of seconds, or spans {SPANS}, after work, when the queue is empty and after an error, "
-            f"as 0.1,1,5: each above 0, none smaller than the one before, at most {MAX_PAUSE_SECONDS}",
+            f"three numbers of seconds, or spans {SPAN_EXAMPLES}, after work, when the queue is empty and after an "
+            f"error, as 0.1,1,5: each above 0, none smaller than the one before, at most {MAX_PAUSE_SECONDS}",
         )
     return RunPauses._make(found)
 

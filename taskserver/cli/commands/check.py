@@ -21,8 +21,10 @@ from ...host.once_an_hour import OVER, OnceAnHour
 from ...messages.finding import Finding, Level
 from ...messages.programs import client_in
 from ...messages.text import age, error_in_shell, in_sentence, printable, utc
+from ...model.backoff import DAY_SECONDS
 from ...server import TaskServer
 from ...settings.load import load_settings
+from ...settings.table import MAX_DAYS
 from ..terminal.arguments import add, whole_number, whole_seconds
 from ..terminal.output import MAX_LAST_CELL, as_json, cut
 from ..terminal.program import Exit, result_of
@@ -36,7 +38,6 @@ MAX_COLUMNS = 79
 MIN_COLUMNS = 20
 """Of the words in it."""
 MAX_COUNT = 10**12
-MAX_SECONDS = 36_500 * 86_400
 ABOUT = """\
 More than N is a warning, and more than three times N critical (of fatal tasks
 more than 9 at least); N:M gives both limits. S also as 90s, 5m, 1h or 2d.
@@ -52,7 +53,7 @@ def add_parser(subparsers: Any) -> None:
     )
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
     parser.usage_exit, parser.usage_head = Level.UNKNOWN, f"{HEAD} {Level.UNKNOWN.name}"
-    count, seconds = whole_number(0, MAX_COUNT), whole_seconds(1, MAX_SECONDS)
+    count, seconds = whole_number(0, MAX_COUNT), whole_seconds(1, MAX_DAYS * DAY_SECONDS)
     for option, metavar, finding, kind, about in (
         ("--max-ready", "N", "ready", _limit(count), "how many tasks may be ready; default: any"),
         ("--max-age", "S", "waiting", _limit(seconds), "how long a ready task may wait; default 1h"),

@@ -10,7 +10,7 @@ from functools import partial
 from typing import Any, NoReturn
 
 from ... import __version__
-from ...errors import SPANS, BadTask, InvalidTask, span_seconds
+from ...errors import SPAN_EXAMPLES, BadTask, InvalidTask, span_seconds
 from ...messages.programs import CLIENT
 from ...messages.text import nearest, printable, read_number
 from ...model.arguments import describe_bare, parse_json
@@ -134,8 +134,8 @@ def number_of(unit: str, or_zero: bool = False, hint: str = "", or_span: bool = 
     return parse
 
 
-whole_seconds = partial(whole_number, hint=f", of seconds, nor a span {SPANS}", or_span=True)
-seconds = partial(number_of, "seconds", hint=f", nor a span {SPANS}", or_span=True)
+whole_seconds = partial(whole_number, hint=f", of seconds, nor a span {SPAN_EXAMPLES}", or_span=True)
+seconds = partial(number_of, "seconds", hint=f", nor a span {SPAN_EXAMPLES}", or_span=True)
 
 
 def span(text: str, hint: str = "") -> int:
