@@ -19,16 +19,16 @@ from ..interrupts.stop import Stop
 from ..messages.log_records import ONCE_AN_HOUR
 from ..settings.load import Settings
 from .terminal.log import set_up
-from .terminal.program import ENDED, SIGNALS, Exit, Wishes, block_signals
+from .terminal.program import SIGNALS, WORKER_ENDED, Exit, Wishes, block_signals
 from .worker_options import Options
 
 LOG = getLogger("taskserver")
 
-LOOK_SECONDS = 0.1
+LOOK_AT_WORKERS_SECONDS = 0.1
 ONE_WISH_OF_LINE_SECONDS = 1.0
 """Longer than in a worker: two that are handed on count there as two."""
-FIRST_PAUSE_SECONDS = 0.5
-MAX_PAUSE_SECONDS = 5.0
+FIRST_RESTART_SECONDS = 0.5
+MAX_RESTART_SECONDS = 5.0
 """The pause before a new worker doubles with each death of the line, up to this, and is short again after a minute."""
 CALM_SECONDS = 60.0
 MIN_SECONDS = 0.001
@@ -50,7 +50,7 @@ class Processes:
         """Process ids."""
         self._starts = [self._began_at] * (options.processes or 1)
         """When further workers start, by time.monotonic."""
-        self._pause_seconds = FIRST_PAUSE_SECONDS
+        self._pause_seconds = FIRST_RESTART_SECONDS
         self._died_at = self._began_at
         self._signals: list[int] = []
         """Those that were not handed on yet."""
@@ -69,7 +69,7 @@ class Processes:
             for start_at in [one for one in self._starts if one <= time.monotonic()]:
                 self._starts.remove(start_at)
                 self._start()
-            time.sleep(LOOK_SECONDS)
+            time.sleep(LOOK_AT_WORKERS_SECONDS)
             while self._signals:  # the second one interrupts the tasks
                 self._hand_on(self._signals.pop(0))
             for worker in list(self._workers):
@@ -103,7 +103,7 @@ class Processes:
         if self._is_over():  # the line of the next minute has workers
             return
         self._starts.append(time.monotonic() + self._pause_seconds)
-        self._pause_seconds = min(self._pause_seconds * 2, MAX_PAUSE_SECONDS)
+        self._pause_seconds = min(self._pause_seconds * 2, MAX_RESTART_SECONDS)
 
     def _is_over(self) -> bool:
         """Whether the line's time is over."""
@@ -119,8 +119,8 @@ class Processes:
 
     def _note_end(self, worker: int, status: int) -> None:
         self._workers.remove(worker)
-        if status - ENDED in list(Exit):
-            self._worst = max(self._worst, status - ENDED)
+        if status - WORKER_ENDED in list(Exit):
+            self._worst = max(self._worst, status - WORKER_ENDED)
             return
         self._worst = max(self._worst, Exit.DATABASE)
         cause = f"exit code {status}" if status >= 0 else f"signal {-status} ({signal.strsignal(-status)})"
@@ -128,7 +128,7 @@ class Processes:
         if not self._is_stopping:
             died_at, self._died_at = self._died_at, time.monotonic()
             if self._died_at - died_at > CALM_SECONDS:
-                self._pause_seconds = FIRST_PAUSE_SECONDS
+                self._pause_seconds = FIRST_RESTART_SECONDS
             self._start_later()
 
     # ---- in a worker's process
@@ -143,7 +143,7 @@ class Processes:
 
         self._stop.lookouts.append(end_if_orphaned)
         try:
-            status = ENDED + self._work(self._settings, self._options_now(), self._stop)
+            status = WORKER_ENDED + self._work(self._settings, self._options_now(), self._stop)
         except BaseException:
             sys.excepthook(*sys.exc_info())
             status = Exit.DATABASE

@@ -19,7 +19,7 @@ from .terminal.log import LOG, set_up
 from .terminal.prints import prints_to_log
 from ..server import TaskServer
 from ..settings.load import Settings, hide_secrets, load_settings, sources
-from ..host.files import NO_SPACE
+from ..host.files import NO_ROOM
 from ..host.once_an_hour import OVER, OnceAnHour
 from ..host.process_identity import host_name
 from ..host.slots import FOLDER, Slots
@@ -28,7 +28,7 @@ from ..worker.result import Reason, RunResult
 from ..worker.record import groups_text
 from ..interrupts.stop import Stop
 from .terminal.program import (
-    ENDED,
+    WORKER_ENDED,
     SIGNALS,
     Exit,
     Wishes,
@@ -131,7 +131,7 @@ def _run_tasks(settings: Settings, options: Options, stop: Stop) -> bool:
             if options.linger is not None:
                 slots.leave()  # a successor waits, and a thread that a task left may hold up the end of this process
             standard_error.say_rest()
-            status = code if options.processes is None else ENDED + code
+            status = code if options.processes is None else WORKER_ENDED + code
             _limit_clean_up(settings, status, has_run_tasks)
     _show_summary(result)
     if stop.asked and result.reason is not Reason.STOPPED:
@@ -155,7 +155,7 @@ def _take_slot(slots: Slots, server: TaskServer, options: Options, stop: Stop) -
             has_slot, others = slots.take_or_succeed(stop.wait), "at work here, and one more waits for each of them"
     except OSError as error:
         server.store.tables.check()  # the database may lie in the same folder: its error matters more
-        raise (HostLimit if error.errno in NO_SPACE else SettingError)(
+        raise (HostLimit if error.errno in NO_ROOM else SettingError)(
             f"{error.filename or FOLDER} cannot be used ({error.strerror}): workers are counted there; make it "
             "writable for their user, or free some space, or count none with --slots 0"
         ) from None

@@ -25,7 +25,7 @@ DENY_ALL = """\
 </IfModule>
 """
 IN_MEMORY = "/dev/shm"
-NO_SPACE = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 ROOT = 0
 
 
@@ -68,7 +68,7 @@ def write_atomically(path: Path, text: str, mode: int) -> None:
             raise SettingError(f"{path} cannot be written: it is not a file")
         _replace(path, text, mode)
     except OSError as error:
-        kind = HostLimit if error.errno in NO_SPACE else SettingError
+        kind = HostLimit if error.errno in NO_ROOM else SettingError
         raise kind(f"{path} cannot be written: {error.strerror}") from None
 
 

@@ -19,7 +19,7 @@ from ..errors import DatabaseError, Unavailable
 from ..messages.text import printable
 
 AN_HOUR = 3600.0
-FORGOTTEN_SECONDS = 8 * 86_400.0
+MAX_SILENT_SECONDS = 8 * 86_400.0
 """A program that has said nothing for so long is another one by now."""
 OUTAGE = "outage"
 LONG_SECONDS = 100.0
@@ -114,7 +114,7 @@ class OnceAnHour:
         """Delete the files that no longer count, and the folder with the last one. Raises OSError."""
         now = time.time()
         for path in self._folder.iterdir():
-            if now - path.stat().st_mtime >= (AN_HOUR if path.stem == self._name else FORGOTTEN_SECONDS):
+            if now - path.stat().st_mtime >= (AN_HOUR if path.stem == self._name else MAX_SILENT_SECONDS):
                 path.unlink()
         self._folder.rmdir()
 

@@ -12,13 +12,13 @@ import struct
 from collections.abc import Sequence
 from contextlib import suppress
 
-MYSQL = ("mysql", "mariadb", "_mysql")
-POSTGRESQL = ("postgres", "_postgres", "_postgresql", "pgsql")
+MYSQL_ACCOUNTS = ("mysql", "mariadb", "_mysql")
+POSTGRESQL_ACCOUNTS = ("postgres", "_postgres", "_postgresql", "pgsql")
 """The accounts that packages make for a server. One kind of server must not see the passwords of the other."""
-TABLES = ("/proc/net/tcp", "/proc/net/tcp6")
+SOCKET_TABLES = ("/proc/net/tcp", "/proc/net/tcp6")
 OWN, OTHER, STATE, UID, INODE = 1, 2, 3, 7, 9
 """The columns of these tables: the socket's own address and that of its other end, and more."""
-LISTENING = "0A"
+LISTENING_STATE = "0A"
 NOT_ACCEPTED = "0"
 """The inode of a connection that no program has accepted, or that is closed already. It is listed as root's."""
 MAPPED = "".join(f"{word:08X}" for word in struct.unpack("=3I", bytes(10) + b"\xff\xff"))
@@ -49,7 +49,7 @@ def is_at_other_end(connected: socket.socket, names: Sequence[str]) -> bool:
 
 def listens(port: int, names: Sequence[str]) -> bool:
     """Whether only a server's account listens at a port of this host now. False if unknown."""
-    rows = [row for row in _sockets() if row[STATE] == LISTENING and row[OWN].endswith(f":{port:04X}")]
+    rows = [row for row in _sockets() if row[STATE] == LISTENING_STATE and row[OWN].endswith(f":{port:04X}")]
     return bool(rows) and all(is_account_of_server(int(row[UID]), names) for row in rows)
 
 
@@ -67,7 +67,7 @@ def is_account_of_server(uid: int, names: Sequence[str]) -> bool:
 def _sockets() -> list[list[str]]:
     """The rows of the system's tables of TCP sockets; none if they cannot be read."""
     rows: list[list[str]] = []
-    for table in TABLES:
+    for table in SOCKET_TABLES:
         with suppress(OSError), open(table, encoding="ascii") as lines:
             rows += [line.split() for line in lines][1:]
     return rows

@@ -16,7 +16,7 @@ from .files import make_private_folder
 FOLDER = Path("var", "slots")
 
 TRIES = 5
-LOOK_SECONDS = 0.05
+LOOK_FOR_SLOT_SECONDS = 0.05
 
 _taken: list[int] = []
 """The open lock files that this process holds."""
@@ -69,7 +69,7 @@ class Slots:
                 lock = self._lock(number, "next")
                 if lock is not None:
                     return self._succeed(number, lock, wait)
-            if not wait(LOOK_SECONDS):
+            if not wait(LOOK_FOR_SLOT_SECONDS):
                 return False
         return any(map(self._take_from_successor, self._numbers))
 
@@ -119,7 +119,7 @@ class Slots:
     def _succeed(self, number: int, lock: int, wait: Callable[[float], bool]) -> bool:
         try:
             while not self._take(number):
-                if not wait(LOOK_SECONDS):
+                if not wait(LOOK_FOR_SLOT_SECONDS):
                     return False
                 self._make_folder()  # an upload may have deleted it
         finally:

@@ -17,7 +17,7 @@ from ..stores.queue.batches import Batches
 
 LOG = getLogger("taskserver")
 
-MAX_SECONDS = 1.0
+MAX_TURN_SECONDS = 1.0
 """The rest of a claim is left after so long: it has slower tasks than those before, which other workers may share, and
 behind which more urgent ones would wait."""
 
@@ -36,7 +36,7 @@ class Claimed:
         """Of all that were ever started here."""
         self._unreleased: list[ClaimedTask] = []
         """Started tasks whose release was tried: they get no turn, as some may be new again, and others'."""
-        self._leave_at = claimed_at + MAX_SECONDS
+        self._leave_at = claimed_at + MAX_TURN_SECONDS
         self.lease_ends_at = claimed_at + lease_seconds
         self.give_back_at = claimed_at + lease_seconds / 2
         """By time.monotonic: nobody sits on tasks that have not run for longer than half a lease."""

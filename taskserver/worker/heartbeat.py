@@ -25,7 +25,7 @@ from ..stores import Store
 from ..stores.queue.batches import Batches
 from .claimed import Claimed
 from .limits import check_open_files
-from .task_context import LOOK_SECONDS, CallPlan, TaskContext
+from .task_context import LOOK_AT_CALL_SECONDS, CallPlan, TaskContext
 
 LOG = getLogger("taskserver")
 
@@ -40,7 +40,7 @@ OVERDUE = (
 )
 MIN_ANSWER_SECONDS = 2.5
 """The shortest wait for an answer: longer than the server itself waits for a lock, two seconds on MySQL 5.7."""
-AT_MOST_EVERY_SECONDS = 0.9 * LOOK_SECONDS
+AT_MOST_EVERY_SECONDS = 0.9 * LOOK_AT_CALL_SECONDS
 """So that a look that comes a second after the last one is not too early."""
 MAX_WRITE_SECONDS = 30.0
 """Between two calls the run may wait so long for an answer, beside the time for which it tries again."""
@@ -138,7 +138,7 @@ class Heartbeat:
     # ---- the thread
 
     def _run_thread(self) -> None:
-        seconds = tick = min(LOOK_SECONDS, self._lease / 24)
+        seconds = tick = min(LOOK_AT_CALL_SECONDS, self._lease / 24)
         try:
             while not self._is_over.wait(seconds):
                 self._limit_process()

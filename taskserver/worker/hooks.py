@@ -36,7 +36,7 @@ from .task_context import CallPlan
 
 LOG = getLogger("taskserver")
 
-NOT_AWAITED = "which nobody awaits; name a plain one, which may asyncio.run it"
+NOBODY_AWAITS = "which nobody awaits; name a plain one, which may asyncio.run it"
 NO_TASK = CallPlan((), 0.0, 0)
 MAX_SETUP_SECONDS = 60.0
 """A setup that takes longer is interrupted, and has failed."""
@@ -58,7 +58,7 @@ def find_hook(hook: str | Callable[..., object]) -> Callable[..., object]:
     if why := why_not_runnable(found):
         raise HookMissing(f"it {why}")
     if getattr(getattr(found, "__code__", None), "co_flags", 0) & CO_COROUTINE:
-        raise HookMissing(f"it is an async def function, {NOT_AWAITED}")
+        raise HookMissing(f"it is an async def function, {NOBODY_AWAITS}")
     function: Callable[..., object] = found
     return function
 
@@ -68,7 +68,7 @@ def call_hook(function: Callable[..., object], *args: object) -> None:
     returned = function(*args)
     if isinstance(returned, CoroutineType):
         returned.close()
-        raise HookMissing(f"it returned a coroutine, {NOT_AWAITED}")
+        raise HookMissing(f"it returned a coroutine, {NOBODY_AWAITS}")
 
 
 def _named(name: str) -> Any:

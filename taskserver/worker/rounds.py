@@ -19,7 +19,7 @@ from .finishing import Finishing
 from .reporting import Reporter
 from .run_context import RunContext
 
-LOOK_SECONDS = 1.0
+LOOK_AT_ROUND_SECONDS = 1.0
 """What became of tasks that wait for their turn is looked up so often; more often if the lease is short."""
 
 
@@ -33,7 +33,7 @@ class Rounds:
         self._reporter = reporter
         self._cancelled_by_id: dict[int, bool] = {}
         """Of the tasks that carried their claim at the last look: whether a person cancelled each."""
-        self._look_seconds = min(LOOK_SECONDS, run.settings.lease_seconds / 12)
+        self._look_seconds = min(LOOK_AT_ROUND_SECONDS, run.settings.lease_seconds / 12)
         self._looked_at = 0.0
 
     # ---- start

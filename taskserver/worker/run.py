@@ -44,8 +44,8 @@ if TYPE_CHECKING:
 LOG = getLogger("taskserver")
 
 PRUNE_EVERY_SECONDS = 60
-FIRST_PAUSE_SECONDS = 0.005
-MAX_PAUSE_SECONDS = 1.0
+FIRST_CROWDED_PAUSE_SECONDS = 0.005
+MAX_CROWDED_PAUSE_SECONDS = 1.0
 MAX_HELD_SECONDS = 3.0
 """A run waits so long at most for rows that are to be given back; then they wait for the end of their lease."""
 
@@ -337,7 +337,7 @@ class Runner:
 
 def _pauses() -> Pauses:
     """The pauses between claims from a queue whose rows others hold."""
-    return Pauses(FIRST_PAUSE_SECONDS, MAX_PAUSE_SECONDS)
+    return Pauses(FIRST_CROWDED_PAUSE_SECONDS, MAX_CROWDED_PAUSE_SECONDS)
 
 
 def run_task(store: Store, settings: Settings, task_id: int, stop: Stop | None) -> RunResult:

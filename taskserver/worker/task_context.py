@@ -24,9 +24,9 @@ if TYPE_CHECKING:
 
 LOG = getLogger("taskserver")
 
-LOOK_SECONDS = 1.0
+LOOK_AT_CALL_SECONDS = 1.0
 """Progress is stored so often at most; and so often the heartbeat looks for a cancel while a task's code asks."""
-ANSWER_SECONDS = 3.0
+ANSWER_TO_TASK_SECONDS = 3.0
 """Wait so long for an answer: longer than the server itself waits for a lock."""
 MAX_LAST_WAIT_SECONDS = 4.5
 """Wait so long for others that hold the row as the last progress is stored, at the end of a call."""
@@ -193,7 +193,7 @@ class TaskContext:
         self.looked_at = INFINITY if is_fixed else self.began_at
         self.renew_at = self.looked_at + store.lease_seconds / 3
         self.give_back_at = INFINITY if plan.holds_lock else self.began_at + store.lease_seconds / 3
-        self.store_at = self.began_at + LOOK_SECONDS
+        self.store_at = self.began_at + LOOK_AT_CALL_SECONDS
         self._alarm = alarm
         self._store = store
         self._pid = os.getpid()
@@ -227,7 +227,7 @@ class TaskContext:
         """Raise TaskInterrupted if the heartbeat has found a reason; let it look within a second."""
         if self.why and not self.is_over and not self.has_completion:
             self._alarm.interrupt_here(self.why)
-        if now() >= self.began_at + LOOK_SECONDS:  # most tasks ask as they begin, and end soon
+        if now() >= self.began_at + LOOK_AT_CALL_SECONDS:  # most tasks ask as they begin, and end soon
             self.is_asking = True
 
     @property
@@ -260,7 +260,7 @@ class TaskContext:
 
     def row(self) -> TaskRow | None:
         """The first task's row; None if it is gone. Raises DatabaseError."""
-        with self._store.database.tried_once(ANSWER_SECONDS):
+        with self._store.database.tried_once(ANSWER_TO_TASK_SECONDS):
             return self._store.views.show(self.tasks[0].id)
 
     # ---- for the run

@@ -454,7 +454,7 @@ def test_what_became_of_a_started_task_is_found_out_before_its_turn(
 ) -> None:
     """After a second: a round that is over sooner does not look."""
     site = any_site
-    monkeypatch.setattr(rounds, "LOOK_SECONDS", 0.0)
+    monkeypatch.setattr(rounds, "LOOK_AT_ROUND_SECONDS", 0.0)
     assert site.module
     name = f"{site.name}.many"
     ids = [site.server.add_task(name, {"n": n}, unique_key=f"k{n}") for n in range(3)]

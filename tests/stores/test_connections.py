@@ -292,7 +292,7 @@ def test_localhost_means_the_first_of_the_usual_sockets_that_exists_or_the_port(
     assert hosts_of_connections(mariadb, f"mysql://{mariadb.login}@localhost:1/{{name}}") == {"localhost"}
     assert hosts_of_connections(mariadb, mariadb.dsn("{name}")) == {"127.0.0.1"}
     monkeypatch.setattr(mysql_errors, "SOCKETS", (none,))
-    monkeypatch.setattr(peer, "MYSQL", (*peer.MYSQL, account_of(mariadb)))
+    monkeypatch.setattr(peer, "MYSQL_ACCOUNTS", (*peer.MYSQL_ACCOUNTS, account_of(mariadb)))
     assert hosts_of_connections(mariadb, f"mysql://{mariadb.login}@localhost:{mariadb.port}/{{name}}") == {"127.0.0.1"}
 
 
@@ -302,7 +302,7 @@ def test_nobody_who_listens_at_the_other_address_of_this_host_is_taken_for_the_s
     with socket.create_server(("::1", mariadb.port), family=socket.AF_INET6):
         look_up = socket.getaddrinfo
         monkeypatch.setattr(mysql_errors, "SOCKETS", ())
-        monkeypatch.setattr(peer, "MYSQL", (*peer.MYSQL, account_of(mariadb)))
+        monkeypatch.setattr(peer, "MYSQL_ACCOUNTS", (*peer.MYSQL_ACCOUNTS, account_of(mariadb)))
         monkeypatch.setattr(
             "socket.getaddrinfo", lambda host, *args: look_up("::1" if host == "localhost" else host, *args)
         )

@@ -15,7 +15,7 @@ import pytest
 
 from taskserver import DatabaseError, TaskServer
 from taskserver.host import peer
-from taskserver.host.peer import MYSQL, is_at_other_end
+from taskserver.host.peer import MYSQL_ACCOUNTS, is_at_other_end
 from taskserver.settings.dsn import Dsn
 from taskserver.stores.mysql import errors as mysql_errors
 from tests.conftest import without
@@ -163,31 +163,31 @@ def test_who_accepted_a_connection_is_asked_for_and_not_who_listens_now(host: st
         assert connected.recv(1) == b"!"
         listening.close()
         with socket.create_server(address, family=family, reuse_port=True):
-            assert not is_at_other_end(connected, MYSQL)
+            assert not is_at_other_end(connected, MYSQL_ACCOUNTS)
     ours = socket.create_server((host, 0), family=family)
     with ours, socket.create_connection(ours.getsockname()[:2]) as connected:
-        assert not is_at_other_end(connected, MYSQL)  # nobody has accepted it yet
+        assert not is_at_other_end(connected, MYSQL_ACCOUNTS)  # nobody has accepted it yet
         with ours.accept()[0]:
-            assert is_at_other_end(connected, MYSQL)
+            assert is_at_other_end(connected, MYSQL_ACCOUNTS)
 
 
 def test_a_server_that_listens_on_both_families_is_found() -> None:
     ours = socket.create_server(("::", 0), family=socket.AF_INET6, dualstack_ipv6=True)
     address = ("127.0.0.1", ours.getsockname()[1])
     with ours, socket.create_connection(address) as connected, ours.accept()[0]:
-        assert is_at_other_end(connected, MYSQL)
+        assert is_at_other_end(connected, MYSQL_ACCOUNTS)
 
 
 def test_where_the_system_does_not_say_who_has_the_other_end_nobody_is_the_server(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    monkeypatch.setattr(peer, "TABLES", (str(tmp_path / "tcp"),))
+    monkeypatch.setattr(peer, "SOCKET_TABLES", (str(tmp_path / "tcp"),))
     with (
         socket.create_server(("127.0.0.1", 0)) as ours,
         socket.create_connection(ours.getsockname()) as connected,
         ours.accept()[0],
     ):
-        assert not is_at_other_end(connected, MYSQL)
+        assert not is_at_other_end(connected, MYSQL_ACCOUNTS)
 
 
 @contextmanager

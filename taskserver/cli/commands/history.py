@@ -17,8 +17,8 @@ from ..terminal.output import as_json, headed, in_column, in_units, largest, not
 
 BY = {"hour": "hour", "group": "group_id", "task": "task"}
 """The choices of --by, and the column by which each of them sums."""
-NOTHING = "no stats of that time (workers write them once a minute, and at the end of a run)"
-COUNTED = {kind: f"{kind} task" for kind in KINDS} | {"stats": "stats row"}
+NO_STATS_THEN = "no stats of that time (workers write them once a minute, and at the end of a run)"
+PRUNED_AS = {kind: f"{kind} task" for kind in KINDS} | {"stats": "stats row"}
 
 
 def add_stats(subparsers: Any) -> None:
@@ -45,7 +45,7 @@ def _stats(server: TaskServer, options: argparse.Namespace) -> None:
     if options.json:
         print(as_json([stats_as_json(one, BY[options.by]) for one in totals]))
     elif not totals:
-        print(NOTHING)
+        print(NO_STATS_THEN)
     else:
         _print_stats(totals, options.by)
 
@@ -105,7 +105,7 @@ def _prune(server: TaskServer, options: argparse.Namespace) -> None:
     named = [kind for kind in KINDS if getattr(options, kind)]
     pruning = Pruning(server.store, options.older_than, named, options.keys)
     pruned = pruning.count() if options.dry_run else pruning.run()
-    counts = ", ".join(count_of(getattr(pruned, kind), COUNTED[kind]) for kind in pruning.kinds)
+    counts = ", ".join(count_of(getattr(pruned, kind), PRUNED_AS[kind]) for kind in pruning.kinds)
     print(f"{counts}, older than {age(options.older_than)}: {'would be deleted' if options.dry_run else 'deleted'}")
     if pruned.held:
         note(f"{count_of(pruned.held, 'task')} left: other programs hold them, or a foreign key or trigger")

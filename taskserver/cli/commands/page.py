@@ -25,7 +25,7 @@ from ..terminal.arguments import whole_seconds
 from ..terminal.output import note
 from ..terminal.program import Exit, result_of
 
-PACKAGE = "jinja2>=3.1,<4"
+JINJA = "jinja2>=3.1,<4"
 NEW_FILE_MODE = 0o644
 """The web server's or node exporter's account reads it, which is another one on many hosts."""
 ITERATIONS = 600_000
@@ -87,7 +87,7 @@ def _write(folder: Path, options: argparse.Namespace) -> int:
             from ...web.one_file import one_file, one_file_without_database
         except ImportError as error:
             raise SettingError(
-                f"the package {error.name} is missing, which makes the page: {install_command(PACKAGE)}; "
+                f"the package {error.name} is missing, which makes the page: {install_command(JINJA)}; "
                 "or upload the bundle that has it inside (python packaging/bundle.py --web makes it)"
             ) from None
         failure: DatabaseError | None = None

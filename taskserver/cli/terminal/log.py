@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 LOG = logging.getLogger("taskserver")
 
-MAX_LINES = 20
+MAX_WARNINGS = 20
 """Lines of a run on standard error about fatal tasks, and as many that tasks log if neither a file nor a handler of
 theirs takes them."""
 FATAL = f"became fatal: see {CLIENT} list --status fatal"
@@ -48,7 +48,7 @@ def set_up(verbose: bool, settings: Settings, workers: int = 1) -> tuple[Standar
     """
     logging.raiseExceptions = False  # a handler of a site that fails must not fill cron's mail with tracebacks
     sys.unraisablehook = _log_interrupted_clean_up
-    standard_error = StandardError(verbose, max(MAX_LINES // workers, 1), settings)
+    standard_error = StandardError(verbose, max(MAX_WARNINGS // workers, 1), settings)
     return standard_error, Log(settings, standard_error, verbose or settings.log_file is None)
 
 

@@ -35,7 +35,7 @@ class Exit(IntEnum):
     """Ended by Ctrl-C, as shells number it."""
 
 
-ENDED = 200
+WORKER_ENDED = 200
 """Added to the exit code of a worker of --processes: with any other status it died."""
 SIGNALS = (signal.SIGTERM, signal.SIGINT)
 """The signals that ask a program to end."""

@@ -206,4 +206,4 @@ def usual_socket(host: str) -> str | None:
     """
     if host != "localhost":
         return None
-    return next((path for path in SOCKETS if peer.is_of_server(path, peer.MYSQL)), None)
+    return next((path for path in SOCKETS if peer.is_of_server(path, peer.MYSQL_ACCOUNTS)), None)

@@ -111,7 +111,7 @@ def _log_in(dsn: Dsn, ssl_mode: str, seconds: float, options: dict[str, Any]) ->
     def may_be_shown() -> bool:
         if dsn.is_verified:
             return True
-        return dsn.is_loopback and peer.is_at_other_end(asking()._sock, peer.MYSQL)
+        return dsn.is_loopback and peer.is_at_other_end(asking()._sock, peer.MYSQL_ACCOUNTS)
 
     password.may_be_shown = may_be_shown
     connection.connect()

@@ -137,10 +137,12 @@ def connect_to(dsn: Dsn, seconds: float, **options: Any) -> Connection:
     latter is only for a verified server, or one at a socket that nobody else can have made. libpq before version 16
     cannot refuse it: unless a server's account listens on this host, we insist on scram-sha-256 bound to TLS there.
     """
-    may_be_shown = dsn.is_verified or (bool(dsn.unix_socket) and peer.is_of_server(dsn.unix_socket, peer.POSTGRESQL))
+    may_be_shown = dsn.is_verified or (
+        bool(dsn.unix_socket) and peer.is_of_server(dsn.unix_socket, peer.POSTGRESQL_ACCOUNTS)
+    )
     is_old = pq.version() < HAS_REQUIRE_AUTH
     if is_old and dsn.is_loopback and not dsn.unix_socket:
-        may_be_shown = may_be_shown or peer.listens(dsn.port, peer.POSTGRESQL)
+        may_be_shown = may_be_shown or peer.listens(dsn.port, peer.POSTGRESQL_ACCOUNTS)
     keywords: dict[str, Any] = {
         "user": dsn.user,
         "password": dsn.password,
