@@ -335,13 +335,14 @@ def workers_of(store: Store, claimed: Mapping[int, int]) -> list[WorkerProcess]:
     return workers
 
 
-def gone_among(store: Store, tasks: Sequence[TaskRow]) -> set[int]:
-    """The ids of the started tasks among these whose process has ended, as far as that is known here."""
-    claims = {task.id: task.columns["claim"] for task in tasks if task.state == "running"}
-    if not claims:
-        return set()
+def find_gone(store: Store, tasks: Sequence[TaskRow]) -> int:
+    """Mark those of these tasks whose process has ended, as far as that is known here; how many."""
+    running = [task for task in tasks if task.state == "running"]
     try:
-        numbers = {worker.number for worker in workers_of(store, {}) if worker.has_ended}
+        numbers = {worker.number for worker in workers_of(store, {}) if worker.has_ended} if running else ()
     except DatabaseError:  # as without the right to read them
-        return set()
-    return {task_id for task_id, claim in claims.items() if isinstance(claim, int) and number_of(claim) in numbers}
+        return 0
+    for task in running:
+        claim = task.columns["claim"]
+        task.is_gone = isinstance(claim, int) and number_of(claim) in numbers
+    return sum(task.is_gone for task in running)

@@ -193,6 +193,8 @@ class TaskRow(_Fields):
     """All columns as they stand, with their instants read; and, last, whether it is `archived`."""
     now: datetime | None
     """The database's clock as it read the row."""
+    is_gone: bool = False
+    """Whether its worker's process has ended in the midst of it: health/status.py looks."""
 
     @property
     def archived(self) -> bool:
@@ -201,9 +203,9 @@ class TaskRow(_Fields):
 
     @property
     def state(self) -> str:
-        """The name of its status; of a task in progress, whether it is `running` or `claimed`."""
+        """The name of its status; of a task in progress, whether it is `claimed`, `running` or `gone`."""
         if self.status == Status.IN_PROGRESS:
-            return "running" if self.started_at else "claimed"
+            return "gone" if self.is_gone else "running" if self.started_at else "claimed"
         return name_of_status(self.status)
 
     @property
@@ -215,22 +217,27 @@ class TaskRow(_Fields):
     def run_seconds(self) -> float | None:
         """How long its last attempt ran, or has run until now.
 
-        None if it is unknown: the task was not started, is lost, or was cancelled, perhaps long after its attempt. Of
-        a bad row it would be the import of its module.
+        None if it is unknown: the task was not started, is lost or gone, or was cancelled, perhaps long after its
+        attempt. Of a bad row it would be the import of its module.
         """
         has_failed = self.status in (Status.ERROR, Status.FATAL)
         is_lost = has_failed and (self.error or "").startswith(f"{LOST}: ")
         is_bad = self.status == Status.FATAL and not self.attempts
-        if is_lost or is_bad or self.status == Status.CANCELLED:
+        if is_lost or is_bad or self.is_gone or self.status == Status.CANCELLED:
             return None
         ends: dict[int, datetime | None] = {Status.IN_PROGRESS: self.now, Status.ERROR: self.updated_at}
         seconds = _seconds_between(self.started_at, ends.get(self.status, self.finished_at))
         return seconds if seconds is not None and seconds >= 0 else None
 
     @property
-    def due_in_seconds(self) -> float | None:
-        """When a task in error or waiting becomes new, or the lease of one in progress ends; below 0 if it is late."""
-        return _seconds_between(self.now, self.due_at)
+    def comes_at(self) -> datetime | None:
+        """The instant at which a task in error or waiting becomes new, or the lease of one that is gone ends."""
+        return self.due_at if self.is_gone or self.status in (Status.ERROR, Status.WAITING) else None
+
+    @property
+    def comes_in_seconds(self) -> float | None:
+        """Below 0 if it is late."""
+        return _seconds_between(self.now, self.comes_at)
 
     @property
     def stage(self) -> str | None:

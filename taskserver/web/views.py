@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 from ..errors import Conflict, DatabaseError, TablesMissing, TablesOutdated, Unavailable
 from ..health.doctor import accepted_in, examine
 from ..health.judge import describe_unserved
-from ..health.status import gone_among
+from ..health.status import find_gone
 from ..messages.text import in_units, read_number
 from ..model.checks import is_whole
 from ..model.selection import Selection
@@ -91,6 +91,7 @@ def tasks(server: TaskServer, query: Mapping[str, str]) -> Page:
     place = _place(query)
     pages = Pages(server.store.database)
     found = pages.most_attempts(chosen, TASKS_A_PAGE) if by_attempts else pages.page(chosen, place, TASKS_A_PAGE)
+    find_gone(server.store, found.tasks)
     values = {
         "page": found,
         "chosen": chosen,
@@ -102,7 +103,6 @@ def tasks(server: TaskServer, query: Mapping[str, str]) -> Page:
         "by_time": chosen.status in BY_TIME,
         "since": query.get("since") or None,
         "spans": list(SPANS),
-        "gone": gone_among(server.store, found.tasks),
         "statuses": list(STATUSES),
     }
     return Page("tasks.html", values)
@@ -161,11 +161,11 @@ def task(server: TaskServer, query: Mapping[str, str]) -> Page:
     if task_id is None or row is None:
         which = "without an id" if task_id is None else task_id
         raise BadQuery(f"There is no task {which}. One that is done may be deleted.", 404)
+    find_gone(server.store, [row])
     of_row = Selection(ids=[row.id])
     values = {
         "task": row,
         "links": links(server.store.database, [row.id])[row.id],
-        "is_gone": bool(gone_among(server.store, [row])),
         "may": [name for name, verb in VERBS.items() if Operations(server.store).preview(verb, of_row, 0).rows],
     }
     return Page("task.html", values)

@@ -155,6 +155,25 @@ def test_a_chain_of_tasks_links_to_its_neighbours(open_site: PageSite) -> None:
     assert f"id={first}" in visitor.get(f"view=task&id={second}").text
 
 
+def test_a_task_whose_process_has_ended_is_gone_in_the_list_and_on_its_own_page(site: PageSite) -> None:
+    now, ahead = site.rows.after(0), site.rows.after(600)
+    site.sql(
+        f"INSERT INTO jobs_queue_processes (number, host, group_ids, pid, ended_at) VALUES (1, 'h', 'all', 2, {now})"
+    )
+    for status, started_at, claim in ((1, now, 1 << 32), (1, now, 2 << 32), (1, "NULL", 1 << 32), (3, now, "NULL")):
+        site.sql(
+            "INSERT INTO jobs_queue (task, status, attempts, started_at, claim, due_at) "
+            f"VALUES ('tasks.a', {status}, 1, {started_at}, {claim}, {ahead})"
+        )
+    visitor = site.owner()
+    chips = re.findall(r'class="chip (\w+)"', visitor.get("view=tasks").text)
+    assert chips == ["error", "claimed", "running", "gone"]
+    assert visitor.get("view=tasks").text.count(", due <time") == 2  # of the lease, and of the next attempt
+    own = [visitor.get(f"view=task&id={one}").text for one in (1, 2)]
+    assert ["process has ended" in text for text in own] == [True, False]
+    assert ["Ran for" in text for text in own] == [False, True]
+
+
 def test_an_archived_task_is_shown_and_offers_no_act(open_site: PageSite) -> None:
     open_site.sql("INSERT INTO jobs_queue_done (id, task) VALUES (77, ?)", "tasks.a")
     text = open_site.owner().get("view=task&id=77").text

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from datetime import datetime
 from typing import Any
 
 from ...errors import InvalidTask
-from ...health.status import gone_among
+from ...health.status import find_gone
 from ...messages.programs import CLIENT
 from ...messages.text import escaped, exactly, letters, when
 from ...model.checks import check_text
@@ -30,8 +30,6 @@ from ..terminal.output import (
 )
 
 STATUSES = [status.name.lower() for status in Status]
-CLAIMED, RUNNING, GONE = "claimed", "running", "gone"
-"""What a task in progress does: it waits for its turn in a worker, it runs, or its process has ended."""
 WIDTH = 13
 """Characters of a column's name."""
 MAX_JSON = 1000
@@ -67,7 +65,7 @@ def _status(text: str) -> Status:
     """An argument's type: a status by its name."""
     if text in STATUSES:
         return Status[text.upper()]
-    if text in (CLAIMED, RUNNING):
+    if text in ("claimed", "running"):  # as the table calls tasks in progress
         return Status.IN_PROGRESS
     hint = "; several are written with spaces between them" if "," in text else ""
     if text.isdigit():
@@ -93,29 +91,29 @@ def _list(server: TaskServer, options: argparse.Namespace) -> None:
         is_unrestricted = not (statuses or options.groups) and (task, error, options.since) == (None, None, None)
         print("no tasks" if is_unrestricted else "no such tasks")
     else:
-        _print_tasks(tasks, gone_among(server.store, tasks))
+        _print_tasks(tasks, find_gone(server.store, tasks))
         if len(found) > len(tasks):
             print(f"and older ones: --limit {10 * options.limit} shows more, filters show fewer")
 
 
-def _print_tasks(tasks: Sequence[TaskRow], gone: Collection[int]) -> None:
+def _print_tasks(tasks: Sequence[TaskRow], gone: int) -> None:
     created = headed("created")
     print_table(
         ("id", "status", "group", "priority", "attempts", created, "ran", "due", "task", "arguments", "error"),
-        [_cells(task, task.id in gone) for task in tasks],
+        list(map(_cells, tasks)),
         spare=("priority", "ran", created, "arguments", "attempts"),
     )
     if gone:
-        print(f"{GONE}: the process has ended; the attempt has failed once its lease is over")
+        print("gone: the process has ended; the attempt has failed once its lease is over")
 
 
-def _cells(task: TaskRow, is_gone: bool) -> list[object]:
-    stage, has_due = task.stage, is_gone or task.status in (Status.ERROR, Status.WAITING)
+def _cells(task: TaskRow) -> list[object]:
+    stage = task.stage
     return [
-        *(task.id, Word(GONE if is_gone else task.state)),
+        *(task.id, Word(task.state)),
         *(task.group_id, task.priority, task.attempts, in_column(task.created_at)),
-        in_units(None if is_gone else task.run_seconds),
-        when(task.due_in_seconds if has_due else None),
+        in_units(task.run_seconds),
+        when(task.comes_in_seconds),
         f"{task.task} (stage {stage})" if stage else task.task,
         letters((task.columns["args"] or "")[:MAX_JSON]),
         task.error_line,
@@ -150,9 +148,9 @@ def _show(server: TaskServer, options: argparse.Namespace) -> None:
     print(f"task {task.id}: {status_name(task.status)}, in the {'archive' if task.archived else 'queue'}")
     for name, text in _columns_of(task):
         _print(name, text)
-    if task.id in gone_among(server.store, [task]):
-        lease_ends = when(task.due_in_seconds)
-        _print(GONE, f"its process has ended; the attempt has failed once its lease is over ({lease_ends})")
+    if find_gone(server.store, [task]):
+        lease_ends = when(task.comes_in_seconds)
+        _print("gone", f"its process has ended; the attempt has failed once its lease is over ({lease_ends})")
     elif (seconds := task.run_seconds) is not None:
         _print("runs for" if task.status == Status.IN_PROGRESS else "ran", in_units(seconds))
     for name, ids in linked._asdict().items():
