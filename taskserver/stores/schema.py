@@ -366,6 +366,14 @@ def indexes(name: str, table: Table) -> list[tuple[str, bool, str]]:
     return [(index, bool(unique), columns) for unique, index, columns in found]
 
 
+MAX_LENGTHS = {"key": 255, "text": 65_535, "long": 16_777_215}
+
+
+def max_length(column: Column) -> int:
+    """How long a text in a column may be; of a column for other values it means nothing."""
+    return MAX_LENGTHS.get(column.word) or int(re.sub(r"\D", "", column.word) or 0)
+
+
 def definition(name: str, table: Table, column: Column) -> str:
     """A column of a table as SQL has it on a kind of database, in one line."""
     return " ".join(_definition(KINDS[name], column, table.is_checked).split())

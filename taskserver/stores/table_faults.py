@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from ..errors import ColumnsMissing, DatabaseError, TablesMissing, Unavailable
-from .schema import Column, Table, definition, indexes, tables
+from .schema import Column, Table, definition, indexes, max_length, tables
 
 ANOTHERS = "is a table of another program"
 
@@ -34,6 +34,10 @@ class TableLooks(NamedTuple):
     """A SELECT of table, index, whether it is unique, and its columns: of all tables, or only of ours."""
     hindrances: str
     """A SELECT of what may keep rows of the queue from being deleted; its marks are the queue."""
+    lengths: str = ""
+    """A SELECT of table, column, and the greatest length that it takes, of texts; empty if they have none."""
+    lengthen: str = ""
+    """The statement that gives a column the length that it should have."""
     flaws: str = ""
     """A SELECT of table, what is wrong, and the statement that fixes it: of all tables, or only of ours."""
     primary: str = "ALTER TABLE {table} ADD PRIMARY KEY ({columns})"
@@ -49,14 +53,29 @@ def table_faults(database: Any) -> list[Fault]:
     found: dict[str, dict[str, tuple[bool, str]]] = {}
     for name, index, is_unique, columns in database.fetch(looks.indexes):
         found.setdefault(str(name).lower(), {})[str(index)] = (bool(is_unique), str(columns))
+    lengths = database.fetch(looks.lengths) if looks.lengths else ()
+    most = {(str(name).lower(), column): int(length) for name, column, length in lengths}
     faults, ours = list[Fault](), set[str]()
     for table in tables():
         name = table.name.replace("jobs_queue", queue)
         ours.add(name.lower())
         faults += _faults_of(database, table, name, found.get(name.lower(), {}))
+        faults += _short_columns(database, table, name, most)
     ours -= {fault.table.lower() for fault in faults if not fault.fix and not fault.is_missing_index}  # another's
     flaws = database.fetch(looks.flaws) if looks.flaws else ()
     return faults + [Fault(str(name), str(what), str(fix)) for name, what, fix in flaws if str(name).lower() in ours]
+
+
+def _short_columns(database: Any, table: Table, name: str, most: Mapping[tuple[str, str], int]) -> Iterator[Fault]:
+    """The columns for texts that take shorter ones than they should."""
+    dialect = database.dialect
+    for column in table.columns:
+        found, needed = most.get((name.lower(), column.name)), max_length(column)
+        if found is not None and found < needed:
+            words = definition(dialect.kind, table, column)
+            quoted = dialect.own_words["quoted"].format(name)
+            fix = dialect.facts().looks.lengthen.format(table=quoted, column=column.name, definition=words)
+            yield Fault(name, f"takes texts of {found} letters in {column.name}, and not of {needed}", fix)
 
 
 def _unreadable(database: Any, table: Table, columns: Sequence[Column]) -> DatabaseError | None:

@@ -94,6 +94,11 @@ LOOKS = TableLooks(
     SELECT CONCAT('a foreign key of ', table_name) FROM information_schema.referential_constraints
     WHERE constraint_schema = DATABASE() AND referenced_table_name = ?
     """,
+    """
+    SELECT table_name, column_name, character_maximum_length FROM information_schema.columns
+    WHERE table_schema = DATABASE() AND character_maximum_length IS NOT NULL
+    """,
+    "ALTER TABLE {table} MODIFY {definition}",
     f"""
     SELECT table_name, CONCAT('has no AUTO_INCREMENT in ', column_name), CONCAT('{SERIAL}')
     FROM information_schema.columns WHERE table_schema = DATABASE() AND extra NOT LIKE '%auto_increment%'
