@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import pprint
 import traceback
+from collections.abc import Callable
 from pathlib import Path
 from urllib.parse import quote, quote_from_bytes
 
@@ -272,30 +273,25 @@ WRONG = {
 
 
 @pytest.mark.parametrize("text", WRONG, ids=lambda text: text[:60] or "nothing")
-def test_a_wrong_dsn_is_refused_in_words_that_repeat_none_of_it(text: str) -> None:
-    with pytest.raises(SettingError) as caught:
-        parse_dsn(text)
-    message = str(caught.value)
-    assert message.startswith("TASKSERVER_DSN is wrong: ")
-    assert WRONG[text] in message
-    assert "allowed: mysql://user:password@host:3306/database" in message
-    assert SECRET not in everything_it_says(caught.value)
-
-
-@pytest.mark.parametrize("text", [text for text in WRONG if SECRET in text], ids=lambda text: text[:60])
-def test_a_wrong_dsn_is_not_shown_by_what_opens_it_either(text: str, tmp_path: Path) -> None:
-    with pytest.raises(SettingError) as caught:
-        TaskServer(text)
-    opened = [everything_it_says(caught.value)]
-    with pytest.raises(SettingError) as caught:
-        load_settings(tmp_path, {"TASKSERVER_DSN": text})
-    opened.append(everything_it_says(caught.value))
-    assert SECRET not in "".join(opened)
+def test_a_wrong_dsn_is_refused_in_words_that_repeat_none_of_it(text: str, tmp_path: Path) -> None:
+    openers: list[Callable[[str], object]] = [
+        parse_dsn,
+        TaskServer,
+        lambda dsn: load_settings(tmp_path, {"TASKSERVER_DSN": dsn or " "}),
+    ]
+    for opened in openers:
+        with pytest.raises(SettingError) as caught:
+            opened(text)
+        message = str(caught.value)
+        assert message.startswith("TASKSERVER_DSN is wrong: ")
+        assert WRONG[text] in message
+        assert "allowed: mysql://user:password@host:3306/database" in message
+        assert SECRET not in everything_it_says(caught.value)
 
 
 def test_the_programs_do_not_show_a_wrong_dsn(deployment: Deployment) -> None:
     deployment.write_env(TASKSERVER_DSN=f"mysql://u:p#{SECRET}@h:port/db")
-    for program in (deployment.worker("--verbose"), deployment.client("status"), deployment.client("init")):
+    for program in (deployment.worker("--verbose"), deployment.client("status"), deployment.here("init")):
         assert program.returncode == 2
         assert program.stdout == ""
         assert len(program.stderr.splitlines()) == 1
@@ -340,13 +336,6 @@ def test_what_holds_a_dsn_shows_its_place_and_no_password(text: str, password: s
     assert dsn.place in repr(dsn)
     assert "/db" in repr(server)
     assert isinstance(settings, Settings)
-
-
-def test_a_database_that_cannot_be_reached_is_named_without_the_password() -> None:
-    with TaskServer(f"mysql://user:{SECRET}@127.0.0.1:1/db") as server, pytest.raises(DatabaseError) as caught:
-        server.add_task("tasks.send")
-    assert "127.0.0.1:1" in str(caught.value)
-    assert SECRET not in everything_it_says(caught.value)
 
 
 def test_a_refused_login_is_told_without_the_password(mysql_server: MySQLServer) -> None:
