@@ -146,6 +146,7 @@ def test_positions_beside_keywords_become_keywords() -> None:
     assert (result.args, result.kwargs) == (["Ada"], {"greeting": "Hi"})
     assert done(result) == "Hi, Ada"
     assert done(tasks.tell.using().enqueue("a"))[-1] == "a"
+    assert done(tasks.tell.enqueue("a", mark="!"))[-1] == "a!"
     assert done(tasks.count.enqueue(1, 2)) == [[1, 2], {}]
     for args, kwargs in (((1,), {"a": 2}), (("Ada", 1, 2), {"greeting": "Hi"}), (("Ada",), {"name": "Grace"})):
         with pytest.raises(InvalidTask, match="kept by their names"):
@@ -283,7 +284,7 @@ def test_without_a_database_of_the_site_the_task_is_there_at_once() -> None:
 def test_results_that_are_not_there_are_said_to_be_so() -> None:
     plain = SERVER.add_task("shop.tasks.plain")
     nobody = SERVER.add_task("shop.tasks.nobody")
-    for missing in ("999999", "-1", "", "one", "1_0", "٣", "1" * 30, str(plain), str(nobody)):
+    for missing in ("999999", "-1", "", "one", "1_0", "٣", "1" * 5000, str(plain), str(nobody)):
         with pytest.raises(TaskResultDoesNotExist):
             tasks.greet.get_result(missing)
         with pytest.raises(TaskResultDoesNotExist):
@@ -502,7 +503,7 @@ def test_arguments_that_do_not_fit_are_fatal_at_once() -> None:
     assert SERVER.run().fatal == 4
     texts = sorted(error.line for error in SERVER.errors())
     assert "shop.tasks.greet(name, greeting=…) does not take these arguments" in texts[0]
-    assert "shop.tasks.tell(word=…) does not take these arguments" in texts[-1]
+    assert "shop.tasks.tell(word=…, mark=…) does not take these arguments" in texts[-1]
 
 
 def test_tasks_of_modules_that_are_not_listed_do_not_run() -> None:

@@ -34,9 +34,9 @@ async def later(number: int) -> int:
 
 
 @task(takes_context=True)
-def tell(context: TaskContext, word: str = "") -> list[Any]:
-    result = context.task_result
-    return [context.attempt, result.id, result.status, result.enqueued_at is not None, len(result.worker_ids), word]
+def tell(context: TaskContext, word: str = "", mark: str = "") -> list[Any]:
+    result, said = context.task_result, word + mark
+    return [context.attempt, result.id, result.status, result.enqueued_at is not None, len(result.worker_ids), said]
 
 
 @task(takes_context=True)
