@@ -15,8 +15,7 @@ from ..errors import DatabaseError, HostLimit, SettingError, SetupFailed
 from ..messages.log_records import FOR_LOG_ALONE, FULL_TEXT
 from ..messages.text import count_of, printable
 from ..messages.programs import WORKER
-from .terminal.log import LOG, set_up
-from .terminal.prints import prints_to_log
+from .terminal.log import LOG, prints_to_log, set_up
 from ..server import TaskServer
 from ..settings.load import Settings, hide_secrets, load_settings, sources
 from ..host.files import NO_ROOM
@@ -69,21 +68,22 @@ def _run(folder: Path, options: Options) -> int:
 
         return Processes(settings, options, _work).run()
 
-    return _reported(folder, options, run)
+    return _reported(OnceAnHour(folder, WORKER), options, run)
 
 
-def _reported(folder: Path, options: Options, command: Callable[[], int], queue: str = "") -> int:
+def _reported(once: OnceAnHour, options: Options, command: Callable[[], int]) -> int:
     """Run a command; its error is one line, said once an hour."""
     code, words, error = result_of(command)
     if options.verbose and words:
         say(f"{WORKER}: {words}")
     elif error:
-        OnceAnHour(folder, WORKER, queue).report(error, lambda words: say(f"{WORKER}: {words}"))
+        once.report(error, lambda words: say(f"{WORKER}: {words}"))
     return code
 
 
 def _work(settings: Settings, options: Options, stop: Stop) -> int:
     """Be a worker, alone or one of several: the exit code."""
+    once = OnceAnHour(settings.folder, WORKER, settings.queue)
 
     def work() -> int:
         try:
@@ -96,12 +96,12 @@ def _work(settings: Settings, options: Options, stop: Stop) -> int:
             LOG.error(str(error), extra={FULL_TEXT: error.full_text, FOR_LOG_ALONE: True})
             raise
         # A person at a terminal sees that all is well, and reads no mails.
-        if has_run and not os.isatty(2) and OnceAnHour(settings.folder, WORKER, settings.queue).is_over():
+        if has_run and not os.isatty(2) and once.is_over():
             LOG.info(OVER)
             say(f"{WORKER}: {OVER}")
         return Exit.OK
 
-    return _reported(settings.folder, options, work, settings.queue)
+    return _reported(once, options, work)
 
 
 def _run_tasks(settings: Settings, options: Options, stop: Stop) -> bool:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import os
 import re
-import socket
 import time
 from binascii import crc32
 from collections.abc import Callable
@@ -17,6 +16,7 @@ from pathlib import Path
 
 from ..errors import DatabaseError, Unavailable
 from ..messages.text import printable
+from .process_identity import host_name
 
 AN_HOUR = 3600.0
 MAX_SILENT_SECONDS = 8 * 86_400.0
@@ -52,7 +52,7 @@ class OnceAnHour:
         """`who` names the program, and its line if each is to say it itself."""
         self._folder = place_for(deployment)
         # With the host's name: several hosts may share a home folder.
-        self._name = _checksum(socket.gethostname(), *who)
+        self._name = _checksum(host_name(), *who)
 
     def report(self, error: Exception, write: Write) -> None:
         """Say an error in one line; one of the database begins an outage, so that its end is said."""

@@ -11,12 +11,13 @@ and then reach the handlers that the site set up.
 from __future__ import annotations
 
 import logging
+import os
 import re
 import sys
 import threading
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager, redirect_stdout, suppress
+from typing import TYPE_CHECKING, Any, BinaryIO, TextIO
 
 from ...host.once_an_hour import OnceAnHour
 from ...interrupts.stop import TaskInterrupted
@@ -39,6 +40,8 @@ FATAL = f"became fatal: see {CLIENT} list --status fatal"
 BY_TASKS = "warnings of tasks: set TASKSERVER_LOG to have them all in a file"
 MAX_MESSAGE = 100_000
 """Characters of what a task logs in one record."""
+MAX_PRINTED_LINE = 10_000
+"""Characters of a line in the log: a longer one is broken there. A task may print without ever ending a line."""
 
 
 def set_up(verbose: bool, settings: Settings, workers: int = 1) -> tuple[StandardError, Log]:
@@ -48,7 +51,8 @@ def set_up(verbose: bool, settings: Settings, workers: int = 1) -> tuple[Standar
     """
     logging.raiseExceptions = False  # a handler of a site that fails must not fill cron's mail with tracebacks
     sys.unraisablehook = _log_interrupted_clean_up
-    standard_error = StandardError(verbose, max(MAX_WARNINGS // workers, 1), settings)
+    once = OnceAnHour(settings.folder, WORKER, settings.queue)
+    standard_error = StandardError(verbose, max(MAX_WARNINGS // workers, 1), once)
     return standard_error, Log(settings, standard_error, verbose or settings.log_file is None)
 
 
@@ -174,11 +178,11 @@ class OurLogger(logging.Logger):
 class StandardError(logging.Handler):
     """Writes one line for each record; unless verbose, a limited number about fatal tasks, and of what tasks log."""
 
-    def __init__(self, verbose: bool, max_lines: int, settings: Settings) -> None:
+    def __init__(self, verbose: bool, max_lines: int, once: OnceAnHour) -> None:
         super().__init__(logging.DEBUG if verbose else logging.WARNING)
         self._is_verbose = verbose
         self._max_lines = max_lines
-        self._settings = settings
+        self._once = once
         self._counts = {FATAL: 0, BY_TASKS: 0}
 
     def emit(self, record: logging.LogRecord) -> None:
@@ -188,8 +192,7 @@ class StandardError(logging.Handler):
         elif not getattr(record, FOR_LOG_ALONE, False) and self._has_room(record):
             first = lines_of(record)[0]
             if getattr(record, ONCE_AN_HOUR, False):
-                once = OnceAnHour(self._settings.folder, WORKER, self._settings.queue)
-                once.say(first, re.sub("^task [0-9]+ ", "", first), say)
+                self._once.say(first, re.sub("^task [0-9]+ ", "", first), say)
             else:
                 say(first)
 
@@ -231,3 +234,65 @@ def _task_record(record: logging.LogRecord) -> TaskRecord:
 
     first_line = describe(error).partition("\n")[0]
     return TaskRecord(record.name, record.levelno, message, running_task(), first_line, full_traceback(error))
+
+
+# ---- what tasks print
+
+
+@contextmanager
+def prints_to_log(stdout: TextIO, log: Log) -> Iterator[None]:
+    """In the `with`, send prints to the log, and to nowhere what is written to the descriptor."""
+    if stdout.isatty():
+        yield
+        return
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nowhere, stdout.fileno())  # for bytes, and for programs that tasks start
+    os.close(nowhere)
+    prints = PrintsToLog(stdout, log)
+    try:
+        with redirect_stdout(prints):
+            yield
+    finally:
+        prints.end()
+
+
+class PrintsToLog:
+    """Takes text line by line; the rest of what a text file has is that of the real standard output."""
+
+    def __init__(self, real: TextIO, log: Log) -> None:
+        self._real = real
+        self._log = log
+        self._begun: dict[int, tuple[TaskLabel | None, str]] = {}
+        """The line that each thread has not ended yet, and its task."""
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._real, name)
+
+    def detach(self) -> BinaryIO:
+        """Give what modules wrap in a writer of their own; the worker goes on with the real one."""
+        return self._real.buffer
+
+    def write(self, text: str) -> int:
+        thread, now = threading.get_ident(), running_task()
+        by, begun = self._begun.pop(thread, (now, ""))
+        if by != now:
+            self._log.print(begun, by)
+            begun = ""
+        *ended, rest = (begun + text).split("\n")
+        if len(rest) > MAX_PRINTED_LINE:
+            ended, rest = [*ended, rest], ""
+        for line in ended:
+            for first in range(0, len(line), MAX_PRINTED_LINE):
+                self._log.print(line[first : first + MAX_PRINTED_LINE], now)
+        if rest:
+            self._begun[thread] = now, rest
+        return len(text)
+
+    def writelines(self, lines: Iterable[str]) -> None:
+        self.write("".join(lines))
+
+    def end(self) -> None:
+        """Log what no end of a line followed."""
+        while self._begun:
+            by, begun = self._begun.popitem()[1]
+            self._log.print(begun, by)
