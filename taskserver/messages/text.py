@@ -91,11 +91,11 @@ def count_of(rows: int, noun: str) -> str:
 def read_number(text: str, or_span: bool = False) -> float | None:
     """The number that a text is, as 5, -5, 0.5 or 1e3, or also the seconds of a span as 5m; None for any other text.
 
-    A whole one is an int. Not by int() and float(), which take blanks, underscores, digits of every script, and nan.
+    A whole one is an int. Not by int() and float(), which take blanks, underscores, digits of every script, and inf.
     """
     if re.fullmatch(r"-?[0-9]{1,20}", text):
         return int(text)
-    if re.fullmatch(r"[0-9]+(\.[0-9]+)?(e[0-9]+)?", text):
+    if re.fullmatch(r"[0-9]{1,20}(\.[0-9]{1,20})?(e[0-9]{1,2})?", text):
         return float(text)
     return span_seconds(text) if or_span else None
 

@@ -14,7 +14,8 @@ from typing import NamedTuple
 
 from ..errors import SettingError
 from ..messages.programs import CLIENT
-from ..messages.text import shown
+from ..messages.text import read_number, shown
+from ..model.checks import is_whole
 from ..model.task import MAX_GROUP_ID
 from .load import found_settings
 from .table import Parser, Setting, fields_of, one_of
@@ -23,12 +24,12 @@ Network = IPv4Network | IPv6Network
 SOCKET = IPv6Network("::/128")
 """Stands for a Unix socket, at whose other end there is no address."""
 
-_PASSWORD = r"pbkdf2:sha256:[1-9]\d{0,7}\$[^$\s]+\$[0-9a-f]{64}"
+_PASSWORD = r"pbkdf2:sha256:[1-9][0-9]{0,7}\$[^$\s]+\$[0-9a-f]{64}"
 _SHA256 = r"[0-9a-f]{64}"
 TOKEN_NAME = r"[A-Za-z0-9_.-]{1,60}"
 _TOKEN = (
     rf"(?P<name>{TOKEN_NAME});sha256=(?P<sha256>{_SHA256});"
-    r"tasks=(?P<tasks>[^\s;]+);groups=(?P<groups>\*|\d{1,10}(,\d{1,10})*)"
+    r"tasks=(?P<tasks>[^\s;]+);groups=(?P<groups>[^\s;]+)"
 )
 _TASK = r"\*|[\w.:]+(\.\*)?"
 
@@ -126,8 +127,9 @@ def _tokens(key: str, value: str) -> tuple[AddToken, ...]:
     for number, part in enumerate(value.split(), start=1):
         found = re.fullmatch(_TOKEN, part)
         tasks = found["tasks"].split(",") if found else []
-        groups = [int(one) for one in found["groups"].split(",")] if found and found["groups"] != "*" else []
-        if not found or not all(re.fullmatch(_TASK, task) for task in tasks) or max(groups, default=0) > MAX_GROUP_ID:
+        written = found["groups"].split(",") if found and found["groups"] != "*" else []
+        groups = [group for group in map(read_number, written) if is_whole(group, 0, MAX_GROUP_ID)]
+        if not found or not all(re.fullmatch(_TASK, task) for task in tasks) or len(groups) < len(written):
             raise SettingError(
                 f"{key} is wrong in entry {number}; allowed: entries with blanks between them, each as "
                 "name;sha256=…;tasks=tasks.send_letter,shop.*;groups=3,5 (groups=* for all), "

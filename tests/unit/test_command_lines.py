@@ -128,7 +128,7 @@ ADD = {
     "tasks.a --delay 5 --at 2037-01-31T12:00:00Z": ("it has delay and at; allowed: one of them",),
     **{
         f"tasks.a --delay '{wrong}'": (f"'{wrong}' {SECONDS}",)
-        for wrong in ("-1", "soon", "inf", "nan", "m", "5mm", "٣m", *ODD, "1e999")
+        for wrong in ("-1", "soon", "inf", "nan", "m", "5mm", "٣m", *ODD, "1e999", "9" * 400)
     },
     "tasks.a --delay 6000d": ('allowed: seconds, a text as "5m", or a timedelta, from 0 to 3660 days',),
     "tasks.a --delay 1e10": ('allowed: seconds, a text as "5m", or a timedelta, from 0 to 3660 days',),

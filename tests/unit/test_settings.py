@@ -20,7 +20,7 @@ from taskserver.model.backoff import Backoff
 from taskserver.settings import load as load_module
 from taskserver.settings.dsn import Dsn
 from taskserver.settings.load import Settings, hide_secrets, load_settings, program_folder, sources
-from taskserver.settings.page import PAGE_SETTINGS, PageSettings
+from taskserver.settings.page import PAGE_SETTINGS, PageSettings, load_page_settings
 from taskserver.settings.table import PAGE_KEYS, SETTINGS, RunPauses
 from tests.support.deployment import Deployment
 
@@ -245,6 +245,15 @@ def test_the_table_has_a_row_for_each_field_and_each_argument() -> None:
     assert set(inspect.signature(TaskServer).parameters) == in_python | {"dsn", "password", "folder"}
     assert tuple(one.field for one in PAGE_SETTINGS) == PageSettings._fields
     assert tuple(one.key for one in PAGE_SETTINGS) == PAGE_KEYS
+
+
+@pytest.mark.parametrize("groups", ["", "x", "3,", "3,,5", "3,*", "-1", "٣", "1_0", "1.5", "4294967295"])
+def test_a_token_that_may_add_names_its_groups_by_numbers(tmp_path: Path, groups: str) -> None:
+    entry = f"shop;sha256={'a' * 64};tasks=tasks.send,shop.*;groups="
+    (right,) = load_page_settings(tmp_path, {"TASKSERVER_ADD_TOKENS": f"{entry}3,4294967294"}).add_tokens
+    assert (right.tasks, right.groups) == (("tasks.send", "shop.*"), (3, 4294967294))
+    with pytest.raises(SettingError, match=r"TASKSERVER_ADD_TOKENS is wrong in entry 2; allowed: .*groups=3,5"):
+        load_page_settings(tmp_path, {"TASKSERVER_ADD_TOKENS": f"{entry}* {entry}{groups}"})
 
 
 # ---- where they come from

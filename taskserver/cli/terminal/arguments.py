@@ -127,7 +127,7 @@ def number_of(unit: str, or_zero: bool = False, hint: str = "", or_span: bool = 
 
     def parse(text: str) -> float:
         value = read_number(text, or_span)
-        if value is not None and (0 < value < float("inf") or (or_zero and value == 0)):
+        if value is not None and (value > 0 or (or_zero and value == 0)):
             return value
         raise argparse.ArgumentTypeError(f"{text!r} is not {allowed}{hint}")
 
