@@ -32,6 +32,7 @@ class PageSite:
         self.server = TaskServer(dsn, folder=folder)
         self.server.create_tables()
         self.rows = Rows(dsn)
+        self.kind = self.rows.kind
 
     def set(self, **settings: str) -> None:
         """Write `.env` with these settings; an empty one is left out."""

@@ -14,7 +14,8 @@ from tests.support.documents import read
 from tests.support.pages import PageSite
 from tests.support.postgresql import PostgreSQLServer
 from tests.support.servers import MySQLServer
-from tests.web.test_views import MARKUP, QUEUE_VIEWS, fill_with
+from tests.web.sites import fill_odd
+from tests.web.test_views import QUEUE_VIEWS
 
 PASSWORD = "monitor-password"
 GRANT = "GRANT SELECT ON you_queue.* TO 'you_monitor'@'localhost'"
@@ -45,7 +46,7 @@ def reading(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[PageSite
     assert f"{GRANT};" in read("docs/security.md")
     server, dsn = (request.getfixturevalue(f"{request.param}_{name}") for name in ("server", "dsn"))
     site = PageSite(tmp_path, dsn)
-    fill_with(site, MARKUP)
+    fill_odd(site)
     database = dsn.rpartition("/")[2]
     user = f"m_{database[2:]}"
     makes: dict[str, Callable[..., AbstractContextManager[None]]] = {
