@@ -10,21 +10,14 @@ from datetime import datetime
 from typing import NamedTuple
 
 from ..errors import DatabaseError, InvalidTask, Unavailable
-from ..messages.finding import Finding, Level, unknown
+from ..messages.finding import Finding, Level
 from ..messages.text import iso, printable
 from ..stores import Store
-from ..stores.queue.notes import Notes
+from ..stores.queue.notes import Note, Notes
 
 KIND = "accepted"
 MAX_REASON = 1000
 """Characters of a reason."""
-
-
-class Acceptance(NamedTuple):
-    """Why a finding was accepted, and since when."""
-
-    reason: str
-    since: datetime | None
 
 
 class Accepted(NamedTuple):
@@ -40,9 +33,10 @@ class Accepted(NamedTuple):
 
 
 class Acceptances(NamedTuple):
-    """All that was accepted, by name."""
+    """All that was accepted."""
 
-    by_name: Mapping[str, Acceptance]
+    notes: Mapping[str, Note]
+    """By the names of the findings: the reason, and since when."""
     fault: str = ""
     """Why it cannot be read; empty if it can."""
 
@@ -50,8 +44,9 @@ class Acceptances(NamedTuple):
         """The findings that count, and those that were accepted; what is ok is never accepted."""
         counted, accepted = [], []
         for finding in findings:
-            if finding.level is not Level.OK and finding.name in self.by_name:
-                accepted.append(Accepted(finding, *self.by_name[finding.name]))
+            note = self.notes.get(finding.name)
+            if note and finding.level is not Level.OK:
+                accepted.append(Accepted(finding, note.value, note.noted_at))
             else:
                 counted.append(finding)
         return counted, accepted
@@ -60,7 +55,7 @@ class Acceptances(NamedTuple):
     def findings(self) -> list[Finding]:
         """That it cannot be read."""
         why = "what you accepted counts again"
-        return [unknown(self.fault, why)._replace(name="accepted")] if self.fault else []
+        return [Finding("accepted", Level.UNKNOWN, self.fault, why)] if self.fault else []
 
 
 def read_accepted(store: Store) -> Acceptances:
@@ -71,7 +66,7 @@ def read_accepted(store: Store) -> Acceptances:
         raise
     except DatabaseError as error:
         return Acceptances({}, f"what was accepted cannot be read: {error}")
-    return Acceptances({note.name.partition(" ")[2]: Acceptance(note.value, note.noted_at) for note in notes})
+    return Acceptances({note.name.partition(" ")[2]: note for note in notes})
 
 
 def accept(store: Store, name: str, reason: str) -> None:

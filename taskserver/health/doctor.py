@@ -9,7 +9,7 @@ from contextlib import contextmanager, nullcontext
 from pathlib import Path
 
 from ..errors import DatabaseError, SettingError
-from ..messages.finding import Finding, Level, Look, critical
+from ..messages.finding import Finding, Level, Look
 from ..messages.programs import IS_INSTALLED, WORKER
 from ..model.task import Status
 from ..settings.load import Settings, load_settings
@@ -61,7 +61,7 @@ def examine(
         settings = load_settings(folder, env_file=env_file)
         yield from _of_files(files.of_deployment(settings, env_file))
     except SettingError as error:
-        yield critical(str(error), "without them no program starts")._replace(name="settings")
+        yield Finding("settings", Level.CRITICAL, str(error), "without them no program starts")
         return
     task_names: tuple[str, ...] | None = None
     try:
@@ -78,7 +78,7 @@ def examine(
     except DatabaseError as error:
         longer = "" if answer_seconds == PATIENT else ", which wait longer,"
         why = f"workers and producers{longer} end with this, too"
-        yield critical(str(error), why)._replace(name="database")
+        yield Finding("database", Level.CRITICAL, str(error), why)
     yield from modules.findings(settings, task_names, for_page)
 
 
@@ -87,8 +87,8 @@ def _of_files(findings: Iterator[Finding]) -> Iterator[Finding]:
         yield from findings
     except OSError as error:
         words = f"{error.filename} cannot be looked at: {error.strerror}"
-        fix = "give it to the user who runs this"
-        yield critical(words, "a worker cannot use it either", fix)._replace(name="files")
+        why, fix = "a worker cannot use it either", "give it to the user who runs this"
+        yield Finding("files", Level.CRITICAL, words, why, fix)
 
 
 @contextmanager

@@ -15,7 +15,7 @@ import pytest
 
 from taskserver.cli.commands import check as command
 from taskserver.health import doctor, files, modules
-from taskserver.health.accepted import Acceptance, Acceptances
+from taskserver.health.accepted import Acceptances
 from taskserver.health.alarm import Change, Reported, _read, alarm_of, is_news, name_of
 from taskserver.health.coverage import groups_in, unserved
 from taskserver.health.doctor import crontab_line
@@ -26,7 +26,7 @@ from taskserver.model.schedule import ScheduleRow
 from taskserver.model.task import MAX_GROUP_ID, Status
 from taskserver.stores.mysql import facts as mysql
 from taskserver.stores.postgresql import facts as postgresql
-from taskserver.stores.queue.notes import MAX_NAME
+from taskserver.stores.queue.notes import MAX_NAME, Note
 from taskserver.stores.queue.schedules import StoredSchedule
 from taskserver.stores.queue.stats import HourStats
 from taskserver.stores.records import ErrorCount, LastRun, RunningTask, WorkerProcess
@@ -85,7 +85,7 @@ def a_status(groups: Mapping[int, GroupStatus] | None = None, **given: Any) -> Q
 
 def judged(status: QueueStatus, limits: Limits | None = None, accepted: Sequence[str] = ()) -> QueueStatus:
     """The status with its findings."""
-    acceptances = Acceptances({name: Acceptance("so be it", NOW) for name in accepted})
+    acceptances = Acceptances({name: Note(name, "so be it", NOW) for name in accepted})
     counted, apart = acceptances.apart(worst_first(judge(status, {**LIMITS, **(limits or {})})))
     return status._replace(findings=counted, accepted=apart)
 

@@ -147,7 +147,7 @@ def _withdraw(server: TaskServer, name: str) -> int:
     if withdraw(server.store, name):
         print(printable(f"{name} counts again"))
     else:
-        accepted = ", ".join(read_accepted(server.store).by_name)
+        accepted = ", ".join(read_accepted(server.store).notes)
         print(printable(f"{name} was not accepted; {f'accepted: {accepted}' if accepted else 'nothing is'}"))
     return Level.OK
 
