@@ -103,20 +103,18 @@ def test_ctrl_c_while_a_command_is_imported_is_no_traceback(run: Run, tmp_path: 
     assert ended.returncode == (130 if command == "taskserver" else 0)
 
 
-@pytest.mark.parametrize("before", [True, False])
-def test_a_folder_is_named_from_anywhere(run: Run, tmp_path: Path, before: bool) -> None:
-    site, elsewhere = tmp_path / "site", tmp_path / "elsewhere"
+def test_a_folder_is_named_from_anywhere_before_a_command_or_behind_it(run: Run, tmp_path: Path) -> None:
+    site, elsewhere, named = tmp_path / "site", tmp_path / "elsewhere", ["--folder", "../site"]
     elsewhere.mkdir()
-    for command in (["init"], ["add", "tasks.note", '["hello"]'], ["status", "--json"]):
-        arguments = ["--folder", "../site", *command] if before else [*command, "--folder", "../site"]
-        done = run("taskserver", *arguments, cwd=elsewhere)
+    for command in ([*named, "init"], [*named, "add", "tasks.note", '["hello"]'], ["status", "--json", *named]):
+        done = run("taskserver", *command, cwd=elsewhere)
         assert (done.returncode, done.stderr) == (0, "")
     assert run("taskserver-worker", "10", "--folder", str(site), cwd=elsewhere).returncode == 0
     assert notes(site) == f"hello in {elsewhere}\n"
     assert not list(elsewhere.iterdir())
 
 
-def test_a_file_of_settings_is_named(run: Run, tmp_path: Path) -> None:
+def test_a_file_of_settings_is_named_and_the_doctor_looks_at_it(run: Run, tmp_path: Path) -> None:
     site = tmp_path / "site"
     (tmp_path / "queue.env").write_text("TASKSERVER_DSN=sqlite:///var/other.db\n")
     (tmp_path / "queue.env").chmod(0o600)
@@ -129,24 +127,27 @@ def test_a_file_of_settings_is_named(run: Run, tmp_path: Path) -> None:
     assert not (site / ".env").exists()
     found = run("taskserver", "doctor", *named).stdout
     assert f"only its owner may read {tmp_path / 'queue.env'}" in found
+    assert re.search(rf"packages +taskserver {re.escape(__version__)}, PyMySQL", found)
+    assert re.search(r"tables +tables, keys and indexes are as this version makes them", found)
     for command in (["check"], ["page"], ["list"]):
         assert run("taskserver", *command, *named).stdout
-
-
-def test_without_a_folder_a_named_file_tells_it(run: Run, tmp_path: Path) -> None:
-    assert run("taskserver", "init").returncode == 0
-    named = ("--env", str(tmp_path / "site" / ".env"))
-    assert run("taskserver", "add", "tasks.note", '["hello"]', *named, cwd=tmp_path).stdout == "1\n"
-    assert run("taskserver-worker", *named, cwd=tmp_path).returncode == 0
-    assert notes(tmp_path / "site") == f"hello in {tmp_path}\n"
+    (tmp_path / "queue.env").rename(site / "queue.env")  # without --folder its own is that of the deployment
+    lying_there = ("--env", "site/queue.env")
+    assert run("taskserver", "add", "tasks.note", '["hello"]', *lying_there, cwd=tmp_path).stdout == "2\n"
+    assert run("taskserver-worker", *lying_there, cwd=tmp_path).returncode == 0
+    assert notes(site).endswith(f"hello in {tmp_path}\n")
 
 
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (["status"], "neither in the environment nor in {site}/.env"),
-        (["status"], "--folder DIR names another folder"),
-        (["status"], "which taskserver init does"),
+        (
+            ["status"],
+            "TASKSERVER_DSN is not set, neither in the environment nor in {site}/.env: put it there, as "
+            "TASKSERVER_DSN=mysql://user:password@localhost/database (or postgresql://), or as "
+            "TASKSERVER_DSN=sqlite:///var/taskserver.db for SQLite, which taskserver init does where there is no .env; "
+            "--folder DIR names another folder than this one",
+        ),
         (["status", "--folder", "nowhere"], "{site}/nowhere is no folder"),
         (["status", "--folder", ""], "--folder is empty"),
         (["status", "--env", "nothing.env"], "there is no file {site}/nothing.env"),
@@ -181,10 +182,3 @@ def test_a_web_server_may_not_start_them(run: Run) -> None:
         done = run(command, GATEWAY_INTERFACE="CGI/1.1")
         assert (done.returncode, done.stdout) == (2, "")
         assert "not for a web server" in done.stderr
-
-
-def test_the_doctor_names_the_version_and_looks_at_the_tables(run: Run) -> None:
-    assert run("taskserver", "init").returncode == 0
-    found = run("taskserver", "doctor").stdout
-    assert re.search(rf"packages +taskserver {re.escape(__version__)}, PyMySQL", found)
-    assert re.search(r"tables +tables, keys and indexes are as this version makes them", found)
