@@ -67,8 +67,10 @@ def age(seconds: float | None) -> str:
     return f"{amount:.0f} {unit}"
 
 
-def in_units(seconds: float) -> str:
-    """Seconds in a person's unit, with about two significant digits, as `1.5 s` or `250 ms`."""
+def in_units(seconds: float | None) -> str:
+    """Seconds in a person's unit, with about two significant digits, as `1.5 s` or `250 ms`; empty for None."""
+    if seconds is None:
+        return ""
     if seconds < 1:
         return f"{seconds * 1000:.{0 if seconds >= 0.01 else 1}f} ms"
     amount, unit = _in_largest_unit(seconds)

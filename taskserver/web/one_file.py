@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,7 @@ from ..model.selection import Selection
 from ..model.task import Status
 from ..server import TaskServer
 from ..stores.queue.views import FIRST, Pages
-from .rendering import asset, csp_hash, now, render
+from .rendering import asset, csp_hash, render
 from .views import DAYS, hours_values, overview_values, trouble_in_words
 
 TASKS_SHOWN = 30
@@ -55,7 +56,7 @@ def _rendered(server: TaskServer, every_seconds: int, values: dict[str, Any]) ->
         ),
         "style": style,
         "script": script,
-        "made_at": now(),
+        "made_at": datetime.now(timezone.utc),
         "every_seconds": every_seconds,
         "late_seconds": LATE_AFTER * every_seconds,
         "queue": server.settings.table,  # the file may be open to many: not where the database is

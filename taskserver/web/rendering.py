@@ -16,7 +16,7 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from .. import __version__
 from ..messages.programs import CLIENT, WORKER
-from ..messages.text import age, error_in_shell, escaped, in_sentence, in_units, letters, on_day, time_of_day
+from ..messages.text import age, error_in_shell, escaped, in_sentence, in_units, letters, on_day
 from ..model.task import Status
 
 TEMPLATES = Path(__file__).with_name("templates")
@@ -41,11 +41,6 @@ def version_of(name: str) -> str:
     return hashlib.sha256(asset(name).encode()).hexdigest()[:12]
 
 
-def now() -> datetime:
-    """The clock of this host."""
-    return datetime.now(timezone.utc)
-
-
 def csp_hash(text: str) -> str:
     """What a content security policy calls a text by that it allows."""
     return f"'sha256-{b64encode(hashlib.sha256(text.encode()).digest()).decode()}'"
@@ -64,12 +59,10 @@ def _environment() -> Environment:
     )
     environment.filters |= {
         "age": age,
-        "units": lambda seconds: "" if seconds is None else in_units(seconds),
-        "clock": lambda instant, seconds="": in_sentence(instant, f"%Y-%m-%d %H:%M{seconds} %Z"),
+        "units": in_units,
+        "at": in_sentence,
         "day": on_day,
         "ago": _ago,
-        "seconds": lambda instant: in_sentence(instant, "%H:%M:%S %Z"),
-        "clock_time": time_of_day,
         "error_in_shell": error_in_shell,
         "letters": letters,
         "lines": _lines,
@@ -124,5 +117,5 @@ def _ago(instant: datetime | None) -> str:
     """How long ago an instant is, or in how long; by this host's clock. Empty for None."""
     if instant is None:
         return ""
-    seconds = (now() - instant).total_seconds()
+    seconds = (datetime.now(timezone.utc) - instant).total_seconds()
     return f"{age(seconds)} ago" if seconds >= 0 else f"in {age(-seconds)}"

@@ -7,6 +7,7 @@ which holds wherever the page is mounted.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
+from datetime import datetime, timezone
 from pathlib import Path
 from threading import Lock
 from typing import Any, NamedTuple
@@ -26,7 +27,7 @@ from ..settings.table import ALL_KEYS
 from . import acting, api, views
 from .access import Access, Visitor, is_of_another_site
 from .private_files import PLACE, PrivateFiles
-from .rendering import ASSETS, asset, link, now, render, version_of
+from .rendering import ASSETS, asset, link, render, version_of
 
 VIEWS: Mapping[str, Callable[[TaskServer, MultiDict[str, str]], views.Page]] = {
     "": views.overview,
@@ -243,7 +244,7 @@ class _Visit:
             "has_session": bool(self._visitor.session),
             "queue": f"{settings.table} in {settings.dsn.place}",
             "is_live": True,
-            "now": now(),
+            "now": datetime.now(timezone.utc),
             "client": client_in(self._folder),
             "done": self._done(),
         }

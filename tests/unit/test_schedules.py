@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from taskserver import InvalidTask, SettingError, task
+from taskserver import InvalidTask, SettingError, StoredSchedule, task
 from taskserver.model.schedule import ScheduleRow, check_schedule, cron_in_words, new_schedule, next_time
 from taskserver.model.task import NOT_GIVEN
 from tests.support.deployment import ROOT
@@ -216,3 +216,10 @@ def test_common_expressions_are_said_in_words(cron: str, words: str) -> None:
 )
 def test_a_span_is_said_in_words(every: int, words: str) -> None:
     assert schedule(every=every).timing == words
+
+
+def test_a_schedule_says_when_it_comes_and_is_late_after_a_minute() -> None:
+    said = {600: "in 10 min", 0: "now", -59: "now", -60: "late by 60 s", -7300: "late by 2 h"}
+    for seconds, words in said.items():
+        assert StoredSchedule(schedule(every=60), None, seconds, None).comes == words
+    assert StoredSchedule(schedule(every=60), None, None, None).comes == ""

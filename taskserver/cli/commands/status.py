@@ -191,10 +191,7 @@ def _show_schedules(schedules: Sequence[StoredSchedule]) -> None:
     print_table(
         ["schedule", "task", "runs", "next", "last"],
         [
-            [
-                *(row.schedule.name, row.schedule.task, row.schedule.timing),
-                *(_when(row.next_seconds), row.last.words if row.last else ""),
-            ]
+            [row.schedule.name, row.schedule.task, row.schedule.timing, row.comes, row.last.words if row.last else ""]
             for row in shown
         ],
     )
@@ -203,9 +200,3 @@ def _show_schedules(schedules: Sequence[StoredSchedule]) -> None:
     for row in shown:
         for words in filter(None, (row.fault, row.held)):
             print(printable(f"schedule {row.schedule.name}: {words}"))
-
-
-def _when(seconds: float | None) -> str:
-    if seconds is None or -1 < seconds <= 0:
-        return "now"
-    return f"in {age(seconds)}" if seconds > 0 else f"late by {age(-seconds)}"

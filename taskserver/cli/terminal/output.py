@@ -126,7 +126,7 @@ def in_column(instant: datetime | None, characters: int = 19) -> str:
 
 def in_units(seconds: float | None) -> Amount:
     """Seconds in a person's unit, with about two significant digits; empty for None."""
-    return Amount("" if seconds is None else spelt_in_units(seconds))
+    return Amount(spelt_in_units(seconds))
 
 
 def status_name(status: int) -> Word:

@@ -86,6 +86,14 @@ class StoredSchedule(NamedTuple):
     last: ScheduledRun | None = None
     """None if none has ended yet."""
 
+    @property
+    def comes(self) -> str:
+        """When it comes, as `in 3 min` or `late by 2 h`; `now` within the minute in which a crontab looks."""
+        if self.next_seconds is None:
+            return ""
+        late = f"late by {age(-self.next_seconds)}" if self.next_seconds <= -60 else "now"
+        return f"in {age(self.next_seconds)}" if self.next_seconds > 0 else late
+
 
 class Synced(NamedTuple):
     """What a sync of schedules did, by their names in order."""
