@@ -190,7 +190,7 @@ def next_time(schedule: ScheduleRow, planned: datetime, now: datetime) -> dateti
             found: datetime | None = planned + step * (max((now - planned) // step, 0) + 1)
         else:
             # Where clocks are put back, a time of day comes twice. The library means the first: it may be over.
-            times = _cron(schedule.cron or "", now.astimezone(_zone(schedule.timezone)))
+            times = _cron(schedule.cron, now.astimezone(_zone(schedule.timezone)))
             found = next((one.astimezone(timezone.utc) for one in times if one > now), None)
     except OverflowError:  # beyond the year 9999
         found = None
@@ -206,7 +206,7 @@ def _check_timing(schedule: ScheduleRow) -> None:
     if schedule.every_seconds is None and schedule.cron is None:
         raise InvalidTask(f"it has neither every nor cron; allowed: every=300, say, or cron={CRON_EXAMPLE!r}")
     if schedule.every_seconds is None:
-        _cron(schedule.cron or "", datetime.fromtimestamp(0, _zone(schedule.timezone)))
+        _cron(schedule.cron, datetime.fromtimestamp(0, _zone(schedule.timezone)))
     elif schedule.cron is not None:
         raise InvalidTask("it has every and cron; allowed: one of them")
     else:
@@ -237,7 +237,7 @@ def _zone(name: str) -> tzinfo:
         ) from None
 
 
-def _cron(expression: str, after: datetime) -> CronSim:
+def _cron(expression: str | None, after: datetime) -> CronSim:
     """The times of a cron expression after an instant, in that instant's time zone. Raises as `new_schedule` does."""
     try:
         from cronsim import CronSim, CronSimError
