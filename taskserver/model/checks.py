@@ -5,6 +5,7 @@ What is given for a task raises InvalidTask, all else SettingError: `wrong` says
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, TypeGuard
 
@@ -57,7 +58,9 @@ def check_duration(name: str, value: Duration, most_days: int | None = None, wro
     """The seconds of a duration, from 0 on up to so many days; without that limit above 0."""
     seconds = duration_seconds(value)
     is_number = type(seconds) in (int, float)
-    if not is_number or not (seconds > 0 if most_days is None else 0 <= seconds <= most_days * 86_400):
+    if not is_number or not (
+        0 < seconds <= sys.float_info.max if most_days is None else 0 <= seconds <= most_days * 86_400
+    ):
         limits = "above 0" if most_days is None else f"from 0 to {most_days} days"
         raise wrong(f"{name} is {shown(value)}; allowed: {DURATIONS}, {limits}")
     return float(seconds)
