@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from datetime import datetime, timezone
 from typing import NamedTuple
 from zlib import crc32
 
@@ -33,16 +34,16 @@ MANY_FATAL = 8
 class Reported(NamedTuple):
     """A finding that was reported."""
 
-    first: str
-    """When it was found first, as text in UTC."""
-    last: str
+    first: datetime
+    """When it was found first."""
+    last: datetime
     degree: int
     """The worst that was reported."""
 
     @property
     def seconds(self) -> float:
         """How long it lasted."""
-        return _seconds_between(self.first, self.last)
+        return (self.last - self.first).total_seconds()
 
 
 Alarm = Mapping[str, Reported]
@@ -69,7 +70,7 @@ def changed(store: Store, name: str, status: QueueStatus) -> Change | None:
         note = None if found is None else found.value
         before = _read(note)
         alarm, over = alarm_of(status, before)
-        change = Change(alarm, over, note, json.dumps(alarm) if alarm else None)
+        change = Change(alarm, over, note, json.dumps(alarm, default=str) if alarm else None)
         has_noted = change.after == note or notes.replace(name, note, change.after)
     except DatabaseError as error:
         return Change({}, {}, None, None, str(error))
@@ -85,7 +86,7 @@ def take_back(store: Store, name: str, change: Change) -> None:
 
 def alarm_of(status: QueueStatus, before: Alarm) -> tuple[dict[str, Reported], dict[str, Reported]]:
     """What is reported from now on, and what is over."""
-    now = f"{status.now:%Y-%m-%d %H:%M:%S}"
+    now = status.now or datetime.now(timezone.utc)
     alarm = {}
     for finding in bad(status.findings):
         known = before.get(finding.name, Reported(now, now, 0))
@@ -95,7 +96,7 @@ def alarm_of(status: QueueStatus, before: Alarm) -> tuple[dict[str, Reported], d
     over = {
         name: reported
         for name, reported in away.items()
-        if name in accepted or name == NEVER_FLAPS or abs(_seconds_between(reported.last, now)) > AWAY_SECONDS
+        if name in accepted or name == NEVER_FLAPS or abs((now - reported.last).total_seconds()) > AWAY_SECONDS
     }
     return {**alarm, **{name: reported for name, reported in away.items() if name not in over}}, over
 
@@ -115,18 +116,13 @@ def _degree(finding: Finding, status: QueueStatus) -> int:
     return finding.level * DEGREES + doubled
 
 
-def _seconds_between(earlier: str, later: str) -> float:
-    """Infinite if one is no instant."""
-    first, last = utc(earlier), utc(later)
-    return (last - first).total_seconds() if first and last else float("inf")
-
-
 def _read(text: str | None) -> dict[str, Reported]:
     """An alarm from a note's text, in which anybody may have put anything."""
     try:
         return {
-            str(name): Reported(str(first), str(last), int(degree))
+            str(name): Reported(began, seen, int(degree))
             for name, (first, last, degree) in json.loads(text or "{}").items()
+            if (began := utc(first)) and (seen := utc(last))
         }
     except (ValueError, TypeError, AttributeError, OverflowError, RecursionError):
         return {}

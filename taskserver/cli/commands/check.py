@@ -20,7 +20,7 @@ from ...health.status import QueueStatus
 from ...host.once_an_hour import OVER, OnceAnHour
 from ...messages.finding import Finding, Level
 from ...messages.programs import client_in
-from ...messages.text import age, error_in_shell, in_sentence, printable, utc
+from ...messages.text import age, error_in_shell, in_sentence, printable
 from ...model.backoff import DAY_SECONDS
 from ...server import TaskServer
 from ...settings.load import load_settings
@@ -263,11 +263,11 @@ def _letter(status: QueueStatus, change: Change, client: str) -> Iterator[str]:
         yield f"{HEAD} OK: all is well again"
     for finding in findings:
         reported = change.alarm.get(finding.name)
-        since = f", seen first at {in_sentence(utc(reported.first))}" if reported else ""
+        since = f", seen first at {in_sentence(reported.first)}" if reported else ""
         yield from ["", f"{finding.name}{since}: {finding.words}", *_what_to_do(finding, status, client)]
     for name, reported in change.over.items():
-        lasted = f", after {age(reported.seconds)}" if reported.seconds < inf else ""
-        yield from ["", f"{name} is accepted, and reported no more" if name in accepted else f"over: {name}{lasted}"]
+        over = f"over: {name}, after {age(reported.seconds)}"
+        yield from ["", f"{name} is accepted, and reported no more" if name in accepted else over]
     if change.fault:
         yield from ["", f"This is mailed each time, as it cannot be noted: {change.fault}"]
 
