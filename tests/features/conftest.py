@@ -4,12 +4,14 @@ make_site   makes a Site (or what the test's file calls SITE) for a DSN and sett
 site        one in mode delete, for SQLite, MySQL/MariaDB and PostgreSQL
 server_site, mysql_site, sqlite_site    of servers alone, and of one of them
 any_site    the same in each mode
+server      one with tables, whose folder holds no tasks
+rows        of its tables
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +19,7 @@ import pytest
 
 from taskserver import TaskServer
 from tests.support.postgresql import PostgreSQLServer
-from tests.support.rows import MODES
+from tests.support.rows import MODES, Rows
 from tests.support.servers import MySQLServer
 from tests.support.sites import Site, empty_tables
 
@@ -105,3 +107,16 @@ def mysql_site(make_site: Callable[..., Any], emptied_mysql_dsn: str) -> Any:
 @pytest.fixture
 def sqlite_site(make_site: Callable[..., Any], sqlite_dsn: str) -> Any:
     return make_site(sqlite_dsn)
+
+
+@pytest.fixture
+def server(dsn: str, tmp_path: Path) -> Iterator[TaskServer]:
+    with TaskServer(dsn, folder=tmp_path) as opened:
+        opened.create_tables()
+        yield opened
+
+
+@pytest.fixture
+def rows(server: TaskServer, dsn: str) -> Iterator[Rows]:
+    with closing(Rows(dsn)) as seen:
+        yield seen

@@ -11,10 +11,9 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import closing
 from datetime import datetime, timedelta, timezone
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -45,20 +44,6 @@ def utc(text: str) -> datetime:
 
 
 # ---- in the database
-
-
-@pytest.fixture
-def server(dsn: str, tmp_path: Path) -> Iterator[TaskServer]:
-    with TaskServer(dsn, folder=tmp_path) as opened:
-        opened.create_tables()
-        yield opened
-
-
-@pytest.fixture
-def rows(server: TaskServer, dsn: str) -> Iterator[Rows]:
-    seen = Rows(dsn)
-    yield seen
-    seen.close()
 
 
 def next_at(rows: Rows, name: str = "nightly") -> datetime:

@@ -4,28 +4,12 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Iterator
-from contextlib import closing
-from pathlib import Path
 from typing import Any
 
 import pytest
 
 from taskserver import NotEnded, SettingError, Status, TaskServer, TaskServerError
 from tests.support.rows import Rows
-
-
-@pytest.fixture
-def server(dsn: str, tmp_path: Path) -> Iterator[TaskServer]:
-    with TaskServer(dsn, folder=tmp_path) as opened:
-        opened.create_tables()
-        yield opened
-
-
-@pytest.fixture
-def rows(server: TaskServer, dsn: str) -> Iterator[Rows]:
-    with closing(Rows(dsn)) as seen:
-        yield seen
 
 
 @pytest.mark.parametrize("ended", [Status.DONE, Status.FATAL, Status.CANCELLED])
