@@ -93,7 +93,7 @@ CLIENT = {
     f"show {2**64}": ("ID", WHOLE),
     **dict.fromkeys(
         [f"stats --since={span}" for span in ("''", "24", "h", "1.5h", "-1h", "24H", "١h", "36501d", "1h30m")],
-        ("--since", "is not a span of time; allowed: as 90s, 30m, 24h, 7d or 4w, at most 36500d"),
+        ("--since", "is not a span of time; allowed: as 90s, 5m, 1h or 2d, at most 36500d"),
     ),
 }
 ADD = {

@@ -23,7 +23,8 @@ from .program import Exit
 ABOUT_GROUPS = "write group ids with commas and no spaces, as 3,5,6"
 EXAMPLE = """'{"to": "a@example.org"}'"""
 QUOTING = f"write ARGS_JSON in single quotes, as {EXAMPLE}"
-SINCE = "a span as 90s, 30m, 24h, 7d, or an instant as 2026-01-31 or 2026-01-31T12:00+01:00 (UTC if no zone is given)"
+AN_INSTANT = "an instant as 2026-01-31 or 2026-01-31T12:00+01:00"
+SINCE = f"a span {SPAN_EXAMPLES}, or {AN_INSTANT} (UTC if no zone is given)"
 
 
 class Parser(argparse.ArgumentParser):
@@ -111,25 +112,22 @@ def add_deployment_of_command(parser: Any) -> None:
 
 def whole_number(least: int, most: int | None = None, hint: str = "", or_span: bool = False) -> Callable[[str], int]:
     """A whole number within limits, both allowed, or also a span of time as 5m; an error ends with `hint`."""
-
-    def parse(text: str) -> int:
-        value = read_number(text, or_span)
-        if is_whole(value, least, most):
-            return value
-        raise argparse.ArgumentTypeError(f"{text!r} is not {whole_numbers(least, most)}{hint}")
-
-    return parse
+    return _number(lambda value: is_whole(value, least, most), f"{whole_numbers(least, most)}{hint}", or_span)
 
 
 def number_of(unit: str, or_zero: bool = False, hint: str = "", or_span: bool = False) -> Callable[[str], float]:
     """A number of a unit, above 0 or from 0 on, or also a span of time as 5m; an error ends with `hint`."""
-    allowed = f"a number of {unit} {'from 0 on' if or_zero else 'above 0'}"
+    if or_zero:
+        return _number(lambda value: value >= 0, f"a number of {unit} from 0 on{hint}", or_span)
+    return _number(lambda value: value > 0, f"a number of {unit} above 0{hint}", or_span)
 
+
+def _number(is_right: Callable[[float], bool], allowed: str, or_span: bool) -> Callable[[str], Any]:
     def parse(text: str) -> float:
         value = read_number(text, or_span)
-        if value is not None and (value > 0 or (or_zero and value == 0)):
+        if value is not None and is_right(value):
             return value
-        raise argparse.ArgumentTypeError(f"{text!r} is not {allowed}{hint}")
+        raise argparse.ArgumentTypeError(f"{text!r} is not {allowed}")
 
     return parse
 
@@ -139,12 +137,12 @@ seconds = partial(number_of, "seconds", hint=f", nor a span {SPAN_EXAMPLES}", or
 
 
 def span(text: str, hint: str = "") -> int:
-    """The seconds of a span of time as 90s, 30m, 24h or 7d; an error ends with `hint`."""
+    """The seconds of a span of time as 5m, and of no mere number; an error ends with `hint`."""
     found = span_seconds(text)
-    if found is not None and found <= MAX_DAYS * DAY_SECONDS:
+    if is_whole(found, 0, MAX_DAYS * DAY_SECONDS):
         return found
     raise argparse.ArgumentTypeError(
-        f"{text!r} is not a span of time; allowed: as 90s, 30m, 24h, 7d or 4w, at most {MAX_DAYS}d{hint}"
+        f"{text!r} is not a span of time; allowed: {SPAN_EXAMPLES}, at most {MAX_DAYS}d{hint}"
     )
 
 
@@ -155,7 +153,7 @@ def since(text: str) -> int | datetime:
     try:
         instant = read_instant(text)
     except ValueError:
-        return span(text, "; or an instant, as 2026-01-31 or 2026-01-31T12:00+01:00")
+        return span(text, f"; or {AN_INSTANT}")
     return instant if instant.utcoffset() is not None else instant.replace(tzinfo=timezone.utc)
 
 
