@@ -7,24 +7,24 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Mapping
-from datetime import datetime, timedelta, timezone
+from collections.abc import Iterable, Iterator, Mapping
+from datetime import datetime, timezone
 from shlex import quote
 from typing import NamedTuple
 
 from werkzeug.datastructures import MultiDict
 
+from ..errors import DatabaseError, InvalidTask
 from ..messages.programs import CLIENT
-from ..messages.text import begin_in_shell, error_in_shell, printable, read_number
-from ..model.checks import is_whole
+from ..messages.text import age, begin_in_shell, error_in_shell, printable
 from ..model.selection import Selection
-from ..model.task import MAX_GROUP_ID, MAX_ID, MAX_SIGNED, Status, name_of_status
+from ..model.task import Status
 from ..server import TaskServer
 from ..stores.queue.many_rows import Verb
 from ..stores.queue.operations import Operations, retry_as
 from .private_files import PrivateFiles
 from .rendering import link
-from .views import VERBS, BadQuery, Page, error_like, number_in, since_of, status_of_name
+from .views import VERBS, BadQuery, Page, selection_in
 
 MAX_SHOWN = 20
 MAX_IDS = 500
@@ -55,79 +55,65 @@ class Act(NamedTuple):
     @property
     def words(self) -> str:
         """What is chosen, for the log and the page; texts of rows in quotes, so that none passes for another choice."""
-        chosen, parts = self.selection, []
-        for name, numbers in (("task", chosen.ids), ("group", chosen.groups)):
-            if numbers:
-                parts.append(f"{name}{'s' if len(numbers) > 1 else ''} {', '.join(map(str, numbers))}")
-        parts += [f"name {chosen.task!r}"] if chosen.task else []
-        parts += [f"error {chosen.error_line!r}"] if chosen.error_line else []
-        parts += [] if chosen.status is None else [f"status {name_of_status(chosen.status)}"]
-        parts += [f"since {chosen.since:%Y-%m-%d %H:%M:%S} UTC"] if isinstance(chosen.since, datetime) else []
-        return "; ".join(parts or ["all"]) + (f", as {self.as_task!r}" if self.as_task else "")
+        chosen = "; ".join(words for words, _ in self._choices()) or "all"
+        return chosen + (f", as {self.as_task!r}" if self.as_task else "")
 
     @property
     def arguments(self) -> str:
         """What client.py is given for the same; empty if a text of a row cannot be copied safely."""
+        options = [option for _, option in self._choices()] or ["--all"]
+        renamed = f" --as {quote(self.as_task)}" if self.as_task else ""
+        return " ".join([self.verb, *options]) + renamed if all(options) else ""
+
+    def _choices(self) -> Iterator[tuple[str, str]]:
+        """Each thing that chooses, in words and as an argument of client.py."""
         chosen = self.selection
-        if self.verb in GROUP_VERBS:
-            return f"{self.verb} {','.join(map(str, chosen.groups)) if chosen.groups else '--all'}"
-        parts = list(map(str, chosen.ids or ()))
-        parts += ["--group", ",".join(map(str, chosen.groups))] if chosen.groups else []
+        if chosen.ids:
+            yield _named("task", chosen.ids), " ".join(map(str, chosen.ids))
+        if chosen.groups:
+            option = "" if self.verb in GROUP_VERBS else "--group "
+            yield _named("group", chosen.groups), option + ",".join(map(str, chosen.groups))
         if chosen.task:
-            name = begin_in_shell(chosen.task)
-            if name != quote(chosen.task):
-                return ""
-            parts.append(f"--task={name}")  # a name in a row may begin with "-"
+            begin = begin_in_shell(chosen.task)
+            # With "=", as a name in a row may begin with "-".
+            yield f"name {chosen.task!r}", f"--task={begin}" if begin == quote(chosen.task) else ""
         if chosen.error_line:
-            error = error_in_shell(chosen.error_line)
-            if not error.startswith("--error-line="):
-                return ""
-            parts.append(error)
-        parts += [] if chosen.status is None else ["--status", name_of_status(chosen.status)]
-        parts += ["--since", f"{chosen.since:%Y-%m-%dT%H:%M:%S}"] if isinstance(chosen.since, datetime) else []
-        return " ".join([self.verb, *(parts or ["--all"])]) + (f" --as {quote(self.as_task)}" if self.as_task else "")
+            option = error_in_shell(chosen.error_line)
+            yield f"error {chosen.error_line!r}", option if option.startswith("--error-line=") else ""
+        if chosen.status is not None:
+            yield f"status {chosen.status}", f"--status {chosen.status}"
+        if isinstance(chosen.since, float):
+            yield f"since {age(chosen.since)} ago", f"--since {chosen.since / 3600:.0f}h"
+
+
+def _named(name: str, numbers: Iterable[int]) -> str:
+    texts = list(map(str, numbers))
+    return f"{name}{'s' if len(texts) > 1 else ''} {', '.join(texts)}"
 
 
 def read_act(server: TaskServer, query: MultiDict[str, str]) -> Act:
     """The act that a link or a form names. Raises BadQuery."""
-    verb = query.get("verb", "")
+    verb, is_all, chosen = query.get("verb", ""), bool(query.get("all")), selection_in(server, query)
     if verb not in DONE:
-        raise BadQuery(f"verb is none of {', '.join(DONE)}.")
-    ids, groups = _numbers(query, "id", MAX_ID), _numbers(query, "group", MAX_GROUP_ID)
-    task, error, status = query.get("task") or None, error_like(server, query), status_of_name(query)
-    if query.get("line") and query["line"] != _mark_of(error):
+        raise BadQuery(f"verb is one of {', '.join(DONE)}.")
+    if query.get("line") not in (None, _mark_of(chosen)):
         raise BadQuery("The error that was chosen is another one by now: look at the errors again.")
-    if len(ids) > MAX_IDS:
+    if len(query.getlist("id")) > MAX_IDS:
         raise BadQuery(f"At most {MAX_IDS} tasks can be chosen by their ids.")
-    if verb in GROUP_VERBS and (ids or task or error or status is not None):
+    are_tasks_chosen = bool(chosen.ids or chosen.task or chosen.error_line or chosen.status is not None)
+    if verb in VERBS:
+        if not (are_tasks_chosen or chosen.groups or is_all):
+            raise BadQuery("No task is chosen: mark some, or choose a group, a name or an error.")
+    elif are_tasks_chosen:
         raise BadQuery(f"{verb} is only for groups.")
-    if verb in GROUP_VERBS and not groups and not (query.get("all") and verb == "resume"):
+    elif not (chosen.groups or (is_all and verb == "resume")):
         raise BadQuery(f"No group is chosen; {CLIENT} pause --all pauses all of them.")
-    if verb in VERBS and not (ids or groups or task or error or status is not None or query.get("all")):
-        raise BadQuery("No task is chosen: mark some, or choose a group, a name or an error.")
-    limit, since = number_in(query, "limit", MAX_SIGNED) or None, _since(server, query)
-    selection = Selection(ids or None, groups or None, task, None, limit, error, status, since)
-    return Act(verb, selection, (verb == "retry" and query.get("as")) or None)
+    return Act(verb, chosen, (verb == "retry" and query.get("as")) or None)
 
 
-def _numbers(query: MultiDict[str, str], name: str, most: int) -> list[int]:
-    numbers = {read_number(text) for text in query.getlist(name) if text}
-    right = [number for number in numbers if is_whole(number, 0, most)]
-    if len(right) < len(numbers):
-        raise BadQuery(f"{name} is no number from 0 to {most}.")
-    return sorted(right)
-
-
-def _since(server: TaskServer, query: MultiDict[str, str]) -> datetime | None:
-    """The begin of the span that a query names, by the database's clock."""
-    seconds = since_of(query)
-    if seconds is None:
-        return None
-    return server.store.views.now().replace(microsecond=0) - timedelta(seconds=seconds)
-
-
-def _mark_of(line: str | None) -> str:
-    return hashlib.sha256((line or "").encode("utf-8", "replace")).hexdigest()[:16]
+def _mark_of(chosen: Selection) -> str:
+    """Differs with the line of the error by which tasks are chosen."""
+    return hashlib.sha256((chosen.error_line or "").encode("utf-8", "replace")).hexdigest()[:16]
 
 
 def preview(server: TaskServer, query: MultiDict[str, str]) -> Page:
@@ -145,13 +131,13 @@ def preview(server: TaskServer, query: MultiDict[str, str]) -> Page:
             cancelled = _rows(operations, verb, act.selection, Status.CANCELLED)
         # No more tasks than the page says are touched, whatever happens before the form is sent.
         fields.append(("limit", str(max(found.rows, 1))))
-        fields += [("line", _mark_of(act.selection.error_line))] if act.selection.error_line else []
+        fields.append(("line", _mark_of(act.selection)))
         if found.rows == len(found.first):
             fields = [field for field in fields if field[0] != "id"] + [("id", str(task.id)) for task in found.first]
         found = found._replace(first=found.first[:MAX_SHOWN])
     elif act.verb == "resume" and act.selection.groups and server.store.claims.paused()[1]:
         raise BadQuery("All groups are paused: resume all of them first.")
-    shown = {"act": act, "preview": found, "fields": fields, "back": way_back(query) or _place_of(act)}
+    shown = {"act": act, "preview": found, "fields": fields, "back": way_back(query) or link()}
     return Page("confirm.html", shown | {"in_error": in_error, "cancelled": cancelled, "MAX_IDS": MAX_IDS})
 
 
@@ -163,23 +149,10 @@ def way_back(query: Mapping[str, str]) -> str:
 
 def way_on(query: Mapping[str, str], act: Act, rows: int) -> str:
     """The link to what is shown after an act: where it was offered, if that is still there."""
-    back = way_back(query) or _place_of(act)
+    back = way_back(query) or link()
     if "like=" in back or (act.verb == "delete" and "view=task&" in back):
         back = link("errors")
     return f"{back}&{link(done=act.verb, rows=rows)[1:]}"
-
-
-def _place_of(act: Act) -> str:
-    """A link to where an act is offered."""
-    chosen = act.selection
-    if act.verb in GROUP_VERBS:
-        return link()
-    if chosen.error_line:
-        return link("errors")
-    if chosen.ids and len(chosen.ids) == 1:
-        return link("task", id=chosen.ids[0])
-    status = None if chosen.status is None else name_of_status(chosen.status)
-    return link("tasks", status=status, group=chosen.groups[0] if chosen.groups else None, task=chosen.task)
 
 
 def _rows(operations: Operations, verb: Verb, selection: Selection, status: Status) -> int:
@@ -189,17 +162,30 @@ def _rows(operations: Operations, verb: Verb, selection: Selection, status: Stat
     return operations.preview(verb, selection._replace(status=status), 0).rows
 
 
-def do(server: TaskServer, act: Act) -> int:
-    """Do it; how many tasks, or groups, were changed. Raises InvalidTask and DatabaseError."""
+def do(server: TaskServer, act: Act, files: PrivateFiles, address: str) -> int:
+    """Do it, and log who did it, and its outcome; how many tasks, or groups, were changed.
+
+    Raises InvalidTask, DatabaseError, and OSError.
+    """
+
+    def log(outcome: str) -> None:
+        now = f"{datetime.now(timezone.utc):%Y-%m-%dT%H:%M:%SZ}"
+        files.log(printable(f"{now} {address} {act.verb} of {act.words}: {outcome}"))
+
+    log("begins")  # before it is done: what nobody could write down must not happen
+    try:
+        rows = _do(server, act)
+    except (InvalidTask, DatabaseError) as error:
+        log(f"not done, or not to its end: {error}")
+        raise
+    log(f"{rows} {act.done}")
+    return rows
+
+
+def _do(server: TaskServer, act: Act) -> int:
     if verb := act.of_tasks:
         return Operations(server.store).do(verb, act.selection)
     groups, claims = act.selection.groups, server.store.claims
     if groups is None:
         return claims.resume_all()
     return len(claims.pause(groups) if act.verb == "pause" else claims.resume(groups))
-
-
-def note(files: PrivateFiles, address: str, act: Act, outcome: str) -> None:
-    """Write an act to the log of what visitors did. Raises OSError."""
-    now = datetime.now(timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ")
-    files.log(printable(f"{now} {address} {act.verb} of {act.words}: {outcome}"))

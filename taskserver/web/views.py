@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from datetime import datetime, timedelta
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from ..errors import Conflict, DatabaseError, TablesMissing, TablesOutdated, Unavailable
 from ..health.doctor import accepted_in, examine
 from ..health.judge import describe_unserved
 from ..health.status import find_gone
 from ..messages.text import in_units, read_number
-from ..model.checks import is_whole
+from ..model.checks import is_whole, whole_numbers
 from ..model.selection import Selection
 from ..model.task import MAX_GROUP_ID, MAX_ID, MAX_SIGNED, Status, name_of_status
 from ..server import TaskServer
@@ -25,6 +25,12 @@ from ..stores.queue.stats import HOUR_SECONDS, HourStats, Stats
 from ..stores.queue.views import BY_TIME, FIRST, SAMPLE, Pages, Place
 from .charts import Chart, Part, bars
 
+if TYPE_CHECKING:  # the one file is made without Werkzeug
+    from werkzeug.datastructures import MultiDict
+
+    Query = MultiDict[str, str]
+
+T = TypeVar("T")
 TASKS_A_PAGE = 50
 ERRORS_SHOWN = 50
 NAMES_SHOWN = 50
@@ -42,7 +48,6 @@ class Page(NamedTuple):
 
     template: str
     values: Mapping[str, Any]
-    code: int = 200
 
 
 def trouble_in_words(error: DatabaseError) -> str:
@@ -62,10 +67,7 @@ class BadQuery(Exception):
         self.code = code
 
 
-View = Callable[[TaskServer, Mapping[str, str]], Page]
-
-
-def overview(server: TaskServer, query: Mapping[str, str]) -> Page:
+def overview(server: TaskServer, query: Query) -> Page:
     """The verdict first, then what it rests on."""
     return Page("overview.html", overview_values(server))
 
@@ -77,16 +79,9 @@ def overview_values(server: TaskServer) -> dict[str, Any]:
     return {"overview": read, "sample": SAMPLE, "chart": throughput(last_day)}
 
 
-def tasks(server: TaskServer, query: Mapping[str, str]) -> Page:
+def tasks(server: TaskServer, query: Query) -> Page:
     """The tasks of a status, a group or a name, a page at a time."""
-    group = number_in(query, "group", MAX_GROUP_ID)
-    chosen = Selection(
-        groups=None if group is None else [group],
-        task=query.get("task") or None,
-        error_line=error_like(server, query) or None,
-        status=status_of_name(query),
-        since=since_of(query),
-    )
+    chosen = selection_in(server, query)
     by_attempts = query.get("order") == "attempts"
     place = _place(query)
     pages = Pages(server.store.database)
@@ -95,7 +90,7 @@ def tasks(server: TaskServer, query: Mapping[str, str]) -> Page:
     values = {
         "page": found,
         "chosen": chosen,
-        "group": group,
+        "group": chosen.groups,
         "by_attempts": by_attempts,
         "status": query.get("status") or None,
         "like": query.get("like") or None,
@@ -108,53 +103,7 @@ def tasks(server: TaskServer, query: Mapping[str, str]) -> Page:
     return Page("tasks.html", values)
 
 
-def status_of_name(query: Mapping[str, str]) -> Status | None:
-    """The status that `status` names; None: any."""
-    name = query.get("status")
-    if name and name not in STATUSES:
-        raise BadQuery(f"There is no status of that name; there are {', '.join(STATUSES)}.")
-    return STATUSES[name] if name else None
-
-
-def since_of(query: Mapping[str, str]) -> float | None:
-    """The seconds of the span that `since` names; None: of all times."""
-    name = query.get("since")
-    if name and name not in SPANS:
-        raise BadQuery(f"since is one of {', '.join(SPANS)}.")
-    return SPANS[name] if name else None
-
-
-def _place(query: Mapping[str, str]) -> Place:
-    """Where the page begins that a link leads to."""
-    due_at = query.get("due") or None
-    if due_at is not None and not re.fullmatch(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d\.\d{6}", due_at):
-        raise BadQuery("due is no instant.")
-    before = number_in(query, "before", MAX_SIGNED)
-    return FIRST if before is None else Place(before, due_at)
-
-
-def error_like(server: TaskServer, query: Mapping[str, str]) -> str | None:
-    """The first line of the error of the task that `like` names: hosts refuse links and forms with some texts."""
-    task_id = number_in(query, "like", MAX_ID)
-    if task_id is None:
-        return None
-    row = server.store.views.show(task_id)
-    if row is None or not row.error:
-        raise BadQuery(f"Task {task_id} is gone, or has no error any more: look at the errors again.")
-    return row.error_line.encode("utf-8", "replace").decode()
-
-
-def number_in(query: Mapping[str, str], name: str, most: int) -> int | None:
-    """The number that a field of a query is; None if it is left out."""
-    text = query.get(name, "")
-    if not text:
-        return None
-    if not is_whole(number := read_number(text), 0, most):
-        raise BadQuery(f"{name} is one number, from 0 to {most}.")
-    return number
-
-
-def task(server: TaskServer, query: Mapping[str, str]) -> Page:
+def task(server: TaskServer, query: Query) -> Page:
     """One task with all that is known of it."""
     task_id = number_in(query, "id", MAX_ID)
     row = None if task_id is None else server.store.views.show(task_id)
@@ -171,17 +120,15 @@ def task(server: TaskServer, query: Mapping[str, str]) -> Page:
     return Page("task.html", values)
 
 
-def errors(server: TaskServer, query: Mapping[str, str]) -> Page:
+def errors(server: TaskServer, query: Query) -> Page:
     """The errors of failed tasks, counted by their first lines."""
     return Page("errors.html", {"errors": server.store.views.recent_errors(ERRORS_SHOWN), "sample": SAMPLE})
 
 
-def hours(server: TaskServer, query: Mapping[str, str]) -> Page:
+def hours(server: TaskServer, query: Query) -> Page:
     """What was done by the hour, as pictures and tables."""
-    days = query.get("days", "1")
-    if days not in DAYS:
-        raise BadQuery(f"days is one of {', '.join(DAYS)}.")
-    return Page("hours.html", hours_values(server, DAYS[days]) | {"days": days})
+    count = choice_in(query, "days", DAYS) or DAYS["1"]
+    return Page("hours.html", hours_values(server, count) | {"is_day": count == DAYS["1"]})
 
 
 def hours_values(server: TaskServer, count: int) -> dict[str, Any]:
@@ -198,14 +145,14 @@ def hours_values(server: TaskServer, count: int) -> dict[str, Any]:
     }
 
 
-def schedules(server: TaskServer, query: Mapping[str, str]) -> Page:
+def schedules(server: TaskServer, query: Query) -> Page:
     """The periodic tasks, with their next times."""
     found, runs = Schedules(server.store).all(), server.store.views.runs()
     unserved = {group: describe_unserved([group], runs) for group in {one.schedule.group_id for one in found}}
     return Page("schedules.html", {"overview": SimpleNamespace(schedules=found), "unserved": unserved})
 
 
-def workers(server: TaskServer, query: Mapping[str, str]) -> Page:
+def workers(server: TaskServer, query: Query) -> Page:
     """The workers at work, and the last run of each crontab line."""
     return Page("workers.html", {"overview": server.status()})
 
@@ -216,6 +163,64 @@ def findings_of(folder: Path, may_act: bool, answer_seconds: float) -> Page:
     acceptances, may_stay = accepted_in(folder, answer_seconds)
     counted, accepted = acceptances.apart(found)
     return Page("doctor.html", {"findings": counted, "accepted": accepted, "may_stay": may_stay})
+
+
+# ---- what a link or a form names
+
+
+def selection_in(server: TaskServer, query: Query) -> Selection:
+    """The chosen tasks. Raises BadQuery."""
+    return Selection(
+        ids=numbers_in(query, "id", MAX_ID) or None,
+        groups=numbers_in(query, "group", MAX_GROUP_ID) or None,
+        task=query.get("task") or None,
+        limit=number_in(query, "limit", MAX_SIGNED) or None,
+        error_line=_error_like(server, query) or None,
+        status=choice_in(query, "status", STATUSES),
+        since=choice_in(query, "since", SPANS),
+    )
+
+
+def _error_like(server: TaskServer, query: Query) -> str | None:
+    """The first line of the error of the task that `like` names: hosts refuse links and forms with some texts."""
+    task_id = number_in(query, "like", MAX_ID)
+    if task_id is None:
+        return None
+    row = server.store.views.show(task_id)
+    if row is None or not row.error:
+        raise BadQuery(f"Task {task_id} is gone, or has no error any more: look at the errors again.")
+    return row.error_line.encode("utf-8", "replace").decode()
+
+
+def _place(query: Query) -> Place:
+    """Where the page begins that a link leads to."""
+    due_at = query.get("due") or None
+    if due_at is not None and not re.fullmatch(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d\.\d{6}", due_at):
+        raise BadQuery("due is no instant.")
+    before = number_in(query, "before", MAX_SIGNED)
+    return FIRST if before is None else Place(before, due_at)
+
+
+def choice_in(query: Query, name: str, choices: Mapping[str, T]) -> T | None:
+    """What a field names; None if it is left out."""
+    text = query.get(name)
+    if text and text not in choices:
+        raise BadQuery(f"{name} is one of {', '.join(choices)}.")
+    return choices[text] if text else None
+
+
+def number_in(query: Query, name: str, most: int) -> int | None:
+    """The number in a field, the least of several; None if it is left out."""
+    return min(numbers_in(query, name, most), default=None)
+
+
+def numbers_in(query: Query, name: str, most: int) -> list[int]:
+    """The numbers in the fields of a name, each once, in order."""
+    numbers = {read_number(text) for text in query.getlist(name) if text}
+    right = [number for number in numbers if is_whole(number, 0, most)]
+    if len(right) < len(numbers):
+        raise BadQuery(f"{name} is {whole_numbers(0, most)}.")
+    return sorted(right)
 
 
 # ---- hours

@@ -7,6 +7,7 @@ which holds wherever the page is mounted.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
 from datetime import datetime, timezone
 from pathlib import Path
 from threading import Lock
@@ -18,8 +19,8 @@ from werkzeug.wrappers import Request, Response
 
 from ..errors import Conflict, DatabaseError, InvalidTask, SettingError, Unavailable
 from ..messages.programs import client_in
-from ..messages.text import printable, read_number
-from ..model.checks import is_whole
+from ..messages.text import printable
+from ..model.task import MAX_SIGNED
 from ..server import TaskServer
 from ..settings.load import load_settings
 from ..settings.page import PageSettings, load_page_settings
@@ -205,24 +206,17 @@ class _Visit:
         if not self._settings.may_act:
             return self._refuse(403, "The page may only show: TASKSERVER_PAGE_ACTIONS is not yes.")
         self._server.store.tables.check()
-        act, address = acting.read_act(self._server, self._request.form), self._visitor.address
-        # Before it is done: what nobody could write down must not happen.
-        acting.note(self._files, address, act, "begins")
+        act = acting.read_act(self._server, self._request.form)
         try:
-            rows = acting.do(self._server, act)
-        except InvalidTask as error:
-            acting.note(self._files, address, act, f"not done: {error}")
-            raise
+            rows = acting.do(self._server, act, self._files, self._visitor.address)
         except DatabaseError as error:
-            acting.note(self._files, address, act, f"not done, or not to its end: {error}")
             return self._refuse(503, f"It was not done, or not to its end: {error}. Look at the tasks again.")
-        acting.note(self._files, address, act, f"{rows} {act.done}")
         return _moved(acting.way_on(self._request.form, act, rows))
 
     # ---- answers
 
     def _show(self, page: views.Page) -> Response:
-        return _page(page.code, page.template, {**page.values, **self._frame()})
+        return _page(200, page.template, {**page.values, **self._frame()})
 
     def _refuse(self, code: int, words: str) -> Response:
         values = {"words": words, "back": acting.way_back(self._request.values), "is_missing": code == 404}
@@ -251,8 +245,11 @@ class _Visit:
 
     def _done(self) -> tuple[str, int] | None:
         """What the act did that led here."""
-        verb, rows = self._request.args.get("done", ""), read_number(self._request.args.get("rows", ""))
-        return (acting.DONE[verb], rows) if verb in acting.DONE and is_whole(rows, 0) else None
+        with suppress(views.BadQuery):
+            done = views.choice_in(self._request.args, "done", acting.DONE)
+            rows = views.number_in(self._request.args, "rows", MAX_SIGNED)
+            return None if done is None or rows is None else (done, rows)
+        return None
 
 
 def _sign_in(access: Access, request: PageRequest) -> Response:
