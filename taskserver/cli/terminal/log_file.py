@@ -33,6 +33,9 @@ def file_handler(settings: Settings) -> LogFile:
     try:
         if fault := why_no_log(path, settings.folder):
             raise SettingError(f"TASKSERVER_LOG: {fault.what}: {fault.fix}")
+        for number in range(1, KEPT_FILES + 1):
+            with suppress(OSError):  # there is none, or only a link
+                os.close(_opened(f"{path}.{number}", os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK))
         return LogFile(path, settings.log_level.upper(), settings.log_format == "json")
     except OSError as error:
         raise SettingError(f"TASKSERVER_LOG: {path} cannot be written: {error.strerror}: {WRITABLE}") from None
@@ -100,9 +103,9 @@ class LogFile(logging.Handler):
             os.close(held)
 
 
-def _opened(path: Path) -> int:
+def _opened(path: str | Path, flags: int = os.O_WRONLY | os.O_APPEND | os.O_CREAT) -> int:
     """Open a log, and take the rights of others away from one of ours that another program made."""
-    descriptor = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
+    descriptor = os.open(path, flags, 0o600)
     found = os.fstat(descriptor)
     if stat.S_ISREG(found.st_mode) and found.st_mode & 0o077 and found.st_uid == os.geteuid():
         os.fchmod(descriptor, 0o600)
