@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from taskserver import SettingError, Status
+from taskserver import SettingError
 from taskserver.stores import Store
 from taskserver.stores.queue.claims import number_of
 from tests.stores.verbs import add, claim, claim_one, finish, start
@@ -56,24 +56,6 @@ def test_a_run_of_any_length_has_a_begin_and_an_end(store: Store, seconds: float
     (run,) = store.views.runs()
     assert run.started_seconds_ago == pytest.approx(seconds, abs=30)
     assert run.ended_at is not None
-
-
-def test_the_list_shows_the_newest_of_the_wanted_statuses_and_groups(store: Store) -> None:
-    added = [add(store, group) for group in (3, 5, 3, 6)]
-    assert [task.id for task in store.views.list([Status.NEW], limit=10)] == added[::-1]
-    assert finish(store, claim(store, 1)[0], "E: x")
-
-    def listed(
-        statuses: tuple[int, ...] | None = None, groups: tuple[int, ...] | None = None, limit: int = 10
-    ) -> list[int]:
-        return [task.id for task in store.views.list(statuses, groups, limit=limit)]
-
-    assert listed() == added[::-1]
-    assert listed(limit=2) == added[:1:-1]
-    assert listed(statuses=(4,)) == [added[0]]
-    assert listed(statuses=(0,), groups=(3, 5)) == [added[2], added[1]]
-    assert listed(statuses=(0, 4), groups=(3,)) == [added[2], added[0]]
-    assert listed(statuses=(2,)) == []
 
 
 def test_the_list_can_be_restricted_to_an_error_and_to_what_happened_since(store: Store, rows: Rows) -> None:

@@ -11,7 +11,6 @@ from ...errors import InvalidTask
 from ...health.status import find_gone
 from ...messages.programs import CLIENT
 from ...messages.text import escaped, exactly, letters, when
-from ...model.checks import check_text
 from ...model.task import MAX_SIGNED, Status, name_of_status
 from ...server import TaskServer
 from ...stores.queue.dependencies import Links, links
@@ -74,22 +73,17 @@ def _status(text: str) -> Status:
 
 
 def _list(server: TaskServer, options: argparse.Namespace) -> None:
-    statuses = [*options.statuses, *options.status]
-    task, error = (
-        None if text is None else check_text(name, text)
-        for name, text in (("--task", options.task), ("--error", options.error))
-    )
     server.store.tables.check()
+    statuses = [*options.statuses, *options.status]
+    chosen = (statuses or None, options.groups or None, options.task, options.error, options.since)
     # One more than is shown tells whether there are more.
-    limit = min(options.limit + 1, MAX_SIGNED)
-    found = server.list(statuses or None, options.groups or None, task, error, options.since, limit)
+    found = server.list(*chosen, min(options.limit + 1, MAX_SIGNED))
     tasks = found[: options.limit]
     if options.json:
         linked = links(server.store.database, [task.id for task in tasks])
         print(as_json([_as_dict(task, linked[task.id]) for task in tasks]))
     elif not tasks:
-        is_unrestricted = not (statuses or options.groups) and (task, error, options.since) == (None, None, None)
-        print("no tasks" if is_unrestricted else "no such tasks")
+        print("no tasks" if chosen == (None,) * 5 else "no such tasks")
     else:
         _print_tasks(tasks, find_gone(server.store, tasks))
         if len(found) > len(tasks):
