@@ -48,30 +48,29 @@ def is_stuck(run: LastRun) -> bool:
 # ---- groups, as records name them
 
 
-def names_all_groups(group_ids: str) -> bool:
-    """Whether the groups of a record are all groups, as far as it shows."""
-    # A list that was too long for the record ends in a checksum.
-    return group_ids == ALL_GROUPS or "..." in group_ids
-
-
-def groups_in(group_ids: str) -> set[int]:
-    """The groups that a record names."""
-    # A record may have a number that Python refuses to read.
-    groups = [group for group in group_ids.split(",") if len(group) <= len(str(MAX_GROUP_ID))]
-    return {int(group) for group in groups if group.isascii() and group.isdigit()}
+def groups_in(records: Iterable[str]) -> set[int] | None:
+    """The groups that the `group_ids` of records name together; None: all groups, as far as it shows."""
+    named = set[int]()
+    for group_ids in records:
+        # A list that was too long for the record ends in a checksum.
+        if group_ids == ALL_GROUPS or "..." in group_ids:
+            return None
+        # A record may have a number that Python refuses to read.
+        groups = [group for group in group_ids.split(",") if len(group) <= len(str(MAX_GROUP_ID))]
+        named.update(int(group) for group in groups if group.isascii() and group.isdigit())
+    return named
 
 
 def serves(group_ids: str, groups: Sequence[int]) -> bool:
     """Whether a worker of these `group_ids` takes tasks of one of the groups; without groups, of any."""
-    return not groups or names_all_groups(group_ids) or bool(groups_in(group_ids).intersection(groups))
+    named = groups_in([group_ids])
+    return not groups or named is None or not named.isdisjoint(groups)
 
 
 def groups_served(runs: Iterable[LastRun]) -> set[int] | None:
     """The groups that runs in time serve; None: all groups, or nothing is known as no run is in time."""
     prompt = in_time(runs)
-    if not prompt or any(names_all_groups(run.group_ids) for run in prompt):
-        return None
-    return set().union(*(groups_in(run.group_ids) for run in prompt))
+    return groups_in(run.group_ids for run in prompt) if prompt else None
 
 
 def unserved(groups: Iterable[int], runs: Iterable[LastRun]) -> list[int]:
@@ -82,10 +81,8 @@ def unserved(groups: Iterable[int], runs: Iterable[LastRun]) -> list[int]:
 
 def stopped(runs: Sequence[LastRun], at_work: Iterable[str]) -> list[LastRun]:
     """Late runs whose groups are covered by no run in time, nor by a worker at work, whose `group_ids` are given."""
-    working = list(at_work)
-    prompt = [run.group_ids for run in in_time(runs)] + working
-    if any(map(names_all_groups, prompt)):
+    served = groups_in([*(run.group_ids for run in in_time(runs)), *at_work])
+    if served is None:
         return []
-    served = set().union(*map(groups_in, prompt))
     late = [run for run in runs if is_late(run) and seconds_since_start(run) <= RECENT_SECONDS]
-    return [run for run in late if names_all_groups(run.group_ids) or not groups_in(run.group_ids) <= served]
+    return [run for run in late if (own := groups_in([run.group_ids])) is None or not own <= served]

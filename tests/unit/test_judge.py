@@ -119,6 +119,7 @@ JUDGEMENTS: list[tuple[dict[str, Any], str, Level, str]] = [
     ({"runs": [a_run(2 * HOUR, 60)], "groups": {3: rows(new=1)}, "paused_groups": [3]}, "cron", WARNING, "stopped"),
     # a line that stopped, and is covered by no other, nor by a worker at work
     ({"runs": [a_run(60, 60, "3"), a_run(2 * DAY, 60, "5")]}, "cron", WARNING, "stopped a line: the last run"),
+    ({"runs": [a_run(60, 60, "3"), a_run(2 * DAY, 60)]}, "cron", WARNING, "stopped a line: the last run for all"),
     ({"runs": [a_run(60, 60, "3,5"), a_run(2 * DAY, 60, "5")]}, "cron", OK, ""),
     ({"runs": [a_run(60, 60), a_run(2 * DAY, 60, "5")]}, "cron", OK, ""),
     ({"runs": [a_run(60, 60, "3"), a_run(8 * DAY, 60, "5")]}, "cron", OK, ""),
@@ -342,8 +343,8 @@ def test_a_group_is_served_by_a_run_in_time(groups: list[int], runs: list[LastRu
 
 
 def test_an_invalid_record_of_a_run_names_no_group() -> None:
-    assert groups_in(f"3,{'9' * 5000},x,²,-1,6") == {3, 6}
-    assert groups_in(str(MAX_GROUP_ID)) == {MAX_GROUP_ID}
+    assert groups_in([f"3,{'9' * 5000},x,²,-1,6"]) == {3, 6}
+    assert groups_in([str(MAX_GROUP_ID), "5"]) == {MAX_GROUP_ID, 5}
 
 
 # ---- how long a group will take
