@@ -47,7 +47,7 @@ FILES = [
 ]
 FOLDERS = {
     "taskserver": {".py", ".typed", ".html", ".css", ".js", ".svg"},
-    "docs": {".md", ".png"},
+    "docs": {".md", ".webp"},
     "examples": {".cgi", ".example", ".md", ".mjs", ".php", ".py", ".sh", ".sql", ".txt"},
 }
 """And what is taken from each."""
@@ -167,7 +167,7 @@ def _git(*arguments: str) -> str:
 def _content(path: Path) -> bytes:
     """As git keeps it: cron and shells stumble over other line ends, which a checkout's texts may have."""
     content = path.read_bytes()
-    return content if path.suffix == ".png" else content.replace(b"\r\n", b"\n")
+    return content if path.suffix == ".webp" else content.replace(b"\r\n", b"\n")
 
 
 def instant_of(sources: dict[str, str]) -> int:

@@ -168,7 +168,7 @@ def test_what_its_texts_link_to_is_in_it(bundle: Bundle) -> None:
 
 
 def test_pictures_of_the_documents_are_in_it_as_they_are(bundle: Bundle) -> None:
-    pictures = [path.relative_to(ROOT) for path in (ROOT / "docs").rglob("*.png")]
+    pictures = [path.relative_to(ROOT) for path in (ROOT / "docs").rglob("*.webp")]
     assert pictures
     for name in pictures:
         assert (bundle.folder / name).read_bytes() == (ROOT / name).read_bytes(), name
@@ -180,7 +180,7 @@ def test_nothing_of_the_developer_is_in_it(bundle: Bundle) -> None:
     for name, (_, content) in _tree(bundle.folder).items():
         assert STRAY.encode() not in content, name
         assert not any(path in content for path in machine), name
-        assert b"\r" not in content or name.endswith(".png"), name
+        assert b"\r" not in content or name.endswith(".webp"), name
         assert not re.search(r"__pycache__|\.pyc$|\.so$|/RECORD$|/INSTALLER$|^tests|^var/[^.]|^tasks\.py$", name), name
 
 
@@ -480,7 +480,7 @@ def _wheel_of(name: str, folder: Path) -> Path:
 def test_a_python_without_its_packages_makes_the_same_bytes_as_windows_would(
     full_bundle: Bundle, repository: Path, bare: Callable[..., Run]
 ) -> None:
-    for path in [path for path in repository.rglob("*") if path.is_file() and path.suffix != ".png"]:
+    for path in [path for path in repository.rglob("*") if path.is_file() and path.suffix != ".webp"]:
         before = path.stat().st_mtime_ns
         path.write_bytes(path.read_bytes().replace(b"\n", b"\r\n"))
         os.utime(path, ns=(before, before))

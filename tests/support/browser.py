@@ -153,10 +153,12 @@ class Browser:
         """Those of pages that are opened from now on; `script` works all the same."""
         self.devtools("Emulation.setScriptExecutionDisabled", value=True)
 
-    def screenshot(self, path: Path) -> None:
-        """A PNG of the whole page, also of what one would have to scroll to."""
+    def screenshot(self, path: Path, rows: int = 1_000_000) -> None:
+        """A picture of the whole page, or of so many rows of pixels, also of what one would have to scroll to."""
         size = self.devtools("Page.getLayoutMetrics")["cssContentSize"]
-        taken = self.devtools("Page.captureScreenshot", captureBeyondViewport=True, clip={**size, "scale": 1})
+        clip = {**size, "height": min(size["height"], rows), "scale": 1}
+        shape = {"format": path.suffix[1:], "quality": 40, "captureBeyondViewport": True, "clip": clip}
+        taken = self.devtools("Page.captureScreenshot", **shape)
         path.write_bytes(base64.b64decode(taken["data"]))
 
     def complaints(self) -> list[str]:
