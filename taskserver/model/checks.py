@@ -57,10 +57,8 @@ def check_positive(name: str, value: float | None, unit: str) -> float | None:
 def check_duration(name: str, value: Duration, most_days: int | None = None, wrong: Wrong = InvalidTask) -> float:
     """The seconds of a duration, from 0 on up to so many days; without that limit above 0."""
     seconds = duration_seconds(value)
-    is_number = type(seconds) in (int, float)
-    if not is_number or not (
-        0 < seconds <= sys.float_info.max if most_days is None else 0 <= seconds <= most_days * 86_400
-    ):
+    is_number, most = type(seconds) in (int, float), sys.float_info.max if most_days is None else most_days * 86_400
+    if not is_number or not 0 <= seconds <= most or (most_days is None and seconds == 0):
         limits = "above 0" if most_days is None else f"from 0 to {most_days} days"
         raise wrong(f"{name} is {shown(value)}; allowed: {DURATIONS}, {limits}")
     return float(seconds)
