@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from ...health.coverage import seconds_since_start
@@ -45,9 +45,8 @@ def run(server: TaskServer, options: argparse.Namespace) -> None:
     _show_findings(status)
     _show_rows(status)
     print()
-    _show_runs(status)
-    _show_work(status)
-    _show_hours(status.this_hour, status.hour_before)
+    for line in (*_runs(status), *_work(status), *_hours(status.this_hour, status.hour_before)):
+        print(printable(line))
     _show_schedules(status.schedules)
 
 
@@ -103,15 +102,19 @@ def _rows_in(group: GroupStatus, code: int) -> object:
     return Amount(f"{count}+") if code in group.uncounted else count
 
 
-def _show_runs(status: QueueStatus) -> None:
+def _runs(status: QueueStatus) -> Iterator[str]:
     if not status.runs:
         sys.stdout.flush()  # in a file the table comes first, too
         print(f"no worker ran yet: is {WORKER} in a crontab?", file=sys.stderr)
     newest = sorted(status.runs, key=seconds_since_start)
     for run in newest[:RUNS_SHOWN]:
-        print(printable(_run_line(run, status)))
-    if len(newest) > RUNS_SHOWN:
-        print(f"and {len(newest) - RUNS_SHOWN} more runs, which began before: {CLIENT} status --json has them")
+        yield _run_line(run, status)
+    yield from _more(len(newest) - RUNS_SHOWN, "runs, which began before")
+
+
+def _more(left_out: int, what: str) -> Iterator[str]:
+    if left_out > 0:
+        yield f"and {left_out} more {what}: {CLIENT} status --json has them"
 
 
 def _run_line(run: LastRun, status: QueueStatus) -> str:
@@ -131,22 +134,20 @@ def _is_of(worker: WorkerProcess, run: LastRun) -> bool:
     return not run.ended_at and (worker.host, worker.group_ids, worker.pid) == (run.host, run.group_ids, run.pid)
 
 
-def _show_work(status: QueueStatus) -> None:
+def _work(status: QueueStatus) -> Iterator[str]:
     """Each worker at work, and the running tasks that it has."""
     left = list(status.running)
     for worker in status.workers[:MAX_LINES]:
         own = [task for task in left if task.number == worker.number]
-        print(printable(_work_line(worker, status.is_at_work(worker), bool(own))))
+        yield _work_line(worker, status.is_at_work(worker), bool(own))
         for task in own:
             left.remove(task)
-            print(printable(f"  {_lost_words(task) if worker.has_ended else _running_words(task)}"))
-    if len(status.workers) > MAX_LINES:
-        print(f"and {len(status.workers) - MAX_LINES} more workers: {CLIENT} status --json has them")
+            yield f"  {_lost_words(task) if worker.has_ended else _running_words(task)}"
+    yield from _more(len(status.workers) - MAX_LINES, "workers")
     for task in left:
-        print(printable(f"{_running_words(task)} (which worker has it is not known)"))
-    more = status.total.running - len(status.running)
-    if more > 0:
-        print(f"and {more} more running tasks")
+        yield f"{_running_words(task)} (which worker has it is not known)"
+    if (left_out := status.total.running - len(status.running)) > 0:
+        yield f"and {left_out} more running tasks"
 
 
 def _work_line(worker: WorkerProcess, is_at_work: bool, has_tasks: bool) -> str:
@@ -173,9 +174,9 @@ def _lost_words(task: RunningTask) -> str:
     return f"task {task.id} {task.task} was running there: once its lease is over, that attempt has failed"
 
 
-def _show_hours(this: HourStats, last: HourStats) -> None:
+def _hours(this: HourStats, last: HourStats) -> Iterator[str]:
     if any(hour.attempts or hour.fatal for hour in (this, last)):
-        print(f"since {time_of_day(this.hour)}: {_hour_words(this)}; in the hour before: {_hour_words(last)}")
+        yield f"since {time_of_day(this.hour)}: {_hour_words(this)}; in the hour before: {_hour_words(last)}"
 
 
 def _hour_words(one: HourStats) -> str:
@@ -195,8 +196,8 @@ def _show_schedules(schedules: Sequence[StoredSchedule]) -> None:
             for row in shown
         ],
     )
-    if len(schedules) > MAX_LINES:
-        print(f"and {len(schedules) - MAX_LINES} more schedules, which come later: {CLIENT} status --json has them")
+    for line in _more(len(schedules) - MAX_LINES, "schedules, which come later"):
+        print(line)
     for row in shown:
         for words in filter(None, (row.fault, row.held)):
             print(printable(f"schedule {row.schedule.name}: {words}"))
