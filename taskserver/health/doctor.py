@@ -29,8 +29,8 @@ PATIENT = float("inf")
 
 def may_stay(store: Store) -> frozenset[str]:
     """The names of what can be accepted: workers can do without it. `settings` is none: without them no store opens."""
-    checks: Sequence[Look | Check] = (*files.CHECKS, *modules.CHECKS, *store.database.dialect.facts().checks)
-    return frozenset(check.name for check in checks if check.may_stay).union(one.__name__ for one in JUDGES)
+    checks: Sequence[Look | Check] = (*files.CHECKS, *modules.CHECKS, *JUDGES, *store.database.dialect.facts().checks)
+    return frozenset(check.name for check in checks if check.may_stay)
 
 
 def accepted_in(

@@ -5,11 +5,11 @@ A judge makes one finding, also if all is well: the doctor shows those, too.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 from ..errors import ModuleBroken
-from ..messages.finding import Finding, Level, critical, found, ok, warning
+from ..messages.finding import Finding, Level, Look, critical, findings_of, found, ok, warning
 from ..messages.programs import CLIENT, WORKER
 from ..messages.text import age, count_of, time_of_day
 from ..model.task import LOST, Status
@@ -320,15 +320,15 @@ def schedules(status: QueueStatus, limits: Limits) -> Finding:
     return ok(f"{count_of(len(status.schedules), 'schedule')} without a fault")
 
 
-JUDGES: Sequence[Callable[[QueueStatus, Limits], Finding]] = (
-    *(cron, runs, groups, paused, waiting, ready, fatal, failing, lost, leases, stray, orphaned, schedules),
-)
-"""Each named as its findings are."""
+JUDGES = [
+    Look(one.__name__, one)
+    for one in (cron, runs, groups, paused, waiting, ready, fatal, failing, lost, leases, stray, orphaned, schedules)
+]
 
 
 def judge(status: QueueStatus, limits: Limits = LIMITS) -> list[Finding]:
     """One finding of each judge, in their order."""
-    return [one(status, limits)._replace(name=one.__name__) for one in JUDGES]
+    return list(findings_of(JUDGES, status, limits))
 
 
 def judged(store: Store, settings: Settings, limits: Limits = LIMITS, chosen_groups: Sequence[int] = ()) -> QueueStatus:

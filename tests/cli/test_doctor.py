@@ -29,7 +29,7 @@ from tests.support.servers import MariaDB, MySQLServer
 from tests.support.turns import ONE_STORE, on_stores_in_turn
 
 PLACE_CHECKS = {"python", "packages", "web_folder", "code", "env_file", "settings", "var"}
-QUEUE_CHECKS = {one.__name__ for one in JUDGES} | {"modules", "callables", "deletes"}
+QUEUE_CHECKS = {one.name for one in JUDGES} | {"modules", "callables", "deletes"}
 SQLITE_CHECKS = PLACE_CHECKS | QUEUE_CHECKS | {
     "database_file", "disk", "connection", "version", "journal", "file", "tables", "claim_index",
 }  # fmt: skip

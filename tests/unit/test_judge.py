@@ -210,7 +210,7 @@ def test_each_judge_finds_what_it_is_for_and_no_other_does(
 
 def test_an_empty_queue_with_a_worker_is_well_and_each_judge_says_so_by_its_own_name() -> None:
     findings = judge(a_status())
-    assert [one.name for one in findings] == [one.__name__ for one in JUDGES]
+    assert [one.name for one in findings] == [one.name for one in JUDGES]
     assert {one.level for one in findings} == {OK}
     assert a_status().words == "All is well"
 
@@ -373,7 +373,7 @@ def test_what_workers_can_do_without_can_be_accepted_and_nothing_else() -> None:
     """And each name is one check's."""
     for facts in (mysql, postgresql, sqlite):
         checks: list[Any] = [*files.CHECKS, *modules.CHECKS, *facts.CHECKS]
-        names = [*(check.name for check in checks), *(one.__name__ for one in JUDGES)]
+        names = [*(check.name for check in checks), *(one.name for one in JUDGES)]
         assert len(set(names)) == len(names)
         assert max(map(len, names)) < MAX_NAME - 20
         store: Any = SimpleNamespace(database=SimpleNamespace(dialect=SimpleNamespace(facts=lambda: facts.FACTS)))  # noqa: B023

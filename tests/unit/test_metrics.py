@@ -192,7 +192,7 @@ def test_the_document_has_every_metric_with_its_labels_and_its_alerts_name_no_ot
     assert {name: sorted(filter(None, found.split(", "))) for name, (found, _) in rows} == labels
     assert set(re.findall(r"\btaskserver_[a-z_]+", read(METRICS))) - {"taskserver_"} == set(labels)
     _, meaning = table(METRICS, "metric", "labels")["taskserver_finding"]
-    assert set(re.findall("`([a-z]+)`", meaning)) - {"name"} == {one.__name__ for one in JUDGES} - {"paused", "ready"}
+    assert set(re.findall("`([a-z]+)`", meaning)) - {"name"} == {one.name for one in JUDGES} - {"paused", "ready"}
     text = " ".join(read(METRICS).split())
     assert f"The {MAX_GROUPS} groups" in text
     assert f"the {MAX_NAMES} names" in text

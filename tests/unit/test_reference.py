@@ -213,11 +213,11 @@ def test_the_reference_has_every_argument_of_every_command_with_its_default() ->
 
 
 def test_the_reference_has_every_name_that_can_be_accepted() -> None:
-    assert list(table(REFERENCE, "name", "is")) == [one.__name__ for one in JUDGES]
+    assert list(table(REFERENCE, "name", "is")) == [one.name for one in JUDGES]
     (section,) = re.findall(r"^### What check and doctor find\n(.*?)^##", read(REFERENCE), re.MULTILINE | re.DOTALL)
     named = set(re.findall(r"`([a-z_]+)`", section))
     checks: list[Any] = [*files.CHECKS, *modules.CHECKS, *mysql.CHECKS, *postgresql.CHECKS, *sqlite.CHECKS]
-    names = {*(check.name for check in checks), *(one.__name__ for one in JUDGES), "database", "files"}
+    names = {*(check.name for check in checks), *(one.name for one in JUDGES), "database", "files"}
     assert named - {"status", "doctor"} == names
     refused = re.findall(r"`([a-z_]+)`", section.partition("No worker does without these")[2])
     assert set(refused) == {"database", "files", *(check.name for check in checks if not check.may_stay)}
