@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple, TypeGuard
 
 from ..errors import BadTask, InvalidTask, SettingError
-from ..messages.text import shown
+from ..messages.text import shown, utc
 from .arguments import encode, parse_json, write_json
 from .task import Status, known_status
 
@@ -130,6 +130,12 @@ def _is_number(value: Any) -> TypeGuard[float]:
 def as_texts(row: Sequence[Any]) -> list[Any]:
     """The values of a row, bytes as text: MySQL gives keys as bytes, and SQLite keeps bytes in any column."""
     return [value.decode(errors="backslashreplace") if type(value) is bytes else value for value in row]
+
+
+def by_name(names: Sequence[str], row: Sequence[Any]) -> dict[str, Any]:
+    """The values of a row by the names of its columns, as texts; those whose names end with `_at` are instants."""
+    values = zip(names, as_texts(row), strict=False)
+    return {name: utc(value) if name.endswith("_at") else value for name, value in values}
 
 
 def task_state(row: Sequence[Any]) -> TaskState:

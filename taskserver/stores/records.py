@@ -9,9 +9,9 @@ from ..messages.text import DURATIONS, duration_seconds, shown, utc
 from ..model.arguments import parse_json
 from ..model.new_task import FIRST_INSTANT, LAST_INSTANT
 from ..model.pipeline import read_stages
-from ..model.results import Progress, as_texts, read_progress, read_result
+from ..model.results import Progress, as_texts, by_name, read_progress, read_result
 from ..model.task import ALL_GROUPS, LOST, Status, known_status, name_of_status
-from .words import INSTANTS, QUEUE_COLUMNS
+from .words import QUEUE_COLUMNS
 
 OTHER = -1
 """Stands for all numbers in rows that are no Status."""
@@ -276,19 +276,6 @@ def groups_in_words(group_ids: str) -> str:
     return "all groups" if group_ids == ALL_GROUPS else f"groups {group_ids}"
 
 
-def last_run(row: Sequence[Any]) -> LastRun:
-    """A run from a row of LastRun's columns."""
-    run = LastRun._make(as_texts(row))
-    return run._replace(started_at=utc(row[3]), ended_at=utc(row[5]))
-
-
-def worker_process(row: Sequence[Any]) -> WorkerProcess:
-    """A process from a row of WorkerProcess's columns."""
-    columns = WorkerProcess._fields[: len(row)]
-    read = dict(zip(columns, as_texts(row), strict=True))
-    return WorkerProcess(**read | {name: utc(read[name]) for name in ("started_at", "ended_at")})
-
-
 def error_count(row: Sequence[Any]) -> ErrorCount:
     """An error from a row of ErrorCount's columns."""
     line, rows, fatal, first_seen, last_seen, example_id = as_texts(row)
@@ -302,14 +289,12 @@ def running_task(row: Sequence[Any], number: int | None) -> RunningTask:
 
 
 COLUMNS = QUEUE_COLUMNS.split(", ")
-OWN_INSTANTS = [name for name in INSTANTS if name in COLUMNS]
 
 
 def task_row(row: Sequence[Any]) -> TaskRow:
     """A task from a row of the queue's columns, the database's clock, and whether it is archived."""
-    *values, now, archived = as_texts(row)
-    columns: dict[str, Any] = dict(zip(COLUMNS, values, strict=True))
-    columns |= {name: utc(columns[name]) for name in OWN_INSTANTS} | {"archived": bool(archived)}
+    *values, now, archived = row
+    columns = by_name(COLUMNS, values) | {"archived": bool(archived)}
     status = known_status(columns["status"])
     read = {
         **columns,

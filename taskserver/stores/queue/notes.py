@@ -5,11 +5,10 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Sequence
 from datetime import datetime
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
-from ...messages.text import utc
 from ...model.new_task import NewTask
-from ...model.results import as_texts
+from ...model.results import by_name
 from ..database import Database
 from ..retrying import RetryPolicy, Scope
 from ..words import with_ids
@@ -33,11 +32,6 @@ class Note(NamedTuple):
     name: str
     value: str
     noted_at: datetime | None
-
-
-def _note(row: Sequence[Any]) -> Note:
-    name, value, noted_at = as_texts(row)
-    return Note(name, value, utc(noted_at))
 
 
 class KeyTaken(Exception):
@@ -64,7 +58,7 @@ class Notes:
 
     def find_all(self, names: Sequence[str]) -> list[Note]:
         """The notes of these names that there are."""
-        return list(map(_note, self._database.fetch_ids(self.FIND_ALL, names)))
+        return [Note(**by_name(Note._fields, row)) for row in self._database.fetch_ids(self.FIND_ALL, names)]
 
     def of_kind(self, kind: str) -> list[Note]:
         """The notes whose names begin with a word and a blank, in order of their names."""
@@ -72,7 +66,7 @@ class Notes:
         return [note for note in found if note.name.startswith(f"{kind} ")]  # MySQL ignores blanks at the end
 
     def _read(self, sql: str, values: Sequence[str]) -> list[Note]:
-        return list(map(_note, self._database.fetch(sql, values)))
+        return [Note(**by_name(Note._fields, row)) for row in self._database.fetch(sql, values)]
 
     def put(self, name: str, value: str) -> None:
         """Write a note, in place of one of this name."""

@@ -151,9 +151,11 @@ class Processes:
 
     def all(self) -> list[WorkerProcess]:
         """The processes of all hosts, the oldest first."""
-        from ..records import worker_process  # only for people
+        from ...model.results import by_name  # only for people
+        from ..records import WorkerProcess
 
-        return [worker_process(row) for row in self._database.fetch(self.ALL)]
+        rows = self._database.fetch(self.ALL)
+        return [WorkerProcess(**by_name(WorkerProcess._fields, row)) for row in rows]
 
     # ---- the tasks of processes that are gone
 

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 from ...errors import InvalidTask, SettingError
 from ...messages.text import MAX_ERROR_LENGTH, Duration, shown
 from ...model.checks import check_groups, check_number
-from ...model.results import TaskState, task_state
+from ...model.results import TaskState, by_name, task_state
 from ...model.selection import Selection
 from ...model.task import MAX_GROUPS, MAX_SIGNED, Status
 from ..database import Database, Row
@@ -26,7 +26,6 @@ from ..records import (
     TaskRow,
     earliest,
     error_count,
-    last_run,
     running_task,
     task_row,
 )
@@ -78,7 +77,7 @@ class Views:
 
     def runs(self) -> list[LastRun]:
         """The last run of each host and groups."""
-        return [last_run(row) for row in self._database.fetch(self.RUNS)]
+        return [LastRun(**by_name(LastRun._fields, row)) for row in self._database.fetch(self.RUNS)]
 
     # ---- tasks in progress
 
