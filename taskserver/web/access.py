@@ -14,6 +14,7 @@ from typing import NamedTuple
 from urllib.parse import urlsplit
 
 from itsdangerous import BadSignature, URLSafeTimedSerializer
+from werkzeug.exceptions import abort
 from werkzeug.security import check_password_hash
 from werkzeug.wrappers import Request, Response
 
@@ -24,9 +25,6 @@ from .private_files import PrivateFiles
 SESSION_SECONDS = 12 * 3600
 KNOWN_SECONDS = 400 * 86_400
 """So long a browser is known as one from which somebody signed in; no browser keeps a cookie for longer."""
-MAX_PASSWORD_BYTES = 1000
-MAX_COOKIES = 5
-"""Of one name."""
 MAX_GUESSES, GUESSES_SECONDS = 10, 600.0
 """Of one network, or of one browser from which somebody signed in before."""
 SCHEME_HEADERS = ("X-Forwarded-Proto", "X-Forwarded-Protocol", "X-Forwarded-Ssl")
@@ -41,13 +39,6 @@ class Visitor(NamedTuple):
     """The id of the session; empty if no password is asked for."""
 
 
-class Refusal(NamedTuple):
-    """Why somebody may not see the page."""
-
-    words: str
-    asks_password: bool = False
-
-
 class Access:
     """The doorkeeper of one page."""
 
@@ -60,26 +51,26 @@ class Access:
 
     # ---- who comes
 
-    def admit(self, request: Request) -> Visitor | Refusal:
-        """The visitor who sends a request, or why nobody may see the page by it."""
+    def admit(self, request: Request) -> Visitor | None:
+        """The visitor who sends a request; None if the password is needed. Raises HTTPException."""
         address, by_unlisted_proxy = visitor_address(request, self._settings.proxies)
         if self._settings.allow:
             if by_unlisted_proxy:
                 words = "This request came by a proxy that TASKSERVER_PAGE_PROXIES does not list"
-                return Refusal(f"{words}, so that the address of the visitor is not known.")
+                abort(403, f"{words}, so that the address of the visitor is not known.")
             if not is_in(address, self._settings.allow):
-                return Refusal("This address may not see the page.")
+                abort(403, "This address may not see the page.")
         if not self._settings.password_hash:
             if not self._is_reached_by_own_name(request):
                 words = "Without a password, open it by https, by the address of this host in numbers, or by a name of"
-                return Refusal(f"{words} TASKSERVER_PAGE_HOSTS: another name may lead a browser here for another site.")
+                abort(403, f"{words} TASKSERVER_PAGE_HOSTS: another name may lead a browser here for another site.")
             return Visitor(address, "")
         # Another site of the same domain may have set a cookie of this name beside ours.
-        for cookie in request.cookies.getlist(self._cookie("session"))[:MAX_COOKIES]:
+        for cookie in request.cookies.getlist(self._cookie("session")):
             session = self._read(cookie, "session", SESSION_SECONDS)
             if session is not None and not self._files.has_ended(session):
                 return Visitor(address, session)
-        return Refusal("", asks_password=True)
+        return None
 
     def sign_in(self, request: Request, password: str, response: Response) -> float | None:
         """Give a visitor who knows the password a session, by cookies of the response.
@@ -91,8 +82,7 @@ class Access:
         guess = self._files, self._guesser(request), MAX_GUESSES, GUESSES_SECONDS
         if waits := seconds_to_wait(*guess):
             return waits
-        is_short = len(password.encode("utf-8", "replace")) <= MAX_PASSWORD_BYTES
-        if not (is_short and check_password_hash(self._settings.password_hash, password)):
+        if not check_password_hash(self._settings.password_hash, password):
             return 0.0
         seconds_to_wait(*guess, by=-1)  # it was no guess
         for name, seconds in (("session", SESSION_SECONDS), ("known", KNOWN_SECONDS)):
@@ -112,7 +102,7 @@ class Access:
 
     def _guesser(self, request: Request) -> str:
         """Whose guesses are counted together: so nobody locks the owner out of a browser that is known."""
-        for cookie in request.cookies.getlist(self._cookie("known"))[:MAX_COOKIES]:
+        for cookie in request.cookies.getlist(self._cookie("known")):
             if browser := self._read(cookie, "known", KNOWN_SECONDS):
                 return f"browser {browser}"
         address, _ = visitor_address(request, self._settings.proxies)
@@ -203,11 +193,8 @@ def is_in(address: str, networks: Sequence[Network]) -> bool:
 
 def _plain(address: str) -> str:
     """An IPv4 address as such, which a socket for both kinds has as ::ffff:203.0.113.7."""
-    host, _, port = address.rpartition(":")
-    if port.isdecimal() and (host.count(".") == 3 or host.endswith("]")):  # some proxies append it
-        address = host.strip("[]")
     try:
-        found = ip_address(address.partition("%")[0])
+        found = ip_address(address)
     except ValueError:
         return address[:100]
     mapped = found.ipv4_mapped if isinstance(found, IPv6Address) else None

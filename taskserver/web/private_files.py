@@ -6,10 +6,10 @@ import fcntl
 import hashlib
 import os
 import secrets
+import shutil
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from errno import EIO
 from pathlib import Path
 from typing import TextIO
 
@@ -36,19 +36,16 @@ class PrivateFiles:
     def secret(self) -> bytes:
         """The page's secret, which is made once, and again if a full disk cut it off."""
         path = self._folder / "secret"
-        for attempt in range(2):
-            with suppress(FileNotFoundError):
-                if len(found := path.read_bytes()) == SECRET_CHARACTERS:
-                    return found
-            if not attempt:  # what another process wrote meanwhile is replaced: its visitor signs in once more
-                write_atomically(path, secrets.token_hex(SECRET_CHARACTERS // 2), 0o600)
-        raise OSError(EIO, "no secret can be kept", str(path))
+        if not path.exists() or path.stat().st_size != SECRET_CHARACTERS:
+            # What another process wrote meanwhile is replaced: its visitor signs in once more.
+            write_atomically(path, secrets.token_hex(SECRET_CHARACTERS // 2), 0o600)
+        return path.read_bytes()
 
     @contextmanager
     def locked(self, name: str) -> Iterator[TextIO]:
         """The file of that name, which this process alone has in the `with`."""
         descriptor = os.open(self._folder / name, os.O_RDWR | os.O_CREAT, 0o600)
-        with open(descriptor, "r+", encoding="ascii", errors="replace") as file:
+        with open(descriptor, "r+", encoding="utf-8", errors="backslashreplace") as file:
             fcntl.flock(descriptor, fcntl.LOCK_EX)
             yield file
 
@@ -75,10 +72,9 @@ class PrivateFiles:
     def log(self, line: str) -> None:
         """Write a line to the log of what visitors did."""
         path = self._folder / "actions.log"
-        with self.locked("actions.lock"):  # if two processes rotated it at once, the second would lose the log
-            with suppress(FileNotFoundError):
-                if path.stat().st_size > MAX_LOG_BYTES:
-                    path.replace(path.with_name("actions.log.1"))
-            descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
-            with open(descriptor, "wb", buffering=0) as file:
-                file.write(f"{line}\n".encode("utf-8", "backslashreplace"))
+        with self.locked(path.name) as file:
+            if path.stat().st_size > MAX_LOG_BYTES:
+                shutil.copy(path, path.with_name("actions.log.1"))
+                file.truncate(0)
+            file.seek(0, os.SEEK_END)
+            file.write(f"{line}\n")

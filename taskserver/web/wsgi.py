@@ -10,7 +10,6 @@ from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from datetime import datetime, timezone
 from pathlib import Path
-from threading import Lock
 from typing import Any, NamedTuple
 
 from werkzeug.datastructures import MultiDict
@@ -59,14 +58,6 @@ HEADERS = {
 }
 
 
-class Deployment(NamedTuple):
-    """What one state of the settings leads to."""
-
-    settings: PageSettings
-    server: TaskServer
-    files: PrivateFiles
-
-
 class PageRequest(Request):
     """A request, whose form may be no larger than the page's own."""
 
@@ -80,8 +71,6 @@ class Application:
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
-        self._lock = Lock()
-        self._made: tuple[object, Deployment] | None = None
 
     def __call__(self, environ: dict[str, Any], start_response: Callable[..., Any]) -> Iterable[bytes]:
         """Answer one request, as WSGI has it."""
@@ -98,73 +87,60 @@ class Application:
             response.headers.setdefault(name, value)
         return response(environ, start_response)
 
-    # ---- settings
-
-    def _deployment(self) -> Deployment:
-        """The settings and the queue as `.env` has them now. Raises SettingError."""
-        # Also where the page's own folder was removed meanwhile.
-        state = _state_of(self._folder / ".env"), (self._folder / PLACE).exists()
-        with self._lock:
-            if self._made is None or self._made[0] != state:
-                settings = load_page_settings(self._folder)
-                server = TaskServer.from_settings(load_settings(self._folder))
-                try:
-                    files = PrivateFiles(self._folder)
-                except OSError as error:
-                    raise SettingError(f"{PLACE} cannot be made: {error}") from None
-                self._made = (state[0], True), Deployment(settings, server, files)
-            return self._made[1]
-
-    # ---- answers
-
     def _answer(self, request: PageRequest) -> Response:
         if (name := request.args.get("asset")) and request.method in ("GET", "HEAD"):
             return _asset(name, request)
-        deployment = self._deployment()
-        try:
-            return self._answer_of(deployment, request)
-        finally:
-            # Between two visits an account's few connections are worth more to the site than the time to connect.
-            deployment.server.store.database.disconnect()
+        # Read for each request, which costs less than half a millisecond: .env may have changed. And closed after it:
+        # an account's few connections are worth more to the site than the time to connect.
+        settings = load_page_settings(self._folder)
+        with TaskServer.from_settings(load_settings(self._folder)) as server:
+            try:
+                files = PrivateFiles(self._folder)
+            except OSError as error:
+                raise SettingError(f"{PLACE} cannot be made: {error}") from None
+            return self._answer_of(settings, server, files, request)
 
-    def _answer_of(self, deployment: Deployment, request: PageRequest) -> Response:
-        database = deployment.server.store.database
-        asked = api.asked_for(request)
+    def _answer_of(
+        self, settings: PageSettings, server: TaskServer, files: PrivateFiles, request: PageRequest
+    ) -> Response:
+        asked, database = api.asked_for(request), server.store.database
         if asked == api.TASKS:
             with database.answered_within(ANSWER_SECONDS):
-                return api.add(*deployment, request)
-        if asked == api.METRICS and deployment.settings.metrics_sha256:
+                return api.add(settings, server, files, request)
+        if asked == api.METRICS and settings.metrics_sha256:
             with database.tried_once(ANSWER_SECONDS):
-                return api.metrics(*deployment, request)
-        if not deployment.settings.is_open_to_somebody:
+                return api.metrics(settings, server, files, request)
+        if not settings.is_open_to_somebody:
             words = "Nobody may see this page yet: TASKSERVER_PAGE_PASSWORD or TASKSERVER_PAGE_ALLOW is to be set"
             abort(503, f"{words} in .env, as docs/page.md says.")
-        access = Access(deployment.settings, deployment.files)
+        access = Access(settings, files)
         visitor = access.admit(request)
-        if isinstance(visitor, Visitor):
-            return _Visit(self._folder, deployment, access, visitor, request).answer()
-        if not visitor.asks_password:
-            abort(403, visitor.words)
-        return _sign_in(access, request)
+        if visitor is None:
+            return _sign_in(access, request)
+        return _Visit(self._folder, settings, server, files, access, visitor, request).answer()
 
 
-class _Visit:
+class _Visit(NamedTuple):
     """One request of a visitor who may see the page."""
 
-    def __init__(
-        self, folder: Path, deployment: Deployment, access: Access, visitor: Visitor, request: PageRequest
-    ) -> None:
-        self._folder = folder
-        self._settings, self._server, self._files = deployment
-        self._access = access
-        self._visitor = visitor
-        self._request = request
-        self._view = request.args.get("view", "")
+    folder: Path
+    settings: PageSettings
+    server: TaskServer
+    files: PrivateFiles
+    access: Access
+    visitor: Visitor
+    request: PageRequest
+
+    @property
+    def view(self) -> str:
+        """What is asked for; the overview, too, by somebody who loads again what came of a form."""
+        view = self.request.args.get("view", "")
+        return "" if view in ("overview", "sign-in", "act") and self.request.method != "POST" else view
 
     def answer(self) -> Response:
         """The answer, whatever state the queue is in."""
-        is_post = self._request.method == "POST"
-        database = self._server.store.database
+        is_post = self.request.method == "POST"
+        database = self.server.store.database
         try:
             with database.answered_within(ANSWER_SECONDS) if is_post else database.tried_once(ANSWER_SECONDS):
                 return self._post() if is_post else self._get()
@@ -176,42 +152,40 @@ class _Visit:
             return self._refuse(409, str(error)) if is_post and isinstance(error, Conflict) else self._away(error)
 
     def _get(self) -> Response:
-        if self._request.method not in ("GET", "HEAD"):
+        if self.request.method not in ("GET", "HEAD"):
             return self._refuse(405, "This page knows only GET and POST.")
-        if self._view in ("overview", "sign-in", "act"):  # also of somebody who loads again what came of a form
-            self._view = ""
-        if self._view == "doctor":
-            return self._show(views.findings_of(self._folder, self._settings.may_act, ANSWER_SECONDS))
-        if self._view not in VIEWS:
+        if self.view == "doctor":
+            return self._show(views.findings_of(self.folder, self.settings.may_act, ANSWER_SECONDS))
+        if self.view not in VIEWS:
             return self._refuse(404, "There is no such page.")
-        self._server.store.tables.check()
-        return self._show(VIEWS[self._view](self._server, self._request.args))
+        self.server.store.tables.check()
+        return self._show(VIEWS[self.view](self.server, self.request.args))
 
     # ---- forms
 
     def _post(self) -> Response:
-        if self._view == "sign-in":  # in another window, this visitor signed in meanwhile
+        if self.view == "sign-in":  # in another window, this visitor signed in meanwhile
             return _moved(link("overview"))
-        if not self._access.is_own_form(self._request, self._visitor):
+        if not self.access.is_own_form(self.request, self.visitor):
             return self._refuse(403, "This form is out of date, or not of this page: go back, and send it again.")
         forms = {"sign-out": self._sign_out, "act": self._act}
-        return forms[self._view]() if self._view in forms else self._refuse(404, "There is no such page.")
+        return forms[self.view]() if self.view in forms else self._refuse(404, "There is no such page.")
 
     def _sign_out(self) -> Response:
         response = _moved(link("overview"))
-        self._access.sign_out(self._request, self._visitor, response)
+        self.access.sign_out(self.request, self.visitor, response)
         return response
 
     def _act(self) -> Response:
-        if not self._settings.may_act:
+        if not self.settings.may_act:
             return self._refuse(403, "The page may only show: TASKSERVER_PAGE_ACTIONS is not yes.")
-        self._server.store.tables.check()
-        act = acting.read_act(self._server, self._request.form)
+        self.server.store.tables.check()
+        act = acting.read_act(self.server, self.request.form)
         try:
-            rows = acting.do(self._server, act, self._files, self._visitor.address)
+            rows = acting.do(self.server, act, self.files, self.visitor.address)
         except DatabaseError as error:
             return self._refuse(503, f"It was not done, or not to its end: {error}. Look at the tasks again.")
-        return _moved(acting.way_on(self._request.form, act, rows))
+        return _moved(acting.way_on(self.request.form, act, rows))
 
     # ---- answers
 
@@ -219,7 +193,7 @@ class _Visit:
         return _page(200, page.template, {**page.values, **self._frame()})
 
     def _refuse(self, code: int, words: str) -> Response:
-        values = {"words": words, "back": acting.way_back(self._request.values), "is_missing": code == 404}
+        values = {"words": words, "back": acting.way_back(self.request.values), "is_missing": code == 404}
         return _page(code, "refused.html", {**values, **self._frame()})
 
     def _away(self, error: DatabaseError) -> Response:
@@ -229,31 +203,31 @@ class _Visit:
 
     def _frame(self) -> dict[str, Any]:
         """The values of every page."""
-        settings = self._server.settings
+        settings = self.server.settings
         return {
-            "view": self._view,
-            "here": link(**{name: one for name, one in self._request.args.items() if name not in ("done", "rows")}),
-            "may_act": self._settings.may_act,
-            "token": self._access.form_token(self._visitor),
-            "has_session": bool(self._visitor.session),
+            "view": self.view,
+            "here": link(**{name: one for name, one in self.request.args.items() if name not in ("done", "rows")}),
+            "may_act": self.settings.may_act,
+            "token": self.access.form_token(self.visitor),
+            "has_session": bool(self.visitor.session),
             "queue": f"{settings.table} in {settings.dsn.place}",
             "is_live": True,
             "now": datetime.now(timezone.utc),
-            "client": client_in(self._folder),
+            "client": client_in(self.folder),
             "done": self._done(),
         }
 
     def _done(self) -> tuple[str, int] | None:
         """What the act did that led here."""
         with suppress(views.BadQuery):
-            done = views.choice_in(self._request.args, "done", acting.DONE)
-            rows = views.number_in(self._request.args, "rows", MAX_SIGNED)
+            done = views.choice_in(self.request.args, "done", acting.DONE)
+            rows = views.number_in(self.request.args, "rows", MAX_SIGNED)
             return None if done is None or rows is None else (done, rows)
         return None
 
 
 def _sign_in(access: Access, request: PageRequest) -> Response:
-    words, code = "", 403
+    words, code, headers = "", 403, {}
     if request.method == "POST" and request.args.get("view") == "sign-in" and not is_of_another_site(request):
         response = _moved(link("overview"))
         waits = access.sign_in(request, request.form.get("password", ""), response)
@@ -261,11 +235,11 @@ def _sign_in(access: Access, request: PageRequest) -> Response:
             return response
         words = "This is not the password."
         if waits:
-            words, code = f"Too many guesses: please wait for {max(round(waits), 1)} s.", 429
+            seconds = max(round(waits), 1)
+            words, code, headers = f"Too many guesses: please wait for {seconds} s.", 429, {"Retry-After": str(seconds)}
     shown = {"words": words, "is_secure": access.is_secure(request), "is_live": True, "site": request.host}
     response = _page(code, "sign_in.html", shown)
-    if code == 429:
-        response.headers["Retry-After"] = str(max(round(waits or 0), 1))
+    response.headers.update(headers)
     return response
 
 
@@ -315,11 +289,3 @@ def _asset(name: str, request: Request) -> Response:
     response.headers["Cache-Control"] = "private, max-age=604800"
     response.set_etag(version_of(name))
     return response.make_conditional(request)
-
-
-def _state_of(env_file: Path) -> object:
-    try:
-        found = env_file.stat()
-    except OSError:
-        return None
-    return found.st_mtime_ns, found.st_size, found.st_ino
