@@ -1,6 +1,14 @@
-"""The extra attributes of the package's log records: for logs and for Sentry."""
+"""The extra attributes of the package's log records, for logs and for Sentry; and what a run logs and goes on."""
 
 from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from logging import INFO, getLogger
+
+from ..errors import DatabaseError, Unavailable
+
+LOG = getLogger("taskserver")
 
 FULL_TEXT = "_full_text"
 """The traceback in words. Sentry's SDK shows all attributes but those that begin with an underscore."""
@@ -24,3 +32,17 @@ def about_task(
     if error:
         extra |= {"error": error, FULL_TEXT: full_text, FOR_LOG_ALONE: for_log_alone}
     return extra | {"is_fatal": True} if is_fatal else extra
+
+
+@contextmanager
+def dispensable(words: str, level: int = INFO) -> Iterator[None]:
+    """In the `with` stands what a run can do without, as it may lack the right: its error is logged.
+
+    Raises Unavailable.
+    """
+    try:
+        yield
+    except Unavailable:
+        raise
+    except DatabaseError as error:
+        LOG.log(level, "%s: %s", words, error, extra={ONCE_AN_HOUR: True})

@@ -12,9 +12,8 @@ from collections.abc import Callable, Sequence
 from logging import getLogger
 from typing import TYPE_CHECKING
 
-from ..errors import DatabaseError, Unavailable
 from ..host.process_identity import has_ended
-from ..messages.log_records import about_task
+from ..messages.log_records import about_task, dispensable
 from ..messages.text import count_of
 from ..model.task import CANCELLED, LOST, Due, LostTask
 from ..settings.load import Settings
@@ -102,16 +101,11 @@ class Maintenance:
         What they had started keeps its lease, as a program that the task started may still be at it. Other hosts cannot
         know that a process is gone.
         """
-        try:
+        with dispensable("the claims of workers that are gone cannot be taken back now"):  # their leases end
             at_work = self._store.runs.at_work(host)
-            if at_work:
-                gone = {number: pid for number, pid, identity in at_work if has_ended(pid, identity)}
-                for number, tasks in (self._store.processes.claimed_by(gone) if gone else {}).items():
-                    self._take_back(number, gone[number], tasks)
-        except Unavailable:
-            raise
-        except DatabaseError as error:  # as without the right: the leases end by themselves
-            LOG.info("the claims of workers that are gone cannot be taken back now: %s", error)
+            gone = {number: pid for number, pid, identity in at_work if has_ended(pid, identity)}
+            for number, tasks in (self._store.processes.claimed_by(gone) if gone else {}).items():
+                self._take_back(number, gone[number], tasks)
 
     def _take_back(self, number: int, pid: int, tasks: Sequence[LeftTask]) -> None:
         """Take back what the worker of this number had claimed, and remember the errors of what it had started."""

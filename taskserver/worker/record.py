@@ -6,10 +6,11 @@ import time
 from binascii import crc32
 from collections.abc import Sequence
 from contextlib import suppress
-from logging import getLogger
+from logging import DEBUG, getLogger
 
-from ..errors import Conflict, DatabaseError, Unavailable
+from ..errors import Conflict, DatabaseError
 from ..host.process_identity import host_name, own_identity
+from ..messages.log_records import dispensable
 from ..model.task import ALL_GROUPS
 from ..stores import Store
 from ..stores.queue.claims import new_number
@@ -74,30 +75,18 @@ class RunRecord:
         """Show that this process has tasks now, or waits for some. Raises Unavailable where the database is away."""
         if self._is_at_work:
             return
-        try:
+        with dispensable("this worker is not shown among those at work"):
             self._store.processes.begin(self.number, self.host, self.groups, own_identity())
             self._is_at_work = True
-        except Unavailable:
-            raise
-        except DatabaseError as error:
-            LOG.info("this worker is not shown among those at work: %s", error)
-        try:
+        with dispensable("old records of runs stay", DEBUG):
             self._store.runs.forget_old()
-        except Unavailable:
-            raise
-        except DatabaseError as error:  # as without the right
-            LOG.debug("old records of runs stay: %s", error)
 
     def show(self, every_seconds: float = SHOW_EVERY_SECONDS) -> None:
         """Show the counts so far, unless that was done less than so long ago. Raises Unavailable."""
         if not self._is_at_work or time.monotonic() < self._shown_at + every_seconds:
             return
-        try:
+        with dispensable("the counts so far are not shown", DEBUG):
             self._store.processes.show(self.number, self._result.all_counts())
-        except Unavailable:
-            raise
-        except DatabaseError as error:
-            LOG.debug("the counts so far are not shown: %s", error)
         self._shown_at = time.monotonic()
 
     def show_life(self) -> None:

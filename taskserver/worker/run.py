@@ -10,13 +10,13 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack, suppress
-from logging import getLogger
+from logging import WARNING, getLogger
 from types import NoneType
 from typing import TYPE_CHECKING
 
-from ..errors import DatabaseError, TaskServerError, Unavailable
+from ..errors import DatabaseError, TaskServerError
 from ..interrupts.stop import Stop
-from ..messages.log_records import ONCE_AN_HOUR
+from ..messages.log_records import dispensable
 from ..messages.text import count_of
 from ..model.attempt import FailedAttempt
 from ..model.checks import check_kind
@@ -280,14 +280,8 @@ class Runner:
         from ..stores.queue.pruning import prune_portion
 
         self._pruned_at = time.monotonic()
-        try:
-            deleted = prune_portion(self._store, keep_seconds)
-        except Unavailable:
-            raise
-        except DatabaseError as error:  # as without the right to delete
-            LOG.warning("rows older than TASKSERVER_KEEP are not deleted: %s", error, extra={ONCE_AN_HOUR: True})
-        else:
-            if deleted:
+        with dispensable("rows older than TASKSERVER_KEEP are not deleted", WARNING):
+            if deleted := prune_portion(self._store, keep_seconds):
                 LOG.info("deleted %s older than TASKSERVER_KEEP", count_of(deleted, "done task"))
 
     # ---- made when they are needed: an empty run imports nothing of it

@@ -8,12 +8,14 @@ Counts that are not written yet are lost with a run that is killed.
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from logging import getLogger
 
 from ..errors import Conflict, DatabaseError, Unavailable
+from ..messages.log_records import dispensable
 from ..model.task import ClaimedTask, LostTask, Status
 from ..stores import Store
-from ..stores.queue.stats import COLUMNS, Stats
+from ..stores.queue.stats import COLUMNS, HourStats, Stats
 from .attempt import Attempt
 
 LOG = getLogger("taskserver")
@@ -168,13 +170,9 @@ class RunStats:
         return self._usual.get(name, 0.0)
 
     def _read_usual(self) -> dict[str, float]:
-        try:
+        found: Sequence[HourStats] = ()
+        with dispensable("how long tasks take is not known"):
             found = self._stats.sums(USUAL_OF_SECONDS, "task")
-        except Unavailable:
-            raise
-        except DatabaseError as error:  # as without the right to read them
-            LOG.info("how long tasks take is not known: %s", error)
-            return {}
         return {
             one.task: min(one.slowest_seconds, MAX_TIMES_MEAN * one.mean_run_seconds)
             for one in found

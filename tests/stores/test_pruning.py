@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from taskserver import DatabaseError, InvalidTask, Reason, Stop, TaskServer
+from taskserver.errors import Unavailable
 from taskserver.stores import Store
 from taskserver.stores.database import Database
 from taskserver.stores.free_rows import Freed, work_free
@@ -248,14 +249,19 @@ def test_a_run_finds_old_rows_by_an_index_in_its_order(queue: Queue, kind: str) 
 def test_a_run_whose_account_may_delete_nothing_says_so_and_goes_on(
     queue: Queue, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
+    error = DatabaseError("DELETE command denied")
+
     def refuse(*given: object) -> int:
-        raise DatabaseError("DELETE command denied")
+        raise error
 
     monkeypatch.setattr(pruning, "prune_portion", refuse)
     queue.add("tasks.note", '{"text": "x"}')
     with caplog.at_level("WARNING", "taskserver"):
         assert queue.run_here(mode="mark", keep="30d").done == 1
     assert "rows older than TASKSERVER_KEEP are not deleted: DELETE command denied" in caplog.text
+    error = Unavailable("it went away")
+    with pytest.raises(Unavailable):
+        queue.run_here(mode="mark", keep="30d")
 
 
 def test_a_run_that_lingers_deletes_while_it_waits(sqlite_queue: Queue, monkeypatch: pytest.MonkeyPatch) -> None:
