@@ -154,7 +154,7 @@ def test_colours_come_on_a_terminal_alone_and_not_against_the_wish(sqlite_queue:
     screen = run_on_terminal(sqlite_queue.deployment, "client.py", "list", has_colours=wanted).screen
     assert ("\x1b[31mfatal\x1b[0m" in screen) == wanted
     assert ("\x1b" in screen) == wanted
-    assert "\x1b" not in sqlite_queue.client("list").stdout
+    assert "\x1b" not in sqlite_queue.here("list").stdout
 
 
 @pytest.mark.parametrize("command", ["list", "errors", "stats", "retry --all --dry-run"])

@@ -73,7 +73,7 @@ def test_a_healthy_deployment_is_well_in_every_check(healthy: Queue) -> None:
 @pytest.mark.parametrize("columns", [0, 40, 100])
 def test_a_terminal_gets_the_lines_wrapped_and_indented(healthy_sqlite: Queue, columns: int) -> None:
     healthy_sqlite.add("tasks.not_there")
-    whole = next(line for line in healthy_sqlite.client("doctor").stdout.splitlines() if " callables " in line)
+    whole = next(line for line in healthy_sqlite.here("doctor").stdout.splitlines() if " callables " in line)
     screen = run_on_terminal(healthy_sqlite.deployment, "client.py", "doctor", columns=columns).screen.splitlines()
     indent = " " * (2 if columns == 40 else whole.index("'tasks.not_there'"))
     first, *others = screen[next(number for number, line in enumerate(screen) if " callables" in line) :]
@@ -104,8 +104,8 @@ def test_each_check_is_a_line_with_its_level_its_name_and_what_was_found(healthy
 
 
 def test_wrong_usage_is_code_3(healthy_sqlite: Queue) -> None:
-    assert_one_line(healthy_sqlite.client("doctor", "--all"), 3, "--all")
-    assert_one_line(healthy_sqlite.client("doctor", "now"), 3, "now")
+    for wrong in ("--all", "now"):
+        assert_one_line(healthy_sqlite.here("doctor", wrong), 3, wrong)
 
 
 @ONE_STORE

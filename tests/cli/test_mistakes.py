@@ -478,7 +478,7 @@ def test_what_this_user_may_not_do_is_answered_with_who_should(deployment: Deplo
     name, rights, command, code, words = RIGHTS[what]
     if name != ".":
         deployment.write_env(TASKSERVER_DSN="sqlite:///shop.db")
-        assert deployment.client("init").returncode == 0
+        assert deployment.here("init").returncode == 0
     path = deployment.folder / name
     path.chmod(rights)
     try:

@@ -21,7 +21,7 @@ REFUSED = re.compile(r"worker\.py: 127\.0\.0\.1:1/shop: Can't connect .*\(said o
 @pytest.fixture
 def site(deployment: Deployment) -> Deployment:
     deployment.write_tasks("")
-    assert deployment.client("init", env=sqlite(deployment)).returncode == 0
+    assert deployment.here("init", env=sqlite(deployment)).returncode == 0
     return deployment
 
 

@@ -372,7 +372,7 @@ def test_an_odd_password_opens_the_database_however_it_is_written(
     else:
         deployment.write_env(f"TASKSERVER_DSN=mysql://{user}@{address}\nTASKSERVER_PASSWORD='{escaped}'\n")
     try:
-        init = deployment.client("init")
+        init = deployment.here("init")
         assert init.returncode == 0, init.stderr
         assert ODD_PASSWORD not in init.stdout
     finally:

@@ -303,7 +303,7 @@ def test_the_file_beside_the_program_is_read_and_none_in_the_current_folder(depl
     assert worker.returncode == 2
     assert "TASKSERVER_DSN is not set" in worker.stderr
     deployment.write_env(TASKSERVER_DSN=DSN)
-    assert deployment.client("init").returncode == 0
+    assert deployment.here("init").returncode == 0
     assert deployment.worker().returncode == 0
     assert (deployment.folder / "var" / "taskserver.db").exists()
     assert not (deployment.home / "var").exists()
@@ -337,7 +337,7 @@ def test_an_absolute_log_stays_where_it_is(tmp_path: Path) -> None:
 
 def test_a_workers_relative_log_lies_beside_it_and_is_private(deployment: Deployment) -> None:
     deployment.write_env(TASKSERVER_DSN=DSN, TASKSERVER_LOG="worker.log")
-    assert deployment.client("init").returncode == 0
+    assert deployment.here("init").returncode == 0
     assert deployment.worker().returncode == 0
     log = deployment.folder / "worker.log"
     assert "run begins" in log.read_text()
@@ -377,7 +377,7 @@ def test_without_a_setting_all_have_their_defaults(tmp_path: Path) -> None:
 
 def test_a_verbose_worker_names_the_keys_by_their_source_and_shows_no_value(deployment: Deployment) -> None:
     deployment.write_env(TASKSERVER_DSN=DSN, TASKSERVER_PASSWORD=f"{SECRET}$x")
-    assert deployment.client("init").returncode == 0
+    assert deployment.here("init").returncode == 0
     said = deployment.worker("--verbose", env={"TASKSERVER_PASSWORD": SECRET}).stderr
     file = deployment.folder / ".env"
     over = f"the environment wins over another value in {file} for TASKSERVER_PASSWORD"
