@@ -1,7 +1,7 @@
 <?php
 /*
- * A page with a progress bar. Its button adds a task; the page then asks itself twice a second, as ?json, how far that one
- * has come. Without JavaScript it loads anew every two seconds. Copy it into the web folder. In tasks.py:
+ * A page with a progress bar. Its button adds a task; the page then fetches itself twice a second, and shows how far that
+ * one has come. Without JavaScript it loads anew every two seconds. Copy it into the web folder. In tasks.py:
  *
  *     import time
  *     import taskserver
@@ -49,11 +49,6 @@ try {
     exit('Something went wrong. Please try again later.');
 }
 
-if (isset($_GET['json'])) {
-    header('Content-Type: application/json');
-    exit(as_json($now));
-}
-
 /** The id of the new task, and when it was added, by which it is known. */
 function add_report(PDO $pdo): array
 {
@@ -65,7 +60,7 @@ function add_report(PDO $pdo): array
     return ['id' => $id, 'added' => (string) $added];
 }
 
-/** What the visitor may know of it: state, done, total, text, result. */
+/** What the visitor may know of it: state, value of the bar (null: not known), text, result. */
 function state(PDO $pdo, ?array $report): array
 {
     $row = null;
@@ -78,27 +73,23 @@ function state(PDO $pdo, ?array $report): array
             break;
         }
     }
+    $state = $row ? STATES[$row['status']] ?? 'failed' : 'none';
     $told = json_decode($row['progress'] ?? 'null', true);
-    $told = is_array($told) ? $told : [];
+    $told = is_array($told) ? $told : []; // a row may hold anything
+    $done = number($told['done'] ?? 0);
+    $total = number($told['total'] ?? 0);
+    $result = json_decode($row['result'] ?? 'null', true);
     return [
-        'state' => $row ? STATES[$row['status']] ?? 'failed' : 'none',
-        'done' => number($told['done'] ?? 0),
-        'total' => number($told['total'] ?? 0), // 0: not known
+        'state' => $state,
+        'value' => $state === 'done' ? 1 : ($total > 0 ? min($done / $total, 1) : null),
         'text' => is_string($told['text'] ?? null) ? $told['text'] : '',
-        'result' => json_decode($row['result'] ?? 'null', true),
+        'result' => is_string($result) ? $result : '',
     ];
 }
 
-/** A row may hold anything. */
 function number($value): float
 {
     return is_int($value) || is_float($value) && is_finite($value) ? (float) max($value, 0) : 0.0;
-}
-
-/** Harmless inside a <script>, too. */
-function as_json($value): string
-{
-    return json_encode($value, JSON_HEX_TAG | JSON_HEX_AMP | JSON_INVALID_UTF8_SUBSTITUTE | JSON_PARTIAL_OUTPUT_ON_ERROR);
 }
 
 function escaped(string $text): string
@@ -107,7 +98,6 @@ function escaped(string $text): string
 }
 
 $goes_on = in_array($now['state'], ['waiting', 'running'], true);
-$result = is_string($now['result']) ? $now['result'] : '';
 ?>
 <!DOCTYPE html>
 <html lang="en">
@@ -117,48 +107,28 @@ $result = is_string($now['result']) ? $now['result'] : '';
 <noscript><meta http-equiv="refresh" content="2"></noscript>
 <?php } ?>
 <h1>Your report</h1>
+<main id="report">
 <p id="state"><?= escaped($now['state']) ?></p>
 <?php if ($now['state'] !== 'none') { ?>
-<progress id="bar" max="1"<?php
-    // Without a value a bar shows that something goes on, and not how far it is.
-    if ($now['state'] === 'done') {
-        echo ' value="1"';
-    } elseif ($now['total'] > 0) {
-        echo ' value="' . min($now['done'] / $now['total'], 1) . '"';
-    } ?>></progress>
+<progress id="bar" max="1"<?= $now['value'] === null ? '' : " value=\"{$now['value']}\"" ?>></progress>
 <p id="text"><?= escaped($now['text']) ?></p>
-<p id="result"><?= escaped($result) ?></p>
+<p id="result"><?= escaped($now['result']) ?></p>
 <?php } ?>
 <form method="post"><button id="button"<?= $goes_on ? ' disabled' : '' ?>>Make a report</button></form>
+</main>
 <?php if ($goes_on) { ?>
 <script>
-const element = id => document.getElementById(id);
-
-function show(now) {
-    element('state').textContent = now.state; // as text: nothing in it becomes HTML
-    element('text').textContent = now.text;
-    element('result').textContent = typeof now.result === 'string' ? now.result : '';
-    if (now.state === 'done') {
-        element('bar').setAttribute('value', 1);
-    } else if (now.total > 0) {
-        element('bar').setAttribute('value', Math.min(now.done / now.total, 1));
-    } else {
-        element('bar').removeAttribute('value');
-    }
-    const goesOn = now.state === 'waiting' || now.state === 'running';
-    element('button').disabled = goesOn;
-    return goesOn;
-}
-
 async function ask() {
-    let goesOn = true;
     try {
-        const answer = await fetch('?json', {cache: 'no-store'});
-        goesOn = !answer.ok || show(await answer.json());
+        const answer = await fetch('', {cache: 'no-store'});
+        const page = new DOMParser().parseFromString(await answer.text(), 'text/html');
+        if (answer.ok) {
+            document.getElementById('report').replaceWith(page.getElementById('report'));
+        }
     } catch (error) {
         // The network is away for a moment.
     }
-    if (goesOn) {
+    if (document.getElementById('button').disabled) {
         setTimeout(ask, 500);
     }
 }

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import html
-import json
 import re
 from collections.abc import Iterator
 from http.client import HTTPConnection
 from http.cookiejar import CookieJar
 from pathlib import Path
-from typing import Any
+from typing import NamedTuple
 from urllib.request import HTTPCookieProcessor, OpenerDirector, build_opener
 
 import pytest
@@ -57,6 +56,16 @@ def website(php: str, tmp_path: Path, mysql_queue: Queue, mysql_server: MySQLSer
             yield website
 
 
+class Shown(NamedTuple):
+    """What a page says of the visitor's task."""
+
+    state: str
+    value: str | None = None
+    """Of the bar."""
+    text: str = ""
+    result: str = ""
+
+
 class Visitor:
     """Somebody with a browser of his own, which keeps cookies."""
 
@@ -71,32 +80,31 @@ class Visitor:
     def press_button(self) -> Answer:
         return self.open(form=b"")
 
-    def ask(self, query: str = "?json") -> dict[str, Any]:
-        now = json.loads(self.open(query).text)
-        assert isinstance(now, dict)
-        return now
+    def ask(self, query: str = "") -> Shown:
+        page = self.open(query).text
+        bar = re.search(r'<progress id="bar" max="1"(?: value="(.*)")?>', page)
+        state, text, result = (re.search(rf'<p id="{name}">(.*)</p>', page) for name in ("state", "text", "result"))
+        assert state
+        assert bool(bar) == bool(text) == bool(result) == (state[1] != "none")
+        return Shown(state[1], bar and bar[1], *(html.unescape(one[1]) if one else "" for one in (text, result)))
 
 
 @pytest.mark.parametrize("mode", ["mark", "move"])
 def test_the_page_tells_growing_progress_and_then_the_result(mysql_queue: Queue, website: Website, mode: str) -> None:
     mysql_queue.define(STEPS)
     visitor = Visitor(website)
-    none = {"state": "none", "done": 0, "total": 0, "text": "", "result": None}
-    assert visitor.ask() == none
-    assert 'id="bar"' not in visitor.open().text
+    assert visitor.ask() == Shown("none")
     page = visitor.press_button().text  # and what that leads to
     assert "waiting" in page
-    assert visitor.ask() == none | {"state": "waiting"}
+    assert visitor.ask() == Shown("waiting")
     worker = mysql_queue.start("--mode", mode)
     for step in range(4):
         wait_until(lambda: len(mysql_queue.notes()) == step + 1)  # noqa: B023 - at once
-        wait_until(lambda: visitor.ask()["text"].startswith(f"<b>step {step}"))  # noqa: B023 - at once
-        running = {"state": "running", "done": step, "total": 4, "text": f"<b>step {step}</b> & more", "result": None}
-        assert visitor.ask() == running
+        wait_until(lambda: visitor.ask().text.startswith(f"<b>step {step}"))  # noqa: B023 - at once
+        assert visitor.ask() == Shown("running", f"{step / 4:g}", f"<b>step {step}</b> & more")
         mysql_queue.go(f"go{step}")
     assert end_of(worker) == (0, "", "")
-    assert visitor.ask() | {"text": ""} == none | {"state": "done", "done": 3, "total": 4, "result": "<i>ready</i>"}
-    assert 'value="1"' in visitor.open().text
+    assert visitor.ask()._replace(text="") == Shown("done", "1", result="<i>ready</i>")
     assert website.log.count("report:") == 0
 
 
@@ -107,7 +115,7 @@ def test_without_javascript_the_page_shows_the_same_and_loads_itself_anew(mysql_
     worker = mysql_queue.start("--mode", "mark")
     mysql_queue.go("go0")
     mysql_queue.go("go1")
-    wait_until(lambda: visitor.ask()["done"] == 2)
+    wait_until(lambda: visitor.ask().value == "0.5")
     page = visitor.open().text
     assert '<noscript><meta http-equiv="refresh" content="2"></noscript>' in page
     assert 'value="0.5"' in page
@@ -127,14 +135,14 @@ def test_a_visitor_has_one_task_at_a_time_and_sees_no_other_visitor_s(mysql_queu
     one.press_button()
     one.press_button()
     assert mysql_queue.rows("id, task") == [(1, "tasks.make_report")]
-    for query in ("?json", "?json&id=1", "?json&report[id]=1", "?id=1&json"):
-        assert other.ask(query)["state"] == "none"
+    for query in ("", "?id=1", "?report[id]=1"):
+        assert other.ask(query).state == "none"
     other.press_button()
     mysql_queue.sql("UPDATE jobs_queue SET status = 4 WHERE id = 1")
-    assert (one.ask()["state"], other.ask()["state"]) == ("failed", "waiting")
+    assert (one.ask().state, other.ask().state) == ("failed", "waiting")
     one.press_button()
     assert [task_id for (task_id,) in mysql_queue.rows("id")] == [1, 2, 3]
-    assert one.ask()["state"] == "waiting"
+    assert one.ask().state == "waiting"
 
 
 def test_an_id_that_was_given_again_shows_nothing_of_another_task(mysql_queue: Queue, website: Website) -> None:
@@ -143,7 +151,7 @@ def test_an_id_that_was_given_again_shows_nothing_of_another_task(mysql_queue: Q
     mysql_queue.sql(
         """UPDATE jobs_queue SET status = 2, result = '"secret"', created_at = created_at + INTERVAL 1 SECOND"""
     )
-    assert visitor.ask()["state"] == "none"
+    assert visitor.ask().state == "none"
     assert "secret" not in visitor.open().text
 
 
@@ -175,10 +183,10 @@ def test_the_page_stands_whatever_the_row_holds(mysql_queue: Queue, website: Web
     for told, result in ODD_ROWS.items():
         mysql_queue.sql("UPDATE jobs_queue SET status = 2, progress = ?, result = ?", told, result)
         now = visitor.ask()
-        assert (now["state"], now["done"], now["total"], now["text"]) == ("done", 0, 0, ""), told
-        page = visitor.open()
-        assert page.status == 200
-        assert "alert(1)</script>" not in page.text
+        assert (now.state, now.value, now.text) == ("done", "1", ""), told
+        assert "alert(1)</script>" not in visitor.open().text
+        mysql_queue.sql("UPDATE jobs_queue SET status = 1")
+        assert visitor.ask().value is None, told
     assert "PHP" not in website.log.partition("started")[2].replace("PHP 8", "")
 
 
@@ -187,7 +195,7 @@ def test_the_task_of_its_comment_runs(mysql_queue: Queue, website: Website) -> N
     visitor = Visitor(website)
     visitor.press_button()
     assert_silent(mysql_queue.worker("--mode", "move"))
-    assert visitor.ask() == {"state": "done", "done": 30, "total": 30, "text": "", "result": "30 days"}
+    assert visitor.ask() == Shown("done", "1", "", "30 days")
 
 
 def test_the_page_tells_no_more_than_that_something_went_wrong(mysql_queue: Queue, website: Website) -> None:
