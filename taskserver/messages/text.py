@@ -1,4 +1,4 @@
-"""Texts, spans of time and instants as a person sees them: harmless for a terminal, a mail or a log."""
+"""Texts, numbers, spans of time and instants for people: harmless for a terminal, a mail or a log."""
 
 from __future__ import annotations
 
