@@ -225,7 +225,7 @@ def _read(store: Store, settings: Settings, chosen: Sequence[int], up_to: Mappin
         table=settings.table,
         mode=settings.mode,
         database=settings.dsn.place,
-        now=views.now(),
+        now=store.database.now(),
         total=total._replace(seconds_left=None, uncounted=total.uncounted | counted.cut),
         groups=groups,
         has_more_groups=bool(counted.cut),

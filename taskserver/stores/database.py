@@ -11,6 +11,7 @@ import os
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, suppress
+from datetime import datetime, timezone
 from typing import Any, ParamSpec, TypeVar
 
 from ..errors import ConnectionLost, DatabaseError, NotUnderstood, TooLong, Unavailable
@@ -239,6 +240,10 @@ class Database(Rows):
         """The first column of a SELECT's first row; None without a row."""
         rows = self.fetch(sql, values)
         return rows[0][0] if rows else None
+
+    def now(self) -> datetime:
+        """The database's clock."""
+        return datetime.fromisoformat(self.fetch_value("SELECT {now_text}")).replace(tzinfo=timezone.utc)
 
     def change(self, sql: str, values: Sequence[Any] = ()) -> int:
         """Write by one statement; how many rows it matched."""

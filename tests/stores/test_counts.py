@@ -166,7 +166,7 @@ def test_recent_errors_of_groups_are_those_among_the_last_of_all(store: Store, r
 
 
 def test_stats_are_summed_in_the_database(store: Store, rows: Rows) -> None:
-    hour = f"{store.views.now():%Y-%m-%d %H}:00:00"
+    hour = f"{store.database.now():%Y-%m-%d %H}:00:00"
     for group, task, done, slowest in ((3, "a", 1, 5.0), (3, "b", 2, 7.0), (5, "a", 4, 1.0)):
         rows.execute(
             "INSERT INTO jobs_queue_stats (hour, group_id, task, done, attempts, slowest_seconds, ran_seconds) "

@@ -23,7 +23,7 @@ def test_a_note_is_written_over_found_and_removed(store: Store) -> None:
     assert found is not None
     assert found[:2] == (name, text)
     assert found.noted_at is not None
-    assert abs(store.views.now() - found.noted_at) < timedelta(seconds=30)
+    assert abs(store.database.now() - found.noted_at) < timedelta(seconds=30)
     assert (notes.remove(name), notes.find(name)) == (True, None)
 
 

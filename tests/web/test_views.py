@@ -71,7 +71,7 @@ def test_values_that_an_sqlite_column_may_hold_break_no_view(site: PageSite) -> 
         site.sql(
             "INSERT INTO jobs_queue_stats (hour, group_id, task, done, failed, attempts, ran_seconds, waited_seconds) "
             f"VALUES (?, {group}, {ILL_FORMED}, {number}, {number}, {number}, {number}, {number})",
-            f"{site.server.store.views.now():%Y-%m-%d %H}:00:00",
+            f"{site.server.store.database.now():%Y-%m-%d %H}:00:00",
         )
     site.sql("INSERT INTO jobs_queue_stats (hour, group_id, task, done) VALUES ('soon', 'x', x'ff', 'many')")
     visitor = site.visitor()

@@ -134,7 +134,6 @@ class Schedules:
             AND COALESCE({old_cron}, '') = COALESCE({cron}, '') AND {old_timezone} = {timezone}
             THEN {old_next_at} ELSE {next_at} END
     """
-    NOW = "SELECT {now_text}"
     REMOVE = "DELETE FROM {schedules} WHERE name = ?"
 
     def put(self, schedule: ScheduleRow) -> datetime:
@@ -142,14 +141,11 @@ class Schedules:
 
         Returns the next time, which is in the past if a run is late. Raises InvalidTask, SettingError.
         """
-        now = self._now()
+        now = self._database.now()
         first = next_time(schedule, now, now)
         self._database.change(self._put_sql(), (*schedule, _text(first)))
         stored = self._find(schedule.name)
         return (stored and utc(stored.next_at)) or first
-
-    def _now(self) -> datetime:
-        return _instant(self._database.fetch_value(self.NOW))
 
     def _put_sql(self) -> str:
         words, columns = self._database.words, (*ScheduleRow._fields, "next_at")
@@ -196,7 +192,7 @@ class Schedules:
             sorted(name for name, row in wanted.items() if standing.get(name, row) != row),
             sorted(name for name in standing.keys() - wanted.keys() if isinstance(before, list) and name in before),
         )
-        now = self._now()
+        now = self._database.now()
         for name in (*done.made, *done.changed):
             self._database.write(self._put_sql(), (*wanted[name], _text(next_time(wanted[name], now, now))))
         for name in done.removed:

@@ -7,7 +7,7 @@ rows at most in the order of an index, and never by OFFSET. The next page goes o
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from datetime import datetime, timezone
+from datetime import datetime
 from typing import Any, NamedTuple
 
 from ...errors import InvalidTask, SettingError
@@ -60,16 +60,11 @@ class Views:
     def __init__(self, database: Database) -> None:
         self._database = database
 
-    NOW = "SELECT {now_text}"
     RUNS = """
         SELECT host, group_ids, pid, {started_at_text}, {started_at_age}, {ended_at_text}, reason,
             taken, done, fatal, lost, released, {previous_started_at_age}
         FROM {workers} ORDER BY host, group_ids
     """
-
-    def now(self) -> datetime:
-        """The database's clock."""
-        return datetime.fromisoformat(self._database.fetch_value(self.NOW)).replace(tzinfo=timezone.utc)
 
     def counts(self) -> list[QueueCount]:
         """Rows by group and status, with the age of the oldest new one, as far as `Counts` counts them."""
