@@ -74,8 +74,7 @@ function state(PDO $pdo, ?array $report): array
         }
     }
     $state = $row ? STATES[$row['status']] ?? 'failed' : 'none';
-    $told = json_decode($row['progress'] ?? 'null', true);
-    $told = is_array($told) ? $told : []; // a row may hold anything
+    $told = json_decode($row['progress'] ?? 'null', true); // a row may hold anything
     $done = number($told['done'] ?? 0);
     $total = number($told['total'] ?? 0);
     $result = json_decode($row['result'] ?? 'null', true);

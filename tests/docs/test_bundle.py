@@ -32,12 +32,11 @@ from taskserver.messages.finding import Level
 from tests.conftest import without
 from tests.support.deployment import ROOT, TIMEOUT_SECONDS
 from tests.support.hosts import BARE, VERSIONS, as_user, is_usable, open_folder, own, own_all, users_python
-from tests.support.repositories import INSTANT, in_git
+from tests.support.repositories import INSTANT, copy_of_repository, in_git
 from tests.support.servers import NOBODY
 from tests.support.venvs import make_venv
 
 NAME = f"taskserver-{__version__}"
-COPIED = ("taskserver", "docs", "examples", "packaging", ".ci")
 STRAY = "left behind by a developer"
 STRAYS = (
     *(".env", "tasks.py", "notes.txt", "tests/test_draft.py", "var/taskserver.db", "var/slots/1.lock"),
@@ -69,13 +68,7 @@ def place() -> Iterator[Path]:
 
 @pytest.fixture(scope="module")
 def bundle(place: Path) -> Bundle:
-    source = place / "repository"
-    source.mkdir()
-    for path in ROOT.iterdir():
-        if path.is_file() and path.name != ".git":  # a work tree's, which would lead git back into its repository
-            shutil.copy2(path, source)
-    for name in COPIED:
-        shutil.copytree(ROOT / name, source / name, ignore=shutil.ignore_patterns("__pycache__"))
+    source = copy_of_repository(place / "repository")
     for name in STRAYS:
         (source / name).parent.mkdir(exist_ok=True)
         (source / name).write_text(STRAY)

@@ -1,13 +1,15 @@
-"""Git, as a stranger to this machine's settings runs it: all commits are of one instant."""
+"""Git, as a stranger to this machine's settings runs it, all commits of one instant; and copies of this repository."""
 
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 from pathlib import Path
 
 import pytest
 
+from tests.support.deployment import ROOT
 from tests.support.servers import find_program
 
 INSTANT = 1700000000
@@ -24,3 +26,14 @@ def in_git(folder: Path, *arguments: str) -> str:
         env |= {f"GIT_{who}_DATE": f"{INSTANT} +0100"}
     command = [program, "-c", "gc.auto=0", "-c", "safe.directory=*", *arguments]
     return subprocess.run(command, cwd=folder, env=env, check=True, capture_output=True, text=True).stdout
+
+
+def copy_of_repository(folder: Path) -> Path:
+    """What `make bundle` reads of this repository, in a new folder."""
+    folder.mkdir()
+    for path in ROOT.iterdir():
+        if path.is_file() and path.name != ".git":  # a work tree's, which would lead git back into its repository
+            shutil.copy2(path, folder)
+    for name in ("taskserver", "docs", "examples", "packaging", ".ci"):
+        shutil.copytree(ROOT / name, folder / name, ignore=shutil.ignore_patterns("__pycache__"))
+    return folder

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager
+from collections.abc import Iterator
 from http import HTTPStatus
 from pathlib import Path
 
@@ -12,32 +11,12 @@ import pytest
 
 from tests.support.documents import read
 from tests.support.pages import PageSite
-from tests.support.postgresql import PostgreSQLServer
-from tests.support.servers import MySQLServer
 from tests.web.sites import fill_odd
-from tests.web.test_views import QUEUE_VIEWS
+from tests.web.test_views import VIEWS
 
 PASSWORD = "monitor-password"
 GRANT = "GRANT SELECT ON you_queue.* TO 'you_monitor'@'localhost'"
-GRANT_ON_POSTGRESQL = re.search("GRANT SELECT ON jobs_queue, [^;]* TO you_monitor;", read("docs/security.md"))
-
-
-@contextmanager
-def monitor_of_mysql(server: MySQLServer, database: str, user: str) -> Iterator[None]:
-    grant = GRANT.replace("you_queue", f"`{database}`").replace("you_monitor", user).replace("localhost", "%")
-    server.execute(f"CREATE USER '{user}'@'%' IDENTIFIED BY '{PASSWORD}'", grant)
-    server.meet(user, PASSWORD)
-    yield
-    server.execute(f"DROP USER '{user}'@'%'")
-
-
-@contextmanager
-def monitor_of_postgresql(server: PostgreSQLServer, database: str, user: str) -> Iterator[None]:
-    assert GRANT_ON_POSTGRESQL
-    grant = GRANT_ON_POSTGRESQL[0].replace("you_monitor", user)
-    server.execute(f"CREATE ROLE {user} LOGIN PASSWORD '{PASSWORD}'", grant, database=database)
-    yield
-    server.execute(f"DROP OWNED BY {user}", f"DROP ROLE {user}", database=database)
+GRANT_ON_POSTGRESQL = re.findall("GRANT SELECT ON jobs_queue, [^;]* TO you_monitor;", read("docs/security.md"))
 
 
 @pytest.fixture(params=["mysql", "postgresql"])
@@ -49,27 +28,25 @@ def reading(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[PageSite
     fill_odd(site)
     database = dsn.rpartition("/")[2]
     user = f"m_{database[2:]}"
-    makes: dict[str, Callable[..., AbstractContextManager[None]]] = {
-        "mysql": monitor_of_mysql,
-        "postgresql": monitor_of_postgresql,
-    }
-    with makes[request.param](server, database, user):
-        site.dsn = f"{request.param}://{user}:{PASSWORD}@{server.host}:{server.port}/{database}"
-        site.set(TASKSERVER_PAGE_ALLOW="0.0.0.0/0")
-        yield site
-        site.close()
+    if request.param == "mysql":
+        grant = GRANT.replace("you_queue", f"`{database}`").replace("you_monitor", user).replace("localhost", "%")
+        server.execute(f"CREATE USER '{user}'@'%' IDENTIFIED BY '{PASSWORD}'", grant)
+        server.meet(user, PASSWORD)
+        removes = [f"DROP USER '{user}'@'%'"]
+    else:
+        grant = GRANT_ON_POSTGRESQL[0].replace("you_monitor", user)
+        server.execute(f"CREATE ROLE {user} LOGIN PASSWORD '{PASSWORD}'", grant, database=database)
+        removes = [f"DROP OWNED BY {user}", f"DROP ROLE {user}"]
+    site.dsn = f"{request.param}://{user}:{PASSWORD}@{server.host}:{server.port}/{database}"
+    site.set(TASKSERVER_PAGE_ALLOW="0.0.0.0/0")
+    yield site
+    site.close()
+    server.execute(*removes, database=database)
 
 
 def test_each_view_is_shown_to_a_page_that_may_select_alone(reading: PageSite) -> None:
     visitor = reading.visitor()
-    for view in [
-        *QUEUE_VIEWS,
-        "task&id=2",
-        "tasks&status=fatal",
-        "confirm&verb=retry&like=2",
-        "hours&days=7",
-        "doctor",
-    ]:
+    for view in [*VIEWS, "tasks&status=fatal", "hours&days=7", "doctor"]:
         answer = visitor.get(f"view={view}")
         assert answer.status_code == HTTPStatus.OK, (view, answer.text)
     assert "may not read" not in visitor.get().text

@@ -29,6 +29,7 @@ from tests.support.documents import read
 from tests.support.hosts import open_folder, own_all, users_python
 from tests.support.pages import PASSWORD, PASSWORD_HASH
 from tests.support.processes import WAIT_SECONDS
+from tests.support.repositories import copy_of_repository
 from tests.support.rows import Rows
 from tests.support.websites import MINIMAL, Answer, apache_website, example, wsgi_website
 
@@ -168,13 +169,7 @@ def test_a_site_serves_the_page_below_a_path(folder: Path, tmp_path: Path) -> No
 def bundle() -> Iterator[Path]:
     """What a user uploads: the unpacked zip of `make bundle ARGS=--web`, in a home that nobody may enter."""
     with open_folder() as home:
-        source = home / "repository"
-        source.mkdir()
-        for path in ROOT.iterdir():
-            if path.is_file() and path.name != ".git":
-                shutil.copy2(path, source)
-        for name in ("taskserver", "docs", "examples", "packaging", ".ci"):
-            shutil.copytree(ROOT / name, source / name, ignore=shutil.ignore_patterns("__pycache__"))
+        source = copy_of_repository(home / "repository")
         subprocess.run([sys.executable, source / "packaging" / "bundle.py", "--web"], check=True, capture_output=True)
         (archive,) = (source / "dist").glob("*.zip")
         with zipfile.ZipFile(archive) as packed:
