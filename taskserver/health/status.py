@@ -18,7 +18,7 @@ from ..model.task import Status, name_of_status
 from ..settings.load import Settings
 from ..stores import Store
 from ..stores.queue.claims import number_of
-from ..stores.queue.counts import SAMPLE, Counts, NameCount
+from ..stores.queue.counts import NAMES_SAMPLE, Counts, NameCount
 from ..stores.queue.schedules import Schedules, StoredSchedule
 from ..stores.queue.stats import HOUR_SECONDS, HourStats, Stats
 from ..stores.records import OTHER, ErrorCount, LastRun, QueueCount, RunningTask, TaskRow, WorkerProcess
@@ -240,7 +240,7 @@ def _read(store: Store, settings: Settings, chosen: Sequence[int], up_to: Mappin
         running=views.running(MAX_RUNNING),
         schedules=Schedules(store).all(),
         names=_by_task(names),
-        unnamed=frozenset(status for status in Status if _rows_of(names, status) >= SAMPLE),
+        unnamed=frozenset(status for status in Status if _rows_of(names, status) >= NAMES_SAMPLE),
         errors=views.recent_errors(MAX_ERRORS, chosen),
         this_hour=recent.this_hour,
         hour_before=recent.hour_before,

@@ -22,7 +22,7 @@ from ..stores.queue.dependencies import links
 from ..stores.queue.operations import CANCEL, DELETE, RETRY, Operations
 from ..stores.queue.schedules import Schedules
 from ..stores.queue.stats import HOUR_SECONDS, HourStats, Stats
-from ..stores.queue.views import BY_TIME, FIRST, SAMPLE, Pages, Place
+from ..stores.queue.views import BY_TIME, ERRORS_SAMPLE, FIRST, Pages, Place
 from .charts import Chart, Part, bars
 
 if TYPE_CHECKING:  # the one file is made without Werkzeug
@@ -76,7 +76,7 @@ def overview_values(server: TaskServer) -> dict[str, Any]:
     """The values of the overview."""
     read = server.status()
     last_day = every_hour(read.hours, read.this_hour.hour, DAYS["1"])
-    return {"overview": read, "sample": SAMPLE, "chart": throughput(last_day)}
+    return {"overview": read, "sample": ERRORS_SAMPLE, "chart": throughput(last_day)}
 
 
 def tasks(server: TaskServer, query: Query) -> Page:
@@ -122,7 +122,7 @@ def task(server: TaskServer, query: Query) -> Page:
 
 def errors(server: TaskServer, query: Query) -> Page:
     """The errors of failed tasks, counted by their first lines."""
-    return Page("errors.html", {"errors": server.store.views.recent_errors(ERRORS_SHOWN), "sample": SAMPLE})
+    return Page("errors.html", {"errors": server.store.views.recent_errors(ERRORS_SHOWN), "sample": ERRORS_SAMPLE})
 
 
 def hours(server: TaskServer, query: Query) -> Page:

@@ -21,7 +21,7 @@ from .attempt import Attempt
 LOG = getLogger("taskserver")
 
 WRITE_EVERY_SECONDS = 60.0
-MAX_COUNTED = 500
+MAX_STATS_KEYS = 500
 """Pairs of a group and a name: a producer chooses both, and must not fill the table with them."""
 NO_NAME = ""
 ANY_OTHER = (0, NO_NAME)
@@ -125,7 +125,7 @@ class RunStats:
     def _of(self, group_id: int, name: str) -> Counts:
         counts = self._counts.get((group_id, name))
         if counts is None:
-            key = (group_id, name) if len(self._counts) < MAX_COUNTED else ANY_OTHER
+            key = (group_id, name) if len(self._counts) < MAX_STATS_KEYS else ANY_OTHER
             counts = self._counts.setdefault(key, Counts())
         return counts
 

@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 
 from taskserver.health.accepted import MAX_REASON
-from taskserver.stores.queue.counts import MAX_COUNTED, MAX_GROUPS
+from taskserver.stores.queue.counts import MAX_COUNTED, MAX_OF_STATUS
 from tests.stores.accounts import account
 from tests.support.deployment import ROOT
 from tests.support.documents import REFERENCE, table
@@ -153,7 +153,7 @@ def test_a_limit_above_what_an_overview_counts_is_held_all_the_same(sqlite_queue
 
 
 def test_a_group_behind_those_at_which_an_overview_stops_is_judged(sqlite_queue: Queue) -> None:
-    last = MAX_GROUPS + 10
+    last = MAX_OF_STATUS + 10
     sqlite_queue.sql(
         "WITH RECURSIVE n (i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < ?)"
         " INSERT INTO jobs_queue (task, group_id) SELECT 'tasks.note', i FROM n",

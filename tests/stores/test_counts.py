@@ -100,7 +100,7 @@ def test_the_age_of_a_group_is_that_of_its_oldest_row_since_it_was_added_and_sin
 def test_a_task_that_starves_behind_sooner_ones_and_behind_another_group_is_seen(
     store: Store, rows: Rows, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(counts, "SAMPLE", 4)
+    monkeypatch.setattr(counts, "NAMES_SAMPLE", 4)
     put(rows, *[("a", 0, 0)] * 6, added=9, ready=9)
     put(rows, ("a", 1, 0), priority=50, added=172_800, ready=172_800)
     put(rows, *[("a", 1, 0)] * 6, added=5, ready=5)
@@ -118,7 +118,7 @@ def test_a_row_whose_time_lies_ahead_does_not_wait(store: Store, rows: Rows) -> 
 def test_many_groups_of_one_status_hide_no_other_status(
     store: Store, rows: Rows, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(counts, "MAX_GROUPS", 10)
+    monkeypatch.setattr(counts, "MAX_OF_STATUS", 10)
     put(rows, *[("a", group, 0) for group in range(30)], ("a", 77, 4), ("a", 77, 99))
     found = Counts(store.database).by_group()
     assert found.cut == {0}
@@ -131,7 +131,7 @@ def test_many_groups_of_one_status_hide_no_other_status(
 def test_names_are_counted_in_a_sample_of_each_status(
     store: Store, rows: Rows, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(counts, "SAMPLE", 3)
+    monkeypatch.setattr(counts, "NAMES_SAMPLE", 3)
     put(rows, ("a", 3, 0), ("b", 3, 0), ("a", 3, 0), ("c", 3, 0))
     put(rows, ("old", 3, 4), ("a", 5, 4), ("a", 5, 4), ("b", 5, 4))
     assert sorted(Counts(store.database).by_name()) == [
@@ -145,7 +145,7 @@ def test_names_are_counted_in_a_sample_of_each_status(
 def test_recent_errors_are_those_of_the_last_failed_tasks(
     store: Store, rows: Rows, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(views, "SAMPLE", 2)
+    monkeypatch.setattr(views, "ERRORS_SAMPLE", 2)
     put(rows, ("a", 3, 4), error="E: old")
     put(rows, ("a", 3, 4), ("a", 3, 4), error="E: new")
     put(rows, ("a", 3, 3), error="F: again", due=rows.after(60))

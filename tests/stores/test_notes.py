@@ -8,7 +8,7 @@ import pytest
 
 from taskserver.errors import DatabaseError
 from taskserver.stores import Store
-from taskserver.stores.queue.notes import ADDED, KEPT_SECONDS, MAX_NAME, MAX_READ, KeyTaken, Notes
+from taskserver.stores.queue.notes import ADDED, KEY_KEPT_SECONDS, MAX_NAME, MAX_READ, KeyTaken, Notes
 from tests.stores.verbs import PLAIN
 from tests.support.rows import Rows
 
@@ -64,7 +64,7 @@ def test_tasks_of_one_key_are_added_once_until_the_key_is_old(store: Store, rows
         notes.add_once([PLAIN], "k", "another digest")
     notes.forget_added()
     assert len(notes.of_kind(ADDED)) == 1
-    rows.execute(f"UPDATE jobs_queue_notes SET noted_at = {rows.after(-KEPT_SECONDS - 60)}")
+    rows.execute(f"UPDATE jobs_queue_notes SET noted_at = {rows.after(-KEY_KEPT_SECONDS - 60)}")
     notes.forget_added()
     assert notes.of_kind(ADDED) == []
     assert notes.add_once([PLAIN] * 2, "k", "digest") != added

@@ -254,7 +254,7 @@ def test_of_many_requests_at_once_with_one_key_one_adds(adds: PageSite) -> None:
 def test_old_keys_are_forgotten(adds: PageSite) -> None:
     keyed(adds, TWO)
     keyed(adds, TWO[1:], "order-18")
-    old = adds.rows.after(-notes.KEPT_SECONDS - 60)
+    old = adds.rows.after(-notes.KEY_KEPT_SECONDS - 60)
     adds.sql(f"UPDATE jobs_queue_notes SET noted_at = {old} WHERE value LIKE '%[1, 2]%'")
     notes.Notes(adds.server.store.database).forget_added()
     assert adds.sql("SELECT COUNT(*) FROM jobs_queue_notes") == [(1,)]
@@ -262,7 +262,7 @@ def test_old_keys_are_forgotten(adds: PageSite) -> None:
 
 def test_a_key_is_good_for_another_request_once_it_is_old(adds: PageSite) -> None:
     assert keyed(adds, TWO[1:]).json == {"ids": [1]}
-    adds.sql(f"UPDATE jobs_queue_notes SET noted_at = {adds.rows.after(-notes.KEPT_SECONDS - 60)}")
+    adds.sql(f"UPDATE jobs_queue_notes SET noted_at = {adds.rows.after(-notes.KEY_KEPT_SECONDS - 60)}")
     assert keyed(adds, TWO[1:]).json == {"ids": [2]}
 
 

@@ -30,7 +30,7 @@ from taskserver.stores.sqlite import session as sqlite
 from taskserver.stores.words import Statements
 from taskserver.worker import stats as run_stats
 from taskserver.worker.attempt import Attempt
-from taskserver.worker.stats import ANY_OTHER, MAX_COUNTED, MAX_WAIT_SECONDS, RunStats
+from taskserver.worker.stats import ANY_OTHER, MAX_STATS_KEYS, MAX_WAIT_SECONDS, RunStats
 from tests.support.locks import are_locks_awaited, holding
 from tests.support.processes import (
     WAIT_SECONDS,
@@ -465,13 +465,13 @@ def test_names_that_nothing_is_called_by_do_not_get_into_the_table(queue: Queue)
 
 def test_who_chooses_groups_at_will_does_not_fill_the_table(store: Store) -> None:
     kept = RunStats(store)
-    for group in range(1, MAX_COUNTED + 100):
+    for group in range(1, MAX_STATS_KEYS + 100):
         finish(kept, "tasks.a", group)
     for _ in range(2):
         finish(kept, "tasks.a", 1)
     kept.write()
     found = {(one.group_id, one.task): one.done for one in Stats(store).hours()}
-    assert len(found) == MAX_COUNTED + 1
+    assert len(found) == MAX_STATS_KEYS + 1
     assert (found[ANY_OTHER], found[1, "tasks.a"]) == (99, 3)
 
 

@@ -71,14 +71,14 @@ KINDS: dict[int | None, type[DatabaseError]] = {
 }
 """The class of our error by number. Others are a plain DatabaseError."""
 
-PREFIX = "panels put the account's name before it, as in you_shop"
+PANELS = "panels put the account's name before it, as in you_shop"
 NO_SPACE = "free some space, or ask your host to raise the database's quota"
 DAMAGED = "it is damaged on the server's disk: do not drop it; ask your host for its backup"
 READ_ONLY = "the server takes no writes for now: wait, or name its main server in TASKSERVER_DSN"
 COLUMN = "give that column its type and character set of schema.sql, with ALTER TABLE"
 LOGIN = (
     "check user and password in TASKSERVER_DSN and TASKSERVER_PASSWORD, which wins if both have one; of a user, "
-    f"{PREFIX}; in .env a password stands in single quotes, and in a DSN its % is %25"
+    f"{PANELS}; in .env a password stands in single quotes, and in a DSN its % is %25"
 )
 TLS = "check ssl-mode and ssl-ca in TASKSERVER_DSN: ssl-ca is the absolute path of the server's certificate authority"
 STRANGER = "is that a MySQL server? its port is 3306 as a rule, and not that of a panel or a web page"
@@ -97,9 +97,9 @@ HINTS = {
     1021: NO_SPACE,
     1030: "is the disk full, or a quota used up?",
     1040: LIMITED,
-    1044: f"grant this user rights on it in your host's panel, or correct the name in TASKSERVER_DSN ({PREFIX})",
+    1044: f"grant this user rights on it in your host's panel, or correct the name in TASKSERVER_DSN ({PANELS})",
     ACCESS_DENIED: LOGIN,
-    1049: f"create it in your host's panel, or correct the name in TASKSERVER_DSN ({PREFIX})",
+    1049: f"create it in your host's panel, or correct the name in TASKSERVER_DSN ({PANELS})",
     1071: "its keys are too short: ask your host for MySQL 5.7, MariaDB 10.3 or newer",
     1114: NO_SPACE,
     1129: "ask your host to unblock this machine (FLUSH HOSTS)",

@@ -18,7 +18,7 @@ from ..facts import Asked, Check, Facts, check_value, good_if
 from ..table_faults import TableLooks
 from .errors import RIGHTS_MISSING, state_of
 
-OLDEST = 13
+OLDEST_SERVER = 13
 
 
 # ---- the connection and the server
@@ -48,8 +48,8 @@ def _judge_version(rows: Sequence[Sequence[Any]]) -> Finding:
     form = "in plain Python" if pq.__impl__ == "python" else "compiled"
     driver = f"psycopg {psycopg.__version__}, {form}, with {pq.version_pretty(pq.version())}"
     words = f"PostgreSQL {version}, by {driver}"
-    if int(number) < OLDEST * 10_000:
-        return warning(f"{words}; the oldest one tried is {OLDEST}")
+    if int(number) < OLDEST_SERVER * 10_000:
+        return warning(f"{words}; the oldest one tried is {OLDEST_SERVER}")
     return ok(words)
 
 

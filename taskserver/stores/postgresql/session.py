@@ -39,7 +39,7 @@ HAS_REQUIRE_AUTH = 160000
 # Hosts change the defaults of sessions. Locks are waited for in turns of a second, between which signals are heard and
 # patience ends. The statistics of a queue are always old and may say that no task is new: by them the planner would
 # read all rows instead of an index, or compile a statement that takes a millisecond.
-SETTINGS = {
+SESSION_SETTINGS = {
     "timezone": "UTC",
     "lock_timeout": "1s",
     "statement_timeout": "0",
@@ -58,17 +58,17 @@ def _set_all(settings: dict[str, str], is_local: bool) -> str:
     return "SELECT " + ", ".join(f"set_config('{name}', '{value}', {is_local})" for name, value in settings.items())
 
 
-SET_IF_DIRECT = f"{_set_all(SETTINGS | SETTINGS_OF_SESSION, False)} WHERE pg_backend_pid() = $1"
+SET_IF_DIRECT = f"{_set_all(SESSION_SETTINGS | SETTINGS_OF_SESSION, False)} WHERE pg_backend_pid() = $1"
 """Returns a row only if the server's own session answers."""
-BEGIN_POOLED = f"BEGIN ISOLATION LEVEL READ COMMITTED; {_set_all(SETTINGS, True)}"
+BEGIN_POOLED = f"BEGIN ISOLATION LEVEL READ COMMITTED; {_set_all(SESSION_SETTINGS, True)}"
 
 NEVER_BY_ITSELF = 2**62
 """Uses after which the driver prepares a statement without being asked; None would mean that it prepares none."""
 MAX_IN_ONE = 10
 """Writes that go as one statement. With more, hardly two rounds are equal: each would be planned and kept."""
-MARK = re.compile(r"\$\d+")
+NUMBERED_MARK = re.compile(r"\$\d+")
 REPLACEMENT = "\ufffd"
-MAX_NUMBER = 2**63
+MAX_BIGINT = 2**63
 
 # The driver logs what it cannot undo on a broken connection. Without a handler Python prints it: cron would mail it.
 getLogger("psycopg").addHandler(NullHandler())
@@ -262,7 +262,7 @@ def joined_writes(writes: tuple[str, ...]) -> str:
     numbers = count(1)
     for number, sql in enumerate(writes):
         # Each mark stands once.
-        parts.append(f"w{number} AS ({re.sub(MARK, lambda _: f'${next(numbers)}', sql)} RETURNING 1)")
+        parts.append(f"w{number} AS ({re.sub(NUMBERED_MARK, lambda _: f'${next(numbers)}', sql)} RETURNING 1)")
     counts = ", ".join(f"(SELECT COUNT(*) FROM w{number})" for number in range(len(writes)))
     return f"WITH {', '.join(parts)} SELECT {counts}"
 
@@ -278,6 +278,6 @@ def _bindable(value: Any) -> Any:
         if "\0" in value:
             value = value.replace("\0", REPLACEMENT)
         return value if value.isascii() else value.encode(errors="replace").decode()
-    if type(value) is int and not -MAX_NUMBER <= value < MAX_NUMBER:
+    if type(value) is int and not -MAX_BIGINT <= value < MAX_BIGINT:
         return float(value)
     return value

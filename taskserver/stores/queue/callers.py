@@ -43,7 +43,7 @@ DRIVERS = {
 """The kind of database and the parameter mark of each driver, by its package."""
 NAMES = {"mysql": "MySQL", "sqlite": "SQLite", "postgresql": "PostgreSQL"}
 WHAT_NOW = "roll your transaction back, as its row is part of that"
-SAVEPOINT = "taskserver_completes"
+COMPLETION = "taskserver_completes"
 """Set before a completion's writes."""
 CLOCKS_DIFFER_SECONDS = 86_400
 """The database's clock decides when a delay ends, and this host's may differ."""
@@ -92,7 +92,7 @@ class Callers:
                 return self._complete(rows, finish)
             except BaseException as error:
                 try:  # else the caller could commit a part of the writes
-                    rows.execute(f"ROLLBACK TO {SAVEPOINT}")
+                    rows.execute(f"ROLLBACK TO {COMPLETION}")
                 except DatabaseError:
                     # The caller's writes are gone, too: a trigger of theirs may roll back everything.
                     if isinstance(error, DatabaseError) and is_refusal(error):
@@ -103,8 +103,8 @@ class Callers:
         if not self._dialect.keeps_transaction(rows.cursor):
             raise InvalidTask(NO_TRANSACTION)
         try:
-            rows.execute(f"SAVEPOINT {SAVEPOINT}")
-            rows.execute(f"ROLLBACK TO {SAVEPOINT}")  # without a transaction the savepoint is already gone
+            rows.execute(f"SAVEPOINT {COMPLETION}")
+            rows.execute(f"ROLLBACK TO {COMPLETION}")  # without a transaction the savepoint is already gone
         except NoTransaction:
             raise InvalidTask(NO_TRANSACTION) from None
 

@@ -19,11 +19,11 @@ from ..words import marks
 MAX_COUNTED = 100_000
 """Rows that one look counts, the same share for each group and status."""
 MIN_SHARE = 100
-MAX_GROUPS = 1000
+MAX_OF_STATUS = 1000
 """Groups of a status; rows of further ones are not counted."""
 MAX_GROUPS_BY_PRIORITY = 200
 LOOKS_PER_STATEMENT = 50
-SAMPLE = 1000
+NAMES_SAMPLE = 1000
 """Rows of a status whose names are read, and new ones whose ages are."""
 HEADS = 20
 """Rows at the head of a group's last priority, among which the oldest is looked for."""
@@ -95,13 +95,13 @@ class Counts:
         for group, status, rows in found:
             added, ready = ages.get(group, (None, None)) if status == Status.NEW else (None, None)
             counts.append(QueueCount(group, status, min(rows, share), added, ready, rows > share))
-        cut = [status for status in Status if sum(pair[0] == status for pair in pairs) >= MAX_GROUPS and not groups]
+        cut = [status for status in Status if sum(pair[0] == status for pair in pairs) >= MAX_OF_STATUS and not groups]
         return Counted(counts, frozenset(cut))
 
     def _pairs(self) -> list[tuple[int, int]]:
-        """Each status and group that rows have, up to MAX_GROUPS of a status."""
+        """Each status and group that rows have, up to MAX_OF_STATUS of a status."""
         sql = f"SELECT * FROM ({self._database.words['groups_of_status']}) AS grouped"
-        looks: list[Look] = [(sql.format("{table}", "{by_status}", int(status)), (MAX_GROUPS,)) for status in Status]
+        looks: list[Look] = [(sql.format("{table}", "{by_status}", int(status)), (MAX_OF_STATUS,)) for status in Status]
         return [(int(status), int(group)) for status, group in self._rows_of(looks)]
 
     def _rows_of(self, looks: Sequence[Look]) -> list[Row]:
@@ -138,7 +138,7 @@ class Counts:
         """
         if not groups:
             return {}
-        looks: list[Look] = [(self.AGES, (SAMPLE,))]
+        looks: list[Look] = [(self.AGES, (NAMES_SAMPLE,))]
         looks += [(self.AGES_OF_LAST, (one, one, one, HEADS)) for one in groups[:MAX_GROUPS_BY_PRIORITY]]
         ages: dict[int, tuple[float, float]] = {}
         for group, added, ready in self._rows_of(looks):
@@ -172,8 +172,8 @@ class Counts:
     )
 
     def by_name(self) -> list[NameCount]:
-        """Rows by name, group and status: of each status the first SAMPLE rows, of ended ones the newest."""
-        rows = self._database.fetch(self.NAMES, [SAMPLE] * len(Status))
+        """Rows by name, group and status: of each status the first NAMES_SAMPLE rows, of ended ones the newest."""
+        rows = self._database.fetch(self.NAMES, [NAMES_SAMPLE] * len(Status))
         return [NameCount(str(task), group, status, count) for status, task, group, count in map(as_texts, rows)]
 
     # ---- rows that may need a person
@@ -208,10 +208,10 @@ class Counts:
 
     def undated(self) -> int:
         """How many rows in error, and of the oldest waiting ones, wait for neither an instant nor a task."""
-        rows: int = self._database.fetch_value(self.UNDATED, [SAMPLE] * 2)
+        rows: int = self._database.fetch_value(self.UNDATED, [NAMES_SAMPLE] * 2)
         return rows
 
     def orphaned(self) -> int:
         """How many of the oldest waiting rows wait only for tasks that are deleted or have ended."""
-        rows: int = self._database.fetch_value(self.ORPHANED, [SAMPLE])
+        rows: int = self._database.fetch_value(self.ORPHANED, [NAMES_SAMPLE])
         return rows

@@ -23,16 +23,15 @@ from ...errors import Conflict
 from ...model.task import Status
 from ..database import MAX_IDS_PER_STATEMENT, Database
 from ..dialect import Rows
+from ..free_rows import MAX_HELD
 from ..retrying import HELD_PATIENCE_SECONDS, RetryPolicy, Scope
 from ..words import with_ids
 
 GIVEN_UP = "dependency: task "
 """The error_text of a child of a fatal or cancelled task starts with this."""
 IS_GIVEN_UP = f"status = 4 AND error_text LIKE '{GIVEN_UP}%'"
-FAILED: dict[int, str] = {Status.FATAL: "is fatal", Status.CANCELLED: "was cancelled"}
+WHY_GIVEN_UP: dict[int, str] = {Status.FATAL: "is fatal", Status.CANCELLED: "was cancelled"}
 """The statuses of a parent that give up its children, in words."""
-MAX_HELD = 2
-"""One look stops at so many children that wait for rows held by others."""
 
 
 class GivenUp(NamedTuple):
@@ -112,7 +111,7 @@ def give_up_children(place: Rows, parents: Sequence[int], status: Status = Statu
     given_up: list[GivenUp] = []
     failed = [(parent, status) for parent in parents]
     for parent, ended in failed:  # the list grows
-        error_text = f"{GIVEN_UP}{parent}, for which it waits, {FAILED[ended]}"
+        error_text = f"{GIVEN_UP}{parent}, for which it waits, {WHY_GIVEN_UP[ended]}"
         for children in _children(place, parent):
             waiting = [child for child in _lock(place, children) if child.status == Status.WAITING]
             if waiting:
@@ -252,7 +251,7 @@ def _doomed(edges: Sequence[Sequence[int]], locked: Mapping[int, _Locked]) -> di
     """The waiting children that are to be given up, with their error_text."""
     doomed: dict[int, str] = {}
     for parent, child in edges:
-        why = FAILED.get(locked[parent].status) if parent in locked else None
+        why = WHY_GIVEN_UP.get(locked[parent].status) if parent in locked else None
         if parent >= child:
             why = "is not older than this one"
         if why and child in locked and locked[child].status == Status.WAITING:

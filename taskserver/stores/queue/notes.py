@@ -22,7 +22,7 @@ ADDED = "added"
 """The kind of the notes with senders' keys."""
 MAX_CONFLICT_SECONDS = 10.0
 """The wait for another sender of the same key: web servers end requests after half a minute."""
-KEPT_SECONDS = 7 * 86_400.0
+KEY_KEPT_SECONDS = 7 * 86_400.0
 """A sender's key is kept for so long."""
 
 
@@ -126,7 +126,7 @@ class Notes:
         return self._database.run(policy, self._add_once, tasks, f"{ADDED} {key}", digest)
 
     def _add_once(self, tasks: Sequence[NewTask], name: str, digest: str) -> list[int]:
-        self._database.write(self.EXPIRE, (name, -KEPT_SECONDS))
+        self._database.write(self.EXPIRE, (name, -KEY_KEPT_SECONDS))
         # The note comes first: a second sender of the same key waits here until the first has committed.
         if not self._database.write(self.MAKE, (name, "")):
             ((value,),) = self._database.rows(self.READ, (name,))
@@ -140,6 +140,6 @@ class Notes:
 
     def forget_added(self) -> None:
         """Delete some of the keys that are too old."""
-        names = [row[0] for row in self._database.fetch(self.OLD, (-KEPT_SECONDS,))]
+        names = [row[0] for row in self._database.fetch(self.OLD, (-KEY_KEPT_SECONDS,))]
         if names:
             self._database.change(with_ids("DELETE FROM {notes} WHERE name IN ({ids})", names), names)

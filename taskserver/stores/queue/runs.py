@@ -21,11 +21,11 @@ from .claims import number_of, tokens_of
 if TYPE_CHECKING:
     from ..records import WorkerProcess
 
-FORGOTTEN_SECONDS = MAX_SECONDS + 86_400
+GONE_SECONDS = MAX_SECONDS + 86_400
 """A process that has written nothing for so long, on another host perhaps, is gone: no task may run for longer."""
 
 
-KEPT_SECONDS = 30 * 86_400
+RUN_KEPT_SECONDS = 30 * 86_400
 """The record of a host and groups without a run is kept for so long: a container has a new name each time."""
 
 
@@ -86,10 +86,10 @@ class Runs:
     FORGET = "DELETE FROM {workers} WHERE host = ? AND group_ids = ? AND started_at < {after}"
 
     def forget_old(self) -> None:
-        """Delete the records of hosts and groups that had no run for KEPT_SECONDS; those that others hold stay."""
-        for host, group_ids in self._database.fetch(self.OLD, (-KEPT_SECONDS,)):
+        """Delete the records of hosts and groups that had no run for RUN_KEPT_SECONDS; those that others hold stay."""
+        for host, group_ids in self._database.fetch(self.OLD, (-RUN_KEPT_SECONDS,)):
             with suppress(Conflict):
-                self._change(HELD_PATIENCE_SECONDS, self.FORGET, (host, group_ids, -KEPT_SECONDS))
+                self._change(HELD_PATIENCE_SECONDS, self.FORGET, (host, group_ids, -RUN_KEPT_SECONDS))
 
     AT_WORK = "SELECT number, pid, identity FROM {processes} WHERE host = ?"
 
@@ -131,7 +131,7 @@ class Processes:
     def begin(self, number: int, host: str, group_ids: str, identity: str) -> None:
         """Record that this process is at work, and delete the rows of those that vanished long ago."""
         self._change(self.BEGIN, (number, host, group_ids, os.getpid(), identity))
-        self._change(self.FORGET, (-FORGOTTEN_SECONDS,))
+        self._change(self.FORGET, (-GONE_SECONDS,))
 
     def show(self, number: int, counts: Sequence[int]) -> None:
         """Write the counts of the run so far (`RunResult.all_counts`)."""

@@ -26,12 +26,12 @@ COMMIT = "COMMIT /* of a task, with its completion */"
 OUR_SECONDS = 60.0
 """The wait for the answer to a statement of ours: longer than a server waits for a lock."""
 
-ENDED = (
+ENDED_BY_TASK = (
     "a transactional task may not end its transaction itself, as what it writes is committed with its completion: it "
     "did, by commit(), rollback(), close() or a statement that commits (as CREATE TABLE does on MySQL), or the "
     "database rolled it back and the task went on; see what it wrote before you retry it"
 )
-FAILED = (
+FAILED_IN_TASK = (
     "a statement of its transaction failed and the task went on, so all that it wrote was rolled back: let that error "
     "end the task, or undo first, with ROLLBACK TO taskserver_task"
 )
@@ -86,7 +86,7 @@ class Transactions:
         dialect = self._database.dialect
         dialect.set_timeout(self.connection, OUR_SECONDS)
         if dialect.was_closed(self.connection):
-            raise Fatal(ENDED)
+            raise Fatal(ENDED_BY_TASK)
         try:
             self._execute(f"RELEASE {SAVEPOINT}")
         except Unavailable:
@@ -97,8 +97,8 @@ class Transactions:
             except Unavailable:
                 raise
             except DatabaseError:
-                raise Fatal(ENDED) from error
-            raise Conflict(FAILED) from error
+                raise Fatal(ENDED_BY_TASK) from error
+            raise Conflict(FAILED_IN_TASK) from error
 
     def commit(self, finish: Finish, outcome: Outcome) -> Outcome:
         """In progress → as the finish says, with all that the task wrote; the outcome.

@@ -37,9 +37,9 @@ from .many_rows import chosen_by
 
 MAX_IN_PROGRESS = 10_000
 """Rows in progress that are counted."""
-MAX_RUNNING = 1000
+RUNNING_SAMPLE = 1000
 """Rows in progress among which the running ones are shown."""
-SAMPLE = 1000
+ERRORS_SAMPLE = 1000
 """Rows of each status whose errors `recent_errors` reads."""
 WINDOW = 5000
 """Rows that one page looks through."""
@@ -93,7 +93,7 @@ class Views:
 
     def running(self, limit: int) -> list[RunningTask]:
         """Running tasks, `limit` at most: those that report progress first, then the oldest."""
-        rows = self._database.fetch(self.RUNNING, (MAX_RUNNING, limit))
+        rows = self._database.fetch(self.RUNNING, (RUNNING_SAMPLE, limit))
         return [running_task(row, number_of(claim) if isinstance(claim, int) else None) for *row, claim in rows]
 
     def in_progress(self) -> InProgress:
@@ -180,9 +180,9 @@ class Views:
             return self._errors(self.FAILED.replace("{condition}", condition), values, most)
 
     def recent_errors(self, most: int, groups: Sequence[int] = ()) -> list[ErrorCount]:
-        """The same among the SAMPLE fatal tasks that were added last, and as many in error."""
+        """The same among the ERRORS_SAMPLE fatal tasks that were added last, and as many in error."""
         condition, values = chosen_by(Selection(groups=groups or None))
-        return self._errors(f"({self.FAILED_LAST}) AS recent WHERE {condition}", [SAMPLE, SAMPLE, *values], most)
+        return self._errors(f"({self.FAILED_LAST}) AS recent WHERE {condition}", [*[ERRORS_SAMPLE] * 2, *values], most)
 
     def _errors(self, failed: str, values: Sequence[Any], most: int) -> list[ErrorCount]:
         words = self._database.words

@@ -24,7 +24,7 @@ from .session import Connection, SQLiteSession, open_connection
 if TYPE_CHECKING:
     from ..facts import Facts
 
-OLDEST = (3, 24, 0)
+OLDEST_SQLITE = (3, 24, 0)
 _FILE_RIGHTS = 0o600
 
 WORDS = {
@@ -71,7 +71,7 @@ class SQLiteDialect(Dialect):
 
     def __init__(self, path: Path, table: str, synchronous: str = "full") -> None:
         """`synchronous` is one of those that the settings allow."""
-        if sqlite3.sqlite_version_info < OLDEST:
+        if sqlite3.sqlite_version_info < OLDEST_SQLITE:
             raise DatabaseError(f"SQLite {sqlite3.sqlite_version} is too old: 3.24 or newer is needed")
         super().__init__(table)
         self._path = path

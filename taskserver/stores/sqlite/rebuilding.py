@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from ..database import Database
 
 STANDING = "SELECT sql FROM sqlite_master WHERE name = ?"
-BESIDE = "SELECT sql FROM sqlite_master WHERE tbl_name = ? AND type <> 'table' AND sql IS NOT NULL"
+OTHERS_OF_TABLE = "SELECT sql FROM sqlite_master WHERE tbl_name = ? AND type <> 'table' AND sql IS NOT NULL"
 """The table's indexes and triggers, also those of the site."""
 LAST_ID = "SELECT seq FROM sqlite_sequence WHERE name = ?"
 
@@ -29,7 +29,7 @@ def _rebuild(database: Database, table: str, sql: str) -> None:
     ((standing,),) = database.rows(STANDING, (table,))
     if "".join(standing.split()) == "".join(sql.split()):
         return
-    beside, last = database.rows(BESIDE, (table,)), database.rows(LAST_ID, (table,))
+    beside, last = database.rows(OTHERS_OF_TABLE, (table,)), database.rows(LAST_ID, (table,))
     columns = _columns(database, table)
     database.execute(sql.replace(f'"{table}"', f'"{table}_new"', 1))
     if columns == _columns(database, f"{table}_new"):
