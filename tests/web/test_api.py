@@ -100,7 +100,7 @@ def test_without_a_right_token_nothing_is_added(adds: PageSite, token: str | Non
         ({"task": "tasks.send", "group_id": 3, "depends_on": [1]}, "depends_on is for tokens of all"),
         *(
             ({"task": "tasks.send", "group_id": 3, "unique_key": key}, "begins with shop:")
-            for key in ("nightly", "blog:1", "http:all:x")
+            for key in ("nightly", "blog:1", "http:all:x", "shopx:1")
         ),
     ],
 )
