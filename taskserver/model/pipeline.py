@@ -15,7 +15,7 @@ from .arguments import encode, parse_json
 from .attempt import NextStage
 from .checks import check_field
 from .names import check_name, other_kind
-from .task import ClaimedTask, NotGiven, given_or
+from .task import NOT_GIVEN, ClaimedTask, NotGiven, given_or
 
 if TYPE_CHECKING:
     from .functions import GivenFunction
@@ -46,24 +46,18 @@ def new_stages(
             first.check_arguments(args)
         except InvalidTask as error:
             raise InvalidTask(f"stage 1: {error}") from None
-    whole = [
-        NextStage(
-            stage.task,
-            _first_given(stage.group_id, group_id, function.options.group_id if function else 0),
-            _first_given(stage.priority, priority, function.options.priority if function else 0),
-            max_attempts if stage.max_attempts is None else stage.max_attempts,
-        )
-        for stage, function in checked
-    ]
-    described = [{key: value for key in STAGE_KEYS if (value := getattr(stage, key)) is not None} for stage in whole]
-    text = encode(described)
+    given = {"group_id": group_id, "priority": priority, "max_attempts": max_attempts}
+    of_all = {key: value for key, value in given.items() if value is not NOT_GIVEN and value is not None}
+    whole: list[dict[str, Any]] = []
+    for stage, function in checked:
+        options = function.options if function else None
+        usual = {"group_id": options.group_id if options else 0, "priority": options.priority if options else 0}
+        own = {key: value for key, value in stage._asdict().items() if value is not None}
+        whole.append({"task": stage.task} | usual | of_all | own)
+    text = encode(whole)
     if len(text) > MAX_STAGES_BYTES:
         raise InvalidTask(f"stages takes {len(text)} bytes as JSON; allowed: {MAX_STAGES_BYTES}")
-    return whole, text
-
-
-def _first_given(of_stage: int | None, of_whole: int | NotGiven, of_function: int) -> int:
-    return given_or(of_whole, of_function) if of_stage is None else of_stage
+    return [NextStage(**stage) for stage in whole], text
 
 
 def _check_all(stages: object) -> list[_Stage]:
