@@ -120,15 +120,15 @@ def preview(server: TaskServer, query: MultiDict[str, str]) -> Page:
     """What an act would touch; nothing is changed. Raises BadQuery, InvalidTask."""
     act = read_act(server, query)
     fields = [(name, one) for name in FIELDS for one in query.getlist(name) if one]
-    found, in_error, cancelled = None, 0, 0
+    found, among = None, {}
     if verb := act.of_tasks:
         operations = Operations(server.store)
         is_final = act.verb == "delete"  # so it is done to the very tasks that there are now, MAX_IDS at a time
         chosen = act.selection._replace(limit=MAX_IDS) if is_final else act.selection
         found = operations.preview(verb, chosen, MAX_IDS if is_final else MAX_SHOWN)
-        if act.verb == "retry":
-            in_error = _rows(operations, verb, act.selection, Status.ERROR)
-            cancelled = _rows(operations, verb, act.selection, Status.CANCELLED)
+        if act.verb == "retry" and act.selection.status is None:  # whom a retry of all kinds may surprise
+            for status in (Status.ERROR, Status.CANCELLED):
+                among[status] = operations.preview(verb, act.selection._replace(status=status), 0).rows
         # No more tasks than the page says are touched, whatever happens before the form is sent.
         fields.append(("limit", str(max(found.rows, 1))))
         fields.append(("line", _mark_of(act.selection)))
@@ -138,7 +138,7 @@ def preview(server: TaskServer, query: MultiDict[str, str]) -> Page:
     elif act.verb == "resume" and act.selection.groups and server.store.claims.paused()[1]:
         raise BadQuery("All groups are paused: resume all of them first.")
     shown = {"act": act, "preview": found, "fields": fields, "back": way_back(query) or link()}
-    return Page("confirm.html", shown | {"in_error": in_error, "cancelled": cancelled, "MAX_IDS": MAX_IDS})
+    return Page("confirm.html", shown | {"among": among, "MAX_IDS": MAX_IDS})
 
 
 def way_back(query: Mapping[str, str]) -> str:
@@ -153,13 +153,6 @@ def way_on(query: Mapping[str, str], act: Act, rows: int) -> str:
     if "like=" in back or (act.verb == "delete" and "view=task&" in back):
         back = link("errors")
     return f"{back}&{link(done=act.verb, rows=rows)[1:]}"
-
-
-def _rows(operations: Operations, verb: Verb, selection: Selection, status: Status) -> int:
-    """How many tasks that a retry would touch have this status; 0 if the visitor chose just this status."""
-    if selection.status is not None:
-        return 0
-    return operations.preview(verb, selection._replace(status=status), 0).rows
 
 
 def do(server: TaskServer, act: Act, files: PrivateFiles, address: str) -> int:

@@ -27,7 +27,7 @@ from ..settings.table import ALL_KEYS
 from . import acting, api, views
 from .access import Access, Visitor, is_of_another_site
 from .private_files import PLACE, PrivateFiles
-from .rendering import ASSETS, asset, link, render, version_of
+from .rendering import ASSETS, asset, link, render
 
 VIEWS: Mapping[str, Callable[[TaskServer, MultiDict[str, str]], views.Page]] = {
     "": views.overview,
@@ -89,7 +89,7 @@ class Application:
 
     def _answer(self, request: PageRequest) -> Response:
         if (name := request.args.get("asset")) and request.method in ("GET", "HEAD"):
-            return _asset(name, request)
+            return _asset(name)
         # Read for each request, which costs less than half a millisecond: .env may have changed. And closed after it:
         # an account's few connections are worth more to the site than the time to connect.
         settings = load_page_settings(self._folder)
@@ -149,7 +149,7 @@ class _Visit(NamedTuple):
         except InvalidTask as error:
             return self._refuse(400, str(error))
         except DatabaseError as error:
-            return self._refuse(409, str(error)) if is_post and isinstance(error, Conflict) else self._away(error)
+            return self._away(error)
 
     def _get(self) -> Response:
         if self.request.method not in ("GET", "HEAD"):
@@ -282,10 +282,9 @@ def _moved(location: str) -> Response:
     return response
 
 
-def _asset(name: str, request: Request) -> Response:
+def _asset(name: str) -> Response:
     if name not in ASSETS:
         abort(404, "There is no such page.")
     response = Response(asset(name), content_type=f"{ASSETS[name]}; charset=utf-8")
     response.headers["Cache-Control"] = "private, max-age=604800"
-    response.set_etag(version_of(name))
-    return response.make_conditional(request)
+    return response

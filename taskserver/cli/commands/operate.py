@@ -235,30 +235,27 @@ def _chosen_groups(server: TaskServer, options: argparse.Namespace) -> list[int]
 
 
 def _pause(server: TaskServer, options: argparse.Namespace) -> None:
-    groups, paused = (
-        _chosen_groups(server, options),
-        "paused from the next claim on; what is claimed already still runs",
-    )
-    if not groups:
-        server.store.claims.pause_all()
+    groups, claims = _chosen_groups(server, options), server.store.claims
+    paused = "paused from the next claim on; what is claimed already still runs"
+    if groups:
+        _say(groups, claims.pause(groups), paused, "paused already")
+    else:
+        claims.pause_all()
         print(f"all groups are {paused}")
-        return
-    new = server.store.claims.pause(groups)
-    _say(new, paused)
-    _say([group for group in groups if group not in new], "paused already")
 
 
 def _resume(server: TaskServer, options: argparse.Namespace) -> None:
-    groups = _chosen_groups(server, options)
-    if not groups:
-        print("all groups are served again" if server.store.claims.resume_all() else "no group was paused")
-        return
-    resumed = server.store.claims.resume(groups)
-    _say(resumed, "served again")
-    _say([group for group in groups if group not in resumed], "not paused")
-
-
-def _say(groups: Sequence[int], state: str) -> None:
+    groups, claims = _chosen_groups(server, options), server.store.claims
     if groups:
-        names = ", ".join(map(str, groups))
-        print(f"group {names} is {state}" if len(groups) == 1 else f"groups {names} are {state}")
+        _say(groups, claims.resume(groups), "served again", "not paused")
+    else:
+        print("all groups are served again" if claims.resume_all() else "no group was paused")
+
+
+def _say(groups: Sequence[int], changed: Sequence[int], new_state: str, old_state: str) -> None:
+    """Say which of the groups were changed, and which were left."""
+    left = [group for group in groups if group not in changed]
+    for some, state in ((changed, new_state), (left, old_state)):
+        names = ", ".join(map(str, some))
+        if some:
+            print(f"group {names} is {state}" if len(some) == 1 else f"groups {names} are {state}")
