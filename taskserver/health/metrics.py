@@ -32,11 +32,11 @@ if TYPE_CHECKING:
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 """Of the text; node exporter's files have the same form, and every Prometheus reads it."""
 PACKAGE = "prometheus-client>=0.20,<1"
-PREFIX = "taskserver_"
-OTHER = "other"
+METRIC_PREFIX = "taskserver_"
+OTHER_LABEL = "other"
 """The label of the rest."""
-MAX_GROUPS = 100
-MAX_NAMES = 50
+MAX_GROUP_LABELS = 100
+MAX_NAME_LABELS = 50
 MAX_LABEL = 255
 
 T = TypeVar("T")
@@ -93,7 +93,7 @@ def _of_findings(status: QueueStatus) -> Iterator[Gauge]:
 def _of_queue(status: QueueStatus, recent: Sequence[HourStats]) -> Iterator[Gauge]:
     sizes = {one.group_id: 0 for one in recent} | dict.fromkeys(status.paused_groups, 0)
     sizes |= {group: sum(one.rows.values()) for group, one in status.groups.items()}
-    group_label = _labels(sizes, MAX_GROUPS)
+    group_label = _labels(sizes, MAX_GROUP_LABELS)
     yield from _of_rows(status, group_label)
     yield from _of_workers(status)
     for when, hour in (("last_hour", status.hour_before.hour), ("this_hour", status.this_hour.hour)):
@@ -135,7 +135,7 @@ def _of_workers(status: QueueStatus) -> Iterator[Gauge]:
     runs = [run for run in status.runs if seconds_since_start(run) < float("inf")]
     oldest_first = sorted(runs, key=seconds_since_start, reverse=True)
     known = {run.group_ids: run.started_at.timestamp() for run in oldest_first if run.started_at}
-    label = _labels(known, MAX_GROUPS)
+    label = _labels(known, MAX_GROUP_LABELS)
     about = "When the last run began, by the groups that it serves: `all`, or their numbers."
     last: dict[Labels, float] = _greatest(((label[groups],), at) for groups, at in known.items())
     yield Gauge("last_run_timestamp_seconds", about, ("groups",), last)
@@ -145,7 +145,7 @@ def _of_workers(status: QueueStatus) -> Iterator[Gauge]:
 
 
 def _of_hour(when: str, stats: Sequence[HourStats], group_label: Mapping[int, str]) -> Iterator[Gauge]:
-    task_label = _labels(_sums((one.task, float(one.attempts)) for one in stats), MAX_NAMES)
+    task_label = _labels(_sums((one.task, float(one.attempts)) for one in stats), MAX_NAME_LABELS)
     in_hour = "in the last whole hour" if when == "last_hour" else "since this hour began"
 
     def summed(column: str, *more: str) -> dict[Labels, float]:
@@ -169,7 +169,7 @@ def _of_hour(when: str, stats: Sequence[HourStats], group_label: Mapping[int, st
 def _labels(sizes: Mapping[T, float], most: int) -> dict[T, str]:
     """The label of each: only the largest have one of their own."""
     ordered = sorted(sizes, key=lambda one: -sizes[one])
-    return {one: _label(str(one)) if place < most else OTHER for place, one in enumerate(ordered)}
+    return {one: _label(str(one)) if place < most else OTHER_LABEL for place, one in enumerate(ordered)}
 
 
 def _label(text: str) -> str:
@@ -179,7 +179,7 @@ def _label(text: str) -> str:
 
 
 def _status_label(code: int) -> str:
-    return str(Status(code)) if code in set(Status) else OTHER
+    return str(Status(code)) if code in set(Status) else OTHER_LABEL
 
 
 def _sums(samples: Iterable[tuple[T, float]]) -> dict[T, float]:
@@ -213,7 +213,7 @@ def _as_text(gauges: Iterable[Gauge]) -> str:
     class OneLook(Collector):
         def collect(self) -> Iterator[Metric]:
             for gauge in gauges:
-                family = GaugeMetricFamily(f"{PREFIX}{gauge.name}", gauge.about, labels=gauge.labels)
+                family = GaugeMetricFamily(f"{METRIC_PREFIX}{gauge.name}", gauge.about, labels=gauge.labels)
                 for labels, value in gauge.values.items():
                     family.add_metric(labels, value)
                 yield family

@@ -107,7 +107,7 @@ CHECKS = (
 
 # ---- in another process
 
-PROGRAM = """
+LOOK_UP = """
 import sys
 sys.path[:] = sys.argv[2:]
 from taskserver.health.modules import write_answer
@@ -142,7 +142,7 @@ def _ask(settings: Settings, names: Sequence[str]) -> Answer | Finding:
     # The answer is a file: a process that an import left behind would hold a pipe open.
     with NamedTemporaryFile() as file:
         # -B: another account that asks leaves no bytecode beside the modules.
-        command = [sys.executable, "-B", "-c", PROGRAM, file.name, *sys.path]
+        command = [sys.executable, "-B", "-c", LOOK_UP, file.name, *sys.path]
         try:
             subprocess.run(command, check=False, input=question, stdout=nowhere, stderr=nowhere, timeout=limit)
         except subprocess.TimeoutExpired:

@@ -31,7 +31,7 @@ TASKS, METRICS = "tasks", "metrics"
 """The last parts of the paths."""
 NO_TOKEN = "a token is needed, as X-Taskserver-Token: TOKEN, or as Authorization: Bearer TOKEN, which some servers drop"
 MAX_BODY_BYTES = 4 * 1024 * 1024
-MAX_TASKS = 1000
+MAX_TASKS_OF_REQUEST = 1000
 MAX_EDGES = 1000
 """Of all `depends_on` in a request together."""
 MAX_KEY_CHARACTERS = 255
@@ -160,8 +160,8 @@ def _tasks_in(request: Request) -> Sequence[Mapping[str, Any]]:
     except (ValueError, RecursionError):
         abort(400, "the body is no JSON: it is no text in UTF-8, or too deep")
     tasks = found if isinstance(found, list) else [found]
-    if not 0 < len(tasks) <= MAX_TASKS:
-        abort(413 if tasks else 400, f"there are {len(tasks)} tasks; allowed: 1 to {MAX_TASKS}")
+    if not 0 < len(tasks) <= MAX_TASKS_OF_REQUEST:
+        abort(413 if tasks else 400, f"there are {len(tasks)} tasks; allowed: 1 to {MAX_TASKS_OF_REQUEST}")
     return tasks
 
 

@@ -12,10 +12,10 @@ from prometheus_client.parser import text_string_to_metric_families
 from taskserver import SettingError, TaskServer, __version__
 from taskserver.health.judge import JUDGES
 from taskserver.health.metrics import (
-    MAX_GROUPS,
+    MAX_GROUP_LABELS,
     MAX_LABEL,
-    MAX_NAMES,
-    OTHER,
+    MAX_NAME_LABELS,
+    OTHER_LABEL,
     metrics_text,
     metrics_when_away,
 )
@@ -103,8 +103,8 @@ def test_groups_have_their_tasks_waits_running_ones_and_whether_they_are_paused(
 def test_a_number_that_is_no_status_gets_no_label_of_its_own(empty: QueueStatus) -> None:
     groups = {3: GroupStatus({Status.NEW: 1, 77: 5, 99: 6}, None, None, frozenset({77, 99}))}
     found = metrics_of(empty._replace(groups=groups))
-    assert found["tasks"] == {("3", "new"): 1, ("3", OTHER): 11}
-    assert found["tasks_uncounted"] == {("3", OTHER): 1}
+    assert found["tasks"] == {("3", "new"): 1, ("3", OTHER_LABEL): 11}
+    assert found["tasks_uncounted"] == {("3", OTHER_LABEL): 1}
 
 
 def test_of_a_thousand_groups_the_largest_have_labels_and_the_rest_is_summed_up(empty: QueueStatus) -> None:
@@ -112,13 +112,13 @@ def test_of_a_thousand_groups_the_largest_have_labels_and_the_rest_is_summed_up(
     overview = empty._replace(groups=groups, paused_groups=[7, 1000, MAX_GROUP_ID])
     found = metrics_of(overview, *(HourStats(empty.this_hour.hour, group, "x", attempts=1, done=1) for group in groups))
     for name in ("tasks", "queue_latency_seconds", "running_tasks", "group_paused", "this_hour_run_seconds"):
-        assert len({labels[0] for labels in found[name]}) == MAX_GROUPS + 1, name
-    first = 1000 - MAX_GROUPS
+        assert len({labels[0] for labels in found[name]}) == MAX_GROUP_LABELS + 1, name
+    first = 1000 - MAX_GROUP_LABELS
     assert found["tasks"]["1000", "new"] == 1000
-    assert found["tasks"][OTHER, "new"] == sum(range(1, first + 1))
-    assert found["queue_latency_seconds"][OTHER,] == first
-    assert found["group_paused"][OTHER,] == 1
-    assert found["this_hour_attempts"][OTHER, "done", "x"] == first
+    assert found["tasks"][OTHER_LABEL, "new"] == sum(range(1, first + 1))
+    assert found["queue_latency_seconds"][OTHER_LABEL,] == first
+    assert found["group_paused"][OTHER_LABEL,] == 1
+    assert found["this_hour_attempts"][OTHER_LABEL, "done", "x"] == first
 
 
 def test_an_hour_has_its_attempts_by_outcome_and_tasks_beyond_the_largest_are_summed_up(empty: QueueStatus) -> None:
@@ -126,7 +126,10 @@ def test_an_hour_has_its_attempts_by_outcome_and_tasks_beyond_the_largest_are_su
     found = metrics_of(
         empty,
         HourStats(last, 3, "tasks.a", 9, 9, 5, 3, 2, 1, ran_seconds=8.5, waited_seconds=90.0),
-        *(HourStats(this, 3, f"tasks.t{number}", attempts=number, done=number) for number in range(MAX_NAMES + 3)),
+        *(
+            HourStats(this, 3, f"tasks.t{number}", attempts=number, done=number)
+            for number in range(MAX_NAME_LABELS + 3)
+        ),
         HourStats(instant(20), 3, "tasks.old", attempts=1, done=1),
     )
     by_outcome = {outcome: value for (_, outcome, _), value in found["last_hour_attempts"].items()}
@@ -134,9 +137,9 @@ def test_an_hour_has_its_attempts_by_outcome_and_tasks_beyond_the_largest_are_su
     for name, value in (("fatal_tasks", 2), ("run_seconds", 8.5), ("wait_seconds", 90)):
         assert found[f"last_hour_{name}"] == {("3", "tasks.a"): value}
     done = {task: value for (_, outcome, task), value in found["this_hour_attempts"].items() if outcome == "done"}
-    assert len(done) == MAX_NAMES + 1
-    assert done[OTHER] == 0 + 1 + 2
-    assert done[f"tasks.t{MAX_NAMES + 2}"] == MAX_NAMES + 2
+    assert len(done) == MAX_NAME_LABELS + 1
+    assert done[OTHER_LABEL] == 0 + 1 + 2
+    assert done[f"tasks.t{MAX_NAME_LABELS + 2}"] == MAX_NAME_LABELS + 2
 
 
 @pytest.mark.parametrize(
@@ -174,10 +177,10 @@ def test_the_last_run_of_each_groups_is_told_and_one_at_no_instant_is_not(empty:
         a_run("3,5", instant(8), seconds_ago=-400_000.0),
         a_run("6", None),
         a_run("7", None, seconds_ago=None),
-        *(a_run(f"{group}", instant(0)) for group in range(1000, 1000 + 2 * MAX_GROUPS)),
+        *(a_run(f"{group}", instant(0)) for group in range(1000, 1000 + 2 * MAX_GROUP_LABELS)),
     ]
     found = metrics_of(empty._replace(runs=runs))["last_run_timestamp_seconds"]
-    assert len(found) == MAX_GROUPS + 1
+    assert len(found) == MAX_GROUP_LABELS + 1
     assert not {("3,5",), ("6",), ("7",)} & set(found)
     assert found["all",] == instant(10).timestamp()
 
@@ -194,8 +197,8 @@ def test_the_document_has_every_metric_with_its_labels_and_its_alerts_name_no_ot
     _, meaning = table(METRICS, "metric", "labels")["taskserver_finding"]
     assert set(re.findall("`([a-z]+)`", meaning)) - {"name"} == {one.name for one in JUDGES} - {"paused", "ready"}
     text = " ".join(read(METRICS).split())
-    assert f"The {MAX_GROUPS} groups" in text
-    assert f"the {MAX_NAMES} names" in text
+    assert f"The {MAX_GROUP_LABELS} groups" in text
+    assert f"the {MAX_NAME_LABELS} names" in text
 
 
 def test_where_the_package_is_missing_one_line_tells_how_to_install_it(

@@ -150,7 +150,7 @@ def test_a_wrong_body_is_refused_with_the_sentence_that_says_what_is_allowed(
 def test_too_long_a_body_and_too_many_tasks_are_refused(adds: PageSite, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(api, "MAX_BODY_BYTES", 10_000)
     assert post(adds, "x" * 10_001).status_code == HTTPStatus.REQUEST_ENTITY_TOO_LARGE
-    monkeypatch.setattr(api, "MAX_TASKS", 2)
+    monkeypatch.setattr(api, "MAX_TASKS_OF_REQUEST", 2)
     three = [{"task": "tasks.send", "group_id": 3}] * 3
     assert post(adds, three).status_code == HTTPStatus.REQUEST_ENTITY_TOO_LARGE
     assert tasks_of(adds) == []

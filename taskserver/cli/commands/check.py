@@ -29,10 +29,10 @@ from ..terminal.arguments import add, whole_number, whole_seconds
 from ..terminal.output import MAX_LAST_CELL, as_json, cut
 from ..terminal.program import Exit, result_of
 
-ANSWER_SECONDS = 8.0
+CHECK_ANSWER_SECONDS = 8.0
 """Monitoring programs wait for ten seconds, as a rule."""
 HEAD = "TASKSERVER"
-ERRORS_SHOWN = 3
+ERRORS_MAILED = 3
 MAX_COLUMNS = 79
 """Of a line before its performance data: what a pager shows."""
 MIN_COLUMNS = 20
@@ -123,7 +123,7 @@ def _run(folder: Path, options: argparse.Namespace) -> int:
 
 
 def _look(server: TaskServer, limits: Limits, groups: tuple[int, ...]) -> QueueStatus:
-    with server.store.database.tried_once(ANSWER_SECONDS):
+    with server.store.database.tried_once(CHECK_ANSWER_SECONDS):
         return judged(server.store, server.settings, limits, groups)
 
 
@@ -276,7 +276,7 @@ def _what_to_do(finding: Finding, status: QueueStatus, client: str) -> Iterator[
     """The fix; of failed tasks, also their most frequent errors, and of fatal ones the commands that retry them."""
     is_fatal = finding.name == "fatal"
     counts = [(one.fatal if is_fatal else one.rows - one.fatal, one.line) for one in status.errors]
-    most = sorted((one for one in counts if one[0]), key=lambda one: -one[0])[:ERRORS_SHOWN]
+    most = sorted((one for one in counts if one[0]), key=lambda one: -one[0])[:ERRORS_MAILED]
     if is_fatal or finding.name == "failing":
         yield from (f"  {count} failed with: {cut(line or '(no words)', MAX_LAST_CELL)}" for count, line in most)
     yield f"What to do: {finding.fix}"

@@ -33,7 +33,7 @@ WIDTH = 13
 """Characters of a column's name."""
 MAX_JSON = 1000
 """Characters of arguments that a table's cell is cut from."""
-MAX_IDS = 100
+MAX_IDS_LISTED = 100
 """Ids in a line; JSON has them all."""
 NOT_SHOWN = ("id", "status", "archived", "stage", "awaited")
 """Columns that stand in the first line, or beside another column."""
@@ -149,7 +149,7 @@ def _show(server: TaskServer, options: argparse.Namespace) -> None:
         _print("runs for" if task.status == Status.IN_PROGRESS else "ran", in_units(seconds))
     for name, ids in linked._asdict().items():
         if ids:
-            _print(name, some_ids(ids, MAX_IDS))
+            _print(name, some_ids(ids, MAX_IDS_LISTED))
 
 
 def _columns_of(task: TaskRow) -> Iterator[tuple[str, str]]:
