@@ -10,13 +10,14 @@ import os
 import re
 import subprocess
 import sys
-import urllib.error
-import urllib.request
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from http.cookiejar import CookieJar, DefaultCookiePolicy
 from pathlib import Path
 from typing import Any, NamedTuple
+from urllib.error import HTTPError
 from urllib.parse import urlencode
+from urllib.request import HTTPCookieProcessor, ProxyHandler, build_opener
 
 from tests.conftest import without
 from tests.support.deployment import ROOT
@@ -69,15 +70,23 @@ class Answer(NamedTuple):
     text: str
 
 
-def visit(url: str, form: Mapping[str, str] | None = None) -> Answer:
-    """Open a page, or send it a form."""
-    body = None if form is None else urlencode(form).encode()
-    try:
-        with urllib.request.urlopen(url, body, timeout=WAIT_SECONDS) as answer:
-            return Answer(answer.status, answer.read().decode())
-    except urllib.error.HTTPError as error:
-        with error:
-            return Answer(error.code, error.read().decode())
+class Visitor:
+    """Somebody with a browser's cookies, which go over http too: to this machine real browsers send them so."""
+
+    def __init__(self, url: str) -> None:
+        self.url = url
+        self.cookies = CookieJar(DefaultCookiePolicy(secure_protocols=("http",)))
+        self._opener = build_opener(ProxyHandler({}), HTTPCookieProcessor(self.cookies))
+
+    def open(self, link: str = "", form: Mapping[str, str] | None = None) -> Answer:
+        """Follow a link from this address, or send a form to it."""
+        body = None if form is None else urlencode(form).encode()
+        try:
+            with self._opener.open(self.url + link, body, timeout=WAIT_SECONDS) as answer:
+                return Answer(answer.status, answer.read().decode())
+        except HTTPError as error:
+            with error:
+                return Answer(error.code, error.read().decode())
 
 
 class Website(NamedTuple):
@@ -87,7 +96,7 @@ class Website(NamedTuple):
     log_file: Path
 
     def visit(self, page: str = "", form: Mapping[str, str] | None = None) -> Answer:
-        return visit(f"{self.url}/{page}", form)
+        return Visitor(f"{self.url}/").open(page, form)
 
     @property
     def log(self) -> str:

@@ -11,15 +11,12 @@ import shutil
 import subprocess
 import sys
 import zipfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import closing
 from email import message_from_string
 from email.message import Message
-from http.cookiejar import CookieJar, DefaultCookiePolicy
 from pathlib import Path
-from urllib.error import HTTPError
 from urllib.parse import urlencode
-from urllib.request import HTTPCookieProcessor, ProxyHandler, build_opener
 
 import pytest
 
@@ -31,32 +28,12 @@ from tests.support.pages import PASSWORD, PASSWORD_HASH
 from tests.support.processes import WAIT_SECONDS
 from tests.support.repositories import copy_of_repository
 from tests.support.rows import Rows
-from tests.support.websites import MINIMAL, Answer, apache_website, example, wsgi_website
+from tests.support.websites import MINIMAL, Answer, Visitor, apache_website, example, wsgi_website
 
 ERROR = "ValueError: <script>alert(1)</script> is no address"
 ENV = f"TASKSERVER_DSN=sqlite:///var/q.db\nTASKSERVER_PAGE_PASSWORD='{PASSWORD_HASH}'\nTASKSERVER_PAGE_ACTIONS=yes\n"
 (WEB,) = re.findall(r"^web = \[(.*)\]$", (ROOT / "pyproject.toml").read_text(), re.MULTILINE)
 INSTALL = f"pip install {WEB.replace(', ', ' ').replace(chr(34), chr(39))}"
-
-
-class Visitor:
-    """Somebody with a browser's cookies, which go over http too: to this machine real browsers send them so."""
-
-    def __init__(self, url: str) -> None:
-        self.url = url
-        self.cookies = CookieJar(DefaultCookiePolicy(secure_protocols=("http",)))
-        self._opener = build_opener(ProxyHandler({}), HTTPCookieProcessor(self.cookies))
-
-    def open(self, link: str = "", form: Mapping[str, str] | None = None) -> Answer:
-        """Follow a link of the page, or send a form to it."""
-        try:
-            with self._opener.open(
-                self.url + link, None if form is None else urlencode(form).encode(), timeout=WAIT_SECONDS
-            ) as answer:
-                return Answer(answer.status, answer.read().decode())
-        except HTTPError as error:
-            with error:
-                return Answer(error.code, error.read().decode())
 
 
 def hidden_in(text: str) -> dict[str, str]:
