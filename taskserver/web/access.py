@@ -10,7 +10,7 @@ import hmac
 import secrets
 from collections.abc import Sequence
 from ipaddress import IPv6Address, ip_address, ip_network
-from typing import NamedTuple
+from typing import Any, NamedTuple
 from urllib.parse import urlsplit
 
 from itsdangerous import BadSignature, URLSafeTimedSerializer
@@ -40,46 +40,53 @@ class Visitor(NamedTuple):
 
 
 class Access:
-    """The doorkeeper of one page."""
+    """The doorkeeper for one request."""
 
-    def __init__(self, settings: PageSettings, files: PrivateFiles) -> None:
+    def __init__(self, settings: PageSettings, files: PrivateFiles, request: Request) -> None:
         """Raises OSError."""
         self._settings = settings
         self._files = files
+        self._request = request
+        self._address, self._is_by_unlisted_proxy = _visitor_address(request, settings.proxies)
+        self._of_cookies: dict[str, Any] = {
+            "path": request.root_path or "/",
+            "secure": True,
+            "httponly": True,
+            "samesite": "Strict",
+        }
         # Another password ends all sessions.
         self._key = hmac.digest(files.secret(), settings.password_hash.encode(), "sha256")
 
     # ---- who comes
 
-    def admit(self, request: Request) -> Visitor | None:
-        """The visitor who sends a request; None if the password is needed. Raises HTTPException."""
-        address, by_unlisted_proxy = visitor_address(request, self._settings.proxies)
+    def admit(self) -> Visitor | None:
+        """The visitor who sends the request; None if the password is needed. Raises HTTPException."""
         if self._settings.allow:
-            if by_unlisted_proxy:
+            if self._is_by_unlisted_proxy:
                 words = "This request came by a proxy that TASKSERVER_PAGE_PROXIES does not list"
                 abort(403, f"{words}, so that the address of the visitor is not known.")
-            if not is_in(address, self._settings.allow):
+            if not _is_in(self._address, self._settings.allow):
                 abort(403, "This address may not see the page.")
         if not self._settings.password_hash:
-            if not self._is_reached_by_own_name(request):
+            if not self._is_reached_by_own_name():
                 words = "Without a password, open it by https, by the address of this host in numbers, or by a name of"
                 abort(403, f"{words} TASKSERVER_PAGE_HOSTS: another name may lead a browser here for another site.")
-            return Visitor(address, "")
+            return Visitor(self._address, "")
         # Another site of the same domain may have set a cookie of this name beside ours.
-        for cookie in request.cookies.getlist(self._cookie("session")):
+        for cookie in self._request.cookies.getlist(self._cookie("session")):
             session = self._read(cookie, "session", SESSION_SECONDS)
             if session is not None and not self._files.has_ended(session):
-                return Visitor(address, session)
+                return Visitor(self._address, session)
         return None
 
-    def sign_in(self, request: Request, password: str, response: Response) -> float | None:
+    def sign_in(self, password: str, response: Response) -> float | None:
         """Give a visitor who knows the password a session, by cookies of the response.
 
         None if all is well; 0 if the password is wrong; else how many seconds a further guess has to wait.
         Raises OSError.
         """
         # Counted before it is compared, so that many at once are many.
-        guess = self._files, self._guesser(request), MAX_GUESSES, GUESSES_SECONDS
+        guess = self._files, self._guesser(), MAX_GUESSES, GUESSES_SECONDS
         if waits := seconds_to_wait(*guess):
             return waits
         if not check_password_hash(self._settings.password_hash, password):
@@ -87,46 +94,40 @@ class Access:
         seconds_to_wait(*guess, by=-1)  # it was no guess
         for name, seconds in (("session", SESSION_SECONDS), ("known", KNOWN_SECONDS)):
             token = str(self._serializer(name).dumps(secrets.token_hex(16)))
-            path = request.root_path or "/"
-            response.set_cookie(
-                self._cookie(name), token, seconds, path=path, secure=True, httponly=True, samesite="Strict"
-            )
+            response.set_cookie(self._cookie(name), token, seconds, **self._of_cookies)
         return None
 
-    def sign_out(self, request: Request, visitor: Visitor, response: Response) -> None:
+    def sign_out(self, visitor: Visitor, response: Response) -> None:
         """End a visitor's session, also for others who have its cookie. Raises OSError."""
         self._files.end_session(visitor.session)
-        response.delete_cookie(
-            self._cookie("session"), request.root_path or "/", secure=True, httponly=True, samesite="Strict"
-        )
+        response.delete_cookie(self._cookie("session"), **self._of_cookies)
 
-    def _guesser(self, request: Request) -> str:
+    def _guesser(self) -> str:
         """Whose guesses are counted together: so nobody locks the owner out of a browser that is known."""
-        for cookie in request.cookies.getlist(self._cookie("known")):
+        for cookie in self._request.cookies.getlist(self._cookie("known")):
             if browser := self._read(cookie, "known", KNOWN_SECONDS):
                 return f"browser {browser}"
-        address, _ = visitor_address(request, self._settings.proxies)
         try:
-            return str(ip_network(f"{address}/{48 if ':' in address else 24}", strict=False))
+            return str(ip_network(f"{self._address}/{48 if ':' in self._address else 24}", strict=False))
         except ValueError:
             return "unknown"
 
-    def _is_reached_by_own_name(self, request: Request) -> bool:
+    def _is_reached_by_own_name(self) -> bool:
         """Whether no other site's name may have led a browser here, which would take both for the same site."""
-        if self.is_secure(request):
+        if self.is_secure():
             return True
         try:
-            name = urlsplit(f"//{request.host}").hostname or ""
+            name = urlsplit(f"//{self._request.host}").hostname or ""
             return name == "localhost" or name in self._settings.hosts or bool(ip_address(name))
         except ValueError:
             return False
 
-    def is_secure(self, request: Request) -> bool:
-        """Whether it came by https, as the connection or a listed proxy says."""
-        is_said = any(name in request.headers for name in SCHEME_HEADERS)
-        if is_said and not is_in(request.remote_addr or "", self._settings.proxies):
+    def is_secure(self) -> bool:
+        """Whether the request came by https, as the connection or a listed proxy says."""
+        is_said = any(name in self._request.headers for name in SCHEME_HEADERS)
+        if is_said and not _is_in(self._request.remote_addr or "", self._settings.proxies):
             return False
-        return request.is_secure or request.headers.get("X-Forwarded-Proto") == "https"
+        return self._request.is_secure or self._request.headers.get("X-Forwarded-Proto") == "https"
 
     # ---- forms
 
@@ -134,10 +135,10 @@ class Access:
         """What a form of this visitor's page has, and no other site can know."""
         return str(self._serializer("form").dumps(visitor.session))
 
-    def is_own_form(self, request: Request, visitor: Visitor) -> bool:
-        """Whether a POST comes from a form of this visitor's page."""
-        owner = self._read(request.form.get("token", ""), "form", SESSION_SECONDS)
-        return bool(owner) and owner == visitor.session and not is_of_another_site(request)
+    def is_own_form(self, visitor: Visitor) -> bool:
+        """Whether the request, a POST, comes from a form of this visitor's page."""
+        owner = self._read(self._request.form.get("token", ""), "form", SESSION_SECONDS)
+        return bool(owner) and owner == visitor.session and not is_of_another_site(self._request)
 
     def _cookie(self, name: str) -> str:
         return f"taskserver_{name}_{self._files.mark_of_deployment}"
@@ -167,20 +168,20 @@ def is_of_another_site(request: Request) -> bool:
     return origin not in (None, "null") and str(origin).partition("://")[2] != request.host
 
 
-def visitor_address(request: Request, proxies: Sequence[Network]) -> tuple[str, bool]:
+def _visitor_address(request: Request, proxies: Sequence[Network]) -> tuple[str, bool]:
     """The address of the visitor, and whether a proxy that is not listed stands between.
 
     Each proxy appends the address that it saw: the last one that is no listed proxy's is the visitor's.
     """
     address = request.remote_addr or ""
     forwarded = [one.strip() for one in request.headers.get("X-Forwarded-For", "").split(",") if one.strip()]
-    while forwarded and is_in(address, proxies):
+    while forwarded and _is_in(address, proxies):
         address = forwarded.pop()
     has_more = bool(forwarded) or any(name in request.headers for name in ("Forwarded", "X-Real-IP"))
-    return _plain(address), has_more and not is_in(request.remote_addr or "", proxies)
+    return _plain(address), has_more and not _is_in(request.remote_addr or "", proxies)
 
 
-def is_in(address: str, networks: Sequence[Network]) -> bool:
+def _is_in(address: str, networks: Sequence[Network]) -> bool:
     """Whether an address is in one of the networks; no address, as behind a socket, is only in SOCKET."""
     if address in ("", "unix:"):
         return SOCKET in networks

@@ -113,8 +113,8 @@ class Application:
         if not settings.is_open_to_somebody:
             words = "Nobody may see this page yet: TASKSERVER_PAGE_PASSWORD or TASKSERVER_PAGE_ALLOW is to be set"
             abort(503, f"{words} in .env, as docs/page.md says.")
-        access = Access(settings, files)
-        visitor = access.admit(request)
+        access = Access(settings, files, request)
+        visitor = access.admit()
         if visitor is None:
             return _sign_in(access, request)
         return _Visit(self._folder, settings, server, files, access, visitor, request).answer()
@@ -166,14 +166,14 @@ class _Visit(NamedTuple):
     def _post(self) -> Response:
         if self.view == "sign-in":  # in another window, this visitor signed in meanwhile
             return _moved(link("overview"))
-        if not self.access.is_own_form(self.request, self.visitor):
+        if not self.access.is_own_form(self.visitor):
             return self._refuse(403, "This form is out of date, or not of this page: go back, and send it again.")
         forms = {"sign-out": self._sign_out, "act": self._act}
         return forms[self.view]() if self.view in forms else self._refuse(404, "There is no such page.")
 
     def _sign_out(self) -> Response:
         response = _moved(link("overview"))
-        self.access.sign_out(self.request, self.visitor, response)
+        self.access.sign_out(self.visitor, response)
         return response
 
     def _act(self) -> Response:
@@ -230,14 +230,14 @@ def _sign_in(access: Access, request: PageRequest) -> Response:
     words, code, headers = "", 403, {}
     if request.method == "POST" and request.args.get("view") == "sign-in" and not is_of_another_site(request):
         response = _moved(link("overview"))
-        waits = access.sign_in(request, request.form.get("password", ""), response)
+        waits = access.sign_in(request.form.get("password", ""), response)
         if waits is None:
             return response
         words = "This is not the password."
         if waits:
             seconds = max(round(waits), 1)
             words, code, headers = f"Too many guesses: please wait for {seconds} s.", 429, {"Retry-After": str(seconds)}
-    shown = {"words": words, "is_secure": access.is_secure(request), "is_live": True, "site": request.host}
+    shown = {"words": words, "is_secure": access.is_secure(), "is_live": True, "site": request.host}
     response = _page(code, "sign_in.html", shown)
     response.headers.update(headers)
     return response
