@@ -18,7 +18,7 @@ from tests.support.documents import blocks
 from tests.support.pages import PageSite
 from tests.support.processes import WAIT_SECONDS
 from tests.support.servers import find_program
-from tests.support.websites import gunicorn_website
+from tests.support.websites import example, gunicorn_website
 
 TOKEN = "a-token-of-256-bits"
 SERVED = "from taskserver.web import application_of\n\napplication = application_of({!r})\n"
@@ -36,13 +36,7 @@ def url(site: PageSite, tmp_path: Path) -> Iterator[str]:
 
 
 def edited(name: str, folder: Path, url: str) -> Path:
-    """An example, as its user edits it."""
-    text = (ROOT / "examples" / "http" / name).read_text()
-    for before, after in (("https://your-site.example/queue/tasks", url), ("the-token", TOKEN)):
-        assert before in text
-        text = text.replace(before, after)
-    path = folder / name
-    path.write_text(text)
+    path = example(f"http/{name}", folder, {"https://your-site.example/queue/tasks": url, "the-token": TOKEN})
     path.chmod(0o755)
     return path
 
@@ -52,11 +46,9 @@ def run(command: Sequence[str], env: dict[str, str] | None = None) -> subprocess
     return subprocess.run(command, env=environ, capture_output=True, text=True, timeout=WAIT_SECONDS)
 
 
-def assert_adds_once_and_says_what_is_refused(
-    site: PageSite, again: Sequence[Sequence[str]], bad: Sequence[str]
-) -> None:
-    said = [run(command) for command in again]
-    assert [(one.returncode, one.stderr) for one in said] == [(0, "")] * len(again), said
+def assert_adds_once_and_says_what_is_refused(site: PageSite, good: Sequence[str], bad: Sequence[str]) -> None:
+    said = [run(good) for _ in range(2)]
+    assert [(one.returncode, one.stderr) for one in said] == [(0, "")] * 2, said
     assert len({one.stdout for one in said}) == 1
     assert "1" in said[0].stdout
     rows = site.sql("SELECT task, args, group_id FROM jobs_queue")
@@ -73,29 +65,19 @@ def test_a_php_page_adds_by_curl(site: PageSite, url: str, php: str, tmp_path: P
     if run([php, "-r", 'exit(extension_loaded("curl") ? 0 : 1);']).returncode:
         without("PHP's curl is not installed")
     code = f"require '{edited('add_task.php', tmp_path, url)}'; echo implode(',', add_task_over_http"
-    good = [
-        php,
-        "-d",
-        "display_errors=stderr",
-        "-r",
-        f"{code}('tasks.send_letter', ['to' => 'ä@example.org'], 3, 'k'));",
-    ]
-    assert_adds_once_and_says_what_is_refused(site, [good] * 2, [php, "-r", f"{code}('tasks.other', [], 3));"])
+    call = f"{code}('tasks.send_letter', ['to' => 'ä@example.org'], 3, 'k'));"
+    good = [php, "-d", "display_errors=stderr", "-r", call]
+    assert_adds_once_and_says_what_is_refused(site, good, [php, "-r", f"{code}('tasks.other', [], 3));"])
 
 
 def test_a_server_in_javascript_adds(site: PageSite, url: str, tmp_path: Path) -> None:
     node = find_program("node") or without("node is not installed")
     module = edited("add_task.mjs", tmp_path, url)
     code = f'import {{ addTask }} from "{module}"; console.log(String(await addTask'
-    option = "--input-type=module"
-    good = [
-        node,
-        option,
-        "-e",
-        f'{code}("tasks.send_letter", {{ to: "ä@example.org" }}, {{ groupId: 3, key: "k" }})));',
-    ]
-    bad = [node, option, "-e", f'{code}("tasks.other", {{}}, {{ groupId: 3 }})));']
-    assert_adds_once_and_says_what_is_refused(site, [good] * 2, bad)
+    start = [node, "--input-type=module", "-e"]
+    good = [*start, f'{code}("tasks.send_letter", {{ to: "ä@example.org" }}, {{ groupId: 3, key: "k" }})));']
+    bad = [*start, f'{code}("tasks.other", {{}}, {{ groupId: 3 }})));']
+    assert_adds_once_and_says_what_is_refused(site, good, bad)
 
 
 def test_a_shell_script_adds(site: PageSite, url: str, tmp_path: Path) -> None:
@@ -103,7 +85,7 @@ def test_a_shell_script_adds(site: PageSite, url: str, tmp_path: Path) -> None:
         without("curl is not installed")
     script = str(edited("add_task.sh", tmp_path, url))
     good = [script, "tasks.send_letter", '{"to": "ä@example.org"}', "3", "k"]
-    assert_adds_once_and_says_what_is_refused(site, [good] * 2, [script, "tasks.other", "{}", "3"])
+    assert_adds_once_and_says_what_is_refused(site, good, [script, "tasks.other", "{}", "3"])
 
 
 def test_the_line_of_the_document_adds(site: PageSite, url: str) -> None:
