@@ -22,6 +22,7 @@ from taskserver.messages.finding import Level
 from taskserver.settings.dsn import parse_dsn
 from taskserver.settings.load import Settings
 from taskserver.stores import facts
+from tests.stores.accounts import account
 from tests.support.doctor import ACCEPTED_HERE, HEALTH, Report, examined, made_healthy
 from tests.support.processes import assert_one_line, assert_silent, run_on_terminal
 from tests.support.queues import Queue
@@ -132,14 +133,11 @@ def with_login(dsn: str, login: str) -> str:
 # ---- settings and files
 
 
-def test_a_wrong_setting_is_broken_and_told(healthy_sqlite: Queue) -> None:
+def test_a_wrong_setting_is_broken_and_told_and_those_of_the_environment_alone_are_well(healthy_sqlite: Queue) -> None:
     healthy_sqlite.deployment.write_env("TASKSERVER_DSN=sqlite:///var/x.db\nTASKSERVER_MODULE=tasks\n")
     report = Report(healthy_sqlite)
     assert (report.code, report.worse()) == (2, {"settings": "critical"})
     assert "did you mean TASKSERVER_MODULES" in report.told("settings")
-
-
-def test_settings_from_the_environment_alone_are_well(healthy_sqlite: Queue) -> None:
     (healthy_sqlite.folder / ".env").unlink()
     report = Report(healthy_sqlite, TASKSERVER_DSN=healthy_sqlite.dsn)
     assert (report.code, report.worse()) == (0, {})
@@ -300,62 +298,43 @@ def test_what_a_poor_server_costs_is_told(poor_queue: Queue) -> None:
     assert "innodb_flush_log_at_trx_commit is 2" in report.told("durability")
 
 
-@pytest.fixture
-def limited(healthy_mysql: Queue, mysql_server: MySQLServer) -> Iterator[Callable[..., Report]]:
-    """The report where the account has these rights alone; a setting may be another."""
-    name = healthy_mysql.dsn.rpartition("/")[2]
-    mysql_server.execute(f"CREATE USER '{name}'@'%' IDENTIFIED BY 'x'")
-    mysql_server.meet(name, "x")
-
-    def report(rights: dict[str, str], **settings: str) -> Report:
-        for table, granted in rights.items():
-            mysql_server.execute(f"GRANT {granted} ON `{name}`.jobs_queue{table} TO '{name}'@'%'")
-        dsn = with_login(healthy_mysql.dsn, f"{name}:x")
-        healthy_mysql.deployment.write_env(TASKSERVER_DSN=dsn, **settings)
-        return Report(healthy_mysql)
-
-    yield report
-    mysql_server.execute(f"DROP USER '{name}'@'%'")
-
-
 LEAST = {
     "": "SELECT, UPDATE",
     "_workers": "SELECT, INSERT, UPDATE",
     "_paused": "SELECT",
     "_schedules": "SELECT, UPDATE",
     "_dependencies": "SELECT",
-    "_schema": "SELECT",
 }
+LACKS = ("SELECT on jobs_queue,", "UPDATE on jobs_queue,", "DELETE on jobs_queue,", "UPDATE on jobs_queue_wo")
+RIGHTS_OF_MODES: list[tuple[str, dict[str, str], tuple[str, ...]]] = [
+    ("delete", {"": "INSERT", "_schema": "SELECT"}, LACKS),
+    ("mark", LEAST, ()),
+    ("delete", {}, ("DELETE on jobs_queue",)),
+    ("delete", {"": "DELETE"}, ()),
+    ("move", {}, ("INSERT on jobs_queue_done",)),
+    ("move", {"_done": "INSERT"}, ()),
+]
+"""A mode, what is granted for it besides what was granted before, and what a worker lacks then."""
 
 
-def test_an_account_that_may_only_insert_is_told_what_a_worker_needs(limited: Callable[..., Report]) -> None:
-    report = limited({"": "INSERT", "_schema": "SELECT"})
-    assert report.worse()["rights"] == "critical"
-    for right in ("SELECT on jobs_queue,", "UPDATE on jobs_queue,", "DELETE on jobs_queue,", "UPDATE on jobs_queue_wo"):
-        assert right in report.told("rights")
-    assert "INSERT on jobs_queue," not in report.told("rights")
-
-
-@pytest.mark.parametrize(
-    ("mode", "more", "missing"),
-    [
-        ("mark", {}, ""),
-        ("delete", {"": "DELETE"}, "DELETE on jobs_queue"),
-        ("move", {"": "DELETE", "_done": "INSERT"}, "INSERT on jobs_queue_done"),
-    ],
-)
-def test_the_least_rights_of_a_mode_are_well_and_less_is_broken(
-    limited: Callable[..., Report], mode: str, more: dict[str, str], missing: str
-) -> None:
-    if missing:
-        less = limited(LEAST, TASKSERVER_MODE=mode)
-        assert less.worse()["rights"] == "critical"
-        assert missing in less.told("rights")
-    report = limited(more or LEAST, TASKSERVER_MODE=mode)
-    assert report.checks["rights"]["level"] == "ok"
-    assert "INSERT on jobs_queue (for tasks that add tasks, and periodic ones)" in report.told("rights")
-    assert "DELETE on jobs_queue_dependencies (for tasks that wait for others)" in report.told("rights")
-    assert "DELETE on jobs_queue_done (for TASKSERVER_KEEP)" in report.told("rights")
+def test_the_rights_that_a_worker_lacks_in_its_mode_are_told(healthy_mysql: Queue, mysql_server: MySQLServer) -> None:
+    name = healthy_mysql.dsn.rpartition("/")[2]
+    with account(mysql_server, name) as dsn:
+        user = dsn.partition("//")[2].partition(":")[0]
+        for mode, granted, lacks in RIGHTS_OF_MODES:
+            for table, rights in granted.items():
+                mysql_server.execute(f"GRANT {rights} ON `{name}`.jobs_queue{table} TO '{user}'@'%'")
+            healthy_mysql.deployment.write_env(TASKSERVER_DSN=dsn, TASKSERVER_MODE=mode)
+            report = Report(healthy_mysql)
+            assert report.checks["rights"]["level"] == ("critical" if lacks else "ok")
+            assert [right for right in lacks if right not in report.told("rights")] == []
+            if lacks is LACKS:
+                assert "INSERT on jobs_queue," not in report.told("rights")
+                mysql_server.execute(f"REVOKE INSERT ON `{name}`.jobs_queue FROM '{user}'@'%'")
+            if not lacks:
+                assert "INSERT on jobs_queue (for tasks that add tasks, and periodic ones)" in report.told("rights")
+                assert "DELETE on jobs_queue_dependencies (for tasks that wait for others)" in report.told("rights")
+                assert "DELETE on jobs_queue_done (for TASKSERVER_KEEP)" in report.told("rights")
 
 
 def test_an_open_transaction_is_found_whatever_the_time_zone_of_its_session(
