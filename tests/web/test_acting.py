@@ -15,31 +15,28 @@ from taskserver.errors import Unavailable
 from taskserver.web import acting as acting_module
 from taskserver.web import private_files, wsgi
 from tests.support.pages import ADDRESS, PASSWORD_HASH, PageSite
-
-FAILED = "INSERT INTO jobs_queue (task, group_id, status, attempts, error_text) VALUES (?, ?, ?, 3, ?)"
+from tests.web.sites import Ago, insert
 
 
 @pytest.fixture
 def acting(each_site: PageSite) -> PageSite:
     """Tasks 1 to 5 failed: 1 and 2 with the same error, 3 days ago in another group, 4 is in error, 5 has quotes."""
     each_site.let_act()
-    for task, group, status, error in (
-        ("tasks.a", 3, 4, "E: one\nTraceback"),
-        ("tasks.b", 3, 4, "E: one"),
-        ("tasks.a", 5, 4, "E: two"),
-        ("tasks.a", 3, 3, "E: three"),
-        ("tasks.a", 3, 4, "F: 'quoted' <b>"),
+    for task, error, more in (
+        ("tasks.a", "E: one\nTraceback", {}),
+        ("tasks.b", "E: one", {}),
+        ("tasks.a", "E: two", {"group_id": 5, "updated_at": Ago(3 * 86_400), "finished_at": Ago(3 * 86_400)}),
+        ("tasks.a", "E: three", {"status": 3}),
+        ("tasks.a", "F: 'quoted' <b>", {}),
     ):
-        each_site.sql(FAILED, task, group, status, error)
-    long_ago = each_site.rows.after(-3 * 86_400)
-    each_site.sql(f"UPDATE jobs_queue SET updated_at = {long_ago}, finished_at = {long_ago} WHERE id = 3")
+        add_failed(each_site, task, error, **more)
     return each_site
 
 
-def add_failed(site: PageSite, task: str, error: str, times: int = 1, status: int = 4) -> None:
+def add_failed(site: PageSite, task: str, error: str, times: int = 1, **more: object) -> None:
     """Tasks of group 3; the first one gets id 6 beside those of `acting`."""
-    for _ in range(times):
-        site.sql(FAILED, task, 3, status, error)
+    row = {"task": task, "group_id": 3, "status": 4, "attempts": 3, "error_text": error, **more}
+    insert(site, [row] * times)
 
 
 def statuses(site: PageSite) -> list[int]:
