@@ -120,7 +120,9 @@ def _add(settings: PageSettings, server: TaskServer, files: PrivateFiles, reques
         abort(413, f"depends_on names {edges} tasks in all; allowed: {MAX_EDGES} in one request")
     server.store.tables.check()
     key = request.headers.get("Idempotency-Key")
-    return server.add_tasks(tasks) if key is None else _add_once(server, token, key, new_tasks, tasks)
+    if key is None:
+        return server.store.producing.add_many(new_tasks)
+    return _add_once(server, token, key, new_tasks, tasks)
 
 
 def _add_once(server: TaskServer, token: AddToken, key: str, new_tasks: Sequence[NewTask], tasks: object) -> list[int]:

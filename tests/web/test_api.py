@@ -195,7 +195,7 @@ def test_where_nothing_can_be_added_the_answer_is_json_without_the_database_s_wo
         answer(HTTPStatus.INTERNAL_SERVER_ERROR, "No space left")
     with monkeypatch.context() as patched:
         patched.setattr(
-            "taskserver.server.TaskServer.add_tasks",
+            "taskserver.stores.queue.adding.Producing.add_many",
             Mock(side_effect=Unavailable("Access denied for user 'shop'@'10.0.0.7'")),
         )
         answer(HTTPStatus.SERVICE_UNAVAILABLE, "The database is away")
