@@ -170,13 +170,16 @@ SET_UPS = {
 }
 
 
+@pytest.mark.parametrize("options", [(), ("--processes", 1)], ids=["one worker", "several"])
 @pytest.mark.parametrize("set_up", SET_UPS)
-def test_a_module_that_sets_up_logging_has_its_own_and_the_log_has_each_record_once(queue: Queue, set_up: str) -> None:
+def test_a_module_that_sets_up_logging_has_its_own_and_the_log_has_each_record_once(
+    queue: Queue, set_up: str, options: tuple[object, ...]
+) -> None:
     code, theirs = SET_UPS[set_up]
     queue.define(f"\n{code}\n")
     queue.add("tasks.log", '["info", "i"]')
     queue.add("tasks.log", '["warning", "w"]')
-    assert run(queue) == ""
+    assert run(queue, *options) == ""
     assert said_of(queue) == [
         "INFO task 1 tasks.log, attempt 1, shop.mail: i",
         "WARNING task 2 tasks.log, attempt 1, shop.mail: w",

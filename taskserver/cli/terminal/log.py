@@ -32,6 +32,8 @@ if TYPE_CHECKING:
     from ...worker.task_context import TaskLabel
 
 LOG = logging.getLogger("taskserver")
+CALL_HANDLERS, BASIC_CONFIG = logging.Logger.callHandlers, logging.basicConfig
+"""Python's own: a worker of --processes takes the place of its supervisor's."""
 
 MAX_WARNINGS = 20
 """Lines of a run on standard error about fatal tasks, and as many that tasks log if neither a file nor a handler of
@@ -102,7 +104,6 @@ class Log:
         self._of_tasks = [*self._file, screen] if shows_tasks else self._file
         self._takes_prints = any(outlet.level <= logging.INFO for outlet in self._of_tasks)
         self._in_handlers = threading.local()
-        self._call_handlers, self._basic_config = logging.Logger.callHandlers, logging.basicConfig
 
         def call_handlers(logger: logging.Logger, record: logging.LogRecord) -> None:
             self._catch(logger, record)
@@ -121,7 +122,7 @@ class Log:
 
     def close(self) -> None:
         """Leave `logging` as it was."""
-        logging.Logger.callHandlers, logging.basicConfig = self._call_handlers, self._basic_config  # type: ignore[method-assign]
+        logging.Logger.callHandlers, logging.basicConfig = CALL_HANDLERS, BASIC_CONFIG  # type: ignore[method-assign]
         if isinstance(logging.root.level, RootLevel):
             logging.root.setLevel(logging.WARNING)
         LOG.__class__ = logging.Logger
@@ -137,14 +138,14 @@ class Log:
         if has_handlers and record.levelno >= (logging.WARNING if isinstance(least, RootLevel) else least):
             self._in_handlers.is_true = True
             try:
-                self._call_handlers(logger, record)
+                CALL_HANDLERS(logger, record)
             finally:
                 self._in_handlers.is_true = False
 
     def _configure(self, **options: Any) -> None:
         # `logging.warning` calls it by itself: that would write to standard error.
         if options or sys._getframe(1).f_globals is not vars(logging):
-            self._basic_config(**options)
+            BASIC_CONFIG(**options)
 
     def print(self, line: str, by: TaskLabel | None) -> None:
         """Log a line that a task printed. Not what a site's handler prints of a record: the log has the record."""
