@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterable, Mapping, Sequence
+from math import inf
 from typing import Any, TypeGuard
 
 from ..errors import InvalidTask, SettingError, TaskServerError
@@ -57,8 +58,13 @@ def check_positive(name: str, value: float | None, unit: str) -> float | None:
 def check_duration(name: str, value: Duration, most_days: int | None = None, wrong: Wrong = InvalidTask) -> float:
     """The seconds of a duration, from 0 on up to so many days; without that limit above 0."""
     seconds = duration_seconds(value)
-    is_number, most = type(seconds) in (int, float), sys.float_info.max if most_days is None else most_days * 86_400
-    if not is_number or not 0 <= seconds <= most or (most_days is None and seconds == 0):
+    if type(seconds) not in (int, float):
+        is_right = False
+    elif most_days is None:  # infinite is right, but no whole number that no float holds
+        is_right = 0 < seconds <= sys.float_info.max or seconds == inf
+    else:
+        is_right = 0 <= seconds <= most_days * 86_400
+    if not is_right:
         limits = "above 0" if most_days is None else f"from 0 to {most_days} days"
         raise wrong(f"{name} is {shown(value)}; allowed: {DURATIONS}, {limits}")
     return float(seconds)
