@@ -29,17 +29,25 @@ PATIENT = float("inf")
 
 def may_stay(store: Store) -> frozenset[str]:
     """The names of what can be accepted: workers can do without it. `settings` is none: without them no store opens."""
-    checks: Sequence[Look | Check] = (*files.CHECKS, *modules.CHECKS, *JUDGES, *store.database.dialect.facts().checks)
+    return may_stay_of_installation(store).union(judge.name for judge in JUDGES)
+
+
+def may_stay_of_installation(store: Store) -> frozenset[str]:
+    """Those that the doctor alone finds: a page offers to accept them, and no failed tasks or a cron that stopped."""
+    checks: Sequence[Look | Check] = (*files.CHECKS, *modules.CHECKS, *store.database.dialect.facts().checks)
     return frozenset(check.name for check in checks if check.may_stay)
 
 
 def accepted_in(
     folder: Path, answer_seconds: float = PATIENT, env_file: Path | None = None
 ) -> tuple[Acceptances, frozenset[str]]:
-    """What was accepted for the queue of a deployment, and the names of what can be, as far as they can be read."""
+    """What was accepted for the queue of a deployment, and the names of what a page offers to accept.
+
+    Both as far as they can be read.
+    """
     try:
         with _opened(load_settings(folder, env_file=env_file), answer_seconds) as store:
-            return read_accepted(store), may_stay(store)
+            return read_accepted(store), may_stay_of_installation(store)
     except Exception:  # the checks report it
         return Acceptances({}), frozenset()
 

@@ -335,6 +335,7 @@ def test_the_doctor_is_content_if_there_is_only_what_it_may_not_see(
         Finding("disk", Level.WARNING, "nearly full", "why", "fix"),
         Finding("var", Level.CRITICAL, "bad", "why"),
         Finding("rights", Level.CRITICAL, "none", "why"),
+        Finding("fatal", Level.WARNING, "9 tasks are fatal", "why"),  # a person can change that
     ]
     visitor = open_site.owner()
     for findings, begins in ((found[:1], ["All is well", "log"]), (found, ["var", "disk", "log"])):
