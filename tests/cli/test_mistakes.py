@@ -312,6 +312,11 @@ def test_a_letter_that_a_column_of_latin1_lacks_names_the_column_and_its_mend(my
     assert_told(ended, 1, "column", "task", "character set of schema.sql")
 
 
+def test_a_dump_that_was_loaded_in_part_leaves_no_counter_of_ids_and_is_told(mysql_queue: Queue) -> None:
+    mysql_queue.sql("ALTER TABLE jobs_queue MODIFY id BIGINT UNSIGNED NOT NULL")  # phpMyAdmin's dumps add it last
+    assert_told(mysql_queue.here("add", LETTER), 1, "'id'", "client.py init")
+
+
 # ---- the server
 
 
@@ -485,6 +490,13 @@ def test_what_this_user_may_not_do_is_answered_with_who_should(deployment: Deplo
         assert_told(deployment.run(*command), code, *words)
     finally:
         path.chmod(0o700)
+
+
+def test_a_database_whose_folder_is_missing_too_is_made_by_init(deployment: Deployment) -> None:
+    deployment.write_env(TASKSERVER_DSN="sqlite:///data/shop.db")
+    assert_told(deployment.here("status"), 1, "there is no database", "data/shop.db", "run client.py init")
+    assert deployment.here("init").returncode == 0
+    assert deployment.here("status").returncode == 0
 
 
 @pytest.mark.skipif(os.getuid() != 0, reason="only root gives a folder to another user")

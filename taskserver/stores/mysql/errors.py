@@ -111,6 +111,7 @@ HINTS = {
     1226: f"your host limits this account; a limit per hour ends with the hour: start {WORKER} less often, as */5; "
     f"else {LIMITED}",
     1290: READ_ONLY,
+    1364: f"run {CLIENT} init, which says what the table lacks",
     1366: COLUMN,
     1406: COLUMN,
     **dict.fromkeys(DAMAGES, DAMAGED),

@@ -131,8 +131,12 @@ def _descriptors() -> dict[int, Identity | None]:
 
 def open_connection(path: Path, synchronous: str, error_of: Callable[[BaseException], DatabaseError]) -> Connection:
     """A connection to an existing file, with this word for PRAGMA synchronous. Raises DatabaseError."""
-    if not os.path.exists(path) and os.access(path.parent, os.X_OK):  # else SQLite says that it cannot be opened
-        raise missing(f"there is no database {path}")
+    try:
+        os.stat(path)
+    except FileNotFoundError:  # or its folder
+        raise missing(f"there is no database {path}") from None
+    except OSError:
+        pass  # SQLite says that it cannot be opened
     if _unfinished:
         raise DatabaseError(f"{path}: this process was forked while another thread wrote to SQLite; fork before that")
     database = identity_of(path)
