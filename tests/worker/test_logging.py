@@ -58,14 +58,22 @@ def run(queue: Queue, *args: object, **env: str) -> str:
 
 
 def test_what_a_task_logs_and_prints_goes_to_the_log_with_its_id_name_and_attempt(queue: Queue) -> None:
-    queue.define("def half():\n    print('half', end='')\n")
+    queue.define(
+        "def half():\n    print('half', end='')\n"
+        "def dots():\n    for _ in range(3):\n        print('.' * 60_000, end='')\n"
+    )
     queue.add("tasks.log")
     queue.add("tasks.log", '["error", "first\\nsecond"]')
     queue.sql("UPDATE jobs_queue SET attempts = 2 WHERE id = 2")
     queue.add("tasks.half")
     queue.add("tasks.say", '["whole"]')
+    queue.add("tasks.dots")
     assert run(queue) == ""
-    assert said_of(queue) == [
+    *lines, first_dots, more_dots = said_of(queue)
+    assert first_dots.startswith("INFO task 5 tasks.dots, attempt 1, printed: ...")
+    assert len(first_dots) < 13_000
+    assert more_dots.startswith("INFO task 5")
+    assert lines == [
         "INFO task 1 tasks.log, attempt 1, shop.mail: connected",
         "ERROR task 2 tasks.log, attempt 3, shop.mail: first",
         "INFO task 3 tasks.half, attempt 1, printed: half",

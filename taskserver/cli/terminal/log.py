@@ -25,7 +25,7 @@ from ...messages.log_records import FOR_LOG_ALONE, ONCE_AN_HOUR
 from ...messages.programs import CLIENT, WORKER
 from ...messages.text import shown
 from ...settings.load import Settings
-from .log_lines import TaskRecord, lines_of
+from .log_lines import MAX_MESSAGE, TaskRecord, lines_of
 from .program import say
 
 if TYPE_CHECKING:
@@ -40,10 +40,6 @@ MAX_WARNINGS = 20
 theirs takes them."""
 FATAL = f"became fatal: see {CLIENT} list --status fatal"
 BY_TASKS = "warnings of tasks: set TASKSERVER_LOG to have them all in a file"
-MAX_MESSAGE = 100_000
-"""Characters of what a task logs in one record."""
-MAX_PRINTED_LINE = 10_000
-"""Characters of a line in the log: a longer one is broken there. A task may print without ever ending a line."""
 
 
 def set_up(verbose: bool, settings: Settings, workers: int = 1) -> tuple[StandardError, Log]:
@@ -66,13 +62,6 @@ def showing_all(screen: logging.Handler, settings: Settings) -> Iterator[None]:
         yield
     finally:
         log.close()
-
-
-def running_task() -> TaskLabel | None:
-    """The task whose code runs here, if any."""
-    # No task runs before this module is imported, and a run that finds none does not import it.
-    module: Any = sys.modules.get("taskserver.worker.task_context")
-    return None if module is None else module.running_task()
 
 
 def _log_interrupted_clean_up(unraisable: sys.UnraisableHookArgs) -> None:
@@ -102,7 +91,6 @@ class Log:
 
             self._file = [file_handler(settings)]
         self._of_tasks = [*self._file, screen] if shows_tasks else self._file
-        self._takes_prints = any(outlet.level <= logging.INFO for outlet in self._of_tasks)
         self._in_handlers = threading.local()
 
         def call_handlers(logger: logging.Logger, record: logging.LogRecord) -> None:
@@ -118,7 +106,6 @@ class Log:
         LOG.propagate = False
         assert isinstance(LOG, OurLogger)
         LOG.outlets = [*self._file, screen]
-        LOG.least = min(outlet.level for outlet in LOG.outlets)
 
     def close(self) -> None:
         """Leave `logging` as it was."""
@@ -149,7 +136,7 @@ class Log:
 
     def print(self, line: str, by: TaskLabel | None) -> None:
         """Log a line that a task printed. Not what a site's handler prints of a record: the log has the record."""
-        if self._takes_prints and line and not getattr(self._in_handlers, "is_true", False):
+        if line and not getattr(self._in_handlers, "is_true", False):
             deliver(TaskRecord("printed", logging.INFO, line, by), self._of_tasks)
 
 
@@ -157,11 +144,12 @@ class OurLogger(logging.Logger):
     """The package's logger in our own programs: neither `logging.disable` nor a `dictConfig` switches it off."""
 
     outlets: Sequence[logging.Handler] = ()
-    least = logging.CRITICAL + 1
     disabled = property(lambda self: False, lambda self, value: None)
 
     def isEnabledFor(self, level: int) -> bool:  # noqa: N802
-        return level >= self.least or (bool(self.handlers) and super().isEnabledFor(level))
+        return any(level >= outlet.level for outlet in self.outlets) or (
+            bool(self.handlers) and super().isEnabledFor(level)
+        )
 
     def makeRecord(self, *values: Any) -> logging.LogRecord:  # noqa: N802
         """Make a record without the site's factory, which may set an attribute of our `extra`: an error for Python."""
@@ -224,8 +212,10 @@ def deliver(record: logging.LogRecord, outlets: Sequence[logging.Handler]) -> No
 
 
 def _task_record(record: logging.LogRecord) -> TaskRecord:
+    from ...worker.task_context import running_task
+
     try:
-        message = str(record.getMessage())[:MAX_MESSAGE]
+        message = str(record.getMessage())
     except Exception as fault:  # arguments that do not fit, for example
         message = f"{shown(record.msg)} ({type(fault).__name__} while it was formatted)"
     error = record.exc_info[1] if isinstance(record.exc_info, tuple) else None
@@ -274,18 +264,19 @@ class PrintsToLog:
         return self._real.buffer
 
     def write(self, text: str) -> int:
+        from ...worker.task_context import running_task  # a run that finds no task does without it
+
         thread, now = threading.get_ident(), running_task()
         by, begun = self._begun.pop(thread, (now, ""))
         if by != now:
             self._log.print(begun, by)
             begun = ""
         *ended, rest = (begun + text).split("\n")
-        if len(rest) > MAX_PRINTED_LINE:
-            ended, rest = [*ended, rest], ""
         for line in ended:
-            for first in range(0, len(line), MAX_PRINTED_LINE):
-                self._log.print(line[first : first + MAX_PRINTED_LINE], now)
-        if rest:
+            self._log.print(line, now)
+        if len(rest) > MAX_MESSAGE:  # it may never end
+            self._log.print(rest, now)
+        elif rest:
             self._begun[thread] = now, rest
         return len(text)
 

@@ -15,6 +15,8 @@ if TYPE_CHECKING:
     from ...worker.task_context import TaskLabel
 
 LEVELS = ((50, "CRITICAL"), (40, "ERROR"), (30, "WARNING"), (20, "INFO"))
+MAX_MESSAGE = 100_000
+"""Characters of what a task logs or prints in one record."""
 
 
 class TaskRecord(logging.LogRecord):
@@ -24,7 +26,7 @@ class TaskRecord(logging.LogRecord):
         self, name: str, level: int, message: str, by: TaskLabel | None, error: str = "", full_text: str = ""
     ) -> None:
         """`by` is the task, if it is known; `error` and `full_text` are those of an exception that it logged."""
-        super().__init__(name, level, "", 0, message, None, None)
+        super().__init__(name, level, "", 0, message[:MAX_MESSAGE], None, None)
         self.by = by
         if by is not None:
             self.task_id, self.task, self.attempt = by.id, by.task, by.attempt
