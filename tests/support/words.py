@@ -56,8 +56,6 @@ REFUSE_DELETE = {
 """A row of another table refers to the task of this id; an SQLite that minds foreign keys is rare."""
 LET_DELETE = {"sqlite": "DROP TRIGGER keeping", "mysql": "DROP TABLE orders", "postgresql": "DROP TABLE orders"}
 """So that it can go again."""
-LAST_ID = {"mysql": "SELECT LAST_INSERT_ID()", "postgresql": "SELECT lastval()"}
-"""Of the row that this connection inserted."""
 LOCK_WAITS = {
     "mysql": "SELECT 1 FROM information_schema.innodb_trx WHERE trx_state = 'LOCK WAIT'",
     "postgresql": "SELECT 1 FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'",

@@ -415,9 +415,6 @@ def test_a_page_of_an_old_python_that_imports_the_package_is_told_which_one_is_n
     assert ended.stderr.endswith("ImportError: taskserver needs Python 3.10 or newer, and this is 3.9\n")
 
 
-OF_THE_SERVER = {"taskserver.worker.result"}
-
-
 def test_importing_the_package_imports_no_driver_and_no_worker() -> None:
     imported = modules_after("import taskserver")
     assert "taskserver.server" in imported
