@@ -73,7 +73,6 @@ COMMON = {
     # The values of one row with more columns than a plain one: see adding.ADD_ANY.
     "any_row": "(?, ?, ?, ?, ?, ?, COALESCE({after}, {instant}), {any_key}, ?, ?)",
     "columns": QUEUE_COLUMNS,
-    "first_columns": QUEUE_COLUMNS.partition(", version")[0],
     "status": "status",
     # Only MySQL stores an instant that is none, in sessions without STRICT.
     "undated": f"'{UNDATED}'",

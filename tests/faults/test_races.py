@@ -24,7 +24,7 @@ from taskserver import TaskServer
 from taskserver.model.task import Status
 from tests.support.deployment import ROOT
 from tests.support.postgresql import PostgreSQLServer
-from tests.support.queues import server_skips_locked
+from tests.support.queues import row_counts, server_skips_locked
 from tests.support.servers import MariaDB, MySQLServer
 
 AWAIT_SECONDS = 60.0
@@ -204,7 +204,7 @@ def add_notes(dsn: str, numbers: Sequence[int], seconds: float = 0.0) -> None:
 
 def count_unfinished(dsn: str) -> int:
     with TaskServer(dsn) as server:
-        return sum(count.rows for count in server.store.views.counts() if count.status != Status.DONE)
+        return sum(count.rows for count in row_counts(server.store) if count.status != Status.DONE)
 
 
 def assert_it_raced(runs: Sequence[Ran], workers: int) -> None:

@@ -21,6 +21,7 @@ from taskserver.model.arguments import write_arguments
 from taskserver.stores.queue.adding import Adding
 from tests.support.deployment import ROOT
 from tests.support.processes import wait_until
+from tests.support.queues import row_counts
 from tests.support.sites import Site
 
 TASKS = """
@@ -96,7 +97,7 @@ def tasks(site: Site) -> Any:
 
 def counts_by_status(server: TaskServer) -> dict[int, int]:
     counts: dict[int, int] = {}
-    for count in server.store.views.counts():
+    for count in row_counts(server.store):
         counts[count.status] = counts.get(count.status, 0) + count.rows
     return counts
 

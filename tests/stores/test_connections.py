@@ -22,6 +22,7 @@ from tests.stores.accounts import QUOTED_SECRET, SECRET, account, failure
 from tests.support.deployment import Deployment
 from tests.support.fake_server import FakeServer, Peer
 from tests.support.processes import assert_one_line, wait_until
+from tests.support.queues import row_counts
 from tests.support.servers import MariaDB, MySQLServer
 
 
@@ -68,11 +69,11 @@ def test_an_idle_connection_that_was_dropped_is_replaced(
             lambda: server.add_tasks([{"task": "tasks.a", "args": [1]}] * 3),
             lambda: server.store.claims.has_new(()),
             server.run,
-            server.store.views.counts,
+            server.store.views.runs,
         ):
             assert kill_connections(mysql_server, mysql_dsn) == 1
             use()
-        assert [(count.status, count.rows) for count in server.store.views.counts()] == [(3, 4)]
+        assert [(count.status, count.rows) for count in row_counts(server.store)] == [(3, 4)]
 
 
 def test_a_connection_that_breaks_in_use_is_an_error_and_the_next_use_works(

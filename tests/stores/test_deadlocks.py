@@ -27,6 +27,7 @@ from taskserver.stores.postgresql.dialect import PostgreSQLDialect
 from taskserver.stores.postgresql.errors import state_of
 from tests.support.postgresql import PostgreSQLServer
 from tests.support.processes import WAIT_SECONDS
+from tests.support.queues import row_counts
 from tests.support.threads import together
 
 DEADLOCK, WAITED = "deadlock", "waited"
@@ -103,7 +104,7 @@ def test_two_producers_that_add_the_same_keys_in_opposite_order_both_succeed(
         assert (met[DEADLOCK] + met[WAITED] > 0) is not is_read
         assert added["one"] == added["two"][::-1]
         assert len(set(added["one"])) == len(KEYS)
-        assert [count.rows for count in one.store.views.counts()] == [len(KEYS)]
+        assert [count.rows for count in row_counts(one.store)] == [len(KEYS)]
 
 
 def wait_after_first_statement(server: TaskServer, barrier: threading.Barrier) -> None:
@@ -175,4 +176,4 @@ def test_reruns_and_cancels_beside_workers_are_errors_to_nobody_and_the_newest_a
         assert result.failed == result.lost == 0
         newest = next(versions) - 1
         assert dict(ran) == dict.fromkeys(keys, newest)
-        assert {count.status for count in server.store.views.counts()} <= {Status.CANCELLED}
+        assert {count.status for count in row_counts(server.store)} <= {Status.CANCELLED}

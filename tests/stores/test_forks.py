@@ -19,6 +19,7 @@ import pytest
 
 from taskserver import DatabaseError, TaskServer
 from tests.support.processes import WAIT_SECONDS
+from tests.support.queues import row_counts
 from tests.support.threads import together
 
 
@@ -159,7 +160,7 @@ def test_a_database_in_memory_is_shared_by_the_threads_of_its_process() -> None:
     with TaskServer("sqlite:///:memory:") as server:
         with together(*[lambda: add(server, "thread", 50)] * 6):
             pass
-        assert [count.rows for count in server.store.views.counts()] == [300]
+        assert [count.rows for count in row_counts(server.store)] == [300]
         assert server.run().taken == 300
 
 
@@ -175,7 +176,7 @@ if os.fork() == 0:
     server.add_task("tasks.child")
     sys.exit()
 os.wait()
-rows = sum(count.rows for count in server.store.views.counts())
+rows = server.store.database.fetch_value("SELECT COUNT(*) FROM {table}")
 print(rows, server.store.database.fetch("PRAGMA database_list")[0][2])
 """
 

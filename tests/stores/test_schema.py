@@ -17,6 +17,7 @@ from taskserver.errors import Refused
 from taskserver.stores.words import HELPERS
 from tests.support.deployment import ROOT, Deployment
 from tests.support.processes import WAIT_SECONDS
+from tests.support.queues import row_counts
 from tests.support.servers import MySQLServer
 from tests.support.threads import together
 
@@ -139,7 +140,7 @@ def test_init_add_and_a_run_work_under_every_allowed_name(dsn: str, name: str) -
         server.create_tables()
         server.add_tasks([{"task": "os.getcwd"}] * 2)
         assert server.run(groups=[0, 3]).fatal == 2
-        assert [count.rows for count in server.store.views.counts()] == [2]
+        assert [count.rows for count in row_counts(server.store)] == [2]
 
 
 # ---- what columns do

@@ -16,6 +16,9 @@ import pymysql
 import pytest
 
 from taskserver import RunResult, TaskServer
+from taskserver.stores import Store
+from taskserver.stores.queue.counts import Counts
+from taskserver.stores.records import QueueCount
 from tests.support.deployment import Deployment
 from tests.support.postgresql import connection_in_utc
 from tests.support.processes import WAIT_SECONDS, wait_until
@@ -242,3 +245,8 @@ def server_skips_locked(dsn: str) -> bool:
         server.create_tables()
         server.store.claims.claim(1, ())
         return server.store.database.dialect.skips_locked
+
+
+def row_counts(store: Store) -> list[QueueCount]:
+    """Rows by group and status, as the overview has them."""
+    return Counts(store.database).by_group().counts

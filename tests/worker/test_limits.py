@@ -27,7 +27,7 @@ from tests.support.processes import (
     thaw,
     wait_until,
 )
-from tests.support.queues import Queue
+from tests.support.queues import Queue, row_counts
 from tests.support.turns import A_SERVER, ONE_STORE, on_stores_in_turn
 
 SETTINGS = {"TASKSERVER_MAX_ATTEMPTS": "10", "TASKSERVER_BACKOFF": "fixed:500", "TASKSERVER_LEASE": "600"}
@@ -335,7 +335,7 @@ def test_a_program_has_its_own_alarm_back_after_a_run(server: TaskServer) -> Non
 @pytest.mark.usefixtures("own_alarm")
 def test_a_program_s_alarm_that_fell_due_during_a_run_comes_after_it(server: TaskServer) -> None:
     came: list[int] = []
-    signal.signal(signal.SIGALRM, lambda number, frame: came.append(len(server.store.views.counts())))
+    signal.signal(signal.SIGALRM, lambda number, frame: came.append(len(row_counts(server.store))))
     signal.setitimer(signal.ITIMER_REAL, 0.2)
     server.add_task("tasks.nap", [0.5])
     assert server.run().done == 1

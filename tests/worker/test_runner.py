@@ -16,6 +16,7 @@ from taskserver.interrupts.alarm import call_task
 from taskserver.model.task import Claim, Status
 from taskserver.stores.queue.due import MAX_DUE_PER_LOOK
 from taskserver.worker import run_context
+from tests.support.queues import row_counts
 from tests.support.servers import MariaDB
 
 TASKS = """
@@ -57,7 +58,7 @@ def add(server: TaskServer, module: str, count: int) -> list[int]:
 
 
 def rows_of(server: TaskServer, status: Status) -> int:
-    return sum(count.rows for count in server.store.views.counts() if count.status == status)
+    return sum(count.rows for count in row_counts(server.store) if count.status == status)
 
 
 def sql(server: TaskServer, statement: str) -> None:

@@ -75,7 +75,7 @@ class MySQLClaiming(Claiming):
         """The indexes by which the claim reads the queue."""
         # While a group is paused, or others hold the first row, the server would say of the claim itself that it finds
         # nothing, and name no index.
-        statement = f"EXPLAIN FORMAT = TRADITIONAL {_filled(SEEN, _picked(groups), '', is_no_pause='>= 0')}"
+        statement = f"EXPLAIN FORMAT = TRADITIONAL {_filled(SEEN, groups, '', '>= 0')}"
         *picked, _, _ = claim_values(0, 0, 1, groups)
         return database.run(AT_ONCE, self._indexes, database, statement, picked)
 
@@ -97,15 +97,13 @@ def claim_values(token: int, lease_seconds: int, limit: int, groups: Sequence[in
     return (*picked, limit, token, lease_seconds)
 
 
-def claim_statement(groups: Sequence[int], skip_locked: str, is_no_pause: str = "= 0") -> str:
-    """The one UPDATE; `skip_locked` ends each SELECT in it, and `is_no_pause` is asked of the number of pauses."""
-    return _filled(CLAIM, _picked(groups), skip_locked, is_no_pause)
+def claim_statement(groups: Sequence[int], skip_locked: str) -> str:
+    """The one UPDATE; `skip_locked` ends each SELECT in it."""
+    return _filled(CLAIM, groups, skip_locked, "= 0")
 
 
-def _picked(groups: Sequence[int]) -> str:
-    return " UNION ALL ".join([PICK_OF_GROUP] * len(groups)) or PICK_OF_ALL
-
-
-def _filled(sql: str, picked: str, skip_locked: str, is_no_pause: str = "= 0") -> str:
+def _filled(sql: str, groups: Sequence[int], skip_locked: str, is_no_pause: str) -> str:
+    """`is_no_pause` is asked of the number of pauses."""
+    picked = " UNION ALL ".join([PICK_OF_GROUP] * len(groups)) or PICK_OF_ALL
     filled = sql.replace("{picked}", picked).replace("{skip_locked}", skip_locked)
     return filled.replace("{is_no_pause}", is_no_pause)

@@ -21,7 +21,6 @@ from ..records import (
     GIVEN_UP_LINE,
     ErrorCount,
     LastRun,
-    QueueCount,
     RunningTask,
     TaskRow,
     earliest,
@@ -31,7 +30,6 @@ from ..records import (
 )
 from ..words import marks
 from .claims import number_of
-from .counts import Counts
 from .dependencies import IS_GIVEN_UP
 from .many_rows import chosen_by
 
@@ -65,10 +63,6 @@ class Views:
             taken, done, fatal, lost, released, {previous_started_at_age}
         FROM {workers} ORDER BY host, group_ids
     """
-
-    def counts(self) -> list[QueueCount]:
-        """Rows by group and status, with the age of the oldest new one, as far as `Counts` counts them."""
-        return Counts(self._database).by_group().counts
 
     def runs(self) -> list[LastRun]:
         """The last run of each host and groups."""
