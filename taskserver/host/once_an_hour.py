@@ -58,10 +58,6 @@ class OnceAnHour:
         """Say an error in one line; one of the database begins an outage, so that its end is said."""
         self.say(printable(str(error)), kind_of(error), write, isinstance(error, DatabaseError))
 
-    def has_reported(self, error: Exception) -> bool:
-        """Whether such an error was said within the hour."""
-        return self._has_said(kind_of(error))
-
     def say(self, words: str, kind: str, write: Write, is_outage: bool = False) -> None:
         """Have the words written, unless this kind was said within the hour; where `write` raises, it was not said.
 
@@ -93,11 +89,6 @@ class OnceAnHour:
             self._clean_up()
         return is_news
 
-    def _has_said(self, kind: str) -> bool:
-        with suppress(OSError):
-            return 0 <= time.time() - self._path_of(kind).stat().st_mtime < AN_HOUR
-        return False
-
     def _note(self, kind: str) -> bool:
         """Note that this kind is said now; False if that was within the hour. Raises OSError."""
         self._folder.mkdir(mode=0o700, exist_ok=True)  # not var/ itself: a folder without it may be no deployment
@@ -105,7 +96,7 @@ class OnceAnHour:
         try:
             path.touch(0o600, exist_ok=False)
         except FileExistsError:
-            if self._has_said(kind):
+            if 0 <= now - path.stat().st_mtime < AN_HOUR:
                 return False
         os.utime(path, (now, now))  # a network file system has a clock of its own
         return True

@@ -145,6 +145,15 @@ def test_a_page_or_check_for_cron_tells_a_wrong_setting_once_an_hour_and_a_print
     assert second.stdout == ""
 
 
+def test_a_page_for_cron_tells_an_outage_once_an_hour_and_its_end(site: Deployment) -> None:
+    line = ("page", "--no-doctor", "--output", site.folder / "page.html")
+    first, second = [site.here(*line, env={"TASKSERVER_DSN": AWAY}) for _ in range(2)]
+    assert REFUSED.fullmatch(first.stderr.replace("client.py", "worker.py"))
+    assert (first.returncode, second.returncode, second.stderr) == (1, 1, "")
+    site.age_outages(600)
+    assert [site.here(*line, env=sqlite(site)).stderr for _ in range(2)] == [f"client.py: {OVER}\n", ""]
+
+
 def test_a_worker_that_finds_no_slot_tells_of_no_end(site: Deployment) -> None:
     """It has not asked the database."""
     site.write_tasks("import time\ndef hold():\n    open('began', 'w').close()\n    time.sleep(60)\n")

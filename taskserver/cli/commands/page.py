@@ -15,7 +15,7 @@ from ...errors import DatabaseError, InvalidTask, SettingError
 from ...health.metrics import metrics_when_away, read_metrics
 from ...host.files import write_atomically
 from ...host.once_an_hour import OVER, OnceAnHour
-from ...messages.programs import CLIENT, WORKER, install_command
+from ...messages.programs import CLIENT, install_command
 from ...messages.text import shown
 from ...model.task import MAX_SECONDS
 from ...server import TaskServer
@@ -70,9 +70,13 @@ def _page(folder: Path, options: argparse.Namespace) -> int:
     elif options.output is None:
         return _write(folder, options)
     else:
+        # Cron's mail has an error once an hour. Several lines may have files of settings of their own.
+        once = OnceAnHour(folder, "page", str(options.env_file or ""))
         code, _, error = result_of(lambda: _write(folder, options))
-        if error:  # a wrong setting, as cron's mail has it once an hour
-            OnceAnHour(folder, "page").report(error, _say)
+        if error:
+            once.report(error, _say)
+        elif code == Exit.OK and once.is_over():
+            _say(OVER)
         return code
     return Exit.OK
 
@@ -82,7 +86,6 @@ def _page(folder: Path, options: argparse.Namespace) -> int:
 
 def _write(folder: Path, options: argparse.Namespace) -> int:
     with TaskServer.from_settings(load_settings(folder, env_file=options.env_file)) as server:
-        settings = server.settings
         try:
             from ...web.one_file import one_file, one_file_without_database
         except ImportError as error:
@@ -96,21 +99,17 @@ def _write(folder: Path, options: argparse.Namespace) -> int:
         except DatabaseError as error:
             # The file has to say so: an old one would show that all is well.
             text, failure = one_file_without_database(server, options.every, error), error
-    if options.output is None:
+    _give(text, options.output)
+    if failure is not None:
+        raise failure
+    return Exit.OK
+
+
+def _give(text: str, path: Path | None) -> None:
+    if path is None:
         sys.stdout.write(text)
-        if failure is not None:
-            raise failure
-        return Exit.OK
-    write_atomically(options.output, text, _mode_of(options.output))
-    once = OnceAnHour(settings.folder, "page", settings.queue)
-    if failure is None:
-        if once.is_over():
-            _say(OVER)
-        return Exit.OK
-    # The file shows it; cron's mail has it once an hour, by this line if the workers' have not said it.
-    if not OnceAnHour(settings.folder, WORKER, settings.queue).has_reported(failure):
-        once.report(failure, _say)
-    return Exit.DATABASE
+    else:
+        write_atomically(path, text, _mode_of(path))
 
 
 def _mode_of(path: Path) -> int:
@@ -193,10 +192,3 @@ def _metrics(server: TaskServer, options: argparse.Namespace) -> None:
         # Old numbers would look like a queue at rest; and node exporter's file would be read for ever.
         _give(metrics_when_away(), options.textfile)
         raise
-
-
-def _give(text: str, path: Path | None) -> None:
-    if path is None:
-        sys.stdout.write(text)
-    else:
-        write_atomically(path, text, _mode_of(path))

@@ -146,10 +146,9 @@ def result_of(command: Callable[[], int]) -> CommandResult:
 
 def _unforeseen(error: Exception) -> str:
     """In place of a traceback: a server, or a proxy before it, may answer with other values than were asked for."""
-    place = error.__traceback__
-    while place is not None and place.tb_next is not None:
-        place = place.tb_next
-    where = f"{place.tb_frame.f_code.co_filename}, line {place.tb_lineno}" if place is not None else "?"
+    from traceback import extract_tb  # most programs end well
+
+    place = extract_tb(error.__traceback__)[-1]
     is_cut_off = isinstance(error, (ImportError, SyntaxError, NameError)) or str(error).startswith("module '")
     what = (
         "this program is not whole (upload the folder again)"
@@ -157,10 +156,8 @@ def _unforeseen(error: Exception) -> str:
         else f"was the last upload whole ({CLIENT} doctor says)? If so, an answer of the database cannot be read, or "
         "this program has a mistake"
     )
-    return (
-        f"{what}: {type(error).__name__}: "
-        f"{str(error)[:MAX_UNFORESEEN_LENGTH]} ({where}; PYTHONDEVMODE=1 shows the way there)"
-    )
+    words = f"{type(error).__name__}: {str(error)[:MAX_UNFORESEEN_LENGTH]}"
+    return f"{what}: {words} ({place.filename}, line {place.lineno}; PYTHONDEVMODE=1 shows the way there)"
 
 
 def _end_without_output(error: OSError) -> CommandResult:
