@@ -195,6 +195,11 @@ def test_help_is_a_command_too(tmp_path: Path, command: str) -> None:
     assert asked.stdout == run_here(client.main, tmp_path, *words, "--help").stdout
 
 
+def test_the_help_of_cancel_promises_no_end_of_fatal_tasks_that_are_not_lost(tmp_path: Path) -> None:
+    words = " ".join(run_here(client.main, tmp_path, "cancel", "--help").stdout.split())
+    assert "--all all tasks that are new, waiting, in error, in progress or lost" in words
+
+
 def test_the_examples_of_the_help_are_right_and_a_command_tells_what_it_does(
     capsys: pytest.CaptureFixture[str],
 ) -> None:

@@ -46,7 +46,7 @@ def add_act(name: str, subparsers: Any) -> None:
         number = whole_number(MIN_PRIORITY, MAX_PRIORITY)
         parser.add_argument("number", metavar="N", type=number, help="the new priority")
     arguments.add(parser, "ids", "--group", "--task", "--error")
-    parser.add_argument("--all", action="store_true", help=f"all tasks that are {' or '.join(names)}")
+    parser.add_argument("--all", action="store_true", help=f"all tasks that are {act.verb.suits}")
     if name == "retry":
         parser.add_argument("--as", dest="as_task", metavar="NAME", help="as the function NAME, if theirs was misspelt")
     if name == "reclaim":
