@@ -205,15 +205,15 @@ class Dialect(ABC):
     driver_errors: tuple[type[BaseException], ...]
     has_one_writer = False
     """Whether a transaction that writes keeps all others from writing, whichever rows they want."""
-    joins_statements = False
+    joins_statements = True
     """Whether several statements go in one round trip; False once the server refused that."""
-    skips_locked = False
+    skips_locked = True
     """Whether a SELECT can pass over rows that others hold; False once the server refused such a SELECT."""
     # The ends of a SELECT that locks rows, and which passes over rows that others hold; waits for them; or raises
     # Conflict at once. Servers know the first and the third, or neither.
-    skip_locked = ""
-    for_update = ""
-    for_update_at_once = ""
+    skip_locked = " FOR UPDATE SKIP LOCKED"
+    for_update = " FOR UPDATE"
+    for_update_at_once = " FOR UPDATE NOWAIT"
 
     def __init__(self, table: str) -> None:
         self.table = table

@@ -256,6 +256,11 @@ def judge_encrypted(words: str, is_safe: bool, option: str) -> Finding:
     )
 
 
+def check_version(ask: str, judge: Callable[[Sequence[Sequence[Any]]], Finding]) -> Check:
+    """Whether the server's version is old."""
+    return Check("version", ask, judge, "it may lack what claims need", "ask the host for a newer one")
+
+
 def check_value(name: str, ask: str, judge: Callable[[str], Finding], why: str = "", fix: str = "") -> Check:
     """A check of the one value that `ask` selects."""
 

@@ -118,13 +118,7 @@ LOOKS = TableLooks(
 
 CHECKS = (
     Check("connection", _connection, _judge_connection, facts.LISTENING),
-    Check(
-        "version",
-        "SELECT VERSION(), @@version_comment",
-        _judge_version,
-        "it may lack what claims need",
-        "ask the host for a newer one",
-    ),
+    facts.check_version("SELECT VERSION(), @@version_comment", _judge_version),
     facts.CHECK_RIGHTS,
     *facts.OF_TABLES,
     check_value(

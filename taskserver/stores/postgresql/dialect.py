@@ -91,11 +91,6 @@ class PostgreSQLDialect(Dialect):
     driver_errors = DRIVER_ERRORS
     own_words = WORDS
     kind = "postgresql"
-    skips_locked = True
-    skip_locked = " FOR UPDATE SKIP LOCKED"
-    for_update = " FOR UPDATE"
-    for_update_at_once = " FOR UPDATE NOWAIT"
-    joins_statements = True
 
     def __init__(self, dsn: Dsn, table: str) -> None:
         super().__init__(table)

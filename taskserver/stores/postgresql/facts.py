@@ -146,12 +146,8 @@ LOOKS = TableLooks(
 )
 CHECKS = (
     Check("connection", _connection, _judge_connection, facts.LISTENING),
-    Check(
-        "version",
-        "SELECT current_setting('server_version'), current_setting('server_version_num')",
-        _judge_version,
-        "it may lack what claims need",
-        "ask the host for a newer one",
+    facts.check_version(
+        "SELECT current_setting('server_version'), current_setting('server_version_num')", _judge_version
     ),
     Check(
         "standby",

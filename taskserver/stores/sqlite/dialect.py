@@ -68,6 +68,8 @@ class SQLiteDialect(Dialect):
     own_words = WORDS
     kind = "sqlite"
     has_one_writer = True
+    joins_statements = skips_locked = False
+    for_update = ""
 
     def __init__(self, path: Path, table: str, synchronous: str = "full") -> None:
         """`synchronous` is one of those that the settings allow."""
