@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, ParamSpec
 from .errors import NotEnded, SettingError
 from .interrupts.stop import Stop
 from .model.checks import check_duration, check_field, check_groups, check_kind, check_list
-from .model.task import DEFAULT_TABLE, MAX_GROUPS, NOT_GIVEN, NotGiven
+from .model.task import DEFAULT_TABLE, NOT_GIVEN, NotGiven
 from .settings.load import Settings, load_settings, make_importable, make_settings, program_folder
 from .stores import Store, open_store
 from .worker.result import RunResult
@@ -390,6 +390,6 @@ class TaskServer:
         limits = checked_limits(max_tasks, batch, max_time, max_memory, linger)
         check_kind("stop", stop, (Stop, NoneType), "a taskserver.Stop, or None")
         check_kind("on_progress", on_progress, (Callable, NoneType), "a function that takes a RunResult, or None")
-        chosen = check_groups(groups, MAX_GROUPS) or ()
+        chosen = check_groups(groups) or ()
         make_importable(self.settings.folder)
         return Runner(self.store, self.settings, chosen, limits, stop, on_progress).run()

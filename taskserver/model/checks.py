@@ -12,7 +12,7 @@ from typing import Any, TypeGuard
 
 from ..errors import InvalidTask, SettingError, TaskServerError
 from ..messages.text import DURATIONS, Duration, duration_seconds, shown
-from .task import MAX_ATTEMPTS, MAX_GROUP_ID, MAX_ID, MAX_PRIORITY, MIN_PRIORITY
+from .task import MAX_ATTEMPTS, MAX_GROUP_ID, MAX_GROUPS, MAX_ID, MAX_PRIORITY, MIN_PRIORITY
 
 MAX_KEY_BYTES = 255
 FIELD_LIMITS = {
@@ -104,12 +104,12 @@ def check_list(name: str, value: object, allowed: str, wrong: Wrong = InvalidTas
     return value
 
 
-def check_groups(groups: Iterable[int] | None, max_groups: int) -> Sequence[int] | None:
-    """Group ids in order, each once, from 1 to `max_groups` of them; or None for every group. Raises SettingError."""
+def check_groups(groups: Iterable[int] | None) -> Sequence[int] | None:
+    """Group ids in order, each once, from 1 to MAX_GROUPS of them; or None for every group. Raises SettingError."""
     if groups is None:
         return None
     given = check_list("groups", groups, "a list of numbers, as [3], or None for every group", SettingError)
     chosen = sorted({check_number("a group", group, *FIELD_LIMITS["group_id"], SettingError) for group in given})
-    if not 0 < len(chosen) <= max_groups:
-        raise SettingError(f"groups names {len(chosen)} groups; allowed: 1 to {max_groups}, or None for every group")
+    if not 0 < len(chosen) <= MAX_GROUPS:
+        raise SettingError(f"groups names {len(chosen)} groups; allowed: 1 to {MAX_GROUPS}, or None for every group")
     return chosen

@@ -49,10 +49,10 @@ class Reporter:
             self._report_done(attempt, outcome)
         elif finish.is_postponed:
             self._run.result.postponed += 1
-            self._log(INFO, attempt.task, f"is {finish.error_text}; it runs again in {finish.retry_seconds:.0f} s")
+            self._log(attempt.task, f"is {finish.error_text}; it runs again in {finish.retry_seconds:.0f} s")
         elif finish.error_text == CANCELLED:  # a person did that: no alert
             self._run.result.cancelled += 1
-            self._log(INFO, attempt.task, "is cancelled")
+            self._log(attempt.task, "is cancelled")
         else:
             self._report_failed(attempt)
 
@@ -65,7 +65,7 @@ class Reporter:
         if LOG.isEnabledFor(INFO):
             stage = finish.next_stage if outcome is Outcome.AS_ASKED else None
             becomes = f", and becomes {stage.task}" if stage else ""
-            self._log(INFO, task, f"is done after {attempt.ran_seconds:.3f} s{becomes}")
+            self._log(task, f"is done after {attempt.ran_seconds:.3f} s{becomes}")
         if attempt.failure is not None:  # what is called for a fatal task has completed it
             self._call_hook(task, task.attempts + 1, attempt.failure, is_fatal=False)
 
@@ -116,8 +116,8 @@ class Reporter:
             self._warned.add(kind)
             LOG.warning("task %d %s %s", task.id, task.task, what, extra={**_about(task), ONCE_AN_HOUR: True})
 
-    def _log(self, level: int, task: ClaimedTask, what: str) -> None:
-        LOG.log(level, "task %d %s %s", task.id, task.task, what, extra=_about(task))
+    def _log(self, task: ClaimedTask, what: str) -> None:
+        LOG.info("task %d %s %s", task.id, task.task, what, extra=_about(task))
 
     # ---- errors of tasks' code, logged while their frames are there, and before what they hold blocks any write
 
@@ -128,7 +128,7 @@ class Reporter:
 
     def report_handed_over(self, task: ClaimedTask, on_fatal: str) -> None:
         """Log that `on_fatal` is called for a task, which may end the worker."""
-        self._log(INFO, task, f"failed for good, {on_fatal} is called")
+        self._log(task, f"failed for good, {on_fatal} is called")
 
     def report_second_failure(self, task: ClaimedTask, failure: Failure) -> None:
         self._say(ERROR, task, failure, "failed for good, and what is called for that did, too")
@@ -167,7 +167,7 @@ class Reporter:
 
     def report_unrecorded(self, tasks: Sequence[ClaimedTask]) -> None:
         for task in tasks:
-            self._log(INFO, task, "has ended, which could not be recorded")
+            self._log(task, "has ended, which could not be recorded")
 
     # ---- tasks whose claim is gone
 
@@ -175,7 +175,7 @@ class Reporter:
         """Count and log a claimed task that could not be started, as its row does not carry the claim any more."""
         if self._run.heartbeat.is_within_lease():  # so no worker took it back
             self._run.result.lost += 1
-            self._log(INFO, task, "was run again, retried, cancelled or deleted before it started")
+            self._log(task, "was run again, retried, cancelled or deleted before it started")
         else:
             self.report_lost(task, "before it started")
 

@@ -15,7 +15,7 @@ from ...messages.text import MAX_ERROR_LENGTH, Duration, shown
 from ...model.checks import check_groups, check_number
 from ...model.results import TaskState, by_name, task_state
 from ...model.selection import Selection
-from ...model.task import MAX_GROUPS, MAX_SIGNED, Status
+from ...model.task import MAX_SIGNED, Status
 from ..database import Database, Row
 from ..records import (
     GIVEN_UP_LINE,
@@ -169,7 +169,7 @@ class Views:
         Raises SettingError, InvalidTask.
         """
         most = MAX_SIGNED if limit is None else check_number("limit", limit, 1, MAX_SIGNED, SettingError)
-        condition, values = chosen_by(Selection(groups=check_groups(groups, MAX_GROUPS), task=task))
+        condition, values = chosen_by(Selection(groups=check_groups(groups), task=task))
         with self._database.unhurried():
             return self._errors(self.FAILED.replace("{condition}", condition), values, most)
 
@@ -207,7 +207,7 @@ class Views:
         InvalidTask.
         """
         check_number("limit", limit, 1, MAX_SIGNED, SettingError)
-        condition, values = chosen_by(Selection(groups=check_groups(groups, MAX_GROUPS), task=task, error=error))
+        condition, values = chosen_by(Selection(groups=check_groups(groups), task=task, error=error))
         values = list(values)
         if status is not None:
             statuses = _statuses(status)
