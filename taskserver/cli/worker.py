@@ -59,7 +59,7 @@ def _run(folder: Path, options: Options) -> int:
         settings = load_settings(folder, env_file=env_file)
         hide_secrets()
         if options.verbose:
-            say(f"{settings_in_words(folder, env_file)}; {sources(folder, env_file=env_file)[0]}")
+            say(f"{settings_in_words(folder, env_file)}; {sources(folder, env_file)[0]}")
         if options.mode:
             settings = settings._replace(mode=options.mode)
         if options.processes is None:

@@ -143,7 +143,7 @@ OF_PROGRAM = (
 
 def _settings(settings: Settings, env_file: Path | None) -> Finding:
     """Which settings are given, and where."""
-    where, overriding = sources(settings.folder, env_file=env_file)
+    where, overriding = sources(settings.folder, env_file)
     words = f"table {settings.table}, mode {settings.mode}, modules {', '.join(settings.modules)}; {where}"
     if not overriding:
         return ok(words)
@@ -240,7 +240,7 @@ def _log(settings: Settings, env_file: Path | None) -> Finding | None:
 def page(folder: Path, env_file: Path | None = None) -> Finding | None:
     """What is wrong with the status page; None if it is not set up."""
     try:
-        settings = load_page_settings(folder, env_file=env_file)
+        settings = load_page_settings(folder, env_file)
     except SettingError as error:
         return warning(str(error), "the page shows nothing", "correct it in .env; docs/page.md says how")
     if settings == PageSettings():

@@ -104,9 +104,7 @@ def _settings(folder: Path, given: Mapping[str, Any], in_python: bool = False) -
     return settings._replace(log_file=folder / settings.log_file) if settings.log_file else settings
 
 
-def found_settings(
-    folder: Path, environ: Mapping[str, str] = os.environ, env_file: Path | None = None
-) -> dict[str, str]:
+def found_settings(folder: Path, environ: Mapping[str, str], env_file: Path | None) -> dict[str, str]:
     """The texts of all settings that are given, by name; a blank value is none. Raises SettingError."""
     in_file, in_environment = given_settings(folder, environ, env_file)
     return {key.removeprefix(PREFIX).lower(): value for key, value in (in_file | in_environment).items()}
@@ -129,14 +127,12 @@ def given_settings(
     return in_file, {key: given[key] for key in ALL_KEYS if key in given}
 
 
-def sources(
-    folder: Path, environ: Mapping[str, str] = os.environ, env_file: Path | None = None
-) -> tuple[str, list[str]]:
+def sources(folder: Path, env_file: Path | None) -> tuple[str, list[str]]:
     """Which settings are given, and where, in words without a value; and those by which the environment overrules.
 
     The latter are the keys to which the `.env` gives another value. Raises SettingError.
     """
-    in_file, in_environment = given_settings(folder, environ, env_file)
+    in_file, in_environment = given_settings(folder, os.environ, env_file)
     file = env_file or folder / ".env"
     overruling = [key for key, value in in_environment.items() if in_file.get(key, value) != value]
     places = {file: [key for key in in_file if key not in in_environment], "environment": in_environment}

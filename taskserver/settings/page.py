@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Mapping
 from ipaddress import IPv4Network, IPv6Network, ip_network
 from pathlib import Path
 from typing import NamedTuple
@@ -79,14 +78,12 @@ class PageSettings(NamedTuple):
         return bool(self.password_hash or self.allow)
 
 
-def load_page_settings(
-    folder: Path, environ: Mapping[str, str] = os.environ, env_file: Path | None = None
-) -> PageSettings:
+def load_page_settings(folder: Path, env_file: Path | None = None) -> PageSettings:
     """Read and check the page's settings, of the files as in `load_settings`.
 
     Raises SettingError, which repeats no hash.
     """
-    settings = PageSettings(**fields_of(PAGE_SETTINGS, found_settings(folder, environ, env_file)))
+    settings = PageSettings(**fields_of(PAGE_SETTINGS, found_settings(folder, os.environ, env_file)))
     if settings.may_act and not settings.password_hash:
         raise SettingError("TASKSERVER_PAGE_ACTIONS is yes without TASKSERVER_PAGE_PASSWORD: set both, or neither")
     return settings

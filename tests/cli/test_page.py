@@ -101,7 +101,7 @@ def test_a_piped_password_gives_a_hash_that_the_page_takes(deployment: Deploymen
         assert words in ended.stderr
         if password:
             (deployment.folder / ".env").write_text(f"TASKSERVER_PAGE_PASSWORD='{ended.stdout.strip()}'\n")
-            found = load_page_settings(deployment.folder, {}).password_hash
+            found = load_page_settings(deployment.folder).password_hash
             assert check_password_hash(found, password)
             assert not check_password_hash(found, f"{password}Y")
             hashes.append(found)
@@ -135,7 +135,7 @@ def test_a_token_is_printed_once_with_the_line_for_the_settings(deployment: Depl
     told = deployment.here("page", "--token", "shop").stdout
     token, entry = re.findall(r": +(\S+)$", told, re.MULTILINE)
     (deployment.folder / ".env").write_text(f"TASKSERVER_ADD_TOKENS='{entry}'\n")
-    (found,) = load_page_settings(deployment.folder, {}).add_tokens
+    (found,) = load_page_settings(deployment.folder).add_tokens
     assert (found.name, found.sha256) == ("shop", hashlib.sha256(token.encode()).hexdigest())
     metrics = deployment.here("page", "--token").stdout
     token, digest = re.findall(r"[:=] ?(\S+)$", metrics, re.MULTILINE)

@@ -275,7 +275,7 @@ class Reader:
         scratch.mkdir(exist_ok=True)
         (scratch / ".env").write_text(text)
         load_settings(scratch, {} if "TASKSERVER_DSN" in text else {"TASKSERVER_DSN": "sqlite:///var/taskserver.db"})
-        load_page_settings(scratch, {})
+        load_page_settings(scratch)
         is_of_tasks = "TASKSERVER_" not in text
         if is_of_tasks or not (self.folder / ".env").exists():
             with open(self.folder / ".env", "a") as file:

@@ -132,7 +132,7 @@ def test_the_reference_has_every_setting_with_its_default() -> None:
 def test_the_reference_has_every_setting_of_the_page_with_its_default() -> None:
     found = {key: default for key, (default, _) in table(REFERENCE, "setting of the page", "default").items()}
     assert found == dict.fromkeys(PAGE_KEYS, "none") | {"TASKSERVER_PAGE_ACTIONS": "no"}
-    assert load_page_settings(Path("/nowhere"), {}) == PageSettings()
+    assert load_page_settings(Path("/nowhere")) == PageSettings()
 
 
 def test_the_example_of_settings_has_every_setting_with_its_default() -> None:

@@ -248,12 +248,16 @@ def test_the_table_has_a_row_for_each_field_and_each_argument() -> None:
 
 
 @pytest.mark.parametrize("groups", ["", "x", "3,", "3,,5", "3,*", "-1", "٣", "1_0", "1.5", "4294967295"])
-def test_a_token_that_may_add_names_its_groups_by_numbers(tmp_path: Path, groups: str) -> None:
+def test_a_token_that_may_add_names_its_groups_by_numbers(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, groups: str
+) -> None:
     entry = f"shop;sha256={'a' * 64};tasks=tasks.send,shop.*;groups="
-    (right,) = load_page_settings(tmp_path, {"TASKSERVER_ADD_TOKENS": f"{entry}3,4294967294"}).add_tokens
+    monkeypatch.setenv("TASKSERVER_ADD_TOKENS", f"{entry}3,4294967294")
+    (right,) = load_page_settings(tmp_path).add_tokens
     assert (right.tasks, right.groups) == (("tasks.send", "shop.*"), (3, 4294967294))
+    monkeypatch.setenv("TASKSERVER_ADD_TOKENS", f"{entry}* {entry}{groups}")
     with pytest.raises(SettingError, match=r"TASKSERVER_ADD_TOKENS is wrong in entry 2; allowed: .*groups=3,5"):
-        load_page_settings(tmp_path, {"TASKSERVER_ADD_TOKENS": f"{entry}* {entry}{groups}"})
+        load_page_settings(tmp_path)
 
 
 # ---- where they come from
@@ -361,9 +365,13 @@ def test_a_secret_that_is_hidden_from_programs_is_still_known_to_this_one(
 
 
 @pytest.mark.parametrize(("value", "overrules"), [("", False), ("mark", False), ("move", True)])
-def test_who_set_what_is_said_with_what_the_environment_overrides(tmp_path: Path, value: str, overrules: bool) -> None:
+def test_who_set_what_is_said_with_what_the_environment_overrides(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, value: str, overrules: bool
+) -> None:
+    monkeypatch.setenv("TASKSERVER_MODE", value)
+    monkeypatch.setenv("TASKSERVER_PASSWORD", SECRET)
     (tmp_path / ".env").write_text(f"TASKSERVER_DSN={DSN}\nTASKSERVER_MODE=mark\n")
-    words, overruled = sources(tmp_path, {"TASKSERVER_MODE": value, "TASKSERVER_PASSWORD": SECRET})
+    words, overruled = sources(tmp_path, None)
     in_file = "" if value else ", TASKSERVER_MODE"
     begin = f"from {tmp_path}/.env: TASKSERVER_DSN{in_file}; from environment: TASKSERVER_PASSWORD"
     assert overruled == (["TASKSERVER_MODE"] if overrules else [])
@@ -372,7 +380,7 @@ def test_who_set_what_is_said_with_what_the_environment_overrides(tmp_path: Path
 
 
 def test_without_a_setting_all_have_their_defaults(tmp_path: Path) -> None:
-    assert sources(tmp_path, {}) == ("all settings have their defaults", [])
+    assert sources(tmp_path, None) == ("all settings have their defaults", [])
 
 
 def test_a_verbose_worker_names_the_keys_by_their_source_and_shows_no_value(deployment: Deployment) -> None:
