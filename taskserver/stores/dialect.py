@@ -330,6 +330,7 @@ LIMITED = (
     "ask your host for more connections (a worker needs two for a transactional or a long task, three if it is both), "
     f"or let fewer workers run at once ({WORKER} --slots)"
 )
+HELD = f"another transaction holds it: end that, then try again; {CLIENT} doctor names one that stands open for long"
 NO_RIGHT = (
     f"check this account's rights: a website's may only add; {WORKER} needs a worker's; {CLIENT} pause, resume, "
     "schedule, unschedule and prune need an operator's, with SELECT, INSERT, UPDATE and DELETE on all of the queue's "

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 
+import psycopg
 import pymysql
 import pytest
 
@@ -56,6 +57,16 @@ def test_a_damaged_table_is_not_to_be_dropped_and_a_missing_one_is_named() -> No
     for table, words in (("jobs_queue_stats", "no table jobs_queue_stats"), ("jobs_queue", "no tables of jobs_queue")):
         error = pymysql.err.ProgrammingError(1146, f"Table 'shop.{table}' doesn't exist")
         assert f"{words}: run client.py init" in str(dialect.error(error))
+
+
+def test_a_lock_that_did_not_come_is_told_with_the_way_to_its_holder() -> None:
+    """An operator whose command met the open transaction of a page, say."""
+    for scheme, error in (
+        ("mysql", pymysql.err.OperationalError(1205, "Lock wait timeout exceeded")),
+        ("postgresql", psycopg.errors.LockNotAvailable("canceling statement due to lock timeout")),
+    ):
+        dialect = TaskServer(f"{scheme}://nobody@127.0.0.1:1/nothing").store.database.dialect
+        assert "another transaction holds it: end that" in str(dialect.error(error))
 
 
 class Clock:

@@ -25,7 +25,7 @@ from ...errors import (
 from ...host import peer
 from ...messages.programs import CLIENT, WORKER
 from ...settings.dsn import Dsn
-from ..dialect import LIMITED, NO_RIGHT, no_tables, other_columns
+from ..dialect import HELD, LIMITED, NO_RIGHT, no_tables, other_columns
 
 MALFORMED = (AssertionError, struct.error, LookupError, TypeError, AttributeError, ArithmeticError)
 """What the driver raises if an answer is not one of MySQL's."""
@@ -108,6 +108,7 @@ HINTS = {
     TOO_LONG: "give the task smaller arguments, or raise the server's max_allowed_packet",
     1176: f"run {CLIENT} init, which makes that index",
     1203: LIMITED,
+    1205: HELD,
     1226: f"your host limits this account; a limit per hour ends with the hour: start {WORKER} less often, as */5; "
     f"else {LIMITED}",
     1290: READ_ONLY,

@@ -22,7 +22,7 @@ from ...errors import (
     Unavailable,
 )
 from ...settings.dsn import Dsn
-from ..dialect import LIMITED, NO_RIGHT, no_tables, other_columns
+from ..dialect import HELD, LIMITED, NO_RIGHT, no_tables, other_columns
 
 DRIVER_ERRORS = (psycopg.Error, OSError, ValueError, ArithmeticError)  # the last two by values in an answer
 MAX_TEXT_LENGTH = 500
@@ -63,6 +63,7 @@ HINTS = {
     "53100": "free some space, or ask your host to raise the database's quota",
     "53300": LIMITED,
     "53400": LIMITED,
+    "55P03": HELD,
     READ_ONLY: "the server takes no writes for now: wait, or name its main server in TASKSERVER_DSN",
 }
 IN_SCHEMA = (
