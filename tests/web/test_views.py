@@ -126,6 +126,31 @@ def test_a_task_whose_process_has_ended_is_gone_in_the_list_and_on_its_own_page(
     own = [visitor.get(f"view=task&id={one}").text for one in (1, 2)]
     assert ["process has ended" in text for text in own] == [True, False]
     assert ["Ran for" in text for text in own] == [False, True]
+    assert re.findall(r'class="chip (\w+)"', visitor.get("view=workers").text) == ["gone", "gone", "running"]
+
+
+def test_a_list_has_errors_in_the_colour_of_their_status_and_only_buttons_that_can_act(open_site: PageSite) -> None:
+    for status in (Status.NEW, Status.DONE, Status.ERROR, Status.FATAL, Status.CANCELLED):
+        open_site.sql("INSERT INTO jobs_queue (task, status, error_text) VALUES ('tasks.a', ?, 'E: a')", int(status))
+    visitor = open_site.owner()
+    assert re.findall(r'"error mono ([\w-]+)"', visitor.get("view=tasks").text) == [
+        *("dim", "act-words", "look-words", "dim", "dim")
+    ]
+    for name, verbs in (("done", []), ("new", ["cancel"]), ("error", ["retry", "cancel"])):
+        text = visitor.get(f"view=tasks&status={name}").text
+        assert (re.findall(r'name="verb" value="(\w+)"', text), "The marked ones" in text) == (verbs, bool(verbs))
+
+
+def test_tasks_of_a_broken_module_are_said_to_go_by_themselves_once_it_is_right(open_site: PageSite) -> None:
+    def add() -> None:
+        open_site.sql("INSERT INTO jobs_queue (task, status, error_text) VALUES ('b.a', 3, 'ModuleBroken: module b')")
+
+    add()
+    visitor = open_site.owner()
+    for view in ("view=errors", "view=task&id=1"):
+        assert "Fixed it since? It goes with the next run." in visitor.get(view).text
+    add()
+    assert "Fixed it since? They go with the next run." in visitor.get("view=errors").text
 
 
 def test_an_archived_task_is_shown_and_offers_no_act(open_site: PageSite) -> None:
@@ -156,6 +181,9 @@ def test_arguments_are_shown_with_their_letters(open_site: PageSite) -> None:
         ("view=tasks&before=1e3", 400),
         ("view=tasks&like=1", 400),
         ("view=hours&days=400", 400),
+        ("view=tasks&status=waiting&before=1&due=２０２６-11-30 04:05:06.000000", 400),
+        ("view=tasks&status=waiting&before=1&due=2026-13-40 99:99:99.000000", 400),
+        ("view=tasks&status=waiting&before=1&due=2026-11-30 04:05:06.000000", 200),
         ("view=confirm", 400),
         ("view=confirm&verb=retry&id=1&id=x", 400),
         ("view=tasks&task=%00%ff", 200),
