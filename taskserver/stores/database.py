@@ -18,7 +18,7 @@ from ..errors import ConnectionLost, DatabaseError, NotUnderstood, TooLong, Unav
 from ..host.files import fill_standard_descriptors
 from .dialect import Dialect, Pace, Rows, Session
 from .retrying import MIN_CONFLICT_SECONDS, Patience, RetryPolicy, Scope, Tries
-from .words import Statements, Write, with_ids, words_of
+from .words import Statements, Write, in_portions, with_ids, words_of
 
 T = TypeVar("T")
 P = ParamSpec("P")
@@ -26,8 +26,6 @@ Row = tuple[Any, ...]
 
 IDLE_SECONDS = 1.0
 """A connection that was idle for longer is asked whether it still stands: hosts drop idle ones."""
-MAX_IDS_PER_STATEMENT = 500
-"""Old SQLite binds 999 values a statement."""
 
 # Sessions that a fork left in a child: closing their connections there would disturb the parent, so they are kept.
 _inherited: list[object] = []
@@ -228,8 +226,7 @@ class Database(Rows):
 
     def fetch_ids(self, sql: str, ids: Sequence[object], values: Sequence[Any] = ()) -> list[Row]:
         """The rows of a SELECT by ids, a portion of which fills `{ids}` each time. Other values stand behind them."""
-        portions = (ids[first : first + MAX_IDS_PER_STATEMENT] for first in range(0, len(ids), MAX_IDS_PER_STATEMENT))
-        return [row for some in portions for row in self.fetch(with_ids(sql, some), (*some, *values))]
+        return [row for some in in_portions(ids) for row in self.fetch(with_ids(sql, some), (*some, *values))]
 
     def fetch_first(self, sql: str, values: Sequence[Any] = ()) -> Row | None:
         """The first row of a SELECT, if there is one."""

@@ -11,9 +11,9 @@ from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 from ..errors import Conflict, Refused
-from .database import MAX_IDS_PER_STATEMENT, Database, RowsChanged
+from .database import Database, RowsChanged
 from .retrying import HELD_PATIENCE_SECONDS, RetryPolicy, Scope
-from .words import with_ids
+from .words import in_portions, with_ids
 
 MAX_HELD = 2
 """Stop after so many held rows that each cost a wait; leave the rest for the next look."""
@@ -84,7 +84,7 @@ def work_free(
 def write_free(
     database: Database,
     ids: Sequence[int],
-    write: Callable[[list[int]], int],
+    write: Callable[[Sequence[int]], int],
     writer_seconds: float = HELD_PATIENCE_SECONDS,
 ) -> int:
     """Do a write of one statement to those rows of `ids` that nobody holds; how many it changed.
@@ -93,9 +93,8 @@ def write_free(
     """
     has_one_writer = database.dialect.has_one_writer
     policy = RetryPolicy(Scope.STATEMENT, writer_seconds if has_one_writer else 0)
-    ids, changed = sorted(ids), 0
-    for first in range(0, len(ids), MAX_IDS_PER_STATEMENT):
-        portion = ids[first : first + MAX_IDS_PER_STATEMENT]
+    changed = 0
+    for portion in in_portions(sorted(ids)):
         try:
             changed += database.run(policy, write, portion)
         except Conflict:

@@ -8,8 +8,6 @@ from ..messages.text import shown
 from .database import Database
 from .words import SCHEMA_VERSION
 
-__all__ = ["SCHEMA_VERSION", "Tables"]
-
 
 class Tables:
     """The tables of one queue. Raises DatabaseError."""

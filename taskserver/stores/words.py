@@ -5,8 +5,8 @@ A verb writes `{table}` for the queue's table, `{now}` for the database's clock 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, TypeVar
 
 from ..model.task import CANCELLED, UNDATED
 
@@ -28,6 +28,10 @@ SHORT_BYTES = 16 * 1024
 """No server is set to take less a statement (on MySQL: net_buffer_length, with which each connection begins)."""
 MAX_UTF8_BYTES = 4
 """The longest character."""
+MAX_IDS_PER_STATEMENT = 500
+"""Old SQLite binds 999 values a statement."""
+
+T = TypeVar("T")
 
 Write = tuple[str, Sequence[Any]]
 """A statement and its values."""
@@ -147,3 +151,8 @@ def marks(count: int) -> str:
 def with_ids(sql: str, ids: Sequence[object]) -> str:
     """A statement with a mark for each id in the place of `{ids}`."""
     return sql.replace("{ids}", marks(len(ids)))
+
+
+def in_portions(items: Sequence[T], most: int = MAX_IDS_PER_STATEMENT) -> Iterator[Sequence[T]]:
+    """The items in their order, so many at once."""
+    return (items[first : first + most] for first in range(0, len(items), most))

@@ -21,7 +21,7 @@ from subprocess import CompletedProcess
 import pytest
 
 from taskserver import TaskServer
-from taskserver.stores.tables import SCHEMA_VERSION
+from taskserver.stores.words import SCHEMA_VERSION
 from tests.support.deployment import ROOT, Deployment
 from tests.support.processes import assert_one_line, assert_silent
 from tests.support.queues import Queue

@@ -15,8 +15,7 @@ import pytest
 
 from taskserver import TaskServer
 from taskserver.stores import Store
-from taskserver.stores.tables import SCHEMA_VERSION
-from taskserver.stores.words import HELPERS
+from taskserver.stores.words import HELPERS, SCHEMA_VERSION
 from tests.conftest import without
 from tests.support.certificates import Certificates, made_certificates
 from tests.support.postgresql import PostgreSQLServer

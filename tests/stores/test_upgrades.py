@@ -11,9 +11,8 @@ import pytest
 from taskserver import TaskServer
 from taskserver.errors import DatabaseError, TablesMissing, TablesOutdated
 from taskserver.stores import Store
-from taskserver.stores.tables import SCHEMA_VERSION
 from taskserver.stores.upgrading import schema_statements
-from taskserver.stores.words import HELPERS
+from taskserver.stores.words import HELPERS, SCHEMA_VERSION
 from tests.stores.verbs import add, claim, claim_one, finish, ids
 from tests.support.deployment import ROOT
 from tests.support.queues import row_counts

@@ -11,8 +11,7 @@ from typing import Any
 
 from taskserver import RunResult, TaskServer
 from taskserver.stores import Store
-from taskserver.stores.tables import SCHEMA_VERSION
-from taskserver.stores.words import HELPERS
+from taskserver.stores.words import HELPERS, SCHEMA_VERSION
 from tests.support.rows import Rows
 from tests.support.words import FIRST_ID_AGAIN
 

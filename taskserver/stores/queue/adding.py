@@ -17,7 +17,7 @@ from ...model.task import MAX_SIGNED, Status
 from ..database import Database
 from ..dialect import Dialect, Rows
 from ..retrying import RetryPolicy, Scope
-from ..words import MAX_UTF8_BYTES
+from ..words import MAX_UTF8_BYTES, in_portions
 
 MAX_STATEMENT_BYTES = 400_000
 """Old servers take 1 MiB a statement, and quoting may double its length."""
@@ -140,8 +140,7 @@ class Adding:
                 )
             for bindable in sorted({min(one, MAX_SIGNED) for one in parents}):  # SQLite takes no larger number
                 values += bindable, child_id
-        for first in range(0, len(values), MAX_DEPENDENCY_VALUES):
-            portion = values[first : first + MAX_DEPENDENCY_VALUES]
+        for portion in in_portions(values, MAX_DEPENDENCY_VALUES):
             rows = ", ".join([self.ADD_DEPENDENCY] * (len(portion) // 2))
             self._place.execute(self.ADD_DEPENDENCIES + rows, portion)
         # Raised last: if the caller commits nevertheless, the task has its edge, and does not run.

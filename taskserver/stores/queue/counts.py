@@ -14,7 +14,7 @@ from ...model.results import as_texts
 from ...model.task import Status
 from ..database import Database, Row
 from ..records import OTHER, QueueCount
-from ..words import marks
+from ..words import in_portions, marks
 
 MAX_COUNTED = 100_000
 """Rows that one look counts, the same share for each group and status."""
@@ -107,8 +107,7 @@ class Counts:
     def _rows_of(self, looks: Sequence[Look]) -> list[Row]:
         """The rows of several SELECTs, in few round trips."""
         rows: list[Row] = []
-        for first in range(0, len(looks), LOOKS_PER_STATEMENT):
-            some = looks[first : first + LOOKS_PER_STATEMENT]
+        for some in in_portions(looks, LOOKS_PER_STATEMENT):
             joined = " UNION ALL ".join(sql for sql, _ in some)
             rows += self._database.fetch(joined, [value for _, values in some for value in values])
         return rows

@@ -21,11 +21,11 @@ from typing import Any, NamedTuple
 
 from ...errors import Conflict
 from ...model.task import Status
-from ..database import MAX_IDS_PER_STATEMENT, Database
+from ..database import Database
 from ..dialect import Rows
 from ..free_rows import MAX_HELD
 from ..retrying import HELD_PATIENCE_SECONDS, RetryPolicy, Scope
-from ..words import with_ids
+from ..words import MAX_IDS_PER_STATEMENT, in_portions, with_ids
 
 GIVEN_UP = "dependency: task "
 """The error_text of a child of a fatal or cancelled task starts with this."""
@@ -125,21 +125,17 @@ def revive_children(place: Rows, parents: Sequence[int]) -> None:
     """Fatal → waiting and due, for all descendants that were given up because of these parents."""
     level = list(parents)
     while level:
-        edges = [edge for ids in _portions(level) for edge in place.rows(with_ids(EDGES_OF_PARENTS, ids), ids)]
+        edges = [edge for ids in in_portions(level) for edge in place.rows(with_ids(EDGES_OF_PARENTS, ids), ids)]
         children = sorted({child for _, child in edges})
         level = []
-        for ids in _portions(children):
+        for ids in in_portions(children):
             level += [child.id for child in _lock(place, ids) if child.is_given_up]
-        for ids in _portions(level):
+        for ids in in_portions(level):
             _write(place, REVIVE, ids)
 
 
-def _children(place: Rows, parent: int) -> Iterator[list[int]]:
-    return _portions([row[0] for row in place.rows(CHILDREN, (parent,))])
-
-
-def _portions(ids: Sequence[int]) -> Iterator[list[int]]:
-    return (list(ids[first : first + MAX_IDS_PER_STATEMENT]) for first in range(0, len(ids), MAX_IDS_PER_STATEMENT))
+def _children(place: Rows, parent: int) -> Iterator[Sequence[int]]:
+    return in_portions([row[0] for row in place.rows(CHILDREN, (parent,))])
 
 
 def _lock(place: Rows, ids: Sequence[int], end: str = " {for_update}") -> list[_Locked]:
@@ -218,16 +214,16 @@ class Dependencies:
         edges = database.rows(with_ids(EDGES_OF_CHILDREN, children), children)
         parents = {parent for parent, child in edges if parent < child}
         every = sorted(parents.union(children))
-        locked = {row.id: row for ids in _portions(every) for row in _lock(database, ids, end)}
+        locked = {row.id: row for ids in in_portions(every) for row in _lock(database, ids, end)}
         over = {one for one in parents if one not in locked or locked[one].status == Status.DONE}
         over_of: dict[int, list[int]] = {}
         for parent, child in edges:
             if parent in over:
                 over_of.setdefault(child, []).append(parent)
         for child, its_parents in over_of.items():
-            for ids in _portions(its_parents):
+            for ids in in_portions(its_parents):
                 _write(database, DELETE_PARENTS, ids, after=(child,))
-        for ids in _portions(sorted(parents - over)):
+        for ids in in_portions(sorted(parents - over)):
             _write(database, AWAIT, ids)
         doomed = _doomed(edges, locked)
         given_up: list[GivenUp] = []

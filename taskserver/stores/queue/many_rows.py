@@ -14,11 +14,11 @@ from typing import Any, NamedTuple
 from ...errors import InvalidTask, SettingError
 from ...model.selection import Selection, check_selection
 from ...model.task import Status
-from ..database import MAX_IDS_PER_STATEMENT, Database
+from ..database import Database
 from ..free_rows import work_free
 from ..records import earliest
 from ..retrying import Pauses, rest_after
-from ..words import marks, with_ids
+from ..words import MAX_IDS_PER_STATEMENT, in_portions, marks, with_ids
 
 MAX_IDS_PER_LOOK = 10_000
 HELD_SECONDS = 5.0
@@ -152,9 +152,8 @@ class ManyRows:
     def _write(self, ids: Sequence[int]) -> Written:
         """Write to the rows that nobody holds."""
         database, left = self._database, set(ids)
-        for first in range(0, len(ids), MAX_IDS_PER_STATEMENT):
+        for portion in in_portions(ids, MAX_IDS_PER_STATEMENT):
             began_at = time.monotonic()
-            portion = ids[first : first + MAX_IDS_PER_STATEMENT]
             freed = work_free(
                 database, portion, self._write_locked, self._select_by_key, self._chosen, database.conflict_seconds
             )

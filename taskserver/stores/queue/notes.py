@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from ...model.new_task import NewTask
 from ...model.results import by_name
-from ..database import Database
+from ..database import Database, Row
 from ..retrying import RetryPolicy, Scope
 from ..words import with_ids
 from .adding import Adding
@@ -34,6 +34,10 @@ class Note(NamedTuple):
     noted_at: datetime | None
 
 
+def _notes_of(rows: Sequence[Row]) -> list[Note]:
+    return [Note(**by_name(Note._fields, row)) for row in rows]
+
+
 class KeyTaken(Exception):
     """The key was given before, with other tasks."""
 
@@ -44,7 +48,6 @@ class Notes:
     def __init__(self, database: Database) -> None:
         self._database = database
 
-    FIND = "SELECT name, value, {noted_at_text} FROM {notes} WHERE name = ?"
     OF_KIND = f"""
         SELECT name, value, {{noted_at_text}} FROM {{notes}} WHERE name >= ? AND name < ? ORDER BY name LIMIT {MAX_READ}
     """
@@ -54,19 +57,16 @@ class Notes:
 
     def find(self, name: str) -> Note | None:
         """The note of this name."""
-        return next(iter(self._read(self.FIND, (name,))), None)
+        return next(iter(self.find_all([name])), None)
 
     def find_all(self, names: Sequence[str]) -> list[Note]:
         """The notes of these names that there are."""
-        return [Note(**by_name(Note._fields, row)) for row in self._database.fetch_ids(self.FIND_ALL, names)]
+        return _notes_of(self._database.fetch_ids(self.FIND_ALL, names))
 
     def of_kind(self, kind: str) -> list[Note]:
         """The notes whose names begin with a word and a blank, in order of their names."""
-        found = self._read(self.OF_KIND, (f"{kind} ", f"{kind}!"))  # "!" follows the blank in ASCII
+        found = _notes_of(self._database.fetch(self.OF_KIND, (f"{kind} ", f"{kind}!")))  # "!" follows the blank
         return [note for note in found if note.name.startswith(f"{kind} ")]  # MySQL ignores blanks at the end
-
-    def _read(self, sql: str, values: Sequence[str]) -> list[Note]:
-        return [Note(**by_name(Note._fields, row)) for row in self._database.fetch(sql, values)]
 
     def put(self, name: str, value: str) -> None:
         """Write a note, in place of one of this name."""

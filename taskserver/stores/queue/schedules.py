@@ -165,8 +165,6 @@ class Schedules:
     # ---- sync: a note has the names that the last one was given
 
     LOCK = "INSERT INTO {notes} (name, value, noted_at) VALUES (?, '[]', {now})"
-    NAMES = "SELECT value FROM {notes} WHERE name = ?"
-    SET_NAMES = "UPDATE {notes} SET value = ? WHERE name = ?"
 
     def sync(self, schedules: Sequence[ScheduleRow]) -> Synced:
         """Make and change these, and delete those that only an earlier sync was given: all in one transaction.
@@ -184,7 +182,7 @@ class Schedules:
         # The note is held from here on: of two deploys at once, the second reads what the first has written.
         given = {"noted_at": self._database.words["given"].format("noted_at")}
         self._database.write(f"{self.LOCK} {self._database.upsert(given, '', 'name')}", (SYNCED,))
-        ((value,),) = self._database.rows(self.NAMES, (SYNCED,))
+        ((value,),) = self._database.rows(Notes.READ, (SYNCED,))
         before = read_result(value)
         standing = {planned.schedule.name: planned.schedule for planned in map(_planned, self._database.rows(self.ALL))}
         done = Synced(
@@ -198,7 +196,7 @@ class Schedules:
         for name in done.removed:
             self._database.write(self.REMOVE, (name,))
             self._database.write(Notes.REMOVE, (_note_name(KEY_PREFIX + name),))
-        self._database.write(self.SET_NAMES, (names, SYNCED))
+        self._database.write(Notes.COMPLETE, (names, SYNCED))
         return done
 
     # ---- look

@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 from ...messages.text import Duration, utc
 from ...model.task import MAX_SIGNED
 from ..retrying import RetryPolicy, Scope
+from ..words import in_portions
 from .store import Store
 
 CONFLICT_SECONDS = 2.0
@@ -128,8 +129,7 @@ class Stats:
 
     def _add(self, rows: Sequence[tuple[Any, ...]]) -> None:
         changes = self._database.upsert({column: self._added(column) for column in COLUMNS}, "", ", ".join(KEY))
-        for first in range(0, len(rows), MAX_ROWS_PER_STATEMENT):
-            portion = rows[first : first + MAX_ROWS_PER_STATEMENT]
+        for portion in in_portions(rows, MAX_ROWS_PER_STATEMENT):
             sql = f"{self.ADD}{', '.join([self.ADD_ROW] * len(portion))} {changes}"
             self._database.execute(sql, [value for row in portion for value in row])
 
