@@ -306,10 +306,6 @@ class Database(Rows):
                 raise RowsChanged()
         return matched
 
-    def write_ids(self, sql: str, ids: Sequence[int], values: Sequence[Any] = ()) -> int:
-        """Write to rows by their ids, which fill `{ids}`; how many rows matched. Other values stand behind the ids."""
-        return self.write(with_ids(sql, ids), (*ids, *values))
-
     def locking(self, end: str, work: Callable[[str], T]) -> T:
         """Do work with the end of its locking SELECT; the work's result.
 

@@ -148,6 +148,10 @@ class Rows(ABC):
         matched: int = self.execute(sql, values).rowcount
         return matched
 
+    def write_ids(self, sql: str, ids: Sequence[int], before: Sequence[Any] = (), after: Sequence[Any] = ()) -> int:
+        """Write to rows by their ids, which fill `{ids}`; the other values stand before and after the ids."""
+        return self.write(with_ids(sql, ids), (*before, *ids, *after))
+
 
 ID_OF_KEY = "SELECT id FROM {table} WHERE unique_key = {any_key}"
 IDS_OF_KEYS = "SELECT unique_key, id FROM {table} WHERE unique_key IN ({ids})"

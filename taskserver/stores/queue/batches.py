@@ -8,6 +8,7 @@ verbs of single tasks, which know every special case.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 
 from ...errors import Conflict
 from ...model.task import ClaimedTask
@@ -179,12 +180,8 @@ class Batches:
 
     def _write(self, sql: str, values: Sequence[object], tasks: Sequence[ClaimedTask]) -> int:
         """Write to the tasks' rows that nobody holds; how many. The values stand before the ids, the claim behind."""
-        claim, seconds = tasks[0].claim, self._database.conflict_seconds
-
-        def write(free: Sequence[int]) -> int:
-            return self._database.write(with_ids(sql, free), (*values, *free, claim))
-
-        return write_free(self._database, _ids_of(tasks), write, seconds)
+        write = partial(self._database.write_ids, sql, before=values, after=(tasks[0].claim,))
+        return write_free(self._database, _ids_of(tasks), write, self._database.conflict_seconds)
 
     def _ids(self, sql: str, tasks: Sequence[ClaimedTask]) -> set[int]:
         return {row[0] for row in self._database.fetch_ids(sql, _ids_of(tasks), (tasks[0].claim,))}

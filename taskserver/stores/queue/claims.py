@@ -193,7 +193,7 @@ class Claims:
         from ..free_rows import write_free  # mostly all tasks of a claim are started
 
         claim, seconds = next(iter(tasks)).claim, self._database.conflict_seconds
-        release = partial(self._database.write_ids, self.RELEASE, values=(claim,))
+        release = partial(self._database.write_ids, self.RELEASE, after=(claim,))
         with suppress(Conflict):
             return write_free(self._database, [task.id for task in tasks], release, seconds)
         return 0

@@ -100,9 +100,9 @@ def end(place: Rows, parent: int, status: Status) -> list[GivenUp]:
         return give_up_children(place, [parent], status)
     for children in _children(place, parent):
         _lock(place, children)
-        _write(place, DELETE_CHILDREN, children, after=(parent,))
-        _write(place, RELEASE, children)
-        _write(place, REVIVE, children)  # the parent was fatal before, and run again
+        place.write_ids(DELETE_CHILDREN, children, after=(parent,))
+        place.write_ids(RELEASE, children)
+        place.write_ids(REVIVE, children)  # the parent was fatal before, and run again
     return []
 
 
@@ -115,7 +115,7 @@ def give_up_children(place: Rows, parents: Sequence[int], status: Status = Statu
         for children in _children(place, parent):
             waiting = [child for child in _lock(place, children) if child.status == Status.WAITING]
             if waiting:
-                _write(place, GIVE_UP, [child.id for child in waiting], before=(error_text,))
+                place.write_ids(GIVE_UP, [child.id for child in waiting], before=(error_text,))
             given_up += [GivenUp(child.id, str(child.task), child.group_id, error_text) for child in waiting]
             failed += [(child.id, Status.FATAL) for child in waiting if child.awaited]
     return given_up
@@ -131,7 +131,7 @@ def revive_children(place: Rows, parents: Sequence[int]) -> None:
         for ids in in_portions(children):
             level += [child.id for child in _lock(place, ids) if child.is_given_up]
         for ids in in_portions(level):
-            _write(place, REVIVE, ids)
+            place.write_ids(REVIVE, ids)
 
 
 def _children(place: Rows, parent: int) -> Iterator[Sequence[int]]:
@@ -140,11 +140,6 @@ def _children(place: Rows, parent: int) -> Iterator[Sequence[int]]:
 
 def _lock(place: Rows, ids: Sequence[int], end: str = " {for_update}") -> list[_Locked]:
     return [_Locked._make(row) for row in place.rows(with_ids(LOCK, ids) + end, ids)]
-
-
-def _write(place: Rows, sql: str, ids: Sequence[int], after: Sequence[Any] = (), before: Sequence[Any] = ()) -> int:
-    matched: int = place.execute(with_ids(sql, ids), (*before, *ids, *after)).rowcount
-    return matched
 
 
 # ---- a child: does it have to wait?
@@ -222,17 +217,17 @@ class Dependencies:
                 over_of.setdefault(child, []).append(parent)
         for child, its_parents in over_of.items():
             for ids in in_portions(its_parents):
-                _write(database, DELETE_PARENTS, ids, after=(child,))
+                database.write_ids(DELETE_PARENTS, ids, after=(child,))
         for ids in in_portions(sorted(parents - over)):
-            _write(database, AWAIT, ids)
+            database.write_ids(AWAIT, ids)
         doomed = _doomed(edges, locked)
         given_up: list[GivenUp] = []
         for child, error_text in sorted(doomed.items()):
-            if _write(database, GIVE_UP, [child], before=(error_text,)):  # else an earlier one of them gave it up
+            if database.write_ids(GIVE_UP, [child], before=(error_text,)):  # else an earlier one of them gave it up
                 given_up.append(GivenUp(child, str(locked[child].task), locked[child].group_id, error_text))
                 given_up += give_up_children(database, [child])
         rest = [child for child in children if child not in doomed]
-        return (_write(database, DECIDE, rest) if rest else 0) + len(given_up), given_up
+        return (database.write_ids(DECIDE, rest) if rest else 0) + len(given_up), given_up
 
     def find_orphans(self) -> int:
         """Make the next look decide about tasks whose parents a person deleted; how many."""

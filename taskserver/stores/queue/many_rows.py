@@ -18,7 +18,7 @@ from ..database import Database
 from ..free_rows import work_free
 from ..records import earliest
 from ..retrying import Pauses, rest_after
-from ..words import MAX_IDS_PER_STATEMENT, in_portions, marks, with_ids
+from ..words import MAX_IDS_PER_STATEMENT, in_portions, marks
 
 MAX_IDS_PER_LOOK = 10_000
 HELD_SECONDS = 5.0
@@ -167,7 +167,7 @@ class ManyRows:
     def _write_locked(self, ids: Sequence[int]) -> int:
         # The condition once more: on servers with statement-based replication the first write may begin the transaction
         # again, and so without the locks.
-        self._database.write(with_ids(self._write_by_key, ids), (*self._verb.values, *ids, *self._chosen))
+        self._database.write_ids(self._write_by_key, ids, self._verb.values, self._chosen)
         if self._verb.then is not None:
             self._verb.then(self._database, ids)
         return len(ids)

@@ -183,6 +183,6 @@ class Processes:
         """
         from ..free_rows import write_free  # few workers vanish
 
-        write = partial(self._database.write_ids, self.END_LEASES, values=tokens_of(number))
+        write = partial(self._database.write_ids, self.END_LEASES, after=tokens_of(number))
         with suppress(Conflict):
             write_free(self._database, [task.id for task in tasks], write)
