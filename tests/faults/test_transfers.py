@@ -78,7 +78,9 @@ def made_by(change, record, number, source, target, amount):
         time.sleep(chance.uniform(0, 0.04))
     record(number, source, target, amount)
     time.sleep(chance.uniform(0, 0.04))
-    if chance.random() < 0.15:
+    # Of each seed some raise for certain: of one in a hundred, chance alone let none of fifty.
+    is_meant = number % 10 == 0 and taskserver.current_task().attempt <= 2
+    if is_meant or chance.random() < 0.15:
         os.write(TRACE, b"r")
         raise ValueError("after its writes")
     os.write(TRACE, b"e")
