@@ -196,6 +196,7 @@ class TaskContext:
         self.store_at = self.began_at + LOOK_AT_CALL_SECONDS
         self._alarm = alarm
         self._store = store
+        self._storing = threading.Lock()
         self._pid = os.getpid()
 
     def __str__(self) -> str:
@@ -267,11 +268,13 @@ class TaskContext:
 
     def store_progress(self, conflict_seconds: float) -> None:
         """Store the latest progress, if there is one. Raises DatabaseError."""
-        progress = self.progress
-        if progress is not None:
-            self._store.finishes.write_progress(self.tasks, progress, conflict_seconds)
-            if self.progress is progress:
-                self.progress = None
+        # One at a time: the heartbeat's write of an earlier one must not come after the last one, by the call's thread.
+        with self._storing:
+            progress = self.progress
+            if progress is not None:
+                self._store.finishes.write_progress(self.tasks, progress, conflict_seconds)
+                if self.progress is progress:
+                    self.progress = None
 
     def end(self) -> None:
         """The call has ended: store its last progress, and wait for others that hold the row, as its end does."""
