@@ -62,7 +62,7 @@ test-long: packages venv-test ## run all the tests, the long ones too
 	@$(PYTHON) -m pytest -m long $(ARGS)
 
 test-servers: venv-test ## run the store's tests on every other MySQL, MariaDB and PostgreSQL that can be had here
-	@$(PYTHON) -m tests.stores.other_servers $(ARGS)
+	@$(PYTHON) -m tests.contract.other_servers $(ARGS)
 
 lint: venv-dev ## check style, formatting and types
 	@$(PYTHON) -m ruff check $(CODE)

@@ -58,7 +58,7 @@ several it runs most on MySQL/MariaDB, some in its place on PostgreSQL, and some
 rest."""
 ON_POSTGRESQL_INSTEAD, ON_SQLITE_TOO = 5, 6
 """One of so many."""
-OF_ALL_CASES = {"docs", "stores", "unit", "work"}
+OF_ALL_CASES = {"docs", "contract", "unit", "work"}
 """Folders of which `make test` runs all cases of each test."""
 MOST_CASES = 3
 """Of a test elsewhere that has more cases, it runs every second one."""
@@ -68,11 +68,11 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     for item in items:
         if isinstance(item, pytest.Function) and _needs_server(item):
             item.add_marker("server")
-    if config.getoption("only_on", None):  # tests/stores/other_servers
+    if config.getoption("only_on", None):  # tests/contract/other_servers
         return
     at_once = {item.nodeid for item in items if item.get_closest_marker("long") is None}
     for item in items:
-        if "stores" not in _folders(item) and item.path.stem not in ON_ALL_AT_ONCE and _is_left_out(item, at_once):
+        if "contract" not in _folders(item) and item.path.stem not in ON_ALL_AT_ONCE and _is_left_out(item, at_once):
             item.add_marker("long")
     cases: dict[tuple[Path, str], list[pytest.Item]] = {}
     for item in items:

@@ -18,7 +18,7 @@ import pytest
 
 from taskserver.health.accepted import MAX_REASON
 from taskserver.stores.queue.counts import MAX_COUNTED, MAX_OF_STATUS
-from tests.stores.accounts import account
+from tests.contract.accounts import account
 from tests.support.deployment import ROOT
 from tests.support.documents import REFERENCE, table
 from tests.support.processes import assert_silent, end_of

@@ -22,7 +22,7 @@ from taskserver.messages.finding import Level
 from taskserver.settings.dsn import parse_dsn
 from taskserver.settings.load import Settings
 from taskserver.stores import facts
-from tests.stores.accounts import account
+from tests.contract.accounts import account
 from tests.support.doctor import ACCEPTED_HERE, HEALTH, Report, examined, made_healthy
 from tests.support.processes import assert_one_line, assert_silent, run_on_terminal
 from tests.support.queues import Queue

@@ -54,7 +54,7 @@ OF_WORK = "docs/work/"
 """Their pages are followed, each from top to bottom, by tests/work/test_pages.py."""
 
 NOT_RUN = {
-    (UPGRADING, "-- MySQL and MariaDB\nUPDATE"): "for tables of version 7: run by tests/stores/test_upgrades.py",
+    (UPGRADING, "-- MySQL and MariaDB\nUPDATE"): "for tables of version 7: run by tests/contract/test_upgrades.py",
     (UPGRADING, "-- PostgreSQL\nUPDATE"): "the same",
     (TUTORIAL, "/home/you/"): "a picture of folders",
     (TUTORIAL, "py packaging"): "for Windows: as in tests/docs/test_bundle.py",

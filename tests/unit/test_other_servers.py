@@ -10,13 +10,13 @@ from typing import Any
 
 import pytest
 
-from tests.stores.other_servers.__main__ import SERVERS, main
-from tests.stores.other_servers.fetch import NotHad
-from tests.stores.other_servers.postgresql import make_links
-from tests.stores.other_servers.recipes import RECIPES
-from tests.stores.other_servers.selection import runs_on
-from tests.stores.other_servers.tried import RUNS, Counts, Tried, counted, judged, path_of
-from tests.stores.other_servers.unpacked import Unpacked
+from tests.contract.other_servers.__main__ import SERVERS, main
+from tests.contract.other_servers.fetch import NotHad
+from tests.contract.other_servers.postgresql import make_links
+from tests.contract.other_servers.recipes import RECIPES
+from tests.contract.other_servers.selection import runs_on
+from tests.contract.other_servers.tried import RUNS, Counts, Tried, counted, judged, path_of
+from tests.contract.other_servers.unpacked import Unpacked
 from tests.support.deployment import ROOT
 
 
@@ -67,7 +67,7 @@ def test_a_failed_test_is_an_error_and_a_missing_server_is_none_unless_all_are(
             raise NotHad("not here")
         return tried_one(*failed)
 
-    monkeypatch.setattr("tests.stores.other_servers.__main__.try_recipe", try_recipe)
+    monkeypatch.setattr("tests.contract.other_servers.__main__.try_recipe", try_recipe)
     assert main([RECIPES[0].name, RECIPES[1].name]) == code
     assert ("nothing was tested" in capsys.readouterr().err) == (not had)
 

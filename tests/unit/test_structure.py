@@ -512,8 +512,8 @@ PROVED_ELSEWHERE = {"callers.py": "tests/producers/test_callers_connection.py"}
 
 
 def test_each_verb_of_the_store_has_a_test_of_the_contract_that_calls_it() -> None:
-    proofs = "".join(file.read_text(encoding="utf-8") for file in ROOT.glob("tests/stores/test_*.py"))
-    proofs += (ROOT / "tests/stores/verbs.py").read_text(encoding="utf-8")
+    proofs = "".join(file.read_text(encoding="utf-8") for file in ROOT.glob("tests/contract/test_*.py"))
+    proofs += (ROOT / "tests/contract/verbs.py").read_text(encoding="utf-8")
     document = ast.get_docstring(tree_of("taskserver.stores.queue.store"), clean=False) or ""
     verbs = {
         (file, verb.strip())

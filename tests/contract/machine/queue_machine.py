@@ -1,0 +1,459 @@
+"""One example: what each step does to a store and to the model, and what holds after it."""
+
+from __future__ import annotations
+
+import sys
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any, ClassVar
+
+import pytest
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
+
+from taskserver.model.attempt import Finish, Outcome, Start
+from taskserver.model.new_task import NewTask
+from taskserver.model.selection import Selection
+from taskserver.model.task import LostTask, Status
+from taskserver.stores import Store
+from taskserver.stores.queue.operations import Operations
+from taskserver.worker.maintenance import LOST_TEXT
+from tests.contract.machine.model import (
+    BAD_TEXT,
+    CANCELLED_TEXT,
+    ERROR_TEXT,
+    LATER_SECONDS,
+    MAX_ATTEMPTS,
+    Model,
+    Task,
+    When,
+    limit_of,
+)
+from tests.contract.machine.steps import NEW_TASKS, Ending, Held, Stage, Step, Worker, steps
+from tests.support.rows import Rows
+
+
+@dataclass
+class Place:
+    """Where examples happen one after the other: a database, the workers' stores, and a count of what happened."""
+
+    rows: Rows
+    stores: list[tuple[str, Store]]
+    happened: Counter[str] = field(default_factory=Counter)
+
+    def begin(self) -> list[Worker]:
+        self.rows.execute("DELETE FROM jobs_queue")
+        self.rows.execute("DELETE FROM jobs_queue_done")
+        self.rows.execute("DELETE FROM jobs_queue_paused")
+        return [Worker(number, mode, store) for number, (mode, store) in enumerate(self.stores)]
+
+
+class QueueMachine(RuleBasedStateMachine):
+    """One example: steps of workers, producers, persons and of time, in any order.
+
+    All of them are one rule: hypothesis leaves out half of the rules in most examples, and without claims, or starts,
+    or ends of leases there is little to see. So a step is chosen by weights, among those that are possible.
+    """
+
+    place: ClassVar[Place]
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.rows = self.place.rows
+        self.workers = self.place.begin()
+        self.interventions = Operations(self.workers[0].store)
+        self.pauses = self.workers[0].store.claims
+        self.model = Model()
+        self.tokens: set[int] = set()
+        self.has_forgers = self.is_draining = False
+
+    @initialize(tasks=st.lists(NEW_TASKS, min_size=1, max_size=6), has_forgers=st.booleans())
+    def begin(self, tasks: list[NewTask], has_forgers: bool) -> None:
+        self.has_forgers = has_forgers
+        self.add(self.workers[0], tasks, False)
+
+    @rule(step=steps())
+    def do(self, step: Step) -> None:
+        getattr(self, step.method)(*step.arguments)
+
+    # ---- time
+
+    def time_comes(self, tasks: list[Task]) -> None:
+        """Of leases, backoffs and due dates."""
+        for task in tasks:
+            self.write(task, f"due_at = {self.instant(When.PAST)}")
+            task.when = When.PAST
+
+    def tasks_ahead(self) -> list[Task]:
+        return [task for task in self.model.tasks if task.when is When.AHEAD]
+
+    def note(self, what: str, times: int | bool = 1) -> None:
+        if times and not self.is_draining:
+            self.place.happened[what] += int(times)
+
+    def write(self, task: Task, assignments: str) -> None:
+        """Change a row as a person would, by SQL."""
+        self.rows.execute(f"UPDATE jobs_queue SET {assignments} WHERE id = {task.id}")
+
+    def instant(self, when: When) -> str:
+        if when is When.NEVER:
+            return "NULL"
+        return self.rows.after(LATER_SECONDS if when is When.AHEAD else -1)
+
+    # ---- add
+
+    def add(self, worker: Worker, tasks: list[NewTask], breaks_off: bool) -> None:
+        if len(tasks) == 1:
+            added = [worker.store.producing.add(tasks[0])]
+        else:
+            added = self.add_together(worker, tasks, breaks_off)
+        for task_id, task in zip(added, tasks, strict=len(added) > 0):
+            self.note(self.model.add(task_id, task))
+
+    def add_together(self, worker: Worker, tasks: list[NewTask], breaks_off: bool) -> list[int]:
+        def broken_off() -> Iterator[NewTask]:
+            yield from tasks
+            raise EOFError
+
+        if not breaks_off:
+            added = worker.store.producing.add_many(tasks)
+            assert len(added) == len(tasks)
+            return added
+        with pytest.raises(EOFError):
+            worker.store.producing.add_many(broken_off())
+        return []
+
+    def insert(self, new: NewTask, state: dict[str, Any]) -> None:
+        """A row as SQL of others makes it."""
+        task = Task(0, 0, new, **state)
+        values = {
+            "task": f"'{new.task}'",
+            "args": f"'{new.args}'" if new.args else None,
+            "group_id": new.group_id,
+            "priority": new.priority,
+            "status": int(task.status),
+            "attempts": task.attempts,
+            "max_attempts": task.max_attempts,
+            "due_at": self.instant(task.when),
+            "claim": task.claim,
+            "started_at": self.rows.after(-1) if task.is_started else None,
+            "error_text": f"'{task.error_text}'" if task.error_text else None,
+        }
+        texts = ", ".join("NULL" if value is None else str(value) for value in values.values())
+        self.rows.execute(f"INSERT INTO jobs_queue ({', '.join(values)}) VALUES ({texts})")
+        ((task_id,),) = self.rows.execute("SELECT MAX(id) FROM jobs_queue")
+        self.model.insert(task_id, new, **state)
+
+    # ---- wake, reclaim
+
+    def look(self, worker: Worker) -> None:
+        due = worker.store.due.look()
+        # When a lost one began is the clock's, and nobody here is a schedule's.
+        worker.look = due._replace(lost=[lost._replace(began_seconds_ago=0.0) for lost in due.lost])
+        assert worker.look == self.model.look_for_due()
+
+    def act_on_look(self, worker: Worker, when_retried: When) -> None:
+        """As runner.py does it at once; a frozen worker does it long after its look."""
+        due, worker.look = worker.look, None
+        assert due is not None
+        now = self.model.look_for_due()
+        is_outdated = {*due.to_wake, *due.unstarted, *due.lost} - {*now.to_wake, *now.unstarted, *now.lost}
+        self.note("acted on what was no longer so", bool(is_outdated))
+        woken = self.model.wake(due.to_wake)
+        taken_back = self.model.reclaim_unstarted(due.unstarted)
+        assert worker.store.due.wake(due.to_wake) == woken
+        assert worker.store.due.reclaim_unstarted(due.unstarted) == taken_back
+        self.note("woken", woken)
+        self.note("taken back unstarted", taken_back)
+        for lost in due.lost:
+            self.reclaim(worker, lost, when_retried)
+
+    def reclaim(self, worker: Worker, lost: LostTask, when_retried: When) -> None:
+        task = self.model.find(lost.id)
+        limit = limit_of(lost.max_attempts)
+        is_last = (lost.attempts >= limit or lost.is_cancelled) and not lost.is_to_rerun
+        seconds = None if is_last else LATER_SECONDS if when_retried is When.AHEAD else 0.0
+        is_ours = self.model.reclaim_lost(lost, when_retried)
+        text = CANCELLED_TEXT if lost.is_cancelled else LOST_TEXT
+        assert worker.store.due.reclaim_lost(lost, limit, text, seconds) == is_ours
+        if is_ours and task is not None:
+            ends = {Status.NEW: "lost, and run again", Status.ERROR: "lost, to be retried"}
+            last = "lost and cancelled" if lost.is_cancelled else "lost for good"
+            self.note("lost, its token kept" if task.claim else ends.get(Status(task.status), last))
+
+    def look_and_act(self, worker: Worker, when_retried: When) -> None:
+        self.look(worker)
+        self.act_on_look(worker, when_retried)
+
+    def fall_silent(self, worker: Worker, any_task: Held) -> None:
+        """All its leases end."""
+        held = [task for held in worker.held if (task := self.model.held(held.claimed))]
+        self.time_comes([task for task in held if task.when is When.AHEAD])
+
+    # ---- claim
+
+    def claim(self, worker: Worker, limit: int, groups: list[int]) -> None:
+        assert worker.store.claims.has_new(groups) == bool(self.model.new_of(groups))
+        claim = worker.store.claims.claim(limit, groups)
+        tokens = {task.claim for task in claim.tasks}
+        assert len(tokens) <= 1
+        assert not tokens & self.tokens
+        expected, changed = self.model.claim(limit, groups, max(tokens, default=-1))
+        assert [task._replace(waited_seconds=0.0) for task in claim.tasks] == expected
+        assert all(0 <= task.waited_seconds < LATER_SECONDS for task in claim.tasks)
+        assert claim.changed == changed
+        self.note("passed over as paused", any(task.status == Status.NEW for task in self.of_paused_groups()))
+        self.tokens |= tokens
+        for claimed in claim.tasks:
+            task = self.model.find(claimed.id)
+            assert task is not None
+            worker.held.append(Held(task.number, claimed))
+        self.note("claimed", len(claim.tasks))
+        self.note("met before its time", changed - len(claim.tasks))
+
+    def of_paused_groups(self) -> list[Task]:
+        return [task for task in self.model.tasks if task.new.group_id in self.model.paused]
+
+    # ---- start, finish: as executor.py has it
+
+    def start(self, worker: Worker, held: Held, imports_first: bool) -> None:
+        self.turn(worker, [], held, imports_first)
+
+    def finish(self, worker: Worker, held: Held, ending: Ending) -> None:
+        self.turn(worker, [(held, ending)])
+
+    def finish_late(self, worker: Worker, held: Held, ending: Ending) -> None:
+        self.turn(worker, [(held, ending)])
+
+    def finish_all_and_start(self, worker: Worker, held: Held, ending: Ending) -> None:
+        self.turn(worker, [(running, ending) for running in worker.in_stage(Stage.RUNNING)], held)
+
+    def turn(
+        self,
+        worker: Worker,
+        endings: Sequence[tuple[Held, Ending]],
+        following: Held | None = None,
+        imports_first: bool = False,
+    ) -> None:
+        """Finish some tasks and start the next one in one commit."""
+        finishes = [ending.finish(held) for held, ending in endings]
+        for held, _ in endings:
+            held.stage = Stage.OVER
+        if following is None:
+            self.advance(worker, finishes, None)
+            return
+        # Where its module must be imported, what the callable says of its attempts is not known yet.
+        limit = limit_of(following.claimed.max_attempts, MAX_ATTEMPTS) if imports_first else following.limit()
+        following.stage = Stage.OVER
+        if following.is_used_up(limit):
+            self.advance(worker, [*finishes, Finish(following.claimed, BAD_TEXT)], None)
+        else:
+            known = following.claimed.max_attempts if imports_first else limit
+            if self.advance(worker, finishes, Start(following.claimed, known)):
+                following.stage = Stage.IMPORTING if imports_first else Stage.RUNNING
+
+    def advance(self, worker: Worker, finishes: list[Finish], start: Start | None) -> bool:
+        """The verb, in the store and in the model. Whether it started what it should."""
+        succeeded = [self.model.held(finish.task) for finish in finishes if finish.error_text is None]
+        self.note("done though cancelled", any(task and task.is_cancelled() for task in succeeded))
+        in_time = [self.model.finish(finish, worker.mode) for finish in finishes]
+        started = start is not None and self.model.start(start)
+        late = [
+            was_in_time is Outcome.LOST and self.model.complete_late(finish, worker.mode)
+            for finish, was_in_time in zip(finishes, in_time, strict=True)
+        ]
+        outcomes = [Outcome.AS_ASKED if other else one for one, other in zip(in_time, late, strict=True)]
+        assert worker.store.finishes.advance(finishes, start) == (outcomes, started)
+        self.note("finished", len(outcomes) - in_time.count(Outcome.LOST))
+        self.note("finished late", sum(late))
+        self.note("refused to finish", outcomes.count(Outcome.LOST))
+        self.note("run again after it ended", outcomes.count(Outcome.RUN_AGAIN))
+        self.note("fatal as cancelled", outcomes.count(Outcome.CANCELLED))
+        self.note("started", started)
+        self.note("refused to start", start is not None and not started)
+        return started
+
+    def end_import_well(self, worker: Worker, held: Held) -> None:
+        """Only now the callable's own limit is known."""
+        if held.is_used_up(held.limit()):
+            self.end_import_badly(worker, held, False)
+            return
+        held.stage = Stage.RUNNING
+        if held.claimed.max_attempts is None:
+            still_ours = self.model.limit_attempts(held.claimed, held.limit())
+            assert worker.store.finishes.limit_attempts(held.claimed, held.limit()) == still_ours
+            held.stage = Stage.RUNNING if still_ours else Stage.OVER
+            self.note("limited" if still_ours else "refused to limit")
+
+    def end_import_badly(self, worker: Worker, held: Held, is_broken: bool) -> None:
+        """Without such a callable it was no attempt; a broken module may be mended."""
+        is_last = held.is_used_up(limit_of(held.claimed.max_attempts) - 1)
+        finish = Finish(held.claimed, BAD_TEXT, uncount=True)
+        if is_broken:
+            finish = Finish(held.claimed, ERROR_TEXT, None if is_last else LATER_SECONDS)
+        self.note("uncounted", finish.uncount and self.model.held(held.claimed) is not None)
+        held.stage = Stage.OVER
+        self.advance(worker, [finish], None)
+
+    def start_again(self, worker: Worker, held: Held) -> None:
+        self.advance(worker, [], Start(held.claimed, held.limit()))
+
+    def write_again(self, worker: Worker, held: Held, ending: Ending | None) -> None:
+        """A start or a finish of a task that was over: as after a connection that broke."""
+        if ending is None:
+            self.advance(worker, [], Start(held.claimed, held.limit()))
+        else:
+            self.advance(worker, [ending.finish(held)], None)
+
+    # ---- renew, release
+
+    def renew(self, worker: Worker, held: Held) -> None:
+        still_ours = self.model.renew(held.claimed)
+        assert worker.store.finishes.renew(held.claimed) == still_ours
+        task = self.model.held(held.claimed)
+        is_cancelled = task is not None and task.error_text == CANCELLED_TEXT
+        assert any(worker.store.finishes.claimed_still([held.claimed]).values()) == is_cancelled
+        self.note("heard that it was cancelled", is_cancelled)
+        self.note("renewed" if still_ours else "refused to renew")
+
+    def renew_just_in_time(self, worker: Worker, held: Held) -> None:
+        """Between another's look at its ended leases and what that one does about them."""
+        other = self.workers[worker.number - 1]
+        self.fall_silent(worker, held)
+        self.look(other)
+        self.renew(worker, held)
+        self.act_on_look(other, When.PAST)
+
+    def release(self, worker: Worker, held: Held, whole_claim: bool) -> None:
+        """Of one claim all tasks, or one; those that were started stay as they are."""
+        of_claim = [other for other in worker.held if other.claimed.claim == held.claimed.claim]
+        released = of_claim if whole_claim else [held]
+        expected = self.model.release([one.claimed for one in released])
+        assert worker.store.claims.release([one.claimed for one in released]) == expected
+        for one in released:
+            one.stage = Stage.OVER if one.stage is Stage.CLAIMED else one.stage
+        self.note("released", expected)
+        self.note("refused to release", len(released) - expected)
+
+    def renew_and_release_again(self, worker: Worker, held: Held) -> None:
+        self.renew(worker, held)
+        self.release(worker, held, False)
+
+    # ---- persons, by SQL
+
+    def retry(self, task: Task) -> None:
+        self.note("retried after it was lost", task.may_complete_late)
+        self.write(task, "status = 0, attempts = 0, claim = NULL")
+        task.become(Status.NEW, task.when)
+        task.attempts = task.starts = 0
+
+    def retry_and_leave_the_claim(self, task: Task) -> None:
+        self.note("retried after it was lost", task.may_complete_late)
+        token = task.claim
+        self.write(task, "status = 0, attempts = 0")
+        task.become(Status.NEW, task.when)
+        task.attempts, task.starts, task.claim = 0, 0, token
+
+    def cancel(self, task: Task) -> None:
+        self.note("cancelled after it was lost", task.may_complete_late)
+        self.write(task, f"status = 4, claim = NULL, error_text = '{CANCELLED_TEXT}'")
+        task.become(Status.FATAL, task.when)
+        task.error_text = CANCELLED_TEXT
+
+    def delete(self, task: Task) -> None:
+        self.rows.execute(f"DELETE FROM jobs_queue WHERE id = {task.id}")
+        self.model.tasks.remove(task)
+
+    def reset_attempts(self, task: Task) -> None:
+        """And nothing else, whatever its status."""
+        self.write(task, "attempts = 0")
+        task.attempts = task.starts = 0
+
+    def postpone(self, task: Task) -> None:
+        self.write(task, f"due_at = {self.instant(When.AHEAD)}")
+        task.when = When.AHEAD
+
+    def forget_the_lease(self, task: Task) -> None:
+        self.write(task, "due_at = NULL")
+        task.when = When.NEVER
+
+    # ---- persons, by commands
+
+    def command(self, task: Task, verb: Callable[[Task], int], written: Callable[[Selection], int]) -> int:
+        expected = verb(task)
+        assert written(Selection(ids=[task.id])) == expected
+        return expected
+
+    def command_retry(self, task: Task) -> None:
+        self.note("retried after it was lost", task.may_complete_late)
+        self.command(task, self.model.retry, self.interventions.retry)
+
+    def command_cancel(self, task: Task) -> None:
+        self.note("cancelled after it was lost", task.may_complete_late)
+        self.note("cancelled while it ran", task.is_running())
+        self.note("cancelled while it was to run again", task.is_to_rerun())
+        self.command(task, self.model.cancel, self.interventions.cancel)
+
+    def command_priority(self, task: Task, priority: int) -> None:
+        self.note("moved while it was new", task.status == Status.NEW)
+        self.command(
+            task,
+            lambda one: self.model.set_priority(one, priority),
+            lambda selection: self.interventions.set_priority(selection, priority),
+        )
+
+    def pause(self, group: int) -> None:
+        self.pauses.pause([group])
+        self.model.paused.add(group)
+
+    def resume(self, group: int) -> None:
+        assert bool(self.pauses.resume([group])) == (group in self.model.paused)
+        self.model.paused.discard(group)
+
+    # ---- what holds after every step
+
+    @invariant()
+    def all_is_as_the_model_says(self) -> None:
+        due = f"CASE WHEN due_at IS NULL THEN 'never' WHEN due_at <= {self.rows.after(0)} THEN 'past' ELSE 'ahead' END"
+        state = f"status, attempts, max_attempts, {due}, claim, started_at IS NOT NULL, finished_at IS NOT NULL"
+        # MySQL keeps keys as bytes.
+        key = "CAST(unique_key AS CHAR)" if self.rows.is_mysql else "unique_key"
+        columns = f"id, task, args, group_id, priority, {key}, version, {state}, error_text"
+        queue = self.rows.execute(f"SELECT {columns} FROM jobs_queue ORDER BY id")
+        assert queue == [task.columns() for task in self.model.tasks]
+        archive = self.rows.execute(f"SELECT {columns} FROM jobs_queue_done ORDER BY done_id")
+        assert archive == self.model.archive
+        assert self.workers[0].store.claims.paused() == (sorted(self.model.paused), False)
+        keys = [task.new.unique_key for task in self.model.tasks if task.new.unique_key is not None]
+        assert len(set(keys)) == len(keys)
+        assert [task for task in self.model.tasks if task.max_attempts == 1 and task.starts > 1] == []
+        assert len(set(self.holders())) == len(self.holders())
+
+    def holders(self) -> list[int]:
+        """The tasks that workers hold: each once, if at all."""
+        held = (held for worker in self.workers for held in worker.held)
+        return [one.number for one in held if self.model.held(one.claimed)]
+
+    def teardown(self) -> None:
+        # Not where a step failed already: that is what is to be told.
+        if sys.exc_info()[0] is None:
+            self.drain()
+
+    def drain(self) -> None:
+        """Nothing is stuck: once leases and waiting are over, a worker brings every task to an end."""
+        worker, self.is_draining = self.workers[0], True
+        for group in sorted(self.model.paused):
+            self.resume(group)
+        for _ in range(3):
+            self.time_comes(self.tasks_ahead())
+            self.look_and_act(worker, When.PAST)
+            self.claim(worker, 1000, [])
+            for held in worker.in_stage(Stage.CLAIMED):
+                self.start(worker, held, False)
+            if running := worker.in_stage(Stage.RUNNING):
+                self.turn(worker, [(held, Ending.WELL) for held in running])
+            self.all_is_as_the_model_says()
+        # A waiting task without an instant waits for others; in another status only a person takes the instant away.
+        left = [task for task in self.model.tasks if task.status not in (Status.DONE, Status.FATAL, Status.CANCELLED)]
+        assert [task for task in left if task.status == Status.NEW or task.when is not When.NEVER] == []

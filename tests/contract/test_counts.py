@@ -1,0 +1,326 @@
+"""The bounded looks of the overview: counts, ages, names, errors and hours, and that none of them holds anybody up."""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+
+from taskserver import TaskServer
+from taskserver.errors import Conflict
+from taskserver.health.status import read_status
+from taskserver.model.selection import Selection
+from taskserver.model.task import Status
+from taskserver.stores import Store
+from taskserver.stores.queue import counts, views
+from taskserver.stores.queue.counts import Counts, NameCount
+from taskserver.stores.queue.pruning import Pruning
+from taskserver.stores.queue.stats import Stats
+from taskserver.stores.queue.views import Pages, Place
+from taskserver.stores.records import OTHER
+from taskserver.web.views import trouble_in_words
+from tests.contract.verbs import PLAIN, add_many, claim
+from tests.support.locks import holding
+from tests.support.queues import row_counts
+from tests.support.rows import Rows
+
+INSERT = "INSERT INTO jobs_queue (task, group_id, priority, status, error_text, due_at, created_at, updated_at) VALUES "
+
+
+def put(rows: Rows, *wanted: tuple[str, int, int], **more: object) -> None:
+    """Rows of a name, a group and a status; with an error, a due_at, or ages in seconds."""
+    given = {"priority": 0, "error": "NULL", "due": "NULL", "added": 0, "ready": 0, **more}
+    added, ready = (rows.after(-float(str(given[name]))) for name in ("added", "ready"))
+    error = "NULL" if given["error"] == "NULL" else f"'{given['error']}'"
+    values = [
+        f"('{task}', {group}, {given['priority']}, {status}, {error}, {given['due']}, {added}, {ready})"
+        for task, group, status in wanted
+    ]
+    rows.execute(INSERT + ", ".join(values))
+
+
+def counted(store: Store) -> dict[tuple[int, int], tuple[int, bool]]:
+    return {(one.group_id, one.status): (one.rows, one.is_more) for one in row_counts(store)}
+
+
+def test_counts_are_exact_up_to_one_share_for_each_group_and_status(
+    store: Store, rows: Rows, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(counts, "MAX_COUNTED", 90)
+    monkeypatch.setattr(counts, "MIN_SHARE", 10)
+    put(rows, *[("a", 3, 0)] * 30, *[("a", 5, 0)] * 3, *[("a", 5, 4)] * 2)
+    assert counted(store) == {(3, 0): (30, False), (5, 0): (3, False), (5, 4): (2, False)}
+    put(rows, *[("a", 3, 0)] * 60, *[("a", 7, 0)] * 60)
+    assert counted(store) == {(3, 0): (22, True), (5, 0): (3, False), (5, 4): (2, False), (7, 0): (22, True)}
+
+
+def test_rows_whose_status_is_none_are_counted_as_others(store: Store, rows: Rows) -> None:
+    put(rows, ("a", 3, 0), ("a", 3, 77), ("a", 3, 99), ("a", 5, 6), ("a", 3, 4))
+    assert counted(store) == {(3, 0): (1, False), (3, 4): (1, False), (3, OTHER): (2, False), (5, OTHER): (1, False)}
+
+
+def test_tasks_that_wait_for_nothing_are_counted_and_those_that_wait_for_a_task_are_not(
+    store: Store, rows: Rows
+) -> None:
+    put(rows, ("a", 3, 0), *[("wait", 3, 5)] * 3, ("odd", 3, 77))
+    put(rows, ("later", 3, 5), due=rows.after(3600))
+    assert Counts(store.database).undated() == 3
+    put(rows, ("failed", 3, 3), ("failed", 3, 3))
+    put(rows, ("failed", 3, 3), due=rows.after(3600))
+    assert Counts(store.database).undated() == 5
+    rows.execute(
+        "INSERT INTO jobs_queue_dependencies (parent_id, child_id) SELECT 1, MIN(id) FROM jobs_queue WHERE status = 5"
+    )
+    assert Counts(store.database).undated() == 4
+
+
+def test_a_count_up_to_a_number_says_whether_there_are_more(store: Store, rows: Rows) -> None:
+    put(rows, *[("a", 3, 0)] * 5, *[("a", 5, 0)] * 2, ("a", 5, 4))
+    count = Counts(store.database).up_to
+    assert [count(most, Status.NEW) for most in (3, 7, 8)] == [3, 7, 7]
+    assert count(10, Status.NEW, [5]) == 2
+    assert count(10, Status.FATAL, [3]) == 0
+
+
+def test_the_age_of_a_group_is_that_of_its_oldest_row_since_it_was_added_and_since_it_is_ready(
+    store: Store, rows: Rows
+) -> None:
+    put(rows, ("a", 3, 0), added=5000, ready=10)  # retried, or delayed
+    put(rows, ("a", 3, 0), priority=-5, added=100, ready=100)
+    put(rows, ("a", 5, 0), added=1, ready=1)
+    put(rows, ("a", 6, 4), added=9000, ready=9000)
+    ages: dict[int, object] = {one.group_id: (one.oldest_seconds, one.ready_seconds) for one in row_counts(store)}
+    assert ages[3] == (pytest.approx(5000, abs=30), pytest.approx(100, abs=30))
+    assert ages[5] == (pytest.approx(1, abs=30), pytest.approx(1, abs=30))
+    assert ages[6] == (None, None)
+
+
+def test_a_task_that_starves_behind_sooner_ones_and_behind_another_group_is_seen(
+    store: Store, rows: Rows, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(counts, "NAMES_SAMPLE", 4)
+    put(rows, *[("a", 0, 0)] * 6, added=9, ready=9)
+    put(rows, ("a", 1, 0), priority=50, added=172_800, ready=172_800)
+    put(rows, *[("a", 1, 0)] * 6, added=5, ready=5)
+    put(rows, ("a", 5, 0), added=40, ready=20)
+    ages = {one.group_id: one.ready_seconds for one in row_counts(store)}
+    assert ages == {group: pytest.approx(ready, abs=30) for group, ready in ((0, 9), (1, 172_800), (5, 20))}
+
+
+def test_a_row_whose_time_lies_ahead_does_not_wait(store: Store, rows: Rows) -> None:
+    put(rows, ("a", 3, 0), due=rows.after(3600), added=86_400, ready=86_400)
+    (count,) = row_counts(store)
+    assert (count.rows, count.ready_seconds) == (1, None)
+
+
+def test_many_groups_of_one_status_hide_no_other_status(
+    store: Store, rows: Rows, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(counts, "MAX_OF_STATUS", 10)
+    put(rows, *[("a", group, 0) for group in range(30)], ("a", 77, 4), ("a", 77, 99))
+    found = Counts(store.database).by_group()
+    assert found.cut == {0}
+    assert {(one.group_id, one.status) for one in found.counts if one.status} == {(77, 4), (77, OTHER)}
+    assert sum(one.rows for one in found.counts if not one.status) == 10
+    (exact,) = Counts(store.database).by_group([29]).counts
+    assert (exact.group_id, exact.rows) == (29, 1)
+
+
+def test_names_are_counted_in_a_sample_of_each_status(
+    store: Store, rows: Rows, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(counts, "NAMES_SAMPLE", 3)
+    put(rows, ("a", 3, 0), ("b", 3, 0), ("a", 3, 0), ("c", 3, 0))
+    put(rows, ("old", 3, 4), ("a", 5, 4), ("a", 5, 4), ("b", 5, 4))
+    assert sorted(Counts(store.database).by_name()) == [
+        NameCount("a", 3, 0, 2),
+        NameCount("a", 5, 4, 2),
+        NameCount("b", 3, 0, 1),
+        NameCount("b", 5, 4, 1),
+    ]
+
+
+def test_recent_errors_are_those_of_the_last_failed_tasks(
+    store: Store, rows: Rows, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(views, "ERRORS_SAMPLE", 2)
+    put(rows, ("a", 3, 4), error="E: old")
+    put(rows, ("a", 3, 4), ("a", 3, 4), error="E: new")
+    put(rows, ("a", 3, 3), error="F: again", due=rows.after(60))
+    found = store.views.recent_errors(10)
+    assert [(one.line, one.rows, one.fatal) for one in found] == [("E: new", 2, 2), ("F: again", 1, 0)]
+    assert [one.line for one in store.views.recent_errors(1)] == ["E: new"]
+
+
+def test_recent_errors_of_groups_are_those_among_the_last_of_all(store: Store, rows: Rows) -> None:
+    put(rows, ("a", 3, 4), error="E: of three")
+    put(rows, ("a", 5, 4), ("a", 7, 4), error="E: of five and seven")
+    found = {groups: store.views.recent_errors(10, groups) for groups in [(3,), (5, 7), (9,)]}
+    assert {groups: [(one.line, one.rows) for one in errors] for groups, errors in found.items()} == {
+        (3,): [("E: of three", 1)],
+        (5, 7): [("E: of five and seven", 2)],
+        (9,): [],
+    }
+
+
+def test_stats_are_summed_in_the_database(store: Store, rows: Rows) -> None:
+    hour = f"{store.database.now():%Y-%m-%d %H}:00:00"
+    for group, task, done, slowest in ((3, "a", 1, 5.0), (3, "b", 2, 7.0), (5, "a", 4, 1.0)):
+        rows.execute(
+            "INSERT INTO jobs_queue_stats (hour, group_id, task, done, attempts, slowest_seconds, ran_seconds) "
+            f"VALUES ('{hour}', {group}, '{task}', {done}, {done}, {slowest}, 1.5)"
+        )
+    stats = Stats(store)
+    (whole,) = stats.sums(0, "hour")
+    assert (str(whole.hour)[:19], whole.done, whole.slowest_seconds, whole.ran_seconds) == (hour, 7, 7.0, 4.5)
+    assert [(one.group_id, one.done) for one in stats.sums(0, "group_id")] == [(3, 3), (5, 4)]
+    assert [(one.task, one.done) for one in stats.sums(0, "task")] == [("a", 5), ("b", 2)]
+    assert [(one.group_id, one.task, one.done) for one in stats.hours()] == [(3, "a", 1), (3, "b", 2), (5, "a", 4)]
+    assert sum(one.done for one in stats.recent()[:2]) == 7  # an hour may have begun meanwhile
+
+
+# ---- it costs little however many rows there are
+
+MANY = 20_000
+
+
+def plan_of(rows: Rows, store: Store, sql: str, values: Sequence[object]) -> str:
+    explain = {"sqlite": "EXPLAIN QUERY PLAN", "mysql": "EXPLAIN FORMAT = TRADITIONAL", "postgresql": "EXPLAIN"}
+    return str(store.database.fetch(f"{explain[rows.kind]} {sql}", values))
+
+
+def test_a_prune_of_fatal_and_cancelled_tasks_reads_no_others(
+    store: Store, rows: Rows, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A write to many rows looks for them by the index of their statuses, whatever else is in the table."""
+    sent: list[tuple[str, Sequence[object]]] = []
+    fetch = store.database.fetch
+
+    def note(sql: str, values: Sequence[object] = (), *more: Any) -> Any:
+        sent.append((sql, values))
+        return fetch(sql, values, *more)
+
+    put(rows, *[("a", 0, 0)] * 1000)
+    monkeypatch.setattr(store.database, "fetch", note)
+    assert Pruning(store, 0, ["fatal", "cancelled"], keys=True).count().deleted == 0
+    monkeypatch.undo()
+    plans = [plan_of(rows, store, *one) for one in sent]
+    assert len(plans) == 2
+    for plan in plans:
+        assert ("by_status" if rows.kind == "postgresql" else "claim_by_group") in plan
+        assert rows.kind != "mysql" or "'ref'" in plan
+
+
+def test_no_look_of_an_overview_or_a_page_sorts_many_rows(
+    store: Store, rows: Rows, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As MariaDB sorted all new rows of a group for `due_at IS NULL ORDER BY due_at, id`."""
+    for _ in range(MANY // 1000):
+        put(rows, *[("a", 0, 0)] * 1000)
+    sent: list[tuple[str, Sequence[object]]] = []
+    fetch = store.database.fetch
+
+    def remember(sql: str, values: Sequence[object] = ()) -> Sequence[Any]:
+        sent.append((sql, values))
+        return fetch(sql, values)
+
+    monkeypatch.setattr(counts, "LOOKS_PER_STATEMENT", 1)
+    monkeypatch.setattr(store.database, "fetch", remember)
+    for _ in range(2):  # as it is, and with fresh statistics
+        look = Counts(store.database)
+        look.by_group()
+        for status in (None, *Status):
+            for place in (Place(), Place(10_000), Place(1, "2026-01-01 00:00:00.000000")):
+                Pages(store.database).page(Selection(groups=[0], status=status), place, 50)
+        rows.execute({"sqlite": "ANALYZE", "mysql": "ANALYZE TABLE jobs_queue", "postgresql": "ANALYZE"}[rows.kind])
+    monkeypatch.undo()
+    looks = [(sql, values) for sql, values in sent if "{listed}" not in sql and "AS grouped" not in sql]
+    assert len(looks) > 40
+    for sql, values in looks:
+        # What is read: its few groups may be sorted.
+        inner = re.search(r"FROM \((\s*SELECT (?:(?!UNION).)*?)\)\s+AS \w+ GROUP BY", sql, re.DOTALL)
+        read = inner[1] if inner else sql
+        plan = plan_of(rows, store, read, values[: read.count("?")] if inner else values)
+        assert not re.search("filesort|TEMP B-TREE FOR ORDER|Sort Key", plan), (read, plan)
+
+
+# ---- nobody waits for it, and it waits for nobody
+
+
+@pytest.fixture
+def busy(queue_dsn: str, rows: Rows) -> str:
+    put(rows, *[("a", 3, 0)] * 5, ("b", 3, 1), error="E: x")
+    return queue_dsn
+
+
+def test_an_overview_waits_for_no_row_that_another_transaction_holds(busy: str) -> None:
+    with holding(busy), TaskServer(busy) as server:
+        began = time.monotonic()
+        overview = read_status(server.store, server.settings)
+        assert overview.total.rows[Status.NEW] == 5
+        assert time.monotonic() - began < 2
+
+
+SLOW = {
+    "mysql": f"SELECT COUNT(*) FROM {', '.join(f'information_schema.collations AS {name}' for name in 'abcd')}",
+    "postgresql": "SELECT 1 FROM pg_sleep(20)",
+}
+SECONDS = {"mysql": "SELECT SLEEP(1.2)", "postgresql": "SELECT 1 FROM pg_sleep(1.2)"}
+AT_WORK = {
+    "mysql": "SELECT COUNT(*) FROM information_schema.processlist WHERE info LIKE '%collations AS d'",
+    "postgresql": "SELECT COUNT(*) FROM pg_stat_activity WHERE state = 'active' AND query LIKE 'SELECT 1 FROM pg_sl%'",
+}
+
+
+@pytest.mark.parametrize("queue_dsn", ["mysql", "postgresql"], indirect=True)
+def test_a_read_that_takes_too_long_is_busy_and_is_stopped_on_the_server(busy: str, rows: Rows) -> None:
+    with TaskServer(busy) as server:
+        database = server.store.database
+        began = time.monotonic()
+        with database.statements_limited(1), pytest.raises(Conflict) as ended:
+            database.fetch(SLOW[rows.kind])
+        assert trouble_in_words(ended.value) == "The database is busy"
+        assert time.monotonic() - began < 5
+        assert rows.execute(AT_WORK[rows.kind]) == [(0,)]
+        assert len(database.fetch(SECONDS[rows.kind])) == 1  # it is over
+
+
+def test_an_overview_leaves_no_transaction_and_no_lock_behind(
+    busy: str, rows: Rows, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with TaskServer(busy) as server:
+        sent: list[str] = []
+        compose = server.store.database.compose
+
+        def remember(sql: str) -> str:
+            sent.append(compose(sql))
+            return sent[-1]
+
+        monkeypatch.setattr(server.store.database, "compose", remember)
+        read_status(server.store, server.settings)
+        assert len(sent) > 10
+        limits = [statement for statement in sent if statement.startswith("SET ")]
+        assert len(limits) == (0 if rows.is_sqlite else 2)
+        for statement in set(sent).difference(limits):
+            assert statement.lstrip("( ").startswith(("SELECT", "WITH")), statement
+            assert "FOR UPDATE" not in statement
+            assert "LOCK IN" not in statement
+        # A write of everything goes through while the overview's connection is still there.
+        rows.set("priority = priority + 1")
+        if rows.is_mysql:
+            number = server.store.database.fetch_value("SELECT CONNECTION_ID()")
+            own = "SELECT COUNT(*) FROM information_schema.innodb_trx WHERE trx_mysql_thread_id = ?"
+            assert rows.execute(own, [number]) == [(0,)]
+
+
+def test_claims_whose_lease_ended_long_ago_are_counted(store: Store, rows: Rows) -> None:
+    add_many(store, [PLAIN] * 3)
+    tasks = claim(store, 2)
+    rows.set(f"due_at = {rows.after(-100)} WHERE id = {tasks[0].id}")
+    assert Counts(store.database).expired(200).rows == 0
+    found = Counts(store.database).expired(50)
+    assert found.rows == 1
+    assert found.oldest_seconds == pytest.approx(100, abs=30)

@@ -1,0 +1,58 @@
+"""What every store decides about waiting tasks by the tasks for which they wait."""
+
+from __future__ import annotations
+
+import pytest
+
+from taskserver.stores import Store
+from taskserver.stores.queue.counts import Counts
+from taskserver.stores.queue.dependencies import Dependencies
+from tests.contract.verbs import PLAIN, add, add_many
+from tests.support.rows import Rows
+
+
+@pytest.mark.parametrize(
+    ("parent", "status"), [(0, 5), (1, 5), (2, 0), (3, 5), (4, 4), (5, 5), (7, 4), (None, 0)], ids=str
+)
+def test_a_child_becomes_what_its_parent_s_status_says(
+    store: Store, rows: Rows, parent: int | None, status: int
+) -> None:
+    """Waiting → new if its parent is done or gone; → fatal if that is fatal or cancelled; else it waits on, undated."""
+    dependencies, parent_id = Dependencies(store.database), add(store)
+    (child,) = add_many(store, [PLAIN._replace(delay_seconds=0.0, depends_on=str(parent_id))])
+    rows.set(f"due_at = {rows.after(-10)} WHERE id = {child}")
+    if parent is None:
+        rows.execute(f"DELETE FROM jobs_queue WHERE id = {parent_id}")
+    else:
+        rows.set(f"status = {parent} WHERE id = {parent_id}")
+    assert store.due.look().linked == [child]
+    assert dependencies.decide([child]) == 1
+    row = rows.row(child)
+    assert (row["status"], row["due_at"]) == (status, None)
+    assert (row["error_text"] is not None) == (status == 4)
+    assert dependencies.decide([child]) == 0  # it is decided
+
+
+def test_a_child_that_is_no_waiting_due_one_any_more_is_left(store: Store, rows: Rows) -> None:
+    """The fence of a decision: waiting and due."""
+    dependencies, parent = Dependencies(store.database), add(store)
+    (child,) = add_many(store, [PLAIN._replace(delay_seconds=0.0, depends_on=str(parent))])
+    rows.set(f"status = 2 WHERE id = {parent}")
+    for other in (f"status = 5, due_at = {rows.after(60)}", "status = 7, due_at = NULL", "status = 1, claim = 7"):
+        rows.set(f"{other} WHERE id = {child}")
+        before = rows.row(child)
+        assert dependencies.decide([child]) == 0
+        assert rows.row(child) == before
+
+
+def test_a_child_whose_parents_a_person_deleted_is_found(store: Store, rows: Rows) -> None:
+    """Waiting, undated → waiting and due, and the next look decides."""
+    dependencies, parent = Dependencies(store.database), add(store)
+    (child,) = add_many(store, [PLAIN._replace(delay_seconds=0.0, depends_on=str(parent))])
+    rows.set(f"due_at = NULL WHERE id = {child}")
+    assert (Counts(store.database).orphaned(), dependencies.find_orphans()) == (0, 0)
+    rows.execute(f"DELETE FROM jobs_queue WHERE id = {parent}")
+    assert (Counts(store.database).orphaned(), dependencies.find_orphans()) == (1, 1)
+    assert store.due.look().linked == [child]
+    assert dependencies.decide([child]) == 1
+    assert rows.row(child)["status"] == 0

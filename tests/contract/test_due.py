@@ -1,0 +1,173 @@
+"""What every store does about time: rows that are put off, woken, taken back unstarted, given up as lost."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Sequence
+
+import pytest
+
+from taskserver.model.task import Claim, LostTask
+from taskserver.stores import Store
+from tests.contract.verbs import PLAIN, add, add_many, claim, claim_one, end_leases, ids, look_for_lost, start, wake
+from tests.support.rows import Rows
+
+
+def test_a_new_row_whose_time_is_in_the_future_waits_and_is_woken_when_it_is_due(store: Store, rows: Rows) -> None:
+    later, now = add(store, priority=-1), add(store)
+    rows.set(f"due_at = {rows.after(3600)} WHERE id = {later}")
+    due_at = rows.row(later)["due_at"]
+    claimed = store.claims.claim(100, ())
+    assert (ids(claimed.tasks), claimed.changed) == ([now], 2)
+    row = rows.row(later)
+    assert (row["status"], row["due_at"], row["claim"], row["attempts"]) == (5, due_at, None, 0)
+    assert wake(store) == 0
+    assert store.claims.claim(100, ()) == Claim([], 0)
+    rows.set(f"due_at = {rows.after(-1)} WHERE id = {later}")
+    assert wake(store) == 1
+    assert (rows.row(later)["status"], rows.row(later)["due_at"]) == (0, None)
+    assert ids(claim(store)) == [later]
+
+
+@pytest.mark.parametrize("due_at", ["past", "ahead", "none"])
+def test_only_waiting_and_failed_rows_that_are_due_are_woken(store: Store, rows: Rows, due_at: str) -> None:
+    added = add_many(store, [PLAIN] * 6)
+    instant = {"past": rows.after(-10), "ahead": rows.after(60), "none": "NULL"}[due_at]
+    for status, task_id in enumerate(added):
+        rows.set(f"status = {status}, due_at = {instant} WHERE id = {task_id}")
+    woken = {"past": (3, 5), "ahead": (), "none": ()}[due_at]
+    assert wake(store) == len(woken)
+    assert store.due.wake(added) == 0, "they were not due when they were written"
+    assert rows.statuses() == [0 if status in woken else status for status in range(6)]
+
+
+def test_a_task_that_was_started_again_since_the_look_is_not_taken_back(store: Store, rows: Rows) -> None:
+    add(store)
+    assert start(store, claim_one(store))
+    end_leases(rows)
+    lost = look_for_lost(store)
+    as_it_was = f"attempts = 1, max_attempts = 10, due_at = {rows.after(-10)}, started_at = created_at"
+    for change in ("attempts = 2", "max_attempts = 7", f"due_at = {rows.after(60)}", "started_at = NULL"):
+        rows.set(change)
+        assert not store.due.reclaim_lost(lost, 1, "lost: x", None)
+        rows.set(as_it_was)
+    assert store.due.reclaim_lost(lost, 1, "lost: x", None)
+
+
+def test_an_unstarted_task_that_was_claimed_again_since_the_look_is_not_taken_back(
+    open_store: Callable[..., Store], rows: Rows
+) -> None:
+    first, second, third = open_store(), open_store(), open_store()
+    task_id = add(first)
+    late = claim_one(first)
+    end_leases(rows)
+    look = third.due.look()
+    assert look.unstarted == [task_id]
+    assert first.claims.release([late]) == 1
+    claim_one(second)
+    before = rows.all()
+    assert third.due.reclaim_unstarted(look.unstarted) == 0
+    assert rows.all() == before
+    end_leases(rows)
+    assert third.due.reclaim_unstarted(look.unstarted) == 1
+    assert rows.one("status", "attempts", "claim", "due_at") == (0, 0, None, None)
+
+
+@pytest.mark.parametrize("due_at", ["NULL", "long ago"])
+def test_a_row_that_is_no_unstarted_claim_any_more_when_it_is_written_is_not_taken_back(
+    store: Store, rows: Rows, due_at: str
+) -> None:
+    """Cancelled, done, failed or put off by a person meanwhile, or started by its worker after all."""
+    add_many(store, [PLAIN] * 6)
+    unstarted = ids(claim(store))
+    for status, task_id in zip((0, 2, 3, 4, 5), unstarted, strict=False):
+        rows.set(f"status = {status}, claim = NULL WHERE id = {task_id}")
+    rows.set(f"started_at = created_at WHERE id = {unstarted[-1]}")
+    rows.set(f"due_at = {'NULL' if due_at == 'NULL' else rows.after(-10)}")
+    before = rows.all()
+    assert store.due.reclaim_unstarted(unstarted) == 0
+    assert rows.all() == before
+
+
+def test_rows_that_nobody_holds_are_woken_taken_back_and_released_by_one_statement_each(
+    store: Store, rows: Rows, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    added = add_many(store, [PLAIN] * 9)
+    sent, execute = [], store.database.execute
+
+    def note_and_execute(sql: str, values: Sequence[object] = ()) -> object:
+        sent.append(sql.split(maxsplit=1)[0])
+        return execute(sql, values)
+
+    rows.set(f"status = 3, due_at = {rows.after(-10)}")
+    monkeypatch.setattr(store.database, "execute", note_and_execute)
+    assert store.due.wake(added) == 9
+    rows.set(f"status = 1, due_at = {rows.after(-10)}")
+    assert store.due.reclaim_unstarted(added) == 9
+    assert [sql for sql in sent if sql not in ("BEGIN", "COMMIT")] == ["UPDATE"] * 2
+    claimed = claim(store)
+    sent.clear()
+    assert store.claims.release(claimed) == 9
+    assert [sql for sql in sent if sql not in ("BEGIN", "COMMIT")] == ["UPDATE"]
+    assert rows.statuses() == [0] * 9
+
+
+def test_what_is_due_is_found_in_portions_the_oldest_of_each_kind_first(store: Store, rows: Rows) -> None:
+    """However much it is: no statement reads or writes more than some hundreds of rows, so nobody waits for it long."""
+    most, count, older = 500, 600, 5
+    kinds = {
+        "failed": "status = 3",
+        "waiting": "status = 5",
+        "unstarted": "status = 1, claim = 7",
+        "lost": "status = 1, claim = 7, started_at = created_at",
+    }
+    oldest: set[int] = set()
+    for kind, values in kinds.items():
+        added = add_many(store, [PLAIN._replace(task=kind)] * count)
+        rows.set(f"{values}, due_at = {rows.after(-10)} WHERE task = '{kind}'")
+        rows.set(f"due_at = {rows.after(-3600)} WHERE id BETWEEN {added[-older]} AND {added[-1]}")
+        oldest.update(added[-older:])
+    look = store.due.look()
+    found = [*look.to_wake, *look.unstarted, *(lost.id for lost in look.lost)]
+    kind_of = {row["id"]: row["task"] for row in rows.all(columns="id, task")}
+    portions = Counter(kind_of[task_id] for task_id in found)
+    assert portions.keys() == kinds.keys()
+    assert max(portions.values()) <= most
+    assert oldest <= set(found)
+    assert store.due.wake(look.to_wake) == len(look.to_wake)
+    assert store.due.reclaim_unstarted(look.unstarted) == len(look.unstarted)
+
+
+def test_a_look_for_what_is_due_finds_schedules_too_and_numbers_stay_whole_numbers(store: Store, rows: Rows) -> None:
+    """Some servers would give all of them as decimals, were one column read together with another's type."""
+    for _ in range(3):
+        add(store, 3)
+    tasks = claim(store)
+    assert start(store, tasks[0])
+    end_leases(rows)
+    rows.set(f"status = 5 WHERE id = {tasks[2].id}")
+    for name, seconds in (("late", -60), ("now", -1), ("later", 60)):
+        rows.execute(
+            "INSERT INTO jobs_queue_schedules (name, task, group_id, next_at) "
+            f"VALUES ('{name}', 'tasks.send', 7, {rows.after(seconds)})"
+        )
+    due = store.due.look()
+    assert (due.to_wake, due.unstarted, due.schedules) == ([tasks[2].id], [tasks[1].id], ["late", "now"])
+    (lost,) = due.lost
+    assert lost._replace(began_seconds_ago=0.0) == LostTask(tasks[0].id, 1, 10, "tasks.send", 3, False)
+    assert 0 < lost.began_seconds_ago < 60
+    numbers = (*due.to_wake, *due.unstarted, lost.id, lost.attempts, lost.max_attempts, lost.group_id)
+    assert {type(number) for number in numbers} == {int}
+
+
+def test_time_that_passes_makes_the_next_task_due(store: Store, rows: Rows) -> None:
+    """Waiting, error → due; the lease of a claim stays as it is."""
+    assert store.due.next_seconds() is None
+    added = add_many(store, [PLAIN] * 3)
+    for task_id, status, seconds in zip(added, (5, 3, 1), (600, 1200, 60), strict=True):
+        rows.set(f"status = {status}, due_at = {rows.after(seconds)} WHERE id = {task_id}")
+    assert store.due.next_seconds() == pytest.approx(600, abs=30)
+    store.due.let_pass(700)
+    assert store.due.look().to_wake == added[:1]
+    assert store.due.next_seconds() == pytest.approx(500, abs=30)
+    assert rows.seconds_from_now(rows.row(added[2])["due_at"]) == pytest.approx(60, abs=30)

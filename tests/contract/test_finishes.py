@@ -1,0 +1,317 @@
+"""What every store does with starts and finishes: each is fenced by its claim's token, and a turn is one commit."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import pymysql
+import pytest
+
+from taskserver.errors import Conflict, DatabaseError
+from taskserver.model.attempt import Finish, Outcome, Start
+from taskserver.model.task import ClaimedTask, Status
+from taskserver.stores import Store
+from taskserver.stores.queue import finishes
+from taskserver.stores.queue.finishes import RUN_AGAIN, START
+from taskserver.stores.retrying import RetryPolicy, Scope
+from tests.contract.verbs import (
+    ENDINGS,
+    PLAIN,
+    a_running_task,
+    add,
+    add_many,
+    cancel_running,
+    claim,
+    claim_one,
+    end,
+    finish,
+    give_up_as_lost,
+    rerun,
+    start,
+    take_away,
+)
+from tests.support.rows import MODES, Rows, as_instant
+
+LEASE_SECONDS = 120
+
+
+def test_a_start_counts_the_attempt_and_stamps_the_row_once_a_claim(store: Store, rows: Rows) -> None:
+    add(store)
+    task = claim_one(store)
+    rows.set(f"due_at = {rows.after(5)}")
+    assert start(store, task, max_attempts=4)
+    assert rows.one("status", "attempts", "max_attempts", "claim") == (1, 1, 4, task.claim)
+    started_at, due_at = rows.one("started_at", "due_at")
+    assert rows.seconds_from_now(started_at) == pytest.approx(0, abs=30)
+    assert (as_instant(due_at) - as_instant(started_at)).total_seconds() == pytest.approx(LEASE_SECONDS, abs=1)
+    before = rows.all()
+    assert not start(store, task)
+    assert rows.all() == before
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_a_completed_task_is_deleted_moved_with_all_its_columns_or_marked(
+    open_store: Callable[..., Store], rows: Rows, mode: str
+) -> None:
+    store = open_store(mode)
+    add(store, 3, -9, "tasks.send", '{"to":"ä"}')
+    rows.set("unique_key = 'k', error_text = 'ValueError: the time before', attempts = 2")
+    task = claim_one(store)
+    assert start(store, task, 8)
+    (before,) = rows.all()
+    assert finish(store, task)
+    kept = {"delete": (0, 0), "move": (0, 1), "mark": (1, 0)}[mode]
+    assert (len(rows.all()), len(rows.all("jobs_queue_done"))) == kept
+    for row in rows.all() + rows.all("jobs_queue_done"):
+        assert rows.seconds_from_now(row["finished_at"]) == pytest.approx(0, abs=30)
+        changed = {"status": 2, "claim": None, "due_at": None, "error_text": None}
+        assert row == before | changed | {name: row[name] for name in ("finished_at", "updated_at")}
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_a_failed_task_stays_as_fatal_with_its_error_in_every_mode(
+    open_store: Callable[..., Store], rows: Rows, mode: str
+) -> None:
+    store = open_store(mode)
+    add(store)
+    task = claim_one(store)
+    assert start(store, task)
+    error_text = "ValueError: ä %s '\\\n" + "🦊" * 980
+    assert len(error_text) == 1000
+    assert finish(store, task, error_text)
+    columns = ("status", "claim", "due_at", "attempts", "error_text")
+    assert rows.one(*columns) == (4, None, None, 1, error_text)
+    assert rows.seconds_from_now(rows.one("finished_at")) == pytest.approx(0, abs=30)
+    assert rows.all("jobs_queue_done") == []
+    assert not store.claims.has_new(())
+
+
+# ---- the fence
+
+
+@pytest.fixture
+def stale(store: Store, rows: Rows) -> ClaimedTask:
+    """A task whose claim was taken away, and which another worker has claimed since."""
+    add(store)
+    task = claim_one(store)
+    rows.set("status = 0, claim = NULL, due_at = NULL")
+    assert claim_one(store).claim != task.claim
+    return task
+
+
+# What became of the row while the other worker runs it: nothing, a rerun, a cancel.
+MEANWHILE = ("attempts = 1", "attempts = 0", "attempts = 1, error_text = 'cancelled'")
+
+
+@pytest.mark.parametrize("meanwhile", MEANWHILE)
+@pytest.mark.parametrize("mode", MODES)
+def test_a_stale_token_starts_finishes_renews_and_releases_nothing(
+    open_store: Callable[..., Store], rows: Rows, stale: ClaimedTask, mode: str, meanwhile: str
+) -> None:
+    store = open_store(mode)
+    rows.execute(f"UPDATE jobs_queue SET started_at = created_at, {meanwhile}")
+    before = rows.all()
+    assert not start(store, stale)
+    for finish_of in ENDINGS.values():
+        assert end(store, finish_of(stale)) == Outcome.LOST
+        if "cancelled" not in meanwhile:  # else the row is as an earlier try may have left it
+            assert end(store, finish_of(stale), is_repeated=True) == Outcome.LOST
+    assert not store.finishes.renew(stale)
+    assert not store.finishes.limit_attempts(stale, 5)
+    assert store.claims.release([stale]) == 0
+    assert rows.all() == before
+    rows.execute("DELETE FROM jobs_queue")
+    assert store.finishes.advance([Finish(stale)], Start(stale, 1)) == ([Outcome.LOST], False)
+    assert rows.all("jobs_queue_done") == []
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_a_finish_and_the_next_start_are_judged_each_by_its_own_claim(
+    open_store: Callable[..., Store], rows: Rows, mode: str
+) -> None:
+    store = open_store(mode)
+    first, second, third = (add(store) for _ in range(3))
+    tasks = claim(store)
+    assert start(store, tasks[0])
+    take_away(rows, second)
+    assert store.finishes.advance([Finish(tasks[0])], Start(tasks[1], 10)) == ([Outcome.AS_ASKED], False)
+    assert rows.row(second)["attempts"] == 0
+    assert store.finishes.advance([Finish(tasks[1])], Start(tasks[2], 10)) == ([Outcome.LOST], True)
+    assert rows.row(second)["status"] == Status.IN_PROGRESS
+    assert rows.row(third)["attempts"] == 1
+    queued = {row["id"]: row["status"] for row in rows.all()}
+    archived = [row["id"] for row in rows.all("jobs_queue_done")]
+    assert queued.get(first) == (Status.DONE if mode == "mark" else None)
+    assert archived == ([first] if mode == "move" else [])
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_a_finish_and_the_next_start_are_one_commit(
+    open_store: Callable[..., Store], rows: Rows, mode: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = open_store(mode)
+    add_many(store, [PLAIN] * 2)
+    tasks = claim(store)
+    assert start(store, tasks[0])
+    before = rows.all()
+    # The start fails in the database, after the finish took effect there: no row may show that.
+    monkeypatch.setattr(finishes, "START", START.replace("started_at = {now}", "no_such_column = {now}"))
+    with pytest.raises(DatabaseError, match="no_such_column"):
+        store.finishes.advance([Finish(tasks[0])], Start(tasks[1], 10))
+    assert rows.all() == before
+    assert rows.all("jobs_queue_done") == []
+    monkeypatch.undo()
+    assert store.finishes.advance([Finish(tasks[0])], Start(tasks[1], 10)) == ([Outcome.AS_ASKED], True)
+
+
+def test_many_finishes_are_answered_in_their_order(store: Store, rows: Rows) -> None:
+    add_many(store, [PLAIN] * 4)
+    tasks = claim(store)
+    take_away(rows, tasks[0].id, tasks[2].id)
+    errors = (None, None, "E: x", "E: y")
+    outcomes = [Outcome.LOST, Outcome.AS_ASKED, Outcome.LOST, Outcome.AS_ASKED]
+    assert store.finishes.advance(list(map(Finish, tasks, errors)), None) == (outcomes, False)
+    assert [(row["id"], row["status"]) for row in rows.all()] == [
+        (tasks[0].id, 1),
+        (tasks[2].id, 1),
+        (tasks[3].id, 4),
+    ]
+
+
+# ---- answers that were lost: what the first try did is found, and what it did not do is done
+
+
+@pytest.mark.parametrize("took_effect", [False, True])
+@pytest.mark.parametrize("mode", MODES)
+def test_a_finish_that_is_written_again_is_found_or_done(
+    open_store: Callable[..., Store], rows: Rows, mode: str, took_effect: bool
+) -> None:
+    """Whatever was done to the task while it ran."""
+    store = open_store(mode)
+    for deed, ending in itertools.product(["nothing", "rerun", "cancel"], ENDINGS):
+        rows.execute("DELETE FROM jobs_queue")
+        task = a_running_task(store)
+        if deed == "rerun":
+            store.producing.add(rerun("[2]"))
+        elif deed == "cancel":
+            cancel_running(rows)
+        written = ENDINGS[ending](task)
+        outcome = {"nothing": Outcome.AS_ASKED, "rerun": Outcome.RUN_AGAIN, "cancel": Outcome.CANCELLED}[deed]
+        if (deed, ending) == ("cancel", "well"):
+            outcome = Outcome.AS_ASKED
+        if took_effect:
+            assert end(store, written) == outcome, (deed, ending)
+        before = rows.all()
+        if (deed, ending, took_effect) == ("nothing", "cancelled", True):
+            outcome = Outcome.CANCELLED  # the row cannot tell the two apart
+        assert end(store, written, is_repeated=True) == outcome, (deed, ending)
+        assert not took_effect or rows.all() == before
+        assert rows.statuses() != [Status.IN_PROGRESS], (deed, ending)
+
+
+def test_an_error_after_finishes_were_written_is_told_as_one_after_which_they_may_stand(
+    store: Store, rows: Rows, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Others hold the row of a task that is to run again: those that ended with it, and the start, are written."""
+    store.producing.add(rerun("[1]"))
+    add_many(store, [PLAIN] * 2)
+    again, other, following = claim(store)
+    for task in (again, other):
+        assert start(store, task)
+    store.producing.add(rerun("[2]"))
+    written = [Finish(other), Finish(again)]
+    failing = iter([True])
+    finish_otherwise = store.finishes._finish_otherwise
+
+    def fail_once(step: Any) -> Outcome:
+        if next(failing, False):
+            raise Conflict("somebody holds it")
+        return finish_otherwise(step)
+
+    monkeypatch.setattr(store.finishes, "_finish_otherwise", fail_once)
+    with pytest.raises(Conflict) as raised:
+        store.finishes.advance(written, Start(following, 3))
+    assert raised.value.may_have_taken_effect
+    outcomes = [Outcome.AS_ASKED, Outcome.RUN_AGAIN]
+    assert store.finishes.advance(written, Start(following, 3), is_repeated=True) == (outcomes, True)
+    assert [(row["id"], row["status"], row["attempts"]) for row in rows.all()] == [
+        (again.id, 0, 0),
+        (following.id, 1, 1),
+    ]
+
+
+def test_a_late_completion_is_accepted_though_an_answer_was_lost_on_the_way_to_it(
+    store: Store, rows: Rows, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    task = a_running_task(store, max_attempts=1)
+    give_up_as_lost(store, rows)
+    together = store.database.write_together
+
+    def break_off_once(writes: Any, *how: Any) -> tuple[list[int], bool]:
+        matched, _ = together(writes, *how)
+        return matched, RUN_AGAIN in (sql for sql, _ in writes)
+
+    monkeypatch.setattr(store.database, "write_together", break_off_once)
+    assert finish(store, task)
+    assert rows.all() == []
+
+
+def test_a_task_that_was_given_up_as_lost_is_completed_late_only_if_it_may_start_once(store: Store, rows: Rows) -> None:
+    task = a_running_task(store, max_attempts=1)
+    give_up_as_lost(store, rows)
+    rows.set("max_attempts = 2")
+    assert not finish(store, task)
+    rows.set("max_attempts = 1")
+    assert finish(store, task)
+
+
+def test_a_verb_within_a_transaction_is_tried_again_with_the_whole_of_it_alone(store: Store, rows: Rows) -> None:
+    """A deadlock has undone the whole: by itself, the verb would be committed without the writes before it."""
+    database, tries = store.database, []
+    deadlocks = iter([Conflict("deadlock")])
+
+    def fail_once() -> None:
+        for error in deadlocks:
+            raise error
+
+    def work() -> None:
+        tries.append(database.change("UPDATE {table} SET priority = priority + 1"))
+        database.run(RetryPolicy(Scope.STATEMENT, 5), fail_once)
+
+    add(store)
+    database.run(RetryPolicy(Scope.TRANSACTION, 5), work)
+    assert (tries, rows.one("priority")) == ([1, 1], 1)
+
+
+def test_a_row_that_was_changed_meanwhile_is_locked_before_it_is_ended(
+    mysql_store: Store, emptied_mysql_dsn: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    task, database, rows = a_running_task(mysql_store), mysql_store.database, Rows(emptied_mysql_dsn)
+    rows.set("awaited = 1")
+    rows.execute("SET innodb_lock_wait_timeout = 1")
+    execute = database.execute
+
+    def execute_and_disturb(sql: str, values: Sequence[Any] = ()) -> Any:
+        cursor = execute(sql, values)
+        if sql == RUN_AGAIN:  # a rerun that came now would leave a row that no write matches
+            with pytest.raises(pymysql.OperationalError, match="Lock wait timeout"):
+                rows.set("attempts = 0")
+        return cursor
+
+    monkeypatch.setattr(database, "execute", execute_and_disturb)
+    assert end(mysql_store, Finish(task)) == Outcome.AS_ASKED
+    rows.close()
+
+
+@pytest.mark.parametrize("look", ["find_committed", "find_out"])
+def test_a_finish_that_another_connection_wrote_is_found_once_it_is_there(store: Store, rows: Rows, look: str) -> None:
+    """None while the row carries our claim; LOST if it carries another."""
+    task = a_running_task(store)
+    ask, finished = getattr(store.finishes, look), Finish(task, "E: x", 60)
+    assert ask(finished, Outcome.AS_ASKED) is None
+    assert end(store, finished) == Outcome.AS_ASKED
+    assert ask(finished, Outcome.AS_ASKED) == Outcome.AS_ASKED
+    rows.set("status = 1, claim = 7, error_text = NULL")
+    assert ask(finished, Outcome.AS_ASKED) == Outcome.LOST

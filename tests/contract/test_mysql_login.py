@@ -1,0 +1,299 @@
+"""Logins on MySQL: the password in clear goes only to the server, and TLS is used and verified as the DSN says."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import ssl
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from urllib.parse import quote
+
+import pytest
+
+from taskserver import DatabaseError, TaskServer
+from taskserver.host import peer
+from taskserver.host.peer import MYSQL_ACCOUNTS, is_at_other_end
+from taskserver.settings.dsn import Dsn
+from taskserver.stores.mysql import errors as mysql_errors
+from tests.conftest import without
+from tests.contract.accounts import SECRET, account, failure
+from tests.support.certificates import Certificates
+from tests.support.deployment import Deployment
+from tests.support.fake_server import SALT, FakeServer, Peer
+from tests.support.processes import assert_one_line
+from tests.support.servers import MariaDB, find_program
+
+CLEAR = SECRET.encode() + b"\0"
+KEY = b"-----BEGIN PUBLIC KEY-----\nan attacker's own\n"
+
+Talk = list[bytes]
+"""The answers of a server to a login, one after each packet of the client."""
+TALKS: dict[str, tuple[str, Talk]] = {
+    "clear": ("mysql_native_password", [b"\xfemysql_clear_password\0"]),
+    "dialog": ("mysql_native_password", [b"\xfedialog\0\x04Password: "]),
+    "sha256 at once": ("sha256_password", [b"\x01" + KEY]),
+    "sha256": ("mysql_native_password", [b"\xfesha256_password\0" + SALT + b"\0", b"\x01" + KEY]),
+    "caching_sha2": ("caching_sha2_password", [b"\x01\x04", b"\x01" + KEY]),
+    "caching_sha2 by a switch": (
+        "mysql_native_password",
+        [b"\xfecaching_sha2_password\0" + SALT + b"\0", b"\x01\x04", b"\x01" + KEY],
+    ),
+    "old": ("mysql_native_password", [b"\xfemysql_old_password\0" + SALT]),
+}
+
+
+class AskingServer(FakeServer):
+    """Asks for the password in some way, and keeps all that it receives."""
+
+    def __init__(self, listening: socket.socket, talk: str, context: ssl.SSLContext | None = None) -> None:
+        self._plugin, self._answers = TALKS[talk]
+        self._context = context
+        self.received: list[bytes] = []
+        super().__init__(self._ask, listening)
+
+    def has_the_password(self) -> bool:
+        return any(SECRET.encode() in packet for packet in self.received)
+
+    def _ask(self, peer: Peer) -> None:
+        packet = peer.greet(self._plugin, self._context)
+        for answer in [*self._answers, b"\xff\x15\x04#28000no"]:
+            self.received.append(packet)
+            peer.send(answer)
+            packet = peer.receive()
+
+
+@pytest.fixture
+def of_a_neighbour(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As if the sockets that a test makes were another account's."""
+    monkeypatch.setattr(peer, "is_account_of_server", lambda uid, names: False)
+
+
+def address(listening: socket.socket, host: str = "127.0.0.1") -> str:
+    return f"mysql://u:{quote(SECRET, safe='')}@{host}:{listening.getsockname()[1]}/shop"
+
+
+@pytest.mark.parametrize("has_tls", [False, True])
+@pytest.mark.parametrize("talk", TALKS)
+def test_a_stranger_who_listens_in_the_servers_place_never_gets_the_password(
+    of_a_neighbour: None, certificates: Certificates, monkeypatch: pytest.MonkeyPatch, talk: str, has_tls: bool
+) -> None:
+    monkeypatch.setattr("pymysql._auth._have_cryptography", True)  # as with PyMySQL[rsa]
+    listening = socket.create_server(("127.0.0.1", 0))
+    with AskingServer(listening, talk, certificates.server_context() if has_tls else None) as server:
+        for mode in ("", "?ssl-mode=preferred"):
+            error = failure(address(listening) + mode)
+            assert talk == "old" or ("ssl-ca" in error and "name localhost" in error)
+    assert server.received
+    assert not server.has_the_password()
+
+
+def test_a_server_that_cannot_be_verified_on_another_host_never_gets_the_password(
+    certificates: Certificates,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(Dsn, "is_loopback", False)
+    listening = socket.create_server(("127.0.0.1", 0))
+    with AskingServer(listening, "caching_sha2", certificates.server_context()) as server:
+        for mode in ("", "?ssl-mode=required"):
+            assert "add ?ssl-ca=/path" in failure(address(listening) + mode)
+        assert server.received
+        assert not server.has_the_password()
+        failure(f"{address(listening)}?ssl-mode=required&ssl-ca={certificates.stranger}")
+        assert not server.has_the_password()
+        failure(f"{address(listening)}?ssl-ca={certificates.authority}")
+        assert server.has_the_password()
+
+
+@pytest.mark.parametrize("talk", ["clear", "dialog"])
+def test_a_server_of_our_own_account_on_this_host_gets_the_password(talk: str) -> None:
+    listening = socket.create_server(("127.0.0.1", 0))
+    with AskingServer(listening, talk) as server:
+        failure(address(listening))
+    assert CLEAR in server.received
+
+
+def listening_at(path: Path) -> socket.socket:
+    listening = socket.socket(socket.AF_UNIX)
+    listening.bind(str(path))
+    listening.listen()
+    return listening
+
+
+def test_a_socket_is_asked_who_has_its_other_end(
+    of_a_neighbour: None, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    path = tmp_path / "mysql.sock"
+    with AskingServer(listening_at(path), "caching_sha2") as server:
+        told = failure(f"mysql://u:{quote(SECRET, safe='')}@/shop?unix_socket={path}")
+        assert server.received
+        assert not server.has_the_password()
+        assert "unix_socket" in told
+        monkeypatch.undo()
+        failure(f"mysql://u:{quote(SECRET, safe='')}@/shop?unix_socket={path}")
+        assert server.has_the_password()
+
+
+@pytest.mark.parametrize(("rights", "is_usual"), [(0o755, True), (0o1777, False)])
+def test_a_socket_or_a_link_of_others_in_a_folder_of_everybodys_is_no_usual_one(
+    of_a_neighbour: None, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, rights: int, is_usual: bool
+) -> None:
+    tmp_path.chmod(rights)
+    own = tmp_path / "own"
+    own.mkdir()
+    for path in (own / "mysql.sock", tmp_path / "mysql.sock"):
+        listening_at(path).close()
+    (tmp_path / "link.sock").symlink_to(own / "mysql.sock")
+    for name in ("mysql.sock", "link.sock"):
+        monkeypatch.setattr(mysql_errors, "SOCKETS", (str(tmp_path / name),))
+        assert mysql_errors.usual_socket("localhost") == (str(tmp_path / name) if is_usual else None)
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "::1"])
+def test_who_accepted_a_connection_is_asked_for_and_not_who_listens_now(host: str) -> None:
+    """A neighbour may accept, close its listener, and ask once the server is back."""
+    if os.getuid() != 0:
+        pytest.skip("only root can act as two accounts")
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    listening = socket.create_server((host, 0), family=family)
+    address = listening.getsockname()[:2]
+    with accepted_by_nobody(listening), socket.create_connection(address) as connected:
+        assert connected.recv(1) == b"!"
+        listening.close()
+        with socket.create_server(address, family=family, reuse_port=True):
+            assert not is_at_other_end(connected, MYSQL_ACCOUNTS)
+    ours = socket.create_server((host, 0), family=family)
+    with ours, socket.create_connection(ours.getsockname()[:2]) as connected:
+        assert not is_at_other_end(connected, MYSQL_ACCOUNTS)  # nobody has accepted it yet
+        with ours.accept()[0]:
+            assert is_at_other_end(connected, MYSQL_ACCOUNTS)
+
+
+def test_a_server_that_listens_on_both_families_is_found() -> None:
+    ours = socket.create_server(("::", 0), family=socket.AF_INET6, dualstack_ipv6=True)
+    address = ("127.0.0.1", ours.getsockname()[1])
+    with ours, socket.create_connection(address) as connected, ours.accept()[0]:
+        assert is_at_other_end(connected, MYSQL_ACCOUNTS)
+
+
+def test_where_the_system_does_not_say_who_has_the_other_end_nobody_is_the_server(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(peer, "SOCKET_TABLES", (str(tmp_path / "tcp"),))
+    with (
+        socket.create_server(("127.0.0.1", 0)) as ours,
+        socket.create_connection(ours.getsockname()) as connected,
+        ours.accept()[0],
+    ):
+        assert not is_at_other_end(connected, MYSQL_ACCOUNTS)
+
+
+@contextmanager
+def accepted_by_nobody(listening: socket.socket) -> Iterator[None]:
+    """Inside the `with`, the account nobody accepts the first connection, and sends one byte."""
+    child = os.fork()
+    if child == 0:
+        os.setuid(65534)
+        visitor = listening.accept()[0]
+        listening.close()
+        visitor.sendall(b"!")
+        visitor.recv(1)
+        os._exit(0)
+    try:
+        yield
+    finally:
+        os.kill(child, signal.SIGKILL)
+        os.waitpid(child, 0)
+
+
+def test_an_old_pymysql_is_refused_in_one_line_and_doctor_names_it(deployment: Deployment) -> None:
+    (deployment.folder / "pymysql").mkdir()
+    (deployment.folder / "pymysql" / "__init__.py").write_text("VERSION = (1, 1, 1, 'final')\n")
+    deployment.write_env(TASKSERVER_DSN="mysql://u@127.0.0.1/shop")
+    ended = deployment.worker()
+    assert_one_line(ended, 1, "PyMySQL 1.2", "1.1.1", "pip install")
+    ended = deployment.client("doctor")
+    assert "PyMySQL 1.2 or newer is missing (this one is 1.1.1)" in ended.stdout
+    assert ended.returncode == 2
+
+
+# ---- TLS
+
+
+@pytest.fixture(scope="module")
+def tls_server(certificates: Certificates) -> Iterator[MariaDB]:
+    options = (f"--ssl-cert={certificates.certificate}", f"--ssl-key={certificates.key}")
+    if find_program("mariadbd") is None:
+        without("MariaDB is not installed")
+    with MariaDB(False, *options) as server:
+        yield server
+
+
+def cipher(dsn: str) -> str:
+    """The cipher of a server's own connection; empty without TLS."""
+    with TaskServer(dsn) as server:
+        server.create_tables()
+        server.add_task("tasks.a")
+        return str(server.store.database.fetch("SHOW SESSION STATUS LIKE 'Ssl_cipher'")[0][1])
+
+
+MODES = {
+    "": "",
+    "?ssl-mode=disabled": "",
+    "?ssl-mode=preferred": "TLS",
+    "?ssl-mode=REQUIRED": "TLS",
+    "?ssl-mode=required&ssl-ca={certificates.authority}": "TLS",
+    "?ssl-ca={certificates.authority}": "TLS",
+    "?ssl-mode=verify_identity": None,
+    "?ssl-mode=required&ssl-ca={certificates.stranger}": None,
+    "?ssl-mode=verify_identity&ssl-ca={certificates.key}": None,
+    "?ssl-ca={certificates.stranger}": None,
+}
+"""None: the login fails, as the certificate cannot be verified."""
+
+
+@pytest.mark.parametrize("options", MODES)
+def test_tls_is_used_and_verified_as_the_mode_says(
+    tls_server: MariaDB, certificates: Certificates, options: str
+) -> None:
+    with tls_server.database() as name:
+        dsn = tls_server.dsn(name) + options.format(certificates=certificates)
+        if MODES[options] is None:
+            failure(dsn)
+        else:
+            assert cipher(dsn)[:3] == MODES[options]
+
+
+@pytest.mark.parametrize(("file", "words"), [("nothing.pem", "No such file"), ("empty.pem", "it holds none")])
+def test_a_file_of_authorities_that_cannot_be_read_is_told_as_such(tmp_path: Path, file: str, words: str) -> None:
+    (tmp_path / "empty.pem").touch()
+    told = failure(f"mysql://u@127.0.0.1:1/shop?ssl-ca={tmp_path}/{file}")
+    assert "ssl-ca" in told
+    assert words in told
+
+
+def test_the_identity_of_another_host_is_refused_and_required_alone_does_not_ask(
+    tls_server: MariaDB, certificates: Certificates, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    look_up = socket.getaddrinfo
+    monkeypatch.setattr("socket.getaddrinfo", lambda host, *args: look_up("127.0.0.1", *args))
+    address = f"mysql://{tls_server.login}@db.example.test:{tls_server.port}/mysql"
+    assert "db.example.test" in failure(f"{address}?ssl-mode=verify_identity&ssl-ca={certificates.authority}")
+    with pytest.raises(DatabaseError, match=r"client\.py init"):
+        TaskServer(f"{address}?ssl-mode=required&ssl-ca={certificates.authority}").add_task("tasks.a")
+
+
+def test_required_tls_is_never_given_up_where_the_server_offers_none(mariadb: MariaDB) -> None:
+    with mariadb.database() as name:
+        for mode in ("required", "verify_identity"):
+            assert "SSL" in failure(mariadb.dsn(name) + f"?ssl-mode={mode}")
+        assert cipher(mariadb.dsn(name) + "?ssl-mode=preferred") == ""
+
+
+def test_an_account_that_requires_tls_connects_on_loopback_by_itself(tls_server: MariaDB) -> None:
+    with tls_server.database() as name, account(tls_server, name, f"ALL ON `{name}`.*", "REQUIRE SSL") as dsn:
+        assert cipher(dsn)
+        assert "1045" in failure(f"{dsn}?ssl-mode=disabled")
+        assert "1045" in failure(dsn.replace("x@", "@"))

@@ -1,0 +1,70 @@
+"""Notes of every store: a person's later word counts, and of several programs that look at once one has the word."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+import pytest
+
+from taskserver.errors import DatabaseError
+from taskserver.stores import Store
+from taskserver.stores.queue.notes import ADDED, KEY_KEPT_SECONDS, MAX_NAME, MAX_READ, KeyTaken, Notes
+from tests.contract.verbs import PLAIN
+from tests.support.rows import Rows
+
+
+def test_a_note_is_written_over_found_and_removed(store: Store) -> None:
+    notes = Notes(store.database)
+    name, text = "accepted fatal", "so be it: 'ü🎉'\\ "
+    assert (notes.find(name), notes.remove(name)) == (None, False)
+    for value in ("first", text):
+        notes.put(name, value)
+    found = notes.find(name)
+    assert found is not None
+    assert found[:2] == (name, text)
+    assert found.noted_at is not None
+    assert abs(store.database.now() - found.noted_at) < timedelta(seconds=30)
+    assert (notes.remove(name), notes.find(name)) == (True, None)
+
+
+def test_many_notes_are_written_in_one_commit_or_none_and_found_by_their_names(store: Store) -> None:
+    notes = Notes(store.database)
+    names = [f"ran {number}" for number in range(MAX_READ + 1)]
+    notes.put(names[1], "old")
+    notes.put_all([(name, "new") for name in names])
+    with pytest.raises(DatabaseError):
+        notes.put_all([(names[0], "newest"), ("ran x", None)])  # type: ignore[list-item]  # no note has NULL
+    found = notes.find_all([*names, "ran x"])
+    assert sorted((note.name, note.value) for note in found) == sorted((name, "new") for name in names)
+
+
+def test_the_notes_of_a_kind_are_those_whose_names_begin_with_its_word(store: Store) -> None:
+    notes = Notes(store.database)
+    for name in ("check", "check groups=3", "accepted b", "accepted a", "acceptedx", "accepted", "x" * MAX_NAME):
+        notes.put(name, "")
+    assert [note.name for note in notes.of_kind("accepted")] == ["accepted a", "accepted b"]
+    assert [note.name for note in notes.of_kind("check")] == ["check groups=3"]
+
+
+def test_a_note_is_replaced_once_by_whoever_read_the_one_before(store: Store, rows: Rows) -> None:
+    notes = Notes(store.database)
+    steps: list[tuple[str | None, str | None]] = [(None, "a"), ("a", "A"), ("A", "a"), ("a", None)]
+    for before, after in steps:
+        assert not notes.replace("check", "of nobody", after)
+        assert [notes.replace("check", before, after) for _ in range(2)] == [True, False]
+        assert [value for (value,) in rows.execute("SELECT value FROM jobs_queue_notes")] == ([after] if after else [])
+
+
+def test_tasks_of_one_key_are_added_once_until_the_key_is_old(store: Store, rows: Rows) -> None:
+    """→ new, or nothing if the key stands; other tasks under it are refused."""
+    notes = Notes(store.database)
+    added = notes.add_once([PLAIN] * 2, "k", "digest")
+    assert notes.add_once([PLAIN] * 2, "k", "digest") == added == [row["id"] for row in rows.all()]
+    with pytest.raises(KeyTaken):
+        notes.add_once([PLAIN], "k", "another digest")
+    notes.forget_added()
+    assert len(notes.of_kind(ADDED)) == 1
+    rows.execute(f"UPDATE jobs_queue_notes SET noted_at = {rows.after(-KEY_KEPT_SECONDS - 60)}")
+    notes.forget_added()
+    assert notes.of_kind(ADDED) == []
+    assert notes.add_once([PLAIN] * 2, "k", "digest") != added

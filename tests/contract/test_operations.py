@@ -1,0 +1,332 @@
+"""What each verb of an operator does to each kind of row, which rows it chooses, and beside whom it does so."""
+
+from __future__ import annotations
+
+import threading
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from datetime import datetime, timedelta, timezone
+from typing import Any
+from unittest.mock import ANY
+
+import pytest
+
+from taskserver import InvalidTask, TaskServer
+from taskserver.model.attempt import Finish, Outcome
+from taskserver.model.selection import Selection
+from taskserver.stores import Store
+from taskserver.stores.mysql.dialect import MySQLDialect
+from taskserver.stores.queue import many_rows
+from taskserver.stores.queue.operations import CANCEL, DELETE, END_LEASE, RETRY, Operations, to_priority
+from tests.contract.verbs import PLAIN, STATES, add, add_many, claim_one, end, give_up_as_lost, put_into, start
+from tests.support.kinds_of_rows import KINDS, put, put_all_kinds
+from tests.support.locks import holding
+from tests.support.processes import WAIT_SECONDS
+from tests.support.queues import LONG_AGO, Queue
+from tests.support.rows import Rows
+from tests.support.threads import together
+
+SEEN = "status, attempts, max_attempts, due_at, claim, error_text, started_at, finished_at, priority"
+
+
+def seen(queue: Queue) -> dict[int, dict[str, Any]]:
+    columns = SEEN.split(", ")
+    return {row[0]: dict(zip(columns, row[1:], strict=True)) for row in queue.rows(f"id, {SEEN}")}
+
+
+# ---- what each verb does to each kind of row
+
+
+MAY_RUN = ("new", "waiting", "waiting for others", "error", "claimed", *(kind for kind in KINDS if "running" in kind))
+NEW = {"status": 0, "attempts": 0}
+ENDED = {"status": 7, "error_text": "cancelled", "finished_at": ANY}
+CHANGES: dict[str, tuple[Callable[[TaskServer], int], dict[str, dict[str, Any]]]] = {
+    "retry": (
+        lambda server: server.retry(Selection()),
+        {
+            "error": NEW | {"due_at": None},
+            "fatal": NEW | {"finished_at": None},
+            "lost": NEW | {"claim": None},
+            "cancelled": NEW | {"error_text": None, "finished_at": None},
+        },
+    ),
+    "cancel": (
+        lambda server: server.cancel(Selection()),
+        {
+            "new": ENDED,
+            "waiting": ENDED | {"due_at": None},
+            "waiting for others": ENDED,
+            "error": ENDED | {"due_at": None},
+            "claimed": ENDED | {"due_at": None, "claim": None},
+            "lost": {"status": 7, "claim": None, "finished_at": ANY},  # what a person must know of it stays
+            "running": {"error_text": "cancelled"},
+            "running, to run again": {"error_text": "cancelled"},
+        },
+    ),
+    "priority": (
+        lambda server: Operations(server.store).set_priority(Selection(), -7),
+        {kind: {"priority": -7} for kind in MAY_RUN},
+    ),
+    "reclaim": (
+        lambda server: Operations(server.store).change(END_LEASE, Selection()).changed,
+        {kind: {"due_at": ANY} for kind in MAY_RUN if "running" in kind or kind == "claimed"},
+    ),
+}
+"""What each verb writes to the rows of each kind; it leaves the others."""
+
+
+@pytest.mark.parametrize("verb", CHANGES)
+def test_a_verb_changes_the_rows_that_it_suits_and_leaves_all_others(queue: Queue, verb: str) -> None:
+    act, expected = CHANGES[verb]
+    ids = put_all_kinds(queue)
+    before = seen(queue)
+    assert act(queue.server) == len(expected)
+    after, updated = seen(queue), dict(queue.rows("id, updated_at"))
+    found = {
+        kind: {name: value for name, value in after[one].items() if value != before[one][name]}
+        for kind, one in ids.items()
+    }
+    assert {kind: changed for kind, changed in found.items() if changed} == expected
+    # Of a new task, updated_at is the instant since which it is ready: only what changes its state moves it.
+    moved = {kind for kind, one in ids.items() if str(updated[one])[:4] != LONG_AGO[:4]}
+    assert moved == (set(expected) if verb in ("retry", "cancel") else set())
+
+
+def test_one_task_is_claimed_in_each_state_but_done_and_in_progress(store: Store, rows: Rows) -> None:
+    """New, waiting, error, fatal, cancelled → in progress; attempts begin at 0 again for those that had ended."""
+    operations, task_id = Operations(store), add(store)
+    attempts = {"to be retried": 2}
+    for state in STATES:
+        before = put_into(rows, state)
+        if state in ("claimed", "started", "done"):
+            with pytest.raises(InvalidTask, match="is done" if state == "done" else "is in progress"):
+                operations.claim_one(task_id)
+            assert rows.all() == [before], state
+        else:
+            task = operations.claim_one(task_id)
+            columns = ("status", "claim", "attempts", "started_at")
+            assert rows.one(*columns) == (1, task.claim, attempts.get(state, 0), None), state
+
+
+def test_a_lost_worker_completes_no_task_that_was_retried_or_cancelled(store: Store, rows: Rows) -> None:
+    """Its claim token is gone from the row."""
+    for verb in (Operations.retry, Operations.cancel):
+        rows.execute("DELETE FROM jobs_queue")
+        store.producing.add(PLAIN._replace(max_attempts=1))
+        task = claim_one(store)
+        assert start(store, task)
+        give_up_as_lost(store, rows)
+        assert rows.one("claim") == task.claim
+        assert verb(Operations(store), task.id) == 1
+        assert rows.one("claim") is None
+
+
+def test_a_preview_counts_the_rows_and_changes_none(store: Store, rows: Rows) -> None:
+    added = add_many(store, [PLAIN] * 5)
+    rows.set(f"status = 4 WHERE id = {added[0]}")
+    before, operations = rows.all(), Operations(store)
+    for selection, count in ((Selection(), 4), (Selection(ids=added[:2]), 1), (Selection(limit=3), 3)):
+        preview = operations.preview(CANCEL, selection, 2)
+        assert preview.rows == count
+        assert [task.id for task in preview.first] == added[1:3][:count]
+    assert rows.all() == before
+
+
+def test_cancelled_tasks_that_run_and_children_that_were_given_up_are_counted(store: Store) -> None:
+    operations = Operations(store)
+    parent = add(store)
+    (child,) = add_many(store, [PLAIN._replace(delay_seconds=0.0, depends_on=str(parent))])
+    task = claim_one(store)
+    assert start(store, task)
+    assert operations.cancel(parent) == 1
+    assert (len(operations.still_running()), operations.given_up_among([parent, child])) == (1, 0)
+    assert end(store, Finish(task, "E: x")) == Outcome.CANCELLED
+    assert (len(operations.still_running()), operations.given_up_among([parent, child])) == (0, 1)
+
+
+def test_a_retry_under_another_name_does_the_same_and_leaves_pipelines(queue: Queue) -> None:
+    ids = put_all_kinds(queue)
+    pipeline = put(queue, 4, error_text="E: e", stages='["tasks.note", "tasks.note"]')
+    assert queue.server.retry(Selection(), as_task="tasks.speak") == 4
+    renamed = sorted(ids[kind] for kind in ("error", "fatal", "lost", "cancelled"))
+    assert queue.sql("SELECT id, status FROM jobs_queue WHERE task = 'tasks.speak' ORDER BY id") == [
+        (one, 0) for one in renamed
+    ]
+    assert queue.sql("SELECT status, task FROM jobs_queue WHERE id = ?", pipeline) == [(4, "tasks.note")]
+    with pytest.raises(InvalidTask, match=r"task is .speak.; allowed: module\.function"):
+        queue.server.retry(Selection(), as_task="speak")
+
+
+def test_a_delete_takes_fatal_and_cancelled_rows_with_their_edges_and_leaves_all_others(queue: Queue) -> None:
+    ids = put_all_kinds(queue)
+    gone = {ids[kind] for kind in ("fatal", "lost", "cancelled")}
+    before = {row[0]: row for row in queue.rows()}
+    operations = Operations(queue.server.store)
+    assert operations.do(DELETE, ids["new"]) == 0
+    assert operations.do(DELETE, Selection(status=7)) == 1
+    assert operations.do(DELETE, Selection()) == 2
+    assert {row[0]: row for row in queue.rows()} == {one: row for one, row in before.items() if one not in gone}
+
+
+def test_a_deleted_task_frees_its_key_and_leaves_no_edge_and_its_children_can_be_retried(queue: Queue) -> None:
+    parent = queue.server.add_task("tasks.note", unique_key="a")
+    child, other = (queue.server.add_task("tasks.note", depends_on=[parent]) for _ in range(2))
+    server, operations = queue.server, Operations(queue.server.store)
+    server.cancel(parent)
+    assert queue.rows("id, status") == [(parent, 7), (child, 4), (other, 4)]
+    assert operations.do(DELETE, [other, parent]) == 2
+    assert queue.sql("SELECT child_id FROM jobs_queue_dependencies") == [(child,)]
+    assert server.add_task("tasks.note", unique_key="a") != parent
+    assert operations.retry(child) == 1
+    assert queue.sql("SELECT status FROM jobs_queue WHERE id = ?", child) == [(0,)]
+
+
+def test_a_cancelled_task_gives_up_its_key_and_a_retry_brings_it_back_without(queue: Queue) -> None:
+    server = queue.server
+    first = server.add_task("tasks.note", unique_key="a")
+    assert server.add_task("tasks.note", unique_key="a") == first
+    server.cancel(first)
+    second = server.add_task("tasks.note", unique_key="a")
+    assert server.retry(first) == 1
+    assert queue.rows("id, CASE WHEN unique_key IS NULL THEN 0 ELSE 1 END") == [(first, 0), (second, 1)]
+
+
+def test_the_priority_of_one_task_is_set(queue: Queue) -> None:
+    ids = put_all_kinds(queue)
+    assert queue.server.set_priority(ids["new"], 5)
+    assert not queue.server.set_priority(ids["done"], 5)
+    assert not queue.server.set_priority(10**6, 5)
+    assert queue.sql("SELECT id FROM jobs_queue WHERE priority = 5") == [(ids["new"],)]
+    with pytest.raises(InvalidTask, match="priority is 2147483648"):
+        queue.server.set_priority(ids["new"], 2**31)
+
+
+# ---- which rows are chosen
+
+CHOICES: list[tuple[dict[str, Any], list[str]]] = [
+    ({}, ["a", "b", "c", "d", "e"]),
+    ({"groups": [3, 5]}, ["a", "b", "c"]),
+    ({"task": "tasks.note"}, ["a", "c", "e"]),
+    ({"task": "tasks.Note"}, ["d"]),
+    ({"error": "E: 100%"}, ["a", "c"]),
+    ({"error": "E: 1__%"}, []),
+    ({"error": "e: 100%"}, ["b"]),
+    ({"error": "E: 100%\nwhere"}, ["c"]),
+    ({"error": "Ä"}, ["d"]),
+    ({"limit": 2}, ["a", "b"]),
+    ({"error_line": "E: 100%"}, ["a", "c"]),
+    ({"status": 4, "groups": [5]}, ["c"]),
+    ({"status": 3}, []),
+    ({"groups": [3], "error": "e:", "limit": 1}, ["b"]),
+    ({"ids": ["c", "a", "a"]}, ["a", "c"]),
+    ({"ids": ["a", "b", "c"], "groups": [5]}, ["c"]),
+    ({"ids": []}, []),
+    ({"groups": []}, []),
+    ({"since": 0}, []),
+    ({"since": 3600}, ["a", "b", "c", "d", "e"]),
+    ({"since": datetime(2026, 1, 31, tzinfo=timezone.utc), "groups": [3]}, ["a", "b"]),
+    ({"since": timedelta(hours=1), "error": "E: 100%", "limit": 1}, ["a"]),
+]
+
+
+def put_choices(queue: Queue) -> dict[str, int]:
+    rows: dict[str, dict[str, object]] = {
+        "a": {"group_id": 3, "error_text": "E: 100%"},
+        "b": {"group_id": 3, "error_text": "e: 100% and more", "task": "tasks.other"},
+        "new": {"group_id": 3, "status": 0},
+        "c": {"group_id": 5, "error_text": "E: 100%\nwhere it was"},
+        "d": {"error_text": "Ärger", "task": "tasks.Note"},
+        "e": {"error_text": None},
+    }
+    return {name: put(queue, **{"status": 4} | row) for name, row in rows.items()}  # type: ignore[arg-type]
+
+
+def test_tasks_are_chosen_by_all_that_is_given(queue: Queue) -> None:
+    ids = put_choices(queue)
+    names = {one: name for name, one in ids.items()}
+    operator = Operations(queue.server.store)
+    for given, expected in CHOICES:
+        chosen = Selection(**given | ({"ids": [ids[name] for name in given["ids"]]} if "ids" in given else {}))
+        preview = operator.preview(RETRY, chosen, most=3)
+        assert (preview.rows, [names[task.id] for task in preview.first]) == (len(expected), expected[:3]), given
+        written: list[int] = []
+        assert operator.change(RETRY, chosen, on_written=written.extend).changed == len(expected), given
+        assert [names[one] for one in sorted(written)] == expected, given
+        new = {names[one] for one, status in queue.rows("id, status") if status == 0}
+        assert new == {*expected, "new"}, given
+        queue.sql("UPDATE jobs_queue SET status = 4 WHERE id <> ?", ids["new"])
+
+
+# ---- beside others
+
+
+@pytest.fixture(params=["skips locked", "waits for locked"])
+def old_or_new(mysql_queue: Queue, request: pytest.FixtureRequest) -> Iterator[tuple[Queue, Operations]]:
+    with TaskServer(mysql_queue.dsn, folder=mysql_queue.folder) as server:
+        assert isinstance(server.store.database.dialect, MySQLDialect)
+        if request.param == "waits for locked":
+            server.store.database.dialect.skips_locked = False
+        yield mysql_queue, Operations(server.store)
+
+
+def test_rows_that_others_hold_are_tried_again_and_reported(
+    old_or_new: tuple[Queue, Operations], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    queue, operator = old_or_new
+    monkeypatch.setattr(many_rows, "HELD_SECONDS", 0.2)
+    ids = [put(queue, 4) for _ in range(9)]
+    with holding(queue.dsn, f"id = {ids[0]}"):
+        assert operator.change(RETRY, Selection(limit=2)) == (1, [ids[0]])
+        assert operator.change(RETRY, Selection(ids=ids[:6])) == (4, [ids[0]])
+    monkeypatch.undo()
+    portions: list[Sequence[int]] = []
+    # In order of id: at random both held rows may come first, time and again, and nothing is written to release them.
+    monkeypatch.setattr("taskserver.stores.free_rows.random.sample", lambda found, count: list(found))
+    with holding(queue.dsn, f"id IN ({ids[0]}, {ids[8]})") as rollback:
+
+        def release(written: Sequence[int]) -> None:
+            portions.append(written)
+            if len(portions) == 1:
+                rollback()
+
+        assert operator.change(RETRY, Selection(), on_written=release) == (4, [])
+    assert not {ids[0], ids[8]} & set(portions[0])
+
+
+@pytest.mark.parametrize(("priority", "rows"), [(-5, 23), (0, 0)])
+def test_many_rows_are_found_a_portion_after_the_other_and_none_twice(
+    queue: Queue, monkeypatch: pytest.MonkeyPatch, priority: int, rows: int
+) -> None:
+    monkeypatch.setattr(many_rows, "MAX_IDS_PER_LOOK", 6)
+    monkeypatch.setattr(many_rows, "MAX_IDS_PER_STATEMENT", 4)
+    ids = [put(queue, 0, group_id=number % 3) for number in range(23)]
+    written: list[int] = []
+    outcome = Operations(queue.server.store).change(to_priority(priority), Selection(), written.extend)
+    assert (outcome, sorted(written)) == ((rows, []), ids[:rows])
+    assert queue.rows("priority") == [(priority,)] * 23
+    assert queue.server.retry(Selection()) == 0
+
+
+def test_those_who_found_the_same_rows_change_no_more_than_their_limit(
+    queue: Queue, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ids = [put(queue, 4) for _ in range(50)]
+    barrier, look, found = threading.Barrier(4), many_rows.ManyRows.look, []
+
+    def look_together(self: many_rows.ManyRows, most: int) -> list[int]:
+        found.append(look(self, most))
+        barrier.wait(WAIT_SECONDS)
+        return found[-1]
+
+    monkeypatch.setattr(many_rows.ManyRows, "look", look_together)
+    retried: list[int] = []
+
+    def retry() -> None:
+        with TaskServer(queue.dsn, folder=queue.folder) as server:
+            retried.append(server.retry(Selection(limit=10)))
+
+    with together(*[retry] * 4):
+        pass
+    assert found == [ids[:10]] * 4  # they raced for the same rows
+    assert sum(retried) == 10
+    assert Counter(queue.statuses()) == {0: 10, 4: 40}

@@ -1,0 +1,218 @@
+"""What a claim and other verbs cost on PostgreSQL: which indexes they read, what is prepared, and behind a pooler."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator
+from itertools import pairwise
+from typing import Any
+
+import psycopg
+import pytest
+
+from taskserver import TaskServer
+from taskserver.model.attempt import Finish, Start
+from taskserver.stores import Store
+from taskserver.stores.postgresql.dialect import WORDS
+from taskserver.stores.queue.counts import Counts
+from taskserver.stores.queue.views import Pages
+from tests.contract.verbs import PLAIN, add_many, claim, ids, start
+from tests.support.pgbouncer import pooled
+from tests.support.rows import Rows
+
+GROUPS = (1, 3, 5)
+
+
+@pytest.fixture
+def store(emptied_postgresql_dsn: str) -> Iterator[Store]:
+    with TaskServer(emptied_postgresql_dsn) as server:
+        yield server.store
+
+
+def say_that_no_task_is_new(store: Store) -> None:
+    change = store.database.change
+    change("INSERT INTO {table} (task, status) SELECT 'tasks.x', 2 FROM generate_series(1, 5000)")
+    change("ANALYZE {table}")
+
+
+@pytest.fixture(params=["none", "that no task is new", "of now"])
+def fill(store: Store, request: pytest.FixtureRequest) -> Callable[[int], None]:
+    """Adds rows of eight groups and five priorities, every third one finished, to a queue with such statistics."""
+    if request.param == "that no task is new":
+        say_that_no_task_is_new(store)
+
+    def add(count: int) -> None:
+        store.database.change(
+            "INSERT INTO {table} (task, group_id, priority, status) "
+            "SELECT 'tasks.x', n % 8, n % 5, CASE n % 3 WHEN 0 THEN 2 ELSE 0 END FROM generate_series(1, ?) AS n",
+            (count,),
+        )
+        if request.param == "of now":
+            store.database.change("VACUUM ANALYZE {table}")
+
+    return add
+
+
+def explained(store: Store, sql: str, values: Any = ()) -> tuple[set[str], int]:
+    """By which indexes PostgreSQL reads the queue for a statement, which is done; and how many buffers it reads."""
+    lines = [str(row[0]) for row in store.database.rows(f"EXPLAIN (ANALYZE, BUFFERS) {sql}", values)]
+    assert not [line for line in lines if "Seq Scan on jobs_queue " in line], "\n".join(lines)
+    used = {line.split("using jobs_queue_")[1].split()[0] for line in lines if "using jobs_queue_" in line}
+    found = next(line for line in lines if "Buffers: " in line)  # of the whole
+    return used, sum(int(number) for number in re.findall(r"(?:hit|read)=(\d+)", found))
+
+
+@pytest.fixture
+def plan(store: Store, monkeypatch: pytest.MonkeyPatch) -> Callable[[Callable[[], object]], tuple[set[str], int]]:
+    """The same for the first statement of a verb, which is rolled back before the verb is done."""
+    session = type(store.database.session())
+    send = session.send
+
+    def plan_of(verb: Callable[[], object]) -> tuple[set[str], int]:
+        plans: list[tuple[set[str], int]] = []
+
+        def explain(self: Any, sql: str, values: Any = ()) -> Any:
+            if "jobs_queue" in sql and not sql.startswith("EXPLAIN"):
+                send(self, "BEGIN")
+                plans.append(explained(store, sql.replace("{", "{{").replace("}", "}}"), values))
+                send(self, "ROLLBACK")
+            return send(self, sql, values)
+
+        with monkeypatch.context() as patch:
+            patch.setattr(session, "send", explain)
+            verb()
+        return plans[0]
+
+    return plan_of
+
+
+@pytest.mark.parametrize("groups", [(), GROUPS], ids=["all", "some"])
+def test_a_claim_picks_by_its_index_and_reads_no_more_of_a_long_queue(
+    store: Store, fill: Callable[[int], None], plan: Callable[..., tuple[set[str], int]], groups: tuple[int, ...]
+) -> None:
+    claim(store)  # the connection is there
+    reads = []
+    for count in (2_000, 20_000):
+        fill(count)
+        used, buffers = plan(lambda: claim(store, 20, *groups))
+        assert used - {"pkey", "paused_pkey"} == {"claim_by_group" if groups else "claim_any_group"}
+        reads.append(buffers)
+    assert reads[1] <= reads[0] * 1.5, reads
+
+
+LOOKS: dict[str, tuple[str, tuple[object, ...]]] = {
+    "groups": (WORDS["groups_of_status"].format("{table}", "", 0), (1000,)),
+    "groups of done ones": (WORDS["groups_of_status"].format("{table}", "", 2), (1000,)),
+    "ages": (Counts.AGES, (100,)),
+    "ages of last": (Counts.AGES_OF_LAST, (0, 0, 0, 20)),
+    "page": (Pages.OF_UNDATED.replace("{wanted}", "1 = 1"), (0, 2**40, 30)),
+    "page of done ones": (Pages.OF_UNDATED.replace("{wanted}", "1 = 1"), (2, 2**40, 30)),
+    "page of dated ones": (Pages.OF_DATED.replace("{wanted}", "1 = 1"), (5, "2026-01-01", "2026-01-01", 7, 30)),
+}
+
+
+def test_a_look_reads_no_more_of_a_long_queue(store: Store, fill: Callable[[int], None]) -> None:
+    read: list[dict[str, int]] = []
+    for count in (2_000, 20_000):
+        fill(count)
+        read.append({name: explained(store, *look)[1] for name, look in LOOKS.items()})
+    short, long = read
+    assert {name: (short[name], long[name]) for name in LOOKS if long[name] > short[name] * 1.5 + 10} == {}
+
+
+def test_writes_to_one_row_read_that_row_alone(store: Store, plan: Callable[..., tuple[set[str], int]]) -> None:
+    """Though by the statistics an index of the status could seem to have no row for it."""
+    say_that_no_task_is_new(store)
+    add_many(store, [PLAIN] * 3000)
+    tasks = claim(store, 1000)
+    assert start(store, tasks[0])
+    for write in (
+        lambda: store.finishes.renew(tasks[0]),
+        lambda: store.claims.release([tasks[1]]),
+        lambda: store.due.reclaim_unstarted([tasks[2].id]),
+        lambda: store.finishes.write_progress([tasks[0]], "{}", 1.0),
+    ):
+        used, buffers = plan(write)
+        assert used == {"pkey"}
+        assert buffers < 100
+
+
+@pytest.mark.parametrize("groups", [(), (0,)], ids=["all", "some"])
+def test_a_claim_goes_behind_any_number_of_rows_that_another_transaction_holds(
+    store: Store, emptied_postgresql_dsn: str, groups: tuple[int, ...]
+) -> None:
+    added = add_many(store, [PLAIN] * 3000)
+    other = Rows(emptied_postgresql_dsn)
+    other.execute("BEGIN")
+    other.execute(f"SELECT * FROM jobs_queue WHERE id < {added[2900]} FOR UPDATE")
+    assert ids(claim(store, 10, *groups)) == added[2900:2910]
+    other.execute("ROLLBACK")
+    other.close()
+
+
+def prepared(store: Store) -> list[str]:
+    """The first word of each prepared statement."""
+    rows = store.database.fetch("SELECT statement FROM pg_prepared_statements")
+    assert not [sql for (sql,) in rows if "candidates" in sql], "a claim: an old plan may be for an empty queue"
+    return sorted(sql.split()[0] for (sql,) in rows)
+
+
+def test_the_writes_of_a_run_are_prepared_and_claims_are_planned_each_time(store: Store) -> None:
+    add_many(store, [PLAIN] * 3)
+    first, second, third = claim(store)
+    assert start(store, first)
+    for ended, following in ((first, second), (second, third)):
+        assert store.finishes.advance([Finish(ended)], Start(following, 3))[1]
+    assert prepared(store) == ["UPDATE", "WITH"]
+
+
+def test_rounds_of_many_finishes_are_no_statements_of_their_own_each(store: Store) -> None:
+    """Each would be planned and kept by the server, with megabytes for a round of a hundred failures."""
+    for count in range(12, 18):
+        add_many(store, [PLAIN] * count)
+        tasks = claim(store, count)
+        assert all(start(store, task) for task in tasks)
+        finishes = [Finish(task, error_text="E: e") if task.id % 3 else Finish(task) for task in tasks]
+        assert len(store.finishes.advance(finishes, None)[0]) == count
+    assert prepared(store) == ["DELETE", "UPDATE", "UPDATE"]
+
+
+def test_behind_a_transaction_pooler_nothing_of_a_session_is_relied_on(
+    store: Store, emptied_postgresql_dsn: str
+) -> None:
+    store.database.change(
+        "DO $$ BEGIN EXECUTE format('ALTER DATABASE %I SET default_transaction_isolation = serializable', "
+        "current_database()); END $$"
+    )
+    with pooled(emptied_postgresql_dsn) as dsn, TaskServer(dsn) as server, psycopg.connect(dsn) as other:
+        pooled_store, database = server.store, server.store.database
+        others = add_many(store, [PLAIN] * 4)
+        tasks = claim(pooled_store)
+        assert ids(tasks) == others
+        assert start(pooled_store, tasks[0])
+        sessions = {database.fetch_value("SELECT pg_backend_pid()")}
+        for ended, following in pairwise(tasks):
+            other.execute("SELECT 1")  # its transaction keeps the server's session that was ours
+            assert pooled_store.finishes.advance([Finish(ended)], Start(following, 3))[1]
+            sessions.add(database.fetch_value("SELECT pg_backend_pid()"))
+            assert database.fetch_value("SHOW transaction_isolation") == "read committed"
+            assert database.fetch_value("SHOW enable_seqscan") == "off"
+            other.rollback()
+        assert len(sessions) > 1
+        assert database.fetch("SELECT name FROM pg_prepared_statements") == []
+        notices = database.dialect.notices(database)
+        notices.begin()
+        assert not notices.is_listening
+    store.database.change("DO $$ BEGIN EXECUTE format('ALTER DATABASE %I RESET ALL', current_database()); END $$")
+
+
+def test_the_floor_of_the_bench_claims_by_our_index_and_does_all(store: Store, emptied_postgresql_dsn: str) -> None:
+    from bench.peers.floor import CLAIM, Floor
+
+    add_many(store, [PLAIN] * 110)
+    floor = Floor(emptied_postgresql_dsn)
+    lines = floor.connection.execute(b"EXPLAIN " + CLAIM, (1,)).fetchall()
+    assert any("using jobs_queue_claim_any_group" in str(line) for (line,) in lines), lines
+    floor.run()
+    floor.connection.close()
+    assert store.database.fetch("SELECT id FROM {table}") == []

@@ -1,0 +1,302 @@
+"""Whatever workers, producers and persons do in whatever order, every store does what the model of the contract does.
+
+Where a short form fails, hypothesis prints the steps as they came; the long form of the same test meets them first, and
+makes them fewer. The blob that is printed with them replays them: put its line `@reproduce_failure(…)` above
+`class Machine` in `run_machine`, with the import, and run the test that failed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import ExitStack
+from itertools import product
+
+import pytest
+from hypothesis import HealthCheck, Phase, settings
+from hypothesis.stateful import run_state_machine_as_test
+
+from taskserver import TaskServer
+from taskserver.model.attempt import Finish, Outcome, Start
+from taskserver.model.new_task import NewTask
+from taskserver.model.task import ClaimedTask, Status
+from taskserver.stores import Store
+from taskserver.worker.maintenance import LOST_TEXT
+from tests.contract.machine.model import BAD_TEXT, SETTINGS_LIMIT, When
+from tests.contract.machine.queue_machine import Place, QueueMachine
+from tests.contract.machine.steps import DEEDS, Ending, Held, Worker
+from tests.support.rows import Rows
+
+LEASE_SECONDS = 3600
+"""Far longer than an example takes: a lease ends here when a step says so."""
+MODES = {
+    "delete": ("delete",) * 3,
+    "move": ("move",) * 3,
+    "mark": ("mark",) * 3,
+    "each_its_own": ("delete", "move", "mark"),
+}
+"""The mode of each of three workers: crontab lines may differ."""
+
+
+@pytest.fixture
+def modes() -> tuple[str, ...]:
+    return MODES["each_its_own"]
+
+
+@pytest.fixture
+def place(dsn: str, modes: tuple[str, ...]) -> Iterator[Place]:
+    with ExitStack() as open_now:
+        servers = [open_now.enter_context(TaskServer(dsn, mode=mode, lease=LEASE_SECONDS)) for mode in modes]
+        servers[0].create_tables()
+        for server in servers[1:]:
+            # As in a run: on MySQL a worker's transactions begin and end otherwise than a producer's.
+            open_now.enter_context(server.store.database.patiently())
+        rows = Rows(dsn)
+        open_now.callback(rows.close)
+        if rows.is_sqlite:
+            for server in servers:
+                # Nobody pulls the plug here, and waiting for the disk takes longer than all else.
+                server.store.database.change("PRAGMA synchronous = OFF")
+            rows.execute("PRAGMA synchronous = OFF")
+        yield Place(rows, [(server.settings.mode, server.store) for server in servers])
+
+
+def run_machine(here: Place, max_examples: int, *phases: Phase) -> None:
+    class Machine(QueueMachine):
+        place = here
+
+    run_state_machine_as_test(
+        Machine,
+        settings=settings(
+            max_examples=max_examples,
+            stateful_step_count=50,
+            deadline=None,
+            print_blob=True,
+            phases=(Phase.reuse, Phase.generate, *phases),
+            suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much, HealthCheck.data_too_large],
+        ),
+    )
+
+
+OFTEN = {
+    "claimed",
+    "started",
+    "finished",
+    "woken",
+    "taken back unstarted",
+    "refused to start",
+    "refused to finish",
+}
+"""What surely happens in any run of some examples, to show that they go deep enough."""
+RARE = {
+    "key stood",
+    "passed over as paused",
+    "acted on what was no longer so",
+    "met before its time",
+    "renewed",
+    "refused to renew",
+    "released",
+    "refused to release",
+    "rerun of no newer version",
+    "rerun, IN_PROGRESS",
+    "rerun, WAITING",
+}
+"""What many examples come to; where chance leads more seldom still, the machine is driven by hand."""
+RARE_AT_A_RUN = {
+    "rerun while it ran",
+    "run again after it ended",
+    "lost, and run again",
+    "lost and cancelled",
+    "lost, its token kept",
+    "lost, to be retried",
+    "finished late",
+    "refused to finish",
+    "cancelled while it ran",
+    "cancelled while it was to run again",
+    "cancelled after it was lost",
+    "retried after it was lost",
+    "done though cancelled",
+    "fatal as cancelled",
+    "heard that it was cancelled",
+    "rerun, NEW",
+    "rerun, ERROR",
+    "rerun, FATAL",
+    "rerun, DONE",
+}
+
+
+@pytest.mark.parametrize(
+    "modes",
+    [pytest.param(MODES[name], id=name, marks=[pytest.mark.long] * (name != "each_its_own")) for name in MODES],
+)
+def test_whatever_workers_do_in_whatever_order_the_queue_is_as_the_contract_says(place: Place) -> None:
+    run_machine(place, 20)
+    assert set(place.happened) >= OFTEN
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("modes", MODES.values(), ids=MODES)
+def test_of_many_more_examples_none_leaves_the_contract(place: Place) -> None:
+    """Where one does, it is made smaller too, for some minutes; one that the short form found comes first."""
+    run_machine(place, 150, Phase.shrink)
+    assert set(place.happened) >= OFTEN | RARE
+
+
+@pytest.mark.parametrize("deed", [None, *DEEDS, "command_retry", "command_cancel"])
+def test_a_late_completion_is_accepted_unless_a_person_decided_otherwise(place: Place, deed: str | None) -> None:
+    machine, frozen, held = a_lost_task(place)
+    if deed is not None:
+        getattr(machine, deed)(machine.model.tasks[0])
+    machine.finish_late(frozen, held, Ending.WELL)
+    machine.all_is_as_the_model_says()
+    assert place.happened["finished late"] == (deed in (None, "reset_attempts"))
+    machine.drain()
+
+
+def test_of_two_workers_that_seemed_to_vanish_the_second_alone_may_complete(place: Place) -> None:
+    machine, first, held = a_lost_task(place)
+    machine.retry(machine.model.tasks[0])
+    second, held_again = lose(machine, machine.workers[1])
+    assert place.happened["lost, its token kept"] == 2
+    machine.finish_late(first, held, Ending.WELL)
+    machine.all_is_as_the_model_says()
+    assert place.happened["finished late"] == 0
+    machine.finish_late(second, held_again, Ending.WELL)
+    machine.all_is_as_the_model_says()
+    assert place.happened["finished late"] == 1
+
+
+def test_a_paused_group_is_passed_over_until_it_is_resumed(place: Place) -> None:
+    machine = driven(place)
+    worker = machine.workers[0]
+    machine.add(worker, [NewTask("tasks.plain", None, 3, 0)], False)
+    machine.pause(3)
+    for groups in ([], [3]):
+        machine.claim(worker, 1, groups)
+        machine.all_is_as_the_model_says()
+    assert (place.happened["passed over as paused"], worker.held) == (2, [])
+    machine.resume(3)
+    machine.claim(worker, 1, [])
+    machine.all_is_as_the_model_says()
+    assert len(worker.held) == 1
+
+
+@pytest.mark.parametrize("is_lost", [False, True], ids=["", "lost"])
+def test_a_limit_that_is_known_only_after_the_import_is_written_while_the_task_is_ours(
+    place: Place, is_lost: bool
+) -> None:
+    machine = driven(place)
+    worker = machine.workers[0]
+    machine.add(worker, [NewTask("tasks.plain", None, 3, 0)], False)
+    machine.claim(worker, 1, [])
+    machine.start(worker, worker.held[0], True)
+    if is_lost:
+        do_at_a_run(machine, worker, "lose", "[1]")
+    machine.end_import_well(worker, worker.held[0])
+    machine.all_is_as_the_model_says()
+    assert place.happened["refused to limit" if is_lost else "limited"] == 1
+
+
+DEEDS_AT_A_RUN = ("rerun", "command_cancel", "command_retry", "lose")
+"""What may be done to a task while its worker runs it, or believes to."""
+
+
+def test_whatever_is_done_to_a_task_while_it_runs_it_ends_as_the_contract_says(place: Place) -> None:
+    """Any one and any two of these, one after the other, and then each way in which its worker may end it."""
+    deeds = [(), *((deed,) for deed in DEEDS_AT_A_RUN), *product(DEEDS_AT_A_RUN, repeat=2)]
+    for number, (limit, done, ending) in enumerate(product((1, 3), deeds, Ending)):
+        machine = driven(place)
+        worker = machine.workers[number % 3]
+        machine.add(worker, [KEYED._replace(max_attempts=limit, args="[1]")], False)
+        machine.claim(worker, 1, [])
+        machine.start(worker, worker.held[0], False)
+        for place_of_it, deed in enumerate(done):
+            do_at_a_run(machine, worker, deed, f"[{place_of_it + 2}]")
+            machine.all_is_as_the_model_says()
+            machine.renew(worker, worker.held[0])
+        machine.finish(worker, worker.held[0], ending)
+        machine.all_is_as_the_model_says()
+        do_at_a_run(machine, worker, "rerun", "[9]")
+        machine.all_is_as_the_model_says()
+    assert set(place.happened) >= RARE_AT_A_RUN
+
+
+KEYED = NewTask("tasks.plain", None, 3, 0, unique_key="a", rerun=True)
+
+
+def do_at_a_run(machine: QueueMachine, worker: Worker, deed: str, args: str) -> None:
+    if deed == "rerun":
+        limit = next((task.max_attempts for task in machine.model.tasks), None)
+        machine.add(worker, [KEYED._replace(max_attempts=limit, args=args)], False)
+    elif deed == "lose":
+        machine.time_comes(machine.tasks_ahead())
+        machine.look_and_act(machine.workers[worker.number - 1], When.PAST)
+    else:
+        getattr(machine, deed)(machine.model.tasks[0])
+
+
+def driven(place: Place) -> QueueMachine:
+    """The machine driven by hand, as chance leads there seldom."""
+
+    class Machine(QueueMachine):
+        pass
+
+    Machine.place = place
+    return Machine()
+
+
+def a_lost_task(place: Place) -> tuple[QueueMachine, Worker, Held]:
+    """A task that may start once, and seems lost."""
+    machine = driven(place)
+    machine.add(machine.workers[0], [NewTask("tasks.once", None, 3, 0)], False)
+    worker, held = lose(machine, machine.workers[2])
+    assert place.happened["lost, its token kept"] == 1
+    return machine, worker, held
+
+
+def lose(machine: QueueMachine, worker: Worker) -> tuple[Worker, Held]:
+    machine.claim(worker, 1, [])
+    held = worker.held[-1]
+    machine.start(worker, held, False)
+    machine.fall_silent(worker, held)
+    machine.look_and_act(machine.workers[0], When.PAST)
+    machine.all_is_as_the_model_says()
+    return worker, held
+
+
+# ---- what the machine leaves out: where the package differs from the model
+
+
+def a_started_task(place: Place, max_attempts: int | None) -> tuple[Store, ClaimedTask]:
+    _, store = place.stores[0]
+    store.producing.add(NewTask("tasks.once", None, 3, 0))
+    (claimed,) = store.claims.claim(1, ()).tasks
+    assert store.finishes.advance([], Start(claimed, max_attempts)) == ([], True)
+    return store, claimed
+
+
+def test_a_task_that_a_person_marked_done_under_its_worker_stays_as_it_is(place: Place) -> None:
+    store, claimed = a_started_task(place, 10)
+    place.rows.execute("UPDATE jobs_queue SET status = 2")
+    before = place.rows.all()
+    assert store.finishes.advance([Finish(claimed)], None) == ([Outcome.LOST], False)
+    assert place.rows.all() == before
+    assert place.rows.all("jobs_queue_done") == []
+
+
+def test_a_limit_that_became_known_after_a_look_counts_when_the_task_is_taken_back(place: Place) -> None:
+    store, claimed = a_started_task(place, None)
+    place.rows.execute(f"UPDATE jobs_queue SET due_at = {place.rows.after(-1)}")
+    (lost,) = store.due.look().lost
+    # Its worker was only frozen, and has imported the module: the callable may start once.
+    assert store.finishes.limit_attempts(claimed, 1)
+    store.due.reclaim_lost(lost, SETTINGS_LIMIT, LOST_TEXT, 0.0)
+    assert place.rows.row(claimed.id)["status"] != Status.ERROR
+    assert store.finishes.advance([Finish(claimed)], None) == ([Outcome.AS_ASKED], False)
+
+
+def test_a_running_task_whose_attempts_a_person_set_to_0_runs_once_more(place: Place) -> None:
+    store, claimed = a_started_task(place, 10)
+    place.rows.execute("UPDATE jobs_queue SET attempts = 0")
+    assert store.finishes.advance([Finish(claimed, BAD_TEXT, uncount=True)], None) == ([Outcome.RUN_AGAIN], False)
+    row = place.rows.row(claimed.id)
+    assert (row["status"], row["attempts"], row["error_text"]) == (Status.NEW, 0, None)

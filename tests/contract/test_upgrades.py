@@ -1,0 +1,317 @@
+"""The tables of every store: missing, made again, of older and newer versions, and names that are somebody else's."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from taskserver import TaskServer
+from taskserver.errors import DatabaseError, TablesMissing, TablesOutdated
+from taskserver.stores import Store
+from taskserver.stores.upgrading import schema_statements
+from taskserver.stores.words import HELPERS, SCHEMA_VERSION
+from tests.contract.verbs import add, claim, claim_one, finish, ids
+from tests.support.deployment import ROOT
+from tests.support.queues import row_counts
+from tests.support.rows import Rows
+from tests.support.turns import EACH_SERVER
+
+TABLES = ("jobs_queue", *(f"jobs_queue_{name}" for name in HELPERS))
+FIXTURES = Path(__file__).with_name("fixtures")
+"""The schema files of 0.1.0, and of PostgreSQL as it was then."""
+
+
+def load(rows: Rows) -> None:
+    """Make the tables of version 7, as the program of then did."""
+    text = (FIXTURES / f"version_7.{rows.kind}.sql").read_text(encoding="utf-8")
+    lines = "\n".join(line.partition("-- ")[0].rstrip() for line in text.splitlines() if line[:2] != "--")
+    named = re.sub(r"jobs_queue\w*", r"`\g<0>`" if rows.is_mysql else r'"\g<0>"', lines.strip())
+    for statement in re.split(r";\n+(?=\S)", named):
+        rows.execute(statement)
+
+
+ROWS_OF_7 = (
+    "(1, 'tasks.new', '[1]', 3, -5, 0, 0, NULL, NULL, NULL)",
+    "(2, 'tasks.claimed', NULL, 0, 0, 1, 0, 77, NULL, NULL)",
+    "(3, 'tasks.done', NULL, 0, 0, 2, 1, NULL, NULL, NULL)",
+    "(4, 'tasks.error', NULL, 0, 0, 3, 2, NULL, 'E: x', 'key')",
+    "(5, 'tasks.fatal', NULL, 0, 0, 4, 9, NULL, 'E: cancelled', NULL)",
+    "(6, 'tasks.cancelled', NULL, 0, 0, 4, 1, NULL, 'cancelled', NULL)",
+    "(7, 'tasks.waiting', NULL, 4294967295, 0, 5, 0, NULL, NULL, NULL)",
+)
+COLUMNS_OF_7 = "id, task, args, group_id, priority, status, attempts, claim, error_text, unique_key"
+
+
+@pytest.fixture
+def old(dsn: str) -> Iterator[Rows]:
+    """Tables of version 7 with a row of every status; the greatest id that was given is that of none."""
+    rows = Rows(dsn)
+    load(rows)
+    rows.execute(f"INSERT INTO jobs_queue ({COLUMNS_OF_7}) VALUES {', '.join(ROWS_OF_7)}")
+    rows.set(f"due_at = {rows.after(3600)} WHERE status IN (1, 3, 5)")
+    rows.set(f"updated_at = {rows.after(-500)}")
+    if rows.is_postgresql:
+        rows.execute("SELECT setval('jobs_queue_id_seq', 50)")
+    else:
+        rows.execute("INSERT INTO jobs_queue (id, task) VALUES (50, 'tasks.gone')")
+        rows.execute("DELETE FROM jobs_queue WHERE id = 50")
+    rows.execute("INSERT INTO jobs_queue_done (id, task, group_id) VALUES (9, 'tasks.kept', 4294967295)")
+    rows.execute("INSERT INTO jobs_queue_dependencies (parent_id, child_id) VALUES (5, 7)")
+    rows.execute("INSERT INTO jobs_queue_workers (host, group_ids, pid) VALUES ('host', 'all', 1)")
+    rows.execute("INSERT INTO jobs_queue_processes (number, host, group_ids, pid) VALUES (1, 'host', 'all', 1)")
+    rows.execute("INSERT INTO jobs_queue_paused (group_id) VALUES (8)")
+    rows.execute("INSERT INTO jobs_queue_schedules (name, task, group_id) VALUES ('daily', 'tasks.a', 4294967295)")
+    rows.execute(f"INSERT INTO jobs_queue_stats (hour, group_id, task) VALUES ({rows.after(0)}, 0, 'tasks.a')")
+    rows.execute("INSERT INTO jobs_queue_notes (name, value) VALUES ('name', 'value')")
+    yield rows
+    rows.close()
+
+
+def described(rows: Rows) -> list[object]:
+    """All tables as the server describes them."""
+    if rows.is_mysql:
+        texts = [str(rows.execute(f"SHOW CREATE TABLE {table}")[0][1]) for table in TABLES]
+        return [re.sub(r" AUTO_INCREMENT=\d+", "", text) for text in texts]
+    if rows.is_sqlite:
+        found = rows.execute("SELECT name, sql FROM sqlite_master WHERE sql IS NOT NULL ORDER BY name")
+        return [(name, " ".join(sql.split())) for name, sql in found]
+    looks = (
+        "SELECT table_name, column_name, data_type, collation_name, character_maximum_length, is_nullable,"
+        " column_default FROM information_schema.columns WHERE table_schema = 'public' ORDER BY 1, ordinal_position",
+        "SELECT conrelid::regclass::text, conname, pg_get_constraintdef(oid) FROM pg_constraint"
+        " WHERE connamespace = 'public'::regnamespace ORDER BY 1, 2",
+        "SELECT indexdef FROM pg_indexes WHERE schemaname = 'public' ORDER BY 1",
+        "SELECT pg_get_triggerdef(oid) FROM pg_trigger WHERE NOT tgisinternal ORDER BY 1",
+        r"SELECT proname, regexp_replace(prosrc, '\s+', ' ', 'g'), prosecdef"
+        " FROM pg_proc WHERE pronamespace = 'public'::regnamespace ORDER BY 1",
+        "SELECT relname, reloptions FROM pg_class WHERE relnamespace = 'public'::regnamespace ORDER BY 1",
+    )
+    return [rows.execute(look) for look in looks]
+
+
+def everything(rows: Rows) -> dict[str, list[str]]:
+    """All rows, without the number of the last group."""
+    found = {table: rows.execute(f"SELECT * FROM {table}") for table in TABLES if table != "jobs_queue_schema"}
+    return {
+        table: sorted(re.sub("4294967295|4294967294", "last", repr(row)) for row in found[table]) for table in found
+    }
+
+
+def test_an_upgrade_keeps_every_row_and_leaves_the_tables_as_new_ones_are(old: Rows, dsn: str) -> None:
+    before = everything(old)
+    (cancelled,) = [row for row in before["jobs_queue"] if "'cancelled'" in row]
+    with TaskServer(dsn, mode="mark") as server:
+        for use in (server.store.tables.check, server.run):
+            with pytest.raises(TablesOutdated, match=rf"version 7.*needs {SCHEMA_VERSION}.*client\.py init"):
+                use()
+        for _ in range(2):
+            server.create_tables()
+            expected = [row for row in before["jobs_queue"] if row != cancelled]
+            expected.append(cancelled.replace("0, 0, 4, 1", "0, 0, 7, 1"))
+            assert everything(old) == before | {"jobs_queue": sorted(expected)}
+        assert old.execute("SELECT group_id FROM jobs_queue WHERE id = 7") == [(4294967294,)]
+        assert server.add_task("os.getcwd") == 51
+        claimed = claim(server.store)
+        assert [(task.id, task.args) for task in claimed] == [(1, "[1]"), (51, None)]
+        assert finish(server.store, claimed[0])
+        assert old.statuses() == [2, 1, 2, 3, 4, 7, 5, 1]
+        upgraded = described(old)
+        if old.is_postgresql:
+            old.execute("DROP SCHEMA public CASCADE")
+            old.execute("CREATE SCHEMA public")
+        else:
+            for table in TABLES:
+                old.execute(f"DROP TABLE {table}")
+        server.create_tables()
+        assert upgraded == described(old)
+
+
+@EACH_SERVER
+def test_the_upgrade_by_hand_that_the_documentation_gives_does_what_init_does(old: Rows, dsn: str) -> None:
+    """With the schema file, which an administrator loads before."""
+    (block,) = re.findall(
+        rf"```sql\n-- {'PostgreSQL' if old.is_postgresql else 'MySQL'}.*?\n(.*?)```",
+        (ROOT / "docs" / "upgrading.md").read_text(encoding="utf-8"),
+        re.DOTALL,
+    )
+    with TaskServer(dsn) as server:
+        for statement in schema_statements(server.store.database.dialect):
+            old.execute(statement)
+        with pytest.raises(TablesOutdated, match="have version 7"):
+            server.store.tables.check()
+        for statement in filter(str.strip, block.split(";")):
+            old.execute(statement)
+        by_hand, rows = described(old), everything(old)
+        server.store.tables.check()
+        server.create_tables()
+        assert (described(old), everything(old)) == (by_hand, rows)
+        assert old.statuses()[5] == 7
+
+
+# ---- SQLite, whose tables are made again
+
+
+@pytest.fixture
+def old_file(sqlite_dsn: str) -> Iterator[Rows]:
+    rows = Rows(sqlite_dsn)
+    load(rows)
+    yield rows
+    rows.close()
+
+
+def test_instants_that_sqlite_took_for_utc_are_translated_or_end_their_task(old_file: Rows, sqlite_dsn: str) -> None:
+    due = {
+        "2026-11-28 16:48:40.2-05:00": "2026-11-28 21:48:40.200000",
+        "2026-11-28 16:48:40.2Z": "2026-11-28 16:48:40.200000",
+        "2026-11-28 16:48:40": "2026-11-28 16:48:40",
+        "2026-11-28 16:48:40.25": "2026-11-28 16:48:40.25",
+        "2026-11-28 99:00:00": None,
+    }
+    for instant in due:
+        old_file.execute("INSERT INTO jobs_queue (task, status, due_at) VALUES ('tasks.a', 5, ?)", (instant,))
+    old_file.execute("INSERT INTO jobs_queue_schedules (name, task, next_at) VALUES ('a', 'b', '2026-99-01 00:00:00')")
+    with TaskServer(sqlite_dsn) as server:
+        server.create_tables()
+    assert [row["due_at"] for row in old_file.all()] == list(due.values())
+    assert old_file.statuses() == [5, 5, 5, 5, 4]
+    assert old_file.all()[-1]["error_text"] == "due_at is no valid time (2026-11-28 99:00:00)"
+    assert old_file.execute("SELECT next_at <= datetime('now', '1 minute') FROM jobs_queue_schedules") == [(1,)]
+
+
+def test_what_a_site_added_to_its_sqlite_tables_outlives_an_upgrade(old_file: Rows, sqlite_dsn: str) -> None:
+    for statement in (
+        "CREATE TABLE log (id INTEGER)",
+        "CREATE INDEX by_task ON jobs_queue (task)",
+        "CREATE TRIGGER noted AFTER INSERT ON jobs_queue BEGIN INSERT INTO log VALUES (NEW.id); END",
+        "CREATE VIEW waiting AS SELECT id FROM jobs_queue WHERE status = 5",
+        "ALTER TABLE jobs_queue_notes ADD COLUMN ours TEXT",
+        "INSERT INTO jobs_queue_notes (name, value, ours) VALUES ('a', 'b', 'kept')",
+    ):
+        old_file.execute(statement)
+    with TaskServer(sqlite_dsn) as server:
+        server.create_tables()
+        server.create_tables()
+        server.add_task("tasks.a", delay=60)
+    assert old_file.execute("SELECT COUNT(*) FROM log, waiting") == [(1,)]
+    assert old_file.execute("SELECT ours FROM jobs_queue_notes") == [("kept",)]
+    assert old_file.execute("SELECT tbl_name FROM sqlite_master WHERE name = 'by_task'") == [("jobs_queue",)]
+
+
+def test_an_upgrade_that_cannot_end_changes_nothing(old_file: Rows, sqlite_dsn: str) -> None:
+    old_file.execute("PRAGMA ignore_check_constraints = ON")
+    old_file.execute("INSERT INTO jobs_queue (task, attempts) VALUES ('tasks.a', -1)")
+    before = described(old_file)
+    with TaskServer(sqlite_dsn) as server, pytest.raises(DatabaseError, match="attempts"):
+        server.create_tables()
+    assert described(old_file) == before
+    assert old_file.execute("SELECT attempts FROM jobs_queue") == [(-1,)]
+
+
+# ---- other versions, and none
+
+
+@pytest.mark.parametrize("missing", ["workers", "schema"])
+def test_an_upgrade_makes_the_tables_that_are_missing_too(old: Rows, dsn: str, missing: str) -> None:
+    """As that of the version, which was not restored with the others."""
+    old.execute(f"DROP TABLE jobs_queue_{missing}")
+    with TaskServer(dsn) as server:
+        server.create_tables()
+        server.store.tables.check()
+        server.store.runs.begin("host", "3")
+        assert old.statuses()[5] == 7
+
+
+def test_tables_from_before_the_first_release_are_refused_with_the_way_out(store: Store, rows: Rows) -> None:
+    rows.execute("UPDATE jobs_queue_schema SET version = 3")
+    with pytest.raises(TablesOutdated, match=r"version 3.*client\.py init of version 0\.1\.0 first"):
+        store.tables.create()
+
+
+def test_tables_whose_version_was_lost_are_refused_until_init_mends_them(store: Store, rows: Rows) -> None:
+    rows.execute("DELETE FROM jobs_queue_schema")
+    with pytest.raises(TablesOutdated, match=r"client\.py init"):
+        store.tables.check()
+    store.tables.create()
+    store.tables.check()
+
+
+def test_tables_of_a_newer_version_are_refused_and_left_alone(store: Store, rows: Rows) -> None:
+    rows.execute("INSERT INTO jobs_queue_schema (version) VALUES (99)")
+    for use in (store.tables.check, store.tables.create):
+        with pytest.raises(TablesOutdated, match=r"version 99.*newer taskserver"):
+            use()
+
+
+def test_the_tables_can_be_created_again_and_again(store: Store, rows: Rows) -> None:
+    task_id = add(store)
+    rows.execute("DROP TABLE jobs_queue_workers")
+    store.tables.create()
+    store.tables.create()
+    assert [row["id"] for row in rows.all()] == [task_id]
+    assert len(rows.execute("SELECT version FROM jobs_queue_schema")) == 1
+    assert store.views.runs() == []
+
+
+@pytest.mark.parametrize("has_others", [False, True])
+def test_the_tables_that_are_not_there_are_named_with_the_way_out(dsn: str, has_others: bool) -> None:
+    if has_others:
+        other = Rows(dsn)
+        other.execute("CREATE TABLE something (id INTEGER PRIMARY KEY)")
+        other.close()
+    with TaskServer(dsn) as server:
+        for use in (server.store.tables.check, server.run, lambda: server.add_task("tasks.send")):
+            with pytest.raises(TablesMissing, match=r"run client\.py init"):
+                use()
+
+
+@pytest.mark.parametrize("name", ["jobs_queue", "jobs_queue_schema"])
+def test_a_foreign_table_of_our_name_is_a_clear_error(dsn: str, name: str) -> None:
+    foreign = Rows(dsn)
+    foreign.execute(f"CREATE TABLE {name} (id INTEGER PRIMARY KEY, payload VARCHAR(20))")
+    foreign.execute(f"INSERT INTO {name} VALUES (1, 'precious')")
+    with TaskServer(dsn) as server, pytest.raises(DatabaseError, match=r"not made by taskserver.*TASKSERVER_TABLE"):
+        server.create_tables()
+    assert foreign.execute(f"SELECT * FROM {name}") == [(1, "precious")]
+    foreign.close()
+
+
+def test_two_queues_live_in_one_database(dsn: str) -> None:
+    with TaskServer(dsn, table="one") as one, TaskServer(dsn, table="Two_2", mode="move") as two:
+        for server in (one, two):
+            server.create_tables()
+        ours, theirs = one.add_task("tasks.a"), two.add_task("tasks.b")
+        assert ids(claim(one.store)) == [ours]
+        task = claim_one(two.store)
+        assert (task.id, task.task) == (theirs, "tasks.b")
+        assert finish(two.store, task)
+        assert two.store.views.show(theirs) is not None
+        assert [count.rows for count in row_counts(one.store)] == [1]
+
+
+@pytest.mark.parametrize(("paused_at", "group"), [("1971-01-01 00:00:00", 4294967295), ("", 4294967294)])
+def test_an_upgrade_keeps_a_pause_of_all_and_one_of_the_last_group(
+    old: Rows, dsn: str, paused_at: str, group: int
+) -> None:
+    instant = f"'{paused_at}'" if paused_at else old.after(-60)
+    old.execute(f"INSERT INTO jobs_queue_paused (group_id, paused_at) VALUES (4294967295, {instant})")
+    with TaskServer(dsn) as server:
+        server.create_tables()
+        assert server.store.claims.paused()[1] == bool(paused_at)
+    recent = f"SELECT group_id FROM jobs_queue_paused WHERE paused_at > {old.after(-3600)} ORDER BY group_id"
+    assert old.execute(recent) == [(8,), (group,)]
+
+
+def test_children_of_a_parent_that_ended_before_the_upgrade_are_let_go(old: Rows, dsn: str) -> None:
+    """Version 7 left such a parent with an instant in due_at, until a look told its children."""
+    old.execute("INSERT INTO jobs_queue (id, task, status, awaited) VALUES (60, 'tasks.parent', 2, 1)")
+    old.execute("INSERT INTO jobs_queue (id, task, status) VALUES (61, 'tasks.child', 5)")
+    old.execute("INSERT INTO jobs_queue_dependencies (parent_id, child_id) VALUES (60, 61)")
+    old.set(f"due_at = {old.after(-5)} WHERE id = 60")
+    with TaskServer(dsn) as server:
+        server.create_tables()
+        assert old.execute("SELECT due_at FROM jobs_queue WHERE id = 60") == [(None,)]
+        server.run(max_tasks=1, groups=[99])
+    assert old.execute("SELECT status FROM jobs_queue WHERE id = 61") == [(0,)]
