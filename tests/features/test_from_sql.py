@@ -28,7 +28,7 @@ def one_line(statement: str) -> str:
 
 
 def test_the_statement_of_the_document_is_the_one_that_is_tested() -> None:
-    shown = [block.text for block in blocks("docs/kinds/rerun.md") if "INSERT" in block.text and block.kind == "sql"]
+    shown = [one.text for one in blocks("docs/kinds/unique.md") if one.kind == "sql" and "attempts = 0" in one.text]
     plain = [one_line(re.sub(r"-- .*$", "", text, flags=re.MULTILINE)).rstrip(";") for text in shown]
     statements = [re.sub(r"VALUES \('.*?'\) ON", "VALUES (?, ?, ?) ON", text) for text in plain]
     assert [statements[0], statements[-1]] == [one_line(BY_SQL["mysql"]), one_line(BY_SQL["sqlite"])]
@@ -38,7 +38,7 @@ def test_the_statement_of_the_document_is_the_one_that_is_tested() -> None:
 def test_a_page_with_an_older_version_changes_nothing(
     mysql_queue: Queue, php: str, tmp_path: Path, mysql_server: MySQLServer, stands: int | None, is_newer: bool
 ) -> None:
-    (code,) = (block.text for block in blocks("docs/kinds/rerun.md") if block.kind == "php" and "$newer" in block.text)
+    (code,) = (block.text for block in blocks("docs/kinds/unique.md") if block.kind == "php" and "$newer" in block.text)
     prepared = code.partition("->execute(")[0]
     page = Page(php, tmp_path, mysql_server, mysql_queue.dsn.rpartition("/")[2])
     put_each_state(mysql_queue, stands)
@@ -55,7 +55,7 @@ def test_a_rerun_from_sql_needs_the_rights_that_the_document_grants(
     mysql_queue: Queue, mysql_server: MySQLServer
 ) -> None:
     database = mysql_queue.dsn.rpartition("/")[2]
-    grants = next(block.text for block in blocks("docs/kinds/rerun.md") if "GRANT" in block.text)
+    grants = next(block.text for block in blocks("docs/kinds/unique.md") if "GRANT" in block.text)
     statement = BY_SQL["mysql"].replace("?", "%s")
 
     def run_again(user: str) -> None:

@@ -453,9 +453,8 @@ def test_a_php_page_finds_out_what_the_document_says(reader: Reader, mode: str) 
 def test_the_reference_has_everything_of_a_state_and_of_a_progress() -> None:
     assert list(table(REFERENCE, "TaskState", "is")) == [*TaskState._fields, "is_over"]
     assert list(table(REFERENCE, "Progress", "is")) == [*Progress._fields, "fraction"]
-    for document in (REFERENCE, RESULTS):
-        (line,) = [line for line in read(document).splitlines() if line.startswith("| `status` | a")]
-        assert re.findall(r"`([A-Z_]+)`", line) == [status.name for status in Status]
+    (line,) = [line for line in read(REFERENCE).splitlines() if line.startswith("| `status` | a")]
+    assert re.findall(r"`([A-Z_]+)`", line) == [status.name for status in Status]
 
 
 # ---- a server's limits, and connections that break

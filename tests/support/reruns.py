@@ -33,7 +33,7 @@ BY_SQL = {
             updated_at = now()
     """,
 }
-"""As docs/kinds/rerun.md has it."""
+"""As docs/kinds/unique.md has it."""
 
 
 def rerun_by_sql(queue: Queue, args: list[object], key: str) -> None:
