@@ -57,9 +57,10 @@ test-sqlite: venv-test ## run the tests that need no server, in a few minutes
 	@$(PYTHON) -m pytest -m "not long and not server" $(PARALLEL) $(ARGS)
 
 # Code 5: ARGS="-k …" chose none of them.
-test-long: packages venv-test ## run all the tests, the long ones too
+test-long: packages venv-test ## run all the tests, the long ones too, and those of the worker and the commands on the servers
 	@$(PYTHON) -m pytest -m "not long" $(PARALLEL) $(ARGS) || [ $$? = 5 ]
 	@$(PYTHON) -m pytest -m long $(ARGS)
+	@for each in mysql postgresql; do $(PYTHON) -m pytest -m "not long" --on $$each $(PARALLEL) $(ARGS) tests/worker tests/cli || exit; done
 
 test-servers: venv-test ## run the store's tests on every other MySQL, MariaDB and PostgreSQL that can be had here
 	@$(PYTHON) -m tests.contract.other_servers $(ARGS)

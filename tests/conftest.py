@@ -1,16 +1,16 @@
 """Fixtures that every test may use.
 
-    dsn         of an empty database: the test runs for SQLite, MySQL/MariaDB and PostgreSQL
-    sqlite_dsn, mysql_dsn               of one of them alone
+    database    sqlite, mysql or postgresql: what `pytest --on` says, unless the test's mark names others
+                (tests/support/databases.py); of tests/contract each test runs on all three
+    dsn         of an empty one
+    sqlite_dsn, mysql_dsn               of one kind
     mysql_server                        the server behind mysql_dsn: a private MariaDB, or TASKSERVER_TEST_MYSQL
     postgresql_dsn, postgresql_server   the same for PostgreSQL: a private one, or TASKSERVER_TEST_POSTGRESQL
     mariadb     the private MariaDB that the whole test run shares: leave it running; to kill one, start your own
     postgresql  the same of PostgreSQL
     deployment  a user's folder, whose worker.py and client.py run as processes
-    queue       of a deployment whose tasks.py has the TASKS of the test's file, and .env its SETTINGS: for both stores
-    sqlite_queue, mysql_queue, postgresql_queue     of one of them alone
-    one_queue   on SQLite; among the long tests on MySQL/MariaDB too
-                (tests/support/turns.py does that for tests of `queue`, and for values in turn)
+    queue       of a deployment whose tasks.py has the TASKS of the test's file, and .env its SETTINGS
+    sqlite_queue, mysql_queue, postgresql_queue     of one kind
     make_queue  makes one, for a DSN
     whole_claims        claims of the test's own process take 100 tasks at once from the first one on
     bound_by_rights     runs a deployment's programs without root's power to pass over a file's rights
@@ -31,10 +31,10 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
 from typing import NoReturn
-from zlib import crc32
 
 import pytest
 
+from tests.support.databases import DATABASES
 from tests.support.deployment import Deployment
 from tests.support.postgresql import ExternalPostgreSQL, PostgreSQL, PostgreSQLServer, programs_folder
 from tests.support.processes import Run
@@ -49,68 +49,25 @@ SERVER_FIXTURES = {"mariadb", "mysql_dsn", "mysql_queue", "postgresql", "postgre
 IN_CI = os.environ.get("CI", "").lower() not in ("", "0", "false")
 
 
-ON_ALL_AT_ONCE = {
-    *("test_kinds", "test_complete", "test_notices", "test_doctor_postgresql", "test_callers_sessions"),
-    *("test_dsn", "test_doctor_facts", "test_env_mistakes", "test_init"),
-}
-"""`make test` has ten minutes. It runs the stores' contract and these on all databases. Of the others that are for
-several it runs most on MySQL/MariaDB, some in its place on PostgreSQL, and some on SQLite, too. The long tests have the
-rest."""
-ON_POSTGRESQL_INSTEAD, ON_SQLITE_TOO = 5, 6
-"""One of so many."""
-OF_ALL_CASES = {"docs", "contract", "unit", "work"}
-"""Folders of which `make test` runs all cases of each test."""
-MOST_CASES = 3
-"""Of a test elsewhere that has more cases, it runs every second one."""
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--on", choices=DATABASES, default="sqlite", help="where tests run that name no database")
 
 
-def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if isinstance(item, pytest.Function) and _needs_server(item):
             item.add_marker("server")
-    if config.getoption("only_on", None):  # tests/contract/other_servers
-        return
-    at_once = {item.nodeid for item in items if item.get_closest_marker("long") is None}
-    for item in items:
-        if "contract" not in _folders(item) and item.path.stem not in ON_ALL_AT_ONCE and _is_left_out(item, at_once):
-            item.add_marker("long")
-    cases: dict[tuple[Path, str], list[pytest.Item]] = {}
-    for item in items:
-        if item.get_closest_marker("long") is None and not OF_ALL_CASES.intersection(_folders(item)):
-            cases.setdefault((item.path, item.name.partition("[")[0]), []).append(item)
-    for each in cases.values():
-        for item in each[1::2] if len(each) > MOST_CASES else []:
-            item.add_marker("long")
 
 
-def _is_left_out(item: pytest.Item, at_once: set[str]) -> bool:
-    """Whether `make test` has enough of a test without its run on this database."""
-    kinds = [kind for kind in ("sqlite", *SERVERS) if kind in _values(item)]
-    if len(kinds) != 1:
-        return False
-    on_mysql = item.nodeid.replace(kinds[0], "mysql")
-    on_postgresql = on_mysql.replace("mysql", "postgresql")
-    number = crc32(on_mysql.encode())
-    is_on_postgresql = on_postgresql in at_once and number % ON_POSTGRESQL_INSTEAD == 2
-    if kinds == ["mysql"]:
-        return is_on_postgresql
-    if on_mysql not in at_once:  # tests/support/turns.py has chosen, or the test is for this database alone
-        return False
-    return not is_on_postgresql if kinds == ["postgresql"] else number % ON_SQLITE_TOO != 0
-
-
-def _folders(item: pytest.Item) -> tuple[str, ...]:
-    """Below tests/: what lies above may have any name, as /work."""
-    return Path(os.path.relpath(item.path, Path(__file__).parent)).parts
-
-
-def _values(item: pytest.Item) -> list[str]:
-    chosen = item.callspec.params.values() if isinstance(item, pytest.Function) and hasattr(item, "callspec") else ()
+def _values(item: pytest.Function) -> list[str]:
+    chosen = item.callspec.params.values() if hasattr(item, "callspec") else ()
     return [value for value in chosen if isinstance(value, str)]
 
 
 def _needs_server(item: pytest.Function) -> bool:
     if any(value in SERVERS for value in _values(item)):
+        return True
+    if "database" in item.fixturenames and not hasattr(item, "callspec") and item.config.getoption("--on") in SERVERS:
         return True
     return any(name in SERVER_FIXTURES or name.endswith("_server") for name in item.fixturenames)
 
@@ -189,9 +146,14 @@ def sqlite_dsn(tmp_path: Path) -> str:
     return f"sqlite:///{tmp_path}/taskserver.db"
 
 
-@pytest.fixture(params=["sqlite", "mysql", "postgresql"])
-def dsn(request: pytest.FixtureRequest) -> str:
-    return str(request.getfixturevalue(f"{request.param}_dsn"))
+@pytest.fixture
+def database(request: pytest.FixtureRequest) -> str:
+    return str(getattr(request, "param", request.config.getoption("--on")))
+
+
+@pytest.fixture
+def dsn(database: str, request: pytest.FixtureRequest) -> str:
+    return str(request.getfixturevalue(f"{database}_dsn"))
 
 
 @pytest.fixture
@@ -233,13 +195,6 @@ def queue(make_queue: Callable[..., Queue], dsn: str) -> Queue:
 def client(queue: Queue) -> Run:
     """A command of client.py, inside this process."""
     return queue.here
-
-
-@pytest.fixture(params=["sqlite", pytest.param("mysql", marks=pytest.mark.long)])
-def one_queue(request: pytest.FixtureRequest) -> Queue:
-    queue = request.getfixturevalue(f"{request.param}_queue")
-    assert isinstance(queue, Queue)
-    return queue
 
 
 @pytest.fixture

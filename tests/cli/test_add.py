@@ -28,7 +28,6 @@ from tests.support.processes import (
     wait_until,
 )
 from tests.support.queues import Queue
-from tests.support.turns import A_SERVER, ONE_STORE
 
 FIRST_LINE = '{"task": "tasks.note", "args": ["first"], "group_id": 3, "priority": -7}\n'
 FIRST = ("tasks.note", '["first"]', 3, -7)
@@ -57,7 +56,6 @@ def parents_of(queue: Queue) -> list[tuple[int, int]]:
 # ---- one task
 
 
-@A_SERVER
 def test_add_prints_the_id_of_the_task_and_nothing_else(queue: Queue) -> None:
     for task_id in (1, 2):
         args = ("tasks.note", '{"text": "grün 🎉"}', "--group", 3, "--priority", -7)
@@ -67,7 +65,6 @@ def test_add_prints_the_id_of_the_task_and_nothing_else(queue: Queue) -> None:
     assert queue.notes() == ["grün 🎉"] * 2
 
 
-@ONE_STORE
 def test_add_has_defaults_and_takes_the_limits_and_needs_no_tasks_file(queue: Queue) -> None:
     queue.define("raise SystemExit\n")
     add(queue, "tasks.note")
@@ -80,7 +77,6 @@ def test_add_has_defaults_and_takes_the_limits_and_needs_no_tasks_file(queue: Qu
     ]
 
 
-@ONE_STORE
 def test_add_takes_when_how_often_and_of_what_kind(queue: Queue) -> None:
     assert add(queue, "tasks.note", "--delay", "3600.5") == "1\n"
     assert add(queue, "tasks.note", "--at", "2037-01-31T12:00:00+01:00") == "2\n"
@@ -92,7 +88,6 @@ def test_add_takes_when_how_often_and_of_what_kind(queue: Queue) -> None:
     assert "2037-01-31 11:00:00" in str(queue.rows("due_at")[1][0])
 
 
-@ONE_STORE
 def test_add_of_a_key_that_stands_prints_its_id_and_with_rerun_changes_it(queue: Queue) -> None:
     def add_one(text: str, *options: object) -> str:
         return add(queue, "tasks.note", json.dumps([text]), "--unique", "one", *options)
@@ -111,7 +106,6 @@ def test_add_of_a_key_that_stands_prints_its_id_and_with_rerun_changes_it(queue:
     assert queue.here("add", "tasks.note", "--unique", "one", "--rerun").stderr == ""
 
 
-@ONE_STORE
 def test_add_takes_what_runs_then(queue: Queue) -> None:
     queue.define("def fail(): ...")
     second = '{"task": "tasks.note", "group_id": 5, "max_attempts": 2}'
@@ -126,7 +120,6 @@ def test_add_takes_what_runs_then(queue: Queue) -> None:
     ]
 
 
-@ONE_STORE
 def test_add_takes_what_is_waited_for_and_refuses_by_name_what_cannot_be(queue: Queue) -> None:
     for _ in range(3):
         add(queue, "tasks.note")
@@ -142,7 +135,6 @@ def test_add_takes_what_is_waited_for_and_refuses_by_name_what_cannot_be(queue: 
 # ---- --bulk
 
 
-@A_SERVER
 def test_bulk_adds_the_lines_of_a_file_in_their_order_or_none_of_them(queue: Queue) -> None:
     queue.define("def fail(): ...")
     lines = [
@@ -164,7 +156,6 @@ def test_bulk_adds_the_lines_of_a_file_in_their_order_or_none_of_them(queue: Que
     ]
 
 
-@ONE_STORE
 def test_bulk_reads_a_pipe_with_more_than_is_kept_in_memory(queue: Queue, tmp_path: Path) -> None:
     pipe = tmp_path / "pipe"
     os.mkfifo(pipe)
@@ -176,7 +167,6 @@ def test_bulk_reads_a_pipe_with_more_than_is_kept_in_memory(queue: Queue, tmp_pa
     assert len(queue.rows()) == 1
 
 
-@ONE_STORE
 def test_bulk_takes_lines_of_all_kinds(queue: Queue) -> None:
     lines = [
         {"task": "tasks.note", "args": [1]},

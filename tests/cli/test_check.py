@@ -25,7 +25,6 @@ from tests.support.processes import assert_silent, end_of
 from tests.support.queues import LONG_AGO, Queue
 from tests.support.reader import command_of
 from tests.support.servers import MySQLServer
-from tests.support.turns import A_SERVER, ONE_STORE
 
 OK, WARNING, CRITICAL, UNKNOWN = range(4)
 LINE = re.compile(
@@ -75,7 +74,6 @@ def test_a_queue_that_is_well_is_one_line_with_code_0(served: Queue) -> None:
     assert LINE.fullmatch(line)
 
 
-@ONE_STORE
 def test_a_queue_that_no_worker_serves_is_a_warning_and_critical_once_a_task_waits(queue: Queue) -> None:
     assert check(queue)[0] == WARNING
     queue.add("tasks.note")
@@ -86,7 +84,6 @@ def test_a_queue_that_no_worker_serves_is_a_warning_and_critical_once_a_task_wai
     assert check(queue)[0] == OK
 
 
-@A_SERVER
 def test_each_limit_is_held_both_ways_on_rows_of_the_database(served: Queue) -> None:
     become_fatal(served, 3)
     served.add_many([(3, 0), (3, 0), (5, 0)])
@@ -116,7 +113,6 @@ def test_each_limit_is_held_both_ways_on_rows_of_the_database(served: Queue) -> 
     )
 
 
-@ONE_STORE
 def test_lapsed_leases_and_groups_that_no_worker_takes_are_warnings(queue: Queue) -> None:
     assert_silent(queue.worker(0, 3))
     queue.sql(f"INSERT INTO jobs_queue (task, status, due_at, claim) VALUES ('tasks.note', 1, '{LONG_AGO}', 5)")
@@ -127,7 +123,6 @@ def test_lapsed_leases_and_groups_that_no_worker_takes_are_warnings(queue: Queue
     assert {problem["name"] for problem in report(queue)["findings"]} == {"groups", "leases", "stray"}
 
 
-@ONE_STORE
 def test_a_paused_group_is_neither_old_nor_ready(served: Queue) -> None:
     served.add("tasks.note", None, 3)
     served.sql(f"UPDATE jobs_queue SET updated_at = {served.ago(2 * 3600)}")
@@ -162,7 +157,6 @@ def test_a_group_behind_those_at_which_an_overview_stops_is_judged(sqlite_queue:
     assert check(sqlite_queue, f"--group={last}", "--max-ready=0")[1].count(" ready=1;0;0;0 ") == 1
 
 
-@ONE_STORE
 def test_json_has_the_problems_with_what_to_do_and_the_values(served: Queue) -> None:
     become_fatal(served)
     found = report(served)
@@ -187,7 +181,6 @@ def test_a_database_that_is_away_is_critical_in_one_line_without_its_password(sq
         assert line.startswith("TASKSERVER CRITICAL: 127.0.0.1:1/shop: Can't connect")
 
 
-@A_SERVER
 def test_tables_that_are_missing_or_of_another_version_are_critical_with_the_way_out(queue: Queue) -> None:
     queue.sql("UPDATE jobs_queue_schema SET version = 6")
     code, line = check(queue)
@@ -272,7 +265,6 @@ def let_pass(queue: Queue, minutes: int) -> None:
         queue.sql("UPDATE jobs_queue_notes SET value = ? WHERE name = ?", json.dumps(alarm), name)
 
 
-@A_SERVER
 def test_from_well_to_critical_and_back_each_change_is_mailed_once(served: Queue) -> None:
     assert (mailed(served), notes(served)) == ((OK, ""), [])
     become_fatal(served)
@@ -305,7 +297,6 @@ def test_from_well_to_critical_and_back_each_change_is_mailed_once(served: Queue
     assert (mailed(served), notes(served)) == ((OK, ""), [])
 
 
-@A_SERVER
 def test_a_module_that_is_broken_is_critical_for_the_groups_whose_tasks_failed_until_others_are_done(
     queue: Queue,
 ) -> None:
@@ -322,7 +313,6 @@ def test_a_module_that_is_broken_is_critical_for_the_groups_whose_tasks_failed_u
     assert (code, "could not be imported" in report(queue)["findings"][0]["words"]) == (WARNING, True), line
 
 
-@ONE_STORE
 def test_other_limits_are_another_alarm_and_who_deletes_its_note_is_told_again(served: Queue) -> None:
     become_fatal(served)
     assert mailed(served)[1]
@@ -377,7 +367,6 @@ def waiting(queue: Queue) -> dict[str, str]:
     return {"PYTHONPATH": str(queue.folder)}
 
 
-@A_SERVER
 def test_a_database_that_is_away_is_mailed_once_an_hour_and_so_is_its_end(served: Queue) -> None:
     away = {"TASKSERVER_TABLE": "not_there"}
     code, said = mailed(served, **away)
@@ -393,7 +382,6 @@ def test_a_database_that_is_away_is_mailed_once_an_hour_and_so_is_its_end(served
     assert mailed(served, **away) == (OK, "")
 
 
-@A_SERVER
 def test_each_line_of_a_crontab_tells_of_a_database_that_is_away_for_itself(served: Queue) -> None:
     away = {"TASKSERVER_TABLE": "not_there"}
     page = ("page", "--output", served.folder / "queue.html")
@@ -413,7 +401,6 @@ def test_each_line_of_a_crontab_tells_of_a_database_that_is_away_for_itself(serv
     assert mailed(served)[1]  # nobody had heard of it
 
 
-@ONE_STORE
 def test_the_line_of_the_crontab_example_is_that_of_the_help_and_says_nothing_while_all_is_well(served: Queue) -> None:
     example = (ROOT / "crontab.example").read_text(encoding="utf-8")
     (line,) = re.findall(r"^# (.*/client\.py check .*)$", example, re.MULTILINE)
@@ -425,7 +412,6 @@ def test_the_line_of_the_crontab_example_is_that_of_the_help_and_says_nothing_wh
 # ---- what is accepted
 
 
-@A_SERVER
 def test_what_is_accepted_is_shown_apart_with_its_reason_until_it_is_withdrawn(served: Queue) -> None:
     become_fatal(served)
     assert mailed(served)[1]
@@ -448,7 +434,6 @@ def test_what_is_accepted_is_shown_apart_with_its_reason_until_it_is_withdrawn(s
     assert check(served)[0] == WARNING
 
 
-@ONE_STORE
 def test_the_doctor_shows_what_is_accepted_at_its_end_and_does_not_count_it(served: Queue) -> None:
     become_fatal(served)
     (served.folder / ".env").chmod(0o644)
@@ -470,7 +455,6 @@ def test_the_doctor_shows_what_is_accepted_at_its_end_and_does_not_count_it(serv
     ]
 
 
-@A_SERVER
 def test_what_was_never_accepted_can_be_withdrawn_without_harm(queue: Queue) -> None:
     assert queue.here("check", "--accept", "disk", "--reason", "it is small").returncode == 0
     for name in ("ümlaut", "\udcff", "", "x" * 300, "fatal' OR '1'='1"):
@@ -479,7 +463,6 @@ def test_what_was_never_accepted_can_be_withdrawn_without_harm(queue: Queue) -> 
         assert ended.stdout.endswith(" was not accepted; accepted: disk\n")
 
 
-@A_SERVER
 def test_what_workers_cannot_do_without_is_not_accepted(queue: Queue) -> None:
     following = "code" if queue.is_sqlite else "character_set"
     for name in ("rights", "tables", "settings", "database", "nothing"):

@@ -15,7 +15,6 @@ from tests.support.deployment import Deployment
 from tests.support.printed import HOSTILE, json_of, text_of
 from tests.support.processes import WAIT_SECONDS, assert_one_line, assert_silent, run_on_terminal
 from tests.support.queues import Queue
-from tests.support.turns import A_SERVER, ONE_STORE
 
 # ---- init
 
@@ -74,7 +73,6 @@ def fill(queue: Queue) -> None:
     queue.sql("UPDATE jobs_queue SET status = 9 WHERE id = 7")
 
 
-@ONE_STORE
 def test_list_takes_statuses_groups_a_task_an_error_a_span_and_how_many(queue: Queue) -> None:
     fill(queue)
     for line, ids in {
@@ -96,7 +94,6 @@ def test_list_takes_statuses_groups_a_task_an_error_a_span_and_how_many(queue: Q
         assert "no such tasks" in text_of(queue, "list", *line.split())
 
 
-@ONE_STORE
 def test_list_and_show_print_tasks_as_json_alone(queue: Queue) -> None:
     fill(queue)
     (task,) = json_of(queue, "list", "--status", "fatal", "--limit", 1)
@@ -114,7 +111,6 @@ def test_list_and_show_print_tasks_as_json_alone(queue: Queue) -> None:
         assert instant.endswith("Z")
 
 
-@ONE_STORE
 def test_list_and_show_print_tasks_for_people(queue: Queue) -> None:
     fill(queue)
     head, *lines = text_of(queue, "list", "--status", "fatal").splitlines()
@@ -128,7 +124,6 @@ def test_list_and_show_print_tasks_for_people(queue: Queue) -> None:
     assert json_of(queue, "show", 7)["status_name"] == "status_9"
 
 
-@ONE_STORE
 def test_list_tells_how_long_tasks_ran_with_what_and_how_to_see_more(queue: Queue) -> None:
     queue.add("tasks.note", '["Grüße"]')
     assert_silent(queue.worker(TASKSERVER_MODE="mark"))
@@ -185,7 +180,6 @@ def test_list_and_show_have_the_letters_of_arguments_and_keep_what_a_terminal_ob
     assert json_of(sqlite_queue, "show", 1)["args"] == text
 
 
-@ONE_STORE
 def test_show_finds_a_completed_task_in_the_archive(queue: Queue) -> None:
     queue.add("tasks.note", "[]", 3)
     assert_silent(queue.worker("--mode", "move"))
@@ -196,7 +190,6 @@ def test_show_finds_a_completed_task_in_the_archive(queue: Queue) -> None:
 
 
 @pytest.mark.parametrize("task_id", [0, 2**63 - 1])
-@A_SERVER
 def test_show_of_a_task_that_is_not_there_is_one_line_and_code_2(queue: Queue, task_id: int) -> None:
     for json_too in ([], ["--json"]):
         ended = queue.here("show", task_id, *json_too)
@@ -206,7 +199,6 @@ def test_show_of_a_task_that_is_not_there_is_one_line_and_code_2(queue: Queue, t
 # ---- what rows may hold
 
 
-@ONE_STORE
 def test_hostile_rows_are_printed_with_control_characters_escaped(queue: Queue) -> None:
     queue.sql(
         "INSERT INTO jobs_queue (task, args, error_text, unique_key, status) VALUES (?, ?, ?, ?, 4)",

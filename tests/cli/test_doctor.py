@@ -27,7 +27,6 @@ from tests.support.doctor import ACCEPTED_HERE, HEALTH, Report, examined, made_h
 from tests.support.processes import assert_one_line, assert_silent, run_on_terminal
 from tests.support.queues import Queue
 from tests.support.servers import MariaDB, MySQLServer
-from tests.support.turns import ONE_STORE, on_stores_in_turn
 
 PLACE_CHECKS = {"python", "packages", "web_folder", "code", "env_file", "settings", "var"}
 QUEUE_CHECKS = {one.name for one in JUDGES} | {"modules", "callables", "deletes"}
@@ -86,7 +85,6 @@ def test_a_terminal_gets_the_lines_wrapped_and_indented(healthy_sqlite: Queue, c
     assert "\x1b[33mwarning\x1b[0m  callables" in coloured
 
 
-@ONE_STORE
 def test_each_check_is_a_line_with_its_level_its_name_and_what_was_found(healthy: Queue) -> None:
     (healthy.folder / ".env").chmod(0o644)
     ended = healthy.client("doctor")
@@ -109,7 +107,6 @@ def test_wrong_usage_is_code_3(healthy_sqlite: Queue) -> None:
         assert_one_line(healthy_sqlite.here("doctor", wrong), 3, wrong)
 
 
-@ONE_STORE
 def test_the_doctor_changes_nothing(healthy: Queue) -> None:
     for number, status in enumerate((0, 1, 3, 4, 5)):
         healthy.add("tasks.note", f"[{number}]")
@@ -432,7 +429,6 @@ def test_a_module_whose_import_hangs_is_broken_and_without_a_process_none_is_kno
     assert [one.level for one in modules.findings(settings, [])] == [Level.UNKNOWN]
 
 
-@ONE_STORE
 def test_names_of_rows_and_schedules_that_cannot_be_called_are_a_warning(healthy: Queue) -> None:
     for name, status in (
         ("tasks.note", 0),
@@ -481,7 +477,7 @@ ROWS: dict[str, tuple[list[str], str, tuple[str, ...]]] = {
 }
 
 
-@on_stores_in_turn("what", ROWS)
+@pytest.mark.parametrize("what", ROWS)
 def test_what_is_wrong_in_the_rows_is_a_warning_with_its_mend(healthy: Queue, what: str) -> None:
     statements, check, words = ROWS[what]
     for statement in statements:
@@ -495,7 +491,6 @@ def test_what_is_wrong_in_the_rows_is_a_warning_with_its_mend(healthy: Queue, wh
         assert Report(healthy).worse() == {}
 
 
-@ONE_STORE
 def test_a_queue_without_a_worker_is_a_warning(queue: Queue) -> None:
     assert queue.here("init").returncode == 0
     report = Report(queue)

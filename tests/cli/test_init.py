@@ -8,6 +8,7 @@ import pytest
 
 from taskserver import TaskServer
 from taskserver.stores.table_faults import table_faults
+from tests.support.databases import EACH_DATABASE
 from tests.support.processes import assert_one_line
 from tests.support.queues import Queue
 
@@ -156,6 +157,7 @@ def test_init_makes_what_can_be_made_and_names_the_rest_with_the_statement_that_
     queue.add("tasks.note")
 
 
+@EACH_DATABASE
 def test_a_unique_index_that_cannot_be_made_is_named_with_the_reason(queue: Queue) -> None:
     table = " ON jobs_queue" if queue.kind == "mysql" else ""
     queue.sql(f"DROP INDEX {'' if table else 'jobs_queue_'}unique_key{table}")
@@ -167,6 +169,7 @@ def test_a_unique_index_that_cannot_be_made_is_named_with_the_reason(queue: Queu
     assert "ready in" not in ended.stdout
 
 
+@EACH_DATABASE
 @pytest.mark.parametrize("table", ["jobs_queue", "jobs_queue_notes", "jobs_queue_done", "jobs_queue_schema"])
 def test_a_table_of_another_program_is_named_and_left_as_it_is(queue: Queue, table: str) -> None:
     queue.sql(f"DROP TABLE {table}")

@@ -13,7 +13,6 @@ from tests.support.deployment import Deployment
 from tests.support.processes import assert_one_line, assert_silent
 from tests.support.queues import Queue
 from tests.support.servers import free_port
-from tests.support.turns import A_SERVER
 
 
 def values_of(text: str) -> dict[str, float]:
@@ -25,7 +24,6 @@ def values_of(text: str) -> dict[str, float]:
     }
 
 
-@A_SERVER
 def test_metrics_tell_of_tasks_runs_and_this_hour(queue: Queue) -> None:
     queue.add("tasks.note", None, 3)
     queue.add('tasks.no"ne\\\n\x1b[2J', None, 5)

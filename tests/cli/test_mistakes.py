@@ -26,7 +26,6 @@ from tests.support.deployment import ROOT, Deployment
 from tests.support.processes import assert_one_line, assert_silent
 from tests.support.queues import Queue
 from tests.support.servers import MySQLServer, find_program, free_port
-from tests.support.turns import A_SERVER
 
 SECRET = "s3cr3tOfTheShop"
 DSN = f"mysql://you_shop:{SECRET}@localhost/you_shop"
@@ -139,7 +138,6 @@ ROWS: list[tuple[str, str | None, tuple[str, ...]]] = [
 ]
 
 
-@A_SERVER
 def test_a_wrong_row_is_fatal_with_what_is_wrong_and_its_mend(queue: Queue) -> None:
     for task, args, _ in ROWS:
         queue.add(task, args)

@@ -15,13 +15,11 @@ from werkzeug.security import check_password_hash
 from taskserver.settings.page import load_page_settings
 from tests.support.deployment import Deployment
 from tests.support.queues import Queue
-from tests.support.turns import ONE_STORE
 
 TASKS = "def fail():\n    raise ValueError('<script>alert(1)</script>')\n"
 SETTINGS = {"TASKSERVER_MAX_ATTEMPTS": "1"}
 
 
-@ONE_STORE
 def test_the_page_is_one_file_that_loads_nothing_and_runs_its_own_script_alone(queue: Queue) -> None:
     queue.add("tasks.fail", group_id=3)
     queue.worker()

@@ -29,9 +29,9 @@ def hours_ago(queue: Queue, number: int) -> str:
 
 
 @pytest.fixture
-def known(one_queue: Queue) -> Queue:
+def known(queue: Queue) -> Queue:
     """A queue with known figures."""
-    return with_figures(one_queue)
+    return with_figures(queue)
 
 
 def with_figures(queue: Queue) -> Queue:
@@ -53,17 +53,15 @@ def is_about_to_turn(queue: Queue) -> bool:
     return int(queue.sql(f"SELECT {MINUTE_AND_SECOND[queue.kind]}")[0][0]) > 5945
 
 
-def test_of_many_groups_a_person_sees_the_largest_and_the_sum_of_the_rest(one_queue: Queue) -> None:
+def test_of_many_groups_a_person_sees_the_largest_and_the_sum_of_the_rest(queue: Queue) -> None:
     for group_id in range(MAX_LINES + 4):
-        one_queue.sql(ADD_HOUR.format(hours_ago(one_queue, 0)), group_id, "a\x1b[2J\nb", group_id)
-    _, first, *_, rest, everything = [
-        line.split() for line in text_of(one_queue, "stats", "--by", "group").splitlines()
-    ]
+        queue.sql(ADD_HOUR.format(hours_ago(queue, 0)), group_id, "a\x1b[2J\nb", group_id)
+    _, first, *_, rest, everything = [line.split() for line in text_of(queue, "stats", "--by", "group").splitlines()]
     assert first[:2] == [str(MAX_LINES + 3), str(MAX_LINES + 3)]
     assert rest[:4] == ["4", "more", "groups", "6"]
     assert everything[:2] == ["all", str(sum(range(MAX_LINES + 4)))]
-    assert len(json_of(one_queue, "stats", "--by", "group")) == MAX_LINES + 4
-    assert "a\\x1b[2J\\nb" in text_of(one_queue, "stats", "--by", "task")
+    assert len(json_of(queue, "stats", "--by", "group")) == MAX_LINES + 4
+    assert "a\\x1b[2J\\nb" in text_of(queue, "stats", "--by", "task")
 
 
 # ---- since when
@@ -139,11 +137,11 @@ def test_json_has_the_same_figures_for_programs(known: Queue) -> None:
     ]
 
 
-def test_no_figures_are_said_to_be_none(one_queue: Queue) -> None:
-    assert text_of(one_queue, "stats").startswith("no stats of that time")
-    assert json_of(one_queue, "stats") == []
-    assert "hour before" not in text_of(one_queue, "status")
-    report = json_of(one_queue, "status")
+def test_no_figures_are_said_to_be_none(queue: Queue) -> None:
+    assert text_of(queue, "stats").startswith("no stats of that time")
+    assert json_of(queue, "stats") == []
+    assert "hour before" not in text_of(queue, "status")
+    report = json_of(queue, "status")
     assert (report["this_hour"]["done"], report["hour_before"]["mean_run_seconds"]) == (0, None)
 
 

@@ -23,12 +23,10 @@ from tests.support.printed import json_of, text_of
 from tests.support.processes import assert_silent, end_of, freeze, kill, run_on_terminal, thaw, wait_until
 from tests.support.queues import Queue
 from tests.support.servers import find_program
-from tests.support.turns import A_SERVER, ONE_STORE
 
 NONE = {status.name.lower(): 0 for status in Status}
 
 
-@ONE_STORE
 def test_status_counts_rows_by_group_and_status(queue: Queue) -> None:
     for group_id, status in [(3, 0), (3, 0), (3, 4), (5, 2), (5, 77), (6, 1), (6, 3), (6, 5), (6, 7)]:
         queue.sql(f"INSERT INTO jobs_queue (task, group_id, status) VALUES ('tasks.note', {group_id}, {status})")
@@ -69,36 +67,36 @@ def test_a_cancelled_task_is_shown_everywhere_and_alarms_nobody(queue: Queue) ->
     assert queue.rows() == []
 
 
-def test_of_many_groups_a_person_sees_the_largest_and_how_many_more_there_are(one_queue: Queue) -> None:
+def test_of_many_groups_a_person_sees_the_largest_and_how_many_more_there_are(queue: Queue) -> None:
     groups = range(1000, 1000 + MAX_LINES + 5)
-    one_queue.add_many([(group_id, 0) for group_id in groups])
-    one_queue.add_many([(groups[-1], 4), (groups[-1], 0), (groups[-2], 0)])
-    lines = text_of(one_queue, "status").splitlines()
+    queue.add_many([(group_id, 0) for group_id in groups])
+    queue.add_many([(groups[-1], 4), (groups[-1], 0), (groups[-2], 0)])
+    lines = text_of(queue, "status").splitlines()
     heads = [line.partition(" ")[0] for line in lines].index("group")
     table = lines[heads : lines.index("")]
     assert len(table) == 1 + MAX_LINES + 2
     assert [line.split()[:2] for line in table[1:3]] == [[str(groups[-1]), "2"], [str(groups[-2]), "2"]]
     assert table[-2].split()[:4] == ["5", "more", "groups", "5"]
     assert table[-1].split()[:2] == ["all", str(MAX_LINES + 7)]
-    assert len(json_of(one_queue, "status")["groups"]) == len(groups)
+    assert len(json_of(queue, "status")["groups"]) == len(groups)
 
 
-def test_of_many_runs_and_schedules_a_person_sees_some_and_how_many_more_there_are(one_queue: Queue) -> None:
+def test_of_many_runs_and_schedules_a_person_sees_some_and_how_many_more_there_are(queue: Queue) -> None:
     for number in range(MAX_LINES + 3):
-        one_queue.sql(
-            f"INSERT INTO jobs_queue_workers (host, group_ids, pid, started_at) VALUES (?, 'all', 1, {one_queue.now})",
+        queue.sql(
+            f"INSERT INTO jobs_queue_workers (host, group_ids, pid, started_at) VALUES (?, 'all', 1, {queue.now})",
             f"host-{number}",
         )
-        one_queue.sql(
+        queue.sql(
             "INSERT INTO jobs_queue_schedules (name, task, cron, timezone) VALUES (?, 'tasks.note', '0 3 * * *', ?)",
             f"name-{number}",
             "Mars",
         )
-    text = text_of(one_queue, "status")
+    text = text_of(queue, "status")
     assert [text.count(words) for words in ("last run on", "\nname-")] == [RUNS_SHOWN, MAX_LINES]
     assert f"and {MAX_LINES + 3 - RUNS_SHOWN} more runs" in text
     assert "and 3 more schedules" in text
-    report = json_of(one_queue, "status")
+    report = json_of(queue, "status")
     assert (len(report["runs"]), len(report["schedules"])) == (MAX_LINES + 3, MAX_LINES + 3)
 
 
@@ -115,7 +113,6 @@ def test_status_says_for_how_long_done_tasks_stay(sqlite_queue: Queue, mode: str
     assert f", mode {mode} ({words})\n" in text_of(sqlite_queue, "status")
 
 
-@ONE_STORE
 def test_status_begins_with_the_verdict_and_what_to_do(queue: Queue) -> None:
     text = text_of(queue, "status")
     assert text.splitlines()[1].startswith("warning: no worker ran yet; look whether")
@@ -134,7 +131,6 @@ def test_status_begins_with_the_verdict_and_what_to_do(queue: Queue) -> None:
     assert "\x1b[33mwarning\x1b[0m: 1 task is fatal" in screen
 
 
-@A_SERVER
 def test_status_tells_when_which_worker_ran_and_why_it_ended(queue: Queue) -> None:
     queue.add("tasks.note", None, 3)
     queue.add("os.system", None, 5)
@@ -152,32 +148,32 @@ def test_status_tells_when_which_worker_ran_and_why_it_ended(queue: Queue) -> No
     assert "released; the one before began 5 min earlier" in text_of(queue, "status")
 
 
-def test_groups_that_no_run_serves_and_paused_groups_are_named_in_words(one_queue: Queue) -> None:
-    assert_silent(one_queue.worker(1, "3"))
+def test_groups_that_no_run_serves_and_paused_groups_are_named_in_words(queue: Queue) -> None:
+    assert_silent(queue.worker(1, "3"))
     for group_id in (3, 4, 5):
-        one_queue.add("tasks.note", group_id=group_id)
-    with TaskServer(one_queue.dsn) as server:
+        queue.add("tasks.note", group_id=group_id)
+    with TaskServer(queue.dsn) as server:
         server.pause(5)
         status = server.status()
     assert [run.groups for run in status.runs] == ["groups 3"]
     assert (list(status.paused_groups), list(status.unserved_groups)) == ([5], [4])
-    text = text_of(one_queue, "status")
+    text = text_of(queue, "status")
     assert "warning: 1 new task in group 4, which no worker takes" in text
     assert "paused: group 5 is paused, with 1 new task" in text
 
 
-def test_an_overview_holds_some_running_tasks_and_counts_them_all(one_queue: Queue) -> None:
+def test_an_overview_holds_some_running_tasks_and_counts_them_all(queue: Queue) -> None:
     running = "INSERT INTO jobs_queue (task, status, group_id, started_at, progress) VALUES ('tasks.note', 1, 7, {}, ?)"
     for number in range(MAX_RUNNING + 1):
-        one_queue.sql(running.format(one_queue.ago(100 - number)), None)
-    one_queue.sql(running.format(one_queue.now), '{"done":1,"total":4}')
-    one_queue.sql("INSERT INTO jobs_queue (task, status, group_id) VALUES ('tasks.note', 1, 7)")
-    with TaskServer(one_queue.dsn) as server:
+        queue.sql(running.format(queue.ago(100 - number)), None)
+    queue.sql(running.format(queue.now), '{"done":1,"total":4}')
+    queue.sql("INSERT INTO jobs_queue (task, status, group_id) VALUES ('tasks.note', 1, 7)")
+    with TaskServer(queue.dsn) as server:
         status = server.status()
     assert [task.id for task in status.running] == [MAX_RUNNING + 2, *range(1, MAX_RUNNING)]  # the oldest ones
     assert [task.progress and task.progress.fraction for task in status.running[:2]] == [0.25, None]
     assert (status.groups[7].claimed, status.groups[7].running, status.total.running) == (1, *[MAX_RUNNING + 2] * 2)
-    assert "and 2 more running tasks" in text_of(one_queue, "status")
+    assert "and 2 more running tasks" in text_of(queue, "status")
 
 
 # ---- the workers at work
@@ -198,7 +194,6 @@ def end_process():
 """
 
 
-@A_SERVER
 def test_status_tells_what_runs_in_which_process_of_which_host_and_how_long_the_rest_takes(queue: Queue) -> None:
     queue.define("import time\n\ndef slow():\n    time.sleep(0.3)\n")
     queue.deployment.claim_at_once()
@@ -237,28 +232,27 @@ def test_status_tells_the_counts_of_a_run_that_goes_on(sqlite_queue: Queue) -> N
     assert end_of(worker) == (0, "", "")
 
 
-def test_status_of_a_process_of_another_host_says_nothing_of_its_life(one_queue: Queue) -> None:
-    one_queue.sql(
+def test_status_of_a_process_of_another_host_says_nothing_of_its_life(queue: Queue) -> None:
+    queue.sql(
         "INSERT INTO jobs_queue_processes (number, host, group_ids, pid, identity) VALUES (7, ?, 'all', 99, ?)",
         *("other\x1b[2J", own_identity()),
     )
-    one_queue.sql(
+    queue.sql(
         "INSERT INTO jobs_queue (task, status, due_at, started_at, claim) VALUES"
-        + ", ".join(f" ('tasks.note', 1, '{AHEAD}', {one_queue.now}, {claim})" for claim in (7 << 32, 5))
+        + ", ".join(f" ('tasks.note', 1, '{AHEAD}', {queue.now}, {claim})" for claim in (7 << 32, 5))
     )
-    (process,) = json_of(one_queue, "status")["workers"]
+    (process,) = json_of(queue, "status")["workers"]
     assert (process["is_here"], process["has_ended"]) == (False, None)
-    text = text_of(one_queue, "status")
+    text = text_of(queue, "status")
     assert "process 99 on other\\x1b[2J for all groups" in text
     assert text.count("which worker has it is not known") == 1
-    assert_silent(one_queue.worker())
-    assert one_queue.statuses() == [1, 1]  # their leases hold
+    assert_silent(queue.worker())
+    assert queue.statuses() == [1, 1]  # their leases hold
 
 
 # ---- processes that are gone
 
 
-@A_SERVER
 def test_a_task_that_ends_its_process_is_told_by_the_next_run_and_others_come_back(queue: Queue) -> None:
     queue.add("tasks.end_process")
     for _ in range(2):

@@ -18,11 +18,17 @@ from taskserver.stores import Store
 from taskserver.stores.words import HELPERS, SCHEMA_VERSION
 from tests.conftest import without
 from tests.support.certificates import Certificates, made_certificates
+from tests.support.databases import DATABASES
 from tests.support.postgresql import PostgreSQLServer
 from tests.support.rows import Rows
 from tests.support.servers import MySQLServer, find_program
 
 TABLES = ("", *(f"_{name}" for name in HELPERS))
+
+
+@pytest.fixture(params=DATABASES)
+def database(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
 
 
 @pytest.fixture(scope="module")

@@ -110,7 +110,7 @@ def test_what_a_parent_adds_after_its_child_closed_is_not_lost(server: TaskServe
     assert sorted([*first, *child, *add(server, "parent", 5)]) == stored(dsn)
 
 
-@pytest.mark.parametrize("dsn", ["sqlite"], indirect=True)
+@pytest.mark.parametrize("database", ["sqlite"], indirect=True)
 def test_a_child_that_inherits_a_connection_of_the_programs_own_is_told_so(server: TaskServer, dsn: str) -> None:
     """SQLite takes the locks for the child's own, and another process removes the log into which the child writes."""
     server.add_task("tasks.a")

@@ -196,7 +196,7 @@ def test_a_portion_whose_rows_another_run_deletes_meanwhile_is_no_error(
         assert pruning.prune_portion(queue.server.store, 60) == 0
 
 
-@pytest.mark.parametrize("dsn", ["mysql", "postgresql"], indirect=True)
+@pytest.mark.parametrize("database", ["mysql", "postgresql"], indirect=True)
 def test_a_portion_waits_for_no_row_that_others_hold(queue: Queue) -> None:
     first, _ = (put(queue, 2, finished_at=LONG_AGO) for _ in range(2))
     with holding(queue.dsn, f"id = {first}"):

@@ -14,10 +14,10 @@ from taskserver.stores import Store
 from taskserver.stores.upgrading import schema_statements
 from taskserver.stores.words import HELPERS, SCHEMA_VERSION
 from tests.contract.verbs import add, claim, claim_one, finish, ids
+from tests.support.databases import EACH_SERVER
 from tests.support.deployment import ROOT
 from tests.support.queues import row_counts
 from tests.support.rows import Rows
-from tests.support.turns import EACH_SERVER
 
 TABLES = ("jobs_queue", *(f"jobs_queue_{name}" for name in HELPERS))
 FIXTURES = Path(__file__).with_name("fixtures")

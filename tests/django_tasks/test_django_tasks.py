@@ -88,7 +88,7 @@ with TaskServer.from_env() as server:
 EMAIL = 'EMAIL_BACKEND = "django.core.mail.backends.dummy.EmailBackend"\n'
 
 
-@pytest.mark.parametrize("dsn", ["sqlite"], indirect=True)
+@pytest.mark.parametrize("database", ["sqlite"], indirect=True)
 def test_a_site_as_the_document_has_it_runs_its_tasks(run: Run, deployment: Deployment) -> None:
     settings, tasks, view, dotenv, worker, logging = [block.text for block in blocks("docs/django_tasks.md")]
     shutil.copytree(SITE, deployment.folder, dirs_exist_ok=True)

@@ -40,7 +40,6 @@ from tests.faults.hostile import (
     write_among_good_ones,
 )
 from tests.support.queues import Queue
-from tests.support.turns import ONE_STORE, on_stores_in_turn
 
 MAX_LINE = 12_000
 """Characters of a line of cron's mail; rows may hold names of any length."""
@@ -156,7 +155,6 @@ def assert_that_each_becomes_what_it_must(queue: Queue, nasties: list[Nasty]) ->
         assert notes.count(one.nasty.name) == ran, one.nasty.name
 
 
-@ONE_STORE
 def test_client_lives_through_hostile_rows_and_a_second_run_changes_none(
     queue: Queue,
 ) -> None:
@@ -172,7 +170,7 @@ def test_client_lives_through_hostile_rows_and_a_second_run_changes_none(
     assert queue.notes() == notes
 
 
-@on_stores_in_turn("mode", ["move", "mark"])
+@pytest.mark.parametrize("mode", ["move", "mark"])
 def test_hostile_rows_that_run_are_kept_as_the_mode_says_and_can_be_shown(queue: Queue, mode: str) -> None:
     with web_script(queue) as script:
         written = write_among_good_ones(script, [*KINDS["instants"], *KINDS["keys"], *KINDS["numbers"]])

@@ -61,9 +61,9 @@ DSNS = {"sqlite": "sqlite_dsn", "mysql": "emptied_mysql_dsn", "postgresql": "emp
 """The fixture of each kind."""
 
 
-@pytest.fixture(params=list(DSNS))
-def site_dsn(request: pytest.FixtureRequest) -> str:
-    return str(request.getfixturevalue(DSNS[request.param]))
+@pytest.fixture
+def site_dsn(database: str, request: pytest.FixtureRequest) -> str:
+    return str(request.getfixturevalue(DSNS[database]))
 
 
 @pytest.fixture(params=["mysql", "postgresql"])

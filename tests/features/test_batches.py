@@ -31,7 +31,6 @@ from tests.support.queues import Queue
 from tests.support.rows import MODES, Rows
 from tests.support.servers import MySQLServer
 from tests.support.sites import Site
-from tests.support.turns import A_SERVER
 
 CODE = """
 from taskserver import task
@@ -846,7 +845,6 @@ HANG = "\nwhile not (HERE / 'go').exists():\n    time.sleep(0.01)\n"
 
 
 @pytest.mark.parametrize("asked", [1, 2])
-@A_SERVER
 def test_a_worker_asked_to_end_finishes_its_call_and_one_asked_twice_fails_it(queue: Queue, asked: int) -> None:
     add_pack(queue, 12, HANG)
     process = queue.start_task()

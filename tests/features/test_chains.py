@@ -10,7 +10,6 @@ import pytest
 
 from taskserver import TaskServer
 from tests.support.queues import Queue
-from tests.support.turns import ONE_STORE
 
 TASKS = "def fail():\n    raise ValueError('as it was asked to')\n"
 
@@ -24,7 +23,6 @@ def server(queue: Queue) -> Iterator[TaskServer]:
 # ---- commands
 
 
-@ONE_STORE
 def test_show_writes_the_ids_of_parents_and_children(queue: Queue, server: TaskServer) -> None:
     first = server.add_task("tasks.note")
     second = server.add_task("tasks.note", depends_on=[first])
@@ -34,7 +32,6 @@ def test_show_writes_the_ids_of_parents_and_children(queue: Queue, server: TaskS
     assert f"  awaited_by   {third}" in lines
 
 
-@ONE_STORE
 def test_show_and_list_have_the_ids_in_json(queue: Queue, server: TaskServer) -> None:
     parents = [server.add_task("tasks.note") for _ in range(7)]
     assert "wait" not in queue.client("list").stdout
@@ -46,7 +43,6 @@ def test_show_and_list_have_the_ids_in_json(queue: Queue, server: TaskServer) ->
     assert [listed[parent]["awaited_by"] for parent in parents] == [[child]] * 7
 
 
-@ONE_STORE
 def test_show_tells_the_stage_and_what_became_of_each(queue: Queue, server: TaskServer) -> None:
     stages: list[Any] = [
         "tasks.note",

@@ -20,6 +20,7 @@ import taskserver
 from taskserver import TaskServerError
 from tests.conftest import without
 from tests.support import effects as common
+from tests.support.databases import EACH_DATABASE, EACH_SERVER, ON_MYSQL
 from tests.support.deployment import ROOT
 from tests.support.effects import OTHER_GROUP, add, effects, set_settings, states, with_effects
 from tests.support.locks import are_locks_awaited, holding
@@ -29,7 +30,6 @@ from tests.support.proxy import Proxy, contains
 from tests.support.queues import Queue
 from tests.support.rows import Rows
 from tests.support.servers import MySQLServer
-from tests.support.turns import A_SERVER, EACH_SERVER, ONE_SERVER, ONE_STORE, on_stores_in_turn
 
 MODES = ["delete", "move", "mark"]
 EACH_MODE = pytest.mark.parametrize("mode", MODES)
@@ -209,7 +209,8 @@ def test_what_a_task_wrote_and_its_completion_are_one_commit(queue: Queue, mode:
 NOT_COMMITTED = "NotCompleted: it called taskserver.complete(), and that was not committed: commit on the connection"
 
 
-@on_stores_in_turn("mode", MODES)
+@EACH_DATABASE
+@pytest.mark.parametrize("mode", MODES)
 def test_without_a_commit_the_attempt_has_failed(queue: Queue, mode: str) -> None:
     errors = {"leave open": NOT_COMMITTED, "roll back": NOT_COMMITTED, "raise": "ValueError: before the commit"}
     for after in errors:
@@ -222,14 +223,14 @@ def test_without_a_commit_the_attempt_has_failed(queue: Queue, mode: str) -> Non
         assert line.startswith(error)
 
 
-@ONE_STORE
+@EACH_DATABASE
 def test_a_failure_after_the_commit_is_told_and_the_task_is_done(queue: Queue) -> None:
     add(queue, "pay", 1, "commit, raise")
     assert_one_line(queue.worker("--mode", "mark"), 0, "has completed itself, and failed after that: ValueError: after")
     assert (effects(queue), states(queue)) == ([1, 101], [(2, 1)])
 
 
-@ONE_STORE
+@EACH_DATABASE
 def test_a_stage_hands_its_result_on(queue: Queue) -> None:
     first = queue.server.add_pipeline(["tasks.pay", "tasks.pay"], [1, "commit", {"number": 2, "returns": 3}])
     queue.server.add_pipeline(["tasks.pay", "tasks.note"], {"number": 1, "result": 7})
@@ -241,7 +242,7 @@ def test_a_stage_hands_its_result_on(queue: Queue) -> None:
     assert "pay 2" in queue.notes()
 
 
-@ONE_STORE
+@EACH_DATABASE
 def test_its_result_is_kept_and_what_it_returns_is_not(queue: Queue) -> None:
     add(queue, "pay", 1, "commit", {"größe": [1]}, "returned")
     add(queue, "pay", 2, "commit", "x" * 70_000)
@@ -270,7 +271,7 @@ connection.commit()
 # ---- whose task it is
 
 
-@ONE_SERVER
+@ON_MYSQL
 @pytest.mark.parametrize(
     ("mode", "name"),
     [
@@ -292,7 +293,7 @@ def test_a_task_that_was_taken_over_raises_lease_lost_and_leaves_nothing(queue: 
         assert queue.notes()[1].startswith("TaskServerError: task 1 is not this worker's any more, so this transaction")
 
 
-@ONE_SERVER
+@ON_MYSQL
 @EACH_MODE
 def test_a_task_that_is_to_run_again_meanwhile_has_its_effects_and_runs_again(queue: Queue, mode: str) -> None:
     adding = ("--unique", "key", "--rerun")
@@ -304,14 +305,14 @@ def test_a_task_that_is_to_run_again_meanwhile_has_its_effects_and_runs_again(qu
     assert (effects(queue), queue.rows("args, status, attempts, claim")) == ([5, 105], [("[2]", 0, 0, None)])
 
 
-@A_SERVER
+@EACH_DATABASE
 def test_progress_after_it_interrupts_nobody(queue: Queue) -> None:
     add(queue, "work", "pay(1); taskserver.progress(1, 1); note(taskserver.current_task().id)")
     queue.run_quietly()
     assert (effects(queue), queue.notes()) == ([1, 101], ["pay 1", "1"])
 
 
-@A_SERVER
+@EACH_DATABASE
 def test_an_interrupt_that_was_swallowed_lets_nothing_be_completed(queue: Queue) -> None:
     add(queue, "swallow_an_interrupt", 1)
     queue.run_quietly()
@@ -337,7 +338,7 @@ def test_an_error_that_was_swallowed_leaves_no_part_of_a_completion(queue: Queue
     assert states(queue) == [(3, 1)]
 
 
-@ONE_SERVER
+@ON_MYSQL
 def test_a_wait_for_its_row_is_interrupted_by_the_timeout(queue: Queue) -> None:
     add(queue, "wait_for_the_row", 5)
     process = queue.start_task()
@@ -349,7 +350,7 @@ def test_a_wait_for_its_row_is_interrupted_by_the_timeout(queue: Queue) -> None:
     assert (effects(queue), states(queue)) == ([], [(3, 1)])
 
 
-@ONE_STORE
+@EACH_DATABASE
 def test_the_connection_that_completed_it_is_rolled_back_though_another_was_given_later(queue: Queue) -> None:
     begun = "connection = connect(); kept.append(connection); insert(connection, 1)"
     add(queue, "work", f"{begun}; taskserver.complete(connection); taskserver.complete('here')")
@@ -361,7 +362,7 @@ def test_the_connection_that_completed_it_is_rolled_back_though_another_was_give
 # ---- where it is refused
 
 
-@A_SERVER
+@EACH_DATABASE
 def test_a_second_time_it_says_so_unless_the_first_was_rolled_back(queue: Queue) -> None:
     for number, between in enumerate(("nothing", "commit", "rollback")):
         add(queue, "twice", number, between)
@@ -390,6 +391,7 @@ REFUSED: list[tuple[str, list[object], str]] = [
 ]
 
 
+@EACH_DATABASE
 def test_where_it_cannot_be_it_is_refused(queue: Queue) -> None:
     for name, args, _ in REFUSED:
         add(queue, name, *args)
@@ -413,6 +415,7 @@ session.commit() if {commits} else session.rollback()
 """
 
 
+@EACH_DATABASE
 @pytest.mark.parametrize("by_session", [True, False])
 def test_a_session_or_connection_of_sqlalchemy_completes(queue: Queue, by_session: bool) -> None:
     for commits in (True, False):

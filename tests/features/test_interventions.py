@@ -35,7 +35,6 @@ from tests.support.processes import (
 )
 from tests.support.queues import LONG_AGO, Queue
 from tests.support.servers import MySQLServer
-from tests.support.turns import A_SERVER, ONE_STORE
 
 TASKS = """
 import os, time, taskserver
@@ -128,7 +127,6 @@ def test_a_program_and_a_person_hear_of_rows_that_others_hold(
         (["delete"], "deleted", 3),
     ],
 )
-@A_SERVER
 def test_a_dry_run_changes_nothing(queue: Queue, client: Run, command: list[str], done: str, rows: int) -> None:
     put_all_kinds(queue)
     before = queue.rows()
@@ -231,7 +229,6 @@ def test_a_cancel_of_a_task_whose_process_was_killed_says_what_becomes_of_it(sql
     assert_cancelled_for_good(sqlite_queue)
 
 
-@ONE_STORE
 def test_a_cancelled_task_that_fails_by_itself_is_never_retried(queue: Queue, client: Run) -> None:
     """And one that succeeds before its worker hears of the cancel is done."""
     for task, end in (("wait", (2, None)), ("wait_and_fail", (7, "cancelled"))):
@@ -245,7 +242,6 @@ def test_a_cancelled_task_that_fails_by_itself_is_never_retried(queue: Queue, cl
     assert_cancelled_for_good(queue)
 
 
-@ONE_STORE
 def test_a_cancelled_task_whose_worker_is_killed_is_never_retried(queue: Queue, client: Run) -> None:
     queue.deployment.claim_at_once()
     worker = add_and_start(queue, "wait")
@@ -261,7 +257,6 @@ def test_a_cancelled_task_whose_worker_is_killed_is_never_retried(queue: Queue, 
 
 
 @pytest.mark.parametrize("groups", [[], ["3,5"]])
-@ONE_STORE
 def test_a_paused_group_is_not_claimed_and_the_rest_is_drained(queue: Queue, client: Run, groups: list[str]) -> None:
     for number in range(12):
         queue.add("tasks.note", json.dumps([f"{number}"]), [3, 5][number % 2], -number // 4)
@@ -334,7 +329,6 @@ def test_while_all_groups_are_paused_nothing_runs_not_even_what_comes_up_later(q
 # ---- run
 
 
-@ONE_STORE
 def test_a_task_is_run_here_with_what_it_prints_and_its_whole_traceback(queue: Queue) -> None:
     task = put(queue, task="tasks.speak", group_id=3)
     put(queue, task="tasks.note", priority=-5)
@@ -391,7 +385,6 @@ def test_a_task_that_another_program_holds_is_not_run_and_that_is_reported(queue
     assert queue.rows() == before
 
 
-@ONE_STORE
 def test_ctrl_c_interrupts_the_task_that_runs_here_and_counts_as_its_failure(queue: Queue) -> None:
     queue.add("tasks.wait")
     process = queue.deployment.popen("client.py", "run", 1)

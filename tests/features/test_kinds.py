@@ -15,11 +15,11 @@ from datetime import timedelta
 import pytest
 
 from taskserver import TaskServer
+from tests.support.databases import EACH_DATABASE
 from tests.support.locks import are_locks_awaited
 from tests.support.processes import WAIT_SECONDS, end_of, wait_until
 from tests.support.queues import Queue
 from tests.support.rows import Rows
-from tests.support.turns import A_SERVER, ONE_STORE
 from tests.support.words import INSERT_OR_IGNORE
 
 SETTINGS = {"TASKSERVER_LEASE": "600", "TASKSERVER_MAX_ATTEMPTS": "3", "TASKSERVER_BACKOFF": "fixed:500"}
@@ -38,7 +38,7 @@ PRODUCERS = 16
 # ---- delayed
 
 
-@A_SERVER
+@EACH_DATABASE
 def test_a_delayed_task_waits_by_the_clock_of_the_database_and_then_runs(queue: Queue) -> None:
     for delay in (3600, 3600.5, timedelta(hours=1), timedelta(days=3660)):
         queue.server.add_task("tasks.note", ["later"], delay=delay)
@@ -52,6 +52,7 @@ def test_a_delayed_task_waits_by_the_clock_of_the_database_and_then_runs(queue: 
     assert (queue.notes(), queue.rows()) == (["later"] * 4, [])
 
 
+@EACH_DATABASE
 def test_by_sql_a_task_waits_by_status_5_and_by_a_due_at_that_lies_ahead_alone(queue: Queue) -> None:
     hour = queue.ago(-3600)
     queue.sql(f"INSERT INTO jobs_queue (task, args, status, due_at) VALUES ('tasks.note', '[\"5\"]', 5, {hour})")
@@ -82,6 +83,7 @@ def wait_until_all_wait(queue: Queue, producers: int) -> None:
         wait_until(lambda: are_locks_awaited(queue, by=producers))
 
 
+@EACH_DATABASE
 @pytest.mark.parametrize("end", ["COMMIT", "ROLLBACK"])
 def test_sixteen_producers_at_once_of_one_key_make_one_row_and_all_get_its_id(queue: Queue, end: str) -> None:
     begun = threading.Barrier(PRODUCERS + 1, timeout=WAIT_SECONDS)
@@ -105,7 +107,7 @@ def test_sixteen_producers_at_once_of_one_key_make_one_row_and_all_get_its_id(qu
     assert (args is None) == (end == "COMMIT")
 
 
-@ONE_STORE
+@EACH_DATABASE
 def test_a_key_is_free_after_its_task_in_delete_and_move_and_held_in_mark(queue: Queue) -> None:
     for mode, count_of_runs in (("delete", 2), ("move", 2), ("mark", 1)):
         with TaskServer(queue.dsn, folder=queue.folder, mode=mode) as server:
@@ -119,6 +121,7 @@ def test_a_key_is_free_after_its_task_in_delete_and_move_and_held_in_mark(queue:
     assert "too soon" not in queue.notes()
 
 
+@EACH_DATABASE
 def test_one_of_a_kind_by_sql_is_one_row_for_the_api_too(queue: Queue) -> None:
     statement = INSERT_OR_IGNORE[queue.kind].format("jobs_queue (task, unique_key) VALUES ('tasks.note', 'one')")
     for _ in range(2):
@@ -130,8 +133,8 @@ def test_one_of_a_kind_by_sql_is_one_row_for_the_api_too(queue: Queue) -> None:
 # ---- priority
 
 
+@EACH_DATABASE
 @pytest.mark.parametrize("by_sql", [True, False])
-@A_SERVER
 def test_a_waiting_task_moves_at_once_when_its_priority_is_changed(queue: Queue, by_sql: bool) -> None:
     queue.server.add_task("tasks.hold", ["held"], priority=-9)
     ids = queue.server.add_tasks({"task": "tasks.note", "args": [name]} for name in ("1", "2", "3"))

@@ -23,7 +23,6 @@ from tests.support.proxy import Proxy, contains
 from tests.support.queues import LONG_AGO, Queue
 from tests.support.reruns import BY_SQL, GOES_ON, STATES
 from tests.support.servers import MySQLServer
-from tests.support.turns import A_SERVER, ONE_STORE, on_stores_in_turn
 
 MODES = ["delete", "move", "mark"]
 ONE_MODE = pytest.mark.parametrize(
@@ -172,7 +171,7 @@ def assert_ends_well(process: Any) -> None:
 # ---- the way of one row
 
 
-@on_stores_in_turn("mode", MODES)
+@pytest.mark.parametrize("mode", MODES)
 def test_one_row_moves_through_its_stages_and_then_ends_as_the_mode_says(queue: Queue, mode: str) -> None:
     task_id = queue.server.add_pipeline(THREE, {"a": 1})
     queue.run_quietly(mode=mode)
@@ -183,7 +182,6 @@ def test_one_row_moves_through_its_stages_and_then_ends_as_the_mode_says(queue: 
     assert queue.sql("SELECT taken, done FROM jobs_queue_workers") == [(3, 3)]
 
 
-@ONE_STORE
 def test_between_two_stages_the_row_is_new_as_if_it_had_been_added_for_the_next_one(queue: Queue) -> None:
     second = {"task": "tasks.second", "group_id": 5, "priority": -3, "max_attempts": 7}
     queue.server.add_pipeline(["tasks.first", second, "tasks.third"], group_id=2, priority=9, max_attempts=4)
@@ -202,7 +200,6 @@ def test_between_two_stages_the_row_is_new_as_if_it_had_been_added_for_the_next_
     assert queue.rows() == []
 
 
-@A_SERVER
 def test_what_a_stage_leaves_out_by_sql_stays_as_the_row_has_it(queue: Queue) -> None:
     queue.sql(
         "INSERT INTO jobs_queue (task, args, group_id, priority, max_attempts, stages) VALUES (?, ?, ?, ?, ?, ?)",
@@ -217,34 +214,34 @@ def test_what_a_stage_leaves_out_by_sql_stays_as_the_row_has_it(queue: Queue) ->
     assert queue.notes() == THREE_RAN
 
 
-def test_each_stage_belongs_to_the_workers_of_its_group(one_queue: Queue) -> None:
+def test_each_stage_belongs_to_the_workers_of_its_group(queue: Queue) -> None:
     stages = [{"task": task, "group_id": group} for task, group in zip(THREE, (1, 2, 1), strict=True)]
-    one_queue.server.add_pipeline(stages)
+    queue.server.add_pipeline(stages)
     for groups, stage in [(2, 0), (1, 1), ("1,3", 1), (2, 2)]:
-        assert_silent(one_queue.worker(0, groups))
-        assert one_queue.rows("stage") == [(stage,)]
-    assert_silent(one_queue.worker(0, "1,2"))
-    assert (one_queue.notes(), one_queue.rows()) == (THREE_RAN, [])
+        assert_silent(queue.worker(0, groups))
+        assert queue.rows("stage") == [(stage,)]
+    assert_silent(queue.worker(0, "1,2"))
+    assert (queue.notes(), queue.rows()) == (THREE_RAN, [])
 
 
-def test_each_stage_has_attempts_and_limits_of_its_own(one_queue: Queue) -> None:
+def test_each_stage_has_attempts_and_limits_of_its_own(queue: Queue) -> None:
     """That of its description, else that of its callable, else that of the settings."""
-    one_queue.server.add_pipeline(["tasks.first", "tasks.twice_at_most"])
-    one_queue.server.add_pipeline([{"task": "tasks.first", "max_attempts": 1}, "tasks.fail"])
-    one_queue.server.add_pipeline(["tasks.first", {"task": "tasks.twice_at_most", "max_attempts": 1}])
+    queue.server.add_pipeline(["tasks.first", "tasks.twice_at_most"])
+    queue.server.add_pipeline([{"task": "tasks.first", "max_attempts": 1}, "tasks.fail"])
+    queue.server.add_pipeline(["tasks.first", {"task": "tasks.twice_at_most", "max_attempts": 1}])
     for _ in range(4):
-        one_queue.worker()
-        one_queue.end_backoffs()
-    assert one_queue.rows("status, stage, attempts, max_attempts") == [(4, 1, 2, 2), (4, 1, 3, 3), (4, 1, 1, 1)]
-    assert sorted(one_queue.notes()) == ["fail"] * 3 + ["first"] * 3 + ["twice_at_most"] * 3
+        queue.worker()
+        queue.end_backoffs()
+    assert queue.rows("status, stage, attempts, max_attempts") == [(4, 1, 2, 2), (4, 1, 3, 3), (4, 1, 1, 1)]
+    assert sorted(queue.notes()) == ["fail"] * 3 + ["first"] * 3 + ["twice_at_most"] * 3
 
 
 @pytest.mark.parametrize("count", [1, MAX_STAGES])
-def test_one_stage_and_as_many_as_may_be_run_in_their_order(one_queue: Queue, count: int) -> None:
-    one_queue.server.add_pipeline(["tasks.passes"] * count, [7, 0])
-    one_queue.run_quietly()
-    assert [one[:2] for one in passes(one_queue)] == [(7, stage) for stage in range(count)]
-    assert one_queue.rows() == []
+def test_one_stage_and_as_many_as_may_be_run_in_their_order(queue: Queue, count: int) -> None:
+    queue.server.add_pipeline(["tasks.passes"] * count, [7, 0])
+    queue.run_quietly()
+    assert [one[:2] for one in passes(queue)] == [(7, stage) for stage in range(count)]
+    assert queue.rows() == []
 
 
 def passes(queue: Queue) -> list[tuple[int, ...]]:
@@ -260,7 +257,6 @@ def pids_in(queue: Queue, stage: int) -> set[int]:
 # ---- what a stage returns
 
 
-@ONE_STORE
 def test_what_a_stage_returns_arrives_as_the_arguments_of_the_next_one(queue: Queue) -> None:
     arrives = {
         "dict": [[], {"größe 🎉": [1, -2.5, True, None, {"k": "v"}]}],
@@ -274,7 +270,7 @@ def test_what_a_stage_returns_arrives_as_the_arguments_of_the_next_one(queue: Qu
     assert queue.rows() == []
 
 
-def test_what_can_be_no_arguments_is_fatal_and_says_what_can(one_queue: Queue) -> None:
+def test_what_can_be_no_arguments_is_fatal_and_says_what_can(queue: Queue) -> None:
     said = "; the next stage, tasks.note, gets an object as keywords"
     cannot = {
         "a text": "what it returned is ''; allowed: a dict, a list, a tuple or None",
@@ -283,18 +279,18 @@ def test_what_can_be_no_arguments_is_fatal_and_says_what_can(one_queue: Queue) -
         "too large": "what it returned takes 1048577 bytes as JSON; allowed: 1048576",
         "a generator": "it returned a value of type generator, which nobody runs",  # its body did not run
     }
-    one_queue.server.add_tasks([{"stages": ["tasks.give", "tasks.note"], "args": [name]} for name in cannot])
-    one_queue.server.add_pipeline(["tasks.return_what_never_ends", "tasks.note"])
-    one_queue.server.add_task("tasks.note", ["the next one"])
-    assert one_queue.worker().returncode == 0
+    queue.server.add_tasks([{"stages": ["tasks.give", "tasks.note"], "args": [name]} for name in cannot])
+    queue.server.add_pipeline(["tasks.return_what_never_ends", "tasks.note"])
+    queue.server.add_task("tasks.note", ["the next one"])
+    assert queue.worker().returncode == 0
     gave_up = [(4, 0, "tasks.give", 1)] * len(cannot)
-    assert one_queue.rows(STATE) == [*gave_up, (3, 0, "tasks.return_what_never_ends", 1)]
-    *lines, too_long = one_queue.first_lines()
+    assert queue.rows(STATE) == [*gave_up, (3, 0, "tasks.return_what_never_ends", 1)]
+    *lines, too_long = queue.first_lines()
     for words, line in zip(cannot.values(), lines, strict=True):
         assert line.startswith(f"Fatal: {words}")
         assert said in line or "generator" in line
     assert too_long == "TaskInterrupted: it ran for longer than its timeout of 1 s"
-    assert one_queue.notes() == ['[["the next one"], {}]']
+    assert queue.notes() == ['[["the next one"], {}]']
 
 
 # ---- what fails
@@ -303,17 +299,16 @@ def test_what_can_be_no_arguments_is_fatal_and_says_what_can(one_queue: Queue) -
 NOT_ALLOWED = ["os.system", "tasks._hidden", "tasks.nothing", "other.work"]
 
 
-def test_each_stage_passes_the_allow_list_when_its_turn_comes(one_queue: Queue) -> None:
-    one_queue.deployment.write_tasks("def work(by): raise SystemExit", "other.py")
-    one_queue.server.add_tasks([{"stages": ["tasks.first", name, "tasks.third"]} for name in NOT_ALLOWED])
-    one_queue.server.add_task("tasks.note", ["the next one"])
-    errors = one_queue.worker().stderr
+def test_each_stage_passes_the_allow_list_when_its_turn_comes(queue: Queue) -> None:
+    queue.deployment.write_tasks("def work(by): raise SystemExit", "other.py")
+    queue.server.add_tasks([{"stages": ["tasks.first", name, "tasks.third"]} for name in NOT_ALLOWED])
+    queue.server.add_task("tasks.note", ["the next one"])
+    errors = queue.worker().stderr
     assert all(f"{name} is fatal: " in errors for name in NOT_ALLOWED)
-    assert one_queue.rows(STATE) == [(4, 1, name, 0) for name in NOT_ALLOWED]
-    assert sorted(one_queue.notes()) == ['[["the next one"], {}]', *["first"] * len(NOT_ALLOWED)]
+    assert queue.rows(STATE) == [(4, 1, name, 0) for name in NOT_ALLOWED]
+    assert sorted(queue.notes()) == ['[["the next one"], {}]', *["first"] * len(NOT_ALLOWED)]
 
 
-@ONE_STORE
 def test_a_failed_stage_is_retried_and_by_hand_too_with_what_the_one_before_it_returned(queue: Queue) -> None:
     task_id = queue.server.add_pipeline(["tasks.first", {"task": "tasks.fail_until", "max_attempts": 2}, "tasks.note"])
     queue.run_quietly()
@@ -329,19 +324,19 @@ def test_a_failed_stage_is_retried_and_by_hand_too_with_what_the_one_before_it_r
 
 
 @pytest.mark.parametrize("mode", MODES)
-def test_what_is_called_when_a_stage_failed_for_good_ends_the_whole_pipeline(one_queue: Queue, mode: str) -> None:
-    one_queue.server.add_pipeline(["tasks.first", "tasks.fail_with_an_end", "tasks.third"])
-    ended = one_queue.worker("--mode", mode)
+def test_what_is_called_when_a_stage_failed_for_good_ends_the_whole_pipeline(queue: Queue, mode: str) -> None:
+    queue.server.add_pipeline(["tasks.first", "tasks.fail_with_an_end", "tasks.third"])
+    ended = queue.worker("--mode", mode)
     assert (ended.returncode, ended.stderr) == (0, "")
-    assert one_queue.notes() == ["first", "fail_with_an_end", "end_instead: as it was asked to"]
+    assert queue.notes() == ["first", "fail_with_an_end", "end_instead: as it was asked to"]
     where = {"delete": "jobs_queue", "move": "jobs_queue_done", "mark": "jobs_queue"}[mode]
-    assert one_queue.rows(STATE, where) == ([] if mode == "delete" else [(2, 1, "tasks.fail_with_an_end", 1)])
+    assert queue.rows(STATE, where) == ([] if mode == "delete" else [(2, 1, "tasks.fail_with_an_end", 1)])
 
 
 # ---- what is done to it meanwhile
 
 
-@on_stores_in_turn("stage", [0, 2])
+@pytest.mark.parametrize("stage", [0, 2])
 @ONE_MODE
 def test_a_rerun_while_a_stage_runs_begins_anew_when_that_one_has_ended(queue: Queue, mode: str, stage: int) -> None:
     task_id = queue.server.add_pipeline(HOLDS, ["old"], unique_key="one")
@@ -356,7 +351,6 @@ def test_a_rerun_while_a_stage_runs_begins_anew_when_that_one_has_ended(queue: Q
     assert queue.rows(STATE) == ([(2, 2, "tasks.hold_3", 1)] if mode == "mark" else [])
 
 
-@ONE_STORE
 def test_a_rerun_of_a_pipeline_that_does_not_run_begins_anew(queue: Queue) -> None:
     at_rest = [state for state in STATES if state not in GOES_ON]
     for state in at_rest:
@@ -370,7 +364,6 @@ def test_a_rerun_of_a_pipeline_that_does_not_run_begins_anew(queue: Queue) -> No
     assert queue.rows() == []
 
 
-@A_SERVER
 def test_a_pipeline_may_be_rerun_as_a_plain_task_and_that_as_a_pipeline(queue: Queue) -> None:
     queue.server.add_pipeline(HOLDS, ["old"], unique_key="one")
     process = hold_at(queue, 1)
@@ -384,7 +377,7 @@ def test_a_pipeline_may_be_rerun_as_a_plain_task_and_that_as_a_pipeline(queue: Q
     assert queue.rows() == []
 
 
-@on_stores_in_turn("is_running", [True, False])
+@pytest.mark.parametrize("is_running", [True, False])
 def test_a_rerun_by_sql_that_sets_the_stages_too_begins_anew(queue: Queue, is_running: bool) -> None:
     """As docs/kinds/pipelines.md says, whether a stage runs or not."""
     queue.server.add_pipeline(["tasks.note", {"task": "tasks.hold_1", "max_attempts": 1}], ["old"], unique_key="one")
@@ -400,7 +393,6 @@ def test_a_rerun_by_sql_that_sets_the_stages_too_begins_anew(queue: Queue, is_ru
     assert queue.rows() == []
 
 
-@ONE_STORE
 def test_the_task_of_a_schedule_has_no_stages_of_whatever_held_its_key(queue: Queue) -> None:
     queue.server.schedule("tidy", "tasks.note", ["tidied"], every=3600)
     queue.server.add_pipeline(["tasks.first", "tasks.fail"], unique_key="schedule:tidy", max_attempts=1)
@@ -415,7 +407,6 @@ def test_the_task_of_a_schedule_has_no_stages_of_whatever_held_its_key(queue: Qu
 
 
 @ONE_MODE
-@ONE_STORE
 def test_a_cancel_while_a_stage_runs_ends_the_pipeline_and_a_retry_resumes_there(queue: Queue, mode: str) -> None:
     """Also where that stage succeeds before its worker hears of it."""
     stage = 1
@@ -435,7 +426,7 @@ def test_a_cancel_while_a_stage_runs_ends_the_pipeline_and_a_retry_resumes_there
 # ---- workers that vanish, and connections that break
 
 
-@on_stores_in_turn("stage", [0, 1])
+@pytest.mark.parametrize("stage", [0, 1])
 @ONE_MODE
 def test_a_worker_whose_stage_was_taken_over_moves_nothing_on(queue: Queue, mode: str, stage: int) -> None:
     """It ends while another runs the same stage, and once more while the pipeline is at a later one already."""
@@ -465,7 +456,6 @@ def test_a_worker_whose_stage_was_taken_over_moves_nothing_on(queue: Queue, mode
 
 
 @ONE_MODE
-@ONE_STORE
 def test_a_late_end_of_a_stage_that_may_start_once_counts_and_the_next_one_follows(queue: Queue, mode: str) -> None:
     queue.server.add_pipeline([{"task": "tasks.hold_1", "max_attempts": 1}, "tasks.note"], ["x"])
     late = hold_at(queue, 0, 1, "--mode", mode)
@@ -569,12 +559,12 @@ def test_the_end_of_a_stage_that_may_have_been_written_is_known_by_the_row(queue
 # ---- together with the other kinds
 
 
-def test_figures_count_each_stage_under_its_own_name_and_group(one_queue: Queue) -> None:
-    one_queue.server.add_pipeline(["tasks.first", {"task": "tasks.second", "group_id": 4}, "tasks.third"])
-    one_queue.server.add_pipeline(["tasks.first", {"task": "tasks.fail", "group_id": 4, "max_attempts": 1}])
-    one_queue.worker()
+def test_figures_count_each_stage_under_its_own_name_and_group(queue: Queue) -> None:
+    queue.server.add_pipeline(["tasks.first", {"task": "tasks.second", "group_id": 4}, "tasks.third"])
+    queue.server.add_pipeline(["tasks.first", {"task": "tasks.fail", "group_id": 4, "max_attempts": 1}])
+    queue.worker()
     columns = "task, group_id, begun, attempts, done, failed, fatal, lost"
-    assert sorted(one_queue.sql(f"SELECT {columns} FROM jobs_queue_stats")) == [
+    assert sorted(queue.sql(f"SELECT {columns} FROM jobs_queue_stats")) == [
         ("tasks.fail", 4, 1, 1, 0, 1, 1, 0),
         ("tasks.first", 0, 2, 2, 2, 0, 0, 0),
         ("tasks.second", 4, 1, 1, 1, 0, 0, 0),
@@ -585,7 +575,6 @@ def test_figures_count_each_stage_under_its_own_name_and_group(one_queue: Queue)
 # ---- commands
 
 
-@ONE_STORE
 def test_one_stage_is_run_in_the_foreground_and_the_row_is_new_for_the_next_one(queue: Queue) -> None:
     task_id = queue.server.add_pipeline(THREE)
     ended = queue.client("run", task_id)
@@ -608,7 +597,6 @@ FORGED: list[tuple[object, int, str]] = [
 """In a row of SQLite; MySQL takes no longer ones."""
 
 
-@ONE_STORE
 def test_a_forged_row_is_fatal_and_is_shown_harmless(queue: Queue) -> None:
     forged = FORGED if queue.is_sqlite else FORGED[:-1]
     for stages, stage, _ in forged:

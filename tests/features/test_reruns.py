@@ -22,7 +22,6 @@ from tests.faults.test_races import GROUPS, Race
 from tests.support.processes import WAIT_SECONDS, end_of, kill, wait_until
 from tests.support.queues import Queue
 from tests.support.reruns import GOES_ON, STATES, assert_run_again, put_each_state, rerun_by_sql
-from tests.support.turns import A_SERVER, ONE_STORE
 
 MODES = ("delete", "move", "mark")
 KEY = "index"
@@ -78,7 +77,6 @@ def test_a_rerun_by_sql_makes_a_row_new_unless_it_runs_or_waits_for_other_tasks(
     assert set(queue.sql("SELECT attempts, claim FROM jobs_queue WHERE status = 2")) == {(1, None)}
 
 
-@ONE_STORE
 def test_a_claimed_task_is_taken_from_its_worker_without_a_word(queue: Queue) -> None:
     queue.deployment.claim_at_once()
     queue.server.add_task("tasks.hold", ["held"], priority=-1)
@@ -147,7 +145,6 @@ def test_a_running_task_that_is_changed_five_times_runs_once_more_however_it_end
     assert_ran_once_more(queue, mode)
 
 
-@A_SERVER
 def test_a_running_task_rerun_for_another_group_runs_again_there_right_after(queue: Queue) -> None:
     queue.server.add_task("tasks.hold", ["old"], unique_key=KEY, group_id=3)
     process = queue.start_task(0, 3)

@@ -24,12 +24,11 @@ from tests.support.proxy import Proxy, contains
 from tests.support.queues import Queue
 from tests.support.reader import Reader
 from tests.support.servers import MariaDB, MySQLServer
-from tests.support.turns import A_SERVER, ONE_STORE, on_stores_in_turn
 
 REFERENCE = "docs/reference.md"
 RESULTS = "docs/kinds/results.md"
 
-EACH_KEEPING_MODE = on_stores_in_turn("mode", ["move", "mark"])
+EACH_KEEPING_MODE = pytest.mark.parametrize("mode", ["move", "mark"])
 SETTINGS = {"TASKSERVER_LEASE": "600", "TASKSERVER_MAX_ATTEMPTS": "3", "TASKSERVER_BACKOFF": "fixed:500"}
 """Nothing ends or comes back while a test looks, unless it says so."""
 
@@ -169,7 +168,6 @@ def test_what_a_task_returned_can_be_asked_for(queue: Queue, mode: str) -> None:
     assert (queue.rows() == []) is (mode == "move")
 
 
-@ONE_STORE
 def test_in_mode_delete_nothing_is_kept_nor_looked_at(queue: Queue) -> None:
     ids = [queue.server.add_task("tasks.return_what_raises"), queue.server.add_task("tasks.give", [1])]
     ids += [queue.server.add_task("tasks.give_each", {"give": name}) for name in ("a text", "a set", "a dict")]
@@ -248,7 +246,7 @@ def test_of_a_call_of_several_each_element_is_the_result_of_its_task(queue: Queu
     assert [line for line in queue.first_lines() if line] == ["ValueError: as it was asked to", "Fatal: never"]
 
 
-@on_stores_in_turn("mode", ["delete", "move", "mark"])
+@pytest.mark.parametrize("mode", ["delete", "move", "mark"])
 def test_a_task_that_others_wait_for_keeps_its_result_too(queue: Queue, mode: str) -> None:
     parents = [
         queue.server.add_task("tasks.give", [{"of": "a parent"}]),
@@ -283,7 +281,6 @@ def test_a_rerun_that_comes_while_it_runs_keeps_the_result_of_the_second_run_alo
     assert queue.server.get(task_id) == TaskState(task_id, "tasks.hold", 2, 1, "second", None, None)
 
 
-@ONE_STORE
 def test_a_rerun_of_what_is_done_takes_its_result_away_but_an_older_version_does_not(queue: Queue) -> None:
     def add(value: str, version: int, **more: Any) -> int:
         return queue.server.add_task("tasks.give", [value], unique_key="one", rerun=True, version=version, **more)
@@ -315,7 +312,6 @@ def test_a_task_that_on_fatal_completed_has_no_result(queue: Queue, mode: str) -
 # ---- what asks
 
 
-@A_SERVER
 def test_a_task_can_be_asked_for_all_its_life(queue: Queue) -> None:
     waiting = queue.server.add_task("tasks.give", [1], delay=600)
     running = queue.server.add_task("tasks.hold", ["x"])

@@ -28,12 +28,12 @@ from taskserver.stores.queue.due import MAX_DUE_PER_LOOK
 from taskserver.stores.queue.notes import MAX_READ
 from taskserver.stores.queue.schedules import PUT_OFF_SECONDS, Schedules
 from taskserver.stores.retrying import RetryPolicy, Scope
+from tests.support.databases import EACH_SERVER
 from tests.support.deployment import ROOT
 from tests.support.processes import WAIT_SECONDS, assert_one_line, assert_silent, wait_until
 from tests.support.queues import LONG_AGO, Queue
 from tests.support.rows import Rows
 from tests.support.threads import together
-from tests.support.turns import EACH_SERVER, on_stores_in_turn
 
 HOLD = "SELECT name FROM jobs_queue_schedules WHERE name = ? FOR UPDATE"
 RACERS = 6
@@ -213,7 +213,7 @@ def test_a_task_that_is_under_way_is_left_as_it_is_and_that_time_is_passed_over(
     assert rows.all() == before
 
 
-@on_stores_in_turn("status, words", [(0, "new"), (1, "in progress"), (3, "error"), (5, "waiting")])
+@pytest.mark.parametrize(("status", "words"), [(0, "new"), (1, "in progress"), (3, "error"), (5, "waiting")])
 def test_status_names_the_task_that_has_the_key_and_has_not_ended(queue: Queue, status: int, words: str) -> None:
     queue.server.schedule("nightly", "tasks.note", every=86_400)
     queue.sql(f"INSERT INTO jobs_queue (task, unique_key, status) VALUES ('tasks.note', 'schedule:nightly', {status})")
@@ -230,7 +230,7 @@ SILENCED = [
 ]  # fmt: skip
 
 
-@on_stores_in_turn("row, is_silenced", SILENCED)
+@pytest.mark.parametrize(("row", "is_silenced"), SILENCED)
 def test_a_row_that_keeps_a_schedule_silent_for_more_than_a_day_is_found(
     queue: Queue, row: str, is_silenced: bool
 ) -> None:
@@ -443,7 +443,7 @@ def test_a_worker_that_is_killed_between_the_two_writes_leaves_the_time_to_the_n
 # ---- runs
 
 
-@on_stores_in_turn("mode", ["delete", "move", "mark"])
+@pytest.mark.parametrize("mode", ["delete", "move", "mark"])
 def test_each_time_runs_once_in_every_mode(queue: Queue, mode: str) -> None:
     queue.server.schedule("nightly", "tasks.note", ["ran"], every=86_400)
     for count in (1, 2, 3):

@@ -33,7 +33,6 @@ from tests.support.rows import MODES, Rows
 from tests.support.servers import MySQLServer
 from tests.support.sessions import new_connection
 from tests.support.sites import Site
-from tests.support.turns import A_SERVER
 from tests.support.words import LET_DELETE, REFUSE_DELETE
 
 CODE = """
@@ -928,7 +927,6 @@ HANG = "\nwhile not (HERE / 'go').exists():\n    time.sleep(0.01)\n"
 
 
 @pytest.mark.parametrize("asked", [1, 2])
-@A_SERVER
 def test_a_worker_asked_to_end_in_a_round_ends_after_its_task_and_one_asked_twice_fails_it(
     queue: Queue, asked: int
 ) -> None:

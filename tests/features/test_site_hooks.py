@@ -89,11 +89,11 @@ def add(queue: Queue, *names: str) -> None:
 # ---- the setup
 
 
-def test_it_is_called_once_in_a_run_before_any_module_of_tasks_is_imported(one_queue: Queue) -> None:
-    site(one_queue)
-    add(one_queue, "note", "note")
-    assert_silent(one_queue.worker("--batch", 1))
-    assert one_queue.notes() == ["setup", "noted", "noted"]
+def test_it_is_called_once_in_a_run_before_any_module_of_tasks_is_imported(queue: Queue) -> None:
+    site(queue)
+    add(queue, "note", "note")
+    assert_silent(queue.worker("--batch", 1))
+    assert queue.notes() == ["setup", "noted", "noted"]
 
 
 def test_an_empty_run_does_not_even_import_it(sqlite_queue: Queue) -> None:
@@ -284,18 +284,18 @@ def test_one_that_swallows_its_interrupt_ends_its_worker_a_lease_later(sqlite_qu
 # ---- between
 
 
-def test_it_is_called_before_each_call_of_code_of_tasks(one_queue: Queue) -> None:
-    site(one_queue)
+def test_it_is_called_before_each_call_of_code_of_tasks(queue: Queue) -> None:
+    site(queue)
     names = ("note", "fail", "rescued", "transfer", "index", "index", "quick", "quick")
-    add(one_queue, *names)
+    add(queue, *names)
     env = BETWEEN | {"TASKSERVER_ON_FAILURE": "site_of_tests:tell"}
-    assert one_queue.worker(**env).returncode == 0
+    assert queue.worker(**env).returncode == 0
     calls = [
         *("setup", "-", "-", "noted", "-", "fail", "-", "told True", "-", "rescued", "-", "rescue", "-", "told True"),
         *("-", "transfer", "-", "index 2", "-", "quick 1", "-", "quick 1"),
     ]
-    assert one_queue.notes() == calls
-    assert one_queue.statuses() == [3]
+    assert queue.notes() == calls
+    assert queue.statuses() == [3]
 
 
 STARTED = """

@@ -12,6 +12,7 @@ import pytest
 
 from tests.conftest import without
 from tests.support import effects as common
+from tests.support.databases import EACH_SERVER
 from tests.support.effects import add, effects, states, with_effects
 from tests.support.pgbouncer import pooled
 from tests.support.processes import assert_silent, end_of, wait_until
@@ -19,7 +20,6 @@ from tests.support.queues import Queue
 from tests.support.rows import Rows
 from tests.support.servers import MariaDB, missing_programs
 from tests.support.threads import together
-from tests.support.turns import EACH_SERVER
 
 MAY_NOT = "a transactional task may not end its transaction itself"
 SETTINGS = common.SETTINGS

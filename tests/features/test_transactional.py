@@ -17,6 +17,7 @@ import pytest
 import taskserver
 from taskserver import TaskServerError
 from tests.support import effects as common
+from tests.support.databases import EACH_SERVER, ON_MYSQL
 from tests.support.effects import (
     EFFECTS,
     OTHER_GROUP,
@@ -30,9 +31,8 @@ from tests.support.effects import (
 from tests.support.locks import are_locks_awaited, holding
 from tests.support.processes import assert_one_line, end_of, wait_until
 from tests.support.queues import Queue
-from tests.support.turns import A_SERVER, EACH_SERVER, ONE_SERVER, ONE_STORE, on_stores_in_turn
 
-EACH_MODE = on_stores_in_turn("mode", ["delete", "move", "mark"])
+EACH_MODE = pytest.mark.parametrize("mode", ["delete", "move", "mark"])
 SETTINGS = common.SETTINGS
 TASKS = (
     common.TASKS
@@ -92,7 +92,6 @@ def test_what_a_task_wrote_and_its_completion_come_at_once(queue: Queue, mode: s
     assert queue.notes() == ["hold 1"]
 
 
-@A_SERVER
 def test_tasks_of_all_kinds_take_turns(queue: Queue) -> None:
     queue.go("go-plain")
     for number in (1, 2):
@@ -106,7 +105,6 @@ def test_tasks_of_all_kinds_take_turns(queue: Queue) -> None:
     assert queue.notes() == ["plain"] * 2
 
 
-@ONE_STORE
 def test_a_task_that_an_operator_runs_has_a_transaction_too(queue: Queue) -> None:
     add(queue, "effect", 1)
     add(queue, "fail", 2)
@@ -116,7 +114,6 @@ def test_a_task_that_an_operator_runs_has_a_transaction_too(queue: Queue) -> Non
     assert states(queue)[0][0] == 3
 
 
-@ONE_STORE
 def test_its_result_is_kept_and_one_that_cannot_be_leaves_the_task_done(queue: Queue) -> None:
     add(queue, "effect", 1, {"größe": [1]})
     add(queue, "act", "write(2); result = {2}")
@@ -133,7 +130,6 @@ def test_its_result_is_kept_and_one_that_cannot_be_leaves_the_task_done(queue: Q
     assert (status, json.loads(result), others) == (2, {"größe": [1]}, [(2, None), (2, None), (4, None)])
 
 
-@ONE_STORE
 def test_a_task_that_raises_leaves_nothing_and_comes_again(queue: Queue) -> None:
     add(queue, "fail", 1)
     for attempt in (1, 2, 3):
@@ -157,7 +153,6 @@ def test_a_task_whose_time_is_up_leaves_nothing(queue: Queue) -> None:
         wait_until(lambda: queue.sql("SELECT 1 FROM pg_stat_activity WHERE query = ?", sleep) == [])
 
 
-@ONE_STORE
 def test_a_second_signal_leaves_nothing(queue: Queue) -> None:
     add(queue, "hold", 1)
     add(queue, "effect", 2)
@@ -191,7 +186,6 @@ def test_a_cancelled_stage_that_ends_well_has_its_effects_and_no_next_stage(queu
     assert queue.first_lines()[0].startswith("cancelled")
 
 
-@ONE_STORE
 def test_what_is_called_when_the_last_attempt_failed_is_outside_of_it(queue: Queue) -> None:
     add(queue, "fail_for_good", 1)
     queue.run_quietly(mode="mark")
@@ -279,7 +273,7 @@ def test_the_transaction_leaves_the_row_to_others_until_its_last_statement(queue
     assert effects(queue) == [1, 101]
 
 
-@ONE_SERVER
+@ON_MYSQL
 def test_the_lease_of_a_long_task_is_renewed_meanwhile(queue: Queue) -> None:
     set_settings(queue, TASKSERVER_LEASE="2")
     add(queue, "hold", 1)
@@ -341,7 +335,6 @@ print(sum(done) + server.run().done)
 """
 
 
-@ONE_STORE
 def test_two_runs_in_two_threads_each_have_their_transactions(queue: Queue) -> None:
     for number in range(20):
         add(queue, "effect", number)

@@ -20,9 +20,9 @@ from taskserver import DatabaseError, InvalidTask, TablesMissing, TaskServer
 from taskserver.errors import Conflict, ConnectionLost
 from taskserver.stores.queue import callers
 from tests.producers.test_callers_sessions import of_psycopg2
+from tests.support.databases import EACH_SERVER
 from tests.support.servers import MySQLServer
 from tests.support.shops import Shop
-from tests.support.turns import EACH_SERVER
 from tests.support.websites import WEB_PASSWORD, web_user
 
 # ---- what is no connection to this queue

@@ -19,10 +19,10 @@ from psycopg.rows import args_row, dict_row, kwargs_row, namedtuple_row, scalar_
 from pymysql.cursors import DictCursor, SSCursor, SSDictCursor
 
 from taskserver.errors import Conflict
+from tests.support.databases import EACH_SERVER
 from tests.support.processes import assert_silent
 from tests.support.servers import MySQLServer
 from tests.support.shops import AT, FALL, LEAP, ODD_TEXT, Shop, zone_with_summer_time
-from tests.support.turns import EACH_SERVER
 
 psycopg2: Any = import_module("psycopg2")  # which has no types
 extras: Any = import_module("psycopg2.extras")
@@ -44,7 +44,7 @@ class Recording(pymysql.connections.Connection):
         super()._execute_command(command, sql)  # type: ignore[misc]
 
 
-@pytest.mark.parametrize("dsn", ["sqlite", "mysql"], indirect=True)
+@pytest.mark.parametrize("database", ["sqlite", "mysql"], indirect=True)
 def test_nothing_is_sent_but_inserts_and_a_look(shop: Shop) -> None:
     """And, on SQLite, the driver's own BEGIN."""
     connection: Any = shop.open() if shop.is_sqlite else Recording(**shop.place)

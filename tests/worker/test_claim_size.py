@@ -9,7 +9,6 @@ import pytest
 from taskserver.worker.limits import ClaimSize
 from tests.support.processes import assert_silent
 from tests.support.queues import Queue
-from tests.support.turns import ONE_STORE
 
 TASKS = """
 import os
@@ -77,7 +76,6 @@ def test_a_run_that_took_nothing_up_learns_nothing() -> None:
     assert size.next(None) == 1
 
 
-@ONE_STORE
 def test_four_workers_share_few_slow_tasks(queue: Queue) -> None:
     for _ in range(16):
         queue.add("tasks.nap", "[0.3]")
@@ -87,7 +85,6 @@ def test_four_workers_share_few_slow_tasks(queue: Queue) -> None:
     assert min(calls.values()) >= 3
 
 
-@ONE_STORE
 def test_slow_tasks_behind_quick_ones_are_left_to_others_after_a_second(queue: Queue) -> None:
     """The claim that took them was as large as the quick ones made it."""
     for number in range(60):
@@ -98,7 +95,6 @@ def test_slow_tasks_behind_quick_ones_are_left_to_others_after_a_second(queue: Q
     assert (result.done, result.released >= 6) == (72, True)
 
 
-@ONE_STORE
 def test_a_more_urgent_task_waits_for_few_of_those_before_it(queue: Queue) -> None:
     queue.define(
         "def urgent():\n    from taskserver import TaskServer\n    with TaskServer.from_env(HERE) as server:\n"

@@ -34,7 +34,6 @@ from tests.support.processes import WAIT_SECONDS, assert_silent, end_of, freeze,
 from tests.support.queues import Queue
 from tests.support.rows import Rows
 from tests.support.servers import MySQLServer
-from tests.support.turns import ONE_STORE, on_stores_in_turn
 
 OTHER_GROUP = "4294967294"
 """Without a task: whoever works for it takes back what is due, and runs nothing."""
@@ -159,37 +158,34 @@ def test_the_task_that_a_killed_worker_was_running_has_used_its_attempt_and_wait
     assert queue.rows() == []
 
 
-def test_a_lease_is_counted_by_the_database_and_its_tasks_are_not_taken_before_its_end(one_queue: Queue) -> None:
+def test_a_lease_is_counted_by_the_database_and_its_tasks_are_not_taken_before_its_end(queue: Queue) -> None:
     for number in range(3):
-        one_queue.add("tasks.note", f'["{number}"]')
-    with TaskServer(one_queue.dsn, lease=1) as vanished:
+        queue.add("tasks.note", f'["{number}"]')
+    with TaskServer(queue.dsn, lease=1) as vanished:
         assert len(vanished.store.claims.claim(3, ()).tasks) == 3
-    ((end, is_a_second),) = {
-        *one_queue.rows(f"due_at, ABS({one_queue.seconds_between('updated_at', 'due_at')} - 1) < 0.2")
-    }
+    ((end, is_a_second),) = {*queue.rows(f"due_at, ABS({queue.seconds_between('updated_at', 'due_at')} - 1) < 0.2")}
     assert is_a_second
-    wait_until(lambda: one_queue.run_here(mode="mark").done)
-    assert one_queue.notes() == ["0", "1", "2"]
-    assert all(started_at > end for (started_at,) in one_queue.rows("started_at"))
+    wait_until(lambda: queue.run_here(mode="mark").done)
+    assert queue.notes() == ["0", "1", "2"]
+    assert all(started_at > end for (started_at,) in queue.rows("started_at"))
 
 
-def test_a_task_that_kills_its_worker_each_time_ends_fatal_and_lets_the_others_run(one_queue: Queue) -> None:
+def test_a_task_that_kills_its_worker_each_time_ends_fatal_and_lets_the_others_run(queue: Queue) -> None:
     settings = {"TASKSERVER_MAX_ATTEMPTS": "3", "TASKSERVER_BACKOFF": "fixed:0"}
-    one_queue.add("tasks.kill_worker")
-    one_queue.add("tasks.note")
+    queue.add("tasks.kill_worker")
+    queue.add("tasks.note")
     codes = []
-    while 1 in (statuses := one_queue.statuses()) or 0 in statuses or 3 in statuses:
-        codes.append(one_queue.worker(**settings).returncode)
-        one_queue.move_workers()
-        one_queue.end_leases()
+    while 1 in (statuses := queue.statuses()) or 0 in statuses or 3 in statuses:
+        codes.append(queue.worker(**settings).returncode)
+        queue.move_workers()
+        queue.end_leases()
         assert len(codes) < 12
-    assert one_queue.notes().count("killing") == 3
-    assert one_queue.notes().count("noted") == 1
+    assert queue.notes().count("killing") == 3
+    assert queue.notes().count("noted") == 1
     assert codes.count(0) == len(codes) - 3
-    assert one_queue.rows("task, status, attempts, error_text") == [("tasks.kill_worker", 4, 3, LOST)]
+    assert queue.rows("task, status, attempts, error_text") == [("tasks.kill_worker", 4, 3, LOST)]
 
 
-@ONE_STORE
 def test_a_module_that_kills_the_process_when_imported_uses_attempts_and_does_not_loop(queue: Queue) -> None:
     queue.deployment.claim_at_once()
     settings = {
@@ -236,7 +232,6 @@ def test_a_task_of_one_attempt_whose_worker_was_killed_at_the_import_is_lost_unt
     assert (sqlite_queue.notes(), sqlite_queue.rows()) == (["once"], [])
 
 
-@ONE_STORE
 def test_a_half_uploaded_module_is_tried_again_after_its_backoff_and_runs_once_mended(queue: Queue) -> None:
     queue.define("def half(:\n")
     queue.add("tasks.note")
@@ -259,29 +254,28 @@ def test_a_half_uploaded_module_is_tried_again_after_its_backoff_and_runs_once_m
 # ---- a worker that is slow
 
 
-def test_a_task_that_runs_for_several_leases_is_not_taken_over(one_queue: Queue) -> None:
+def test_a_task_that_runs_for_several_leases_is_not_taken_over(queue: Queue) -> None:
     lease = 2
-    one_queue.add("tasks.hold")
-    process = start_holding(one_queue, TASKSERVER_LEASE=str(lease))
+    queue.add("tasks.hold")
+    process = start_holding(queue, TASKSERVER_LEASE=str(lease))
     ends: set[object] = set()
     looks = 0
-    passed = one_queue.seconds_between("started_at", one_queue.now)
-    with TaskServer(one_queue.dsn, folder=one_queue.folder, backoff="fixed:0") as other:
-        while float(one_queue.rows(passed)[0][0]) < 1.5 * lease:
+    passed = queue.seconds_between("started_at", queue.now)
+    with TaskServer(queue.dsn, folder=queue.folder, backoff="fixed:0") as other:
+        while float(queue.rows(passed)[0][0]) < 1.5 * lease:
             result = other.run()
             assert result.taken == 0
-            ends.add(one_queue.rows("due_at")[0][0])
+            ends.add(queue.rows("due_at")[0][0])
             looks += 1
             time.sleep(0.02)
-    let_go(one_queue)
+    let_go(queue)
     assert end_of(process) == (0, "", "")
-    assert one_queue.notes() == ["task started by first", "task finished by first"]
-    assert one_queue.rows() == []
+    assert queue.notes() == ["task started by first", "task finished by first"]
+    assert queue.rows() == []
     assert looks > 10
     assert len(ends) >= 4, "renewed each third of a lease"
 
 
-@ONE_STORE
 def test_tasks_that_wait_under_a_long_one_are_given_back_after_a_third_of_a_lease(queue: Queue) -> None:
     queue.deployment.claim_at_once()
     lease = 3
@@ -355,22 +349,20 @@ def test_unstarted_tasks_go_back_after_a_third_of_a_lease_under_one_task(
         assert sqlite_queue.statuses() == [1, 0, 0]
 
 
-def test_between_tasks_a_worker_gives_back_what_it_has_held_for_half_a_lease(
-    one_queue: Queue, whole_claims: None
-) -> None:
-    one_queue.define("\ndef tick():\n    note('tick')\n    time.sleep(0.25)\n")
+def test_between_tasks_a_worker_gives_back_what_it_has_held_for_half_a_lease(queue: Queue, whole_claims: None) -> None:
+    queue.define("\ndef tick():\n    note('tick')\n    time.sleep(0.25)\n")
     for _ in range(6):
-        one_queue.add("tasks.tick")
-    result = one_queue.run_here(mode="mark", lease=2)
+        queue.add("tasks.tick")
+    result = queue.run_here(mode="mark", lease=2)
     assert (result.taken, result.done, result.lost, result.released > 0) == (6, 6, 0, True)
-    assert one_queue.notes() == ["tick"] * 6
-    assert one_queue.rows("status, attempts") == [(2, 1)] * 6
+    assert queue.notes() == ["tick"] * 6
+    assert queue.rows("status, attempts") == [(2, 1)] * 6
 
 
 # ---- a worker that was frozen
 
 
-@on_stores_in_turn("task", ["hold", "hold_and_fail"])
+@pytest.mark.parametrize("task", ["hold", "hold_and_fail"])
 def test_a_worker_that_was_frozen_changes_nothing_in_a_task_that_another_runs(queue: Queue, task: str) -> None:
     queue.add(f"tasks.{task}")
     first = start_holding(queue)
@@ -384,30 +376,30 @@ def test_a_worker_that_was_frozen_changes_nothing_in_a_task_that_another_runs(qu
     assert queue.rows("status, attempts") == ([] if task == "hold" else [(3, 2)])
 
 
-def test_a_worker_whose_lease_ended_and_was_not_taken_may_still_finish(one_queue: Queue) -> None:
-    one_queue.add("tasks.hold")
-    process = start_holding(one_queue)
+def test_a_worker_whose_lease_ended_and_was_not_taken_may_still_finish(queue: Queue) -> None:
+    queue.add("tasks.hold")
+    process = start_holding(queue)
     freeze(process)
-    one_queue.end_leases()
-    let_go(one_queue)
+    queue.end_leases()
+    let_go(queue)
     thaw(process)
     assert end_of(process) == (0, "", "")
-    assert one_queue.rows() == []
+    assert queue.rows() == []
 
 
 @pytest.mark.long
-def test_a_worker_that_is_frozen_for_longer_than_a_real_lease_loses_its_task(one_queue: Queue) -> None:
-    one_queue.add("tasks.hold")
-    first = start_holding(one_queue, TASKSERVER_LEASE="3")
+def test_a_worker_that_is_frozen_for_longer_than_a_real_lease_loses_its_task(queue: Queue) -> None:
+    queue.add("tasks.hold")
+    first = start_holding(queue, TASKSERVER_LEASE="3")
     freeze(first)
-    ((end,),) = one_queue.rows("due_at")
-    second = one_queue.start(WORKER="second")
-    while end_of(second) == (0, "", "") and one_queue.statuses() == [1]:
-        second = one_queue.start(WORKER="second")
-    ((status, updated_at),) = one_queue.rows("status, updated_at")
+    ((end,),) = queue.rows("due_at")
+    second = queue.start(WORKER="second")
+    while end_of(second) == (0, "", "") and queue.statuses() == [1]:
+        second = queue.start(WORKER="second")
+    ((status, updated_at),) = queue.rows("status, updated_at")
     assert status == 3
     assert updated_at >= end
-    assert_too_late(one_queue, first)
+    assert_too_late(queue, first)
 
 
 @contextmanager
@@ -472,7 +464,7 @@ def frozen_and_given_up(queue: Queue, *args: object, name: str = "first") -> sub
     return process
 
 
-@on_stores_in_turn("mode", ["delete", "move", "mark"])
+@pytest.mark.parametrize("mode", ["delete", "move", "mark"])
 def test_the_completion_of_a_worker_that_was_only_frozen_is_accepted(queue: Queue, mode: str) -> None:
     queue.add("tasks.hold")
     process = frozen_and_given_up(queue, "--mode", mode)
@@ -498,7 +490,6 @@ BY_A_PERSON = {
 }
 
 
-@ONE_STORE
 def test_a_completion_is_not_accepted_once_a_person_has_retried_or_cancelled_the_task(queue: Queue) -> None:
     groups = dict(enumerate(BY_A_PERSON.values(), start=1))
     workers = {}
@@ -524,17 +515,17 @@ def test_a_completion_is_not_accepted_once_a_person_has_retried_or_cancelled_the
     assert queue.rows() == before
 
 
-def test_a_second_frozen_worker_s_token_is_not_taken_for_that_of_the_first(one_queue: Queue) -> None:
+def test_a_second_frozen_worker_s_token_is_not_taken_for_that_of_the_first(queue: Queue) -> None:
     """Lost, retried by a person, and lost again: only the worker of the last claim may still complete it."""
-    one_queue.add("tasks.hold")
-    first = frozen_and_given_up(one_queue)
-    one_queue.sql("UPDATE jobs_queue SET status = 0, attempts = 0")
-    second = frozen_and_given_up(one_queue, name="second")
-    assert_too_late(one_queue, first)
-    let_go(one_queue, "second")
+    queue.add("tasks.hold")
+    first = frozen_and_given_up(queue)
+    queue.sql("UPDATE jobs_queue SET status = 0, attempts = 0")
+    second = frozen_and_given_up(queue, name="second")
+    assert_too_late(queue, first)
+    let_go(queue, "second")
     thaw(second)
     assert end_of(second) == (0, "", "")
-    assert one_queue.rows() == []
+    assert queue.rows() == []
 
 
 # ---- the heartbeat's connection and thread
@@ -756,12 +747,12 @@ def test_the_heartbeat_s_thread_ends_with_a_run_that_an_error_ends(here: Here) -
     assert heartbeats() == []
 
 
-def test_workers_end_with_code_0_while_their_heartbeat_is_at_work(one_queue: Queue) -> None:
-    one_queue.define("\ndef nap(seconds):\n    time.sleep(seconds)\n")
+def test_workers_end_with_code_0_while_their_heartbeat_is_at_work(queue: Queue) -> None:
+    queue.define("\ndef nap(seconds):\n    time.sleep(seconds)\n")
     for _ in range(2):
         for group in range(6):
             # Just before, at and after the moment at which the heartbeat wakes, a third of a lease.
-            one_queue.add("tasks.nap", f"[{0.32 + 0.02 * (group % 3)}]", group)
-        workers = [one_queue.start(0, group, TASKSERVER_LEASE="1") for group in range(6)]
+            queue.add("tasks.nap", f"[{0.32 + 0.02 * (group % 3)}]", group)
+        workers = [queue.start(0, group, TASKSERVER_LEASE="1") for group in range(6)]
         assert [end_of(process) for process in workers] == [(0, "", "")] * 6
-    assert one_queue.rows() == []
+    assert queue.rows() == []

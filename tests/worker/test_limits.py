@@ -28,7 +28,6 @@ from tests.support.processes import (
     wait_until,
 )
 from tests.support.queues import Queue, row_counts
-from tests.support.turns import A_SERVER, ONE_STORE, on_stores_in_turn
 
 SETTINGS = {"TASKSERVER_MAX_ATTEMPTS": "10", "TASKSERVER_BACKOFF": "fixed:500", "TASKSERVER_LEASE": "600"}
 SHORT = {"TASKSERVER_LEASE": "1", "TASKSERVER_TIMEOUT": "1"}
@@ -116,57 +115,56 @@ def hold_interpreter():
 SLOW = ["nap", "busy", "search", "wait_for_lock", "wait_for_event", "wait_for_program"]
 
 
-def test_a_task_that_takes_too_long_is_interrupted_and_the_next_one_runs(one_queue: Queue) -> None:
-    one_queue.define("".join(f"{name} = task(timeout=0.1)({name})\n" for name in SLOW))
+def test_a_task_that_takes_too_long_is_interrupted_and_the_next_one_runs(queue: Queue) -> None:
+    queue.define("".join(f"{name} = task(timeout=0.1)({name})\n" for name in SLOW))
     for name in SLOW:
-        one_queue.add(f"tasks.{name}")
-        one_queue.add("tasks.note", f'["after {name}"]')
-    one_queue.run_here()
-    assert one_queue.rows("task, status, attempts, claim") == [(f"tasks.{name}", 3, 1, None) for name in SLOW]
-    assert set(one_queue.first_lines()) == {"TaskInterrupted: it ran for longer than its timeout of 0.1 s"}
-    assert [note for note in one_queue.notes() if note.startswith("after")] == [f"after {name}" for name in SLOW]
+        queue.add(f"tasks.{name}")
+        queue.add("tasks.note", f'["after {name}"]')
+    queue.run_here()
+    assert queue.rows("task, status, attempts, claim") == [(f"tasks.{name}", 3, 1, None) for name in SLOW]
+    assert set(queue.first_lines()) == {"TaskInterrupted: it ran for longer than its timeout of 0.1 s"}
+    assert [note for note in queue.notes() if note.startswith("after")] == [f"after {name}" for name in SLOW]
 
 
-def test_the_setting_is_the_limit_of_a_callable_that_has_none_of_its_own(one_queue: Queue) -> None:
-    one_queue.define(
+def test_the_setting_is_the_limit_of_a_callable_that_has_none_of_its_own(queue: Queue) -> None:
+    queue.define(
         "@task(timeout=30)\ndef longer(): nap(0.3)\n\n@task(timeout=0)\ndef unlimited(): nap(0.3)\n",
     )
     for name in ("nap", "longer", "unlimited"):
-        one_queue.add(f"tasks.{name}")
-    one_queue.server.settings = one_queue.server.settings._replace(timeout_seconds=0.2)  # type: ignore[arg-type]
-    assert one_queue.server.run().done == 2
-    assert one_queue.rows("id, status, attempts") == [(1, 3, 1)]
-    assert one_queue.first_lines() == ["TaskInterrupted: it ran for longer than its timeout of 0.2 s"]
+        queue.add(f"tasks.{name}")
+    queue.server.settings = queue.server.settings._replace(timeout_seconds=0.2)  # type: ignore[arg-type]
+    assert queue.server.run().done == 2
+    assert queue.rows("id, status, attempts") == [(1, 3, 1)]
+    assert queue.first_lines() == ["TaskInterrupted: it ran for longer than its timeout of 0.2 s"]
 
 
 def test_a_task_that_swallows_its_interrupt_is_done_if_it_returns_and_interrupted_again_if_not(
-    one_queue: Queue,
+    queue: Queue,
 ) -> None:
-    one_queue.define(
+    queue.define(
         "swallow_once = task(timeout=0.2)(swallow_once)\n\n"
         "@task(timeout=0.2)\ndef stubborn():\n    swallow_once()\n    nap()\n"
     )
     for name in ("swallow_once", "stubborn", "note"):
-        one_queue.add(f"tasks.{name}")
-    one_queue.run_here(lease=1)
-    assert one_queue.notes() == ["swallowed", "swallowed", "started", "noted"]
-    assert one_queue.rows("task, status") == [("tasks.stubborn", 3)]
-    assert one_queue.first_lines() == ["TaskInterrupted: it ran for longer than its timeout of 0.2 s"]
+        queue.add(f"tasks.{name}")
+    queue.run_here(lease=1)
+    assert queue.notes() == ["swallowed", "swallowed", "started", "noted"]
+    assert queue.rows("task, status") == [("tasks.stubborn", 3)]
+    assert queue.first_lines() == ["TaskInterrupted: it ran for longer than its timeout of 0.2 s"]
 
 
-def test_a_module_that_hangs_when_imported_is_interrupted_too(one_queue: Queue) -> None:
-    one_queue.deployment.write_tasks("import time\n\ntime.sleep(60)\n", "hanging.py")
-    one_queue.add("hanging.task")
-    one_queue.add("tasks.note")
-    settings = one_queue.server.settings
-    one_queue.server.settings = settings._replace(timeout_seconds=0.2, modules=("tasks", "hanging"))  # type: ignore[arg-type]
-    one_queue.server.run()
-    assert one_queue.rows("status, attempts") == [(3, 1)]
-    assert "TaskInterrupted" in one_queue.first_lines()[0]
-    assert one_queue.notes() == ["noted"]
+def test_a_module_that_hangs_when_imported_is_interrupted_too(queue: Queue) -> None:
+    queue.deployment.write_tasks("import time\n\ntime.sleep(60)\n", "hanging.py")
+    queue.add("hanging.task")
+    queue.add("tasks.note")
+    settings = queue.server.settings
+    queue.server.settings = settings._replace(timeout_seconds=0.2, modules=("tasks", "hanging"))  # type: ignore[arg-type]
+    queue.server.run()
+    assert queue.rows("status, attempts") == [(3, 1)]
+    assert "TaskInterrupted" in queue.first_lines()[0]
+    assert queue.notes() == ["noted"]
 
 
-@ONE_STORE
 def test_tasks_that_end_just_at_their_timeout_are_done_or_failed_and_nothing_else(queue: Queue) -> None:
     queue.define("@task(timeout=0.02)\ndef close(seconds): time.sleep(seconds)\n")
     for number in range(30):
@@ -210,23 +208,23 @@ def test_a_task_that_sets_the_alarm_breaks_neither_the_run_nor_the_limits_of_lat
 
 
 @pytest.mark.parametrize("task", ["hold_interpreter", "swallow"])
-def test_what_cannot_be_interrupted_ends_its_worker_and_is_taken_back(one_queue: Queue, task: str) -> None:
-    one_queue.add(f"tasks.{task}")
-    one_queue.add("tasks.note")
-    process = one_queue.start_task(**SHORT)
+def test_what_cannot_be_interrupted_ends_its_worker_and_is_taken_back(queue: Queue, task: str) -> None:
+    queue.add(f"tasks.{task}")
+    queue.add("tasks.note")
+    process = queue.start_task(**SHORT)
     code, output, errors = end_of(process)
     assert (code, output) == (1, ""), errors
     assert_shows_where_it_hangs(errors, task)
     assert errors.startswith("task 1 tasks.swallow, attempt 1 goes on ") == (task == "swallow")
-    passed = one_queue.seconds_between("started_at", one_queue.now)
-    assert float(one_queue.sql(f"SELECT {passed} FROM jobs_queue WHERE id = 1")[0][0]) >= 2
-    assert one_queue.rows("status, attempts")[0] == (1, 1)
-    wait_until(lambda: not one_queue.sql(f"SELECT 1 FROM jobs_queue WHERE status = 1 AND due_at > {one_queue.now}"))
-    assert f"ended while it ran task 1 tasks.{task}" in one_queue.worker().stderr
-    assert one_queue.rows("id, status, attempts") == [(1, 3, 1)]
-    assert one_queue.first_lines()[0].startswith("lost: ")
-    assert one_queue.notes()[-1] == "noted"
-    assert ("swallowed" in one_queue.notes()) == (task == "swallow")
+    passed = queue.seconds_between("started_at", queue.now)
+    assert float(queue.sql(f"SELECT {passed} FROM jobs_queue WHERE id = 1")[0][0]) >= 2
+    assert queue.rows("status, attempts")[0] == (1, 1)
+    wait_until(lambda: not queue.sql(f"SELECT 1 FROM jobs_queue WHERE status = 1 AND due_at > {queue.now}"))
+    assert f"ended while it ran task 1 tasks.{task}" in queue.worker().stderr
+    assert queue.rows("id, status, attempts") == [(1, 3, 1)]
+    assert queue.first_lines()[0].startswith("lost: ")
+    assert queue.notes()[-1] == "noted"
+    assert ("swallowed" in queue.notes()) == (task == "swallow")
 
 
 def test_a_task_that_swallows_a_second_signal_ends_its_worker_a_lease_later(sqlite_queue: Queue) -> None:
@@ -286,8 +284,8 @@ def hammer(queue: Queue, count: int) -> int:
     return len(acknowledged)
 
 
-def test_interrupts_amid_writes_to_the_queue_lose_and_double_nothing(one_queue: Queue) -> None:
-    assert hammer(one_queue, 8) > 8
+def test_interrupts_amid_writes_to_the_queue_lose_and_double_nothing(queue: Queue) -> None:
+    assert hammer(queue, 8) > 8
 
 
 @pytest.mark.long
@@ -363,7 +361,6 @@ def test_a_program_without_an_alarm_has_none_after_a_run_or_one_that_broke_down(
 # ---- a run's time and memory
 
 
-@A_SERVER
 def test_max_time_starts_nothing_that_would_not_fit_and_releases_the_rest(queue: Queue) -> None:
     for _ in range(8):
         queue.add("tasks.nap", "[0.4]")
@@ -375,15 +372,15 @@ def test_max_time_starts_nothing_that_would_not_fit_and_releases_the_rest(queue:
     assert len(queue.notes()) == 2 * result.done
 
 
-def test_max_memory_starts_nothing_once_the_process_is_larger_and_releases_the_rest(one_queue: Queue) -> None:
-    one_queue.define("kept = []\n\ndef grow():\n    note('grown')\n    kept.append(bytearray(150_000_000))\n")
+def test_max_memory_starts_nothing_once_the_process_is_larger_and_releases_the_rest(queue: Queue) -> None:
+    queue.define("kept = []\n\ndef grow():\n    note('grown')\n    kept.append(bytearray(150_000_000))\n")
     for _ in range(3):
-        one_queue.add("tasks.grow")
-    assert_silent(one_queue.worker("--max-memory", 150))
-    assert one_queue.sql("SELECT reason, taken, done FROM jobs_queue_workers") == [("max_memory", 1, 1)]
-    assert one_queue.notes() == ["grown"]
-    assert_silent(one_queue.worker("--max-memory", 1))  # a process is larger from its begin on
-    assert one_queue.rows("status, attempts, claim") == [(0, 0, None)] * 2
+        queue.add("tasks.grow")
+    assert_silent(queue.worker("--max-memory", 150))
+    assert queue.sql("SELECT reason, taken, done FROM jobs_queue_workers") == [("max_memory", 1, 1)]
+    assert queue.notes() == ["grown"]
+    assert_silent(queue.worker("--max-memory", 1))  # a process is larger from its begin on
+    assert queue.rows("status, attempts, claim") == [(0, 0, None)] * 2
 
 
 def remember(queue: Queue, task: str, seconds: float, times: int, slowest: float) -> None:
@@ -395,7 +392,6 @@ def remember(queue: Queue, task: str, seconds: float, times: int, slowest: float
     )
 
 
-@ONE_STORE
 def test_a_task_that_took_too_long_of_late_is_left_to_the_next_run(queue: Queue) -> None:
     for args, task in (("[0.6]", "nap"), (None, "note"), ("[0]", "nap")):
         queue.add(f"tasks.{task}", args)
@@ -476,7 +472,6 @@ def test_a_task_that_others_overtake_is_started_though_they_have_waited_too(limi
     assert limits_at(30.0, 1).fits(40.0, 9000.0)
 
 
-@ONE_STORE
 def test_tasks_that_share_a_start_are_all_done_or_given_back_where_no_other_would_fit(queue: Queue) -> None:
     queue.define("@task(commit_every=50)\ndef quick():\n    note()\n    time.sleep(0.1)\n")
     for _ in range(14):
@@ -498,7 +493,6 @@ def test_one_run_that_was_slow_beyond_all_others_says_nothing_of_the_next(sqlite
 # ---- workers at once
 
 
-@ONE_STORE
 def test_one_worker_more_than_there_are_places_leaves_at_once_and_says_nothing(queue: Queue) -> None:
     for _ in range(2):
         queue.add("tasks.hold")
@@ -531,23 +525,23 @@ def test_four_workers_may_run_at_once_unless_it_is_said_otherwise(sqlite_queue: 
     assert [end_of(process) for process in workers] == [(0, "", "")] * 4
 
 
-def test_other_groups_tables_and_databases_have_places_of_their_own(one_queue: Queue) -> None:
+def test_other_groups_tables_and_databases_have_places_of_their_own(queue: Queue) -> None:
     table, database = {"TASKSERVER_TABLE": "other_queue"}, {"TASKSERVER_DSN": "sqlite:///var/other.db"}
     for other in (table, database):
-        assert one_queue.client("init", env=other).returncode == 0
-        assert one_queue.client("add", "tasks.note", '["elsewhere"]', "--group", 5, env=other).returncode == 0
-    one_queue.add("tasks.hold", None, 3)
-    process = one_queue.start_task(1, "5,3", "--slots", 1)
-    one_queue.add("tasks.note", '["same groups"]', 5)
-    one_queue.add("tasks.note", '["other groups"]', 6)
-    assert_silent(one_queue.worker(0, "3,5", "--slots", 1))
-    assert_silent(one_queue.worker(0, "6", "--slots", 1))
+        assert queue.client("init", env=other).returncode == 0
+        assert queue.client("add", "tasks.note", '["elsewhere"]', "--group", 5, env=other).returncode == 0
+    queue.add("tasks.hold", None, 3)
+    process = queue.start_task(1, "5,3", "--slots", 1)
+    queue.add("tasks.note", '["same groups"]', 5)
+    queue.add("tasks.note", '["other groups"]', 6)
+    assert_silent(queue.worker(0, "3,5", "--slots", 1))
+    assert_silent(queue.worker(0, "6", "--slots", 1))
     for other in (table, database):
-        assert_silent(one_queue.worker(0, "5,3", "--slots", 1, **other))
-    assert one_queue.notes() == ["started", "other groups", "elsewhere", "elsewhere"]
-    assert_silent(one_queue.worker("--slots", 1))
-    assert one_queue.notes()[-1] == "same groups"
-    one_queue.go()
+        assert_silent(queue.worker(0, "5,3", "--slots", 1, **other))
+    assert queue.notes() == ["started", "other groups", "elsewhere", "elsewhere"]
+    assert_silent(queue.worker("--slots", 1))
+    assert queue.notes()[-1] == "same groups"
+    queue.go()
     assert end_of(process) == (0, "", "")
 
 
@@ -639,7 +633,7 @@ def signal_until_heard(process: subprocess.Popen[str], first: signal.Signals, se
     process.send_signal(second)
 
 
-@on_stores_in_turn("first, second", TWO_SIGNALS)
+@pytest.mark.parametrize(("first", "second"), TWO_SIGNALS)
 def test_a_second_signal_stops_the_running_task_which_has_failed_and_comes_again(
     queue: Queue, first: signal.Signals, second: signal.Signals
 ) -> None:

@@ -20,7 +20,6 @@ from taskserver.worker.result import RunResult
 from tests.support.processes import WAIT_SECONDS, assert_silent, end_of, kill, wait_until
 from tests.support.queues import Queue
 from tests.support.servers import MySQLServer
-from tests.support.turns import A_SERVER
 
 TASKS = """
 import os
@@ -133,7 +132,6 @@ def test_a_python_program_lingers_until_it_asks_its_run_to_stop(sqlite_queue: Qu
 
 
 @pytest.mark.long
-@A_SERVER
 @pytest.mark.parametrize("groups", [None, [3, 5]], ids=["all groups", "some groups"])
 def test_a_look_costs_two_queries_or_three_where_notices_come(
     queue: Queue, groups: list[int] | None, monkeypatch: pytest.MonkeyPatch

@@ -17,7 +17,6 @@ from taskserver.worker.maintenance import VANISHED_TEXT
 from tests.support.printed import json_of
 from tests.support.processes import assert_one_line, assert_silent, end_of, is_alive, kill, wait_until
 from tests.support.queues import Queue
-from tests.support.turns import A_SERVER
 
 TASKS = """
 import os
@@ -72,7 +71,6 @@ def held(queue: Queue) -> Iterator[tuple[Queue, subprocess.Popen[str], set[int]]
 Held = tuple[Queue, subprocess.Popen[str], set[int]]
 
 
-@A_SERVER
 def test_several_workers_run_tasks_at_once_and_end_as_one_program(held: Held) -> None:
     queue, process, workers = held
     assert len(workers) == 2
@@ -82,7 +80,6 @@ def test_several_workers_run_tasks_at_once_and_end_as_one_program(held: Held) ->
     assert queue.rows() == []
 
 
-@A_SERVER
 def test_a_signal_reaches_all_workers_which_finish_their_tasks(held: Held) -> None:
     queue, process, _ = held
     process.send_signal(signal.SIGTERM)
@@ -122,7 +119,6 @@ def test_two_signals_right_after_each_other_are_one_request(sqlite_queue: Queue,
     assert sqlite_queue.rows() == []  # the task was not interrupted
 
 
-@A_SERVER
 def test_a_second_signal_interrupts_the_tasks_of_all(held: Held) -> None:
     queue, process, _ = held
     process.send_signal(signal.SIGTERM)
@@ -136,7 +132,6 @@ def test_a_second_signal_interrupts_the_tasks_of_all(held: Held) -> None:
 # ---- deaths
 
 
-@A_SERVER
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSEGV])
 def test_a_worker_that_dies_is_replaced_and_what_it_had_not_started_runs(queue: Queue, number: signal.Signals) -> None:
     queue.add("tasks.die", f"[{int(number)}]")
@@ -229,7 +224,6 @@ def test_a_worker_that_dies_while_all_are_stopped_is_not_replaced(sqlite_queue: 
 
 
 @pytest.mark.long
-@A_SERVER
 def test_of_100_000_quick_tasks_none_is_lost_and_no_worker_dies_but_by_our_kills(queue: Queue) -> None:
     for _ in range(100):
         queue.server.add_tasks({"task": "tasks.quick"} for _ in range(1000))
@@ -252,7 +246,6 @@ def test_of_100_000_quick_tasks_none_is_lost_and_no_worker_dies_but_by_our_kills
     assert len(queue.statuses()) == 100_000
 
 
-@A_SERVER
 def test_workers_whose_supervisor_is_killed_end_after_their_tasks(held: Held) -> None:
     queue, process, workers = held
     kill(process)

@@ -13,7 +13,6 @@ import taskserver
 from taskserver import Fatal, Retry, SettingError, TaskServerError
 from taskserver.model.backoff import DAY_SECONDS, parse_backoff
 from tests.support.queues import Queue
-from tests.support.turns import A_SERVER, ONE_STORE
 
 SETTINGS = {"TASKSERVER_MAX_ATTEMPTS": "3", "TASKSERVER_BACKOFF": "linear:300", "TASKSERVER_LEASE": "600"}
 MOST = 1.1
@@ -112,20 +111,19 @@ def test_a_failed_task_waits_by_the_database_s_clock_for_what_backoff_and_attemp
     assert all(text.startswith("ValueError: no luck") for text in queue.errors())
 
 
-def test_a_task_is_fatal_once_its_attempts_are_used_up(one_queue: Queue) -> None:
-    add_row(one_queue, "fail")
+def test_a_task_is_fatal_once_its_attempts_are_used_up(queue: Queue) -> None:
+    add_row(queue, "fail")
     for attempts in (1, 2, 3):
         is_last = attempts == 3
-        result = one_queue.run_here()
+        result = queue.run_here()
         assert (result.failed, result.fatal) == (not is_last, is_last)
-        assert one_queue.rows("status, attempts, claim, due_at IS NULL, finished_at IS NULL") == [
+        assert queue.rows("status, attempts, claim, due_at IS NULL, finished_at IS NULL") == [
             (4 if is_last else 3, attempts, None, is_last, not is_last)
         ]
-        one_queue.end_backoffs()
-    assert one_queue.run_here().taken == 0
+        queue.end_backoffs()
+    assert queue.run_here().taken == 0
 
 
-@ONE_STORE
 def test_the_row_s_limit_wins_over_the_callable_s_and_that_over_the_setting(queue: Queue) -> None:
     queue.define("@task(max_attempts=2)\ndef twice(): fail()\n\n@task(max_attempts=5)\ndef often(): fail()\n")
     expected = []
@@ -147,17 +145,16 @@ def test_the_row_s_limit_wins_over_the_callable_s_and_that_over_the_setting(queu
     assert queue.rows("status, attempts, max_attempts") == expected
 
 
-def test_the_callable_s_limit_counts_for_the_task_that_imports_its_module_too(one_queue: Queue) -> None:
-    one_queue.define("@task(max_attempts=2)\ndef twice(): fail()\n")
+def test_the_callable_s_limit_counts_for_the_task_that_imports_its_module_too(queue: Queue) -> None:
+    queue.define("@task(max_attempts=2)\ndef twice(): fail()\n")
     for attempts, expected in [(1, (3, 1, 2)), (2, (4, 2, 2))]:
         if attempts == 1:
-            add_row(one_queue, "twice")
-        one_queue.run_here()
-        assert one_queue.rows("status, attempts, max_attempts") == [expected]
-        one_queue.end_backoffs()
+            add_row(queue, "twice")
+        queue.run_here()
+        assert queue.rows("status, attempts, max_attempts") == [expected]
+        queue.end_backoffs()
 
 
-@A_SERVER
 def test_a_task_that_was_started_as_often_as_it_may_is_fatal_and_does_not_run(queue: Queue) -> None:
     # The first of a run imports its module, the second finds it imported.
     for _ in range(2):
@@ -169,7 +166,6 @@ def test_a_task_that_was_started_as_often_as_it_may_is_fatal_and_does_not_run(qu
     assert queue.notes() == []
 
 
-@A_SERVER
 def test_a_bad_row_keeps_its_attempts(queue: Queue) -> None:
     # The first one of tasks imports the module, for which it is started: that is taken back.
     names = ["not_there", "not_there", "fail.x", "_hidden"]
@@ -185,7 +181,6 @@ def test_a_bad_row_keeps_its_attempts(queue: Queue) -> None:
 # ---- waking
 
 
-@ONE_STORE
 def test_a_failed_task_runs_again_once_its_backoff_has_ended_and_not_before(queue: Queue) -> None:
     queue.define(
         "def flaky():\n    note('try')\n    if (HERE / 'notes').read_text().count('try') < 2:\n        fail()\n",
@@ -201,24 +196,23 @@ def test_a_failed_task_runs_again_once_its_backoff_has_ended_and_not_before(queu
     assert queue.rows("status, attempts, error_text") == [(2, 2, None)]
 
 
-def test_a_run_that_goes_on_wakes_what_fell_due_meanwhile(one_queue: Queue) -> None:
-    one_queue.define(
+def test_a_run_that_goes_on_wakes_what_fell_due_meanwhile(queue: Queue) -> None:
+    queue.define(
         "def flaky():\n    note('try')\n    if (HERE / 'notes').read_text().count('try') < 2:\n        fail()\n\n"
         "def wait_for_second_try():\n    seen = (HERE / 'notes').read_text().count('try')\n"
         "    if seen < 2:\n        time.sleep(0.1)\n        raise Retry(delay=0)\n",
     )
-    add_row(one_queue, "flaky", 0, 2)
+    add_row(queue, "flaky", 0, 2)
     for _ in range(25):
-        add_row(one_queue, "wait_for_second_try", 0, 1000)
-    one_queue.run_here(batch=1, backoff="fixed:1")
-    assert one_queue.notes() == ["try"] * 2
-    assert one_queue.sql("SELECT COUNT(*) FROM jobs_queue WHERE task = 'tasks.flaky'") == [(0,)]
+        add_row(queue, "wait_for_second_try", 0, 1000)
+    queue.run_here(batch=1, backoff="fixed:1")
+    assert queue.notes() == ["try"] * 2
+    assert queue.sql("SELECT COUNT(*) FROM jobs_queue WHERE task = 'tasks.flaky'") == [(0,)]
 
 
 # ---- Retry and Fatal
 
 
-@ONE_STORE
 def test_a_task_chooses_by_retry_when_it_comes_again_and_spends_an_attempt(queue: Queue) -> None:
     raised = {
         "Retry(delay=0.25)": (0.25, "Retry: "),
@@ -257,7 +251,6 @@ ODD_RETRIES = [
 ]
 
 
-@ONE_STORE
 def test_an_odd_retry_is_a_failed_attempt_and_stops_nothing_else(queue: Queue) -> None:
     queue.define("".join(f"\ndef odd_{n}():\n    {code}\n" for n, code in enumerate(ODD_RETRIES)))
     for number in range(len(ODD_RETRIES)):
@@ -269,7 +262,6 @@ def test_an_odd_retry_is_a_failed_attempt_and_stops_nothing_else(queue: Queue) -
     assert all(seconds is not None and seconds > 0 for seconds in backoffs(queue))
 
 
-@A_SERVER
 def test_fatal_gives_up_at_once_whatever_attempts_are_left(queue: Queue) -> None:
     queue.define(
         "def stop():\n    raise Fatal('no such customer')\n\nclass Own(Fatal): pass\n\ndef own(): raise Own(5)\n"
@@ -284,7 +276,6 @@ def test_fatal_gives_up_at_once_whatever_attempts_are_left(queue: Queue) -> None
 # ---- @task
 
 
-@ONE_STORE
 def test_options_reach_methods_and_functions_under_other_decorators(queue: Queue) -> None:
     queue.define(
         """
@@ -407,28 +398,27 @@ def by_method(text): fail("the first one")
 """
 
 
-def test_a_task_whose_rescue_returns_counts_as_done(one_queue: Queue) -> None:
-    one_queue.define(RESCUE)
-    one_queue.add("tasks.named", '{"to": "a@example.org"}')
-    one_queue.add("tasks.named", "[1, 2]")
-    one_queue.add("tasks.given")
-    one_queue.sql("UPDATE jobs_queue SET attempts = 1 WHERE task = 'tasks.given'")
-    one_queue.add("tasks.gives_up")
-    one_queue.add("tasks.by_method", '{"text": "hello"}')
-    assert one_queue.run_here(mode="mark", max_attempts=1).done == 5
-    assert one_queue.notes() == [
+def test_a_task_whose_rescue_returns_counts_as_done(queue: Queue) -> None:
+    queue.define(RESCUE)
+    queue.add("tasks.named", '{"to": "a@example.org"}')
+    queue.add("tasks.named", "[1, 2]")
+    queue.add("tasks.given")
+    queue.sql("UPDATE jobs_queue SET attempts = 1 WHERE task = 'tasks.given'")
+    queue.add("tasks.gives_up")
+    queue.add("tasks.by_method", '{"text": "hello"}')
+    assert queue.run_here(mode="mark", max_attempts=1).done == 5
+    assert queue.notes() == [
         "rescued () {'to': 'a@example.org'} ValueError: the first one",
         "rescued (1, 2) {} ValueError: the first one",
         "rescued () {} ValueError: the first one",
         "rescued () {} Fatal: at once",
         "Desk hello the first one",
     ]
-    assert one_queue.rows("status, attempts, error_text, due_at, claim") == [
+    assert queue.rows("status, attempts, error_text, due_at, claim") == [
         (2, attempts, None, None, None) for attempts in (1, 1, 2, 1, 1)
     ]
 
 
-@ONE_STORE
 def test_a_rescue_is_not_called_for_a_task_that_was_changed_while_it_ran(queue: Queue) -> None:
     queue.define(
         f"{RESCUE}\n"
@@ -441,14 +431,14 @@ def test_a_rescue_is_not_called_for_a_task_that_was_changed_while_it_ran(queue: 
     assert queue.notes() == ["old", "new", "rescued ('new',) {} ValueError: no luck"]
 
 
-def test_a_rescue_is_called_once_when_the_last_attempt_failed_and_not_before(one_queue: Queue) -> None:
-    one_queue.define(RESCUE)
-    one_queue.add("tasks.given")
+def test_a_rescue_is_called_once_when_the_last_attempt_failed_and_not_before(queue: Queue) -> None:
+    queue.define(RESCUE)
+    queue.add("tasks.given")
     for expected in (0, 1, 1):
-        one_queue.run_here()
-        assert len(one_queue.notes()) == expected
-        one_queue.end_backoffs()
-    assert one_queue.rows() == []
+        queue.run_here()
+        assert len(queue.notes()) == expected
+        queue.end_backoffs()
+    assert queue.rows() == []
 
 
 FAILING_RESCUES = [
@@ -462,7 +452,6 @@ FAILING_RESCUES = [
 ]
 
 
-@ONE_STORE
 def test_a_rescue_that_fails_makes_the_task_fatal_with_both_errors(queue: Queue) -> None:
     queue.define(RESCUE)
     for name, args, *_ in FAILING_RESCUES:
@@ -479,7 +468,6 @@ def test_a_rescue_that_fails_makes_the_task_fatal_with_both_errors(queue: Queue)
     assert not list(queue.deployment.home.glob("evil"))
 
 
-@ONE_STORE
 def test_a_rescue_is_not_called_for_lost_tasks_and_bad_rows(queue: Queue) -> None:
     queue.define(RESCUE)
     queue.add("tasks.strict", "[0]")
@@ -495,7 +483,6 @@ def test_a_rescue_is_not_called_for_lost_tasks_and_bad_rows(queue: Queue) -> Non
     assert queue.notes() == []
 
 
-@A_SERVER
 def test_a_rescue_gets_the_arguments_of_the_row_whatever_the_task_made_of_its_own(
     queue: Queue,
 ) -> None:
@@ -516,7 +503,6 @@ def test_a_rescue_gets_the_arguments_of_the_row_whatever_the_task_made_of_its_ow
     assert [json.loads(note) for note in rescued] == [[[], spoiled], [long, {}]]
 
 
-@A_SERVER
 def test_a_rescue_is_not_called_once_the_task_s_claim_was_taken_away(queue: Queue) -> None:
     queue.define(
         RESCUE + "\n@task(on_fatal='tasks.rescue')\ndef loses_its_claim():\n"
@@ -530,17 +516,17 @@ def test_a_rescue_is_not_called_once_the_task_s_claim_was_taken_away(queue: Queu
     assert queue.rows("status, attempts, claim, error_text") == [(1, 1, 7, None)]
 
 
-def test_a_rescue_has_the_task_s_time_limit_too(one_queue: Queue) -> None:
-    one_queue.define(
+def test_a_rescue_has_the_task_s_time_limit_too(queue: Queue) -> None:
+    queue.define(
         "def hang(error):\n    note(type(error).__name__)\n    time.sleep(60)\n\n"
         "@task(on_fatal='tasks.hang', timeout=0.3)\ndef slow():\n    time.sleep(60)\n",
     )
-    one_queue.add("tasks.slow")
-    one_queue.add("tasks.note")
-    one_queue.run_here(max_attempts=1)
-    assert one_queue.notes() == ["TaskInterrupted", "noted"]
-    assert one_queue.statuses() == [4]
-    lines = [line for line in one_queue.errors()[0].split("\n") if line.startswith("TaskInterrupted: ")]
+    queue.add("tasks.slow")
+    queue.add("tasks.note")
+    queue.run_here(max_attempts=1)
+    assert queue.notes() == ["TaskInterrupted", "noted"]
+    assert queue.statuses() == [4]
+    lines = [line for line in queue.errors()[0].split("\n") if line.startswith("TaskInterrupted: ")]
     assert len(lines) == 2
     assert all("timeout of 0.3 s" in line for line in lines)
 
@@ -548,7 +534,6 @@ def test_a_rescue_has_the_task_s_time_limit_too(one_queue: Queue) -> None:
 # ---- what is kept of an error
 
 
-@ONE_STORE
 def test_an_error_is_its_first_line_and_then_the_frames_of_the_sites_own_code(queue: Queue) -> None:
     queue.define("def deep(n=30):\n    if n:\n        deep(n - 1)\n    else:\n        fail('at the bottom')\n")
     add_row(queue, "deep")
@@ -626,7 +611,6 @@ def chain(length):
 """
 
 
-@ONE_STORE
 @pytest.mark.parametrize("most", [1, 3])
 def test_whatever_errors_hold_a_database_takes_their_texts_and_the_log_their_tracebacks(
     queue: Queue, most: int

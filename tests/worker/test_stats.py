@@ -31,6 +31,7 @@ from taskserver.stores.words import Statements
 from taskserver.worker import stats as run_stats
 from taskserver.worker.attempt import Attempt
 from taskserver.worker.stats import ANY_OTHER, MAX_STATS_KEYS, MAX_WAIT_SECONDS, RunStats
+from tests.support.databases import ON_MYSQL
 from tests.support.locks import are_locks_awaited, holding
 from tests.support.processes import (
     WAIT_SECONDS,
@@ -44,7 +45,6 @@ from tests.support.queues import LONG_AGO, Queue
 from tests.support.rows import Rows
 from tests.support.servers import MySQLServer
 from tests.support.threads import together
-from tests.support.turns import A_SERVER, ONE_SERVER, ONE_STORE, on_stores_in_turn
 
 MODES = ("delete", "move", "mark")
 TASKS = """
@@ -122,7 +122,7 @@ def seconds(queue: Queue, task: str) -> dict[str, float]:
 # ---- what a run counts
 
 
-@on_stores_in_turn("mode", MODES)
+@pytest.mark.parametrize("mode", MODES)
 def test_the_figures_of_a_run_are_exactly_what_it_did(queue: Queue, mode: str) -> None:
     queue.add("tasks.quick", "[1, 2]")  # bad, which is known only after its start: nothing was imported yet
     for group in (0, 0, 0, 3, 3):
@@ -141,7 +141,6 @@ def test_the_figures_of_a_run_are_exactly_what_it_did(queue: Queue, mode: str) -
     }
 
 
-@ONE_STORE
 def test_each_attempt_is_counted_and_each_task_begins_once(queue: Queue) -> None:
     queue.add("tasks.fail")
     for _ in range(3):
@@ -150,12 +149,12 @@ def test_each_attempt_is_counted_and_each_task_begins_once(queue: Queue) -> None
     assert counts(queue) == {(0, "tasks.fail"): (1, 3, 0, 3, 1, 0)}
 
 
-def test_a_task_whose_module_cannot_be_imported_has_no_name_that_counts(one_queue: Queue) -> None:
-    one_queue.define("1 / 0")
-    one_queue.add("tasks.quick")
-    one_queue.add("tasks.anything")
-    one_queue.worker()
-    assert counts(one_queue) == {(0, ""): (2, 2, 0, 2, 0, 0)}
+def test_a_task_whose_module_cannot_be_imported_has_no_name_that_counts(queue: Queue) -> None:
+    queue.define("1 / 0")
+    queue.add("tasks.quick")
+    queue.add("tasks.anything")
+    queue.worker()
+    assert counts(queue) == {(0, ""): (2, 2, 0, 2, 0, 0)}
 
 
 def test_a_run_that_finds_no_task_writes_no_figures(queue: Queue) -> None:
@@ -173,8 +172,8 @@ def test_the_hour_is_the_database_s_own(queue: Queue) -> None:
     assert before <= found.hour <= after
 
 
-def test_how_long_tasks_ran_and_waited_adds_up_and_the_slowest_one_stays(one_queue: Queue) -> None:
-    one_queue.define("""
+def test_how_long_tasks_ran_and_waited_adds_up_and_the_slowest_one_stays(queue: Queue) -> None:
+    queue.define("""
 time.sleep(1)  # on nobody's account
 
 
@@ -188,12 +187,12 @@ def after(error):
     time.sleep(0.2)
 """)
     for name, args in (("sleep", "[0.3]"), ("sleep", "[0.1]"), ("before", None), ("quick", None)):
-        one_queue.add(f"tasks.{name}", args)
-    one_queue.worker()
-    slept, quick = seconds(one_queue, "tasks.sleep"), seconds(one_queue, "tasks.quick")
+        queue.add(f"tasks.{name}", args)
+    queue.worker()
+    slept, quick = seconds(queue, "tasks.sleep"), seconds(queue, "tasks.quick")
     assert slept["ran_seconds"] >= 0.4
     assert 0.3 <= slept["slowest_seconds"] <= slept["ran_seconds"] - 0.1
-    assert seconds(one_queue, "tasks.before")["slowest_seconds"] >= 0.4  # with what is called after its last attempt
+    assert seconds(queue, "tasks.before")["slowest_seconds"] >= 0.4  # with what is called after its last attempt
     assert quick["slowest_seconds"] < 0.3
     assert quick["waited_seconds"] >= 0.8  # for those that its worker claimed before it
 
@@ -208,7 +207,6 @@ READY = (
 )
 
 
-@ONE_STORE
 def test_a_task_waits_from_the_instant_at_which_it_is_ready(queue: Queue) -> None:
     instants = {"ready": queue.ago(1000), "early": queue.ago(90_000)}
     for values in READY:
@@ -220,7 +218,6 @@ def test_a_task_waits_from_the_instant_at_which_it_is_ready(queue: Queue) -> Non
         assert found["longest_wait_seconds"] == found["waited_seconds"]
 
 
-@A_SERVER
 def test_a_task_that_was_given_back_or_left_behind_has_waited_since_it_was_ready_first(queue: Queue) -> None:
     for _ in range(2):
         queue.sql(ADD_READY.format(f"0, NULL, {queue.ago(1000)}, {queue.ago(1000)}"))
@@ -249,7 +246,6 @@ def test_forged_instants_harm_no_run(queue: Queue) -> None:
 # ---- workers that vanish
 
 
-@ONE_STORE
 def test_an_attempt_whose_worker_vanished_is_counted_by_the_one_that_takes_the_task_back(queue: Queue) -> None:
     queue.add("tasks.hold")
     for times in (1, 2):
@@ -264,7 +260,6 @@ def test_an_attempt_whose_worker_vanished_is_counted_by_the_one_that_takes_the_t
     assert counts(queue) == {(0, "tasks.hold"): (1, 3, 1, 0, 0, 2)}
 
 
-@ONE_STORE
 def test_a_lost_attempt_is_counted_though_the_worker_that_took_it_back_is_killed_too(queue: Queue) -> None:
     for _ in range(2):
         queue.add("tasks.hold")
@@ -291,7 +286,7 @@ def test_a_killed_worker_takes_along_what_it_had_not_written_and_nothing_is_coun
     assert counts(queue) == {**written, (0, "tasks.hold"): (1, 1, 0, 0, 0, 1)}
 
 
-@ONE_SERVER
+@ON_MYSQL
 def test_a_worker_that_is_killed_as_it_writes_has_written_nothing(queue: Queue) -> None:
     queue.define(WRITE_EACH_TIME)
     queue.add("tasks.quick")
@@ -445,7 +440,6 @@ ADD_LOST = f"""
 """
 
 
-@A_SERVER
 def test_names_that_nothing_is_called_by_do_not_get_into_the_table(queue: Queue) -> None:
     hostile = ["tasks.\x1b[2J", "x" * 255, "tasks.a'; DROP TABLE jobs_queue_stats; --", "tasks.ü", "", " ", "tasks.💥"]
     for name in hostile:
@@ -563,7 +557,6 @@ def test_a_run_whose_database_is_gone_does_not_wait_for_it_with_its_figures(
     assert written == []
 
 
-@ONE_STORE
 def test_a_missing_table_costs_no_task(queue: Queue) -> None:
     queue.sql("DROP TABLE jobs_queue_stats")
     for _ in range(3):

@@ -26,7 +26,6 @@ from tests.support.processes import (
     wait_until,
 )
 from tests.support.queues import Queue
-from tests.support.turns import A_SERVER, ONE_STORE, on_stores_in_turn
 
 # One attempt: what fails is fatal at once. Tests of retries have more.
 SETTINGS = {"TASKSERVER_MAX_ATTEMPTS": "1"}
@@ -68,7 +67,6 @@ def wait_for_go():
 # ---- order and limits
 
 
-@ONE_STORE
 def test_tasks_of_the_named_groups_run_in_order_of_priority_then_id_across_them(queue: Queue) -> None:
     rows = [(3, 10), (5, -1), (6, 10), (4, -9), (3, 0), (5, 10), (6, -1), (3, -2_000_000_000), (5, 0), (6, 0)]
     for number, (group_id, priority) in enumerate(rows):
@@ -79,7 +77,6 @@ def test_tasks_of_the_named_groups_run_in_order_of_priority_then_id_across_them(
     assert queue.rows("group_id, status, attempts") == [(4, 0, 0)]
 
 
-@A_SERVER
 def test_a_worker_without_groups_takes_from_all(queue: Queue) -> None:
     for group_id, priority in [(0, 5), (7, -5), (4_294_967_294, 0)]:
         queue.add("tasks.note", f'["{group_id}"]', group_id, priority)
@@ -87,7 +84,6 @@ def test_a_worker_without_groups_takes_from_all(queue: Queue) -> None:
     assert queue.notes() == ["7", "4294967294", "0"]
 
 
-@A_SERVER
 def test_max_tasks_counts_bad_rows_and_failing_tasks_too(queue: Queue) -> None:
     for task in ["os.system", "tasks.note", "tasks.fail", "tasks.note", "tasks.note"]:
         queue.add(task)
@@ -128,7 +124,7 @@ def test_verbose_says_on_standard_error_what_it_does(sqlite_queue: Queue) -> Non
 # ---- modes
 
 
-@on_stores_in_turn("mode", ["delete", "move", "mark"])
+@pytest.mark.parametrize("mode", ["delete", "move", "mark"])
 def test_a_completed_task_goes_where_the_option_says_whatever_the_setting(queue: Queue, mode: str) -> None:
     queue.add("tasks.note", '{"text": "grün 🎉"}', 3, -7)
     queue.add("tasks.fail")
@@ -203,7 +199,6 @@ def test_a_run_shows_twenty_fatal_tasks_and_counts_the_rest(sqlite_queue: Queue,
         assert f" {fatal - 20} more" in shown[20]
 
 
-@ONE_STORE
 def test_what_rows_and_tasks_say_reaches_standard_error_with_control_characters_escaped(queue: Queue) -> None:
     queue.add("tasks.fail", '["first line\\nsecond line"]')
     queue.add("tasks.\x1b[2Jx\r\x07")
@@ -451,7 +446,6 @@ def test_on_a_terminal_tasks_print_to_it_and_one_that_closes_it_breaks_no_run(sq
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-@ONE_STORE
 def test_a_signal_lets_the_running_task_finish_and_gives_the_rest_back(queue: Queue, number: signal.Signals) -> None:
     queue.deployment.claim_at_once()
     queue.add("tasks.wait_for_go")
@@ -573,7 +567,6 @@ def test_what_a_task_does_to_the_process_breaks_no_run(make_queue: Callable[...,
 # ---- the record of runs
 
 
-@ONE_STORE
 def test_each_host_and_groups_have_one_row_that_tells_of_the_last_run(queue: Queue) -> None:
     queue.add("tasks.note", None, 3)
     queue.add("tasks.fail", None, 5)
