@@ -1,0 +1,1 @@
+"""Proves that the tests notice when a promise is broken. `python -m tests.mutations` runs it."""

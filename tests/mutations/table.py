@@ -1,0 +1,60 @@
+"""The tables of mutations, *.txt beside this file, written as a patch is.
+
+file stores/queue/due.py            in taskserver/; it holds for all below, until the next
+tests test_due test_leases          where to look first, in this order, wherever these files lie in tests/
+
+a task in progress is not woken     what the mutation breaks, which is its name
+- text that stands once in the file (several such lines are several lines of it)
++ text in its place (none deletes it)
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import NamedTuple
+
+TABLES = Path(__file__).parent
+
+
+class Mutation(NamedTuple):
+    """One change of one file."""
+
+    name: str
+    """The promise, or the fence, that it breaks."""
+    file: str
+    """Below ROOT."""
+    old: str
+    new: str
+    tests: tuple[str, ...]
+    """The names of the test files that probably notice it, without their folders."""
+
+    def applied(self, text: str) -> str:
+        """The file's text with the change. Raises ValueError where the table is out of date."""
+        if text.count(self.old) != 1:
+            raise ValueError(f"{self.name}: this stands {text.count(self.old)} times in {self.file}:\n{self.old}")
+        return text.replace(self.old, self.new)
+
+
+def mutations() -> list[Mutation]:
+    """All rows of all tables, in order."""
+    return [mutation for table in sorted(TABLES.glob("*.txt")) for mutation in _read(table)]
+
+
+def _read(table: Path) -> list[Mutation]:
+    found: list[Mutation] = []
+    file, name, old, new = "", "", list[str](), list[str]()
+    tests: tuple[str, ...] = ()
+    for line in [*table.read_text(encoding="utf-8").splitlines(), ""]:
+        word, _, rest = line.partition(" ")
+        if word in ("-", "+"):
+            (old if word == "-" else new).append(rest)
+        elif old:
+            found.append(Mutation(name, file, "\n".join(old), "\n".join(new), tests))
+            old, new = [], []
+        if word == "file":
+            file = f"taskserver/{rest}"
+        elif word == "tests":
+            tests = tuple(rest.split())
+        elif word not in ("-", "+", "", "#"):
+            name = line
+    return found
