@@ -11,11 +11,8 @@ import pytest
 from taskserver import TaskServer
 from taskserver.errors import DatabaseError, TablesMissing, TablesOutdated
 from taskserver.stores import Store
-from taskserver.stores.upgrading import schema_statements
 from taskserver.stores.words import HELPERS, SCHEMA_VERSION
 from tests.contract.verbs import add, claim, claim_one, finish, ids
-from tests.support.databases import EACH_SERVER
-from tests.support.deployment import ROOT
 from tests.support.queues import row_counts
 from tests.support.rows import Rows
 
@@ -127,28 +124,6 @@ def test_an_upgrade_keeps_every_row_and_leaves_the_tables_as_new_ones_are(old: R
                 old.execute(f"DROP TABLE {table}")
         server.create_tables()
         assert upgraded == described(old)
-
-
-@EACH_SERVER
-def test_the_upgrade_by_hand_that_the_documentation_gives_does_what_init_does(old: Rows, dsn: str) -> None:
-    """With the schema file, which an administrator loads before."""
-    (block,) = re.findall(
-        rf"```sql\n-- {'PostgreSQL' if old.is_postgresql else 'MySQL'}.*?\n(.*?)```",
-        (ROOT / "docs" / "upgrading.md").read_text(encoding="utf-8"),
-        re.DOTALL,
-    )
-    with TaskServer(dsn) as server:
-        for statement in schema_statements(server.store.database.dialect):
-            old.execute(statement)
-        with pytest.raises(TablesOutdated, match="have version 7"):
-            server.store.tables.check()
-        for statement in filter(str.strip, block.split(";")):
-            old.execute(statement)
-        by_hand, rows = described(old), everything(old)
-        server.store.tables.check()
-        server.create_tables()
-        assert (described(old), everything(old)) == (by_hand, rows)
-        assert old.statuses()[5] == 7
 
 
 # ---- SQLite, whose tables are made again

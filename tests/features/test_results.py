@@ -6,7 +6,6 @@ Workers are real processes, on every store; where a server's limits or a library
 from __future__ import annotations
 
 import json
-import re
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -16,16 +15,15 @@ from typing import Any
 import pymysql
 import pytest
 
-from taskserver import Progress, Status, TaskServer, TaskState
+from taskserver import Status, TaskServer, TaskState
 from taskserver.model.results import MAX_RESULT_BYTES, write_result
-from tests.support.documents import read, sections, table
+from tests.support.documents import sections
 from tests.support.processes import assert_one_line, end_of
 from tests.support.proxy import Proxy, contains
 from tests.support.queues import Queue
 from tests.support.reader import Reader
 from tests.support.servers import MariaDB, MySQLServer
 
-REFERENCE = "docs/reference.md"
 RESULTS = "docs/kinds/results.md"
 
 EACH_KEEPING_MODE = pytest.mark.parametrize("mode", ["move", "mark"])
@@ -444,13 +442,6 @@ def test_a_php_page_finds_out_what_the_document_says(reader: Reader, mode: str) 
     assert [(row["status"], row["result"]) for row in told[3:6]] == [(3, None), (4, None), (5, None)]
     assert told[4]["error_text"].startswith("ZeroDivisionError: division by zero\n")
     assert told[6]["status"] == 0  # the one that the page added
-
-
-def test_the_reference_has_everything_of_a_state_and_of_a_progress() -> None:
-    assert list(table(REFERENCE, "TaskState", "is")) == [*TaskState._fields, "is_over"]
-    assert list(table(REFERENCE, "Progress", "is")) == [*Progress._fields, "fraction"]
-    (line,) = [line for line in read(REFERENCE).splitlines() if line.startswith("| `status` | a")]
-    assert re.findall(r"`([A-Z_]+)`", line) == [status.name for status in Status]
 
 
 # ---- a server's limits, and connections that break

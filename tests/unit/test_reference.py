@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 import taskserver
-from taskserver import Reason, RunResult, TaskServer
+from taskserver import Reason, RunResult, TaskServer, testing
 from taskserver.cli.commands import history
 from taskserver.cli.terminal.output import stats_as_json
 from taskserver.cli.terminal.program import Exit
@@ -38,69 +38,79 @@ from tests.support.documents import REFERENCE, columns_in_mysql, columns_in_sqli
 COMMANDS = {name: parser for name, parser in parsers().items() if name != "worker.py"}
 
 
+def code_in(cell: str) -> list[str]:
+    """What stands in backticks, of a cell that `table` did not strip of them."""
+    return re.findall(r"`([^`]+)`", cell) or [cell]
+
+
 def signature_of(name: str, function: Any) -> str:
     names = [parameter for parameter in inspect.signature(function).parameters if parameter not in ("self", "cls")]
     return f"{name}({', '.join(names)})"
 
 
 METHODS = {name: getattr(TaskServer, name) for name in vars(TaskServer) if not name.startswith("_")}
-OPTIONS_OF_A_TASK = list(CHECKS)
-TUPLES: list[Any] = [
+RECORDS: list[Any] = [
     *(taskserver.QueueStatus, taskserver.GroupStatus, taskserver.LastRun, taskserver.WorkerProcess),
-    *(taskserver.RunningTask, taskserver.StoredSchedule, taskserver.Finding),
-    *(taskserver.TaskRow, taskserver.ErrorCount),
+    *(taskserver.RunningTask, taskserver.StoredSchedule, taskserver.Finding, taskserver.TaskRow),
+    *(taskserver.ErrorCount, taskserver.Selection, taskserver.CurrentTask, taskserver.FailedAttempt, AddedTask),
 ]
+FIELDS: dict[str, list[str]] = {
+    **{record.__name__: list(record._fields) for record in RECORDS},
+    "TaskState": [*taskserver.TaskState._fields, "is_over"],
+    "Progress": [*taskserver.Progress._fields, "fraction"],
+    "RunResult": list(vars(RunResult())),
+    "Ran": list(vars(Ran())),
+    "TaskQueue": ["server", "added", "immediate", "raises", "path"],
+    "FakeTask": re.findall(r"`(\w+)`", str(FakeTask.__doc__).replace("`taskserver`", "")),
+}
+NAMES = table(REFERENCE, "name in `taskserver`", "is", "fields")
+OF_TESTING = table(REFERENCE, "name in `taskserver.testing`")
 COLUMNS = [*table(REFERENCE, "column", "meaning")]
-WORKERS = [*table(REFERENCE, "column of `jobs_queue_workers`")]
-ORDERED: dict[tuple[str, ...], list[str]] = {
-    ("code", "of `worker.py` and of `client.py`"): [str(code.value) for code in Exit],
-    ("code", "of `client.py doctor`"): [str(code.value) for code in Level],
-    ("code", "of `client.py check`"): [str(code.value) for code in Level],
-    ("reason", "means"): [reason.value for reason in Reason],
-    ("RunResult", "is"): list(vars(RunResult())),
-    ("@taskserver.task(…)",): OPTIONS_OF_A_TASK,
-    ("`task_queue(…)` of `taskserver.testing`",): list(inspect.signature(task_queue).parameters),
-    ("AddedTask", "is"): list(AddedTask._fields),
-    ("Ran", "is"): list(vars(Ran())),
-    ("`running_task(…)` of `taskserver.testing`",): list(inspect.signature(running_task).parameters),
-    **{(kind.__name__, "is"): list(kind._fields) for kind in TUPLES},
-}
-UNORDERED: dict[tuple[str, ...], set[str]] = {
-    ("table", "holds"): set(re.findall(r"CREATE TABLE IF NOT EXISTS (\w+)", (ROOT / "schema.sql").read_text()))
-    - {"jobs_queue"},
-    ("TaskServer", "does"): {signature_of("TaskServer", TaskServer)}
-    | {signature_of(name, method) for name, method in METHODS.items() if callable(method)},
-    ("TaskQueue", "is"): {"server", "added", "immediate", "raises", "path"}
-    | {signature_of("run_all", TaskQueue.run_all)},
-    ("FakeTask", "is"): set(re.findall(r"`(\w+)`", str(FakeTask.__doc__))) - {"taskserver"},
-    ("name in `taskserver`",): set(taskserver.__all__) - {"__version__"},
-}
-"""By the heads of a table: what stands in its first column."""
+OF_OTHER_TABLES = {name: code_in(columns) for name, (_, columns) in table(REFERENCE, "table", "holds").items()}
 
 
-@pytest.mark.parametrize("heads", ORDERED)
-def test_the_reference_has_every_code_reason_status_and_option_in_its_order(heads: tuple[str, ...]) -> None:
-    assert list(table(REFERENCE, *heads)) == ORDERED[heads]
+def test_the_reference_has_every_name_of_the_package_and_of_its_testing() -> None:
+    assert set(NAMES) == set(taskserver.__all__) - {"__version__"}
+    functions = {signature_of(one.__name__, one) for one in (task_queue, running_task)}
+    assert set(OF_TESTING) == set(testing.__all__) - {"task_queue", "running_task"} | functions
+    assert signature_of("run_all", TaskQueue.run_all) in OF_TESTING["TaskQueue"][0]
 
 
-@pytest.mark.parametrize("heads", UNORDERED)
-def test_the_reference_has_every_table_method_and_name(heads: tuple[str, ...]) -> None:
-    assert set(table(REFERENCE, *heads)) == UNORDERED[heads]
+@pytest.mark.parametrize("name", FIELDS)
+def test_the_reference_has_every_field_of_a_record_in_its_order(name: str) -> None:
+    assert code_in((NAMES | OF_TESTING)[name][1]) == FIELDS[name]
 
 
-def test_the_reference_has_the_names_of_statuses_and_all_options_of_a_task() -> None:
+def test_the_reference_has_fields_of_no_other_name() -> None:
+    assert {name for name, (_, fields) in (NAMES | OF_TESTING).items() if fields} == set(FIELDS)
+
+
+def test_the_reference_has_every_method_and_reason_and_option_of_a_task() -> None:
+    methods = {signature_of(name, method) for name, method in METHODS.items() if callable(method)}
+    assert set(table(REFERENCE, "TaskServer", "does")) == {signature_of("TaskServer", TaskServer)} | methods
+    assert list(table(REFERENCE, "reason", "means")) == [reason.value for reason in Reason]
+    assert list(table(REFERENCE, "@taskserver.task(…)")) == list(CHECKS)
+    assert len(CHECKS) == len(TaskOptions._fields)
+
+
+def test_the_reference_has_every_status_and_exit_code() -> None:
     names = {number: name for number, (name, _) in table(REFERENCE, "status", "name").items()}
     assert names == {str(status.value): status.name.lower() for status in Status}
-    assert len(OPTIONS_OF_A_TASK) == len(TaskOptions._fields)
+    codes = table(REFERENCE, "code")
+    for column, kind in enumerate((Exit, Level, Level)):
+        assert [code for code, cells in codes.items() if cells[column]] == [str(one.value) for one in kind]
 
 
 @pytest.mark.parametrize("columns_of", [columns_in_sqlite, columns_in_mysql])
 def test_the_reference_has_every_column_in_its_order(columns_of: Any) -> None:
     assert columns_of("jobs_queue") == COLUMNS
-    assert columns_of("jobs_queue_done") == ["done_id", *COLUMNS]
-    assert columns_of("jobs_queue_workers") == WORKERS
-    assert columns_of("jobs_queue_schedules") == list(table(REFERENCE, "column of `jobs_queue_schedules`"))
-    assert columns_of("jobs_queue_notes") == list(table(REFERENCE, "column of `jobs_queue_notes`"))
+    for name, columns in OF_OTHER_TABLES.items():
+        assert columns_of(name) == columns + (COLUMNS if name == "jobs_queue_done" else []), name
+
+
+def test_the_reference_has_every_table() -> None:
+    made = re.findall(r"CREATE TABLE IF NOT EXISTS (\w+)", (ROOT / "schema.sql").read_text())
+    assert {"jobs_queue", *table(REFERENCE, "table", "holds")} == set(made)
 
 
 # ---- settings
@@ -195,16 +205,20 @@ def test_the_worker_takes_the_same_defaults_on_its_short_way() -> None:
 
 
 def test_the_reference_has_every_command_and_says_which_print_json() -> None:
-    found = {name: json for name, (_, json) in table(REFERENCE, "command", "does").items()}
-    prints_json = {
-        name: "yes" if any(action.dest == "json" for action in parser._actions) else "no"
-        for name, parser in COMMANDS.items()
-    }
-    assert found == prints_json
+    found = {name: prints for name, (_, prints) in table(REFERENCE, "command", "does").items()}
+    assert found == {name: "yes" if prints_json(parser) else "no" for name, parser in COMMANDS.items()}
+
+
+def prints_json(parser: argparse.ArgumentParser) -> bool:
+    return any(action.dest == "json" for action in parser._actions)
 
 
 def test_the_reference_has_every_argument_of_every_command_with_its_default() -> None:
     found = {argument: default for argument, (default, _) in table(REFERENCE, "argument", "default").items()}
+    (heading,) = re.findall(r"^\| of (.*) \| default \| chooses \|$", read(REFERENCE), re.MULTILINE)
+    choices = table(REFERENCE, f"of {heading}").items()
+    found |= {f"{name} {choice}": default for name in code_in(heading) for choice, (default, _) in choices}
+    found |= {f"{name} --json": "off" for name, parser in COMMANDS.items() if prints_json(parser)}
     assert found == {
         f"{name} {shown(action)}": default_of(name, action)
         for name, parser in COMMANDS.items()
@@ -223,12 +237,11 @@ def test_the_reference_has_every_name_that_can_be_accepted() -> None:
     assert set(refused) == {"database", "files", *(check.name for check in checks if not check.may_stay)}
 
 
-@pytest.mark.parametrize("column", history.BY.values())
-def test_the_reference_has_what_stats_prints_as_json(column: str) -> None:
-    first, *others = table(REFERENCE, "of each line of `stats --json`")
-    assert [column, *others] == list(stats_as_json(HourStats(NO_HOUR, 0, "x"), column))
-    (meaning,) = table(REFERENCE, "of each line of `stats --json`")[first]
-    assert column in [first, *re.findall("`([a-z_]+)`", meaning)]
+def test_the_reference_has_what_stats_prints_as_json() -> None:
+    hour, group, task, *others = code_in(table(REFERENCE, "JSON of", "has")["each line of `stats`"][0])
+    assert {hour, group, task} == set(history.BY.values())
+    for column in history.BY.values():
+        assert [column, *others] == list(stats_as_json(HourStats(NO_HOUR, 0, "x"), column))
 
 
 def test_json_lines_take_the_keys_that_the_reference_names() -> None:

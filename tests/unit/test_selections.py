@@ -7,7 +7,6 @@ from typing import Any
 import pytest
 
 from taskserver import InvalidTask, Selection, TaskServer
-from tests.support.documents import table
 
 
 @pytest.mark.parametrize(
@@ -30,7 +29,3 @@ from tests.support.documents import table
 def test_a_wrong_choice_is_refused_in_a_sentence(given: dict[str, Any], message: str) -> None:
     with TaskServer("mysql://nobody@127.0.0.1:1/nothing") as server, pytest.raises(InvalidTask, match=message):
         server.cancel(Selection(**given))
-
-
-def test_the_reference_has_everything_by_which_tasks_are_chosen() -> None:
-    assert list(table("docs/reference.md", "Selection")) == list(Selection._fields)
