@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from taskserver.errors import HostLimit, SettingError
-from taskserver.host.files import write_atomically
+from taskserver.host.files import close_to_others, make_private_folder, write_atomically
 
 
 def test_a_file_is_made_with_the_rights_that_are_asked_for_whatever_the_umask_is(tmp_path: Path) -> None:
@@ -22,16 +22,6 @@ def test_a_file_is_made_with_the_rights_that_are_asked_for_whatever_the_umask_is
     assert (tmp_path / "page.html").read_text(encoding="utf-8") == "état\\ud800"
     assert stat.S_IMODE((tmp_path / "page.html").stat().st_mode) == 0o644
     assert os.listdir(tmp_path) == ["page.html"]
-
-
-def test_who_has_the_old_file_open_reads_it_to_its_end(tmp_path: Path) -> None:
-    path = tmp_path / "page.html"
-    write_atomically(path, "old", 0o644)
-    with path.open(encoding="utf-8") as reader:
-        write_atomically(path, "new", 0o600)
-        assert reader.read() == "old"
-    assert path.read_text(encoding="utf-8") == "new"
-    assert stat.S_IMODE(path.stat().st_mode) == 0o600
 
 
 def test_a_link_is_replaced_and_what_it_leads_to_stays(tmp_path: Path) -> None:
@@ -70,3 +60,16 @@ def test_a_disk_that_takes_no_more_leaves_the_old_file_and_nothing_else(
         write_atomically(tmp_path / "page.html", "new", 0o644)
     assert os.listdir(tmp_path) == ["page.html"]
     assert (tmp_path / "page.html").read_text(encoding="utf-8") == "old"
+
+
+def test_what_is_made_is_closed_to_others_under_every_umask(tmp_path: Path) -> None:
+    folder = tmp_path / "home" / "data" / "var"
+    umask = os.umask(0)
+    try:
+        make_private_folder(folder)
+        (tmp_path / "uploaded").mkdir()
+        close_to_others(tmp_path / "uploaded")
+    finally:
+        os.umask(umask)
+    made = (folder, folder / ".htaccess", folder.parent, folder.parent.parent, tmp_path / "uploaded" / ".htaccess")
+    assert [stat.S_IMODE(path.stat().st_mode) for path in made] == [0o700, 0o644, 0o700, 0o700, 0o644]

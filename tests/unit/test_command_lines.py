@@ -42,7 +42,6 @@ WORKER = {
         f"--max-time {wrong}": ("--max-time", f"'{wrong}'", "seconds", SPAN)
         for wrong in ("55sec", "1h30m", "0s", "1.5h")
     },
-    **{f"{wrong} 3": ("MAX_TASKS",) for wrong in ("1.5", "1_000", "٣")},
     **{f"10 {wrong}": ("GROUP_IDS", COMMAS) for wrong in ("3,x", "''", "3,,5", "-3")},
     **{f"--batch='{wrong}'": ("--batch", WHOLE) for wrong in ("0", "1001", *ODD)},
     **{f"--slots={wrong}": ("--slots", WHOLE) for wrong in ("-1", "1001", "1.5", "''")},
@@ -51,7 +50,6 @@ WORKER = {
         for one in ("--max-time", "--max-memory")
         for wrong in ("0", "-1", "nan", "inf", "", *ODD)
     },
-    **{option: (option,) for option in ("--mode", "--slots", "--max-memory")},
     **{f"--linger={wrong}": ("--linger",) for wrong in ("0", "-1", "1y", "x", "0s")},
     **{f"--processes={wrong}": ("--processes",) for wrong in ("0", "101", "-1", "x", "1.5")},
     "--evil\x1b[2J": (),
@@ -59,12 +57,8 @@ WORKER = {
 CLIENT = {
     "": ("COMMAND", "client.py --help"),
     "jobs": ("'jobs'", "'add'", "'status'", "'list'"),
-    "evil\x1b[2J": ("'add'",),
     "statsu": ("'statsu'; did you mean 'stats'?",),
-    "Status": ("did you mean 'status'?; see",),
-    "unscedule nightly": ("did you mean 'unschedule'?",),
     "--json status": ("--json", "options follow their command"),
-    "help statsu": ("did you mean 'stats'?",),
     **{
         f"{command} --since {wrong}": (f"'{wrong}' is not a span",)
         for command in ("list", "stats")
@@ -74,21 +68,17 @@ CLIENT = {
     "stats --by hours": ("did you mean 'hour'?",),
     "schedule nightly": ("name a TASK", "--every or --cron; or --now"),
     "schedule nightly tasks.a --now": ("--now takes only the name", "client.py schedule NAME --now"),
-    "schedule nightly --now --timezone Europe/Berlin": ("--now takes only the name",),
     "init now": ("now",),
     "list --status failed": ("'failed'", "error", "fatal"),
     "list new,error": ("'new,error' is no status", "several are written with spaces between them"),
-    "list 17": ("'17' is no status", "client.py show 17 shows one task"),
     "list fatel": ("'fatel' is no status; allowed: new", "fatal"),
     "list --since yesterday": ("--since", "is not a span of time"),
-    "list --limit 0": ("--limit", WHOLE),
     **{
         f"{command} --limit {2**63}": ("--limit", f"{WHOLE} 1 to {2**63 - 1}")
         for command in ("list", "errors", "retry")
     },
     "list --group all": ("--group", "'all'", "as 3,5,6"),
     "list --group 3 5": ("5", COMMAS),
-    "show": ("ID",),
     "show tasks.a": ("ID", "'tasks.a'", WHOLE),
     f"show {2**64}": ("ID", WHOLE),
     **dict.fromkeys(
@@ -99,10 +89,7 @@ CLIENT = {
 ADD = {
     "": ("TASK", "--bulk FILE"),
     "send_letter": ("'send_letter'", NAMES),
-    "tasks/send_letter": ("'tasks/send_letter'", NAMES),
     "'tasks.send_letter()'": ("'tasks.send_letter()'", NAMES),
-    "'tasks->send_letter'": ("'tasks->send_letter'", NAMES),
-    f"x.{'y' * 254}": (NAMES,),
     "tasks.a [] []": ("[]",),
     "tasks.send_letter {to: a}": ("a}", "ARGS_JSON", JSON),
     "tasks.a '{to: a}'": ("ARGS_JSON", JSON),
@@ -112,19 +99,15 @@ ADD = {
     "tasks.a 5": ("a bare number", "[5]"),
     """tasks.a 'a:1:{s:2:"to";s:1:"a";}'""": ("ARGS_JSON", "json_encode()"),
     "tasks.a [NaN]": ("NaN",),
-    "tasks.a [1e999]": ("too large",),
     f"tasks.a {'[' * 50_000}": ("nested",),
     """tasks.a '["\udcff"]'""": ("ARGS_JSON",),
     "tasks.a --groups 3": ("unrecognized arguments: --groups 3",),
     "tasks.a --group 4294967296": ("--group", WHOLE),
     "tasks.a --priority 2147483648": ("--priority", WHOLE),
     "tasks.a --max-attempts 1000001": ("--max-attempts", WHOLE),
-    "tasks.a --rerun": ("it has rerun and no unique_key",),
     "tasks.a --version 3": ("it has a version and no rerun",),
-    "tasks.a [] --unique k --rerun yes": ("yes",),
     f"tasks.a --unique k --rerun --version {2**63}": ("--version", WHOLE),
     "tasks.a --unique ''": ("unique_key is ''", KEY),
-    f"tasks.a --unique {'ä' * 128}": ("256 bytes long", KEY),
     "tasks.a --delay 5 --at 2037-01-31T12:00:00Z": ("it has delay and at; allowed: one of them",),
     **{
         f"tasks.a --delay '{wrong}'": (f"'{wrong}' {SECONDS}",)
@@ -133,19 +116,15 @@ ADD = {
     "tasks.a --delay 6000d": ('allowed: seconds, a text as "5m", or a timedelta, from 0 to 3660 days',),
     "tasks.a --delay 1e10": ('allowed: seconds, a text as "5m", or a timedelta, from 0 to 3660 days',),
     "tasks.a --at tomorrow": ("at is 'tomorrow'; allowed: a datetime, or its text as 2026-01-31T12:00:00+01:00",),
-    "tasks.a --at 2037-01-31T12:00:00": ("which has no time zone",),
-    "tasks.a --then {": ("--then",),
     "tasks.a --then {}": ('stage 2: it has no "task"',),
     """tasks.a --then '{"task": "tasks.b", "args": [1]}'""": ("stage 2: it has 'args'",),
     """tasks.a --then '{"task": "tasks.b", "priority": NaN}'""": ("NaN is no JSON number",),
     f"tasks.a {'--then tasks.b ' * 100}": ("allowed: a list of 1 to 100",),
-    "--then tasks.a": ("TASK",),
     "tasks.a --depends-on ''": (f"{COMMAS}, as 17,18",),
     **{f"tasks.a --depends-on {wrong}": (IDS,) for wrong in ("0", "1,", "'1, 2'", "one", str(2**64))},
     "tasks.a --depends-on 1 --unique k": ("it has depends_on and a unique_key",),
     "--bulk not-there.jsonl": ("not-there.jsonl cannot be read",),
     "--bulk 'no\x1b[2J'": ("no\\x1b[2J cannot be read",),
-    "--bulk /": ("/ cannot be read",),
     **{
         f"--bulk - {given}": ("--bulk", "give it alone")
         for given in ("tasks.a", "--group 3", "--delay 0", "--unique k", "--rerun", "--then tasks.a", "--depends-on 1")
@@ -187,12 +166,11 @@ def test_the_help_has_a_line_for_each_command_in_its_group(tmp_path: Path) -> No
     assert all(len(line.split()) > 3 for lines in groups.values() for line in lines)
 
 
-@pytest.mark.parametrize("command", ["", "pause", "help"])
-def test_help_is_a_command_too(tmp_path: Path, command: str) -> None:
-    asked = run_here(client.main, tmp_path, "help", *([command] if command else ()))
-    words = [command] if command == "pause" else []
-    assert (asked.returncode, asked.stderr) == (0, "")
-    assert asked.stdout == run_here(client.main, tmp_path, *words, "--help").stdout
+def test_help_is_a_command_too(tmp_path: Path) -> None:
+    for words in ((), ("pause",)):
+        asked = run_here(client.main, tmp_path, "help", *words)
+        assert (asked.returncode, asked.stderr) == (0, "")
+        assert asked.stdout == run_here(client.main, tmp_path, *words, "--help").stdout
 
 
 def test_the_help_of_cancel_promises_no_end_of_fatal_tasks_that_are_not_lost(tmp_path: Path) -> None:
@@ -221,20 +199,14 @@ BAD_LINES: list[tuple[bytes, str]] = [
     (GOOD[:-1], "it is not valid JSON"),
     (b"{'task': 'tasks.note'}", "json.dumps()"),
     (GOOD + b" " + GOOD, "it is not valid JSON"),
-    *((line, "allowed: an object") for line in (b'["tasks.note"]', b'"tasks.note"', b"5", b"null")),
-    (b"{}", 'it has no "task"'),
-    (b'{"task": "tasks.note", "arguments": []}', "'arguments'"),
+    *((line, "allowed: an object") for line in (b'["tasks.note"]', b"5")),
     (b'{"task": "tasks.note", "\\u001b[2J": []}', "allowed: task, args"),
-    (b'{"task": "tasks.note", "args": "text"}', "args is 'text'"),
     (b'{"task": "tasks.note", "args": [NaN]}', "NaN is no JSON number"),
-    (b'{"task": "tasks.note", "args": [1e999]}', "too large"),
     (b'{"task": "tasks.note", "args": ["\\ud800"]}', "args"),
     (b'{"task": "tasks.note", "args": %s}' % (b"[" * 200_000), "nested"),
     (b'{"task": "tasks.note", "args": ["%s"]}' % (b"x" * 1024 * 1024), "1048576"),
     (b'{"task": "tasks.note", "group_id": true}', "group_id is True"),
-    (b'{"task": "tasks.note", "rerun": true}', "it has rerun and no unique_key"),
     (b'{"stages": ["tasks.note", "note"]}', "stage 2: "),
-    (b'{"task": "tasks.note", "depends_on": [1], "unique_key": "k"}', "it has depends_on and a unique_key"),
     (b'{"task": "tasks.note", "args": ["\xff\xfe"]}', "it is not UTF-8 text"),
     (GOOD.decode().encode("utf-16"), "it is not UTF-8 text"),
     (GOOD + b" " * MAX_LINE_BYTES, f"it is longer than {MAX_LINE_BYTES} bytes"),

@@ -29,17 +29,13 @@ def judged(database: str, check: str, answer: object) -> Finding:
     [
         ("mysql", "version", [("5.6.24", "x")], WARNING, "the oldest one tried is 5.7"),
         ("mysql", "version", [("5.7.29-log", "x")], OK, "without SKIP LOCKED"),
-        ("mysql", "version", [("8.0.36", "x")], OK, "MySQL 8.0.36"),
         ("mysql", "version", [("10.1.48-MariaDB", "x")], WARNING, "the oldest one tried is 10.3"),
         ("mysql", "version", [("5.5.5-10.3.39-MariaDB", "x")], OK, "without SKIP LOCKED"),
-        ("mysql", "version", [("11.8.2", "MariaDB Server")], OK, "MariaDB 11.8.2"),
         ("mysql", "version", [("who knows", "x")], WARNING, "MySQL who knows"),
         ("mysql", "character_set", [("latin1",)], CRITICAL, "latin1"),
-        ("mysql", "connections", [(0,)], OK, "no limit"),
         ("mysql", "connections", [(5,)], WARNING, "at most 5"),
         ("mysql", "connections", [(1,)], WARNING, "two for a transactional or a long task"),
         ("mysql", "clock", -61.0, WARNING, "behind"),
-        ("mysql", "clock", 61.0, WARNING, "ahead of"),
         ("mysql", "clock", 59.0, OK, "59.0 s ahead"),
         (
             "mysql",
@@ -49,18 +45,15 @@ def judged(database: str, check: str, answer: object) -> Finding:
             "ann has one open since 10 min, in the session 7",
         ),
         ("mysql", "transactions", [(299, 7, "ann", "Sleep")], OK, "none stands open"),
-        ("mysql", "transactions", [], OK, "none stands open"),
         ("postgresql", "version", [("12.10", "120010")], WARNING, "the oldest one tried is 13"),
         ("postgresql", "version", [("15.18", "150018")], OK, "PostgreSQL 15.18, by psycopg"),
         ("postgresql", "standby", [(True,)], CRITICAL, "is a standby"),
         ("postgresql", "connections", [(5,)], WARNING, "at most 5"),
         ("postgresql", "connections", [(6,)], OK, "at most 6"),
-        ("postgresql", "connections", [(None,)], OK, "no limit"),
         ("postgresql", "transactions", [(False, None, None, None, None)], UNKNOWN, "pg_read_all_stats"),
         ("postgresql", "transactions", [(True, 60.0, "7", "ann", "active")], OK, "none stands open"),
         ("postgresql", "transactions", [(False, 600.0, "7", "ann", "active")], WARNING, "in the session 7 (active)"),
         ("postgresql", "durability", [("fsync",), ("full_page_writes",)], WARNING, "are off"),
-        ("postgresql", "durability", [("synchronous_commit",)], WARNING, "synchronous_commit is"),
         ("sqlite", "file", None, UNKNOWN, "too large"),
         ("sqlite", "claim_index", ("claim_by_group",), CRITICAL, "claim_any_group"),
     ],
@@ -119,10 +112,3 @@ def test_what_a_proxy_hides_is_unknown(answer: object) -> None:
     found = list(examine(Asked(database, parse_dsn("mysql://u@h/db"), "delete")))
     assert {one.level for one in found} <= {OK, UNKNOWN}
     assert len(found) == len(mysql.CHECKS) - 6
-
-
-@pytest.mark.parametrize("check", ["packet", "connections", "clock", "transactions"])
-def test_a_number_that_a_proxy_makes_up_is_unknown(check: str) -> None:
-    database: Any = Proxy([("unlimited", 7, "ann", "Sleep")])
-    found = {one.name: one for one in examine(Asked(database, parse_dsn("mysql://u@h/db"), "delete"))}
-    assert (found[check].level, found[check].words.startswith("this account cannot see it")) == (UNKNOWN, True)

@@ -1,16 +1,104 @@
-"""The text of a failed task: the frames of the site's own code come before those of libraries."""
+"""The text of a failed task: type and message first, then frames, the site's own code before that of libraries."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
-from taskserver.messages.error_text import describe_failure
+from taskserver.errors import Fatal, Retry
+from taskserver.messages.error_text import describe, describe_failure
 from taskserver.messages.text import MAX_ERROR_LENGTH
+
+# ---- what an error says of itself
+
+
+class _Message(Exception):
+    def __init__(self, show: Callable[[], Any]) -> None:
+        self.show = show
+
+    def __str__(self) -> str:
+        return self.show()  # type: ignore[no-any-return]
+
+
+def _raise(error: BaseException) -> NoReturn:
+    raise error
+
+
+@pytest.mark.parametrize(
+    ("error", "text"),
+    [
+        (ValueError("x"), "ValueError: x"),
+        (KeyError("x"), "KeyError: 'x'"),
+        (KeyboardInterrupt(), "KeyboardInterrupt: "),
+        (ValueError("two\nlines"), "ValueError: two\nlines"),
+        (ValueError("a\0b"), "ValueError: a\\0b"),
+        (ValueError("a\ud800b"), "ValueError: a\\ud800b"),
+        (UnicodeDecodeError("utf-8", b"\xe9", 0, 1, "bad"), "UnicodeDecodeError: 'utf-8' codec can't decode byte 0xe9"),
+    ],
+)
+def test_an_error_is_its_type_and_message(error: BaseException, text: str) -> None:
+    assert describe(error).startswith(text)
+
+
+REFUSED = "ConnectionRefusedError: nobody listens"
+
+
+@pytest.mark.parametrize(
+    ("error", "how", "text"),
+    [
+        (Retry(delay=60), "from", f"Retry: {REFUSED}"),
+        (Retry(delay=60), "while", f"Retry: {REFUSED}"),
+        (Retry(delay=60), "from None", "Retry: "),
+        (Retry("later", delay=60), "from", "Retry: later"),
+        (Fatal(), "from", f"Fatal: {REFUSED}"),
+        (ValueError(), "from", "ValueError: "),
+    ],
+)
+def test_a_retry_that_says_nothing_has_the_words_of_its_cause(error: Exception, how: str, text: str) -> None:
+    refused = ConnectionRefusedError("nobody listens")
+    error.__context__, error.__suppress_context__ = refused, how != "while"
+    if how == "from":
+        error.__cause__ = refused
+    assert describe(error) == text
+
+
+@pytest.mark.parametrize(
+    "show",
+    [
+        *(lambda error=error: _raise(error) for error in (RuntimeError("no"), SystemExit(3), KeyboardInterrupt())),
+        *(lambda: 5, lambda: b"bytes"),
+    ],
+)
+def test_an_error_that_cannot_say_what_it_is_still_leaves_a_text(show: Callable[[], Any]) -> None:
+    asked_for = Retry()
+    asked_for.__cause__ = _Message(show)
+    try:
+        texts = [describe(_Message(show)), describe(asked_for)]
+    except BaseException as error:  # KeyboardInterrupt and SystemExit would end the whole test run
+        pytest.fail(f"describe raised {type(error).__name__}")
+    assert texts[1].startswith("Retry: ")
+    assert ": " in texts[0]
+    "".join(texts).encode()
+
+
+@settings(max_examples=50)
+@given(st.text() | st.sampled_from("xé😀\0\ud800\n").map(lambda character: character * 100_000))
+def test_any_message_fits_into_any_database(message: str) -> None:
+    text = describe(ValueError(message))
+    text.encode()
+    assert "\0" not in text
+    assert len(text) == MAX_ERROR_LENGTH or len(message) < MAX_ERROR_LENGTH
+    assert len(text) <= MAX_ERROR_LENGTH
+    assert len(describe(type("E" * 5000, (Exception,), {})("x"))) == MAX_ERROR_LENGTH
+
+
+# ---- its frames
 
 
 def raised_by(function: Callable[..., object], *args: object) -> str:
@@ -44,8 +132,7 @@ def test_the_sites_own_functions_are_named_though_libraries_have_many_frames(
     tmp_path: Path, library: Callable[..., object]
 ) -> None:
     code = "def send(library):\n    return library(connect)\ndef connect():\n    raise ValueError('no luck')\n"
-    send = made(tmp_path / "site", "tasks", code)["send"]
-    text = raised_by(send, library)
+    text = raised_by(made(tmp_path / "site", "tasks", code)["send"], library)
     first, *frames = text.split("\n")
     assert first == "ValueError: no luck"
     places = [line for line in frames if line.startswith("  File ")]
@@ -53,14 +140,9 @@ def test_the_sites_own_functions_are_named_though_libraries_have_many_frames(
     assert places[-1] == f'  File "{tmp_path}/site/tasks.py", line 4, in connect'
     assert "    raise ValueError('no luck')" in frames
     assert all("/site-packages/" in place for place in places[1:-1])  # the rest of the room
-    assert re.fullmatch(r".*, in f\d", places[1])
     assert 800 < len(text) <= MAX_ERROR_LENGTH
-
-
-def test_a_task_of_an_installed_module_is_named_too(tmp_path: Path, library: Callable[..., object]) -> None:
-    code = "def send(library):\n    return library(lambda: 1 / 0)\n"
-    send = made(tmp_path / "site-packages" / "shop", "tasks", code)["send"]
-    assert '/shop/tasks.py", line 2, in send\n' in raised_by(send, library)
+    installed = made(tmp_path / "site-packages" / "shop", "tasks", code)["send"]
+    assert '/shop/tasks.py", line 2, in send\n' in raised_by(installed, library)
 
 
 def test_a_recursion_is_there_once_with_what_led_to_it(tmp_path: Path) -> None:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import subprocess
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -12,20 +10,10 @@ import pytest
 
 from tests.contract.other_servers.__main__ import SERVERS, main
 from tests.contract.other_servers.fetch import NotHad
-from tests.contract.other_servers.postgresql import make_links
 from tests.contract.other_servers.recipes import RECIPES
 from tests.contract.other_servers.selection import runs_on
 from tests.contract.other_servers.tried import RUNS, Counts, Tried, counted, judged, path_of
-from tests.contract.other_servers.unpacked import Unpacked
 from tests.support.deployment import ROOT
-
-
-def test_an_unknown_server_is_answered_by_those_that_there_are(capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit) as ended:
-        main(["mysql-5.7", "oracle"])
-    assert ended.value.code == 2
-    assert "no such server: oracle; there are mysql-5.7, mysql-8.0" in capsys.readouterr().err
-
 
 REPORT = """<testsuites><testsuite>
 <testcase classname="tests.test_a" name="passes"/>
@@ -103,30 +91,3 @@ def test_a_server_gets_the_tests_of_its_kind_that_start_no_other(
     if parameter is not None:
         item.callspec = SimpleNamespace(params={"dsn": parameter})
     assert [kind for kind in SERVERS if runs_on(kind, item)] == kinds
-
-
-def test_a_wrapped_program_runs_by_the_loader_and_with_the_libraries_beside_it(tmp_path: Path) -> None:
-    folder = tmp_path / "a server"
-    libraries, programs = folder / "usr/lib/x86_64-linux-gnu", folder / "bin"
-    for made in (libraries, programs):
-        made.mkdir(parents=True)
-    (libraries / "libc.so.6").touch()
-    loader = libraries / "ld-linux-x86-64.so.2"
-    loader.write_text('#!/bin/sh\nprintf "%s\\n" "$@"\n')  # it says what it was to do
-    loader.chmod(0o755)
-    (programs / "postgres").write_text("the real one")
-    Unpacked(folder).wrap(programs / "postgres")
-    said = subprocess.run([programs / "postgres", "-c", "a b"], check=True, capture_output=True, text=True).stdout
-    assert said.splitlines() == ["--library-path", str(libraries), str(programs / "postgres.real"), "-c", "a b"]
-    assert (programs / "postgres.real").read_text() == "the real one"
-
-
-def test_the_links_that_an_npm_package_lists_are_made(tmp_path: Path) -> None:
-    make_links(tmp_path)  # of Debian's packages, which have theirs
-    library = tmp_path / "native/lib/libicuuc.so.60.2"
-    library.parent.mkdir(parents=True)
-    library.write_text("of ICU")
-    link = {"source": "native/lib/libicuuc.so.60.2", "target": "native/lib/libicuuc.so.60"}
-    (tmp_path / "native/pg-symlinks.json").write_text(json.dumps([link]))
-    make_links(tmp_path)
-    assert (tmp_path / "native/lib/libicuuc.so.60").read_text() == "of ICU"

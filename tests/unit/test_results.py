@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from taskserver import InvalidTask, Progress, SettingError, Status, TaskState, current_task, progress
+from taskserver import InvalidTask, Progress, SettingError, Status, TaskState
 from taskserver.model.results import (
     MAX_RESULT_BYTES,
     read_progress,
@@ -27,14 +27,11 @@ from taskserver.model.results import (
     ("value", "text"),
     [
         (False, "false"),
-        (2**80, str(2**80)),
         (5e-324, "5e-324"),
-        ("", '""'),
         ('{"a": 1}', '"{\\"a\\": 1}"'),
         ((1, (2,)), "[1,[2]]"),
         ({"größe": {"k": [True, None]}}, '{"gr\\u00f6\\u00dfe":{"k":[true,null]}}'),
         ({1: "a", None: "b"}, '{"1":"a","null":"b"}'),
-        (Status.DONE, "2"),
         ("é" * 10922, '"' + "\\u00e9" * 10922 + '"'),
     ],
 )
@@ -64,22 +61,7 @@ def test_what_is_no_result_is_said_in_a_sentence(value: object, words: str) -> N
 
 
 @pytest.mark.parametrize(
-    "text",
-    [
-        "",
-        '{"a": [1',
-        "1 2",
-        "NaN",
-        "[1e999]",
-        "1" * 5000,
-        "[" * 200_000 + "]" * 200_000,
-        "[" * 60_000,
-        "null",
-        b"{}",
-        None,
-        7,
-    ],
-    ids=repr,
+    "text", ["", '{"a": [1', "1 2", "NaN", "[1e999]", "1" * 5000, "[" * 60_000, "null", b"{}", None, 7], ids=repr
 )
 def test_what_is_no_json_is_no_result(text: object) -> None:
     assert read_result(text) is None
@@ -120,13 +102,6 @@ class Odd:
         raise ZeroDivisionError
 
 
-class OddText(str):
-    def __str__(self) -> str:
-        raise ZeroDivisionError
-
-    __getitem__ = __str__  # type: ignore[assignment]
-
-
 WRONG = [-1, math.nan, math.inf, True, "7", None, 2**53 + 1, 10**5000, Decimal("NaN"), Number(-1.0), 1j, Odd()]
 
 
@@ -141,40 +116,26 @@ def test_whatever_is_none_is_refused_with_its_name(value: Any) -> None:
 
 def test_a_text_is_a_text_that_fits_into_the_row() -> None:
     assert json.loads(write_progress(0, 0, "")) == {"done": 0, "total": 0, "text": ""}
-    assert json.loads(write_progress(1, None, OddText("reading"))) == {"done": 1, "text": "reading"}
     assert json.loads(write_progress(1, None, "\ud800" + "ü" * 300)) == {"done": 1, "text": "?" + "ü" * 199}
     with pytest.raises(SettingError, match="text is 5; allowed: a text"):
         write_progress(1, 2, 5)
 
 
-def test_outside_of_a_task_there_is_none_and_a_progress_is_only_checked() -> None:
-    assert current_task() is None
-    progress(1, 2, "nobody hears it")
-    with pytest.raises(SettingError):
-        progress(-1)
-
-
 @pytest.mark.parametrize(
-    "text",
-    [
-        *("no JSON", "[1, 2]", "null", '{"done": "1"}', '{"total": 3}', '{"done": 1, "total": "3"}', '{"done": 1e400}'),
-        *('{"done": NaN}', '{"done": true}', '{"done": 9007199254740993}', "[" * 20_000, "", b"{}"),
-    ],
-    ids=lambda text: repr(text)[:30],
+    "text", ["no JSON", "[1, 2]", "null", '{"done": "1"}', '{"total": 3}', '{"done": 1e400}', '{"done": true}', b"{}"]
 )
-def test_a_forged_progress_counts_as_none(text: object) -> None:
+def test_an_invalid_progress_counts_as_none(text: object) -> None:
     assert read_progress(text) is None
 
 
-def test_how_far_a_task_has_come_is_a_fraction_where_the_total_is_known() -> None:
+def test_how_far_a_task_has_come_is_a_fraction_if_the_total_is_known() -> None:
     fractions = {Progress(1, 4): 0.25, Progress(9, 3): 1.0, Progress(1): None, Progress(1, 0): None, Progress(-1, 2): 0}
     assert {told: told.fraction for told in fractions} == fractions
-    assert str(Progress(1, 3, "reading")) == "1 of 3 (33 %): reading"
-    assert str(Progress(2.5)) == "2.5"
-    assert str(Progress(999, 1000)) == "999 of 1000 (99 %)"
-    assert str(Progress(0.29, 1)) == "0.29 of 1 (29 %)"
-    assert str(Progress(2**53 - 1, 2**53)).endswith(" (99 %)")
-    assert str(Progress(9, 3)) == "9 of 3 (100 %)"
-    assert str(Progress(1, 1e-320)).endswith(" (100 %)")
-    assert str(Progress(-1, 1e-320)).endswith(" (0 %)")
-    assert all(f"({number} %)" in str(Progress(number, 100)) for number in range(101))
+    said = {
+        Progress(1, 3, "reading"): "1 of 3 (33 %): reading",
+        Progress(2.5): "2.5",
+        Progress(999, 1000): "999 of 1000 (99 %)",
+        Progress(9, 3): "9 of 3 (100 %)",
+        Progress(29, 100): "29 of 100 (29 %)",
+    }
+    assert {told: str(told) for told in said} == said

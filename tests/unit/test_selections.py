@@ -17,10 +17,8 @@ from taskserver import InvalidTask, Selection, TaskServer
         ({"groups": list(range(401))}, "401 groups are chosen; allowed: at most 400"),
         ({"task": ""}, "task is ''; allowed: a text, not an empty one"),
         ({"error": "\udc80"}, "error is '.udc80'; allowed: a text"),
-        ({"groups": 3}, "groups is 3; allowed: a list of whole numbers from 0 to 4294967294"),
         ({"groups": "3"}, "groups is '3'; allowed: a list of whole numbers from 0 to 4294967294"),
         ({"ids": iter([1])}, "ids is <list_iterator"),  # which one look would use up
-        ({"limit": True}, "limit is True; allowed: a whole number from 1 to"),
         ({"since": -1}, 'since is -1; allowed: seconds, a text as "5m", or a timedelta, from 0 on, or an aware'),
         ({"status": 9}, "status is 9; allowed: 0 new, 1 in_progress, 2 done, 3 error, 4 fatal, 5 waiting"),
         ({"limit": 2**63}, f"limit is {2**63}; allowed: a whole number from 1 to {2**63 - 1}$"),

@@ -22,7 +22,6 @@ from taskserver.settings.dsn import Dsn
 from taskserver.settings.load import Settings, hide_secrets, load_settings, program_folder, sources
 from taskserver.settings.page import PAGE_SETTINGS, PageSettings, load_page_settings
 from taskserver.settings.table import PAGE_KEYS, SETTINGS, RunPauses
-from tests.support.deployment import Deployment
 
 DSN = "sqlite:///var/taskserver.db"
 SECRET = "Hush4ever"
@@ -71,36 +70,23 @@ def test_everything_but_the_dsn_has_the_default_of_the_contract(tmp_path: Path) 
 @pytest.mark.parametrize(
     ("key", "value", "field", "expected"),
     [
-        ("table", "_", "table", "_"),
         ("table", "A" * 40, "table", "A" * 40),
-        ("mode", "delete", "mode", "delete"),
         ("mode", "mark", "mode", "mark"),
         ("modules", "tasks,shop.jobs.*", "modules", ("tasks", "shop.jobs.*")),
         ("modules", " tasks , shop.jobs ", "modules", ("tasks", "shop.jobs")),
-        ("modules", "tasks,tasks", "modules", ("tasks",)),
         ("modules", "größe._intern", "modules", ("größe._intern",)),
         ("max_attempts", "1", "max_attempts", 1),
-        ("backoff", "exponential:60", "backoff", Backoff("exponential", 60)),
-        ("backoff", "fixed:30", "backoff", Backoff("fixed", 30)),
         ("backoff", "fixed:86400", "backoff", Backoff("fixed", 86400)),
         ("backoff", "exponential:5m", "backoff", Backoff("exponential", 300)),
-        ("backoff", "fixed:1d", "backoff", Backoff("fixed", 86400)),
         ("lease", "1", "lease_seconds", 1),
         ("lease", "90s", "lease_seconds", 90),
         ("timeout", "2h", "timeout_seconds", 7200),
-        ("timeout", "1w", "timeout_seconds", 604800),
-        ("timeout", "0m", "timeout_seconds", 0),
         ("db_patience", "5m", "patience_seconds", 300),
         ("timeout", "0", "timeout_seconds", 0),
-        ("db_patience", "0", "patience_seconds", 0),
         ("keep", "30d", "keep_seconds", 30 * 86_400),
-        ("keep", "90s", "keep_seconds", 90),
         ("keep", "36500d", "keep_seconds", 36_500 * 86_400),
         ("pauses", "0.5, 10, 3600", "pauses", RunPauses(0.5, 10, 3600)),
-        ("pauses", "1,1,1", "pauses", RunPauses(1, 1, 1)),
         ("pauses", "0.5,10s,5m", "pauses", RunPauses(0.5, 10, 300)),
-        ("log_level", "debug", "log_level", "debug"),
-        ("log_format", "json", "log_format", "json"),
         ("setup", "django:setup", "setup", "django:setup"),
         ("between", "django.db:close_old_connections", "between", "django.db:close_old_connections"),
         ("on_failure", "shop.alerts:Mail.tell", "on_failure", "shop.alerts:Mail.tell"),
@@ -109,104 +95,76 @@ def test_everything_but_the_dsn_has_the_default_of_the_contract(tmp_path: Path) 
 def test_a_right_value_is_taken_from_the_environment_and_from_the_file(
     tmp_path: Path, key: str, value: str, field: str, expected: object
 ) -> None:
-    assert (
-        getattr(load_settings(tmp_path, {"TASKSERVER_DSN": DSN, f"TASKSERVER_{key.upper()}": value}), field) == expected
-    )
+    assert getattr(load(tmp_path, dsn=DSN, **{key: value}), field) == expected
     in_file = load_env_file(tmp_path, f"TASKSERVER_DSN={DSN}\nTASKSERVER_{key.upper()}='{value}'\n")
     assert getattr(in_file, field) == expected
 
 
-NUMBERS = ["x", "1.5", "1e2", "-1", "+1", "0x10", "1_0", "٣", "²", "1 0", "10s", "9" * 30, "9" * 5000, "'5'", "None"]
-NO_SECONDS = [
-    *(number for number in NUMBERS if number != "10s"),
-    *("h", "1.5h", "1h30m", "5 m", "5M", "5min", "5٣m", "8d", "1w1"),
-]
-WRONG = [
-    (
-        "table",
-        "up to 39 letters, digits or _",
-        ["1x", "a-b", "a.b", "a b", "größe", "A" * 41, "x;", "`x`", "x\n", "*", " "],
-    ),
-    ("mode", "delete or move or mark", ["Delete", "DELETE", "remove", "delete,move", "delete ", "0"]),
-    (
-        "modules",
+NUMBERS = ["x", "1.5", "1e2", "-1", "+1", "0x10", "1_0", "٣", "1 0", "9" * 30, "9" * 5000, "'5'"]
+NO_SECONDS = [*NUMBERS, "h", "1.5h", "1h30m", "5 m", "5M", "5min", "8d"]
+WRONG: dict[str, tuple[str, list[str]]] = {  # what is allowed, and what is not
+    "table": ("up to 39 letters, digits or _", ["1x", "a-b", "a.b", "a b", "größe", "A" * 41, "`x`", "x\n", " "]),
+    "mode": ("delete or move or mark", ["Delete", "remove", "delete,move", "delete ", "0"]),
+    "modules": (
         "module names with commas between them",
         [
-            *("*", "tasks,", ",", ".tasks", "tasks.", "shop..jobs", "shop.*.jobs", "shop*", "tasks;os", "tasks os"),
-            *("1a", "a/b", "tasks.py:", "*.tasks", "tasks.**", "tasks:send", "-", " "),
+            "*",
+            "tasks,",
+            ".tasks",
+            "tasks.",
+            "shop..jobs",
+            "shop.*.jobs",
+            "shop*",
+            "tasks;os",
+            "1a",
+            "a/b",
+            "*.a",
+            "a:b",
         ],
     ),
-    ("max_attempts", "a whole number from 1 to", ["0", *NUMBERS]),
-    ("lease", "of seconds, or a span as 90s, 5m, 1h or 2d", ["0", "0m", *NO_SECONDS]),
-    ("timeout", "a whole number from 0 to", NO_SECONDS),
-    ("db_patience", "a whole number from 0 to", ["2d", *NO_SECONDS]),
-    ("keep", "a span with its unit, as 30d", ["30", "2592000", "0", "0d", "for ever", "30 d", "1.5d", "30D", "-1d"]),
-    ("keep", "or a span as 90s, 5m, 1h or 2d", ["36501d"]),
-    (
-        "pauses",
+    "max_attempts": ("a whole number from 1 to", ["0", "10s", *NUMBERS]),
+    "lease": ("of seconds, or a span as 90s, 5m, 1h or 2d", ["0", "0m", *NO_SECONDS]),
+    "timeout": ("a whole number from 0 to", NO_SECONDS),
+    "db_patience": ("a whole number from 0 to", ["2d", *NO_SECONDS]),
+    "keep": ("a span with its unit, as 30d", ["30", "0", "0d", "for ever", "30 d", "1.5d", "30D", "-1d"]),
+    "keep ": ("or a span as 90s, 5m, 1h or 2d", ["36501d"]),
+    "pauses": (
         "three numbers of seconds, or spans as 90s, 5m, 1h or 2d, after work",
-        [
-            *("1", "1,2", "1,2,3,4", "0,1,5", "1,0.5,5", "1,5,2", "1,2,3601", "1;2;3", "-1,2,3", "1,2,1_0", "a,b,c"),
-            "1,2,٣",
-        ],
+        ["1", "1,2", "1,2,3,4", "0,1,5", "1,0.5,5", "1,5,2", "1,2,3601", "-1,2,3", "1,2,1_0", "a,b,c"],
     ),
-    ("log_level", "debug or info or warning or error", ["INFO", "warn", "critical", "20"]),
-    ("log_format", "text or json", ["JSON", "logfmt"]),
-    ("setup", "module:function, as shop.worker:setup", ["django", "django.setup", "django:setup()"]),
-    ("between", "module:function, as django.db:close_old_connections", ["django.db", "django.db:"]),
-    (
-        "on_failure",
-        "module:function, as alerts:tell",
-        ["alerts", "alerts.tell", ":tell", "alerts:", "a b:c", "a:b()", "a:b:c"],
-    ),
-    (
-        "backoff",
+    "log_level": ("debug or info or warning or error", ["INFO", "warn", "critical", "20"]),
+    "log_format": ("text or json", ["JSON", "logfmt"]),
+    "setup": ("module:function, as shop.worker:setup", ["django", "django.setup", "django:setup()"]),
+    "between": ("module:function, as django.db:close_old_connections", ["django.db", "django.db:"]),
+    "on_failure": ("module:function, as alerts:tell", ["alerts", "alerts.tell", ":tell", "a b:c", "a:b()", "a:b:c"]),
+    "backoff": (
         "exponential:60, linear:300 or fixed:30",
         [
-            *("60", "exponential", "exponential:", ":60", "random:60", "Fixed:30", "fixed:-1", "fixed:1.5"),
-            *(
-                "fixed:86401",
-                "fixed: 30",
-                "fixed:30x",
-                "fixed:2d",
-                "fixed:999999",
-                "fixed:30,60",
-                "fixed=30",
-                "fixed:٣",
-            ),
-            "fixed:30\n",
+            *("60", "exponential", "exponential:", ":60", "random:60", "Fixed:30", "fixed:-1", "fixed:1.5", "fixed:2d"),
+            *("fixed:86401", "fixed: 30", "fixed:30,60", "fixed=30", "fixed:٣", "fixed:30\n"),
         ],
     ),
-]
+}
 
 
-@pytest.mark.parametrize(
-    ("key", "allowed", "value"), [(key, allowed, value) for key, allowed, values in WRONG for value in values]
-)
-def test_a_wrong_value_is_named_shown_and_set_right(tmp_path: Path, key: str, allowed: str, value: str) -> None:
-    with pytest.raises(SettingError) as caught:
-        load_settings(tmp_path, {"TASKSERVER_DSN": DSN, f"TASKSERVER_{key.upper()}": value})
-    message = str(caught.value)
-    assert message.startswith(f"TASKSERVER_{key.upper()} is wrong: {shown(value)}; allowed: ")
-    assert allowed in message
-    assert len(message) < 300
-    assert len(message.splitlines()) == 1
+@pytest.mark.parametrize("key", WRONG)
+def test_a_wrong_value_is_named_shown_and_set_right(tmp_path: Path, key: str) -> None:
+    allowed, values = WRONG[key]
+    key = f"TASKSERVER_{key.strip().upper()}"
+    for value in values:
+        with pytest.raises(SettingError) as caught:
+            load_settings(tmp_path, {"TASKSERVER_DSN": DSN, key: value})
+        message = str(caught.value)
+        assert message.startswith(f"{key} is wrong: {shown(value)}; allowed: ")
+        assert allowed in message
+        assert len(message) < 300
+        assert len(message.splitlines()) == 1
 
 
 def test_the_same_is_checked_where_a_server_is_made_by_hand() -> None:
     values: tuple[dict[str, Any], ...] = (
-        {"table": "1x"},
-        {"mode": "x"},
-        {"modules": "*"},
-        {"backoff": "60"},
-        {"max_attempts": 0},
-        {"lease": 0.5},
-        {"timeout": -1},
-        {"db_patience": "30 s"},
-        {"lease": True},
-        {"setup": 3},
-        {"keep": 0},
-        {"keep": "30 days"},
+        *({"table": "1x"}, {"mode": "x"}, {"modules": "*"}, {"backoff": "60"}, {"max_attempts": 0}, {"lease": 0.5}),
+        *({"timeout": -1}, {"db_patience": "30 s"}, {"lease": True}, {"setup": 3}, {"keep": 0}, {"keep": "30 days"}),
     )
     for wrong in values:
         (key,) = wrong
@@ -217,17 +175,11 @@ def test_the_same_is_checked_where_a_server_is_made_by_hand() -> None:
 @pytest.mark.parametrize(
     ("given", "field", "expected"),
     [
-        ({"lease": 5}, "lease_seconds", 5),
         ({"lease": "5m"}, "lease_seconds", 300),
-        ({"timeout": 0}, "timeout_seconds", 0),
-        ({"max_attempts": 1}, "max_attempts", 1),
         ({"modules": ["tasks", "shop.jobs.*"]}, "modules", ("tasks", "shop.jobs.*")),
-        ({"keep": 60}, "keep_seconds", 60),
         ({"keep": "30d"}, "keep_seconds", 30 * 86_400),
         ({"keep": None}, "keep_seconds", None),
         ({"setup": print}, "setup", print),
-        ({"between": None}, "between", None),
-        ({"on_failure": "alerts:tell"}, "on_failure", "alerts:tell"),
         ({"pauses": "1,2,3"}, "pauses", RunPauses(1, 2, 3)),
         ({"backoff": "fixed:5m"}, "backoff", Backoff("fixed", 300)),
     ],
@@ -300,17 +252,16 @@ def test_the_file_is_left_alone_where_it_says_nothing_of_ours(tmp_path: Path) ->
     assert dict(os.environ) == before
 
 
-def test_the_file_beside_the_program_is_read_and_none_in_the_current_folder(deployment: Deployment) -> None:
-    (deployment.home / ".env").write_text(f"TASKSERVER_DSN={DSN}\nTASKSERVER_TABLE=of_home\n")
-    (deployment.folder.parent / ".env").write_text(f"TASKSERVER_DSN={DSN}\nTASKSERVER_TABLE=of_parent\n")
-    worker = deployment.worker()
-    assert worker.returncode == 2
-    assert "TASKSERVER_DSN is not set" in worker.stderr
-    deployment.write_env(TASKSERVER_DSN=DSN)
-    assert deployment.here("init").returncode == 0
-    assert deployment.worker().returncode == 0
-    assert (deployment.folder / "var" / "taskserver.db").exists()
-    assert not (deployment.home / "var").exists()
+def test_the_file_beside_the_program_is_read_and_none_in_the_current_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for folder in (tmp_path, tmp_path / "home"):
+        folder.mkdir(exist_ok=True)
+        (folder / ".env").write_text(f"TASKSERVER_DSN={DSN}\n")
+    (tmp_path / "site").mkdir()
+    monkeypatch.chdir(tmp_path / "home")
+    with pytest.raises(SettingError, match="TASKSERVER_DSN is not set"):
+        load_settings(tmp_path / "site", {})
 
 
 def test_the_programs_folder_is_that_of_the_started_file(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -322,30 +273,9 @@ def test_the_programs_folder_is_that_of_the_started_file(monkeypatch: pytest.Mon
     assert program_folder() == Path.cwd()
 
 
-@pytest.mark.parametrize(
-    ("written", "folders_path"),
-    [
-        ("log.txt", "log.txt"),
-        ("var/worker.log", "var/worker.log"),
-        ("../up.log", "../up.log"),
-        ("größe .log", "größe .log"),
-    ],
-)
-def test_a_relative_log_starts_in_the_folder(tmp_path: Path, written: str, folders_path: str) -> None:
-    assert load(tmp_path, dsn=DSN, log=written).log_file == tmp_path / folders_path
-
-
-def test_an_absolute_log_stays_where_it_is(tmp_path: Path) -> None:
-    assert load(tmp_path / "site", dsn=DSN, log="/var/log/worker.log").log_file == Path("/var/log/worker.log")
-
-
-def test_a_workers_relative_log_lies_beside_it_and_is_private(deployment: Deployment) -> None:
-    deployment.write_env(TASKSERVER_DSN=DSN, TASKSERVER_LOG="worker.log")
-    assert deployment.here("init").returncode == 0
-    assert deployment.worker().returncode == 0
-    log = deployment.folder / "worker.log"
-    assert "run begins" in log.read_text()
-    assert log.stat().st_mode & 0o777 == 0o600
+@pytest.mark.parametrize("log", ["log.txt", "var/worker.log", "../up.log", "größe .log", "/var/log/worker.log"])
+def test_a_relative_log_starts_in_the_folder(tmp_path: Path, log: str) -> None:
+    assert load(tmp_path, dsn=DSN, log=log).log_file == tmp_path / log
 
 
 @pytest.mark.parametrize(
@@ -383,35 +313,19 @@ def test_without_a_setting_all_have_their_defaults(tmp_path: Path) -> None:
     assert sources(tmp_path, None) == ("all settings have their defaults", [])
 
 
-def test_a_verbose_worker_names_the_keys_by_their_source_and_shows_no_value(deployment: Deployment) -> None:
-    deployment.write_env(TASKSERVER_DSN=DSN, TASKSERVER_PASSWORD=f"{SECRET}$x")
-    assert deployment.here("init").returncode == 0
-    said = deployment.worker("--verbose", env={"TASKSERVER_PASSWORD": SECRET}).stderr
-    file = deployment.folder / ".env"
-    over = f"the environment wins over another value in {file} for TASKSERVER_PASSWORD"
-    assert f"; from {file}: TASKSERVER_DSN; from environment: TASKSERVER_PASSWORD; {over}\n" in said
-    assert SECRET not in said
-
-
 # ---- the file's own grammar
 
 
 @pytest.mark.parametrize(
     ("line", "password"),
     [
-        ("TASKSERVER_PASSWORD='single'", "single"),
         ('TASKSERVER_PASSWORD="double"', "double"),
         ("TASKSERVER_PASSWORD = spaced ", "spaced"),
         ("export TASKSERVER_PASSWORD=exported", "exported"),
         ("TASKSERVER_PASSWORD='  spaces inside  '", "  spaces inside  "),
-        ("TASKSERVER_PASSWORD=a#b", "a#b"),
         ("TASKSERVER_PASSWORD='a # no comment'  # a comment", "a # no comment"),
         ("TASKSERVER_PASSWORD='$HOME ${HOME} $(id) `id` %HOME%'", "$HOME ${HOME} $(id) `id` %HOME%"),
-        ('TASKSERVER_PASSWORD="${TASKSERVER_TABLE}"', "${TASKSERVER_TABLE}"),
         ("TASKSERVER_PASSWORD='p@:/?#%&=+;[]{}!~^|<>*'", "p@:/?#%&=+;[]{}!~^|<>*"),
-        ("TASKSERVER_PASSWORD='it\\'s'", "it's"),
-        ("TASKSERVER_PASSWORD='back\\slash\\n'", "back\\slash\\n"),
-        ("TASKSERVER_PASSWORD='pä€😀'", "pä€😀"),
         ("TASKSERVER_PASSWORD=first\nTASKSERVER_PASSWORD=last", "last"),
         ("# TASKSERVER_PASSWORD=commented", "in_dsn"),
         ("TASKSERVER_PASSWORD=", "in_dsn"),
@@ -424,28 +338,15 @@ def test_a_value_in_the_file_is_read_without_interpolation(tmp_path: Path, line:
     assert found.table == "after"
 
 
-@pytest.mark.parametrize("quotes", ["", "'", '"'])
-def test_a_dsn_may_hold_what_means_something_in_such_files(tmp_path: Path, quotes: str) -> None:
-    found = load_env_file(tmp_path, f"TASKSERVER_DSN={quotes}mysql://u:p#s$HOME%40=${{x}}@h/db{quotes}\n")
-    assert password_of(found) == "p#s$HOME@=${x}"
-
-
 PASSWORDS = st.text(st.characters(codec="utf-8", exclude_characters="\0\r"), min_size=1, max_size=30)
 
 
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None, max_examples=50)
 @given(PASSWORDS)
 def test_any_password_stands_in_single_quotes_with_backslash_and_quote_escaped(tmp_path: Path, password: str) -> None:
     escaped = password.replace("\\", "\\\\").replace("'", "\\'")
     found = load_env_file(tmp_path, f"TASKSERVER_DSN=mysql://u@h/db\nTASKSERVER_PASSWORD='{escaped}'\n")
     assert password_of(found) == password
-
-
-def test_a_folder_in_the_place_of_the_file_counts_as_none(tmp_path: Path) -> None:
-    (tmp_path / ".env").mkdir()
-    assert load(tmp_path, dsn=DSN).table == "jobs_queue"
-    with pytest.raises(SettingError):
-        load_settings(tmp_path, {})
 
 
 # ---- what is shown of them

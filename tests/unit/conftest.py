@@ -1,0 +1,21 @@
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from types import ModuleType
+from typing import Any
+
+import pytest
+
+
+@pytest.fixture
+def make_tasks(monkeypatch: pytest.MonkeyPatch) -> Callable[[str], Any]:
+    """Makes the module `tasks` from code, without a file."""
+
+    def make(code: str) -> ModuleType:
+        module = ModuleType("tasks")
+        monkeypatch.setitem(sys.modules, "tasks", module)
+        exec(code, vars(module))
+        return module
+
+    return make

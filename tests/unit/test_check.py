@@ -1,0 +1,241 @@
+"""client.py check: its line, its options and its alarm, for queues that no database has."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Mapping, Sequence
+from datetime import datetime, timedelta, timezone
+from typing import Any
+
+import pytest
+
+from taskserver.cli.commands import check as command
+from taskserver.health.accepted import Acceptances
+from taskserver.health.alarm import Change, Reported, _read, alarm_of, is_news, name_of
+from taskserver.health.judge import LIMITS, Limit, Limits, span
+from taskserver.health.status import QueueStatus
+from taskserver.messages.finding import Finding, Level
+from taskserver.stores.queue.notes import MAX_NAME
+from taskserver.stores.queue.schedules import StoredSchedule
+from taskserver.stores.records import ErrorCount
+from tests.support.commands import parsers_of_client
+from tests.unit.test_judge import DAY, NOW, OK, SCHEDULE, a_run, a_status, judged, rows, worker
+
+# ---- the line of check
+
+
+def line_of(status: QueueStatus, limits: Limits | None = None) -> str:
+    return command._in_lines(judged(status, limits), {**LIMITS, **(limits or {})})
+
+
+def test_the_line_has_level_words_and_performance_data_as_plugins_print_them() -> None:
+    status = a_status({3: rows(new=37, fatal=2, ready=412)}, runs=[a_run(75, every=300)])
+    assert line_of(status, {"waiting": Limit(300, 900), "cron": Limit(3600, 10_800)}) == (
+        "TASKSERVER WARNING: group 3 waits 412 s, 2 fatal"
+        " | ready=37;;;0 age=412s;300;900;0 fatal=2;0;9;0 lapsed=0;0;;0 silence=75s;3600;10800;0"
+    )
+
+
+def test_the_line_of_a_queue_that_is_well_says_what_it_holds() -> None:
+    said = line_of(a_status({3: rows(new=2, ready=7)}, runs=[a_run(75, every=300)]))
+    assert said.startswith("TASKSERVER OK: 2 ready, the oldest for 7 s, last run 75 s ago | ready=2;;;0 age=7s;3600;")
+    assert line_of(a_status(workers=[worker(False)])).startswith("TASKSERVER OK: 0 ready | ")
+    assert line_of(a_status(runs=[])).endswith(" silence=U;;;0")
+
+
+def test_long_and_hostile_words_are_cut_and_leave_one_line_and_its_performance_data() -> None:
+    faulty = SCHEDULE._replace(name="evil\n| age=9s\x1b[2J" * 50)
+    status = judged(a_status(schedules=[StoredSchedule(faulty, NOW, 1.0, "x")], lapsed=1), accepted=["leases"])
+    finding = status.findings[0]._replace(short="")
+    words, performance = command._in_lines(status._replace(findings=[finding]), LIMITS).split(" | ")
+    assert (len(words) < 80, words.isprintable()) == (True, True)
+    assert words.endswith("… (accepted: leases)")
+    assert re.fullmatch(r"(\w+=(U|\d+s?);\d*;\d*;0)( \w+=(U|\d+s?);\d*;\d*;0)*", performance)
+
+
+def test_an_account_that_may_not_read_what_was_accepted_is_told_so_below_the_line() -> None:
+    status = a_status(findings=Acceptances({}, "it cannot be read").findings)
+    first, second = command._in_lines(status, LIMITS).splitlines()
+    assert (first.startswith("TASKSERVER OK"), second, status.level) == (True, "it cannot be read", OK)
+
+
+@pytest.mark.parametrize(("seconds", "words"), [(0.4, "0 s"), (412, "412 s"), (2000, "33 min"), (3 * DAY, "3 d")])
+def test_spans_are_written_in_seconds_while_they_are_short(seconds: float, words: str) -> None:
+    assert span(seconds) == words
+
+
+# ---- its options
+
+
+def parsed(*arguments: str) -> tuple[Limits, tuple[int, ...]]:
+    options = parsers_of_client()["check"].parse_args(arguments)
+    given = command._limits(options)
+    return {name: limit for name, limit in given.items() if limit != LIMITS.get(name)}, tuple(options.groups)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "limits"),
+    [
+        ("", {}),
+        ("--max-ready 5", {"ready": Limit(5, 15)}),
+        ("--max-ready 0", {"ready": Limit(0, 0)}),
+        ("--max-ready 5:6", {"ready": Limit(5, 6)}),
+        ("--max-age 5m", {"waiting": Limit(300, 900)}),
+        ("--max-age 90:2h", {"waiting": Limit(90, 7200)}),
+        ("--max-fatal 0", {}),
+        ("--max-fatal 2", {"fatal": Limit(2, 9)}),
+        ("--max-fatal 100", {"fatal": Limit(100, 300)}),
+        ("--max-fatal 0:0", {"fatal": Limit(0, 0)}),
+        ("--max-silence 1d", {"cron": Limit(DAY, 3 * DAY)}),
+    ],
+)
+def test_a_limit_is_one_number_or_two_and_three_times_the_first_is_the_second(arguments: str, limits: Limits) -> None:
+    assert parsed(*arguments.split())[0] == limits
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        ("--max-age 15m:5m", "is below the first"),
+        ("--max-ready -1", "--max-ready"),
+        ("--max-silence 0", "--max-silence"),
+        ("--group all", "--group"),
+        ("--mail --json", "not allowed with"),
+    ],
+)
+def test_wrong_usage_is_a_line_on_standard_output_and_code_3(
+    capsys: pytest.CaptureFixture[str], arguments: str, words: str
+) -> None:
+    with pytest.raises(SystemExit) as ended:
+        parsed(*arguments.split())
+    said = capsys.readouterr()
+    assert (ended.value.code, said.err) == (3, "")
+    assert said.out.startswith("TASKSERVER UNKNOWN: ")
+    assert words in said.out
+    assert said.out.count("\n") == 1
+
+
+# ---- its alarm
+
+
+def test_other_limits_are_another_alarm_and_its_name_fits_its_column() -> None:
+    given = ["", "--max-ready 5", "--max-ready 5:16", "--max-age 5m", "--group 3", "--max-silence 1h"]
+    names = [name_of(*parsed(*arguments.split())) for arguments in given]
+    assert len(set(names)) == len(names)
+    assert names[:2] == ["check", "check ready=5:15"]
+    assert name_of(*parsed("--max-age", "1h", "--max-fatal", "0")) == "check"
+    many = [name_of(LIMITS, range(first, first + 400)) for first in (10**9, 10**9 + 1)]
+    assert len(set(many)) == 2
+    assert max(map(len, many)) <= MAX_NAME
+
+
+@pytest.mark.parametrize("text", ["", "null", "[]", "5", "{}", '{"a": 5}', '{"a": ["x", "y", 1e999]}', "[" * 10_000])
+def test_a_note_that_holds_anything_is_an_alarm_of_nothing(text: str) -> None:
+    assert _read(text) == {}
+
+
+class Looks:
+    """Checks --mail one after the other, of a queue with so many tasks of one kind: fatal, or of vanished workers."""
+
+    def __init__(self, kind: str = "fatal") -> None:
+        self.kind = kind
+        self.alarm: dict[str, Reported] = {}
+
+    def look(self, minutes: int, count: int, accepted: Sequence[str] = ()) -> str:
+        """`up` or `over` if that is news, so many minutes after the begin."""
+        of_kind: dict[str, Any] = {"groups": {3: rows(fatal=count)}} if self.kind == "fatal" else {self.kind: count}
+        status = judged(a_status(**of_kind, now=NOW + timedelta(minutes=minutes)), accepted=accepted)
+        before = _read(json.dumps(self.alarm, default=str))
+        self.alarm, over = alarm_of(status, before)
+        return "over" if over else "up" if is_news(before, self.alarm) else ""
+
+    def news(self, times: range, count: Callable[[int], int]) -> list[tuple[int, str]]:
+        """The minutes that had some, if the minutes give the tasks."""
+        return [(minutes, word) for minutes in times if (word := self.look(minutes, count(minutes)))]
+
+
+NEWS: list[tuple[str, str, Callable[[int], int], list[tuple[int, str]]]] = [
+    ("one that stays is reported once", "lapsed", lambda minutes: 1, [(0, "up")]),
+    ("its end an hour after", "lapsed", lambda minutes: int(minutes < 60), [(0, "up"), (120, "over")]),
+    ("what comes and goes within an hour is no news", "lapsed", lambda minutes: minutes // 5 % 2, [(5, "up")]),
+    ("nor if it is away for 55 minutes", "lapsed", lambda minutes: int(minutes % 60 == 0), [(0, "up")]),
+    (
+        "after more than an hour it is new",
+        "lapsed",
+        lambda minutes: int(minutes % 120 == 0),
+        [(0, "up"), (65, "over"), (120, "up"), (185, "over"), (240, "up"), (305, "over")],
+    ),
+    (
+        "fatal tasks are over at once, and others are new",
+        "fatal",
+        lambda minutes: int(minutes % 120 != 5),
+        [(0, "up"), (5, "over"), (10, "up"), (125, "over"), (130, "up"), (245, "over"), (250, "up")],
+    ),
+    ("one that gets critical is news, and once", "fatal", lambda minutes: 9 + minutes // 5 % 2, [(0, "up"), (5, "up")]),
+    ("a few more are none", "fatal", lambda minutes: min(1 + minutes // 5, 9), [(0, "up")]),
+    ("twice as many are", "fatal", lambda minutes: min(11 + minutes // 5, 33), [(0, "up"), (25, "up"), (105, "up")]),
+]
+
+
+@pytest.mark.parametrize(("words", "kind", "count", "news"), NEWS, ids=[words for words, *_ in NEWS])
+def test_each_change_is_mailed_once(
+    words: str, kind: str, count: Callable[[int], int], news: list[tuple[int, str]]
+) -> None:
+    """A look each five minutes."""
+    assert Looks(kind).news(range(0, 360, 5), count) == news
+
+
+def test_what_is_accepted_is_over_at_once_and_an_invalid_instant_silences_nothing() -> None:
+    looks = Looks()
+    assert [looks.look(0, 1), looks.look(5, 1), looks.alarm["fatal"].seconds] == ["up", "", 300]
+    assert [looks.look(10, 1, ["fatal"]), looks.alarm] == ["over", {}]
+    later = datetime(2099, 1, 1, tzinfo=timezone.utc)
+    looks.alarm = {"fatal": Reported(later, later, 1)}
+    assert [looks.look(0, 0), looks.alarm] == ["over", {}]
+    assert _read('{"fatal": ["garbage", "2026-11-22 09:00:00", 64], "lost": [5, null, 64]}') == {}
+
+
+HALF_AN_HOUR = Reported(NOW, NOW + timedelta(minutes=30), 64)
+
+
+def letter_of(status: QueueStatus, alarm: Mapping[str, Reported], over: Mapping[str, Reported]) -> list[str]:
+    return list(command._letter(status, Change(alarm, over, None, None), "/x/client.py"))
+
+
+def test_a_mail_says_what_is_wrong_since_when_what_to_do_and_what_is_over() -> None:
+    errors = [ErrorCount(f"OSError: {all_}", all_, fatal, NOW, NOW, 1) for all_, fatal in [(9, 0), (8, 2), (6, 5)]]
+    alarm = {"fatal": Reported(NOW - timedelta(hours=1), NOW, 70)}
+    over = {"groups": HALF_AN_HOUR}
+    first, *rest = letter_of(judged(a_status({3: rows(fatal=2)}, errors=errors)), alarm, over)
+    assert first == "TASKSERVER WARNING: 2 fatal"
+    assert re.fullmatch(r"fatal, seen first at 2026-11-22 09:00:00 \w+: 2 tasks are fatal: no worker .*", rest[1])
+    assert rest[2:4] == ["  5 failed with: OSError: 6", "  2 failed with: OSError: 8"]
+    assert rest[4].startswith("What to do: client.py errors")
+    assert rest[5:] == [
+        *("  /x/client.py retry --error-line='OSError: 6'", "  /x/client.py retry --error-line='OSError: 8'"),
+        *("", "over: groups, after 30 min"),
+    ]
+
+
+def test_good_news_begins_with_ok() -> None:
+    over = {"fatal": HALF_AN_HOUR}
+    assert letter_of(a_status(), {}, over) == ["TASKSERVER OK: all is well again", "", "over: fatal, after 30 min"]
+    others = {"lost": over["fatal"]}
+    assert letter_of(a_status(), others, over)[0] == "TASKSERVER OK: nothing is wrong now"
+    accepted = judged(a_status({3: rows(fatal=2)}), accepted=["fatal"])
+    first, _, last = letter_of(accepted, {}, over)
+    assert first == "TASKSERVER OK: nothing else is wrong, but accepted: fatal"
+    assert last == "fatal is accepted, and reported no more"
+
+
+def test_a_finding_as_json_has_what_every_face_shows() -> None:
+    finding = Finding("fatal", Level.WARNING, "1 task is fatal", "why", "fix", "1 fatal")
+    assert finding.as_dict() == {
+        "name": "fatal",
+        "level": "warning",
+        "words": "1 task is fatal",
+        "why": "why",
+        "fix": "fix",
+    }
+    assert (str(Level.CRITICAL), f"{Level.OK:<4}|") == ("critical", "ok  |")
