@@ -1,0 +1,200 @@
+"""on_fatal: what is called once the last attempt has failed, and decides whether the task is done."""
+
+from __future__ import annotations
+
+import json
+
+from tests.support.queues import Queue
+
+TASKS = """
+import json
+import time
+
+from taskserver import Fatal, Retry, TaskServer, task
+
+
+def fail(message="the first one"):
+    raise ValueError(message)
+
+def rescue(*args, error=None, **kwargs):
+    note(f"rescued {args} {kwargs} {type(error).__name__}: {error}")
+
+def cannot_rescue(*args, error=None, **kwargs):
+    note("called")
+    raise KeyError("the second one")
+
+@task(on_fatal="tasks.rescue")
+def named(*args, **kwargs): fail()
+
+@task(on_fatal=rescue, max_attempts=2)
+def given(*args, **kwargs): fail()
+
+@task(on_fatal="tasks.rescue")
+def gives_up(): raise Fatal("at once")
+
+@task(on_fatal="tasks.cannot_rescue")
+def in_vain(): fail()
+
+@task(on_fatal="tasks.not_there")
+def unknown(): fail()
+
+@task(on_fatal="os.system")
+def unlisted(command): fail()
+
+@task(on_fatal="tasks.takes_nothing")
+def misfit(): fail()
+
+def takes_nothing():
+    note("called without the error")
+
+@task(on_fatal="tasks.rescue")
+def strict(number): fail()
+
+@task(on_fatal="tasks.in_a_circle")
+def in_a_circle(error=None):
+    note("round")
+    fail()
+
+@task(on_fatal="tasks.tries_again")
+def wants_retry(): fail()
+
+def long_second(error):
+    raise KeyError("s" * 5000)
+
+@task(on_fatal="tasks.long_second")
+def long_first(): fail("f" * 5000)
+
+def tries_again(error):
+    note("called")
+    raise Retry("the second one", delay=0)
+
+class Desk:
+    @classmethod
+    def rescue(cls, text, error):
+        note(f"{cls.__name__} {text} {error}")
+
+@task(on_fatal="tasks:Desk.rescue")
+def by_method(text): fail()
+"""
+
+
+def test_a_task_whose_rescue_returns_counts_as_done(queue: Queue) -> None:
+    queue.add("tasks.named", '{"to": "a@example.org"}')
+    queue.add("tasks.named", "[1, 2]")
+    queue.add("tasks.given")
+    queue.sql("UPDATE jobs_queue SET attempts = 1 WHERE task = 'tasks.given'")
+    queue.add("tasks.gives_up")
+    queue.add("tasks.by_method", '{"text": "hello"}')
+    assert queue.run_here(mode="mark", max_attempts=1).done == 5
+    assert queue.notes() == [
+        "rescued () {'to': 'a@example.org'} ValueError: the first one",
+        "rescued (1, 2) {} ValueError: the first one",
+        "rescued () {} ValueError: the first one",
+        "rescued () {} Fatal: at once",
+        "Desk hello the first one",
+    ]
+    assert queue.rows("status, attempts, error_text, due_at, claim") == [
+        (2, attempts, None, None, None) for attempts in (1, 1, 2, 1, 1)
+    ]
+
+
+def test_a_rescue_is_called_once_when_the_last_attempt_failed_and_not_before(queue: Queue) -> None:
+    queue.add("tasks.given")
+    for expected in (0, 1, 1):
+        queue.run_here()
+        assert len(queue.notes()) == expected
+        queue.end_backoffs()
+    assert queue.rows() == []
+
+
+FAILING_RESCUES = [
+    ("in_vain", None, "KeyError: 'the second one'", ["called"]),
+    ("unknown", None, "BadTask: 'tasks.not_there'", []),
+    ("unlisted", '["touch evil"]', "BadTask: 'os.system' is in none of the modules", []),
+    ("misfit", None, "TypeError: ", []),
+    ("in_a_circle", None, "ValueError: the first one", ["round", "round"]),
+    ("wants_retry", None, "Retry: the second one", ["called"]),
+    ("long_first", None, "KeyError: 'ssss", []),
+]
+
+
+def test_a_rescue_that_fails_makes_the_task_fatal_with_both_errors(queue: Queue) -> None:
+    for name, args, *_ in FAILING_RESCUES:
+        queue.add(f"tasks.{name}", args)
+    queue.add("tasks.note")
+    result = queue.run_here(max_attempts=1)
+    assert (result.fatal, result.done) == (len(FAILING_RESCUES), 1)
+    assert queue.rows("status, attempts, claim, due_at") == [(4, 1, None, None)] * len(FAILING_RESCUES)
+    for text, (name, _, second, _) in zip(queue.errors(), FAILING_RESCUES, strict=True):
+        assert text.startswith("ValueError: ffff" if name == "long_first" else "ValueError: the first one\n")
+        assert f"\n{second}" in text
+        assert len(text) <= 1000
+    assert queue.notes() == [*(note for *_, notes in FAILING_RESCUES for note in notes), "noted"]
+
+
+def test_a_rescue_is_not_called_for_lost_tasks_and_bad_rows(queue: Queue) -> None:
+    queue.add("tasks.strict", "[0]")
+    queue.sql(f"UPDATE jobs_queue SET status = 1, attempts = 1, claim = 7, started_at = {queue.ago(9)}")
+    queue.end_leases()
+    queue.add("tasks.strict", '{"numbers": 1}')
+    queue.add("tasks.strict", '["not JSON')
+    queue.add("tasks.strict", "[1]")
+    queue.sql("UPDATE jobs_queue SET attempts = 1 WHERE id = 4")
+    queue.run_here(max_attempts=1)
+    assert queue.statuses() == [4] * 4
+    assert queue.errors()[0].startswith("lost")
+    assert queue.notes() == []
+
+
+def test_a_rescue_is_not_called_for_a_task_that_was_rerun_while_it_ran(queue: Queue) -> None:
+    queue.define(
+        "@task(on_fatal='tasks.rescue', max_attempts=1)\ndef changes(text):\n    note(text)\n"
+        "    if text == 'old':\n        with TaskServer.from_env(HERE) as server:\n"
+        "            server.add_task('tasks.changes', ['new'], unique_key='k', rerun=True)\n    fail()\n"
+    )
+    queue.server.add_task("tasks.changes", ["old"], unique_key="k")
+    assert queue.run_here().lost == 0
+    assert queue.notes() == ["old", "new", "rescued ('new',) {} ValueError: the first one"]
+
+
+def test_a_rescue_is_not_called_once_the_task_s_claim_was_taken_away(queue: Queue) -> None:
+    queue.define(
+        "@task(on_fatal='tasks.rescue')\ndef loses_its_claim():\n    with TaskServer.from_env(HERE) as server:\n"
+        "        server.store.database.change('UPDATE {table} SET claim = 7')\n    fail()\n",
+    )
+    queue.add("tasks.loses_its_claim")
+    result = queue.run_here(max_attempts=1)
+    assert (result.lost, result.done, result.fatal) == (1, 0, 0)
+    assert queue.notes() == []
+    assert queue.rows("status, attempts, claim, error_text") == [(1, 1, 7, None)]
+
+
+def test_a_rescue_gets_the_arguments_of_the_row_whatever_the_task_made_of_its_own(queue: Queue) -> None:
+    queue.define(
+        "def echo(*args, error, **kwargs):\n    note(json.dumps([args, kwargs]))\n\n"
+        "@task(on_fatal='tasks.echo')\ndef spoil(items, *, named):\n"
+        "    items[0].clear()\n    items.append('more')\n    named['key'] = 'changed'\n    fail()\n\n"
+        "@task(on_fatal='tasks.echo')\ndef long(*args): fail()\n",
+    )
+    queue.add("tasks.note")  # only the first task of a run has its arguments read before its module is there
+    spoiled = {"items": [["one"], "two"], "named": {"key": "value"}}
+    queue.add("tasks.spoil", json.dumps(spoiled))
+    long = ["x" * 20_000, {"more": ["y" * 20_000]}]  # longer than what a claim brings along
+    queue.add("tasks.long", json.dumps(long))
+    assert queue.run_here(max_attempts=1).done == 3
+    assert [json.loads(note) for note in queue.notes()[1:]] == [[[], spoiled], [long, {}]]
+
+
+def test_a_rescue_has_the_task_s_time_limit_too(queue: Queue) -> None:
+    queue.define(
+        "def hang(error):\n    note(type(error).__name__)\n    time.sleep(60)\n\n"
+        "@task(on_fatal='tasks.hang', timeout=0.2)\ndef slow():\n    time.sleep(60)\n",
+    )
+    queue.add("tasks.slow")
+    queue.add("tasks.note")
+    queue.run_here(max_attempts=1)
+    assert queue.notes() == ["TaskInterrupted", "noted"]
+    assert queue.statuses() == [4]
+    lines = [line for line in queue.errors()[0].split("\n") if line.startswith("TaskInterrupted: ")]
+    assert len(lines) == 2
+    assert all("timeout of 0.2 s" in line for line in lines)
