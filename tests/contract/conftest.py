@@ -1,10 +1,10 @@
 """Fixtures of the contract that every store keeps: its tests run on SQLite, MySQL/MariaDB and PostgreSQL, always.
 
-store       one on a database whose tables are there, and empty
+queue_dsn   of a database whose tables are there, and empty; mysql_queue_dsn and postgresql_queue_dsn are of one server
+store       one on it; mysql_store is on MySQL/MariaDB only
 open_store  opens more of them, each another worker, in a mode
 rows        the database itself, seen past the store
-mysql_store the same on MySQL/MariaDB alone
-certificates of a server and of authorities
+queue       of a deployment on it
 """
 
 from __future__ import annotations
@@ -20,10 +20,54 @@ from tests.conftest import without
 from tests.support.certificates import Certificates, made_certificates
 from tests.support.databases import DATABASES
 from tests.support.postgresql import PostgreSQLServer
+from tests.support.queues import Queue
 from tests.support.rows import Rows
 from tests.support.servers import MySQLServer, find_program
 
 TABLES = ("", *(f"_{name}" for name in HELPERS))
+
+
+def _kept(server: MySQLServer | PostgreSQLServer) -> Iterator[str]:
+    """One database for many tests: to make its tables takes longer than most tests."""
+    with server.database() as name, TaskServer(server.dsn(name)) as producer:
+        producer.create_tables()
+        yield server.dsn(name)
+
+
+def _emptied(dsn: str) -> str:
+    rows = Rows(dsn)
+    for name in TABLES:
+        rows.execute(f"DELETE FROM jobs_queue{name}")
+    rows.execute(f"INSERT INTO jobs_queue_schema (version) VALUES ({SCHEMA_VERSION})")
+    rows.close()
+    return dsn
+
+
+@pytest.fixture(scope="session")
+def kept_mysql_dsn(mysql_server: MySQLServer) -> Iterator[str]:
+    yield from _kept(mysql_server)
+
+
+@pytest.fixture(scope="session")
+def kept_postgresql_dsn(postgresql_server: PostgreSQLServer) -> Iterator[str]:
+    yield from _kept(postgresql_server)
+
+
+@pytest.fixture
+def mysql_queue_dsn(kept_mysql_dsn: str) -> str:
+    return _emptied(kept_mysql_dsn)
+
+
+@pytest.fixture
+def postgresql_queue_dsn(kept_postgresql_dsn: str) -> str:
+    return _emptied(kept_postgresql_dsn)
+
+
+@pytest.fixture
+def sqlite_queue_dsn(sqlite_dsn: str) -> str:
+    with TaskServer(sqlite_dsn) as server:
+        server.create_tables()
+    return sqlite_dsn
 
 
 @pytest.fixture(params=DATABASES)
@@ -31,53 +75,14 @@ def database(request: pytest.FixtureRequest) -> str:
     return str(request.param)
 
 
-@pytest.fixture(scope="module")
-def kept_mysql_dsn(mysql_server: MySQLServer) -> Iterator[str]:
-    """One database for many tests, as making its tables anew for each takes longer than most tests."""
-    with mysql_server.database() as name:
-        dsn = mysql_server.dsn(name)
-        with TaskServer(dsn) as server:
-            server.create_tables()
-        yield dsn
+@pytest.fixture
+def queue_dsn(database: str, request: pytest.FixtureRequest) -> str:
+    return str(request.getfixturevalue(f"{database}_queue_dsn"))
 
 
 @pytest.fixture
-def emptied_mysql_dsn(kept_mysql_dsn: str) -> str:
-    _empty(kept_mysql_dsn)
-    return kept_mysql_dsn
-
-
-def _empty(dsn: str) -> None:
-    rows = Rows(dsn)
-    for name in TABLES:
-        rows.execute(f"DELETE FROM jobs_queue{name}")
-    rows.execute(f"INSERT INTO jobs_queue_schema (version) VALUES ({SCHEMA_VERSION})")
-    rows.close()
-
-
-@pytest.fixture(scope="module")
-def kept_postgresql_dsn(postgresql_server: PostgreSQLServer) -> Iterator[str]:
-    with postgresql_server.database() as name:
-        dsn = postgresql_server.dsn(name)
-        with TaskServer(dsn) as server:
-            server.create_tables()
-        yield dsn
-
-
-@pytest.fixture
-def emptied_postgresql_dsn(kept_postgresql_dsn: str) -> str:
-    _empty(kept_postgresql_dsn)
-    return kept_postgresql_dsn
-
-
-@pytest.fixture(params=["sqlite", "mysql", "postgresql"])
-def queue_dsn(request: pytest.FixtureRequest) -> str:
-    if request.param != "sqlite":
-        return str(request.getfixturevalue(f"emptied_{request.param}_dsn"))
-    dsn = str(request.getfixturevalue("sqlite_dsn"))
-    with TaskServer(dsn) as server:
-        server.create_tables()
-    return dsn
+def queue(make_queue: Callable[..., Queue], queue_dsn: str) -> Queue:
+    return make_queue(queue_dsn)
 
 
 @pytest.fixture
@@ -106,8 +111,8 @@ def rows(queue_dsn: str) -> Iterator[Rows]:
 
 
 @pytest.fixture
-def mysql_store(emptied_mysql_dsn: str) -> Iterator[Store]:
-    with TaskServer(emptied_mysql_dsn) as server:
+def mysql_store(mysql_queue_dsn: str) -> Iterator[Store]:
+    with TaskServer(mysql_queue_dsn) as server:
         yield server.store
 
 

@@ -23,6 +23,7 @@ from taskserver.stores.queue.views import Pages, Place
 from taskserver.stores.records import OTHER
 from taskserver.web.views import trouble_in_words
 from tests.contract.verbs import PLAIN, add_many, claim
+from tests.support.databases import EACH_SERVER
 from tests.support.locks import holding
 from tests.support.queues import row_counts
 from tests.support.rows import Rows
@@ -275,7 +276,7 @@ AT_WORK = {
 }
 
 
-@pytest.mark.parametrize("queue_dsn", ["mysql", "postgresql"], indirect=True)
+@EACH_SERVER
 def test_a_read_that_takes_too_long_is_busy_and_is_stopped_on_the_server(busy: str, rows: Rows) -> None:
     with TaskServer(busy) as server:
         database = server.store.database

@@ -47,9 +47,9 @@ def rows_read(store: Store) -> int:
 @pytest.mark.parametrize("groups", [(), (1, 3, 5)])
 @pytest.mark.parametrize("paused", [(), (1, 4, 77)], ids=["none paused", "some paused"])
 def test_a_claim_picks_by_its_indexes_and_reads_no_more_of_a_long_queue(
-    mysql_store: Store, emptied_mysql_dsn: str, groups: tuple[int, ...], paused: tuple[int, ...]
+    mysql_store: Store, mysql_queue_dsn: str, groups: tuple[int, ...], paused: tuple[int, ...]
 ) -> None:
-    rows = Rows(emptied_mysql_dsn)
+    rows = Rows(mysql_queue_dsn)
     claim(mysql_store)  # a first one, which finds out what the server can do
     pause(rows, *paused)
     rows.close()
@@ -70,8 +70,8 @@ def rows_read_by_a_claim(store: Store, limit: int, *groups: int) -> int:
     return rows_read(store) - before
 
 
-def test_a_claim_reads_no_more_where_a_paused_backlog_is_longer(mysql_store: Store, emptied_mysql_dsn: str) -> None:
-    rows = Rows(emptied_mysql_dsn)
+def test_a_claim_reads_no_more_where_a_paused_backlog_is_longer(mysql_store: Store, mysql_queue_dsn: str) -> None:
+    rows = Rows(mysql_queue_dsn)
     pause(rows, 4)
     rows.close()
     reads = []
@@ -94,13 +94,13 @@ def test_the_claim_picks_by_the_claim_indexes_where_a_queue_has_eight_rows(mysql
 
 
 def test_a_claim_that_an_administrator_ends_is_made_again(
-    mysql_store: Store, mysql_server: MySQLServer, emptied_mysql_dsn: str
+    mysql_store: Store, mysql_server: MySQLServer, mysql_queue_dsn: str
 ) -> None:
     """At some moment of it, which decides what MySQL calls that: interrupted, or an unknown error."""
     add_many(mysql_store, [PLAIN] * 3000)
     find = (
         "SELECT id FROM information_schema.processlist "
-        f"WHERE db = '{emptied_mysql_dsn.rpartition('/')[2]}' AND info LIKE '%STRAIGHT_JOIN%'"
+        f"WHERE db = '{mysql_queue_dsn.rpartition('/')[2]}' AND info LIKE '%STRAIGHT_JOIN%'"
     )
     kills = 0
 
@@ -125,12 +125,12 @@ def test_a_claim_that_an_administrator_ends_is_made_again(
 
 
 def test_without_skip_locked_a_claim_leaves_a_row_that_another_one_took_while_it_waited(
-    mysql_store: Store, mysql_server: MySQLServer, emptied_mysql_dsn: str
+    mysql_store: Store, mysql_server: MySQLServer, mysql_queue_dsn: str
 ) -> None:
     """As on MySQL 5.7 and MariaDB before 10.6."""
     mysql_store.database.dialect.skips_locked = False
     add(mysql_store)
-    other = Rows(emptied_mysql_dsn)
+    other = Rows(mysql_queue_dsn)
     other.execute("BEGIN")
     other.execute("UPDATE jobs_queue SET status = 1, claim = 5")
     with ThreadPoolExecutor(1) as worker:

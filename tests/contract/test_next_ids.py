@@ -47,9 +47,9 @@ def test_on_a_disk_without_space_the_error_says_nothing_of_ids(
         assert "sqlite_sequence" not in str(raised.value)
 
 
-def test_an_id_that_a_row_has_already_is_named_with_the_statement_that_fixes_it(emptied_postgresql_dsn: str) -> None:
+def test_an_id_that_a_row_has_already_is_named_with_the_statement_that_fixes_it(postgresql_queue_dsn: str) -> None:
     """Only PostgreSQL's counter does not follow the ids that rows are given."""
-    with TaskServer(emptied_postgresql_dsn) as server, closing(Rows(emptied_postgresql_dsn)) as rows:
+    with TaskServer(postgresql_queue_dsn) as server, closing(Rows(postgresql_queue_dsn)) as rows:
         first = server.add_task("tasks.send")
         for step in (1, 7):
             rows.execute(f"INSERT INTO jobs_queue (id, task) VALUES ({first + step}, 'tasks.send')")

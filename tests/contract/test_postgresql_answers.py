@@ -77,10 +77,10 @@ def test_an_answer_that_cannot_be_read_is_one_short_line(answer: bytes) -> None:
 
 
 def test_a_connection_that_is_given_up_leaves_no_word_of_the_driver_s(
-    emptied_postgresql_dsn: str, capfd: pytest.CaptureFixture[str]
+    postgresql_queue_dsn: str, capfd: pytest.CaptureFixture[str]
 ) -> None:
     """Its warnings would go to standard error, and so into cron's mail."""
-    with TaskServer(emptied_postgresql_dsn) as server, warnings.catch_warnings():
+    with TaskServer(postgresql_queue_dsn) as server, warnings.catch_warnings():
         warnings.simplefilter("error")
         database = server.store.database
         for writes in (["SELECT 1"], ["UPDATE {table} SET id = 0 WHERE id = 0"] * 2):

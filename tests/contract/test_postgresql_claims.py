@@ -24,8 +24,8 @@ GROUPS = (1, 3, 5)
 
 
 @pytest.fixture
-def store(emptied_postgresql_dsn: str) -> Iterator[Store]:
-    with TaskServer(emptied_postgresql_dsn) as server:
+def store(postgresql_queue_dsn: str) -> Iterator[Store]:
+    with TaskServer(postgresql_queue_dsn) as server:
         yield server.store
 
 
@@ -139,10 +139,10 @@ def test_writes_to_one_row_read_that_row_alone(store: Store, plan: Callable[...,
 
 @pytest.mark.parametrize("groups", [(), (0,)], ids=["all", "some"])
 def test_a_claim_goes_behind_any_number_of_rows_that_another_transaction_holds(
-    store: Store, emptied_postgresql_dsn: str, groups: tuple[int, ...]
+    store: Store, postgresql_queue_dsn: str, groups: tuple[int, ...]
 ) -> None:
     added = add_many(store, [PLAIN] * 3000)
-    other = Rows(emptied_postgresql_dsn)
+    other = Rows(postgresql_queue_dsn)
     other.execute("BEGIN")
     other.execute(f"SELECT * FROM jobs_queue WHERE id < {added[2900]} FOR UPDATE")
     assert ids(claim(store, 10, *groups)) == added[2900:2910]
@@ -177,14 +177,12 @@ def test_rounds_of_many_finishes_are_no_statements_of_their_own_each(store: Stor
     assert prepared(store) == ["DELETE", "UPDATE", "UPDATE"]
 
 
-def test_behind_a_transaction_pooler_nothing_of_a_session_is_relied_on(
-    store: Store, emptied_postgresql_dsn: str
-) -> None:
+def test_behind_a_transaction_pooler_nothing_of_a_session_is_relied_on(store: Store, postgresql_queue_dsn: str) -> None:
     store.database.change(
         "DO $$ BEGIN EXECUTE format('ALTER DATABASE %I SET default_transaction_isolation = serializable', "
         "current_database()); END $$"
     )
-    with pooled(emptied_postgresql_dsn) as dsn, TaskServer(dsn) as server, psycopg.connect(dsn) as other:
+    with pooled(postgresql_queue_dsn) as dsn, TaskServer(dsn) as server, psycopg.connect(dsn) as other:
         pooled_store, database = server.store, server.store.database
         others = add_many(store, [PLAIN] * 4)
         tasks = claim(pooled_store)
@@ -206,11 +204,11 @@ def test_behind_a_transaction_pooler_nothing_of_a_session_is_relied_on(
     store.database.change("DO $$ BEGIN EXECUTE format('ALTER DATABASE %I RESET ALL', current_database()); END $$")
 
 
-def test_the_floor_of_the_bench_claims_by_our_index_and_does_all(store: Store, emptied_postgresql_dsn: str) -> None:
+def test_the_floor_of_the_bench_claims_by_our_index_and_does_all(store: Store, postgresql_queue_dsn: str) -> None:
     from bench.peers.floor import CLAIM, Floor
 
     add_many(store, [PLAIN] * 110)
-    floor = Floor(emptied_postgresql_dsn)
+    floor = Floor(postgresql_queue_dsn)
     lines = floor.connection.execute(b"EXPLAIN " + CLAIM, (1,)).fetchall()
     assert any("using jobs_queue_claim_any_group" in str(line) for (line,) in lines), lines
     floor.run()

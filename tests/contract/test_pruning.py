@@ -17,6 +17,7 @@ from taskserver.stores.free_rows import Freed, work_free
 from taskserver.stores.queue import many_rows, pruning
 from taskserver.stores.queue.pruning import OLDEST, Pruning
 from taskserver.worker import run
+from tests.support.databases import EACH_SERVER
 from tests.support.kinds_of_rows import FAR, KINDS, put
 from tests.support.locks import holding
 from tests.support.processes import Run, assert_one_line
@@ -196,7 +197,7 @@ def test_a_portion_whose_rows_another_run_deletes_meanwhile_is_no_error(
         assert pruning.prune_portion(queue.server.store, 60) == 0
 
 
-@pytest.mark.parametrize("database", ["mysql", "postgresql"], indirect=True)
+@EACH_SERVER
 def test_a_portion_waits_for_no_row_that_others_hold(queue: Queue) -> None:
     first, _ = (put(queue, 2, finished_at=LONG_AGO) for _ in range(2))
     with holding(queue.dsn, f"id = {first}"):

@@ -40,12 +40,13 @@ class Run(NamedTuple):
 
 
 CONTRACT = (
-    "contract/adding",
-    "contract/claims",
+    "contract/add",
+    "contract/claim",
+    "contract/pause",
+    "contract/start",
     "contract/due",
-    "contract/finishes",
+    "contract/finish",
     "contract/fences",
-    "contract/batches",
     "contract/dependencies",
     "contract/operations",
     "contract/runs",

@@ -1,4 +1,4 @@
-"""What every store does with starts and finishes: each is fenced by its claim's token, and a turn is one commit."""
+"""Finish: in progress → gone, archived, done, error, fatal, cancelled or new; fenced, and one commit with a start."""
 
 from __future__ import annotations
 
@@ -11,9 +11,10 @@ import pytest
 
 from taskserver.errors import Conflict, DatabaseError
 from taskserver.model.attempt import Finish, Outcome, Start
-from taskserver.model.task import ClaimedTask, Status
+from taskserver.model.task import Status
 from taskserver.stores import Store
 from taskserver.stores.queue import finishes
+from taskserver.stores.queue.batches import Batches
 from taskserver.stores.queue.finishes import RUN_AGAIN, START
 from taskserver.stores.retrying import RetryPolicy, Scope
 from tests.contract.verbs import (
@@ -32,26 +33,12 @@ from tests.contract.verbs import (
     start,
     take_away,
 )
-from tests.support.rows import MODES, Rows, as_instant
+from tests.support.rows import MODES, Rows
 
-LEASE_SECONDS = 120
-
-
-def test_a_start_counts_the_attempt_and_stamps_the_row_once_a_claim(store: Store, rows: Rows) -> None:
-    add(store)
-    task = claim_one(store)
-    rows.set(f"due_at = {rows.after(5)}")
-    assert start(store, task, max_attempts=4)
-    assert rows.one("status", "attempts", "max_attempts", "claim") == (1, 1, 4, task.claim)
-    started_at, due_at = rows.one("started_at", "due_at")
-    assert rows.seconds_from_now(started_at) == pytest.approx(0, abs=30)
-    assert (as_instant(due_at) - as_instant(started_at)).total_seconds() == pytest.approx(LEASE_SECONDS, abs=1)
-    before = rows.all()
-    assert not start(store, task)
-    assert rows.all() == before
+in_each_mode = pytest.mark.parametrize("mode", MODES)
 
 
-@pytest.mark.parametrize("mode", MODES)
+@in_each_mode
 def test_a_completed_task_is_deleted_moved_with_all_its_columns_or_marked(
     open_store: Callable[..., Store], rows: Rows, mode: str
 ) -> None:
@@ -70,64 +57,47 @@ def test_a_completed_task_is_deleted_moved_with_all_its_columns_or_marked(
         assert row == before | changed | {name: row[name] for name in ("finished_at", "updated_at")}
 
 
-@pytest.mark.parametrize("mode", MODES)
-def test_a_failed_task_stays_as_fatal_with_its_error_in_every_mode(
-    open_store: Callable[..., Store], rows: Rows, mode: str
-) -> None:
-    store = open_store(mode)
+def test_a_failed_task_stays_as_fatal_with_its_error(open_store: Callable[..., Store], rows: Rows) -> None:
+    store, error_text = open_store("move"), "ValueError: ä %s '\\\n" + "🦊" * 980
+    assert len(error_text) == 1000
     add(store)
     task = claim_one(store)
     assert start(store, task)
-    error_text = "ValueError: ä %s '\\\n" + "🦊" * 980
-    assert len(error_text) == 1000
     assert finish(store, task, error_text)
-    columns = ("status", "claim", "due_at", "attempts", "error_text")
-    assert rows.one(*columns) == (4, None, None, 1, error_text)
+    assert rows.one("status", "claim", "due_at", "attempts", "error_text") == (4, None, None, 1, error_text)
     assert rows.seconds_from_now(rows.one("finished_at")) == pytest.approx(0, abs=30)
     assert rows.all("jobs_queue_done") == []
     assert not store.claims.has_new(())
 
 
-# ---- the fence
+# ---- the fence (test_fences.py has it by verb and state), and one commit
 
 
-@pytest.fixture
-def stale(store: Store, rows: Rows) -> ClaimedTask:
-    """A task whose claim was taken away, and which another worker has claimed since."""
-    add(store)
-    task = claim_one(store)
-    rows.set("status = 0, claim = NULL, due_at = NULL")
-    assert claim_one(store).claim != task.claim
-    return task
-
-
-# What became of the row while the other worker runs it: nothing, a rerun, a cancel.
+# What became of the row while another worker runs it: nothing, a rerun, a cancel.
 MEANWHILE = ("attempts = 1", "attempts = 0", "attempts = 1, error_text = 'cancelled'")
 
 
-@pytest.mark.parametrize("meanwhile", MEANWHILE)
-@pytest.mark.parametrize("mode", MODES)
-def test_a_stale_token_starts_finishes_renews_and_releases_nothing(
-    open_store: Callable[..., Store], rows: Rows, stale: ClaimedTask, mode: str, meanwhile: str
-) -> None:
+@in_each_mode
+def test_a_stale_token_finishes_nothing(open_store: Callable[..., Store], rows: Rows, mode: str) -> None:
     store = open_store(mode)
-    rows.execute(f"UPDATE jobs_queue SET started_at = created_at, {meanwhile}")
-    before = rows.all()
-    assert not start(store, stale)
-    for finish_of in ENDINGS.values():
-        assert end(store, finish_of(stale)) == Outcome.LOST
-        if "cancelled" not in meanwhile:  # else the row is as an earlier try may have left it
-            assert end(store, finish_of(stale), is_repeated=True) == Outcome.LOST
-    assert not store.finishes.renew(stale)
-    assert not store.finishes.limit_attempts(stale, 5)
-    assert store.claims.release([stale]) == 0
-    assert rows.all() == before
+    add(store)
+    stale = claim_one(store)
+    rows.set("status = 0, claim = NULL, due_at = NULL")
+    assert claim_one(store).claim != stale.claim
+    for meanwhile in MEANWHILE:
+        rows.set(f"started_at = created_at, {meanwhile}")
+        before = rows.all()
+        for finish_of in ENDINGS.values():
+            assert end(store, finish_of(stale)) == Outcome.LOST
+            if "cancelled" not in meanwhile:  # else the row is as an earlier try may have left it
+                assert end(store, finish_of(stale), is_repeated=True) == Outcome.LOST
+        assert rows.all() == before
     rows.execute("DELETE FROM jobs_queue")
     assert store.finishes.advance([Finish(stale)], Start(stale, 1)) == ([Outcome.LOST], False)
     assert rows.all("jobs_queue_done") == []
 
 
-@pytest.mark.parametrize("mode", MODES)
+@in_each_mode
 def test_a_finish_and_the_next_start_are_judged_each_by_its_own_claim(
     open_store: Callable[..., Store], rows: Rows, mode: str
 ) -> None:
@@ -147,7 +117,7 @@ def test_a_finish_and_the_next_start_are_judged_each_by_its_own_claim(
     assert archived == ([first] if mode == "move" else [])
 
 
-@pytest.mark.parametrize("mode", MODES)
+@in_each_mode
 def test_a_finish_and_the_next_start_are_one_commit(
     open_store: Callable[..., Store], rows: Rows, mode: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -160,10 +130,31 @@ def test_a_finish_and_the_next_start_are_one_commit(
     monkeypatch.setattr(finishes, "START", START.replace("started_at = {now}", "no_such_column = {now}"))
     with pytest.raises(DatabaseError, match="no_such_column"):
         store.finishes.advance([Finish(tasks[0])], Start(tasks[1], 10))
-    assert rows.all() == before
-    assert rows.all("jobs_queue_done") == []
+    assert (rows.all(), rows.all("jobs_queue_done")) == (before, [])
     monkeypatch.undo()
     assert store.finishes.advance([Finish(tasks[0])], Start(tasks[1], 10)) == ([Outcome.AS_ASKED], True)
+
+
+@in_each_mode
+def test_several_are_completed_and_others_started_in_one_commit_or_not_at_all(
+    open_store: Callable[..., Store], rows: Rows, mode: str
+) -> None:
+    store = open_store(mode)
+    batches = Batches(store)
+    add_many(store, [PLAIN] * 4)
+    tasks = claim(store)
+    batches.start(tasks[:2], 10)
+    for taken in (tasks[0].id, tasks[3].id):
+        rows.set(f"claim = claim - 1 WHERE id = {taken}")
+        before = rows.all()
+        assert batches.complete_and_start(tasks[:2], tasks[2:], 10) == (False, False)
+        assert (rows.all(), rows.all("jobs_queue_done")) == (before, [])
+        rows.set(f"claim = claim + 1 WHERE id = {taken}")
+    assert batches.complete_and_start(tasks[:2], tasks[2:], 7) == (True, False)
+    started = [(row["status"], row["attempts"], row["max_attempts"]) for row in rows.all() if row["status"] == 1]
+    assert started == [(1, 1, 7)] * 2
+    assert len(rows.all("jobs_queue_done")) == (2 if mode == "move" else 0)
+    assert len(rows.all()) == (4 if mode == "mark" else 2)
 
 
 def test_many_finishes_are_answered_in_their_order(store: Store, rows: Rows) -> None:
@@ -173,18 +164,15 @@ def test_many_finishes_are_answered_in_their_order(store: Store, rows: Rows) -> 
     errors = (None, None, "E: x", "E: y")
     outcomes = [Outcome.LOST, Outcome.AS_ASKED, Outcome.LOST, Outcome.AS_ASKED]
     assert store.finishes.advance(list(map(Finish, tasks, errors)), None) == (outcomes, False)
-    assert [(row["id"], row["status"]) for row in rows.all()] == [
-        (tasks[0].id, 1),
-        (tasks[2].id, 1),
-        (tasks[3].id, 4),
-    ]
+    left = [(row["id"], row["status"]) for row in rows.all()]
+    assert left == [(tasks[0].id, 1), (tasks[2].id, 1), (tasks[3].id, 4)]
 
 
 # ---- answers that were lost: what the first try did is found, and what it did not do is done
 
 
 @pytest.mark.parametrize("took_effect", [False, True])
-@pytest.mark.parametrize("mode", MODES)
+@in_each_mode
 def test_a_finish_that_is_written_again_is_found_or_done(
     open_store: Callable[..., Store], rows: Rows, mode: str, took_effect: bool
 ) -> None:
@@ -211,7 +199,7 @@ def test_a_finish_that_is_written_again_is_found_or_done(
         assert rows.statuses() != [Status.IN_PROGRESS], (deed, ending)
 
 
-def test_an_error_after_finishes_were_written_is_told_as_one_after_which_they_may_stand(
+def test_an_error_after_finishes_were_written_says_that_they_may_stand(
     store: Store, rows: Rows, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Others hold the row of a task that is to run again: those that ended with it, and the start, are written."""
@@ -236,38 +224,23 @@ def test_an_error_after_finishes_were_written_is_told_as_one_after_which_they_ma
     assert raised.value.may_have_taken_effect
     outcomes = [Outcome.AS_ASKED, Outcome.RUN_AGAIN]
     assert store.finishes.advance(written, Start(following, 3), is_repeated=True) == (outcomes, True)
-    assert [(row["id"], row["status"], row["attempts"]) for row in rows.all()] == [
-        (again.id, 0, 0),
-        (following.id, 1, 1),
-    ]
+    left = [(row["id"], row["status"], row["attempts"]) for row in rows.all()]
+    assert left == [(again.id, 0, 0), (following.id, 1, 1)]
 
 
-def test_a_late_completion_is_accepted_though_an_answer_was_lost_on_the_way_to_it(
-    store: Store, rows: Rows, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    task = a_running_task(store, max_attempts=1)
-    give_up_as_lost(store, rows)
-    together = store.database.write_together
-
-    def break_off_once(writes: Any, *how: Any) -> tuple[list[int], bool]:
-        matched, _ = together(writes, *how)
-        return matched, RUN_AGAIN in (sql for sql, _ in writes)
-
-    monkeypatch.setattr(store.database, "write_together", break_off_once)
-    assert finish(store, task)
-    assert rows.all() == []
+@pytest.mark.parametrize("look", ["find_committed", "find_out"])
+def test_a_finish_that_another_connection_wrote_is_found_once_it_is_there(store: Store, rows: Rows, look: str) -> None:
+    """None while the row carries our claim; LOST if it carries another."""
+    task = a_running_task(store)
+    ask, finished = getattr(store.finishes, look), Finish(task, "E: x", 60)
+    assert ask(finished, Outcome.AS_ASKED) is None
+    assert end(store, finished) == Outcome.AS_ASKED
+    assert ask(finished, Outcome.AS_ASKED) == Outcome.AS_ASKED
+    rows.set("status = 1, claim = 7, error_text = NULL")
+    assert ask(finished, Outcome.AS_ASKED) == Outcome.LOST
 
 
-def test_a_task_that_was_given_up_as_lost_is_completed_late_only_if_it_may_start_once(store: Store, rows: Rows) -> None:
-    task = a_running_task(store, max_attempts=1)
-    give_up_as_lost(store, rows)
-    rows.set("max_attempts = 2")
-    assert not finish(store, task)
-    rows.set("max_attempts = 1")
-    assert finish(store, task)
-
-
-def test_a_verb_within_a_transaction_is_tried_again_with_the_whole_of_it_alone(store: Store, rows: Rows) -> None:
+def test_a_verb_within_a_transaction_is_tried_again_only_with_the_whole_of_it(store: Store, rows: Rows) -> None:
     """A deadlock has undone the whole: by itself, the verb would be committed without the writes before it."""
     database, tries = store.database, []
     deadlocks = iter([Conflict("deadlock")])
@@ -286,9 +259,9 @@ def test_a_verb_within_a_transaction_is_tried_again_with_the_whole_of_it_alone(s
 
 
 def test_a_row_that_was_changed_meanwhile_is_locked_before_it_is_ended(
-    mysql_store: Store, emptied_mysql_dsn: str, monkeypatch: pytest.MonkeyPatch
+    mysql_store: Store, mysql_queue_dsn: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    task, database, rows = a_running_task(mysql_store), mysql_store.database, Rows(emptied_mysql_dsn)
+    task, database, rows = a_running_task(mysql_store), mysql_store.database, Rows(mysql_queue_dsn)
     rows.set("awaited = 1")
     rows.execute("SET innodb_lock_wait_timeout = 1")
     execute = database.execute
@@ -305,13 +278,29 @@ def test_a_row_that_was_changed_meanwhile_is_locked_before_it_is_ended(
     rows.close()
 
 
-@pytest.mark.parametrize("look", ["find_committed", "find_out"])
-def test_a_finish_that_another_connection_wrote_is_found_once_it_is_there(store: Store, rows: Rows, look: str) -> None:
-    """None while the row carries our claim; LOST if it carries another."""
-    task = a_running_task(store)
-    ask, finished = getattr(store.finishes, look), Finish(task, "E: x", 60)
-    assert ask(finished, Outcome.AS_ASKED) is None
-    assert end(store, finished) == Outcome.AS_ASKED
-    assert ask(finished, Outcome.AS_ASKED) == Outcome.AS_ASKED
-    rows.set("status = 1, claim = 7, error_text = NULL")
-    assert ask(finished, Outcome.AS_ASKED) == Outcome.LOST
+# ---- late: fatal, lost → gone, archived or done
+
+
+def test_a_task_that_was_given_up_as_lost_is_completed_late_only_if_it_may_start_once(store: Store, rows: Rows) -> None:
+    task = a_running_task(store, max_attempts=1)
+    give_up_as_lost(store, rows)
+    rows.set("max_attempts = 2")
+    assert not finish(store, task)
+    rows.set("max_attempts = 1")
+    assert finish(store, task)
+
+
+def test_a_late_completion_is_accepted_though_an_answer_was_lost_on_the_way_to_it(
+    store: Store, rows: Rows, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    task = a_running_task(store, max_attempts=1)
+    give_up_as_lost(store, rows)
+    together = store.database.write_together
+
+    def break_off_once(writes: Any, *how: Any) -> tuple[list[int], bool]:
+        matched, _ = together(writes, *how)
+        return matched, RUN_AGAIN in (sql for sql, _ in writes)
+
+    monkeypatch.setattr(store.database, "write_together", break_off_once)
+    assert finish(store, task)
+    assert rows.all() == []

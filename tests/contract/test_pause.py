@@ -1,0 +1,119 @@
+"""Pause and resume: no claim takes rows of a paused group, and no paused row hides one of another group."""
+
+from __future__ import annotations
+
+import pytest
+
+from taskserver.errors import InvalidTask
+from taskserver.model.task import MAX_GROUP_ID, Claim
+from taskserver.stores import Store
+from taskserver.stores.queue import claims
+from tests.contract.verbs import PLAIN, add, add_many, claim, ids
+from tests.support.rows import Rows
+
+
+def add_to_groups(store: Store, *groups: int, priority: int = 0) -> list[int]:
+    return add_many(store, [PLAIN._replace(group_id=group, priority=priority) for group in groups])
+
+
+def claim_all_new(store: Store, limit: int) -> list[int]:
+    """Claim as a run does, until a look finds nothing."""
+    claimed: list[int] = []
+    while store.claims.has_new(()):
+        more = ids(claim(store, limit))
+        assert more, "rows of groups that are not paused are there, and no claim gets them"
+        claimed += more
+    return claimed
+
+
+def test_a_claim_of_given_groups_passes_over_those_that_are_paused(store: Store) -> None:
+    three, five, six = (add(store, group, -group) for group in (3, 5, 6))
+    assert store.claims.pause([5, 77]) == [5, 77]
+    assert (store.claims.pause([5]), store.claims.paused()) == ([], ([5, 77], False))
+    assert [store.claims.has_new(groups) for groups in ((3, 5), (5,), (5, 77))] == [True, False, False]
+    assert claim(store, 100, 5) == []
+    assert ids(claim(store, 100, 3, 5)) == [three]
+    assert not store.claims.has_new((3, 5))
+    assert (store.claims.resume([5, 8]), store.claims.paused()) == ([5], ([77], False))
+    assert store.claims.has_new((3, 5))
+    assert ids(claim(store, 100, 3, 5, 6)) == [six, five]
+
+
+def test_no_claim_takes_a_row_while_all_groups_are_paused(store: Store) -> None:
+    """Not even of a group that is named, or first used later."""
+    first, claims = add(store, 3), store.claims
+    claims.pause([3])
+    other = add(store, MAX_GROUP_ID)
+    assert ids(claim(store)) == [other]
+    for _ in range(2):  # safe to repeat
+        claims.pause_all()
+    assert claims.paused() == ([3], True)
+    later = add(store, 77)
+    for groups in ((), (3,), (77,), (3, 77)):
+        assert claim(store, 100, *groups) == []
+        assert not claims.has_new(groups)
+    with pytest.raises(InvalidTask, match=r"all groups are paused: run client\.py resume --all first"):
+        claims.resume([77])
+    assert claims.resume_all() == 2
+    assert ids(claim(store)) == [first, later]
+
+
+def test_a_claim_beside_paused_groups_puts_off_only_their_neighbours_rows(store: Store, rows: Rows) -> None:
+    add_to_groups(store, 3, 5)
+    rows.set(f"due_at = {rows.after(60)}")
+    store.claims.pause([5])
+    assert store.claims.claim(100, ()) == Claim([], 1)
+    assert rows.statuses() == [5, 0]
+    assert not store.claims.has_new(())
+
+
+def test_of_more_groups_than_one_claim_can_name_all_have_their_turn(
+    store: Store, rows: Rows, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(claims, "MAX_GROUPS", 30)
+    add_to_groups(store, *[0] * 110, priority=-1)  # in front
+    add_to_groups(store, *range(1, 100))
+    store.claims.pause([0, 99])
+    assert len(set(claim_all_new(store, 1000))) == 98
+    assert rows.execute("SELECT DISTINCT group_id FROM jobs_queue WHERE status = 0 ORDER BY 1") == [(0,), (99,)]
+
+
+def test_a_paused_backlog_of_many_groups_hides_no_task_of_others(store: Store) -> None:
+    paused = range(2, 402, 2)
+    add_to_groups(store, *paused, *paused, priority=-1)
+    store.claims.pause(paused)
+    order = [(301, 5), (5000, 4), (0, 4), (301, -9), (401, 5)]
+    in_order = [task_id for _, task_id in sorted((priority, add(store, group, priority)) for group, priority in order)]
+    assert claim_all_new(store, 2) == in_order
+
+
+def test_claims_that_remember_groups_heed_a_pause_and_a_new_group(store: Store) -> None:
+    store.claims.pause([2])
+    _, first, _, other = add_to_groups(store, 2, 1, 1, 3)
+    assert ids(claim(store, 1)) == [first]
+    store.claims.pause([1])
+    assert ids(claim(store)) == [other]
+    later = add(store, 7)
+    assert store.claims.has_new(())
+    assert ids(claim(store)) == [later]
+    assert not store.claims.has_new(())
+
+
+def test_each_group_has_its_turn_though_the_tasks_of_others_never_end(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(claims, "MAX_GROUPS", 3)
+    add_to_groups(store, *[*range(10)] * 60)
+    store.claims.pause([0])
+    claimed: set[int] = set()
+    for _ in range(50):
+        assert store.claims.has_new(())  # a new list
+        claimed |= {task.group_id for task in claim(store, 3)}
+    assert claimed == set(range(1, 10))
+
+
+def test_a_claim_of_many_listed_groups_reads_few_rows_of_each(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(claims, "MAX_LISTED_ROWS", 8)
+    add_to_groups(store, *[*range(5)] * 3)
+    store.claims.pause([0])
+    assert [len(claim(store)) for _ in range(8)] == [2, 2, 2, 2, 2, 2, 0, 0]
