@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import signal
-import sys
 import time
 from collections.abc import Callable
 
@@ -155,17 +154,6 @@ def test_all_that_a_coroutine_gathers_or_sends_into_a_thread_knows_its_task(kept
     assert state.progress.total == 3
 
 
-def test_each_call_has_a_loop_and_a_context_of_its_own(kept_site: Site) -> None:
-    for _ in range(2):
-        kept_site.add_args("looks")
-    kept_site.run()
-    (before, first), (after, second) = kept_site.module.seen
-    assert (before, after) == (None, None)
-    assert first is not second
-    assert first.is_closed()
-    assert second.is_closed()
-
-
 @pytest.mark.parametrize(
     ("name", "error", "status"),
     [
@@ -190,22 +178,6 @@ def test_what_a_coroutine_leaves_behind_is_cancelled(kept_site: Site) -> None:
     kept_site.add_args("leaves_a_child")
     assert kept_site.run().done == 1
     assert kept_site.module.seen == ["cancelled"]
-
-
-@pytest.mark.skipif(sys.version_info < (3, 11), reason="groups are from Python 3.11 on")
-def test_a_group_s_error_names_its_first_exception_and_where_that_was_raised(kept_site: Site) -> None:
-    kept_site.add_args("in_groups")
-    kept_site.run()
-    [(text,)] = kept_site.columns("error_text")
-    first, rest = text.split("\n", 1)
-    assert first == "ExceptionGroup: unhandled errors in a TaskGroup (1 sub-exception): ValueError: no luck"
-    assert "in fails" in rest
-
-
-def test_a_coroutine_may_be_called_for_a_fatal_task(kept_site: Site) -> None:
-    kept_site.add_args("rescued")
-    assert kept_site.run().done == 1
-    assert kept_site.module.seen == ["rescue: in the end"]
 
 
 def test_a_coroutine_takes_several_tasks_and_tells_of_each(kept_site: Site) -> None:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 import subprocess
-import time
 from collections.abc import Callable, Iterator
 from contextlib import closing
 from pathlib import Path
@@ -23,9 +22,8 @@ from tests.support import effects as common
 from tests.support.databases import EACH_DATABASE, EACH_SERVER, ON_MYSQL
 from tests.support.deployment import ROOT
 from tests.support.effects import OTHER_GROUP, add, effects, set_settings, states, with_effects
-from tests.support.locks import are_locks_awaited, holding
 from tests.support.postgresql import PostgreSQLServer
-from tests.support.processes import assert_one_line, assert_silent, end_of, wait_until
+from tests.support.processes import assert_one_line, assert_silent, end_of
 from tests.support.proxy import Proxy, contains
 from tests.support.queues import Queue
 from tests.support.rows import Rows
@@ -223,14 +221,12 @@ def test_without_a_commit_the_attempt_has_failed(queue: Queue, mode: str) -> Non
         assert line.startswith(error)
 
 
-@EACH_DATABASE
 def test_a_failure_after_the_commit_is_told_and_the_task_is_done(queue: Queue) -> None:
     add(queue, "pay", 1, "commit, raise")
     assert_one_line(queue.worker("--mode", "mark"), 0, "has completed itself, and failed after that: ValueError: after")
     assert (effects(queue), states(queue)) == ([1, 101], [(2, 1)])
 
 
-@EACH_DATABASE
 def test_a_stage_hands_its_result_on(queue: Queue) -> None:
     first = queue.server.add_pipeline(["tasks.pay", "tasks.pay"], [1, "commit", {"number": 2, "returns": 3}])
     queue.server.add_pipeline(["tasks.pay", "tasks.note"], {"number": 1, "result": 7})
@@ -242,7 +238,6 @@ def test_a_stage_hands_its_result_on(queue: Queue) -> None:
     assert "pay 2" in queue.notes()
 
 
-@EACH_DATABASE
 def test_its_result_is_kept_and_what_it_returns_is_not(queue: Queue) -> None:
     add(queue, "pay", 1, "commit", {"größe": [1]}, "returned")
     add(queue, "pay", 2, "commit", "x" * 70_000)
@@ -305,14 +300,6 @@ def test_a_task_that_is_to_run_again_meanwhile_has_its_effects_and_runs_again(qu
     assert (effects(queue), queue.rows("args, status, attempts, claim")) == ([5, 105], [("[2]", 0, 0, None)])
 
 
-@EACH_DATABASE
-def test_progress_after_it_interrupts_nobody(queue: Queue) -> None:
-    add(queue, "work", "pay(1); taskserver.progress(1, 1); note(taskserver.current_task().id)")
-    queue.run_quietly()
-    assert (effects(queue), queue.notes()) == ([1, 101], ["pay 1", "1"])
-
-
-@EACH_DATABASE
 def test_an_interrupt_that_was_swallowed_lets_nothing_be_completed(queue: Queue) -> None:
     add(queue, "swallow_an_interrupt", 1)
     queue.run_quietly()
@@ -338,31 +325,9 @@ def test_an_error_that_was_swallowed_leaves_no_part_of_a_completion(queue: Queue
     assert states(queue) == [(3, 1)]
 
 
-@ON_MYSQL
-def test_a_wait_for_its_row_is_interrupted_by_the_timeout(queue: Queue) -> None:
-    add(queue, "wait_for_the_row", 5)
-    process = queue.start_task()
-    with holding(queue.dsn):
-        queue.go("go-5")
-        wait_until(lambda: are_locks_awaited(queue))
-        time.sleep(1.5)
-    assert end_of(process) == (0, "", "")
-    assert (effects(queue), states(queue)) == ([], [(3, 1)])
-
-
-@EACH_DATABASE
-def test_the_connection_that_completed_it_is_rolled_back_though_another_was_given_later(queue: Queue) -> None:
-    begun = "connection = connect(); kept.append(connection); insert(connection, 1)"
-    add(queue, "work", f"{begun}; taskserver.complete(connection); taskserver.complete('here')")
-    add(queue, "pay", 2)
-    queue.run_quietly()
-    assert (effects(queue), states(queue)) == ([2, 102], [(3, 1)])
-
-
 # ---- where it is refused
 
 
-@EACH_DATABASE
 def test_a_second_time_it_says_so_unless_the_first_was_rolled_back(queue: Queue) -> None:
     for number, between in enumerate(("nothing", "commit", "rollback")):
         add(queue, "twice", number, between)
@@ -391,7 +356,6 @@ REFUSED: list[tuple[str, list[object], str]] = [
 ]
 
 
-@EACH_DATABASE
 def test_where_it_cannot_be_it_is_refused(queue: Queue) -> None:
     for name, args, _ in REFUSED:
         add(queue, name, *args)

@@ -6,7 +6,6 @@ What parents, children and workers do at the same time stands in test_dependency
 from __future__ import annotations
 
 import time
-from collections import Counter
 from typing import Any
 
 import psycopg
@@ -17,9 +16,9 @@ from taskserver.errors import Conflict
 from taskserver.model.attempt import Finish, Outcome, Start
 from taskserver.model.selection import Selection
 from taskserver.model.task import ClaimedTask
-from taskserver.stores.queue.counts import Counts
 from taskserver.stores.queue.dependencies import Dependencies
 from taskserver.stores.queue.operations import Operations
+from tests.support.databases import EACH_DATABASE
 from tests.support.documents import blocks
 from tests.support.locks import holding
 from tests.support.queues import LONG_AGO
@@ -160,16 +159,6 @@ def test_an_id_that_is_not_smaller_is_refused_by_name_and_nothing_is_added(site:
     assert site.edges() == []
 
 
-def test_one_in_error_is_waited_for_until_it_succeeds(site: Family) -> None:
-    parent = site.add("parent", task="fail_once")
-    child = site.add("child", parent)
-    assert site.run().done == 0
-    assert [site.row(one)[0] for one in (parent, child)] == [3, 5]
-    site.rows.set(f"due_at = '{LONG_AGO}' WHERE status = 3")
-    assert site.run().done == 2
-    assert site.ran == ["parent", "parent", "child"]
-
-
 # ---- when one is fatal
 
 
@@ -233,20 +222,6 @@ def test_a_retry_of_all_by_the_sql_of_the_documents_has_them_wait_again(site: Fa
     site.run()
     assert site.ran == ["parent"] * 3 + ["child", "grandchild"]
     site.assert_all_done(parent, child, grandchild)
-
-
-def test_a_retry_of_one_of_two_fatal_parents_leaves_the_child_fatal(site: Family) -> None:
-    site.break_("first", "second")
-    parents = [site.add("first"), site.add("second")]
-    child = site.add("child", *parents)
-    site.run()
-    site.break_()
-    site.server.retry(parents[0])
-    assert site.run().done == 1
-    assert site.row(child) == (4, False, GIVEN_UP.format(parents[1]))
-    site.server.retry(parents[1])
-    assert site.run().done == 2
-    assert site.ran[-1] == "child"
 
 
 @pytest.mark.parametrize("status", ["new", "waiting", "running"])
@@ -401,116 +376,13 @@ def test_a_prune_forgets_what_fatal_ones_waited_for(any_site: Family) -> None:
     assert site.run().done == 1
 
 
-def test_one_whose_parents_were_deleted_by_hand_is_found_by_a_reclaim(site: Family) -> None:
-    parents = [site.add("parent"), site.add("parent")]
-    child = site.add("child", *parents)
-    site.decide()
-    site.rows.execute(f"DELETE FROM jobs_queue WHERE id = {parents[0]}")
-    assert site.server.reclaim().orphaned == 0
-    assert Counts(site.store.database).orphaned() == 0  # the other one may yet be done
-    site.rows.execute(f"DELETE FROM jobs_queue WHERE id = {parents[1]}")
-    assert site.run().done == 0
-    assert Counts(site.store.database).orphaned() == 1
-    assert site.server.reclaim().orphaned == 1
-    assert Counts(site.store.database).orphaned() == 0
-    assert site.row(child) == (0, False, None)
-    assert site.run().done == 1
-
-
 # ---- many
-
-
-MANY = [600, pytest.param(10_000, marks=pytest.mark.long)]
-
-
-@pytest.mark.parametrize("many", MANY)
-def test_many_that_wait_for_one_are_given_up_and_let_go(site: Family, many: int) -> None:
-    site.break_("parent")
-    parent = site.add("parent")
-    site.add_children(parent, many)
-    site.run()
-    assert Counter(site.statuses()) == {4: many + 1}
-    site.break_()
-    site.server.retry(parent)
-    assert site.run().done == many + 1
-    assert site.ran == ["parent"] * 2 + ["child"] * many
-    site.assert_all_done()
-
-
-@pytest.mark.parametrize("many", MANY)
-def test_one_that_waits_for_many_is_let_go_by_the_last_of_them(site: Family, many: int) -> None:
-    parents = site.server.add_tasks([{"task": f"{site.name}.note", "args": ["parent"]}] * many)
-    site.add("child", *parents)
-    site.decide()
-    assert [row["awaited"] for row in site.rows.all()] == [1] * many + [0]
-    assert site.run().done == many + 1
-    assert site.ran == ["parent"] * many + ["child"]
-    site.assert_all_done()
 
 
 # ---- none
 
 
-@pytest.fixture
-def sent(site: Family, monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """Whatever a store sends to its database, as it reaches the driver."""
-    statements: list[str] = []
-
-    def note(sql: Any) -> Any:
-        text = sql.decode() if isinstance(sql, bytes) else sql
-        statements.extend(" ".join(one.split()) for one in text.split("; "))
-
-    def listen(connection: Any) -> None:
-        if site.rows.is_sqlite:
-            connection.set_trace_callback(note)
-        elif site.rows.is_mysql:
-            query = connection.query
-            connection.query = lambda sql, *args, **kwargs: note(sql) or query(sql, *args, **kwargs)
-
-    if site.rows.is_postgresql:
-        execute = psycopg.RawCursor.execute
-        monkeypatch.setattr(
-            psycopg.RawCursor, "execute", lambda *args, **kwargs: note(args[1]) or execute(*args, **kwargs)
-        )
-    site.store.close()
-    whenever_connected(site.store, listen)
-    return statements
-
-
-ENDS = {
-    "sqlite": ["DELETE", "UPDATE", "DELETE", "UPDATE", "DELETE"],
-    "mysql": ["DELETE", "UPDATE", "DELETE", "UPDATE", "DELETE"],
-    "postgresql": ["WITH", "WITH", "DELETE"],
-}
-"""How the statements begin by which three tasks end, the first two with the start of the next one."""
-
-
-@pytest.mark.usefixtures("whole_claims")
-def test_a_task_for_which_none_waits_pays_nothing_at_its_finish(site: Family, sent: list[str]) -> None:
-    """Its end and the start of the next one are a transaction of two writes; the table of dependencies is not asked."""
-    for name in "abc":
-        site.add(name)
-    sent.clear()
-    assert site.run().done == 3
-    sent[:] = [one for one in sent if "jobs_queue_processes" not in one]
-    first, *_, last = [place for place, one in enumerate(sent) if "DELETE FROM" in one]
-    ends = [one for one in sent[first : last + 1] if one.partition(" ")[0] not in ("BEGIN", "COMMIT")]
-    assert [one.partition(" ")[0] for one in ends] == ENDS[site.rows.kind]
-    # The look for what is due names it, for rows that wait.
-    assert [one.partition(" ")[0] for one in sent if "jobs_queue_dependencies" in one] == ["SELECT"]
-
-
 # ---- rows that others hold
-
-
-SKIPS = [pytest.param(True, id="skips"), pytest.param(False, id="cannot skip", marks=pytest.mark.long)]
-
-
-@pytest.fixture(params=SKIPS)
-def held_site(request: pytest.FixtureRequest, server_site: Family) -> Family:
-    """On a server that can skip rows which others hold, and on one that cannot."""
-    server_site.store.database.dialect.skips_locked = request.param
-    return server_site
 
 
 @pytest.mark.parametrize("error_text", [None, "no"])
@@ -530,8 +402,8 @@ def test_the_end_of_a_parent_waits_for_a_child_that_others_hold(server_site: Fam
     assert [site.row(one)[0] for one in children] == [4 if error_text else 0] * 3
 
 
-def test_a_held_parent_keeps_only_its_own_children_waiting(held_site: Family) -> None:
-    site = held_site
+def test_a_held_parent_keeps_only_its_own_children_waiting(server_site: Family) -> None:
+    site = server_site
     parents = [site.add("parent", delay=3600), site.add("parent")]
     children = [site.add("child", parent) for parent in parents]
     site.add("other")
@@ -545,23 +417,6 @@ def test_a_held_parent_keeps_only_its_own_children_waiting(held_site: Family) ->
 
 
 # ---- circles
-
-
-def test_circles_are_fatal_and_keep_nobody_busy(site: Family) -> None:
-    first, second, third, own = (site.add(name) for name in ("first", "second", "third", "own"))
-    for parent, child in ((third, first), (first, second), (second, third), (own, own)):
-        site.link(parent, child)
-    site.rows.set(f"status = 5, due_at = '{LONG_AGO}'")
-    bystander = site.add("bystander")
-    assert site.run().done == 1
-    assert site.row(first) == (4, False, f"dependency: task {third}, for which it waits, is not older than this one")
-    assert site.row(own) == (4, False, f"dependency: task {own}, for which it waits, is not older than this one")
-    assert [site.row(one)[2] for one in (second, third)] == [GIVEN_UP.format(one) for one in (first, second)]
-    assert site.ran == ["bystander"]
-    assert bystander > own
-    site.server.retry(Selection())
-    assert site.run().done == 0
-    assert site.statuses() == [4] * 4
 
 
 # ---- a task that is added by itself: its producer decides
@@ -609,3 +464,52 @@ def test_a_producer_waits_only_seconds_for_parents_that_others_hold(server_site:
         assert site.row(child) == (5, True, None)
     site.pass_time()
     assert site.run().done == 4
+
+
+@pytest.fixture
+def sent(site: Family, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Whatever a store sends to its database, as it reaches the driver."""
+    statements: list[str] = []
+
+    def note(sql: Any) -> Any:
+        text = sql.decode() if isinstance(sql, bytes) else sql
+        statements.extend(" ".join(one.split()) for one in text.split("; "))
+
+    def listen(connection: Any) -> None:
+        if site.rows.is_sqlite:
+            connection.set_trace_callback(note)
+        elif site.rows.is_mysql:
+            query = connection.query
+            connection.query = lambda sql, *args, **kwargs: note(sql) or query(sql, *args, **kwargs)
+
+    if site.rows.is_postgresql:
+        execute = psycopg.RawCursor.execute
+        monkeypatch.setattr(
+            psycopg.RawCursor, "execute", lambda *args, **kwargs: note(args[1]) or execute(*args, **kwargs)
+        )
+    site.store.close()
+    whenever_connected(site.store, listen)
+    return statements
+
+
+ENDS = {
+    "sqlite": ["DELETE", "UPDATE", "DELETE", "UPDATE", "DELETE"],
+    "mysql": ["DELETE", "UPDATE", "DELETE", "UPDATE", "DELETE"],
+    "postgresql": ["WITH", "WITH", "DELETE"],
+}
+
+
+@EACH_DATABASE
+@pytest.mark.usefixtures("whole_claims")
+def test_a_task_for_which_none_waits_pays_nothing_at_its_finish(site: Family, sent: list[str]) -> None:
+    """Its end and the start of the next one are a transaction of two writes; the table of dependencies is not asked."""
+    for name in "abc":
+        site.add(name)
+    sent.clear()
+    assert site.run().done == 3
+    sent[:] = [one for one in sent if "jobs_queue_processes" not in one]
+    first, *_, last = [place for place, one in enumerate(sent) if "DELETE FROM" in one]
+    ends = [one for one in sent[first : last + 1] if one.partition(" ")[0] not in ("BEGIN", "COMMIT")]
+    assert [one.partition(" ")[0] for one in ends] == ENDS[site.rows.kind]
+    # The look for what is due names it, for rows that wait.
+    assert [one.partition(" ")[0] for one in sent if "jobs_queue_dependencies" in one] == ["SELECT"]

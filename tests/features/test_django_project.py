@@ -109,13 +109,6 @@ def test_what_is_rolled_back_leaves_neither_row_nor_task(request: pytest.Fixture
 # ---- what a setup and a function between tasks are for
 
 
-@pytest.mark.long
-def test_without_a_setup_the_modules_of_tasks_cannot_be_imported(on_sqlite: Project) -> None:
-    on_sqlite.sql("INSERT INTO jobs_queue (task, args) VALUES ('shop.tasks.confirm', '[1]')")
-    ended = on_sqlite.worker(1, TASKSERVER_SETUP="os:getpid", TASKSERVER_BETWEEN="os:getpid")
-    assert_one_line(ended, 0, "module shop.tasks cannot be imported: ImproperlyConfigured", "TASKSERVER_SETUP")
-
-
 def test_djangos_own_setup_needs_to_be_told_which_settings(on_sqlite: Project) -> None:
     on_sqlite.sql("INSERT INTO jobs_queue (task, args) VALUES ('shop.tasks.reserve', '[1]')")
     ended = on_sqlite.worker(TASKSERVER_SETUP="django:setup")
@@ -173,62 +166,4 @@ def test_a_connection_that_the_server_closed_between_two_tasks(on_mysql: Project
     assert len(set(on_mysql.notes())) == (1 if fault else 2)
 
 
-COUNTS_ASYNC = """
-from asgiref.sync import sync_to_async
-from django.db import connection
-from shop.models import Order
-
-async def count(breaks):
-    await Order.objects.acount()
-    if breaks:  # as a server breaks it that has waited long enough
-        await sync_to_async(lambda: connection.connection.close())()
-"""
-
-
-@pytest.mark.parametrize(
-    "between", ["shop.worker:between", pytest.param("django.db:close_old_connections", marks=pytest.mark.long)]
-)
-def test_the_connection_of_async_tasks_is_closed_between_them_by_a_function_of_the_site(
-    on_sqlite: Project, between: str
-) -> None:
-    (function,) = [block.text for block in blocks("docs/django.md") if "def between()" in block.text]
-    with open(on_sqlite.folder / "shop" / "worker.py", "a") as file:
-        file.write(f"\n\n{function}")
-    on_sqlite.define_beside(COUNTS_ASYNC)
-    for breaks in ("[true]", "[false]"):
-        on_sqlite.add("tasks_of_test.count", breaks)
-    assert_silent(on_sqlite.worker(TASKSERVER_BETWEEN=between))
-    fault = "ProgrammingError: Cannot operate on a closed database."
-    assert on_sqlite.first_lines() == ([] if between.startswith("shop") else [fault])
-
-
 # ---- on SQLite, beside workers
-
-
-ORDERS_WHILE_WORKERS_RUN = """
-with transaction.atomic():
-    book = Book.objects.create(title="Notes", copies=1000)
-    order = Order.objects.create(book=book, email="ada@example.org").pk
-    for _ in range(150):
-        queue().add_task(tasks.reserve, [order], connection=connection)
-import json, subprocess, sys
-workers = [subprocess.Popen([sys.executable, "worker.py", "0"]) for _ in range(2)]
-taken, refused = 0, []
-while any(worker.poll() is None for worker in workers):
-    try:
-        with transaction.atomic():
-            Order.objects.create(book=Book.objects.get(), email="bob@example.org")
-            queue().add_task(tasks.confirm, [order], connection=connection, delay=3600)
-        taken += 1
-    except Exception as error:
-        refused.append(str(error))
-print(json.dumps([taken, refused, Book.objects.get().copies]))
-"""
-
-
-@pytest.mark.long
-def test_on_sqlite_neither_the_page_nor_a_task_meets_a_locked_database(on_sqlite: Project) -> None:
-    taken, refused, copies = on_sqlite.run(ORDERS_WHILE_WORKERS_RUN)
-    assert (refused, copies) == ([], 850)
-    assert on_sqlite.statuses() == [5] * taken
-    assert taken > 0

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import json
-import signal
 from typing import Any
 
 import pytest
 
 from taskserver import FailedAttempt, TaskServer
 from tests.support.documents import blocks
-from tests.support.processes import assert_one_line, assert_shows_where_it_hangs, assert_silent, end_of, wait_until
+from tests.support.processes import assert_one_line, assert_silent
 from tests.support.queues import Queue
 
 TASKS = """
@@ -113,15 +112,6 @@ def test_it_is_called_for_rows_that_can_never_run_and_for_lost_tasks(queue: Queu
     assert [found[number][4] for number in (1, 2, 3)] == [True, False, True]
 
 
-def test_of_a_batch_it_is_called_for_the_tasks_that_fail_alone(sqlite_queue: Queue) -> None:
-    alert(sqlite_queue)
-    for args in ('{"bad": 0}', '{"bad": 1}', '{"bad": 0}'):
-        sqlite_queue.add("tasks.index", args)
-    assert_silent(sqlite_queue.worker())
-    assert sqlite_queue.notes() == ["index 3", "index 1", "index 1", "index 1"]
-    assert told(sqlite_queue) == [[2, "tasks.index", 2, "ValueError: bad item", False]]
-
-
 def test_it_is_not_called_for_what_goes_well_or_was_cancelled(sqlite_queue: Queue) -> None:
     alert(sqlite_queue)
     sqlite_queue.add("tasks.rescue", '[""]')
@@ -184,100 +174,6 @@ def test_a_hook_that_hangs_three_times_is_left_alone_for_the_rest_of_the_run(sql
 
 
 # ---- while it is called, no task waits for it
-
-LOOKS = """
-import sqlite3
-
-@task(commit_every=10)
-def quick(number):
-    fail()
-
-@task(batch=10)
-def several(items):
-    return [ValueError("no luck") for item in items]
-"""
-TELLS_STARTED = """
-import sqlite3
-from pathlib import Path
-
-def tell(failure):
-    queue = sqlite3.connect(PATH, timeout=10)
-    started = queue.execute("SELECT group_concat(id) FROM jobs_queue WHERE status = 1 AND started_at IS NOT NULL")
-    with open(Path(__file__).with_name("told"), "a") as file:
-        file.write(f"[{failure.id}, {(started.fetchone()[0] or '')!r}]\\n".replace("'", '"'))
-    queue.close()
-"""
-
-
-@pytest.mark.parametrize("name", ["os.system", "tasks.fail", "tasks.transfer", "tasks.quick", "tasks.several"])
-def test_no_other_task_is_started_while_it_is_called(sqlite_queue: Queue, name: str) -> None:
-    alert(sqlite_queue, TELLS_STARTED.replace("PATH", repr(str(sqlite_queue.path))))
-    sqlite_queue.define(LOOKS)
-    for _ in range(4):
-        sqlite_queue.add(name, "[1]" if name in ("tasks.quick", "tasks.several") else None)
-    sqlite_queue.add("tasks.fail")
-    sqlite_queue.add("tasks.note")
-    sqlite_queue.worker()
-    assert sorted(told(sqlite_queue)) == [[number, ""] for number in range(1, 6)]
-    assert sqlite_queue.notes() == ["noted"]
-
-
-FEW = "import taskserver.worker.hooks\ntaskserver.worker.hooks.MAX_{}_SECONDS = 0.01\n"
-QUICK = "@task(commit_every=10)\ndef quick(number):\n    raise ValueError(number)\n"
-SLOW = ALERTS.replace(
-    "    assert", "    import time\n    open(Path(__file__).with_name('began'), 'a')\n    WAIT\n    assert"
-)
-
-
-def test_those_of_one_write_have_one_limit_and_one_line_counts_the_rest(sqlite_queue: Queue) -> None:
-    alert(sqlite_queue, SLOW.replace("WAIT", "time.sleep(0.1)"))
-    sqlite_queue.define(FEW.format("TOGETHER") + QUICK)
-    for number in range(7):
-        sqlite_queue.add("tasks.quick", f"[{number}]")
-    ended = sqlite_queue.worker()
-    assert ended.returncode == 0
-    assert [one[0] for one in told(sqlite_queue)] == [1]
-    end = "was not called for 6 failed attempts, as its calls for those before took 0.01 s"
-    assert ended.stderr == f"TASKSERVER_ON_FAILURE: alerts:tell {end}\n"
-    assert sqlite_queue.rows("status, attempts") == [(3, 1)] * 7
-
-
-SIGNALS = {1: "time.sleep(1.5)", 2: "time.sleep(60)"}
-
-
-@pytest.mark.parametrize("count", SIGNALS)
-def test_after_a_signal_it_is_called_for_no_more_than_is_quick(sqlite_queue: Queue, count: int) -> None:
-    alert(sqlite_queue, SLOW.replace("WAIT", SIGNALS[count]))
-    sqlite_queue.define(QUICK)
-    sqlite_queue.add("tasks.note")
-    for number in range(4):
-        sqlite_queue.add("tasks.quick", f"[{number}]")
-    worker = sqlite_queue.start()
-    wait_until((sqlite_queue.folder / "began").exists)
-    for number in (signal.SIGTERM, signal.SIGINT)[:count]:
-        worker.send_signal(number)
-    code, _, stderr = end_of(worker)
-    assert code == 0
-    assert [one[0] for one in told(sqlite_queue)] == [2][: count % 2]
-    assert "was not called for 3 failed attempts, as the run is to end" in stderr
-    assert sqlite_queue.rows("status, attempts") == [(3, 1)] * 4
-
-
-SWALLOWS = "def tell(failure):\n    while True:\n        try:\n            __import__('time').sleep(60)\n" + (
-    "        except BaseException:\n            pass\n"
-)
-
-
-def test_a_hook_that_swallows_its_interrupt_ends_its_worker_a_lease_later(sqlite_queue: Queue) -> None:
-    alert(sqlite_queue, SWALLOWS)
-    sqlite_queue.add("tasks.fail")
-    sqlite_queue.add("tasks.note")
-    worker = sqlite_queue.worker(TASKSERVER_LEASE="2", TASKSERVER_TIMEOUT="0")
-    assert worker.returncode == 1
-    assert_shows_where_it_hangs(worker.stderr, "alert")
-    assert sqlite_queue.rows("status, attempts")[0] == (3, 1)
-    assert_silent(sqlite_queue.worker(TASKSERVER_ON_FAILURE=""))
-    assert sqlite_queue.notes() == ["noted"]
 
 
 WRONG_HOOKS = {
@@ -359,25 +255,40 @@ def test_what_a_failed_task_holds_is_let_go_before_its_failure_is_written(sqlite
     assert len(told(sqlite_queue)) == has_hook
 
 
-def test_the_hook_is_called_in_the_run_s_thread_though_the_heartbeat_wrote_the_end(queue: Queue) -> None:
-    """As it does of tasks that share their commits, while the next one takes long."""
-    alert(
-        queue,
-        ALERTS.replace(
-            "    error = ",
-            "    import threading\n    assert threading.main_thread() is threading.current_thread()\n    error = ",
-        ),
-    )
-    queue.define(
-        "@task(commit_every=5)\ndef quick(number):\n    note(number)\n    if number == 1:\n"
-        "        raise ValueError('no luck')\n"
-        "    while number == 2 and not (HERE / 'go').exists():\n        time.sleep(0.01)\n"
-    )
-    for number in range(3):  # the first one imports the module, and has no others with it
-        queue.add("tasks.quick", f"[{number}]")
-    worker = queue.start()
-    wait_until(lambda: queue.notes() == ["0", "1", "2"] and queue.statuses() == [3, 1])
-    assert told(queue) == []  # the last one has the thread
-    queue.go()
-    assert end_of(worker) == (0, "", "")
-    assert told(queue) == [[2, "tasks.quick", 1, "ValueError: no luck", False]]
+LOOKS = """
+import sqlite3
+
+@task(commit_every=10)
+def quick(number):
+    fail()
+
+@task(batch=10)
+def several(items):
+    return [ValueError("no luck") for item in items]
+"""
+
+
+TELLS_STARTED = """
+import sqlite3
+from pathlib import Path
+
+def tell(failure):
+    queue = sqlite3.connect(PATH, timeout=10)
+    started = queue.execute("SELECT group_concat(id) FROM jobs_queue WHERE status = 1 AND started_at IS NOT NULL")
+    with open(Path(__file__).with_name("told"), "a") as file:
+        file.write(f"[{failure.id}, {(started.fetchone()[0] or '')!r}]\\n".replace("'", '"'))
+    queue.close()
+"""
+
+
+@pytest.mark.parametrize("name", ["tasks.fail", "tasks.transfer", "tasks.quick"])
+def test_no_other_task_is_started_while_it_is_called(sqlite_queue: Queue, name: str) -> None:
+    alert(sqlite_queue, TELLS_STARTED.replace("PATH", repr(str(sqlite_queue.path))))
+    sqlite_queue.define(LOOKS)
+    for _ in range(4):
+        sqlite_queue.add(name, "[1]" if name in ("tasks.quick", "tasks.several") else None)
+    sqlite_queue.add("tasks.fail")
+    sqlite_queue.add("tasks.note")
+    sqlite_queue.worker()
+    assert sorted(told(sqlite_queue)) == [[number, ""] for number in range(1, 6)]
+    assert sqlite_queue.notes() == ["noted"]

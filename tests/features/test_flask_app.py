@@ -89,13 +89,3 @@ def test_a_timeout_leaves_the_next_task_an_app_context_of_its_own(on_sqlite: Pro
     assert_silent(on_sqlite.worker())
     assert on_sqlite.notes() == ["Books of Ada []"] * 2
     assert [line.partition(":")[0] for line in on_sqlite.first_lines()] == ["TaskInterrupted"] * 2
-
-
-@pytest.mark.long
-def test_the_context_that_a_setup_pushes_is_there_without_a_function_between_tasks_too(on_sqlite: Project) -> None:
-    on_sqlite.define_beside(INTERRUPTED)
-    on_sqlite.add_settings("TASKSERVER_BETWEEN=\n")
-    on_sqlite.add("tasks_of_test.hang", "[true]")
-    on_sqlite.add("tasks_of_test.look")
-    assert_silent(on_sqlite.worker())
-    assert on_sqlite.notes() == ["Books of Ada ['left', 'session']"]  # shared by all tasks of a run

@@ -34,7 +34,6 @@ from tests.support.processes import (
     wait_until,
 )
 from tests.support.queues import LONG_AGO, Queue
-from tests.support.servers import MySQLServer
 
 TASKS = """
 import os, time, taskserver
@@ -86,18 +85,6 @@ def test_a_misspelt_task_runs_under_the_name_that_its_retry_gives_it(queue: Queu
     assert_one_line(client("retry", "--all", "--as", "note"), 2, "client.py: --as: task is 'note'; allowed: module.")
     queue.run_quietly()
     assert queue.notes() == ["0", "1", "2"]
-
-
-def test_errors_of_ill_formed_bytes_are_counted_like_any(mysql_queue: Queue, mysql_server: MySQLServer) -> None:
-    """MySQL 9 lets a literal of another character set bring them, and then groups by no such text."""
-    with mysql_server.connect(database=mysql_queue.dsn.rpartition("/")[2]) as connection:
-        connection.query("SET sql_mode = ''")
-        for _ in range(2):
-            connection.query("INSERT INTO jobs_queue (task, error_text, status) VALUES ('a', _ucs2 x'D83D', 4)")
-    put(mysql_queue, 4)
-    counted = json.loads(mysql_queue.client("errors", "--json").stdout)
-    assert sorted(error["rows"] for error in counted) == [1, 2]
-    assert mysql_queue.client("errors").returncode == 0
 
 
 def test_a_program_and_a_person_hear_of_rows_that_others_hold(
@@ -156,13 +143,6 @@ def test_a_command_that_names_no_task_reaches_none(sqlite_queue: Queue) -> None:
     assert sqlite_queue.rows() == before
 
 
-def test_ids_may_stand_among_the_options(sqlite_queue: Queue) -> None:
-    put(sqlite_queue, 0, group_id=3)
-    for line in ("-5 1 --group 3", "-5 --group 3 1", "--group 3 -5 1", "-5 --group 3 --group 4 1", "-5 1 --limit 5 1"):
-        ended = sqlite_queue.here("priority", *line.split())
-        assert ended.stdout == "1 task moved to priority -5\n"
-
-
 def test_ids_that_were_not_reached_are_named_and_none_reached_is_exit_code_1(queue: Queue, client: Run) -> None:
     ids = put_all_kinds(queue)
     given = (ids["fatal"], ids["new"], ids["done"], 999, "--group", 0)
@@ -218,15 +198,6 @@ def test_a_cancel_interrupts_a_running_task_at_its_heartbeat(queue: Queue, clien
     assert queue.sql("SELECT SUM(fatal) + SUM(failed) FROM jobs_queue_stats") == [(None,)]
     assert queue.rows("attempts") == [(1,)]
     assert_cancelled_for_good(queue)
-
-
-def test_a_cancel_of_a_task_whose_process_was_killed_says_what_becomes_of_it(sqlite_queue: Queue) -> None:
-    kill(add_and_start(sqlite_queue, "wait"))
-    words = "1 cancelled task of a dead worker: the next run ends it when its lease is over\n"
-    assert sqlite_queue.client("cancel", "1").stdout == f"1 task cancelled\n{words}"
-    sqlite_queue.end_leases()
-    assert sqlite_queue.worker().returncode == 0
-    assert_cancelled_for_good(sqlite_queue)
 
 
 def test_a_cancelled_task_that_fails_by_itself_is_never_retried(queue: Queue, client: Run) -> None:
@@ -372,16 +343,6 @@ def test_what_cannot_be_run_is_refused_in_a_sentence(queue: Queue, client: Run) 
     for kind, words in refused.items():
         assert_one_line(client("run", ids[kind]), 2, f"client.py: task {ids[kind]} {words}")
     assert_one_line(client("run", 999), 2, "there is no task 999 in jobs_queue or jobs_queue_done")
-    assert queue.rows() == before
-
-
-@pytest.mark.long
-def test_a_task_that_another_program_holds_is_not_run_and_that_is_reported(queue: Queue) -> None:
-    put(queue, 0)
-    before = queue.rows()
-    with holding(queue.dsn, "id = 1"):
-        ended = queue.here("run", "1")
-    assert_one_line(ended, 1, "client.py: task 1 is left, as other programs hold it: try again (")
     assert queue.rows() == before
 
 

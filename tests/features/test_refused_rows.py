@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import json
 import logging
 from collections.abc import Callable, Iterator
-from itertools import count
 
 import pytest
 
-from taskserver import DatabaseError
 from tests.support.sessions import new_connection
 from tests.support.sites import Site
 from tests.support.words import LET_DELETE, REFUSE_DELETE
@@ -57,37 +54,6 @@ def keep(site: Site, row_id: int) -> None:
 
 def let_go(site: Site) -> None:
     site.rows.execute(LET_DELETE[site.rows.kind])
-
-
-AUDIT = {
-    "mysql": [
-        "CREATE TRIGGER auditing AFTER DELETE ON jobs_queue FOR EACH ROW IF OLD.id = {} "
-        "THEN INSERT INTO audit VALUES (OLD.task); END IF"
-    ],
-    "postgresql": [
-        "CREATE FUNCTION audit_it() RETURNS trigger LANGUAGE plpgsql AS "
-        "$$ BEGIN INSERT INTO audit VALUES (OLD.task); RETURN NULL; END $$",
-        "CREATE TRIGGER auditing AFTER DELETE ON jobs_queue FOR EACH ROW WHEN (OLD.id = {}) "
-        "EXECUTE FUNCTION audit_it()",
-    ],
-}
-END_AUDIT = {"mysql": "DROP TRIGGER auditing", "postgresql": "DROP FUNCTION audit_it() CASCADE"}
-
-
-@pytest.mark.parametrize("name", ["note", "many", "transfer"])
-def test_a_trigger_that_fails_by_itself_keeps_its_row_and_no_other(server_site: Site, name: str) -> None:
-    site = server_site
-    ids = [site.add_args(name, {"number": number}) for number in range(6)]
-    site.rows.execute("CREATE TABLE audit (task VARCHAR(3))")
-    for statement in AUDIT[site.rows.kind]:
-        site.rows.execute(statement.format(ids[3]))
-    try:
-        assert site.run().done == 6
-        assert sorted(site.module.calls) == list(range(6))
-        assert site.columns("id, status") == [(ids[3], 2)]
-    finally:
-        site.rows.execute(END_AUDIT[site.rows.kind])
-        site.rows.execute("DROP TABLE audit")
 
 
 @pytest.fixture(params=["delete", "move"])
@@ -174,86 +140,3 @@ def test_a_task_whose_whole_transaction_a_trigger_rolled_back_is_not_done(
     assert (row_id, status) == (ids[1], 3)
     assert "an order names it; it rolled the whole transaction back" in error
     assert "could not be deleted" not in caplog.text
-
-
-def test_a_completion_that_is_interrupted_is_no_refusal(sqlite_site: Site) -> None:
-    site = sqlite_site
-    site.rows.execute("CREATE TABLE money (number)")
-
-    def connect() -> object:
-        connection = new_connection(site.store)
-        steps = count(1)
-        number = len(site.module.calls) * 7  # once, ever later
-        connection.set_progress_handler(lambda: next(steps) == number, 1)
-        return connection
-
-    site.module.connect, site.module.has_money = connect, True
-    for number in range(60):
-        site.add_args("complete", {"number": number}, max_attempts=1)
-    result = site.run()
-    paid = {number for (number,) in site.rows.execute("SELECT number FROM money")}
-    failed = {json.loads(args)["number"] for (args,) in site.columns("args")}
-    assert paid | failed == set(range(60))
-    assert not paid & failed
-    assert result.done == len(paid)
-    assert result.fatal == len(failed) > 0
-
-
-def test_the_tasks_that_wait_for_one_that_cannot_go_are_let_go(site: Site, caplog: pytest.LogCaptureFixture) -> None:
-    parents = [site.add_args("note", {"number": number}) for number in range(3)]
-    for number, parent in enumerate(parents, start=3):
-        site.add_args("note", {"number": number}, depends_on=[parent])
-    keep(site, parents[1])
-    assert site.run().done == 6
-    assert site.run().taken == 0
-    assert sorted(site.module.calls) == list(range(6))
-    assert site.columns("id, status, awaited, due_at") == [(parents[1], 2, 0, None)]
-    (told,) = [record.getMessage() for record in caplog.records if record.levelno == logging.WARNING]
-    assert told.startswith(f"task {parents[1]} ")
-    assert "is completed, but its row could not be deleted, and is marked done: " in told
-
-
-def test_a_row_that_cannot_go_gives_up_its_key(site: Site) -> None:
-    first = site.server.add_task(f"{site.name}.note", [1], unique_key="nightly")
-    keep(site, first)
-    assert site.run().done == 1
-    assert site.server.add_task(f"{site.name}.note", [2], unique_key="nightly") > first
-    assert site.run().done == 1
-    assert site.module.calls == [1, 2]
-
-
-REFUSING = {
-    "mysql": [
-        "CREATE TRIGGER refusing BEFORE UPDATE ON jobs_queue FOR EACH ROW IF NEW.id = {} AND NEW.attempts > 0 "
-        "THEN SIGNAL SQLSTATE '45000' SET MESSAGE_TEXT = 'not this one'; END IF"
-    ],
-    "postgresql": [
-        "CREATE FUNCTION refuse() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN RAISE EXCEPTION 'not this one'; END $$",
-        "CREATE TRIGGER refusing BEFORE UPDATE ON jobs_queue FOR EACH ROW "
-        "WHEN (NEW.id = {} AND NEW.attempts > 0) EXECUTE FUNCTION refuse()",
-    ],
-}
-END_REFUSING = {"mysql": "DROP TRIGGER refusing", "postgresql": "DROP FUNCTION refuse() CASCADE"}
-
-
-def test_a_start_that_is_refused_ends_the_run_with_the_reason(server_site: Site) -> None:
-    site = server_site
-    ids = [site.add_args("note", [number]) for number in range(3)]
-    for statement in REFUSING[site.rows.kind]:
-        site.rows.execute(statement.format(ids[1]))
-    try:
-        with pytest.raises(DatabaseError, match="not this one"):
-            site.run()
-    finally:
-        site.rows.execute(END_REFUSING[site.rows.kind])
-    assert site.columns("id, status, attempts") == [(ids[1], 0, 0), (ids[2], 0, 0)]
-
-
-@pytest.mark.long
-def test_a_prune_leaves_what_cannot_go_and_deletes_the_rest(site: Site) -> None:
-    ids = [site.add_args("note", {"number": number}) for number in range(6)]
-    site.rows.set("status = 2, finished_at = '2020-01-01 00:00:00'")
-    keep(site, ids[3])
-    pruned = site.server.prune(0)
-    assert (pruned.done, pruned.held) == (5, 1)
-    assert site.columns("id") == [(ids[3],)]

@@ -16,10 +16,9 @@ import pymysql
 import pytest
 
 from taskserver import Status, TaskServer, TaskState
-from taskserver.model.results import MAX_RESULT_BYTES, write_result
+from taskserver.model.results import MAX_RESULT_BYTES
 from tests.support.documents import sections
 from tests.support.processes import assert_one_line, end_of
-from tests.support.proxy import Proxy, contains
 from tests.support.queues import Queue
 from tests.support.reader import Reader
 from tests.support.servers import MariaDB, MySQLServer
@@ -203,18 +202,6 @@ def test_a_task_whose_result_cannot_be_kept_is_done_and_that_is_told(queue: Queu
         assert done == [(2, 1, None, None)] * len(ids) * (run + 1)
 
 
-@EACH_KEEPING_MODE
-def test_a_timeout_that_strikes_while_a_result_is_written_costs_the_result_alone(queue: Queue, mode: str) -> None:
-    task_id = queue.server.add_task("tasks.return_what_never_ends")
-    next_id = queue.server.add_task("tasks.give", ["the next one"])
-    words = ("tasks.return_what_never_ends is done, and its result is not kept", "raises TaskInterrupted as JSON")
-    assert_one_line(queue.worker("--mode", mode), 0, *words)
-    queue.run_quietly(mode=mode)
-    assert queue.notes() == ["its effect", "being written"]
-    assert queue.server.get(task_id) == TaskState(task_id, "tasks.return_what_never_ends", 2, 1, None, None, None)
-    assert state_of(queue.server, next_id).result == "the next one"
-
-
 # ---- kinds of tasks
 
 
@@ -265,20 +252,6 @@ def test_a_task_that_others_wait_for_keeps_its_result_too(queue: Queue, mode: st
 # ---- what happens to a task besides
 
 
-@EACH_KEEPING_MODE
-def test_a_rerun_that_comes_while_it_runs_keeps_the_result_of_the_second_run_alone(queue: Queue, mode: str) -> None:
-    task_id = queue.server.add_task("tasks.hold", ["first"], unique_key="one")
-    process = queue.start_task(1, "--mode", mode)
-    assert queue.server.add_task("tasks.hold", ["second"], unique_key="one", rerun=True) == task_id
-    queue.go("go-first")
-    assert end_of(process) == (0, "", "")
-    assert queue.server.get(task_id) == TaskState(task_id, "tasks.hold", 0, 0, None, None, None)
-    assert queue.rows("result") == [(None,)]
-    queue.go("go-second")
-    queue.run_quietly(mode=mode)
-    assert queue.server.get(task_id) == TaskState(task_id, "tasks.hold", 2, 1, "second", None, None)
-
-
 def test_a_rerun_of_what_is_done_takes_its_result_away_but_an_older_version_does_not(queue: Queue) -> None:
     def add(value: str, version: int, **more: Any) -> int:
         return queue.server.add_task("tasks.give", [value], unique_key="one", rerun=True, version=version, **more)
@@ -300,13 +273,6 @@ def test_a_rerun_of_what_is_done_takes_its_result_away_but_an_older_version_does
     assert queue.rows("status, result") == [(4, None), (3, None), (3, None)]
 
 
-@EACH_KEEPING_MODE
-def test_a_task_that_on_fatal_completed_has_no_result(queue: Queue, mode: str) -> None:
-    task_id = queue.server.add_task("tasks.fail_with_an_end", {"value": "text"})
-    queue.run_quietly(mode=mode)
-    assert queue.server.get(task_id) == TaskState(task_id, "tasks.fail_with_an_end", 2, 1, None, None, None)
-
-
 # ---- what asks
 
 
@@ -326,18 +292,6 @@ def test_a_task_can_be_asked_for_all_its_life(queue: Queue) -> None:
     assert queue.server.get(10**6) is None
 
 
-def test_of_archived_tasks_of_one_id_the_newest_is_told_after_the_queue_s(queue: Queue) -> None:
-    for result in ('"older"', '"newer"'):
-        queue.sql(
-            "INSERT INTO jobs_queue_done (id, task, status, attempts, created_at, updated_at, result) "
-            f"VALUES (7, 'tasks.give', 2, 1, {queue.now}, {queue.now}, ?)",
-            result,
-        )
-    assert state_of(queue.server, 7).result == "newer"
-    queue.sql("INSERT INTO jobs_queue (id, task) VALUES (7, 'tasks.give')")
-    assert queue.server.get(7) == TaskState(7, "tasks.give", 0, 0, None, None, None)
-
-
 def test_what_is_no_json_counts_as_not_there_and_is_shown_harmlessly(queue: Queue) -> None:
     texts = ["beach.jpg", "", "[" * 60_000, '\x1b[2J\n\x07{"a"']
     for task_id, text in enumerate(texts, start=1):
@@ -347,17 +301,6 @@ def test_what_is_no_json_counts_as_not_there_and_is_shown_harmlessly(queue: Queu
         assert all(line.isprintable() for line in shown.stdout.splitlines())
         assert f"  result       {text[:4]}".rstrip().replace("\x1b", r"\x1b") in shown.stdout
         assert json.loads(queue.here("show", task_id, "--json").stdout)["result"] == text
-
-
-def test_what_is_no_text_in_sqlite_is_told_as_text_and_is_no_result(sqlite_queue: Queue) -> None:
-    for task_id, value in enumerate(("x'7b7d'", "CAST(x'22ff22' AS TEXT)"), start=1):
-        sqlite_queue.sql(
-            f"INSERT INTO jobs_queue (task, status, error_text, result) VALUES (x'ff41', 2, x'fe42', {value})"
-        )
-        assert sqlite_queue.server.get(task_id) == TaskState(task_id, "\\xffA", 2, 0, None, "\\xfeB", None)
-        for as_json in ((), ("--json",)):
-            shown = sqlite_queue.here("show", task_id, *as_json)
-            assert (shown.returncode, shown.stderr) == (0, "")
 
 
 @EACH_KEEPING_MODE
@@ -486,17 +429,6 @@ def run_with_packet(mariadb: MariaDB, folder: Path, size: int, add: Callable[[Ta
 
 
 @EACH_WAY
-def test_many_long_results_make_no_statement_that_the_server_refuses(
-    mariadb: MariaDB, tmp_path: Path, caplog: pytest.LogCaptureFixture, name: str
-) -> None:
-    tasks = [{"task": f"long_results.{name}"}] * 100
-    ran, states = run_with_packet(mariadb, tmp_path, 1024 * 1024, lambda server: server.add_tasks(tasks))
-    assert (ran.done, ran.failed, ran.fatal) == (100, 0, 0)
-    assert {len(write_result(state.result).encode()) for state in states} == {60 * 1024 + 2}
-    assert [record for record in caplog.records if record.levelname == "WARNING"] == []
-
-
-@EACH_WAY
 def test_a_result_longer_than_the_server_takes_is_dropped_and_its_task_is_done(
     mariadb: MariaDB, tmp_path: Path, caplog: pytest.LogCaptureFixture, name: str
 ) -> None:
@@ -514,22 +446,13 @@ def test_a_result_longer_than_the_server_takes_is_dropped_and_its_task_is_done(
     assert "longer than the server takes (max_allowed_packet)" in told
 
 
-@pytest.mark.server
-@pytest.mark.parametrize("mode", ["move", "mark"])
-@pytest.mark.parametrize("is_done", [True, False])
-def test_a_connection_that_breaks_as_a_result_is_written_keeps_it_once(
-    make_queue: Callable[..., Queue], mariadb: MariaDB, mysql_dsn: str, mode: str, is_done: bool
-) -> None:
-    with Proxy("127.0.0.1", mariadb.port) as proxy:
-        queue = make_queue(mysql_dsn)
-        queue.deployment.write_env(TASKSERVER_DSN=proxy.dsn(mysql_dsn), TASKSERVER_LEASE="600")
-        with TaskServer(mysql_dsn) as server:
-            task_id = server.add_task("tasks.hold", ["x"])
-            process = queue.start_task("--mode", mode)
-            cut = (proxy.cut_after if is_done else proxy.cut_before)(contains(b"SET result = "))
-            queue.go("go-x")
-            assert end_of(process) == (0, "", "")
-            assert cut.has_struck
-            assert server.get(task_id) == TaskState(task_id, "tasks.hold", 2, 1, "x", None, None)
-            assert queue.notes() == ["hold x"]
-            assert len(queue.rows("id", table_of(mode))) == 1
+@EACH_KEEPING_MODE
+def test_a_timeout_that_strikes_while_a_result_is_written_costs_the_result_alone(queue: Queue, mode: str) -> None:
+    task_id = queue.server.add_task("tasks.return_what_never_ends")
+    next_id = queue.server.add_task("tasks.give", ["the next one"])
+    words = ("tasks.return_what_never_ends is done, and its result is not kept", "raises TaskInterrupted as JSON")
+    assert_one_line(queue.worker("--mode", mode), 0, *words)
+    queue.run_quietly(mode=mode)
+    assert queue.notes() == ["its effect", "being written"]
+    assert queue.server.get(task_id) == TaskState(task_id, "tasks.return_what_never_ends", 2, 1, None, None, None)
+    assert state_of(queue.server, next_id).result == "the next one"

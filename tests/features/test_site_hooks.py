@@ -10,7 +10,7 @@ import pytest
 
 from taskserver import SettingError, TaskServer
 from taskserver.worker import hooks
-from tests.support.processes import assert_one_line, assert_shows_where_it_hangs, assert_silent, end_of, wait_until
+from tests.support.processes import assert_one_line, assert_silent, end_of, wait_until
 from tests.support.queues import Queue
 
 TASKS = """
@@ -149,17 +149,6 @@ def test_where_it_cannot_be_had_that_is_one_line_too(sqlite_queue: Queue, name: 
     assert sqlite_queue.rows("status, attempts") == [(0, 0)]
 
 
-def test_each_process_of_a_line_calls_it_and_one_line_tells_of_all(mysql_queue: Queue) -> None:
-    site(mysql_queue, "def broken():\n    raise ValueError('no mail')\n")
-    add(mysql_queue, *["note"] * 20)
-    ended = mysql_queue.worker(0, "--processes", 2, "--batch", 1, TASKSERVER_SETUP="site_of_tests:broken")
-    assert_one_line(ended, 2, "worker.py: TASKSERVER_SETUP: site_of_tests:broken failed: ValueError: no mail")
-    assert mysql_queue.rows("status, attempts") == [(0, 0)] * 20
-    assert_silent(mysql_queue.worker(0, "--processes", 2, "--batch", 1))
-    assert sorted(mysql_queue.notes())[:20] == ["noted"] * 20
-    assert 1 <= mysql_queue.notes().count("setup") <= 2
-
-
 def test_a_person_who_runs_a_task_has_it_called_and_sees_its_failure_as_one_line(sqlite_queue: Queue) -> None:
     site(sqlite_queue, "def broken():\n    raise ValueError('no mail')\n")
     add(sqlite_queue, "note")
@@ -168,27 +157,6 @@ def test_a_person_who_runs_a_task_has_it_called_and_sees_its_failure_as_one_line
     assert sqlite_queue.rows("status, attempts") == [(0, 0)]
     assert sqlite_queue.client("run", 1).returncode == 0
     assert sqlite_queue.notes() == ["setup", "noted"]
-
-
-@pytest.mark.parametrize("program", ["worker", "client"])
-def test_the_hook_for_failures_of_lost_tasks_has_it_called_before(sqlite_queue: Queue, program: str) -> None:
-    site(sqlite_queue, "def broken():\n    raise ValueError('no mail')\n")
-    env = {"TASKSERVER_ON_FAILURE": "site_of_tests:tell", "TASKSERVER_SETUP": "site_of_tests:broken"}
-    arguments = () if program == "worker" else ("reclaim",)
-    run = getattr(sqlite_queue.deployment, program)
-    add(sqlite_queue, "note")
-    sqlite_queue.sql(LOST)
-    ended = run(*arguments, env=env)
-    line = (
-        f"{program}.py: TASKSERVER_SETUP: site_of_tests:broken failed: ValueError: no mail (site_of_tests.py, line 21)"
-    )
-    last = ended.stderr.splitlines()[-1].removesuffix(" (said once an hour)")
-    assert (ended.returncode, ended.stdout, last) == (2, "", line)
-    assert ended.stderr.count("TASKSERVER_SETUP") == 1
-    assert sqlite_queue.rows("status, attempts") == [(3, 2)]
-    sqlite_queue.sql(LOST)
-    assert run(*arguments, env=env | SETTINGS).returncode == 0
-    assert sqlite_queue.notes() == ["setup", "told True"]
 
 
 def test_one_that_hangs_ends_and_others_have_the_tasks_meanwhile(
@@ -209,22 +177,6 @@ def test_one_that_hangs_ends_and_others_have_the_tasks_meanwhile(
     assert str(caught.value).startswith(f"TASKSERVER_SETUP: setup {words}")
     assert seen == [[0, 0]]
     assert sqlite_queue.rows("status, attempts") == [(0, 0)] * 2
-
-
-def test_tasks_that_were_given_back_during_a_slow_setup_run_after_it(sqlite_queue: Queue) -> None:
-    ready: list[bool] = []
-
-    def set_up() -> None:
-        wait_until(lambda: sqlite_queue.statuses() == [0, 0])
-        ready.append(True)
-
-    (sqlite_queue.folder / "plain.py").write_text("def work():\n    pass\n")
-    sqlite_queue.add("plain.work")
-    sqlite_queue.add("plain.work")
-    folder = sqlite_queue.folder
-    with TaskServer(sqlite_queue.dsn, lease=1, setup=set_up, modules="plain", folder=folder) as server:
-        result = server.run()
-    assert (ready, result.done, result.released) == ([True], 2, 1)
 
 
 SLOW = """
@@ -249,36 +201,6 @@ def test_a_signal_meanwhile_ends_the_run_quietly(sqlite_queue: Queue, signals: i
     assert end_of(worker) == (0, "", "")
     assert sqlite_queue.notes() == ["begins", "ends"][: 3 - signals]
     assert (sqlite_queue.rows("status, attempts"), sqlite_queue.reason()) == ([(0, 0)], "stopped")
-
-
-SWALLOWS = """
-import time
-
-import taskserver.worker.hooks
-
-taskserver.worker.hooks.MAX_SETUP_SECONDS = 0.5
-
-def swallows():
-    until = time.monotonic() + 60
-    while time.monotonic() < until:
-        try:
-            time.sleep(60)
-        except BaseException:
-            pass
-"""
-
-
-@pytest.mark.long
-def test_one_that_swallows_its_interrupt_ends_its_worker_a_lease_later(sqlite_queue: Queue) -> None:
-    site(sqlite_queue, SWALLOWS)
-    (sqlite_queue.folder / "sitecustomize.py").write_text("import site_of_tests")
-    add(sqlite_queue, "note")
-    ended = sqlite_queue.worker(
-        TASKSERVER_SETUP="site_of_tests:swallows", TASKSERVER_LEASE="2", PYTHONPATH=str(sqlite_queue.folder)
-    )
-    assert ended.returncode == 1
-    assert_shows_where_it_hangs(ended.stderr, "swallows")
-    assert sqlite_queue.rows("status, attempts") == [(0, 0)]
 
 
 # ---- between
@@ -356,50 +278,6 @@ def test_one_that_misbehaves_fails_no_task_and_is_told_once_a_run(sqlite_queue: 
     assert sqlite_queue.statuses() == []
 
 
-def test_the_log_has_a_line_for_each_failure_between_tasks_and_one_traceback(sqlite_queue: Queue) -> None:
-    site(sqlite_queue, "def odd():\n    raise ValueError('no database')\n")
-    add(sqlite_queue, "note", "note", "note")
-    (sqlite_queue.folder / "var").mkdir(exist_ok=True)
-    sqlite_queue.worker(TASKSERVER_BETWEEN="site_of_tests:odd", TASKSERVER_LOG="var/log")
-    log = (sqlite_queue.folder / "var" / "log").read_text()
-    # Before each of the three tasks, and before the run looks for new ones.
-    assert (log.count("site_of_tests:odd failed: ValueError"), log.count("Traceback")) == (4, 1)
-
-
-def test_one_that_cannot_be_had_is_told_once_a_run(sqlite_queue: Queue) -> None:
-    site(sqlite_queue)
-    add(sqlite_queue, "note", "note")
-    ended = sqlite_queue.worker(TASKSERVER_BETWEEN="site_of_tests:no")
-    words = "cannot be had: AttributeError: module 'site_of_tests' has no attribute 'no'"
-    told = f"TASKSERVER_BETWEEN: site_of_tests:no {words}; it is not called again in this run (said once an hour)\n"
-    assert (ended.returncode, ended.stderr, sqlite_queue.statuses()) == (0, told, [])
-
-
-@pytest.mark.long
-def test_one_between_tasks_that_swallows_its_interrupt_ends_its_worker(sqlite_queue: Queue) -> None:
-    site(sqlite_queue, SWALLOWS)
-    add(sqlite_queue, "note", "note")
-    ended = sqlite_queue.worker(TASKSERVER_BETWEEN="site_of_tests:swallows", TASKSERVER_LEASE="2")
-    assert (ended.returncode, sqlite_queue.notes()) == (1, ["setup"])
-    assert_shows_where_it_hangs(ended.stderr, "swallows")
-    sqlite_queue.end_leases()
-    assert "is fatal" not in sqlite_queue.worker().stderr
-    assert sqlite_queue.rows("status, attempts") == [(3, 1)]
-    assert sqlite_queue.notes() == ["setup", "setup", "noted"]
-
-
-@pytest.mark.long
-def test_a_second_signal_in_it_lets_no_code_of_the_task_begin(sqlite_queue: Queue) -> None:
-    site(sqlite_queue, "def slow():\n    note('between')\n    __import__('time').sleep(60)\n")
-    add(sqlite_queue, "note")
-    worker = sqlite_queue.start(TASKSERVER_BETWEEN="site_of_tests:slow")
-    wait_until(lambda: sqlite_queue.notes() == ["setup", "between"])
-    for number in (signal.SIGTERM, signal.SIGINT):
-        worker.send_signal(number)
-    code, _, stderr = end_of(worker)
-    assert (code, "TASKSERVER_BETWEEN" in stderr, sqlite_queue.notes()) == (0, False, ["setup", "between"])
-
-
 def test_a_program_of_ones_own_gives_the_functions_themselves(sqlite_queue: Queue) -> None:
     calls: list[str] = []
     (sqlite_queue.folder / "program_with_hooks.py").write_text("def work(number):\n    pass\n")
@@ -439,9 +317,3 @@ def test_the_doctor_says_what_fails_in_the_setup_and_looks_at_no_module_then(sql
     assert level == "critical"
     assert "TASKSERVER_SETUP: site_of_tests:broken failed: ValueError: no mail (site_of_tests.py, line 21)" in words
     assert not {"modules", "callables"} & set(checks)
-
-
-def test_the_doctor_warns_of_a_function_between_tasks_that_cannot_be_had(sqlite_queue: Queue) -> None:
-    site(sqlite_queue)
-    level, words = found(sqlite_queue, TASKSERVER_BETWEEN="site_of_tests:no")["between"]
-    assert (level, words[:57]) == ("warning", "TASKSERVER_BETWEEN: site_of_tests:no cannot be had: Attri")

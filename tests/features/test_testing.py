@@ -6,13 +6,10 @@ import os
 import sqlite3
 import subprocess
 import sys
-import threading
-import time
 import traceback
 from collections.abc import Iterator
 from contextlib import closing
 from datetime import datetime, timedelta, timezone
-from functools import partial
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -23,7 +20,6 @@ import pytest
 import taskserver
 from taskserver import DatabaseError, InvalidTask, SettingError, TaskServer, TaskServerError, testing
 from taskserver.errors import TablesMissing
-from taskserver.stores.queue.due import DueRows
 from taskserver.testing import TaskQueue, running_task
 from tests.support.deployment import ROOT
 
@@ -33,7 +29,6 @@ from os import remove
 from shutil import copy
 
 import taskserver
-from decorators import Caller, faithful, forgetful
 from dotenv import load_dotenv
 
 NOTES = []
@@ -87,28 +82,6 @@ def pay():
     taskserver.connection().execute("INSERT INTO paid VALUES (1)")
 
 
-@forgetful
-def decorated():
-    pass
-
-
-@forgetful
-@faithful
-def decorated_twice():
-    pass
-
-
-@faithful
-@forgetful
-def decorated_below():
-    pass
-
-
-@Caller.of
-def called_by_an_object():
-    pass
-
-
 adapted = partial(note, "adapted")
 
 
@@ -132,38 +105,12 @@ class Letters:
 class Parcels(Letters):
     pass
 """
-DECORATORS = """
-from functools import wraps
-
-
-def forgetful(function):
-    def call():
-        return function()
-    return call
-
-
-def faithful(function):
-    return wraps(function)(forgetful(function))
-
-
-class Caller:
-    def __init__(self, function):
-        self.function = function
-
-    def call(self):
-        return self.function()
-
-    @classmethod
-    def of(cls, function):
-        return cls(function).call
-"""
 
 
 @pytest.fixture
 def tasks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
     """The module of the tasks, in the folder of the test."""
-    for name, text in (("tasks", TASKS), ("decorators", DECORATORS)):
-        (tmp_path / f"{name}.py").write_text(text)
+    (tmp_path / "tasks.py").write_text(TASKS)
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(str(tmp_path))
     import tasks  # type: ignore[import-not-found,unused-ignore]
@@ -171,7 +118,7 @@ def tasks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
     try:
         yield tasks
     finally:
-        for name in ("tasks", "decorators", "site_in_test"):
+        for name in ("tasks", "site_in_test"):
             sys.modules.pop(name, None)
 
 
@@ -182,30 +129,6 @@ def queue(tasks: ModuleType) -> Iterator[TaskQueue]:
 
 
 # ---- in the place of the site's
-
-
-def test_a_server_may_be_made_in_a_test_where_the_environment_has_a_blank_for_the_database(
-    tasks: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("TASKSERVER_DSN", "")
-    with testing.task_queue(modules="tasks") as queue:
-        TaskServer.from_env().add_task("tasks.note", ["a"])
-        assert queue.run_all().done == 1
-
-
-def test_a_server_that_was_made_in_a_test_uses_the_database_of_the_environment_after_it(
-    tasks: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("TASKSERVER_DSN", f"sqlite:///{tmp_path}/site.db")
-    with testing.task_queue(modules="tasks") as queue:
-        made, elsewhere = TaskServer.from_env(), TaskServer(f"sqlite:///{tmp_path}/other.db")
-        made.add_task("tasks.note", ["a"])
-        elsewhere.add_task("tasks.note", ["b"])
-        assert [task.args for task in queue.added] == [["a"], ["b"]]
-    for server, name in ((made, "site.db"), (elsewhere, "other.db")):
-        server.create_tables()
-        assert server.add_task("tasks.note", ["c"]) == 1
-        assert (tmp_path / name).exists()
 
 
 def test_every_server_of_the_process_uses_the_queue_and_its_own_one_after_the_test(tasks: Any, tmp_path: Path) -> None:
@@ -230,13 +153,6 @@ def test_every_server_of_the_process_uses_the_queue_and_its_own_one_after_the_te
             assert of_the_site.get(1) is late.get(1) is None
             of_the_site.add_task("tasks.note")
             assert late.get(1) is not None
-
-
-def test_a_queue_inside_another_leaves_that_one_as_it_was(queue: TaskQueue, tasks: Any) -> None:
-    with testing.task_queue() as inner:
-        queue.server.add_task("tasks.note")
-    queue.server.add_task("tasks.note")
-    assert (len(inner.added), len(queue.added)) == (1, 1)
 
 
 def test_the_environment_names_the_queue_to_programs_and_is_put_back(tasks: Any, tmp_path: Path) -> None:
@@ -339,14 +255,6 @@ def test_a_retry_raises_nothing_while_another_attempt_follows(queue: TaskQueue, 
     assert tasks.NOTES == [1, 2]
 
 
-def test_a_task_that_asks_to_run_later_is_postponed_and_no_failure(tasks: Any, queue: TaskQueue) -> None:
-    queue.server.add_task("tasks.wait")
-    ran = queue.run_all()
-    assert (ran.done, ran.postponed, ran.failed, ran.failures) == (0, 1, 0, [])
-    assert queue.run_all(until=120).postponed == 2
-    assert tasks.NOTES == ["waits"] * 3
-
-
 def test_the_hook_for_failures_is_called_as_in_production(tasks: Any, tmp_path: Path) -> None:
     with testing.task_queue(on_failure="tasks:note", raises=False) as queue:
         queue.server.add_task("tasks.fail", ["x"])
@@ -369,29 +277,11 @@ def test_a_transactional_task_runs_in_the_transaction_that_completes_it(queue: T
         assert connection.execute("SELECT * FROM paid").fetchall() == [(1,)]
 
 
-def test_a_task_may_close_the_server_that_it_used(queue: TaskQueue, monkeypatch: pytest.MonkeyPatch) -> None:
-    def add_and_tell(count: int) -> None:
-        with TaskServer.from_env() as server:
-            ids.append(server.add_task("tasks.note", ["x"]))
-        taskserver.progress(count, 2)
-        assert taskserver.current_task() is not None
-
-    ids = list[int]()
-    monkeypatch.setattr("tasks.note_and_add", add_and_tell)
-    queue.server.add_tasks([{"task": "tasks.note_and_add", "args": [count]} for count in range(3)])
-    assert queue.run_all().done == 6
-
-
 def test_tasks_that_add_each_other_without_end_are_found(queue: TaskQueue, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("tasks.note", lambda: queue.server.add_task("tasks.note"))
     queue.server.add_task("tasks.note")
     with pytest.raises(TaskServerError, match=r"more than 5 tasks ran, the last of them \['tasks\.note'\]"):
         queue.run_all(max_tasks=5)
-
-
-def test_as_many_tasks_as_are_allowed_are_none_too_many(queue: TaskQueue) -> None:
-    queue.server.add_tasks([{"task": "tasks.note", "args": ["x"]}] * 5)
-    assert queue.run_all(max_tasks=5).done == 5
 
 
 # ---- the functions of the settings
@@ -421,23 +311,6 @@ def test_the_setup_is_called_once_in_a_queue_before_its_first_task(calls: list[s
             queue.run_all(until=60)
         assert calls == ["setup"]
         calls.clear()
-
-
-def test_a_setup_that_failed_is_called_again(calls: list[str]) -> None:
-    with testing.task_queue() as queue:
-        queue.server.add_task("tasks.note", ["x"])
-        words = "TASKSERVER_SETUP: site_in_test:setup cannot be had: it is no function"
-        with mock.patch("site_in_test.setup", None), pytest.raises(SettingError, match=words):
-            queue.run_all()
-        assert queue.run_all().done == 1
-    assert calls == ["setup"]
-
-
-def test_a_blank_value_leaves_a_function_of_the_settings_out(calls: list[str]) -> None:
-    with testing.task_queue(setup="") as queue:
-        queue.server.add_task("tasks.note", ["x"])
-        assert queue.run_all().done == 1
-    assert calls == []
 
 
 def test_what_is_called_between_tasks_is_called_where_a_test_names_it(calls: list[str]) -> None:
@@ -477,16 +350,6 @@ def test_a_task_that_waits_for_another_runs_once_that_is_done(queue: TaskQueue, 
     assert queue.run_all().done == 0
     assert queue.run_all(until=60).done == 2
     assert tasks.NOTES == ["first", "second"]
-
-
-def test_a_task_is_due_at_the_end_of_its_delay_though_instants_are_rounded(
-    queue: TaskQueue, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Where a task is added and looked at in one millisecond."""
-    next_seconds = DueRows.next_seconds
-    monkeypatch.setattr(DueRows, "next_seconds", lambda due: next_seconds(due) and 60.00001)
-    queue.server.add_task("tasks.note", ["x"], delay=60)
-    assert queue.run_all(until=60).done == 1
 
 
 @pytest.mark.parametrize("until", [-1, "soon", None, float("inf"), True, timedelta(days=-1)])
@@ -534,42 +397,6 @@ def test_what_a_test_put_there_may_be_given_itself(
         queue.server.add_task(mock.Mock())
 
 
-STAND_INS = [
-    *(mock.Mock(return_value=["x"]), mock.Mock(spec=lambda text: None, return_value=["x"])),
-    lambda text: ["x"],
-]
-
-
-@pytest.mark.parametrize("stand_in", STAND_INS, ids=["mock", "mock-with-a-spec", "function"])
-def test_it_may_be_given_itself_wherever_a_function_may(queue: TaskQueue, stand_in: Any) -> None:
-    server = queue.server
-    with mock.patch("tasks.note", stand_in):
-        server.add_tasks([{"task": stand_in, "args": ["x"]}])
-        server.add_pipeline([stand_in, {"task": stand_in, "group_id": 3}], ["x"])
-        assert server.schedule("nightly", stand_in, ["x"], every=60)
-        wrong = server.add_task("tasks.nothing")
-        assert queue.run_all(raises=False).called == ["tasks.note"] * 3
-        assert server.retry(wrong, as_task=stand_in) == 1
-        assert [row.id for row in server.list(task="tasks.note")] == [wrong]
-    for add in (server.add_task, lambda task: server.retry(wrong, as_task=task)):
-        with pytest.raises(InvalidTask):
-            add(stand_in)
-
-
-def test_a_function_that_also_stands_in_another_s_place_is_added_by_its_own_name(queue: TaskQueue, tasks: Any) -> None:
-    with mock.patch("tasks.fail", tasks.note):
-        queue.server.add_task(tasks.note, ["a"])
-    assert [task.task for task in queue.added] == ["tasks.note"]
-
-
-def test_a_mock_hears_of_nothing_but_its_calls(queue: TaskQueue, tasks: Any) -> None:
-    with mock.patch("tasks.note", return_value=None) as stand_in:
-        queue.server.add_task("tasks.note", ["a"])
-        queue.server.add_task(tasks.note, ["b"])
-        queue.run_all()
-    assert stand_in.mock_calls == [mock.call("a"), mock.call("b")]
-
-
 def test_an_async_stand_in_runs_to_its_end(queue: TaskQueue, monkeypatch: pytest.MonkeyPatch) -> None:
     stand_in = mock.AsyncMock()
     monkeypatch.setattr("tasks.note", stand_in)
@@ -591,27 +418,6 @@ def test_a_method_may_be_replaced_or_its_class(
     letters.send.assert_called_once_with(to="b")
 
 
-METHODS = [mock.Mock(), staticmethod(lambda to: None), classmethod(lambda cls, to: None)]
-
-
-@pytest.mark.parametrize("stand_in", METHODS, ids=["mock", "static-method", "class-method"])
-def test_a_replaced_method_may_be_given_itself_or_named_by_a_class_that_inherits_it(
-    queue: TaskQueue, tasks: Any, stand_in: Any
-) -> None:
-    for name in ("send", "sign"):
-        with mock.patch.object(tasks.Letters, name, stand_in):
-            queue.server.add_task(getattr(tasks.Letters, name), ["a"])
-            queue.server.add_task(f"tasks.Parcels.{name}", ["b"])
-            assert queue.run_all().called == [f"tasks.Letters.{name}", f"tasks.Parcels.{name}"]
-        with mock.patch.object(tasks.Parcels, name, stand_in):
-            queue.server.add_task(getattr(tasks.Parcels, name), ["a"])
-            assert queue.run_all().called == [f"tasks.Parcels.{name}"]
-    assert tasks.NOTES == []
-    queue.server.add_task(tasks.Parcels.sign, ["c"])
-    queue.run_all()
-    assert tasks.NOTES == ["Parcels"]
-
-
 def test_a_function_that_is_put_there_brings_its_options(queue: TaskQueue, monkeypatch: pytest.MonkeyPatch) -> None:
     pages = list[object]()
     monkeypatch.setattr("tasks.index", taskserver.task(batch=5)(lambda found: pages.append(tuple(found))))
@@ -622,7 +428,6 @@ def test_a_function_that_is_put_there_brings_its_options(queue: TaskQueue, monke
 
 REFUSED = [
     *("remove", "copy", "load_dotenv", "adapted", "partial", "NOTES", "Letters", "Letters.forward", "pages"),
-    *("decorated", "decorated_twice", "decorated_below", "called_by_an_object"),
 ]
 
 
@@ -631,13 +436,6 @@ def test_a_name_that_a_worker_would_refuse_is_refused(queue: TaskQueue, name: st
     queue.server.add_task(f"tasks.{name}", ["x"] if name == "remove" else ["x", "y"] if name == "copy" else None)
     ran = queue.run_all(raises=False)
     assert (ran.called, ran.fatal) == ([], 1)
-
-
-def test_a_module_with_nothing_but_a_generator_function_has_it_refused(tasks: Any, tmp_path: Path) -> None:
-    (tmp_path / "alone.py").write_text("def pages():\n    yield 1\n")
-    with testing.task_queue(modules="alone") as queue:
-        queue.server.add_task("alone.pages")
-        assert queue.run_all(raises=False).fatal == 1
 
 
 def test_a_name_that_is_not_exported_is_refused(queue: TaskQueue, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -677,15 +475,6 @@ def test_an_immediate_task_raises_to_who_adds_it_unless_told_otherwise(queue: Ta
         queue.server.add_task("tasks.note", [{1, 2}])
 
 
-def test_an_immediate_task_runs_in_the_thread_that_adds_it(queue: TaskQueue, monkeypatch: pytest.MonkeyPatch) -> None:
-    queue.immediate, names = True, list[str]()
-    monkeypatch.setattr("tasks.note", lambda: names.append(threading.current_thread().name))
-    thread = threading.Thread(target=partial(queue.server.add_task, "tasks.note"), name="of a page")
-    thread.start()
-    thread.join()
-    assert names == ["of a page"]
-
-
 # ---- connections
 
 
@@ -699,16 +488,6 @@ def test_a_task_on_a_sites_connection_is_there_at_once(queue: TaskQueue, tasks: 
     for none in (connection, "connection"):
         with pytest.raises((DatabaseError, InvalidTask)):
             queue.server.add_task("tasks.note", connection=none)
-
-
-def test_the_error_of_a_test_that_opens_no_task_queue_says_so() -> None:
-    hint = r"reaches no tables of .*; in a test, open a task_queue \(docs/testing.md\)"
-    with (
-        TaskServer("sqlite:///:memory:") as server,
-        closing(sqlite3.connect(":memory:")) as connection,
-        pytest.raises(TablesMissing, match=hint),
-    ):
-        server.add_task("tasks.note", connection=connection)
 
 
 def test_a_task_on_a_connection_to_the_queues_own_file_is_there_once_it_is_committed(queue: TaskQueue) -> None:
@@ -789,14 +568,3 @@ def test_a_function_completes_the_task_that_seems_to_run_or_has_its_connection()
 def test_no_other_part_imports_it_and_it_imports_no_pytest() -> None:
     program = "import sys, taskserver.testing\nsys.exit('pytest' in sys.modules or 'unittest' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", program], cwd=ROOT).returncode == 0
-
-
-def test_a_queue_for_each_test_costs_some_milliseconds(tasks: Any) -> None:
-    costs = []
-    for _ in range(10):
-        began_at = time.process_time()  # others are at work on this machine
-        with testing.task_queue() as queue:
-            queue.server.add_task("tasks.note", ["x"])
-            assert queue.run_all().done == 1
-        costs.append(time.process_time() - began_at)
-    assert min(costs) < 0.05

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import sqlite3
-import time
 from collections.abc import Callable
 from contextlib import closing
 
@@ -15,7 +12,7 @@ from tests.support import effects as common
 from tests.support.databases import EACH_SERVER
 from tests.support.effects import add, effects, states, with_effects
 from tests.support.pgbouncer import pooled
-from tests.support.processes import assert_silent, end_of, wait_until
+from tests.support.processes import end_of, wait_until
 from tests.support.queues import Queue
 from tests.support.rows import Rows
 from tests.support.servers import MariaDB, missing_programs
@@ -123,30 +120,6 @@ def test_a_task_that_ends_its_transaction_itself_is_fatal(queue: Queue, then: st
     assert effects(queue) == [*expected, 1000]
 
 
-IN_A_CHILD = """
-write(1)
-if not (child := os.fork()):
-    try:
-        taskserver.connection()
-    except taskserver.TaskServerError as error:
-        os._exit(7 if "forked" in str(error) else 8)
-    os._exit(9)
-write(os.WEXITSTATUS(os.waitpid(child, 0)[1]))
-"""
-
-
-def test_a_forked_process_is_refused_its_parent_s_connection(queue: Queue) -> None:
-    add(queue, "act", IN_A_CHILD)
-    assert_silent(queue.worker("--mode", "mark"))
-    assert (effects(queue), queue.errors()) == ([1, 7], [""])
-
-
-def test_a_task_may_go_back_to_the_savepoint_of_its_begin(queue: Queue) -> None:
-    add(queue, "act", "write(20); run('ROLLBACK TO taskserver_task'); write(21)")
-    queue.run_quietly()
-    assert (effects(queue), states(queue)) == ([21], [])
-
-
 @EACH_SERVER
 @pytest.mark.parametrize("then", ["raises it", "goes on", "outside"])
 def test_an_interrupt_that_was_swallowed_lets_nothing_be_committed(queue: Queue, then: str) -> None:
@@ -224,15 +197,6 @@ def test_an_error_that_a_task_kept_to_itself_undoes_what_it_wrote_on_postgresql(
         assert row[2].startswith(error)
 
 
-def test_limits_that_a_host_set_on_sessions_end_no_task_on_postgresql(postgresql_queue: Queue) -> None:
-    queue = postgresql_queue
-    for name in ("statement_timeout", "idle_in_transaction_session_timeout", "lock_timeout"):
-        queue.sql(f"ALTER DATABASE \"{queue.dsn.rpartition('/')[2]}\" SET {name} = '200ms'")
-    add(queue, "act", "write(1); time.sleep(0.4); run('SELECT pg_sleep(0.4)'); write(2)")
-    queue.run_quietly(mode="mark")
-    assert (effects(queue), states(queue)) == ([1, 2], [(2, 1)])
-
-
 def test_a_renewed_lease_keeps_no_task_from_its_end_where_snapshots_are_minded(
     make_queue: Callable[..., Queue],
 ) -> None:
@@ -270,48 +234,4 @@ def test_behind_a_pooler_of_transactions_each_task_has_its_own_transaction(postg
 # ---- what a task does to its session
 
 
-@EACH_SERVER
-def test_a_task_may_change_its_session(queue: Queue) -> None:
-    leave = "pass" if queue.is_postgresql else "run('USE information_schema')"
-    add(queue, "act", f"""write(1); run("SET NAMES 'latin1'"); {leave}; result = 'Käse 😀'""")
-    add(queue, "effect", 2, "Brötchen")
-    queue.run_quietly(mode="mark")
-    assert effects(queue) == [1, 2]
-    assert [json.loads(result) for (result,) in queue.rows("result")] == ["Käse 😀", "Brötchen"]
-
-
 # ---- SQLite
-
-
-def test_on_sqlite_a_table_that_it_makes_is_its_effect_too(sqlite_queue: Queue) -> None:
-    add(sqlite_queue, "do", "CREATE TABLE other (number INT)")
-    add(sqlite_queue, "do", "CREATE TABLE third (n INT)", "no SQL")
-    sqlite_queue.run_quietly()
-    names = sqlite_queue.sql("SELECT name FROM sqlite_master WHERE name IN ('other', 'third')")
-    assert names == [("other",)]
-
-
-def test_a_cursor_in_the_midst_of_its_rows_keeps_no_lock(sqlite_queue: Queue) -> None:
-    numbers = "WITH RECURSIVE n (i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < 5000) SELECT i FROM n"
-    add(sqlite_queue, "act", f"reading = run('{numbers}'); reading.fetchone(); write(1); 1 / 0")
-    add(sqlite_queue, "effect", 2)
-    sqlite_queue.run_quietly(mode="mark")
-    assert sqlite_queue.statuses() == [3, 2]
-    assert effects(sqlite_queue) == [2]
-
-
-@pytest.mark.long
-def test_who_waits_for_the_lock_finds_it_free_between_two_tasks(sqlite_queue: Queue) -> None:
-    for number in range(24):
-        add(sqlite_queue, "act", f"write({number}); time.sleep(0.25)")
-    worker = sqlite_queue.start("--mode", "mark")
-    waited: list[float] = []
-    while worker.poll() is None:
-        began_at = time.monotonic()
-        with closing(sqlite3.connect(sqlite_queue.path, timeout=60, isolation_level=None)) as page:
-            page.execute("INSERT INTO jobs_queue (task, group_id) VALUES ('tasks.note', 9)")
-        waited.append(time.monotonic() - began_at)
-        time.sleep(0.05)
-    assert end_of(worker) == (0, "", "")
-    assert len(waited) > 5
-    assert sorted(waited)[len(waited) // 2] < 24 * 0.25 / 3

@@ -6,7 +6,6 @@ tests/faults/test_transfers.py, faults of the network and of the server in tests
 
 from __future__ import annotations
 
-import json
 import re
 import signal
 import time
@@ -19,11 +18,9 @@ from taskserver import TaskServerError
 from tests.support import effects as common
 from tests.support.databases import EACH_SERVER, ON_MYSQL
 from tests.support.effects import (
-    EFFECTS,
     OTHER_GROUP,
     add,
     effects,
-    run_program,
     set_settings,
     states,
     with_effects,
@@ -114,22 +111,6 @@ def test_a_task_that_an_operator_runs_has_a_transaction_too(queue: Queue) -> Non
     assert states(queue)[0][0] == 3
 
 
-def test_its_result_is_kept_and_one_that_cannot_be_leaves_the_task_done(queue: Queue) -> None:
-    add(queue, "effect", 1, {"größe": [1]})
-    add(queue, "act", "write(2); result = {2}")
-    add(queue, "effect", 3, "x" * 70_000)
-    queue.server.add_pipeline(
-        ["tasks.act", "tasks.effect"], ["write(4); result = {4}"]
-    )  # it hands on nothing, and fails
-    second, third, stage = queue.worker("--mode", "mark").stderr.splitlines()
-    assert "act is done, and its result is not kept" in second
-    assert "effect is done, and its result is not kept: what it returned takes 70002 bytes" in third
-    assert "what it returned is {4}; allowed: a dict, a list, a tuple or None" in stage
-    assert effects(queue) == [1, 2, 3]
-    (status, result), *others = queue.rows("status, result")
-    assert (status, json.loads(result), others) == (2, {"größe": [1]}, [(2, None), (2, None), (4, None)])
-
-
 def test_a_task_that_raises_leaves_nothing_and_comes_again(queue: Queue) -> None:
     add(queue, "fail", 1)
     for attempt in (1, 2, 3):
@@ -175,17 +156,6 @@ def test_a_cancelled_task_that_hears_of_it_leaves_nothing(queue: Queue) -> None:
     assert queue.first_lines()[0].startswith("cancelled")
 
 
-@EACH_SERVER
-def test_a_cancelled_stage_that_ends_well_has_its_effects_and_no_next_stage(queue: Queue) -> None:
-    queue.server.add_pipeline(["tasks.hold", "tasks.effect"], [1])
-    process = queue.start_task()
-    assert queue.client("cancel", 1).returncode == 0
-    queue.go()
-    assert end_of(process)[:2] == (0, "")
-    assert (effects(queue), queue.statuses()) == ([1, 101], [7])
-    assert queue.first_lines()[0].startswith("cancelled")
-
-
 def test_what_is_called_when_the_last_attempt_failed_is_outside_of_it(queue: Queue) -> None:
     add(queue, "fail_for_good", 1)
     queue.run_quietly(mode="mark")
@@ -217,32 +187,6 @@ def test_a_task_that_was_taken_over_leaves_nothing(queue: Queue, mode: str, runs
     queue.end_backoffs()
     queue.run_quietly(mode=mode)
     assert effects(queue) == ([] if runs_elsewhere else [1, 101])
-
-
-def test_on_sqlite_a_task_that_was_taken_over_before_its_transaction_began_does_not_run(sqlite_queue: Queue) -> None:
-    add(sqlite_queue, "hold", 1)
-    sqlite_queue.go()
-    (result,) = run_program(
-        sqlite_queue,
-        f"""
-from taskserver.stores.queue.transactions import Transactions
-
-begin = Transactions.begin
-
-def begin_late(self, task):
-    other = sqlite3.connect({str(sqlite_queue.path)!r}, isolation_level=None)
-    other.execute("UPDATE jobs_queue SET claim = claim + 1, error_text = 'theirs'")
-    other.close()
-    return begin(self, task)
-
-Transactions.begin = begin_late
-print(server.run())
-""",
-    )
-    assert "lost=1" in result
-    assert "done=0" in result
-    assert (effects(sqlite_queue), sqlite_queue.rows("status, error_text")) == ([], [(1, "theirs")])
-    assert sqlite_queue.notes() == []
 
 
 @EACH_SERVER
@@ -320,52 +264,6 @@ def test_on_sqlite_a_task_that_writes_past_its_transaction_is_an_error_with_a_wa
 
 
 # ---- one process
-
-
-IN_THREADS = """
-done = []
-threads = [threading.Thread(target=lambda: done.append(server.run(batch=3).done)) for _ in range(2)]
-for thread in threads:
-    thread.start()
-for number in range(20, 30):
-    server.add_task("tasks.effect", [number])
-for thread in threads:
-    thread.join()
-print(sum(done) + server.run().done)
-"""
-
-
-def test_two_runs_in_two_threads_each_have_their_transactions(queue: Queue) -> None:
-    for number in range(20):
-        add(queue, "effect", number)
-    assert run_program(queue, IN_THREADS) == ["30"]
-    assert (effects(queue), states(queue)) == ([*range(30)], [])
-
-
-IN_MEMORY = f"""
-from pathlib import Path
-
-here = Path(__file__).parent
-server = TaskServer("sqlite:///:memory:", modules="tasks", folder=here, mode="mark", backoff="fixed:500")
-server.create_tables()
-server.add_task("tasks.do", [{EFFECTS["sqlite"]!r}])
-print(server.run().done)
-"""
-
-
-def test_a_database_in_memory_has_transactions_too(sqlite_queue: Queue) -> None:
-    code = """
-factories = "mine = taskserver.connection(); mine.row_factory = lambda *row: 1 / 0; mine.text_factory = bytes"
-codes = [f"write(4); {factories}", "write(5); taskserver.connection().commit()"]
-calls = [("effect", [1]), ("fail", [2]), ("too_long", [3]), *(("act", [code]) for code in codes), ("effect", [6])]
-ids = [server.add_task(f"tasks.{name}", args) for name, args in calls]
-server.run()
-print([int(server.get(task_id).status) for task_id in ids])
-task_id = server.add_task("tasks.act", ["result = run('SELECT number FROM effects ORDER BY number').fetchall()"])
-server.run()
-print(server.get(task_id).result)
-"""
-    assert run_program(sqlite_queue, IN_MEMORY + code) == ["1", "[2, 3, 3, 2, 4, 2]", "[[1], [4], [5], [6]]"]
 
 
 def test_outside_of_such_a_task_there_is_no_connection() -> None:
