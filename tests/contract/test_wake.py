@@ -1,32 +1,16 @@
-"""What every store does about time: rows that are put off, woken, taken back unstarted, given up as lost."""
+"""Wake: waiting or error → new, once due; and the look that finds all that is due."""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 import pytest
 
-from taskserver.model.task import Claim, LostTask
+from taskserver.model.task import LostTask
 from taskserver.stores import Store
-from tests.contract.verbs import PLAIN, add, add_many, claim, claim_one, end_leases, ids, look_for_lost, start, wake
+from tests.contract.verbs import PLAIN, add, add_many, claim, end_leases, start, wake
 from tests.support.rows import Rows
-
-
-def test_a_new_row_whose_time_is_in_the_future_waits_and_is_woken_when_it_is_due(store: Store, rows: Rows) -> None:
-    later, now = add(store, priority=-1), add(store)
-    rows.set(f"due_at = {rows.after(3600)} WHERE id = {later}")
-    due_at = rows.row(later)["due_at"]
-    claimed = store.claims.claim(100, ())
-    assert (ids(claimed.tasks), claimed.changed) == ([now], 2)
-    row = rows.row(later)
-    assert (row["status"], row["due_at"], row["claim"], row["attempts"]) == (5, due_at, None, 0)
-    assert wake(store) == 0
-    assert store.claims.claim(100, ()) == Claim([], 0)
-    rows.set(f"due_at = {rows.after(-1)} WHERE id = {later}")
-    assert wake(store) == 1
-    assert (rows.row(later)["status"], rows.row(later)["due_at"]) == (0, None)
-    assert ids(claim(store)) == [later]
 
 
 @pytest.mark.parametrize("due_at", ["past", "ahead", "none"])
@@ -35,61 +19,16 @@ def test_only_waiting_and_failed_rows_that_are_due_are_woken(store: Store, rows:
     instant = {"past": rows.after(-10), "ahead": rows.after(60), "none": "NULL"}[due_at]
     for status, task_id in enumerate(added):
         rows.set(f"status = {status}, due_at = {instant} WHERE id = {task_id}")
+    before = rows.all()
     woken = {"past": (3, 5), "ahead": (), "none": ()}[due_at]
     assert wake(store) == len(woken)
     assert store.due.wake(added) == 0, "they were not due when they were written"
-    assert rows.statuses() == [0 if status in woken else status for status in range(6)]
+    for row, old in zip(rows.all(), before, strict=True):
+        changed = {"status": 0, "due_at": None, "updated_at": row["updated_at"]} if old["status"] in woken else {}
+        assert row == old | changed
 
 
-def test_a_task_that_was_started_again_since_the_look_is_not_taken_back(store: Store, rows: Rows) -> None:
-    add(store)
-    assert start(store, claim_one(store))
-    end_leases(rows)
-    lost = look_for_lost(store)
-    as_it_was = f"attempts = 1, max_attempts = 10, due_at = {rows.after(-10)}, started_at = created_at"
-    for change in ("attempts = 2", "max_attempts = 7", f"due_at = {rows.after(60)}", "started_at = NULL"):
-        rows.set(change)
-        assert not store.due.reclaim_lost(lost, 1, "lost: x", None)
-        rows.set(as_it_was)
-    assert store.due.reclaim_lost(lost, 1, "lost: x", None)
-
-
-def test_an_unstarted_task_that_was_claimed_again_since_the_look_is_not_taken_back(
-    open_store: Callable[..., Store], rows: Rows
-) -> None:
-    first, second, third = open_store(), open_store(), open_store()
-    task_id = add(first)
-    late = claim_one(first)
-    end_leases(rows)
-    look = third.due.look()
-    assert look.unstarted == [task_id]
-    assert first.claims.release([late]) == 1
-    claim_one(second)
-    before = rows.all()
-    assert third.due.reclaim_unstarted(look.unstarted) == 0
-    assert rows.all() == before
-    end_leases(rows)
-    assert third.due.reclaim_unstarted(look.unstarted) == 1
-    assert rows.one("status", "attempts", "claim", "due_at") == (0, 0, None, None)
-
-
-@pytest.mark.parametrize("due_at", ["NULL", "long ago"])
-def test_a_row_that_is_no_unstarted_claim_any_more_when_it_is_written_is_not_taken_back(
-    store: Store, rows: Rows, due_at: str
-) -> None:
-    """Cancelled, done, failed or put off by a person meanwhile, or started by its worker after all."""
-    add_many(store, [PLAIN] * 6)
-    unstarted = ids(claim(store))
-    for status, task_id in zip((0, 2, 3, 4, 5), unstarted, strict=False):
-        rows.set(f"status = {status}, claim = NULL WHERE id = {task_id}")
-    rows.set(f"started_at = created_at WHERE id = {unstarted[-1]}")
-    rows.set(f"due_at = {'NULL' if due_at == 'NULL' else rows.after(-10)}")
-    before = rows.all()
-    assert store.due.reclaim_unstarted(unstarted) == 0
-    assert rows.all() == before
-
-
-def test_rows_that_nobody_holds_are_woken_taken_back_and_released_by_one_statement_each(
+def test_rows_that_nobody_holds_are_woken_reclaimed_and_released_by_one_statement_each(
     store: Store, rows: Rows, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     added = add_many(store, [PLAIN] * 9)
@@ -99,21 +38,19 @@ def test_rows_that_nobody_holds_are_woken_taken_back_and_released_by_one_stateme
         sent.append(sql.split(maxsplit=1)[0])
         return execute(sql, values)
 
-    rows.set(f"status = 3, due_at = {rows.after(-10)}")
     monkeypatch.setattr(store.database, "execute", note_and_execute)
+    rows.set(f"status = 3, due_at = {rows.after(-10)}")
     assert store.due.wake(added) == 9
     rows.set(f"status = 1, due_at = {rows.after(-10)}")
     assert store.due.reclaim_unstarted(added) == 9
-    assert [sql for sql in sent if sql not in ("BEGIN", "COMMIT")] == ["UPDATE"] * 2
-    claimed = claim(store)
-    sent.clear()
-    assert store.claims.release(claimed) == 9
-    assert [sql for sql in sent if sql not in ("BEGIN", "COMMIT")] == ["UPDATE"]
+    rows.set("status = 1, claim = 7")
+    assert store.claims.release(store.claims.read(7, 9)) == 9
+    assert [sql for sql in sent if sql not in ("BEGIN", "COMMIT", "SELECT")] == ["UPDATE"] * 3
     assert rows.statuses() == [0] * 9
 
 
 def test_what_is_due_is_found_in_portions_the_oldest_of_each_kind_first(store: Store, rows: Rows) -> None:
-    """However much it is: no statement reads or writes more than some hundreds of rows, so nobody waits for it long."""
+    """No statement reads or writes more than some hundreds of rows, so nobody waits for it long."""
     most, count, older = 500, 600, 5
     kinds = {
         "failed": "status = 3",
@@ -138,7 +75,7 @@ def test_what_is_due_is_found_in_portions_the_oldest_of_each_kind_first(store: S
     assert store.due.reclaim_unstarted(look.unstarted) == len(look.unstarted)
 
 
-def test_a_look_for_what_is_due_finds_schedules_too_and_numbers_stay_whole_numbers(store: Store, rows: Rows) -> None:
+def test_a_look_finds_rows_and_schedules_and_numbers_stay_whole_numbers(store: Store, rows: Rows) -> None:
     """Some servers would give all of them as decimals, were one column read together with another's type."""
     for _ in range(3):
         add(store, 3)
