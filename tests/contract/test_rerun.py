@@ -11,9 +11,7 @@ from taskserver.model.new_task import NewTask
 from taskserver.stores import Store
 from tests.contract.verbs import (
     STATES,
-    a_running_task,
     add_many,
-    cancel_running,
     claim_one,
     finish,
     put_into,
@@ -83,20 +81,3 @@ def test_a_claimed_task_that_is_run_again_is_taken_from_its_worker(store: Store,
     assert not finish(store, task, "BadTask: x")
     assert rows.all() == before
     assert claim_one(store).args == "[2]"
-
-
-def test_a_worker_sees_that_its_running_task_was_cancelled(store: Store, rows: Rows) -> None:
-    task = a_running_task(store)
-
-    def is_cancelled() -> bool:
-        return any(store.finishes.claimed_still([task]).values())
-
-    assert not is_cancelled()
-    rows.set("error_text = 'E: cancelled'")
-    assert not is_cancelled()
-    cancel_running(rows)
-    assert is_cancelled()
-    assert store.finishes.renew(task)
-    assert is_cancelled()
-    for other in (task._replace(claim=task.claim + 1), task._replace(id=task.id + 1)):
-        assert store.finishes.claimed_still([other]) == {}

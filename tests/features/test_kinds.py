@@ -1,7 +1,7 @@
 """Delayed and unique tasks and priorities on the fly, as producers see them: by the API, by SQL, in every mode.
 
 Workers are real processes. What keys and instants may be is shown by tests/unit/test_new_task.py, what they do to rows
-in any state by tests/contract/test_adding.py; reruns stand in test_reruns.py.
+in any state by tests/contract/test_add.py; reruns stand in test_reruns.py.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Reruns, as producers see them: by the API and by SQL, of tasks that wait, that run, and racing with workers.
 
 Workers are real processes. A race shows that it raced: a change came in the midst of a run. What a rerun makes of a row
-in any state, with any version, is shown by tests/contract/test_reruns.py.
+in any state, with any version, is shown by tests/contract/test_rerun.py.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Which tasks an operator may mean; which rows that finds is shown by tests/contract/test_operations.py."""
+"""Which tasks an operator may mean; which rows that finds is shown by tests/contract/test_operate.py."""
 
 from __future__ import annotations
 

@@ -1,10 +1,10 @@
-"""What each verb of an operator does to each kind of row, which rows it chooses, and beside whom it does so."""
+"""Retry, cancel, priority, reclaim, delete, claim one: what each does to which rows, and beside whom."""
 
 from __future__ import annotations
 
 import threading
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from datetime import datetime, timedelta, timezone
 from typing import Any
 from unittest.mock import ANY
@@ -18,7 +18,7 @@ from taskserver.stores import Store
 from taskserver.stores.mysql.dialect import MySQLDialect
 from taskserver.stores.queue import many_rows
 from taskserver.stores.queue.operations import CANCEL, DELETE, END_LEASE, RETRY, Operations, to_priority
-from tests.contract.verbs import PLAIN, STATES, add, add_many, claim_one, end, give_up_as_lost, put_into, start
+from tests.contract.verbs import PLAIN, STATES, a_running_task, add, add_many, claim_one, end, put_into, start
 from tests.support.kinds_of_rows import KINDS, put, put_all_kinds
 from tests.support.locks import holding
 from tests.support.processes import WAIT_SECONDS
@@ -71,8 +71,12 @@ CHANGES: dict[str, tuple[Callable[[TaskServer], int], dict[str, dict[str, Any]]]
         lambda server: Operations(server.store).change(END_LEASE, Selection()).changed,
         {kind: {"due_at": ANY} for kind in MAY_RUN if "running" in kind or kind == "claimed"},
     ),
+    "delete": (
+        lambda server: Operations(server.store).change(DELETE, Selection()).changed,
+        {key: {"id": None} for key in ("fatal", "lost", "cancelled")},
+    ),
 }
-"""What each verb writes to the rows of each kind; it leaves the others."""
+"""What each verb writes to the rows of each kind; it leaves the others. No id: they are gone."""
 
 
 @pytest.mark.parametrize("verb", CHANGES)
@@ -83,12 +87,14 @@ def test_a_verb_changes_the_rows_that_it_suits_and_leaves_all_others(queue: Queu
     assert act(queue.server) == len(expected)
     after, updated = seen(queue), dict(queue.rows("id, updated_at"))
     found = {
-        kind: {name: value for name, value in after[one].items() if value != before[one][name]}
+        kind: {
+            name: value for name, value in after.get(one, {"id": None}).items() if value != before[one].get(name, one)
+        }
         for kind, one in ids.items()
     }
     assert {kind: changed for kind, changed in found.items() if changed} == expected
     # Of a new task, updated_at is the instant since which it is ready: only what changes its state moves it.
-    moved = {kind for kind, one in ids.items() if str(updated[one])[:4] != LONG_AGO[:4]}
+    moved = {kind for kind, one in ids.items() if one in updated and str(updated[one])[:4] != LONG_AGO[:4]}
     assert moved == (set(expected) if verb in ("retry", "cancel") else set())
 
 
@@ -106,19 +112,6 @@ def test_one_task_is_claimed_in_each_state_but_done_and_in_progress(store: Store
             task = operations.claim_one(task_id)
             columns = ("status", "claim", "attempts", "started_at")
             assert rows.one(*columns) == (1, task.claim, attempts.get(state, 0), None), state
-
-
-def test_a_lost_worker_completes_no_task_that_was_retried_or_cancelled(store: Store, rows: Rows) -> None:
-    """Its claim token is gone from the row."""
-    for verb in (Operations.retry, Operations.cancel):
-        rows.execute("DELETE FROM jobs_queue")
-        store.producing.add(PLAIN._replace(max_attempts=1))
-        task = claim_one(store)
-        assert start(store, task)
-        give_up_as_lost(store, rows)
-        assert rows.one("claim") == task.claim
-        assert verb(Operations(store), task.id) == 1
-        assert rows.one("claim") is None
 
 
 def test_a_preview_counts_the_rows_and_changes_none(store: Store, rows: Rows) -> None:
@@ -157,18 +150,7 @@ def test_a_retry_under_another_name_does_the_same_and_leaves_pipelines(queue: Qu
         queue.server.retry(Selection(), as_task="speak")
 
 
-def test_a_delete_takes_fatal_and_cancelled_rows_with_their_edges_and_leaves_all_others(queue: Queue) -> None:
-    ids = put_all_kinds(queue)
-    gone = {ids[kind] for kind in ("fatal", "lost", "cancelled")}
-    before = {row[0]: row for row in queue.rows()}
-    operations = Operations(queue.server.store)
-    assert operations.do(DELETE, ids["new"]) == 0
-    assert operations.do(DELETE, Selection(status=7)) == 1
-    assert operations.do(DELETE, Selection()) == 2
-    assert {row[0]: row for row in queue.rows()} == {one: row for one, row in before.items() if one not in gone}
-
-
-def test_a_deleted_task_frees_its_key_and_leaves_no_edge_and_its_children_can_be_retried(queue: Queue) -> None:
+def test_a_deleted_task_leaves_no_edge_and_its_children_can_be_retried(queue: Queue) -> None:
     parent = queue.server.add_task("tasks.note", unique_key="a")
     child, other = (queue.server.add_task("tasks.note", depends_on=[parent]) for _ in range(2))
     server, operations = queue.server, Operations(queue.server.store)
@@ -176,9 +158,8 @@ def test_a_deleted_task_frees_its_key_and_leaves_no_edge_and_its_children_can_be
     assert queue.rows("id, status") == [(parent, 7), (child, 4), (other, 4)]
     assert operations.do(DELETE, [other, parent]) == 2
     assert queue.sql("SELECT child_id FROM jobs_queue_dependencies") == [(child,)]
-    assert server.add_task("tasks.note", unique_key="a") != parent
     assert operations.retry(child) == 1
-    assert queue.sql("SELECT status FROM jobs_queue WHERE id = ?", child) == [(0,)]
+    assert queue.rows("id, status") == [(child, 0)]
 
 
 def test_a_cancelled_task_gives_up_its_key_and_a_retry_brings_it_back_without(queue: Queue) -> None:
@@ -192,13 +173,28 @@ def test_a_cancelled_task_gives_up_its_key_and_a_retry_brings_it_back_without(qu
 
 
 def test_the_priority_of_one_task_is_set(queue: Queue) -> None:
-    ids = put_all_kinds(queue)
-    assert queue.server.set_priority(ids["new"], 5)
-    assert not queue.server.set_priority(ids["done"], 5)
-    assert not queue.server.set_priority(10**6, 5)
-    assert queue.sql("SELECT id FROM jobs_queue WHERE priority = 5") == [(ids["new"],)]
+    new, done = put(queue, 0), put(queue, 2)
+    assert [queue.server.set_priority(one, 5) for one in (new, done, 10**6)] == [True, False, False]
+    assert queue.rows("priority") == [(5,), (0,)]
     with pytest.raises(InvalidTask, match="priority is 2147483648"):
-        queue.server.set_priority(ids["new"], 2**31)
+        queue.server.set_priority(new, 2**31)
+
+
+def test_a_worker_sees_that_its_running_task_was_cancelled(store: Store, rows: Rows) -> None:
+    task = a_running_task(store)
+
+    def is_cancelled() -> bool:
+        return any(store.finishes.claimed_still([task]).values())
+
+    assert not is_cancelled()
+    rows.set("error_text = 'E: cancelled'")
+    assert not is_cancelled()
+    assert Operations(store).cancel(task.id) == 1
+    assert is_cancelled()
+    assert store.finishes.renew(task)
+    assert is_cancelled()
+    for other in (task._replace(claim=task.claim + 1), task._replace(id=task.id + 1)):
+        assert store.finishes.claimed_still([other]) == {}
 
 
 # ---- which rows are chosen
@@ -260,36 +256,28 @@ def test_tasks_are_chosen_by_all_that_is_given(queue: Queue) -> None:
 # ---- beside others
 
 
-@pytest.fixture(params=["skips locked", "waits for locked"])
-def old_or_new(mysql_queue: Queue, request: pytest.FixtureRequest) -> Iterator[tuple[Queue, Operations]]:
-    with TaskServer(mysql_queue.dsn, folder=mysql_queue.folder) as server:
-        assert isinstance(server.store.database.dialect, MySQLDialect)
-        if request.param == "waits for locked":
-            server.store.database.dialect.skips_locked = False
-        yield mysql_queue, Operations(server.store)
-
-
+@pytest.mark.parametrize("skips_locked", [True, False], ids=["skips locked", "waits for locked"])
 def test_rows_that_others_hold_are_tried_again_and_reported(
-    old_or_new: tuple[Queue, Operations], monkeypatch: pytest.MonkeyPatch
+    mysql_queue: Queue, monkeypatch: pytest.MonkeyPatch, skips_locked: bool
 ) -> None:
-    queue, operator = old_or_new
-    monkeypatch.setattr(many_rows, "HELD_SECONDS", 0.2)
-    ids = [put(queue, 4) for _ in range(9)]
-    with holding(queue.dsn, f"id = {ids[0]}"):
-        assert operator.change(RETRY, Selection(limit=2)) == (1, [ids[0]])
-        assert operator.change(RETRY, Selection(ids=ids[:6])) == (4, [ids[0]])
-    monkeypatch.undo()
+    dialect, operations = mysql_queue.server.store.database.dialect, Operations(mysql_queue.server.store)
+    assert isinstance(dialect, MySQLDialect)
+    dialect.skips_locked = skips_locked
+    ids = [put(mysql_queue, 4) for _ in range(9)]
+    with monkeypatch.context() as patch, holding(mysql_queue.dsn, f"id = {ids[0]}"):
+        patch.setattr(many_rows.ManyRows.write, "__defaults__", (None, None, 0.2))  # held_seconds
+        assert operations.change(RETRY, Selection(ids=ids[:6], limit=2)) == (1, [ids[0]])
     portions: list[Sequence[int]] = []
     # In order of id: at random both held rows may come first, time and again, and nothing is written to release them.
     monkeypatch.setattr("taskserver.stores.free_rows.random.sample", lambda found, count: list(found))
-    with holding(queue.dsn, f"id IN ({ids[0]}, {ids[8]})") as rollback:
+    with holding(mysql_queue.dsn, f"id IN ({ids[0]}, {ids[8]})") as rollback:
 
         def release(written: Sequence[int]) -> None:
             portions.append(written)
             if len(portions) == 1:
                 rollback()
 
-        assert operator.change(RETRY, Selection(), on_written=release) == (4, [])
+        assert operations.change(RETRY, Selection(), on_written=release) == (8, [])
     assert not {ids[0], ids[8]} & set(portions[0])
 
 
