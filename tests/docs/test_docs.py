@@ -46,7 +46,7 @@ UPGRADING = "docs/upgrading.md"
 SECURITY = "docs/security.md"
 TESTING = "docs/testing.md"
 TESTED = (
-    *("conftest", "tasks", "shop", "test_shop", "test_settings", "test_each", "test_rates", "test_failures"),
+    *("conftest", "tasks", "shop", "test_shop", "test_settings", "test_rates", "test_failures"),
     *("test_replaced", "test_immediate", "test_functions", "test_without_pytest", "accounts", "tests_of_accounts"),
     "settings",
 )
