@@ -191,7 +191,7 @@ class Backend(BaseTaskBackend):  # type: ignore[misc]  # Django has no types
             if self.database is not None and self.server.settings.dsn.place != MEMORY:  # which is for tests
                 self.server.store.callers.check(connections[self.database])
         except (errors.DatabaseError, errors.InvalidTask) as error:
-            hint = "Name the alias of the queue's database in OPTIONS['database'], or None, see docs/django_tasks.md."
+            hint = "Name the alias of the queue's database in OPTIONS['database'], or None, see docs/django.md."
             return [checks.Warning(f"TASKS[{self.alias!r}]: {error}", hint=hint, id="taskserver.W002")]
         return []
 

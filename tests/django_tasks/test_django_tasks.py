@@ -1,4 +1,4 @@
-"""The backend for Django's own Tasks API, by a Python that has Django 6: site/suite.py, and docs/django_tasks.md.
+"""The backend for Django's own Tasks API, by a Python that has Django 6: site/suite.py, and docs/django.md.
 
 The suite runs on both databases, by the pytest that runs this.
 """
@@ -18,7 +18,7 @@ import pytest
 
 from tests.conftest import without
 from tests.support.deployment import ROOT, Deployment
-from tests.support.documents import blocks
+from tests.support.documents import blocks, sections
 from tests.support.shops import Shop
 
 SITE = Path(__file__).parent / "site"
@@ -90,7 +90,8 @@ EMAIL = 'EMAIL_BACKEND = "django.core.mail.backends.dummy.EmailBackend"\n'
 
 @pytest.mark.parametrize("database", ["sqlite"], indirect=True)
 def test_a_site_as_the_document_has_it_runs_its_tasks(run: Run, deployment: Deployment) -> None:
-    settings, tasks, view, dotenv, worker, logging = [block.text for block in blocks("docs/django_tasks.md")]
+    settings, tasks, view, logging = [block.text for block in dict(sections("docs/django.md"))["Django's own tasks"]]
+    (worker,) = [block.text for block in blocks("docs/django.md") if block.text.startswith("# shop/worker.py")]
     shutil.copytree(SITE, deployment.folder, dirs_exist_ok=True)
     own = (SITE / "shop" / "settings.py").read_text().partition("TASKS =")[0]
     (deployment.folder / "project").mkdir()
@@ -99,6 +100,6 @@ def test_a_site_as_the_document_has_it_runs_its_tasks(run: Run, deployment: Depl
     deployment.write_tasks(worker, "shop/worker.py")
     deployment.write_tasks(PROGRAM.format(view=view), "program.py")
     env = deployment.folder / ".env"
-    lines = [line for line in dotenv.splitlines() if "MODULES" in line or "MODE" in line]
-    env.write_text("\n".join([env.read_text().splitlines()[0], *lines, ""]))
+    dsn = env.read_text().splitlines()[0]
+    env.write_text(f"{dsn}\nTASKSERVER_MODULES=shop.tasks\nTASKSERVER_MODE=mark\n")
     assert run("program.py").split() == ["2", "SUCCESSFUL", "{'sum':", "6,", "'attempt':", "1}"]

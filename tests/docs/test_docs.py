@@ -98,10 +98,7 @@ NOT_RUN = {
     ("docs/flask.md", "# shop/queue.py"): "the same",
     ("docs/flask.md", "* * * * *"): "the same",
     **dict.fromkeys(
-        [
-            ("docs/django_tasks.md", begin)
-            for begin in ("TASKS =", "from django.core", "from datetime", "TASKSERVER_DSN", "import os", "LOGGING =")
-        ],
+        [("docs/django.md", begin) for begin in ("TASKS =", "from django.core", "from datetime", "LOGGING =")],
         "for Django 6: run by tests/django_tasks",
     ),
     **{(TESTING, f"# {name}.py\n"): "run by tests/docs/test_testing_page.py" for name in TESTED},
