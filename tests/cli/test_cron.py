@@ -23,7 +23,6 @@ from taskserver import TaskServer
 from tests.conftest import without
 from tests.support.cron import Cron, find_python, missing_programs, why_not
 from tests.support.deployment import ROOT
-from tests.support.documents import read
 from tests.support.postgresql import PostgreSQLServer
 from tests.support.queues import Queue
 from tests.support.servers import NOBODY, MySQLServer, find_program
@@ -425,9 +424,7 @@ def test_crontab_accepts_the_example_and_every_line_of_it_that_is_commented_out(
     assert dry_run(file).returncode != 0
 
 
-def test_the_example_has_the_lines_of_the_first_article_and_prunes_as_the_tutorial_does() -> None:
+def test_the_example_has_the_lines_of_the_first_article() -> None:
     text = EXAMPLE.read_text(encoding="utf-8")
     commands = re.findall(r"(?m)^(?:# )?((?:[\d*/-]+ ){5})/.*/worker.py (.*)$", text)
     assert commands[:2] == [("*/5 * * * * ", "100 3,5,6"), ("0-59/5 * * * * ", "5 3")]
-    (command,) = re.findall(r"(?m)^# (?:[\d*/-]+ ){5}/.*/(client\.py .*) >/dev/null$", text)
-    assert f"python3 {command}\n" in read("docs/shared-hosting.md")

@@ -50,8 +50,8 @@ TESTED = (
     *("test_replaced", "test_immediate", "test_functions", "test_without_pytest", "accounts", "tests_of_accounts"),
     "settings",
 )
-OF_WORK = "docs/work/"
-"""Their pages are followed, each from top to bottom, by tests/work/test_pages.py."""
+OF_WORK = ("docs/work/", "docs/php.md", "docs/wordpress.md")
+"""These pages are followed by tests/work/test_pages.py."""
 
 NOT_RUN = {
     (TUTORIAL, "/home/you/"): "a picture of folders",
@@ -134,7 +134,7 @@ def follow(reader: Reader, found: Sequence[Block]) -> None:
 
 def test_the_tutorial_leads_from_the_upload_to_tasks_that_ran(reader: Reader) -> None:
     reader.make_users()
-    reader.upload()
+    reader.extract()
     follow(reader, blocks(TUTORIAL))
     assert (reader.folder / "var" / "greetings.txt").read_text() == "Hello Ada\nHello Grace\n"
 
@@ -401,6 +401,7 @@ OF_THE_READER = {"tasks.py", "alerts.py", "taskserver.old", "queue.php", "var/gr
     "programs.py",
     ".env.txt",
     "said.txt",
+    "wp-config.php",
 }
 OF_OTHER_PROGRAMS = {"--collector", "--help", "--no-tablespaces", "--only", "--target", "--threads", "--web"} | {
     "--exec",

@@ -129,6 +129,10 @@ class Reader:
             for path in sorted(made.rglob("*")):
                 file.write(path, f"taskserver-{__version__}/{path.relative_to(made)}")
 
+    def extract(self) -> None:
+        """The folder of the bundle, as the File Manager leaves it."""
+        self._unpack("extracted").rename(self.folder)
+
     def install(self) -> None:
         """A deployment with tables in the database, and an SQLite file."""
         self._unpack("installed").rename(self.folder)
@@ -337,6 +341,8 @@ class Reader:
                 timeout=TIMEOUT_SECONDS,
             )
             assert (done.returncode, done.stdout, done.stderr) == (0, "", ""), done
+            if "said.txt" in command:
+                self._printed = (self.home / "said.txt").read_text()
 
     @property
     def _environ(self) -> dict[str, str]:

@@ -1,4 +1,4 @@
-"""The functions of docs/work, in a queue's tasks.py as an owner pastes them."""
+"""The functions that pages of docs/ have to paste, in a queue's tasks.py as an owner pastes them."""
 
 from __future__ import annotations
 
@@ -8,25 +8,29 @@ from pathlib import Path
 from tests.support.documents import blocks
 from tests.support.queues import Queue
 
-FOLDER = "docs/work"
+LETTERS = "docs/work/letters.md"
+RECIPES = "docs/work/recipes.md"
+PHP = "docs/php.md"
+WORDPRESS = "docs/wordpress.md"
 
 
-def python_of(document: str) -> list[str]:
-    """Its blocks of tasks, and not those that add them."""
-    found = [block.text for block in blocks(document) if block.kind == "python"]
+def python_of(place: str) -> list[str]:
+    """The blocks of tasks of a page, or of its section behind a #, and not those that add them."""
+    page, _, section = place.partition("#")
+    found = [block.text for block in blocks(page) if block.kind == "python" and section in ("", block.section)]
     return [text for text in found if "import TaskServer" not in text]
 
 
-PROGRAMS = python_of(f"{FOLDER}/programs.md")[0]
+PROGRAMS = python_of(f"{RECIPES}#A program")[0]
 """The file programs.py."""
 
 
-def paste(queue: Queue, page: str, edits: Mapping[str, str], parts: slice = slice(None), below: str = "") -> None:
-    """Have a page's functions in tasks.py, edited as their owner would, and the code `below` under them."""
+def paste(queue: Queue, place: str, edits: Mapping[str, str], parts: slice = slice(None), below: str = "") -> None:
+    """Write the functions of `python_of` into tasks.py, edited as their owner would, and the code `below` under them."""
     (queue.folder / "programs.py").write_text(PROGRAMS, encoding="utf-8")
-    text = "\n".join(python_of(f"{FOLDER}/{page}")[parts])
+    text = "\n".join(python_of(place)[parts])
     for old, new in edits.items():
-        assert old in text, f"{page} has no {old}"
+        assert old in text, f"{place} has no {old}"
         text = text.replace(old, new)
     queue.define(text.replace("/home/you", str(home(queue))) + below)
 

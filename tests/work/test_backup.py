@@ -1,4 +1,4 @@
-"""docs/work/backup.md: what one can put back, and what is left when a backup fails."""
+"""The backup of docs/work/recipes.md: what one can put back, and what is left when a backup fails."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from taskserver import Status
 from tests.conftest import without
 from tests.support.queues import Queue
 from tests.support.servers import MySQLServer
-from tests.support.work import home, paste
+from tests.support.work import RECIPES, home, paste
 
 PASSWORD = "back # up"
 CNF = "[client]\nhost={host}\nport={port}\nuser={user}\npassword='{password}'\n"
@@ -45,7 +45,11 @@ def site(sqlite_queue: Queue, mysql_server: MySQLServer, mysql_dsn: str, user: s
     noting = home(sqlite_queue) / "dump"
     noting.write_text(f'#!/bin/sh\necho "$@" > {home(sqlite_queue)}/words\nexec {dump} "$@"\n')
     noting.chmod(0o755)
-    paste(sqlite_queue, "backup.md", {'"you_site"': f'"{database}", "gone"', '"mysqldump"': f'"{noting}"'})
+    paste(
+        sqlite_queue,
+        f"{RECIPES}#A backup each night",
+        {'"you_site"': f'"{database}", "gone"', '"mysqldump"': f'"{noting}"'},
+    )
     mysql_server.execute(
         "CREATE TABLE orders (customer VARCHAR(100)) DEFAULT CHARACTER SET utf8mb4",
         "INSERT INTO orders VALUES ('Grüße 🎉')",
@@ -100,7 +104,7 @@ def test_a_backup_that_fails_says_why_and_leaves_the_others(sqlite_queue: Queue,
     assert "ended with code 2: " in wrong
     assert "Access denied" in wrong
     assert "database 'gone'" in gone
-    assert strange.startswith("Fatal: 'mysql' is none of ")
+    assert strange.startswith("Fatal: 'mysql' is not in ")
     assert backups(sqlite_queue, site) == before
     assert backups(sqlite_queue, "gone") == []
 

@@ -15,7 +15,7 @@ from tests.support.documents import blocks
 from tests.support.mail import MailServer, Sendmail, mail_server
 from tests.support.queues import Queue
 from tests.support.servers import free_port
-from tests.support.work import home, paste
+from tests.support.work import LETTERS, home, paste
 
 ADA = {
     "to": "ada@example.org",
@@ -29,7 +29,7 @@ OF_ALL_LETTERS = slice(3)
 
 @pytest.fixture
 def office(sqlite_queue: Queue, mail: MailServer) -> Queue:
-    paste(sqlite_queue, "letters.md", to_port(mail.port), OF_ALL_LETTERS)
+    paste(sqlite_queue, LETTERS, to_port(mail.port), OF_ALL_LETTERS)
     return sqlite_queue
 
 
@@ -92,7 +92,7 @@ def test_a_refusal_for_good_is_fatal_at_once_and_another_is_tried_again(
 def test_a_letter_above_the_size_that_the_server_announces_is_fatal_at_once(sqlite_queue: Queue, batch: bool) -> None:
     """Such a server refuses it before it has seen any of it."""
     with mail_server(max_bytes=2000) as mail:
-        paste(sqlite_queue, "letters.md", to_port(mail.port), OF_ALL_LETTERS)
+        paste(sqlite_queue, LETTERS, to_port(mail.port), OF_ALL_LETTERS)
         for text in ("long " * 1000, "short"):
             sqlite_queue.add("tasks.send_letters" if batch else "tasks.send_letter", json.dumps({**ADA, "text": text}))
         sqlite_queue.server.run()
@@ -103,7 +103,7 @@ def test_a_letter_above_the_size_that_the_server_announces_is_fatal_at_once(sqli
 
 def test_an_address_that_the_server_has_no_letters_for_is_fatal_at_once(sqlite_queue: Queue) -> None:
     with mail_server(takes_utf8=False) as mail:
-        paste(sqlite_queue, "letters.md", to_port(mail.port), OF_ALL_LETTERS)
+        paste(sqlite_queue, LETTERS, to_port(mail.port), OF_ALL_LETTERS)
         send(sqlite_queue, **(ADA | {"to": "ada@müller.de"}))
         assert mail.letters == []
     assert sqlite_queue.rows("status, attempts") == [(Status.FATAL, 1)]
@@ -111,7 +111,7 @@ def test_an_address_that_the_server_has_no_letters_for_is_fatal_at_once(sqlite_q
 
 
 def test_a_letter_waits_for_a_server_that_is_away(sqlite_queue: Queue) -> None:
-    paste(sqlite_queue, "letters.md", to_port(free_port()), OF_ALL_LETTERS)
+    paste(sqlite_queue, LETTERS, to_port(free_port()), OF_ALL_LETTERS)
     send(sqlite_queue, **ADA)
     assert sqlite_queue.statuses() == [Status.ERROR]
     assert sqlite_queue.first_lines()[0].startswith("ConnectionRefusedError")
@@ -136,7 +136,7 @@ def test_a_row_of_which_no_letter_can_be_made_is_fatal_and_adds_no_line_and_no_a
     send(office, "tasks.send_letter", **(ADA | wrong))
     assert office.statuses() == [Status.FATAL]
     is_to = any(isinstance(wrong.get(key), str) for key in ("to", "name"))
-    what = "`to` is no address, or `name` no name" if is_to else "no letter can be made of it"
+    what = "invalid `to` or `name`" if is_to else "invalid letter"
     assert office.first_lines()[0].startswith(f"Fatal: {what}: ")
     assert mail.connections == 0
 
@@ -179,7 +179,7 @@ def test_a_row_names_no_file_outside_of_the_folder(office: Queue, mail: MailServ
     (invoices / "link.pdf").symlink_to(home(office) / "secret.pdf")
     send(office, "tasks.send_invoice", to="ada@example.org", name="Ada", file=file)
     assert office.statuses() == [Status.FATAL]
-    assert "is no file in" in office.first_lines()[0]
+    assert "is not a file in" in office.first_lines()[0]
     assert mail.letters == []
 
 
@@ -211,7 +211,7 @@ def test_a_connection_that_breaks_sends_no_letter_of_its_batch_again(office: Que
 
 
 def test_a_batch_that_meets_no_server_costs_each_letter_one_attempt(sqlite_queue: Queue) -> None:
-    paste(sqlite_queue, "letters.md", to_port(free_port()), OF_ALL_LETTERS)
+    paste(sqlite_queue, LETTERS, to_port(free_port()), OF_ALL_LETTERS)
     add_letters(sqlite_queue, 3)
     assert sqlite_queue.rows("status, attempts") == [(Status.ERROR, 1)] * 3
 
@@ -233,7 +233,7 @@ def test_an_account_sends_over_verified_tls(
             'SMTP_SSL("mail.example.org", 465': f'SMTP_SSL("127.0.0.1", {mail.port}',
             "/home/you/taskserver": str(sqlite_queue.folder),
         }
-        paste(sqlite_queue, "letters.md", edits, slice(4))
+        paste(sqlite_queue, LETTERS, edits, slice(4))
         send(sqlite_queue, **ADA)
         sent = [letter.recipients for letter in mail.letters]
     if trusted and password != "wrong":
@@ -247,7 +247,7 @@ def test_an_account_sends_over_verified_tls(
 @pytest.fixture
 def sendmail(sqlite_queue: Queue, tmp_path: Path) -> Sendmail:
     program = Sendmail(tmp_path / "sbin")
-    paste(sqlite_queue, "letters.md", {"/usr/sbin/sendmail": str(program.program)})
+    paste(sqlite_queue, LETTERS, {"/usr/sbin/sendmail": str(program.program)})
     return program
 
 

@@ -1,4 +1,4 @@
-"""The pages of docs/work, each followed from top to bottom; the other files here prove what their functions do."""
+"""The pages with functions to paste, followed from top to bottom; the other files here prove what these do."""
 
 from __future__ import annotations
 
@@ -10,14 +10,15 @@ import PIL
 import pytest
 from PIL import Image
 
-from tests.support.deployment import ROOT
-from tests.support.documents import blocks
+from tests.support.documents import blocks, sections
 from tests.support.mail import MailServer
 from tests.support.reader import Reader
 from tests.support.servers import MySQLServer
-from tests.support.work import FOLDER, PROGRAMS
+from tests.support.work import LETTERS, PHP, PROGRAMS, RECIPES, WORDPRESS
 
-PAGES = sorted(path.name for path in (ROOT / FOLDER).glob("*.md") if path.name != "README.md")
+FOLLOWED = {page: blocks(page) for page in (LETTERS, WORDPRESS)} | {
+    section: found for page in (PHP, RECIPES) for section, found in sections(page)
+}
 
 
 @pytest.fixture
@@ -27,7 +28,7 @@ def reader(tmp_path: Path, mysql_server: MySQLServer, php: str, mail: MailServer
         reader.make_users()
         reader.install()
         reader.adds_to_tasks = True
-        (reader.folder / "tasks.py").write_text("")
+        (reader.folder / "tasks.py").write_text("def greet(name): ...\n")
         (reader.folder / "programs.py").write_text(PROGRAMS)
         yield reader
 
@@ -62,14 +63,14 @@ def nothing(reader: Reader) -> None:
     """The page needs and leaves no more."""
 
 
-BEFORE: dict[str, Callable[[Reader], None]] = {"thumbnails.md": upload_a_picture, "backup.md": make_a_site}
-AFTER: dict[str, Callable[[Reader], None]] = {"backup.md": drop_the_site}
+BEFORE: dict[str, Callable[[Reader], None]] = {"Thumbnails": upload_a_picture, "A backup each night": make_a_site}
+AFTER: dict[str, Callable[[Reader], None]] = {"A backup each night": drop_the_site}
 
 
-@pytest.mark.parametrize("page", PAGES)
-def test_a_page_of_real_work_can_be_followed_from_top_to_bottom(reader: Reader, page: str) -> None:
-    BEFORE.get(page, nothing)(reader)
-    for block in blocks(f"{FOLDER}/{page}"):
+@pytest.mark.parametrize("place", FOLLOWED)
+def test_a_page_with_functions_to_paste_can_be_followed(reader: Reader, place: str) -> None:
+    BEFORE.get(place, nothing)(reader)
+    for block in FOLLOWED[place]:
         reader.follow(block)
     reader.assert_that_every_task_ran()
-    AFTER.get(page, nothing)(reader)
+    AFTER.get(place, nothing)(reader)

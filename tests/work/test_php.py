@@ -1,4 +1,4 @@
-"""docs/work/php.md: real PHP, the real wp_mail of a WordPress, and what WP-CLI and Artisan do with their arguments.
+"""docs/php.md and docs/wordpress.md: real PHP, the real wp_mail of a WordPress, and what WP-CLI and Artisan do with their arguments.
 
 Neither WP-CLI nor a whole Laravel can be had as a package here: a script stands for WP-CLI, which takes words and fails
 as it does; and another for Artisan, whose console is Laravel's own, that of Symfony.
@@ -19,7 +19,7 @@ from tests.support.mail import Sendmail
 from tests.support.queues import Queue
 from tests.support.servers import MySQLServer
 from tests.support.websites import WordPress
-from tests.support.work import home, paste
+from tests.support.work import PHP, WORDPRESS, home, paste
 
 CONSOLE = Path("/usr/share/php/Symfony/Component/Console/autoload.php")
 
@@ -27,10 +27,10 @@ CONSOLE = Path("/usr/share/php/Symfony/Component/Console/autoload.php")
 @pytest.fixture
 def queue(sqlite_queue: Queue, php: str) -> Queue:
     """Of a site whose /home/you has the page's scripts."""
-    for block in blocks("docs/work/php.md"):
-        if block.kind == "php":
+    for block in blocks(PHP) + blocks(WORDPRESS):
+        if "STDIN" in block.text:
             write(sqlite_queue, block.text.splitlines()[1].removeprefix("// /home/you/"), block.text)
-    paste(sqlite_queue, "php.md", {"/usr/bin/php": php})
+    paste(sqlite_queue, PHP, {"/usr/bin/php": php})
     sqlite_queue.deployment.write_env(TASKSERVER_DSN=sqlite_queue.dsn, TASKSERVER_MODE="mark")
     return sqlite_queue
 
@@ -89,7 +89,7 @@ def test_wp_mail_sends_a_letter_or_says_why_not(
     site.mkdir()
     WordPress(site, php, place_of(mysql_server, mysql_dsn))
     edits = {"/usr/bin/php": php, '"log_errors=0"': f'"log_errors=0", "-d", "sendmail_path={sendmail.program} -t -i"'}
-    paste(queue, "php.md", edits)
+    paste(queue, WORDPRESS, edits)
     assert outcome(queue, "wp_mail", "ada@example.org", "Grüße 🎉", "Liebe Ada,\nalles Gute.") is None
     assert sendmail.letter["To"] == "ada@example.org"
     assert sendmail.letter["Subject"] == "Grüße 🎉"
@@ -118,8 +118,9 @@ file_put_contents(__DIR__ . '/called', json_encode(array_slice($argv, 1)));
 """
 
 
-def test_wp_cli_gets_numbers_alone_and_its_error_is_the_tasks(queue: Queue) -> None:
+def test_wp_cli_gets_numbers_alone_and_its_error_is_the_tasks(queue: Queue, php: str) -> None:
     write(queue, "bin/wp", WP)
+    paste(queue, WORDPRESS, {"/usr/bin/php": php})
     assert outcome(queue, "publish_post", 17) is None
     path = f"--path={home(queue)}/public_html"
     called = home(queue) / "bin" / "called"
@@ -128,7 +129,7 @@ def test_wp_cli_gets_numbers_alone_and_its_error_is_the_tasks(queue: Queue) -> N
     called.unlink()
     assert str(outcome(queue, "publish_post", "--exec=phpinfo();")).startswith("ValueError")
     assert not called.exists()
-    assert outcome(queue, "make_thumbnails_anew", "5") is None
+    assert outcome(queue, "regenerate_thumbnails", "5") is None
     assert json.loads(called.read_text())[2:] == ["media", "regenerate", "5", "--yes"]
 
 

@@ -1,4 +1,4 @@
-"""docs/work/programs.md: a program ends with its task, whatever ends that, and its task says what it said."""
+"""programs.py of docs/work/recipes.md: a program ends with its task, whatever ends that, and its task says what it said."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import pytest
 from taskserver import Status
 from tests.support.processes import end_of, is_alive, wait_until
 from tests.support.queues import Queue
-from tests.support.work import paste
+from tests.support.work import RECIPES, paste
 
 BELOW = """
 
@@ -38,7 +38,7 @@ def hasty():
 
 @pytest.fixture
 def queue(sqlite_queue: Queue) -> Queue:
-    paste(sqlite_queue, "programs.md", {}, slice(1, None), BELOW)
+    paste(sqlite_queue, f"{RECIPES}#A program", {}, slice(1, None), BELOW)
     return sqlite_queue
 
 

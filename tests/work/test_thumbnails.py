@@ -1,4 +1,4 @@
-"""docs/work/thumbnails.md: whole pictures, upright and small, of whatever was uploaded."""
+"""The thumbnails of docs/work/recipes.md: whole pictures, upright and small, of whatever was uploaded."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from PIL import Image
 
 from taskserver import Status
 from tests.support.queues import Queue
-from tests.support.work import home, paste
+from tests.support.work import RECIPES, home, paste
 
 
 @pytest.fixture
 def site(sqlite_queue: Queue) -> Path:
     """Its public_html, with a folder of pictures."""
-    paste(sqlite_queue, "thumbnails.md", {})
+    paste(sqlite_queue, f"{RECIPES}#Thumbnails", {})
     site = home(sqlite_queue) / "public_html"
     (site / "pictures").mkdir(parents=True)
     return site
@@ -81,9 +81,9 @@ def bomb(width: int, height: int) -> bytes:
     [
         (bomb(8000, 8000), Status.FATAL, "Fatal: upload is too big: 8000 x 8000"),
         (bomb(100_000, 100_000), Status.FATAL, "Fatal: upload is too big: 100000 x 100000"),
-        (b"<?php echo 'no picture';", Status.FATAL, "Fatal: upload is no picture"),
-        (b"", Status.FATAL, "Fatal: upload is no picture"),
-        (picture((1200, 600), "TIFF"), Status.FATAL, "Fatal: upload is no picture"),
+        (b"<?php echo 'no picture';", Status.FATAL, "Fatal: upload is not a picture"),
+        (b"", Status.FATAL, "Fatal: upload is not a picture"),
+        (picture((1200, 600), "TIFF"), Status.FATAL, "Fatal: upload is not a picture"),
         (picture((1200, 600), "JPEG")[:-1000], Status.ERROR, "OSError: image file is truncated"),
     ],
     ids=["too big", "far too big", "no picture", "empty", "of another kind", "half of one"],
@@ -104,7 +104,7 @@ def test_a_row_names_no_picture_outside_of_the_folder(sqlite_queue: Queue, site:
     (site / "pictures" / "link").symlink_to(home(sqlite_queue) / "secret")
     shrink(sqlite_queue, picture)
     assert sqlite_queue.statuses() == [Status.FATAL]
-    assert "is no file in" in sqlite_queue.first_lines()[0]
+    assert "is not a file in" in sqlite_queue.first_lines()[0]
 
 
 def test_an_old_thumbnail_stays_until_the_new_one_is_whole(sqlite_queue: Queue, site: Path) -> None:

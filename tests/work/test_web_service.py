@@ -1,4 +1,4 @@
-"""docs/work/web_service.md, against a real server on this machine: when it is asked again, and that it charges once."""
+"""The web service of docs/work/recipes.md, against a real server on this machine: when it is asked again, and that it charges once."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ import pytest
 from taskserver import Status
 from tests.support.queues import Queue
 from tests.support.servers import free_port
-from tests.support.work import paste
+from tests.support.work import RECIPES, paste
 
 
 class Answer(NamedTuple):
@@ -73,7 +73,7 @@ def prepare(queue: Queue, port: int) -> None:
     env = {"TASKSERVER_DSN": queue.dsn, "TASKSERVER_MODE": "mark", "PAY_TOKEN": "secret $token"}
     queue.deployment.write_env(**env)
     edits = {"https://pay.example.org": f"http://127.0.0.1:{port}", "/home/you/taskserver": str(queue.folder)}
-    paste(queue, "web_service.md", edits)
+    paste(queue, f"{RECIPES}#A web service", edits)
 
 
 def charge(queue: Queue, order: int = 17) -> None:
