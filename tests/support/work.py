@@ -26,7 +26,7 @@ PROGRAMS = python_of(f"{RECIPES}#A program")[0]
 
 
 def paste(queue: Queue, place: str, edits: Mapping[str, str], parts: slice = slice(None), below: str = "") -> None:
-    """Write the functions of `python_of` into tasks.py, edited as their owner would, and the code `below` under them."""
+    """Write what `python_of` finds into tasks.py, edited as its owner would, and the code `below` under it."""
     (queue.folder / "programs.py").write_text(PROGRAMS, encoding="utf-8")
     text = "\n".join(python_of(place)[parts])
     for old, new in edits.items():

@@ -1,4 +1,4 @@
-"""docs/php.md and docs/wordpress.md: real PHP, the real wp_mail of a WordPress, and what WP-CLI and Artisan do with their arguments.
+"""docs/php.md and docs/wordpress.md: real PHP, the real wp_mail, and what WP-CLI and Artisan do with arguments.
 
 Neither WP-CLI nor a whole Laravel can be had as a package here: a script stands for WP-CLI, which takes words and fails
 as it does; and another for Artisan, whose console is Laravel's own, that of Symfony.

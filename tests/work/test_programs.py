@@ -1,4 +1,4 @@
-"""programs.py of docs/work/recipes.md: a program ends with its task, whatever ends that, and its task says what it said."""
+"""programs.py of docs/work/recipes.md: a program ends with its task, and the task says what it said."""
 
 from __future__ import annotations
 

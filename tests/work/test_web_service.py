@@ -1,4 +1,4 @@
-"""The web service of docs/work/recipes.md, against a real server on this machine: when it is asked again, and that it charges once."""
+"""The web service of docs/work/recipes.md, against a real server: when it is asked again, and that it charges once."""
 
 from __future__ import annotations
 
