@@ -1,4 +1,4 @@
-"""What every store decides about waiting tasks by the tasks for which they wait."""
+"""Depend: waiting → new or fatal, as the tasks for which it waits have ended."""
 
 from __future__ import annotations
 
@@ -11,6 +11,12 @@ from tests.contract.verbs import PLAIN, add, add_many
 from tests.support.rows import Rows
 
 
+def a_pair(store: Store) -> tuple[int, int]:
+    """A parent, and a child whose parents nobody has looked at yet."""
+    parent = add(store)
+    return parent, add_many(store, [PLAIN._replace(delay_seconds=0.0, depends_on=str(parent))])[0]
+
+
 @pytest.mark.parametrize(
     ("parent", "status"), [(0, 5), (1, 5), (2, 0), (3, 5), (4, 4), (5, 5), (7, 4), (None, 0)], ids=str
 )
@@ -18,8 +24,8 @@ def test_a_child_becomes_what_its_parent_s_status_says(
     store: Store, rows: Rows, parent: int | None, status: int
 ) -> None:
     """Waiting → new if its parent is done or gone; → fatal if that is fatal or cancelled; else it waits on, undated."""
-    dependencies, parent_id = Dependencies(store.database), add(store)
-    (child,) = add_many(store, [PLAIN._replace(delay_seconds=0.0, depends_on=str(parent_id))])
+    dependencies = Dependencies(store.database)
+    parent_id, child = a_pair(store)
     rows.set(f"due_at = {rows.after(-10)} WHERE id = {child}")
     if parent is None:
         rows.execute(f"DELETE FROM jobs_queue WHERE id = {parent_id}")
@@ -35,8 +41,8 @@ def test_a_child_becomes_what_its_parent_s_status_says(
 
 def test_a_child_that_is_no_waiting_due_one_any_more_is_left(store: Store, rows: Rows) -> None:
     """The fence of a decision: waiting and due."""
-    dependencies, parent = Dependencies(store.database), add(store)
-    (child,) = add_many(store, [PLAIN._replace(delay_seconds=0.0, depends_on=str(parent))])
+    dependencies = Dependencies(store.database)
+    parent, child = a_pair(store)
     rows.set(f"status = 2 WHERE id = {parent}")
     for other in (f"status = 5, due_at = {rows.after(60)}", "status = 7, due_at = NULL", "status = 1, claim = 7"):
         rows.set(f"{other} WHERE id = {child}")
@@ -47,8 +53,8 @@ def test_a_child_that_is_no_waiting_due_one_any_more_is_left(store: Store, rows:
 
 def test_a_child_whose_parents_a_person_deleted_is_found(store: Store, rows: Rows) -> None:
     """Waiting, undated → waiting and due, and the next look decides."""
-    dependencies, parent = Dependencies(store.database), add(store)
-    (child,) = add_many(store, [PLAIN._replace(delay_seconds=0.0, depends_on=str(parent))])
+    dependencies = Dependencies(store.database)
+    parent, child = a_pair(store)
     rows.set(f"due_at = NULL WHERE id = {child}")
     assert (Counts(store.database).orphaned(), dependencies.find_orphans()) == (0, 0)
     rows.execute(f"DELETE FROM jobs_queue WHERE id = {parent}")

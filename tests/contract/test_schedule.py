@@ -1,4 +1,4 @@
-"""What every store does with a schedule whose time has come: one task, and the next time, in one commit."""
+"""Schedule: when its time has come → new, one task, and the next time, in one commit."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The bounded looks of the overview: counts, ages, names, errors and hours, and that none of them holds anybody up."""
+"""The overview: bounded looks for counts, ages, names and errors, which hold nobody up and wait for nobody."""
 
 from __future__ import annotations
 
@@ -17,8 +17,6 @@ from taskserver.model.task import Status
 from taskserver.stores import Store
 from taskserver.stores.queue import counts, views
 from taskserver.stores.queue.counts import Counts, NameCount
-from taskserver.stores.queue.pruning import Pruning
-from taskserver.stores.queue.stats import Stats
 from taskserver.stores.queue.views import Pages, Place
 from taskserver.stores.records import OTHER
 from taskserver.web.views import trouble_in_words
@@ -61,6 +59,11 @@ def test_counts_are_exact_up_to_one_share_for_each_group_and_status(
 def test_rows_whose_status_is_none_are_counted_as_others(store: Store, rows: Rows) -> None:
     put(rows, ("a", 3, 0), ("a", 3, 77), ("a", 3, 99), ("a", 5, 6), ("a", 3, 4))
     assert counted(store) == {(3, 0): (1, False), (3, 4): (1, False), (3, OTHER): (2, False), (5, OTHER): (1, False)}
+
+
+def test_an_empty_queue_has_no_counts_no_runs_and_no_tasks(store: Store) -> None:
+    views = store.views
+    assert (row_counts(store), views.runs(), views.list(limit=10), views.show(1)) == ([], [], [], None)
 
 
 def test_tasks_that_wait_for_nothing_are_counted_and_those_that_wait_for_a_task_are_not(
@@ -159,60 +162,24 @@ def test_recent_errors_are_those_of_the_last_failed_tasks(
 def test_recent_errors_of_groups_are_those_among_the_last_of_all(store: Store, rows: Rows) -> None:
     put(rows, ("a", 3, 4), error="E: of three")
     put(rows, ("a", 5, 4), ("a", 7, 4), error="E: of five and seven")
-    found = {groups: store.views.recent_errors(10, groups) for groups in [(3,), (5, 7), (9,)]}
-    assert {groups: [(one.line, one.rows) for one in errors] for groups, errors in found.items()} == {
-        (3,): [("E: of three", 1)],
-        (5, 7): [("E: of five and seven", 2)],
-        (9,): [],
-    }
+    for groups, found in {(3,): [("E: of three", 1)], (5, 7): [("E: of five and seven", 2)], (9,): []}.items():
+        assert [(one.line, one.rows) for one in store.views.recent_errors(10, groups)] == found
 
 
-def test_stats_are_summed_in_the_database(store: Store, rows: Rows) -> None:
-    hour = f"{store.database.now():%Y-%m-%d %H}:00:00"
-    for group, task, done, slowest in ((3, "a", 1, 5.0), (3, "b", 2, 7.0), (5, "a", 4, 1.0)):
-        rows.execute(
-            "INSERT INTO jobs_queue_stats (hour, group_id, task, done, attempts, slowest_seconds, ran_seconds) "
-            f"VALUES ('{hour}', {group}, '{task}', {done}, {done}, {slowest}, 1.5)"
-        )
-    stats = Stats(store)
-    (whole,) = stats.sums(0, "hour")
-    assert (str(whole.hour)[:19], whole.done, whole.slowest_seconds, whole.ran_seconds) == (hour, 7, 7.0, 4.5)
-    assert [(one.group_id, one.done) for one in stats.sums(0, "group_id")] == [(3, 3), (5, 4)]
-    assert [(one.task, one.done) for one in stats.sums(0, "task")] == [("a", 5), ("b", 2)]
-    assert [(one.group_id, one.task, one.done) for one in stats.hours()] == [(3, "a", 1), (3, "b", 2), (5, "a", 4)]
-    assert sum(one.done for one in stats.recent()[:2]) == 7  # an hour may have begun meanwhile
+def test_claims_whose_lease_ended_long_ago_are_counted(store: Store, rows: Rows) -> None:
+    add_many(store, [PLAIN] * 3)
+    tasks = claim(store, 2)
+    rows.set(f"due_at = {rows.after(-100)} WHERE id = {tasks[0].id}")
+    assert Counts(store.database).expired(200).rows == 0
+    found = Counts(store.database).expired(50)
+    assert found.rows == 1
+    assert found.oldest_seconds == pytest.approx(100, abs=30)
 
 
 # ---- it costs little however many rows there are
 
-MANY = 20_000
-
-
-def plan_of(rows: Rows, store: Store, sql: str, values: Sequence[object]) -> str:
-    explain = {"sqlite": "EXPLAIN QUERY PLAN", "mysql": "EXPLAIN FORMAT = TRADITIONAL", "postgresql": "EXPLAIN"}
-    return str(store.database.fetch(f"{explain[rows.kind]} {sql}", values))
-
-
-def test_a_prune_of_fatal_and_cancelled_tasks_reads_no_others(
-    store: Store, rows: Rows, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A write to many rows looks for them by the index of their statuses, whatever else is in the table."""
-    sent: list[tuple[str, Sequence[object]]] = []
-    fetch = store.database.fetch
-
-    def note(sql: str, values: Sequence[object] = (), *more: Any) -> Any:
-        sent.append((sql, values))
-        return fetch(sql, values, *more)
-
-    put(rows, *[("a", 0, 0)] * 1000)
-    monkeypatch.setattr(store.database, "fetch", note)
-    assert Pruning(store, 0, ["fatal", "cancelled"], keys=True).count().deleted == 0
-    monkeypatch.undo()
-    plans = [plan_of(rows, store, *one) for one in sent]
-    assert len(plans) == 2
-    for plan in plans:
-        assert ("by_status" if rows.kind == "postgresql" else "claim_by_group") in plan
-        assert rows.kind != "mysql" or "'ref'" in plan
+MANY = 10_000
+EXPLAIN = {"sqlite": "EXPLAIN QUERY PLAN", "mysql": "EXPLAIN FORMAT = TRADITIONAL", "postgresql": "EXPLAIN"}
 
 
 def test_no_look_of_an_overview_or_a_page_sorts_many_rows(
@@ -244,7 +211,7 @@ def test_no_look_of_an_overview_or_a_page_sorts_many_rows(
         # What is read: its few groups may be sorted.
         inner = re.search(r"FROM \((\s*SELECT (?:(?!UNION).)*?)\)\s+AS \w+ GROUP BY", sql, re.DOTALL)
         read = inner[1] if inner else sql
-        plan = plan_of(rows, store, read, values[: read.count("?")] if inner else values)
+        plan = str(store.database.fetch(f"{EXPLAIN[rows.kind]} {read}", values[: read.count("?")] if inner else values))
         assert not re.search("filesort|TEMP B-TREE FOR ORDER|Sort Key", plan), (read, plan)
 
 
@@ -315,13 +282,3 @@ def test_an_overview_leaves_no_transaction_and_no_lock_behind(
             number = server.store.database.fetch_value("SELECT CONNECTION_ID()")
             own = "SELECT COUNT(*) FROM information_schema.innodb_trx WHERE trx_mysql_thread_id = ?"
             assert rows.execute(own, [number]) == [(0,)]
-
-
-def test_claims_whose_lease_ended_long_ago_are_counted(store: Store, rows: Rows) -> None:
-    add_many(store, [PLAIN] * 3)
-    tasks = claim(store, 2)
-    rows.set(f"due_at = {rows.after(-100)} WHERE id = {tasks[0].id}")
-    assert Counts(store.database).expired(200).rows == 0
-    found = Counts(store.database).expired(50)
-    assert found.rows == 1
-    assert found.oldest_seconds == pytest.approx(100, abs=30)

@@ -1,62 +1,117 @@
-"""What operators read of a queue, for every store: counts, runs, lists and single tasks."""
+"""Browse: pages, lists and single tasks, as people see them."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from datetime import datetime, timedelta, timezone
+from random import Random
 from typing import Any
 
 import pytest
 
 from taskserver import SettingError
+from taskserver.model.selection import Selection
+from taskserver.model.task import Status
 from taskserver.stores import Store
+from taskserver.stores.queue import views
 from taskserver.stores.queue.claims import number_of
+from taskserver.stores.queue.views import BY_TIME, FIRST, Pages
 from tests.contract.verbs import add, claim, claim_one, finish, start
-from tests.support.queues import row_counts
 from tests.support.rows import Rows, as_instant
 
-
-def test_counts_are_by_group_and_status_with_the_age_of_the_oldest_new_row(store: Store, rows: Rows) -> None:
-    for group in (6, 3, 3, 3):
-        add(store, group)
-    rows.set(f"created_at = {rows.after(-500)} WHERE group_id = 3")
-    assert finish(store, claim(store, 1, 3)[0], "E: x")
-    counts = row_counts(store)
-    assert [(count.group_id, count.status, count.rows) for count in counts] == [(3, 0, 2), (3, 4, 1), (6, 0, 1)]
-    assert [count.oldest_seconds for count in counts] == [pytest.approx(500, abs=30), None, pytest.approx(0, abs=30)]
+NAMES = ("tasks.a", "tasks.b", "tasks.ß")
+ERRORS = (None, "ValueError: no", "ValueError: no\n  at line 3", "ValueError: No", "")
+ROWS = 70
 
 
-def test_an_empty_queue_has_no_counts_no_runs_and_no_tasks(store: Store) -> None:
-    views = store.views
-    assert (row_counts(store), views.runs(), views.list(limit=10), views.show(1)) == ([], [], [], None)
+def fill(rows: Rows, random: Random) -> list[dict[str, Any]]:
+    """Rows of every status, many of them due at the same instant or at none."""
+    sql = "INSERT INTO jobs_queue (id, task, group_id, status, attempts, error_text, due_at) VALUES "
+    written = []
+    for number in range(1, ROWS + 1):
+        row: dict[str, Any] = {
+            "id": number,
+            "task": random.choice(NAMES),
+            "group_id": random.choice((3, 5)),
+            "status": random.choice([*map(int, Status), 77]),
+            "attempts": random.randrange(4),
+            "error_text": random.choice(ERRORS),
+        }
+        due = random.choice((None, 60, 60, 120, -60))
+        rows.execute(f"{sql} (?, ?, ?, ?, ?, ?, {'NULL' if due is None else rows.after(due)})", tuple(row.values()))
+        written.append(row | {"due": due})
+    return written
 
 
-def test_a_run_is_recorded_from_its_begin_to_its_end_in_one_row(store: Store, rows: Rows) -> None:
-    store.runs.begin("web1", "3,5")
-    (run,) = store.views.runs()
-    assert (run.host, run.group_ids, run.ended_at, run.reason) == ("web1", "3,5", None, None)
-    assert run.started_seconds_ago == pytest.approx(0, abs=30)
-    store.runs.end("web1", "3,5", 90.25, "empty", (5, 2, 1, 1, 7))
-    (run,) = store.views.runs()
-    assert (run.reason, run.taken, run.done, run.fatal, run.lost, run.released) == ("empty", 5, 2, 1, 1, 7)
-    assert run.started_at
-    assert run.ended_at
-    assert rows.seconds_from_now(run.ended_at.replace(tzinfo=None)) == pytest.approx(0, abs=30)
-    assert (run.ended_at - run.started_at).total_seconds() == pytest.approx(90.25, abs=0.1)
-    store.runs.begin("web1", "3,5")
-    store.runs.begin("web1", "all")
-    first, second = store.views.runs()
-    assert (first.group_ids, first.reason, first.taken, first.ended_at) == ("3,5", None, 0, None)
-    assert second.group_ids == "all"
+def turn_all(store: Store, chosen: Selection, most: int) -> list[int]:
+    """The ids of all pages in their order."""
+    place, ids = FIRST, list[int]()
+    for _ in range(3 * ROWS):
+        page = Pages(store.database).page(chosen, place, most)
+        ids += [task.id for task in page.tasks]
+        if page.next_place is None:
+            return ids
+        place = page.next_place
+    raise AssertionError("the pages come to no end")
 
 
-@pytest.mark.parametrize("seconds", [1e-7, 12345678.9])
-def test_a_run_of_any_length_has_a_begin_and_an_end(store: Store, seconds: float) -> None:
-    store.runs.begin("web1", "all")
-    store.runs.end("web1", "all", seconds, "empty", (0, 0, 0, 0, 0))
-    (run,) = store.views.runs()
-    assert run.started_seconds_ago == pytest.approx(seconds, abs=30)
-    assert run.ended_at is not None
+def is_wanted(row: dict[str, Any], chosen: Selection) -> bool:
+    group = None if chosen.groups is None else chosen.groups[0]
+    wanted = (chosen.status, group, chosen.task, chosen.error_line)
+    found = (row["status"], row["group_id"], row["task"], str(row["error_text"] or "").split("\n")[0])
+    return all(want in (None, have) for want, have in zip(wanted, found, strict=True))
+
+
+FILTERS = [
+    *(Selection(status=status) for status in (None, *map(int, Status))),
+    *(Selection(groups=[3], status=status) for status in (None, 0, 3, 4, 5)),
+    *(Selection(task="tasks.ß", status=status) for status in (None, 0, 3, 5)),
+    *(Selection(error_line="ValueError: no", status=status) for status in (None, 3, 4)),
+    Selection(groups=[5], task="tasks.a", error_line="ValueError: no", status=4),
+]
+
+
+@pytest.mark.parametrize(("window", "most"), [(5000, 7), (9, 1), (40, 500)])
+def test_turning_pages_to_the_end_shows_each_wanted_task_once(
+    store: Store, rows: Rows, monkeypatch: pytest.MonkeyPatch, window: int, most: int
+) -> None:
+    monkeypatch.setattr(views, "WINDOW", window)
+    written = fill(rows, Random(window * most))
+    for chosen in FILTERS:
+        found = turn_all(store, chosen, most)
+        assert len(found) == len(set(found))
+        assert sorted(found) == [row["id"] for row in written if is_wanted(row, chosen)], chosen
+
+
+def test_tasks_come_the_newest_first_and_due_ones_the_next_first(store: Store, rows: Rows) -> None:
+    written = {row["id"]: row["due"] for row in fill(rows, Random(7))}
+    assert turn_all(store, Selection(), 7) == sorted(written, reverse=True)
+    for status in Status:
+        ids = turn_all(store, Selection(status=int(status)), 7)
+        dated = [one for one in ids if written[one] is not None]
+        undated = [one for one in ids if written[one] is None]
+        assert [written[one] for one in dated] == sorted(written[one] for one in dated)
+        assert undated == sorted(undated, reverse=True)
+        assert ids == (dated + undated if status in BY_TIME else undated + dated)
+
+
+def test_tasks_of_the_first_window_with_the_most_attempts_come_first(
+    store: Store, rows: Rows, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    written = fill(rows, Random(7))
+    for chosen in FILTERS:
+        wanted = [row for row in written if is_wanted(row, chosen)]
+        wanted.sort(key=lambda row: (-row["attempts"], -row["id"]))
+        page = Pages(store.database).most_attempts(chosen, 7)
+        assert [task.id for task in page.tasks] == [row["id"] for row in wanted[:7]]
+        assert page.is_cut == (len(wanted) > 7)
+    monkeypatch.setattr(views, "WINDOW", 10)
+    page = Pages(store.database).most_attempts(Selection(), 7)
+    assert {task.id for task in page.tasks} < {row["id"] for row in written[-10:]}
+    assert page.is_cut
+
+
+# ---- lists and single tasks
 
 
 def test_the_list_can_be_restricted_to_an_error_and_to_what_happened_since(store: Store, rows: Rows) -> None:
@@ -83,7 +138,7 @@ def test_the_list_can_be_restricted_to_an_error_and_to_what_happened_since(store
         listed(since=-1)
 
 
-def test_a_task_tells_how_long_it_ran_or_has_run_so_far(store: Store, rows: Rows) -> None:
+def test_a_task_says_how_long_it_ran_or_has_run_so_far(store: Store, rows: Rows) -> None:
     task_id = add(store)
     ended = f"started_at = {rows.after(-300)}, finished_at = {rows.after(-180)}, error_text = NULL"
 

@@ -1,0 +1,178 @@
+"""Prune: done, fatal, cancelled → gone, archived rows and stats too, a portion a transaction.
+
+tests/cli/test_prune.py has the command, tests/worker/test_keep.py what a run deletes.
+"""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+
+from taskserver.stores.free_rows import Freed, work_free
+from taskserver.stores.queue import many_rows, pruning
+from taskserver.stores.queue.pruning import OLDEST, Pruning
+from tests.support.databases import EACH_SERVER
+from tests.support.kinds_of_rows import FAR, KINDS, put
+from tests.support.locks import holding
+from tests.support.queues import LONG_AGO, Queue
+
+OLD_AND_YOUNG: dict[str, dict[str, object]] = {
+    "old done": {"status": 2, "finished_at": LONG_AGO},
+    "young done": {"status": 2, "finished_at": FAR},
+    "old fatal": {"status": 4, "finished_at": LONG_AGO},
+    "young fatal": {"status": 4, "finished_at": FAR},
+    "fatal by hand": {"status": 4, "updated_at": LONG_AGO},
+    "old done with key": {"status": 2, "finished_at": LONG_AGO, "unique_key": "a"},
+    "old fatal with key": {"status": 4, "finished_at": LONG_AGO, "unique_key": "b"},
+    "old cancelled": {"status": 7, "finished_at": LONG_AGO},
+    "young cancelled": {"status": 7, "finished_at": FAR},
+    "old new": {"status": 0, "finished_at": LONG_AGO, "updated_at": LONG_AGO, "created_at": LONG_AGO},
+    "old error": {"status": 3, "finished_at": LONG_AGO, "updated_at": LONG_AGO, "due_at": FAR},
+    "running": KINDS["running"] | {"updated_at": LONG_AGO},
+}
+PRUNES: list[tuple[list[str], bool, set[str], tuple[int, ...]]] = [
+    (["done"], False, {"old done"}, (1, 0, 0, 0, 0)),
+    (["fatal"], False, {"old fatal", "fatal by hand"}, (0, 2, 0, 0, 0)),
+    (["cancelled"], False, {"old cancelled"}, (0, 0, 1, 0, 0)),
+    (["archived"], False, set(), (0, 0, 0, 2, 0)),
+    (["stats"], False, set(), (0, 0, 0, 0, 3)),
+    (
+        ["done", "fatal", "cancelled"],
+        True,
+        {"old done", "old fatal", "fatal by hand", "old cancelled", "old done with key", "old fatal with key"},
+        (2, 3, 1, 0, 0),
+    ),
+]
+"""The kinds that are named, whether rows with a key go, which rows go, and how many of each kind."""
+EXPLAIN = {"sqlite": "EXPLAIN QUERY PLAN", "mysql": "EXPLAIN FORMAT = TRADITIONAL", "postgresql": "EXPLAIN"}
+PRUNED = ("jobs_queue", "jobs_queue_done", "jobs_queue_stats")
+
+
+def archive(queue: Queue, finished_at: str, unique_key: str | None = None) -> None:
+    queue.sql(
+        "INSERT INTO jobs_queue_done (id, task, finished_at, unique_key) VALUES (7, 'tasks.note', ?, ?)",
+        finished_at,
+        unique_key,
+    )
+
+
+def contents(queue: Queue) -> dict[str, list[Any]]:
+    return {table: queue.sql(f"SELECT * FROM {table}") for table in PRUNED}
+
+
+@pytest.mark.parametrize(("kinds", "keys", "gone", "counts"), PRUNES)
+def test_a_prune_deletes_what_is_named_and_old(
+    queue: Queue, kinds: list[str], keys: bool, gone: set[str], counts: tuple[int, ...]
+) -> None:
+    ids = {kind: put(queue, **row) for kind, row in OLD_AND_YOUNG.items()}  # type: ignore[arg-type]
+    for finished_at, key in ((LONG_AGO, "a"), (LONG_AGO, None), (FAR, None)):
+        archive(queue, finished_at, key)
+    for hour, group in ((LONG_AGO, 0), (LONG_AGO, 3), ("2021-01-01 01:00:00", 0), (FAR, 0)):
+        queue.sql("INSERT INTO jobs_queue_stats (hour, group_id, task) VALUES (?, ?, 'tasks.note')", hour, group)
+    before = contents(queue)
+    prune = Pruning(queue.server.store, "30d", kinds, keys=keys)
+    assert prune.count()[:5] == counts
+    assert contents(queue) == before
+    assert prune.run()[:5] == counts
+    assert {kind for kind, one in ids.items() if (one,) not in queue.rows("id")} == gone
+    left = [len(rows) for rows in contents(queue).values()]
+    assert left == [len(ids) - len(gone), 3 - counts[3], 4 - counts[4]]
+
+
+def test_a_prune_that_was_broken_off_goes_on_the_next_time(queue: Queue, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(many_rows, "MAX_IDS_PER_STATEMENT", 4)
+    for _ in range(10):
+        put(queue, 2, finished_at=LONG_AGO)
+        archive(queue, LONG_AGO)
+    old = Pruning(queue.server.store, 60, ["done", "archived"], keys=False)
+    portions: list[int] = []
+
+    def break_off(*values: Any) -> Freed:
+        freed = work_free(*values)
+        portions.append(len(freed.ids))
+        if len(portions) == 4:
+            raise KeyboardInterrupt
+        return freed
+
+    with monkeypatch.context() as patch:
+        patch.setattr(many_rows, "work_free", break_off)
+        with pytest.raises(KeyboardInterrupt):
+            old.run()
+    assert portions == [4, 4, 2, 4]
+    assert len(queue.rows("id")) == 0
+    assert old.count().archived == 6
+    assert old.run() == (0, 0, 0, 6, 0, 0)
+
+
+# ---- the portion of a run
+
+
+@pytest.mark.parametrize("ends", [[LONG_AGO] * 6, [FAR] * 6, [LONG_AGO, FAR] * 3, [LONG_AGO, None, LONG_AGO] * 3])
+def test_rows_that_hold_a_key_stay_whatever_their_age_and_hide_no_others(
+    queue: Queue, monkeypatch: pytest.MonkeyPatch, ends: list[str | None]
+) -> None:
+    """None stands for a young row without a key."""
+    monkeypatch.setattr(pruning, "PORTION", 3)
+    kept = [put(queue, 2, finished_at=end or FAR, unique_key=end and str(number)) for number, end in enumerate(ends)]
+    put(queue, 2, finished_at=LONG_AGO)
+    prune = Pruning(queue.server.store, "30d", ["done"], keys=False)
+    assert any(prune.run_portion("done") for _ in range(200))
+    assert [row_id for (row_id,) in queue.rows("id")] == kept
+
+
+def test_a_portion_whose_rows_another_run_deletes_meanwhile_is_no_error(
+    queue: Queue, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(pruning, "PORTION", 2)
+    for number in range(3):
+        put(queue, 2, finished_at=LONG_AGO, unique_key=str(number))
+    for gone in ("SELECT MIN(id) - 1 FROM {table}", "SELECT MAX(id) FROM {table} WHERE 1 = 0"):
+        monkeypatch.setattr(pruning, "NEWEST", gone)
+        assert pruning.prune_portion(queue.server.store, 60) == 0
+
+
+@EACH_SERVER
+def test_a_portion_waits_for_no_row_that_others_hold(queue: Queue) -> None:
+    first, _ = (put(queue, 2, finished_at=LONG_AGO) for _ in range(2))
+    with holding(queue.dsn, f"id = {first}"):
+        began = time.monotonic()
+        assert Pruning(queue.server.store, "30d", ["done"], keys=False).run_portion("done") == 1
+        assert time.monotonic() - began < 3
+    assert queue.rows("id") == [(first,)]
+
+
+@pytest.mark.parametrize("kind", OLDEST)
+def test_a_portion_is_found_by_an_index_in_its_order(queue: Queue, kind: str) -> None:
+    for _ in range(20):
+        put(queue, 2)
+        archive(queue, FAR)
+    plan = str(queue.server.store.database.fetch(f"{EXPLAIN[queue.kind]} {OLDEST[kind]}", (-60, 0, 1000)))
+    assert not re.search("filesort|TEMP B-TREE|Sort Key", plan), plan
+    assert re.search("wake_due" if kind == "done" else "PRIMARY|_pkey", plan), plan
+
+
+def test_fatal_and_cancelled_rows_are_found_without_a_look_at_others(
+    queue: Queue, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As by each verb that writes to many rows: by the index of their statuses."""
+    database = queue.server.store.database
+    sent: list[tuple[str, Sequence[object]]] = []
+    fetch = database.fetch
+
+    def note(sql: str, values: Sequence[object] = ()) -> Any:
+        sent.append((sql, values))
+        return fetch(sql, values)
+
+    queue.add_many([(0, 0)] * 1000)
+    with monkeypatch.context() as patch:
+        patch.setattr(database, "fetch", note)
+        assert Pruning(queue.server.store, 0, ["fatal", "cancelled"], keys=True).count().deleted == 0
+    assert len(sent) == 2
+    for sql, values in sent:
+        plan = str(database.fetch(f"{EXPLAIN[queue.kind]} {sql}", values))
+        assert ("by_status" if queue.is_postgresql else "claim_by_group") in plan
+        assert queue.kind != "mysql" or "'ref'" in plan

@@ -1,0 +1,100 @@
+"""TASKSERVER_KEEP: each run deletes a portion of old done rows. tests/contract/test_prune.py has which rows go."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from taskserver import DatabaseError, Reason, Stop, TaskServer
+from taskserver.errors import Unavailable
+from taskserver.stores import Store
+from taskserver.stores.database import Database
+from taskserver.stores.queue import pruning
+from taskserver.worker import run
+from tests.support.kinds_of_rows import FAR, put
+from tests.support.queues import LONG_AGO, Queue
+
+
+@pytest.mark.parametrize(
+    ("mode", "keep", "left"),
+    [("mark", "30d", (1, 2)), ("move", "30d", (2, 1)), ("delete", "30d", (2, 2)), ("mark", "", (2, 2))],
+)
+def test_a_run_deletes_old_done_rows_of_its_mode_and_no_others(
+    queue: Queue, mode: str, keep: str, left: tuple[int, int]
+) -> None:
+    for finished_at in (LONG_AGO, FAR):
+        put(queue, 2, finished_at=finished_at)
+        queue.sql("INSERT INTO jobs_queue_done (id, task, finished_at) VALUES (7, 'tasks.note', ?)", finished_at)
+    queue.run_here(mode=mode, keep=keep)
+    assert (len(queue.rows("id")), len(queue.rows("id", "jobs_queue_done"))) == left
+
+
+def test_a_run_deletes_a_portion_after_its_tasks(queue: Queue, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pruning, "PORTION", 3)
+    for _ in range(5):
+        put(queue, 2, finished_at=LONG_AGO)
+    queue.add("tasks.note", '{"text": "x"}')
+    assert queue.run_here(mode="mark", keep="30d").done == 1
+    assert len(queue.rows("id")) == 3
+    queue.run_here(mode="mark", keep="30d")
+    assert queue.rows("status") == [(2,)], "the task of just now stays"
+
+
+def test_a_run_that_is_asked_to_stop_deletes_nothing(queue: Queue) -> None:
+    put(queue, 2, finished_at=LONG_AGO)
+    stop = Stop()
+    stop.ask()
+    with TaskServer(queue.dsn, mode="mark", keep="30d", folder=queue.folder) as server:
+        assert server.run(stop=stop).reason is Reason.STOPPED
+    assert len(queue.rows("id")) == 1
+
+
+def test_an_empty_run_asks_one_question_more(queue: Queue, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[str] = []
+    fetch = Database.fetch
+
+    def note(database: Database, sql: str, *values: Any) -> Any:
+        asked.append(sql)
+        return fetch(database, sql, *values)
+
+    monkeypatch.setattr(Database, "fetch", note)
+    put(queue, 2)
+    counts = []
+    for keep in ("", "30d"):
+        asked.clear()
+        queue.run_here(mode="mark", keep=keep)
+        counts.append(len(asked))
+    assert counts[1] == counts[0] + 1
+
+
+def test_a_run_whose_account_may_delete_nothing_says_so_and_goes_on(
+    queue: Queue, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    error = DatabaseError("DELETE command denied")
+
+    def refuse(*given: object) -> int:
+        raise error
+
+    monkeypatch.setattr(pruning, "prune_portion", refuse)
+    queue.add("tasks.note", '{"text": "x"}')
+    with caplog.at_level("WARNING", "taskserver"):
+        assert queue.run_here(mode="mark", keep="30d").done == 1
+    assert "rows older than TASKSERVER_KEEP are not deleted: DELETE command denied" in caplog.text
+    error = Unavailable("it went away")
+    with pytest.raises(Unavailable):
+        queue.run_here(mode="mark", keep="30d")
+
+
+def test_a_run_that_lingers_deletes_while_it_waits(queue: Queue, monkeypatch: pytest.MonkeyPatch) -> None:
+    called: list[int] = []
+
+    def note(store: Store, seconds: int) -> int:
+        called.append(seconds)
+        return 0
+
+    monkeypatch.setattr(run, "PRUNE_EVERY_SECONDS", 0.1)
+    monkeypatch.setattr(pruning, "prune_portion", note)
+    with TaskServer(queue.dsn, mode="mark", keep=60, folder=queue.folder) as server:
+        server.run(linger=0.3)
+    assert called == [60, 60], "as it begins to wait, and at its end"
