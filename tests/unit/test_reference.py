@@ -179,11 +179,11 @@ def default_of(program: str, action: argparse.Action) -> str:
     if action.dest in ("group", "priority") and action.nargs is None:
         return str(getattr(new_task.new_task("tasks.send"), "group_id" if action.dest == "group" else "priority"))
     if action.default is False or isinstance(action, argparse._VersionAction):
-        return "off"
+        return ""
     if action.default in (None, []):
         words = {("list", "status"): "all", ("list", "statuses"): "all"}
         words |= {("worker.py", "mode"): "TASKSERVER_MODE", ("worker.py", "slots"): "4"}
-        return words.get((program, action.dest), "none")
+        return words.get((program, action.dest), "")
     return str(action.default)
 
 
@@ -204,25 +204,17 @@ def test_the_worker_takes_the_same_defaults_on_its_short_way() -> None:
     assert Options(**vars(argparse.ArgumentParser.parse_args(parser, []))) == Options()
 
 
-def test_the_reference_has_every_command_and_says_which_print_json() -> None:
-    found = {name: prints for name, (_, prints) in table(REFERENCE, "command", "does").items()}
-    assert found == {name: "yes" if prints_json(parser) else "no" for name, parser in COMMANDS.items()}
-
-
-def prints_json(parser: argparse.ArgumentParser) -> bool:
-    return any(action.dest == "json" for action in parser._actions)
-
-
 def test_the_reference_has_every_argument_of_every_command_with_its_default() -> None:
-    found = {argument: default for argument, (default, _) in table(REFERENCE, "argument", "default").items()}
-    (heading,) = re.findall(r"^\| of (.*) \| default \| chooses \|$", read(REFERENCE), re.MULTILINE)
-    choices = table(REFERENCE, f"of {heading}").items()
-    found |= {f"{name} {choice}": default for name in code_in(heading) for choice, (default, _) in choices}
-    found |= {f"{name} --json": "off" for name, parser in COMMANDS.items() if prints_json(parser)}
+    (heading,) = re.findall(r"^\| of (.*) \| chooses \|$", read(REFERENCE), re.MULTILINE)
+    choices = list(table(REFERENCE, f"of {heading}", "chooses"))
+    found = {}
+    for name, (_, cell) in table(REFERENCE, "command", "does").items():
+        assert ("[which]" in cell) == (name in code_in(heading)), name
+        own = re.findall(r"`([^`]+)`(?: \(([^)]*)\))?", cell if re.search(r"[`[]", cell) else f"`{cell}`")
+        found[name] = {choice: "" for choice in choices if "[which]" in cell} | dict(own if cell else [])
     assert found == {
-        f"{name} {shown(action)}": default_of(name, action)
+        name: {shown(action): default_of(name, action) for action in arguments_of(parser)}
         for name, parser in COMMANDS.items()
-        for action in arguments_of(parser)
     }
 
 
@@ -245,5 +237,5 @@ def test_the_reference_has_what_stats_prints_as_json() -> None:
 
 
 def test_json_lines_take_the_keys_that_the_reference_names() -> None:
-    _, meaning = table(REFERENCE, "argument", "default")["add --bulk FILE"]
-    assert re.findall(r"`([a-z_]+)`", meaning) == list(new_task.TASK_KEYS)
+    (keys,) = re.findall(r"JSON lines, all or none.*?keys (.*?)\.\n", read(REFERENCE), re.DOTALL)
+    assert code_in(keys) == list(new_task.TASK_KEYS)
