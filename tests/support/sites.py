@@ -71,3 +71,17 @@ class Site:
         sys.modules.pop(self.name, None)
         if self._folder in sys.path:
             sys.path.remove(self._folder)
+
+
+class NumberedSite(Site):
+    """Tasks whose arguments are {"n": number}; the tests of what several of them share count them by it."""
+
+    def add(self, name: str, *numbers: int, **more: Any) -> list[int]:
+        """Their ids."""
+        new = [{"task": f"{self.name}.{name}", "args": {"n": number}, **more} for number in numbers]
+        return self.server.add_tasks(new)
+
+    def figures(self) -> tuple[int, ...]:
+        """Begun, attempts, done, failed, fatal of all tasks."""
+        columns = ("begun", "attempts", "done", "failed", "fatal")
+        return tuple(sum(getattr(one, column) for one in self.server.stats()) for column in columns)

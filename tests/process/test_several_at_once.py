@@ -1,0 +1,178 @@
+"""Workers that are killed, frozen, asked to end or raced while they have started several tasks at once."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import time
+
+import pytest
+
+from tests.support.databases import EACH_DATABASE
+from tests.support.processes import end_of, needs_peak, run_telling_peak, thaw, wait_until
+from tests.support.queues import Queue
+
+TASKS = """
+import os
+import signal
+import time
+
+from taskserver import task
+
+def do(number):
+    for what in HERE.glob(f"does-{number}"):
+        exec(what.read_text())
+
+@task(batch=10, backoff="fixed:500")
+def call(items):
+    note(" ".join(str(item["n"]) for item in items))
+    if len(items) > 1:
+        for item in items:
+            do(item["n"])
+
+@task(commit_every=10, backoff="fixed:500")
+def round(n):
+    note(n)
+    do(n)
+
+@task(batch=50)
+def eat(items):
+    note(len(items))
+
+@task(commit_every=200)
+def eat_one(text):
+    pass
+"""
+SETTINGS = {"TASKSERVER_LEASE": "600", "TASKSERVER_MAX_ATTEMPTS": "3"}
+KINDS = pytest.mark.parametrize("name", ["call", "round"])
+KILL = "os.kill(os.getpid(), signal.SIGKILL)"
+
+
+def add(queue: Queue, name: str, count: int, does: dict[int, str] | None = None) -> None:
+    for number in range(count):
+        queue.add(f"tasks.{name}", f'{{"n": {number}}}')
+    for number, code in (does or {}).items():
+        (queue.folder / f"does-{number}").write_text(code)
+
+
+def ran(queue: Queue) -> list[int]:
+    return [int(number) for line in queue.notes() for number in line.split()]
+
+
+def test_the_tasks_of_a_worker_that_is_killed_in_their_call_are_lost_and_then_run_alone(queue: Queue) -> None:
+    add(queue, "call", 4, {1: KILL})
+    assert queue.worker().returncode == -signal.SIGKILL
+    assert queue.rows("status, attempts") == [(1, 1)] * 4
+    queue.run_here()
+    assert queue.notes() == ["0 1 2 3"]  # not within their lease
+    queue.end_leases()
+    queue.run_here()
+    assert queue.rows("status, attempts") == [(3, 1)] * 4
+    assert all(text.startswith("lost: ") for text in queue.errors())
+    queue.end_backoffs()
+    assert queue.run_here().done == 4
+    assert queue.notes() == ["0 1 2 3", "0", "1", "2", "3"]
+
+
+def test_a_kill_in_the_midst_of_a_round_costs_its_tasks_an_attempt_and_loses_none(queue: Queue) -> None:
+    """The module is imported with the first task, which so has a start and a finish of its own."""
+    add(queue, "round", 8, {4: f"(HERE / 'does-4').unlink()\n{KILL}"})
+    assert queue.worker().returncode == -signal.SIGKILL
+    assert ran(queue) == [0, 1, 2, 3, 4]
+    left = len(queue.rows())
+    assert (queue.rows("status, attempts"), left in (7, 8)) == ([(1, 1)] * left, True)
+    queue.run_here()
+    assert len(queue.notes()) == 5  # not within their lease
+    queue.end_leases()
+    queue.run_here()
+    assert queue.rows("status, attempts") == [(3, 1)] * left
+    assert all(text.startswith("lost: ") for text in queue.errors())
+    queue.end_backoffs()
+    queue.run_here(mode="mark")
+    assert sorted(ran(queue))[-11:] == [1, 1, 2, 2, 3, 3, 4, 4, 5, 6, 7]  # before these the first one, once or twice
+    assert queue.rows("status, attempts") == [(2, 2)] * left
+
+
+def test_a_task_that_kills_its_worker_each_time_takes_no_other_along(queue: Queue) -> None:
+    add(queue, "round", 6, {3: KILL})
+    for _ in range(3):
+        assert queue.worker("--mode", "mark").returncode == -signal.SIGKILL
+        queue.end_leases()
+        queue.run_here(mode="mark")
+        queue.end_backoffs()
+    queue.run_here(mode="mark")
+    assert queue.statuses() == [2, 2, 2, 4, 2, 2]
+    assert max(attempts for status, attempts in queue.rows("status, attempts") if status == 2) == 2
+
+
+def test_a_worker_that_was_frozen_in_a_round_calls_and_changes_nothing_that_was_taken_back(queue: Queue) -> None:
+    add(queue, "round", 6, {2: "os.kill(os.getpid(), signal.SIGSTOP)"})
+    process = queue.start(TASKSERVER_LEASE="3")
+    os.waitid(os.P_PID, process.pid, os.WSTOPPED)
+    stood_still_at = time.monotonic()
+    queue.end_leases()
+    queue.run_here()
+    taken_back = queue.rows("id, status, attempts")
+    assert [row[1:] for row in taken_back] == [(3, 1)] * 6
+    wait_until(lambda: time.monotonic() > stood_still_at + 0.3)  # a twelfth of the lease, after which it looks
+    thaw(process)
+    code, _, errors = end_of(process)
+    assert (code, ran(queue), queue.rows("id, status, attempts")) == (0, [0, 1, 2], taken_back)
+    assert errors.count("the lease was lost while it ran") == 3
+
+
+@KINDS
+@pytest.mark.parametrize("asked", [1, 2])
+def test_a_worker_asked_to_end_ends_after_its_call_and_one_asked_twice_fails_it(
+    queue: Queue, name: str, asked: int
+) -> None:
+    add(queue, name, 12, {2: "while not (HERE / 'go').exists():\n    time.sleep(0.01)\n"})
+    process = queue.start("--mode", "mark")
+    wait_until(lambda: 2 in ran(queue))
+    process.send_signal(signal.SIGTERM)
+    if asked == 2:
+        process.send_signal(signal.SIGINT)  # two of one kind may come as one
+    else:
+        queue.go()
+    assert end_of(process)[0] == 0
+    called = list(range(10 if name == "call" else 3))
+    assert (ran(queue), queue.reason()) == (called, "stopped")
+    failed = [] if asked == 1 else called if name == "call" else [2]
+    rows = [(3 if n in failed else 2, 1) if n in called else (0, 0) for n in range(12)]
+    assert queue.rows("status, attempts") == rows
+    assert {queue.first_lines()[n] for n in failed} <= {"TaskInterrupted: stopped by a second signal"}
+
+
+@EACH_DATABASE
+@KINDS
+def test_workers_that_race_call_each_task_once(queue: Queue, name: str) -> None:
+    """Both are in a call at the same time: neither ends before the other has begun."""
+    meet = "(HERE / f'met-{os.getpid()}').touch()\nwhile len(list(HERE.glob('met-*'))) < 2:\n    time.sleep(0.01)\n"
+    add(queue, name, 60, dict.fromkeys(range(60), meet))
+    workers = [queue.start(0, "--batch", 15) for _ in range(2)]
+    assert [end_of(worker)[0] for worker in workers] == [0, 0]
+    assert sorted(ran(queue)) == list(range(60))
+    assert len(list(queue.folder.glob("met-*"))) == 2
+    assert queue.rows() == []
+
+
+@pytest.mark.long
+@needs_peak
+@pytest.mark.parametrize(
+    ("name", "args", "count", "most"),
+    [
+        # 350,000 for all of them at once; two fit
+        pytest.param("eat", f"[{'1.5,' * 262_142}0]", 25, 100_000, id="the largest there may be, in a call"),
+        # 190,000 for all of them at once; one at a time fits
+        pytest.param("eat_one", json.dumps(["x" * 1_000_000]), 150, 70_000, id="long ones, in a round"),
+    ],
+)
+def test_the_arguments_of_several_tasks_do_not_fill_the_memory(
+    sqlite_queue: Queue, name: str, args: str, count: int, most: int
+) -> None:
+    for _ in range(count):
+        sqlite_queue.add(f"tasks.{name}", args)
+    ended = run_telling_peak(sqlite_queue.deployment, "worker.py", "0", "--batch", "200")
+    assert (ended.returncode, sqlite_queue.rows()) == (0, [])
+    assert int(ended.stderr) < most
