@@ -6,34 +6,30 @@ import json
 import os
 import re
 import shlex
-import subprocess
 from collections.abc import Callable
 
 import pytest
 
 from tests.support.deployment import Deployment
 from tests.support.printed import HOSTILE, json_of, text_of
-from tests.support.processes import WAIT_SECONDS, assert_one_line, assert_silent, run_on_terminal
+from tests.support.processes import assert_one_line
 from tests.support.queues import Queue
 
 # ---- init
 
 
-def test_init_writes_settings_for_sqlite_where_nothing_is_set_and_keeps_what_is_there(deployment: Deployment) -> None:
+def test_init_writes_settings_for_sqlite_if_nothing_is_set_and_keeps_what_is_there(deployment: Deployment) -> None:
     umask = os.umask(0)
     try:
-        ended = deployment.client("init")
+        ended = deployment.here("init")
     finally:
         os.umask(umask)
     assert (ended.returncode, ended.stderr) == (0, "")
     env_file, var = deployment.folder / ".env", deployment.folder / "var"
     assert "TASKSERVER_DSN=sqlite:///var/taskserver.db" in env_file.read_text().splitlines()
-    assert env_file.stat().st_mode & 0o777 == 0o600
-    assert var.stat().st_mode & 0o777 == 0o700
-    assert (var / "taskserver.db").stat().st_mode & 0o777 == 0o600
+    modes = [path.stat().st_mode & 0o777 for path in (env_file, var, var / "taskserver.db")]
+    assert modes == [0o600, 0o700, 0o600]
     assert "denied" in (var / ".htaccess").read_text()
-    assert not list(deployment.home.iterdir())
-    assert_silent(deployment.worker(100, "3,5,6"))
     before = env_file.read_text()
     for task_id in (1, 2):  # it is safe to repeat
         assert deployment.here("add", "tasks.note").stdout == f"{task_id}\n"
@@ -126,7 +122,7 @@ def test_list_and_show_print_tasks_for_people(queue: Queue) -> None:
 
 def test_list_tells_how_long_tasks_ran_with_what_and_how_to_see_more(queue: Queue) -> None:
     queue.add("tasks.note", '["Grüße"]')
-    assert_silent(queue.worker(TASKSERVER_MODE="mark"))
+    queue.run_quietly(mode="mark")
     queue.add("tasks.note", f'["{"x" * 200}"]')
     head, waiting, more = text_of(queue, "list", "--limit", 1).splitlines()
     assert head.split()[-5:] == ["ran", "due", "task", "arguments", "error"]
@@ -143,46 +139,27 @@ def test_list_tells_how_long_tasks_ran_with_what_and_how_to_see_more(queue: Queu
     assert [task["id"] for task in json_of(queue, "list", "--limit", 1)] == [2]
 
 
-@pytest.mark.parametrize("wanted", [True, False])
-def test_colours_come_on_a_terminal_alone_and_not_against_the_wish(sqlite_queue: Queue, wanted: bool) -> None:
-    sqlite_queue.sql("INSERT INTO jobs_queue (task, status) VALUES ('tasks.note', 4)")
-    screen = run_on_terminal(sqlite_queue.deployment, "client.py", "list", has_colours=wanted).screen
-    assert ("\x1b[31mfatal\x1b[0m" in screen) == wanted
-    assert ("\x1b" in screen) == wanted
-    assert "\x1b" not in sqlite_queue.here("list").stdout
-
-
-@pytest.mark.parametrize("command", ["list", "errors", "stats", "retry --all --dry-run"])
-def test_a_row_is_one_line_of_a_terminal_of_80_columns(sqlite_queue: Queue, command: str) -> None:
-    sqlite_queue.add("tasks.note", f'["{"x" * 90}"]')
-    assert_silent(sqlite_queue.worker(TASKSERVER_MODE="mark"))
-    sqlite_queue.sql("UPDATE jobs_queue SET status = 4, error_text = ?", f"ValueError: {'y' * 90}")
-    screen = run_on_terminal(sqlite_queue.deployment, "client.py", *command.split(), columns=80).screen
-    assert max(map(len, screen.splitlines())) <= 80
-    assert "ValueError" in screen or command == "stats"
-
-
-def test_show_prints_an_error_in_the_lines_that_it_has(sqlite_queue: Queue) -> None:
+def test_show_prints_an_error_in_the_lines_that_it_has(queue: Queue) -> None:
     text = 'E: \x1b[2J\n  File "tasks.py"\n\n    fail()'
-    sqlite_queue.sql("INSERT INTO jobs_queue (task, status, error_text) VALUES ('tasks.note', 4, ?)", text)
-    lines = text_of(sqlite_queue, "show", 1).splitlines()
+    queue.sql("INSERT INTO jobs_queue (task, status, error_text) VALUES ('tasks.note', 4, ?)", text)
+    lines = text_of(queue, "show", 1).splitlines()
     start = lines.index("  error_text   E: \\x1b[2J")
     assert lines[start + 1 : start + 4] == [" " * 17 + 'File "tasks.py"', "", " " * 19 + "fail()"]
-    assert json_of(sqlite_queue, "show", 1)["error_text"] == text
+    assert json_of(queue, "show", 1)["error_text"] == text
 
 
-def test_list_and_show_have_the_letters_of_arguments_and_keep_what_a_terminal_obeys(sqlite_queue: Queue) -> None:
+def test_list_and_show_have_the_letters_of_arguments_and_keep_what_a_terminal_obeys(queue: Queue) -> None:
     text = r"""["gr\u00fcn \uD83C\uDF89 \u0022 \u005c \\\\u00e9 \u001b \u202e \ud83c"]"""
     said = r"""["grün 🎉 \u0022 \u005c \\\\u00e9 \u001b \u202e \ud83c"]"""
-    sqlite_queue.sql("INSERT INTO jobs_queue (task, args) VALUES ('tasks.note', ?)", text)
-    assert f"args         {said}\n" in text_of(sqlite_queue, "show", 1)
-    assert said[:40] in text_of(sqlite_queue, "list")
-    assert json_of(sqlite_queue, "show", 1)["args"] == text
+    queue.sql("INSERT INTO jobs_queue (task, args) VALUES ('tasks.note', ?)", text)
+    assert f"args         {said}\n" in text_of(queue, "show", 1)
+    assert said[:40] in text_of(queue, "list")
+    assert json_of(queue, "show", 1)["args"] == text
 
 
 def test_show_finds_a_completed_task_in_the_archive(queue: Queue) -> None:
     queue.add("tasks.note", "[]", 3)
-    assert_silent(queue.worker("--mode", "move"))
+    queue.run_quietly(mode="move")
     report = json_of(queue, "show", 1)
     assert (report["status_name"], report["archived"], report["attempts"]) == ("done", True, 1)
     assert report["created_at"] <= report["started_at"] <= report["finished_at"]
@@ -221,56 +198,32 @@ def test_sqlite_rows_with_values_of_other_types_can_be_read(sqlite_queue: Queue)
         json_of(sqlite_queue, *args)
 
 
-@pytest.mark.parametrize("encoding", ["ascii", "cp437:strict"])
-def test_a_narrow_encoding_of_standard_output_is_survived(sqlite_queue: Queue, encoding: str) -> None:
-    sqlite_queue.add("tasks.🎉")
-    ended = sqlite_queue.client("list", env={"PYTHONIOENCODING": encoding, "PYTHONUTF8": "0"})
-    assert (ended.returncode, ended.stderr) == (0, "")
-    assert "tasks.\\U0001f389" in ended.stdout
-
-
-def test_a_reader_that_goes_away_is_no_traceback(sqlite_queue: Queue) -> None:
-    fill(sqlite_queue)
-    assert_silent(sqlite_queue.worker(1, 99))
-    client = sqlite_queue.folder / "client.py"
-    for command in ("list --limit 1000", "show 1", "status --json", "--help"):
-        ended = subprocess.run(
-            ["/bin/sh", "-c", f'"$0" "$1" {command} | :', sqlite_queue.deployment.python, client],
-            cwd=sqlite_queue.deployment.home,
-            env={"PATH": os.defpath},
-            capture_output=True,
-            text=True,
-            timeout=WAIT_SECONDS,
-        )
-        assert ended.stderr == "", command
-
-
-def test_list_tells_claimed_tasks_from_running_ones_and_when_others_come(sqlite_queue: Queue) -> None:
-    ahead = "strftime('%Y-%m-%d %H:%M:%f', 'now', '+3 hours') || '000'"
-    sqlite_queue.sql(
+def test_list_tells_claimed_tasks_from_running_ones_and_when_others_come(queue: Queue) -> None:
+    ahead = queue.ago(-3 * 3600 - 60)
+    queue.sql(
         "INSERT INTO jobs_queue (task, status, started_at, due_at) VALUES"
-        f" ('tasks.a', 1, NULL, {ahead}), ('tasks.b', 1, {sqlite_queue.now}, {ahead}), ('tasks.c', 3, NULL, {ahead}),"
-        f" ('tasks.d', 5, NULL, {sqlite_queue.ago(5)}),"
+        f" ('tasks.a', 1, NULL, {ahead}), ('tasks.b', 1, {queue.now}, {ahead}), ('tasks.c', 3, NULL, {ahead}),"
+        f" ('tasks.d', 5, NULL, {queue.ago(5)}),"
         " ('tasks.e', 5, NULL, '9999-12-31 23:59:59.000000'), ('tasks.f', 0, NULL, NULL)"
     )
-    listed = text_of(sqlite_queue, "list").splitlines()
+    listed = text_of(queue, "list").splitlines()
     lines = {name: next(line for line in listed if f"tasks.{name}" in line) for name in "abcdef"}
     assert [lines[name].split()[1] for name in "abcdef"] == ["claimed", "running", "error", "waiting", "waiting", "new"]
     assert ["in 3 h" in lines[name] for name in "abcdef"] == [False, False, True, False, False, False]
     assert "now" in lines["d"].split()
     for status in ("claimed", "running", "in_progress"):
-        assert [task["id"] for task in json_of(sqlite_queue, "list", status)] == [2, 1]
+        assert [task["id"] for task in json_of(queue, "list", status)] == [2, 1]
 
 
 # ---- act
 
 
-def test_a_schedule_adds_its_task_now_and_a_cancelled_task_is_deleted(sqlite_queue: Queue) -> None:
-    text_of(sqlite_queue, "schedule", "nightly", "tasks.note", '["late"]', "--every", "1d", "--group", "3")
-    assert text_of(sqlite_queue, "schedule", "nightly", "--now") == "1\n"
-    assert text_of(sqlite_queue, "schedule", "nightly", "--now") == "1\n"  # its task has not run yet
-    assert sqlite_queue.rows("id, task, args, group_id, status") == [(1, "tasks.note", '["late"]', 3, 0)]
-    assert text_of(sqlite_queue, "cancel", "1") == "1 task cancelled\n"
-    assert text_of(sqlite_queue, "delete", "1") == "1 task deleted\n"
-    assert sqlite_queue.rows() == []
-    assert_one_line(sqlite_queue.here("schedule", "weekly", "--now"), 2, "there is no schedule 'weekly'")
+def test_a_schedule_adds_its_task_now_and_a_cancelled_task_is_deleted(queue: Queue) -> None:
+    text_of(queue, "schedule", "nightly", "tasks.note", '["late"]', "--every", "1d", "--group", "3")
+    assert text_of(queue, "schedule", "nightly", "--now") == "1\n"
+    assert text_of(queue, "schedule", "nightly", "--now") == "1\n"  # its task has not run yet
+    assert queue.rows("id, task, args, group_id, status") == [(1, "tasks.note", '["late"]', 3, 0)]
+    assert text_of(queue, "cancel", "1") == "1 task cancelled\n"
+    assert text_of(queue, "delete", "1") == "1 task deleted\n"
+    assert queue.rows() == []
+    assert_one_line(queue.here("schedule", "weekly", "--now"), 2, "there is no schedule 'weekly'")

@@ -85,14 +85,6 @@ def test_the_oldest_open_transaction_is_named_with_the_statement_that_ends_it(
         wait_until(lambda: worse(found_at(made_dsn)) == {})
 
 
-def test_a_transaction_of_another_database_is_not_the_queue_s(
-    made_dsn: str, postgresql_server: PostgreSQLServer, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(facts, "MAX_TRANSACTION_SECONDS", 0.0)
-    with postgresql_server.database() as name, opened(postgresql_server.dsn(name), *SNAPSHOT):
-        assert worse(found_at(made_dsn)) == {}
-
-
 # ---- settings of an account and a database
 
 
@@ -119,24 +111,6 @@ def test_tables_that_were_renamed_as_upgrading_says_are_whole_after_init(
     (rename,) = [block.text for block in blocks("docs/upgrading.md") if "RENAME TO" in block.text]
     postgresql_server.execute(rename, database=made_dsn.rpartition("/")[2])
     assert_whole_after_init(made_dsn, "letters")
-
-
-def test_tables_that_were_moved_to_another_schema_are_whole_after_init(
-    made_dsn: str, postgresql_server: PostgreSQLServer
-) -> None:
-    name = made_dsn.rpartition("/")[2]
-    made = "FROM pg_class WHERE relkind = 'r' AND relname ~ '^jobs'"
-    each = f"SELECT format('ALTER TABLE public.%I SET SCHEMA mine', relname) {made}"
-    postgresql_server.execute("CREATE SCHEMA mine", f"ALTER DATABASE {name} SET search_path = mine", database=name)
-    statements = [sql for (sql,) in postgresql_server.execute(each, database=name)]
-    postgresql_server.execute(*statements, database=name)
-    assert_whole_after_init(made_dsn, "jobs_queue")
-
-
-def test_a_table_whose_name_is_a_word_of_sql_is_examined_like_any_other(postgresql_dsn: str) -> None:
-    with TaskServer(postgresql_dsn, table="Order") as server:
-        server.create_tables()
-        assert worse(examined(server)) == {}
 
 
 def test_in_an_encoding_that_lacks_letters_no_queue_is_made(postgresql_server: PostgreSQLServer) -> None:

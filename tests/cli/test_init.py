@@ -47,7 +47,6 @@ DAMAGES = {
     "sqlite": (*OF_SQLITE, Damage(COPIED, "jobs_queue has no primary key (id)")),
     "postgresql": (
         *OF_SQLITE[:4],
-        Damage("DROP INDEX jobs_queue_by_status", "lacks the index jobs_queue_by_status ("),
         Damage(
             "ALTER TABLE jobs_queue DROP COLUMN due_at",  # and an index with it
             "jobs_queue lacks the column due_at",
@@ -72,9 +71,7 @@ DAMAGES = {
     ),
     "mysql": (
         LOST_TABLE,
-        Damage("DROP INDEX wake_due ON jobs_queue", "lacks the index wake_due (status, due_at)"),
         Damage("DROP INDEX unique_key ON jobs_queue", "lacks the unique index unique_key ("),
-        Damage("DROP INDEX by_child ON jobs_queue_dependencies", "lacks the index by_child ("),
         Damage(
             "ALTER TABLE jobs_queue DROP KEY claim_by_group, ADD KEY claim_by_group (status)",
             "lacks the index claim_by_group (status, group_id, priority, id)",
@@ -92,19 +89,9 @@ DAMAGES = {
             "ALTER TABLE `jobs_queue` MODIFY error_text VARCHAR(1000) NULL DEFAULT NULL",
         ),
         Damage(
-            "ALTER TABLE jobs_queue MODIFY args TEXT CHARACTER SET utf8mb4 COLLATE utf8mb4_bin",
-            "jobs_queue takes texts of 65535 letters in args, and not of 16777215",
-            "ALTER TABLE `jobs_queue` MODIFY args MEDIUMTEXT NULL DEFAULT NULL",
-        ),
-        Damage(
             "ALTER TABLE jobs_queue MODIFY id BIGINT UNSIGNED NOT NULL",
             "has no AUTO_INCREMENT in id",
             "ALTER TABLE `jobs_queue` MODIFY id BIGINT UNSIGNED NOT NULL AUTO_INCREMENT",
-        ),
-        Damage(
-            "ALTER TABLE jobs_queue MODIFY id BIGINT UNSIGNED NOT NULL, DROP PRIMARY KEY",
-            "has no primary key (id)",
-            "ALTER TABLE `jobs_queue` ADD PRIMARY KEY (id)",
         ),
         Damage(
             "ALTER TABLE jobs_queue_workers DROP PRIMARY KEY",

@@ -27,10 +27,10 @@ def values_of(text: str) -> dict[str, float]:
 def test_metrics_tell_of_tasks_runs_and_this_hour(queue: Queue) -> None:
     queue.add("tasks.note", None, 3)
     queue.add('tasks.no"ne\\\n\x1b[2J', None, 5)
-    assert queue.worker().returncode == 0
+    queue.run_here()
     queue.add("tasks.note", None, 3)
     queue.sql(f"UPDATE jobs_queue SET updated_at = {queue.ago(412)} WHERE status = 0")
-    ended = queue.client("metrics")
+    ended = queue.here("metrics")
     assert (ended.returncode, ended.stderr) == (0, "")
     assert "\x1b" not in ended.stdout
     values = values_of(ended.stdout)
@@ -52,15 +52,15 @@ def seconds_since_1970(queue: Queue) -> str:
     return queue.seconds_between("'1970-01-01 00:00:00'", "started_at")
 
 
-def test_a_text_file_is_written_as_a_whole_for_every_reader_and_nothing_is_printed(sqlite_queue: Queue) -> None:
-    path = sqlite_queue.folder / "taskserver.prom"
+def test_a_text_file_is_written_as_a_whole_for_every_reader_and_nothing_is_printed(queue: Queue) -> None:
+    path = queue.folder / "taskserver.prom"
     for _ in range(2):
-        assert_silent(sqlite_queue.here("metrics", "--textfile", path))
+        assert_silent(queue.here("metrics", "--textfile", path))
     assert stat.S_IMODE(path.stat().st_mode) == 0o644
     assert values_of(path.read_text())["taskserver_up"] == 1
-    assert [name for name in os.listdir(sqlite_queue.folder) if name.endswith((".prom", ".tmp"))] == [path.name]
-    path = sqlite_queue.folder / "none" / "taskserver.prom"
-    assert_one_line(sqlite_queue.here("metrics", "--textfile", path), 2, str(path), "No such file or directory")
+    assert [name for name in os.listdir(queue.folder) if name.endswith((".prom", ".tmp"))] == [path.name]
+    path = queue.folder / "none" / "taskserver.prom"
+    assert_one_line(queue.here("metrics", "--textfile", path), 2, str(path), "No such file or directory")
 
 
 def test_a_database_that_is_away_is_told_in_the_metrics_with_code_1(deployment: Deployment, tmp_path: Path) -> None:
@@ -76,8 +76,3 @@ def test_a_database_that_is_away_is_told_in_the_metrics_with_code_1(deployment: 
         assert values["taskserver_up"] == 0
         assert not [name for name in values if name.startswith("taskserver_tasks")]
     assert written.stdout == ""
-
-
-def test_without_the_package_one_line_says_how_to_install_it(sqlite_queue: Queue) -> None:
-    (sqlite_queue.folder / "prometheus_client.py").write_text("raise ImportError('not here')\n")
-    assert_one_line(sqlite_queue.client("metrics"), 2, "prometheus-client is missing", "-m pip install")

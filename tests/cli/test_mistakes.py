@@ -1,40 +1,34 @@
-"""What a person does who never used a queue, and what the programs answer: what is wrong, and the mend.
+"""What a person does who never used a queue, and what the programs answer: what is wrong, and how to fix it.
 
-An answer is one line on standard error with an exit code, or the first line of a row's error_text; never a traceback,
-and never the password. Mistakes that need no database are in tests/unit: test_command_lines, test_env_mistakes.
+An answer is one line on standard error with an exit code, or the first line of a row's error_text; never the password.
+Mistakes that need no database are in tests/unit: test_command_lines, test_env_mistakes; of files in tests/process.
 """
 
 from __future__ import annotations
 
-import json
-import os
-import re
 import secrets
-import shutil
 import socket
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, nullcontext, suppress
-from pathlib import Path
 from subprocess import CompletedProcess
+from urllib.parse import quote
 
 import pytest
 
 from taskserver import TaskServer
 from taskserver.stores.words import SCHEMA_VERSION
-from tests.support.deployment import ROOT, Deployment
-from tests.support.processes import assert_one_line, assert_silent
+from tests.support.deployment import Deployment
+from tests.support.processes import assert_one_line
 from tests.support.queues import Queue
-from tests.support.servers import MySQLServer, find_program, free_port
+from tests.support.servers import MySQLServer, free_port
 
 SECRET = "s3cr3tOfTheShop"
 DSN = f"mysql://you_shop:{SECRET}@localhost/you_shop"
-SCRIPTS = ("worker.py", "client.py")
 LETTER = "tasks.send_letter"
-STATUS = ["client.py", "status"]
-ADD = ["client.py", "add", LETTER, '["a"]']
-INIT = ["client.py", "init"]
-WORK = ["worker.py"]
+STATUS = ["status"]
+ADD = ["add", LETTER, '["a"]']
+INIT = ["init"]
 
 TASKS = """
 import os
@@ -74,36 +68,6 @@ def assert_told(ended: CompletedProcess[str], code: int, *words: str) -> None:
     assert SECRET not in ended.stderr
 
 
-def run(deployment: Deployment, script: str, *arguments: str) -> CompletedProcess[str]:
-    """A worker as a process; a client inside this one."""
-    if script == "worker.py":
-        return deployment.worker(*arguments)
-    return deployment.here(*arguments)
-
-
-@pytest.fixture
-def shop(deployment: Deployment, monkeypatch: pytest.MonkeyPatch) -> Deployment:
-    """Whose folder is called taskserver, beside a home folder, which is the current one."""
-    deployment.folder = deployment.folder.rename(deployment.folder.parent / "taskserver")
-    monkeypatch.chdir(deployment.home)
-    return deployment
-
-
-@pytest.mark.parametrize("program", [WORK, STATUS], ids=SCRIPTS)
-def test_a_wrong_env_is_answered_by_the_programs(shop: Deployment, program: list[str]) -> None:
-    assert_told(shop.run(*program), 2, f"{program[0]}: TASKSERVER_DSN is not set", f"{shop.folder}/.env")
-    (shop.folder / "env").write_text(f"TASKSERVER_DSN={DSN}\n")
-    assert_told(shop.run(*program), 2, f"{shop.folder}/env is not read: rename it to .env")
-    shop.write_env(f"TASKSERVER_DNS={DSN}\n")
-    assert_told(shop.run(*program), 2, f"{shop.folder}/.env, line 1 has an unknown key; did you mean TASKSERVER_DSN?")
-
-
-@pytest.mark.parametrize("line", [["worker.py", "3,5,6"], ["client.py", "add", LETTER, "{to:", "a}"]])
-def test_a_wrong_line_is_answered_by_the_programs(deployment: Deployment, line: list[str]) -> None:
-    assert_told(deployment.run(*line), 2, line[0], line[-1])
-    assert not (deployment.folder / ".env").exists()
-
-
 # ---- rows
 
 MODULES = "none of the modules that may run: tasks"
@@ -113,38 +77,30 @@ TAKES = "(to, subject=…, copies=…)"
 
 ROWS: list[tuple[str, str | None, tuple[str, ...]]] = [
     ("send_letter", None, ("none of the modules", MEANT)),
-    ("tasks", None, ("none of the modules", "tasks.function")),
     ("tasks.send_leter", None, ("has no 'send_leter'", "did you mean 'send_letter'?")),
     ("taks.send_letter", None, ("TASKSERVER_MODULES", MEANT)),
-    ("TASKS.send_letter", None, ("none of the modules", MEANT)),
     ("tasks.zzz", None, ("no 'zzz'", f"{THERE}, rebuild_cache")),
     ("tasks._forget", None, ("underscore", "rename it")),
     ("tasks.Letter", None, ("is a class", "static and class methods")),
     ("tasks.Letter.read", None, ("is a plain function inside a class", "@staticmethod")),
     ("tasks.Letter.pots", None, ("no method 'pots'", "did you mean 'post'?")),
-    ("tasks.Leter.post", None, ("no 'Leter'", "did you mean 'Letter'?")),
     ("tasks.dumps", None, ("comes from json", "define a function there")),
     ("tasks.fetch", None, ("generator", "a plain function that runs it")),
     ("mailing.send", None, (f"{MODULES} (TASKSERVER_MODULES)",)),
     (LETTER, "{'to': 'a'}", ("not valid JSON", "json_encode()")),
-    (LETTER, "", ("args is empty", "JSON_THROW_ON_ERROR")),
     (LETTER, '"{\\"to\\": \\"a\\"}"', ("encoded twice", "encode it once")),
-    (LETTER, '"a"', ("a bare string", '["text"]')),
     (LETTER, '{"to": "a", "subjct": "b"}', (TAKES, "unexpected keyword argument 'subjct'")),
-    (LETTER, None, (TAKES, "missing a required argument: 'to'")),
     (LETTER, '{"email": 1}', (TAKES, "missing a required argument: 'to'; and it takes no 'email'")),
     (LETTER, '["a", "b", 1, 2]', (TAKES, "too many positional")),
     (LETTER, f'["{"x" * 1024 * 1024}"]', ("1048580 bytes", "allowed: 1048576", "elsewhere")),
 ]
 
 
-def test_a_wrong_row_is_fatal_with_what_is_wrong_and_its_mend(queue: Queue) -> None:
+def test_a_wrong_row_is_fatal_with_what_is_wrong_and_its_fix(queue: Queue) -> None:
     for task, args, _ in ROWS:
         queue.add(task, args)
     queue.add(LETTER, '["good"]')
-    ended = queue.worker()
-    assert (ended.returncode, ended.stdout) == (0, "")
-    assert "Traceback" not in ended.stderr
+    queue.run_here()
     assert queue.notes() == ["good"]
     assert set(queue.rows("status, attempts, claim, due_at")) == {(4, 0, None, None)}
     wrong = [
@@ -157,119 +113,6 @@ def test_a_wrong_row_is_fatal_with_what_is_wrong_and_its_mend(queue: Queue) -> N
     assert wrong == []
 
 
-# ---- the tasks' files
-
-FILES: dict[str, tuple[dict[str, str | bytes], tuple[str, ...]]] = {
-    "mailer": ({}, ("no module mailer", "put mailer.py beside worker.py (SHOP/taskserver)")),
-    "unclosed": ({"unclosed.py": "x = 1\ndef f(:\n    pass\n"}, ("SyntaxError", "line 2")),
-    "tabs": ({"tabs.py": "if 1:\n        x = 1\n\ty = 2\n"}, ("TabError", "(tabs.py, line 3)")),
-    "buyer": (
-        {"buyer.py": "import no_shop\n"},
-        (
-            "No module named 'no_shop' (buyer.py, line 1)",
-            "if it is a file of yours, put no_shop.py beside worker.py; if it is a package, ",
-            "install it for the Python that runs this",
-            "-m pip install",
-        ),
-    ),
-    "umlauts": ({"umlauts.py": "x = 'Grüße'\n".encode("latin-1")}, ("SyntaxError", "UTF-8 text")),
-    "zeros": ({"zeros.py": "x = 1\n".encode("utf-16-le")}, ("as UTF-8 text",)),
-    "options": (
-        {"options.py": "import taskserver\n@taskserver.task(max_attempts=0)\ndef f(): pass\n"},
-        ("SettingError: max_attempts is 0", "from 1 to"),
-    ),
-    "quitter": ({"quitter.py": "raise SystemExit(3)\n"}, ("SystemExit", "(quitter.py, line 1)")),
-}
-"""By the module that a row names: what lies there, and words of the answer."""
-
-
-def test_files_that_cannot_be_imported_are_told_once_each_and_stop_no_other(shop: Deployment, sqlite_dsn: str) -> None:
-    queue = Queue(shop, sqlite_dsn, TASKS, {"TASKSERVER_MODULES": ",".join(["tasks", *FILES])})
-    for module, (files, _) in FILES.items():
-        for name, content in files.items():
-            (shop.folder / name).parent.mkdir(exist_ok=True)
-            (shop.folder / name).write_bytes(content.encode() if isinstance(content, str) else content)
-        for _ in range(3):
-            queue.add(f"{module}.f")
-            queue.add("tasks.rebuild_cache")
-    ended = queue.worker()
-    assert (ended.returncode, ended.stdout) == (0, "")
-    assert queue.notes() == ["rebuilt"] * len(FILES) * 3
-    assert queue.rows("status, attempts") == [(3, 1)] * len(FILES) * 3
-    lines, errors = ended.stderr.splitlines(), queue.first_lines()
-    assert len(lines) == len(FILES), ended.stderr
-    for number, (_, words) in enumerate(FILES.values()):
-        assert "once an hour" in lines[number]
-        for told in (lines[number], *errors[3 * number : 3 * number + 3]):
-            assert [word for word in words if word.replace("SHOP", str(shop.folder.parent)) not in told] == [], told
-    assert all(error.startswith("ModuleBroken: ") for error in errors)
-    queue.end_backoffs()
-    assert queue.worker().stderr == ""
-
-
-# ---- an upload that was cut off
-
-
-def cut(file: str, length: int) -> Callable[[Path], None]:
-    def do(folder: Path) -> None:
-        content = (folder / file).read_bytes()[:length]
-        (folder / file).unlink()  # other deployments have the same file
-        (folder / file).write_bytes(content)
-
-    return do
-
-
-PROGRAMS = "taskserver/messages/programs.py"
-CUT = {
-    "server.py": (cut("taskserver/server.py", 100), "taskserver/server.py"),
-    "TaskServer": (cut("taskserver/server.py", 0), "cannot import name 'TaskServer'"),
-    "a word": (cut(PROGRAMS, (ROOT / PROGRAMS).read_text().index("os.path") + len("os.pa")), "no attribute 'pa'"),
-    "settings": (lambda folder: shutil.rmtree(folder / "taskserver" / "settings"), "'taskserver.settings'"),
-    "taskserver": (lambda folder: shutil.rmtree(folder / "taskserver"), "'taskserver'"),
-}
-
-
-@pytest.mark.parametrize("what", CUT)
-def test_a_program_of_which_a_part_is_missing_says_so_in_one_line(deployment: Deployment, what: str) -> None:
-    do, words = CUT[what]
-    do(deployment.folder)
-    for script in SCRIPTS:
-        ended = deployment.run(script, *(["doctor"] if script == "client.py" else []))
-        assert_one_line(ended, 2, script, "the program is not whole", words, "upload the folder again")
-
-
-def test_a_part_that_is_missed_later_is_told_in_the_same_words(sqlite_queue: Queue) -> None:
-    cut("taskserver/health/doctor.py", 50)(sqlite_queue.folder)
-    ended = sqlite_queue.client("doctor")
-    assert_one_line(ended, 1, "this program is not whole (upload the folder again)", "doctor.py")
-
-
-@pytest.mark.parametrize("is_bundle", [True, False])
-def test_a_package_that_a_bundle_lost_is_uploaded_again_and_no_environment_made(
-    deployment: Deployment, is_bundle: bool
-) -> None:
-    python = deployment.home / "python"
-    python.write_text(f'#!/bin/sh\nexec {deployment.python} -S "$@"\n')
-    python.chmod(0o700)
-    deployment.python = str(python)
-    if is_bundle:
-        (deployment.folder / "START-HERE.txt").touch()
-    missing = deployment.client("status", env={"TASKSERVER_DSN": DSN})
-    deployment.write_env(TASKSERVER_DSN=DSN)
-    for ended, package in ((missing, "pymysql"), (deployment.client("status"), "dotenv")):
-        mend = f"the folder {deployment.folder / package} is missing, or not whole: upload it again"
-        assert_one_line(ended, 1 if ended is missing else 2, mend if is_bundle else "python3 -m venv .venv")
-        assert ("venv" in ended.stderr) is not is_bundle
-
-
-@pytest.mark.usefixtures("bound_by_rights")
-def test_a_file_that_this_user_may_not_read_is_told(sqlite_queue: Queue) -> None:
-    (sqlite_queue.folder / "tasks.py").chmod(0)
-    sqlite_queue.add("tasks.rebuild_cache")
-    words = "module tasks cannot be imported: PermissionError", "let this user read it"
-    assert_told(sqlite_queue.worker(), 0, *words)
-
-
 # ---- the tables
 
 FOREIGN = ("was not made by taskserver", "choose another TASKSERVER_TABLE")
@@ -277,7 +120,7 @@ TABLES = {
     "ran no init": (
         ["DROP TABLE jobs_queue_schema", "DROP TABLE jobs_queue"], STATUS, ("run client.py init",),
     ),
-    "loaded half of the tables": (["DROP TABLE jobs_queue_schema"], WORK, ("run client.py init",)),
+    "loaded half of the tables": (["DROP TABLE jobs_queue_schema"], STATUS, ("run client.py init",)),
     "loaded the other half": (
         ["DROP TABLE jobs_queue"], ADD, ("has no tables of jobs_queue", "run client.py init"),
     ),
@@ -287,7 +130,7 @@ TABLES = {
         (f"have version 1, this program needs {SCHEMA_VERSION}: run client.py init",),
     ),
     "uploaded an older program over it": (
-        ["UPDATE jobs_queue_schema SET version = 99"], WORK, ("version 99", "upload the newer taskserver"),
+        ["UPDATE jobs_queue_schema SET version = 99"], STATUS, ("version 99", "upload the newer taskserver"),
     ),
     "made its table with a column missing": (
         ["DROP TABLE jobs_queue", "CREATE TABLE jobs_queue (id INTEGER PRIMARY KEY, task VARCHAR(255))"], ADD, FOREIGN,
@@ -301,10 +144,10 @@ def test_wrong_tables_are_answered_with_what_to_do(
 ) -> None:
     for statement in statements:
         queue.sql(statement)
-    assert_told(run(queue.deployment, *command), 1, *words)
+    assert_told(queue.here(*command), 1, *words)
 
 
-def test_a_letter_that_a_column_of_latin1_lacks_names_the_column_and_its_mend(mysql_queue: Queue) -> None:
+def test_a_letter_that_a_column_of_latin1_lacks_names_the_column_and_its_fix(mysql_queue: Queue) -> None:
     mysql_queue.sql("ALTER TABLE jobs_queue MODIFY task VARCHAR(255) CHARACTER SET latin1 NOT NULL")
     ended = mysql_queue.here("add", "tasks.\N{GREEK SMALL LETTER OMEGA}")
     assert_told(ended, 1, "column", "task", "character set of schema.sql")
@@ -319,14 +162,17 @@ def test_a_dump_that_was_loaded_in_part_leaves_no_counter_of_ids_and_is_told(mys
 
 
 @contextmanager
-def account(server: MySQLServer, grant: str = "", limits: str = "") -> Iterator[str]:
+def account(server: MySQLServer, grant: str = "", limits: str = "", password: str = SECRET) -> Iterator[str]:
     """A user with some rights; its name."""
     name = f"m_{secrets.token_hex(4)}"
-    server.execute(f"CREATE USER '{name}'@'%' IDENTIFIED BY '{SECRET}' {limits}")
+    with server.connect(database=None) as connection:
+        literal = connection.escape(password)
+    server.execute(f"CREATE USER '{name}'@'%' IDENTIFIED BY {literal} {limits}")
     try:
         if grant:
             server.execute(f"GRANT {grant} TO '{name}'@'%'")
-        server.meet(name, SECRET)
+        if password.isascii():
+            server.meet(name, password)
         yield name
     finally:
         server.execute(f"DROP USER '{name}'@'%'")
@@ -346,15 +192,15 @@ SERVERS = {
         *("SELECT, INSERT, UPDATE ON `DB`.*", "USER:SECRET", "DB"), INIT, ("CREATE", "1142", "grant", "client.py init"),
     ),
     "gave the worker the web's user": (
-        *("INSERT ON `DB`.jobs_queue", "USER:SECRET", "DB"), WORK, ("SELECT", "1142", "grant", "UPDATE"),
+        *("INSERT ON `DB`.jobs_queue", "USER:SECRET", "DB"), STATUS, ("SELECT", "1142", "grant", "UPDATE"),
     ),
 }  # fmt: skip
 """By what a person did: the rights of an account, login and database of that person, a command, and its answer."""
 
 
 @pytest.mark.parametrize("what", SERVERS)
-def test_what_a_server_refuses_is_answered_with_its_mend(
-    shop: Deployment, mysql_server: MySQLServer, mysql_dsn: str, what: str
+def test_what_a_server_refuses_is_answered_with_its_fix(
+    deployment: Deployment, mysql_server: MySQLServer, mysql_dsn: str, what: str
 ) -> None:
     grant, login, name, command, words = SERVERS[what]
     database = mysql_dsn.rpartition("/")[2]
@@ -364,10 +210,10 @@ def test_what_a_server_refuses_is_answered_with_its_mend(
     with account(mysql_server, grant.replace("DB", database)) as user:
         login = login.replace("USER", user).replace("SECRET", SECRET)
         place = dsn_of(mysql_server, login, name.replace("DB", database))
-        shop.write_env(TASKSERVER_DSN=place, TASKSERVER_DB_PATIENCE=0)
+        deployment.write_env(TASKSERVER_DSN=place, TASKSERVER_DB_PATIENCE=0)
         if "1045" in words and mysql_server.execute("SHOW VARIABLES LIKE 'caching_sha2_password%'"):
             words = ("2061", "TASKSERVER_PASSWORD")  # it asks for a wrong password itself before it refuses it
-        assert_told(run(shop, *command), 1, *words)
+        assert_told(deployment.here(*command), 1, *words)
 
 
 AN_HOUR = ("(1226)", "a limit per hour ends with the hour", "*/5")
@@ -380,14 +226,16 @@ LIMITS = {
 
 @pytest.mark.parametrize("limit", LIMITS)
 def test_an_account_that_has_used_up_what_it_may_have_is_told_what_to_do(
-    shop: Deployment, mysql_server: MySQLServer, mysql_dsn: str, limit: str
+    deployment: Deployment, mysql_server: MySQLServer, mysql_dsn: str, limit: str
 ) -> None:
     database = mysql_dsn.rpartition("/")[2]
     with account(mysql_server, f"ALL ON `{database}`.*", f"WITH MAX_{limit} 1") as user, ExitStack() as held:
         if limit == "USER_CONNECTIONS":
             held.enter_context(mysql_server.connect(user=user, password=SECRET))
-        shop.write_env(TASKSERVER_DSN=dsn_of(mysql_server, f"{user}:{SECRET}", database), TASKSERVER_DB_PATIENCE=0)
-        assert_told([run(shop, *ADD) for _ in range(3)][-1], 1, *LIMITS[limit])
+        deployment.write_env(
+            TASKSERVER_DSN=dsn_of(mysql_server, f"{user}:{SECRET}", database), TASKSERVER_DB_PATIENCE=0
+        )
+        assert_told([deployment.here(*ADD) for _ in range(3)][-1], 1, *LIMITS[limit])
 
 
 @contextmanager
@@ -450,44 +298,21 @@ STRANGERS: dict[str, tuple[bytes | None, str, tuple[str, ...]]] = {
 
 @pytest.mark.parametrize("what", STRANGERS)
 def test_a_server_that_will_not_talk_or_is_not_there_is_answered_with_what_it_may_be(
-    shop: Deployment, monkeypatch: pytest.MonkeyPatch, what: str
+    deployment: Deployment, monkeypatch: pytest.MonkeyPatch, what: str
 ) -> None:
     says, address, words = STRANGERS[what]
-    monkeypatch.setattr("taskserver.stores.mysql.errors.SOCKETS", (f"{shop.home}/s.sock",) * address.endswith("down"))
+    monkeypatch.setattr(
+        "taskserver.stores.mysql.errors.SOCKETS", (f"{deployment.home}/s.sock",) * address.endswith("down")
+    )
     with nullcontext(free_port()) if says is None else saying(says) as port:
         place, _, query = address.replace("PORT", str(port)).partition("/")
-        shop.write_env(TASKSERVER_DSN=f"mysql://you_shop:{SECRET}@{place}/you_shop{query.removeprefix('down')}")
-        ended = shop.here("status")
-    assert_told(ended, 1, *(word.replace("PORT", str(port)).replace("HOME", str(shop.home)) for word in words))
+        deployment.write_env(TASKSERVER_DSN=f"mysql://you_shop:{SECRET}@{place}/you_shop{query.removeprefix('down')}")
+        ended = deployment.here("status")
+    assert_told(ended, 1, *(word.replace("PORT", str(port)).replace("HOME", str(deployment.home)) for word in words))
     assert ("phpinfo" in ended.stderr) == ("phpinfo()" in words)
 
 
-# ---- files, folders and disks
-
-
-RIGHTS = {
-    "may not write the folder": (".", 0o500, INIT, 2, (".env cannot be written", "right to write")),
-    "may not read .env": (".env", 0o000, STATUS, 2, (".env cannot be read", "readable for the user")),
-    "may not write var/": ("var", 0o500, WORK, 2, ("var/slots", "writable", "--slots 0")),
-    "may not write the database": ("shop.db", 0o400, ADD, 1, ("shop.db", "readonly", "let this user write")),
-    "may not read the database": ("shop.db", 0o000, STATUS, 1, ("shop.db", "unable to open", "let this user read")),
-}
-"""By what this user may not do: a path in the folder, its rights, a command, the code and words of its answer."""
-
-
-@pytest.mark.usefixtures("bound_by_rights")
-@pytest.mark.parametrize("what", RIGHTS)
-def test_what_this_user_may_not_do_is_answered_with_who_should(deployment: Deployment, what: str) -> None:
-    name, rights, command, code, words = RIGHTS[what]
-    if name != ".":
-        deployment.write_env(TASKSERVER_DSN="sqlite:///shop.db")
-        assert deployment.here("init").returncode == 0
-    path = deployment.folder / name
-    path.chmod(rights)
-    try:
-        assert_told(deployment.run(*command), code, *words)
-    finally:
-        path.chmod(0o700)
+# ---- files
 
 
 def test_a_database_whose_folder_is_missing_too_is_made_by_init(deployment: Deployment) -> None:
@@ -497,19 +322,6 @@ def test_a_database_whose_folder_is_missing_too_is_made_by_init(deployment: Depl
     assert deployment.here("status").returncode == 0
 
 
-@pytest.mark.skipif(os.getuid() != 0, reason="only root gives a folder to another user")
-def test_a_var_of_another_user_is_told(deployment: Deployment) -> None:
-    setpriv = find_program("setpriv")
-    if setpriv is None:
-        pytest.skip("setpriv of util-linux is needed to give up root's rights")
-    dropped = "-dac_override,-dac_read_search,-fowner"
-    deployment.wrap_python([setpriv, f"--inh-caps={dropped}", f"--bounding-set={dropped}"])
-    deployment.write_env(TASKSERVER_DSN="sqlite:///shop.db")
-    (deployment.folder / "var").mkdir(mode=0o755)
-    os.chown(deployment.folder / "var", 65534, 65534)
-    assert_told(deployment.client("init"), 2, "var cannot be made", "this user", "another's")
-
-
 @pytest.mark.parametrize(
     "content", [b"<!doctype html>\n" * 100, b"SQLite format 3\0" + bytes(40)], ids=["page", "half"]
 )
@@ -517,104 +329,42 @@ def test_a_file_that_is_no_database_is_told(deployment: Deployment, content: byt
     (deployment.folder / "shop.db").write_bytes(content)
     deployment.write_env(TASKSERVER_DSN="sqlite:///shop.db")
     for command in ("init", "status"):
-        ended = deployment.here(command)
-        assert_told(ended, 1, "shop.db", "not a database", "name another file in TASKSERVER_DSN")
+        assert_told(deployment.here(command), 1, "shop.db", "not a database", "name another file in TASKSERVER_DSN")
     deployment.write_env(TASKSERVER_DSN="sqlite:///shop.db/shop.db")
-    ended = deployment.here("init")
-    assert_told(ended, 1, "shop.db/shop.db cannot be made", "TASKSERVER_DSN")
+    assert_told(deployment.here("init"), 1, "shop.db/shop.db cannot be made", "TASKSERVER_DSN")
 
 
-def test_a_quota_that_is_used_up_is_told(make_queue: Callable[..., Queue], sqlite_dsn: str) -> None:
-    prlimit = find_program("prlimit")
-    if prlimit is None:
-        pytest.skip("prlimit of util-linux is needed")
-    queue = make_queue(sqlite_dsn)
-    queue.deployment.wrap_python([prlimit, f"--fsize={queue.path.stat().st_size}"])
-    ended = queue.client("add", "--bulk", "-", stdin=f'{{"task": "{LETTER}", "args": ["{"x" * 500_000}"]}}')
-    assert_told(ended, 1, str(queue.path), "quota")
-    assert queue.rows() == []
-
-
-HOGS = """
-import os, resource
-from taskserver import task
-
-kept = []
-
-resource.setrlimit(resource.RLIMIT_NOFILE, (256, 256))
-
-def leaks_files(left):
-    try:
-        while True:
-            kept.append(os.open(os.devnull, os.O_RDONLY))
-    except OSError:
-        if left == "raises":
-            raise
-    for _ in range(left):
-        os.close(kept.pop())
-
-def opens():
-    for _ in range(10):
-        kept.append(open(__file__))
-
-def leaks_memory():
-    resource.setrlimit(resource.RLIMIT_AS, (400_000_000, 400_000_000))
-    for size in (10**7, 10**5, 10**3, 100, 10):
-        try:
-            while True:
-                kept.append(bytearray(size))
-        except MemoryError:
-            pass
-
-@task(transactional=True)
-def second():
-    pass
-"""
-
-
-def test_the_memory_of_a_host_that_a_task_uses_up_is_told_in_one_line(sqlite_queue: Queue) -> None:
-    sqlite_queue.deployment.write_tasks(HOGS)
-    for name in ("leaks_memory", "second"):
-        sqlite_queue.add(f"tasks.{name}")
-    assert_told(sqlite_queue.worker(), 1, "No memory: the host lets a program have no more of that")
-    ended = sqlite_queue.worker()  # without any memory the one before could not write its end
-    was_cut_off = r"process \d+ ended while it ran task 1 tasks\.leaks_memory: .*\n"
-    assert (ended.returncode, ended.stdout, re.sub(was_cut_off, "", ended.stderr)) == (0, "", "")
-
-
-@pytest.mark.parametrize("left", [0, 5, "raises"])
-@pytest.mark.parametrize("task", ["opens", "second"])
-def test_open_files_that_a_task_uses_up_end_the_run_before_the_next_task(
-    sqlite_queue: Queue, left: int | str, task: str
-) -> None:
-    sqlite_queue.deployment.write_tasks(HOGS)
-    sqlite_queue.add("tasks.leaks_files", json.dumps([left]))
-    for _ in range(3):
-        sqlite_queue.add(f"tasks.{task}")
-    assert_told(
-        sqlite_queue.worker(), 1, "Too many open files: ", *["(tasks.leaks_files ran last)"] * (task == "opens")
-    )
-    hogs = [(3, 1)] * (left == "raises")
-    assert sqlite_queue.rows("status, attempts") == [*hogs, *[(0, 0)] * 3]
-    assert_silent(sqlite_queue.worker())
-    assert sqlite_queue.rows("status, attempts") == hogs
-
-
-def test_a_host_that_allows_no_thread_is_told_in_one_line(sqlite_queue: Queue, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_host_that_allows_no_thread_is_told_in_one_line(queue: Queue, monkeypatch: pytest.MonkeyPatch) -> None:
     def start(thread: threading.Thread) -> None:
         raise RuntimeError("can't start new thread")
 
-    sqlite_queue.add(LETTER)
+    queue.add(LETTER)
     monkeypatch.setattr(threading.Thread, "start", start)
-    ended = sqlite_queue.here("run", "1")
-    assert_told(ended, 1, "no thread can be started (can't start new thread)", "run fewer workers")
-    assert sqlite_queue.statuses() == [0]
+    words = "no thread can be started (can't start new thread)", "run fewer workers"
+    assert_told(queue.here("run", "1"), 1, *words)
+    assert queue.statuses() == [0]
 
 
-# ---- how it is started
+# ---- passwords
+
+ODD_PASSWORD = "p@:/?#%&=+ '\"\\$[];ß"
+ESCAPED = ODD_PASSWORD.replace("\\", "\\\\").replace("'", "\\'")
+WAYS = {  # where USER and PLACE stand
+    "percent-encoded": f"TASKSERVER_DSN=mysql://USER:{quote(ODD_PASSWORD, safe='')}@PLACE\n",
+    "as it is": f"TASKSERVER_DSN='mysql://USER:{ESCAPED}@PLACE'\n",
+    "by itself": f"TASKSERVER_DSN=mysql://USER@PLACE\nTASKSERVER_PASSWORD='{ESCAPED}'\n",
+}
 
 
-def test_a_script_in_the_web_folder_says_where_it_belongs(deployment: Deployment) -> None:
-    for script in SCRIPTS:
-        ended = deployment.run(script, env={"GATEWAY_INTERFACE": "CGI/1.1"})
-        assert_told(ended, 2, script, "not for a web server", "outside the web folder")
+def test_an_odd_password_opens_the_database_however_it_is_written(
+    deployment: Deployment, mysql_server: MySQLServer, mysql_dsn: str
+) -> None:
+    place = mysql_dsn.partition("?")[0].rpartition("@")[2]
+    with account(mysql_server, "ALL ON *.*", password=ODD_PASSWORD) as user:
+        for text in WAYS.values():
+            deployment.write_env(text.replace("USER", user).replace("PLACE", place))
+            ended = deployment.here("init")
+            assert ended.returncode == 0, ended.stderr
+            assert ODD_PASSWORD not in ended.stdout
+        deployment.write_env(f"TASKSERVER_DSN=mysql://{user}:{SECRET}%E9@{place}")
+        assert_told(deployment.here("status"), 1, "TASKSERVER_PASSWORD")

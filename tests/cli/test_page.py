@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-import os
-import pty
+import io
 import re
 import sys
 from base64 import b64encode
@@ -14,6 +13,7 @@ from werkzeug.security import check_password_hash
 
 from taskserver.settings.page import load_page_settings
 from tests.support.deployment import Deployment
+from tests.support.processes import assert_one_line
 from tests.support.queues import Queue
 
 TASKS = "def fail():\n    raise ValueError('<script>alert(1)</script>')\n"
@@ -22,9 +22,9 @@ SETTINGS = {"TASKSERVER_MAX_ATTEMPTS": "1"}
 
 def test_the_page_is_one_file_that_loads_nothing_and_runs_its_own_script_alone(queue: Queue) -> None:
     queue.add("tasks.fail", group_id=3)
-    queue.worker()
+    queue.run_here()
     file = queue.deployment.folder / "page.html"
-    ended = queue.client("page", "--output", str(file))
+    ended = queue.here("page", "--output", str(file))
     assert (ended.returncode, ended.stdout, ended.stderr) == (0, "", "")
     text = file.read_text()
     assert "1 task failed for good" in text
@@ -43,8 +43,8 @@ def test_the_page_is_one_file_that_loads_nothing_and_runs_its_own_script_alone(q
     assert [path.name for path in file.parent.iterdir() if path.name.startswith(".taskserver")] == []
 
 
-def test_without_a_file_it_is_printed_and_the_doctor_can_be_left_out(sqlite_queue: Queue) -> None:
-    ended = sqlite_queue.here("page", "--no-doctor", "--every", "1h")
+def test_without_a_file_it_is_printed_and_the_doctor_can_be_left_out(queue: Queue) -> None:
+    ended = queue.here("page", "--no-doctor", "--every", "1h")
     assert ended.stdout.startswith("<!doctype html>")
     assert "What the doctor finds" not in ended.stdout
     assert 'data-late="10800"' in ended.stdout
@@ -63,19 +63,18 @@ def test_while_the_database_is_away_the_file_says_so_and_no_secret(mysql_queue: 
 
 
 @pytest.mark.parametrize("place", ["missing/page.html", ".", "/dev/null"])
-def test_a_place_where_no_file_can_be_is_named(sqlite_queue: Queue, place: str) -> None:
-    ended = sqlite_queue.here("page", "--output", place)
+def test_a_place_where_no_file_can_be_is_named(queue: Queue, place: str) -> None:
+    ended = queue.here("page", "--output", place)
     assert ended.returncode == 2
     assert "cannot be written" in ended.stderr
     assert ended.stderr.count("\n") == 1
 
 
-def test_the_packages_of_the_page_are_asked_for_by_name(sqlite_queue: Queue) -> None:
-    (sqlite_queue.deployment.folder / "jinja2.py").write_text("raise ImportError('none', name='jinja2')\n")
-    ended = sqlite_queue.client("page")
-    assert ended.returncode == 2
-    assert "jinja2 is missing, which makes the page: " in ended.stderr
-    assert "pip install" in ended.stderr
+def test_the_packages_of_the_page_are_asked_for_by_name(queue: Queue, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in [name for name in sys.modules if name.startswith(("jinja2", "taskserver.web"))]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setitem(sys.modules, "jinja2", None)
+    assert_one_line(queue.here("page"), 2, "jinja2 is missing, which makes the page: ", "pip install")
 
 
 # ---- secrets
@@ -91,10 +90,13 @@ PIPED: list[tuple[str, int, str, str]] = [  # what is read, the code, the passwo
 ]
 
 
-def test_a_piped_password_gives_a_hash_that_the_page_takes(deployment: Deployment) -> None:
+def test_a_piped_password_gives_a_hash_that_the_page_takes(
+    deployment: Deployment, monkeypatch: pytest.MonkeyPatch
+) -> None:
     hashes = []
     for stdin, code, password, words in PIPED:
-        ended = deployment.client("page", "--password", stdin=stdin)
+        monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(stdin.encode()), encoding="utf-8"))
+        ended = deployment.here("page", "--password")
         assert (ended.returncode, bool(ended.stdout), bool(ended.stderr)) == (code, bool(password), bool(words))
         assert words in ended.stderr
         if password:
@@ -104,29 +106,6 @@ def test_a_piped_password_gives_a_hash_that_the_page_takes(deployment: Deploymen
             assert not check_password_hash(found, f"{password}Y")
             hashes.append(found)
     assert len(set(hashes)) == len(hashes) == 3
-
-
-@pytest.mark.parametrize(("second", "code"), [("correct horse battery", 0), ("correct horse", 2)])
-def test_at_a_terminal_the_password_is_typed_twice_and_not_shown(
-    deployment: Deployment, second: str, code: int
-) -> None:
-    pid, terminal = pty.fork()
-    if pid == 0:
-        os.execv(sys.executable, [sys.executable, str(deployment.folder / "client.py"), "page", "--password"])
-    seen = b""
-    for prompt, typed in ((b"Password for the page:", "correct horse battery"), (b"once more:", second)):
-        while prompt not in seen:
-            seen += os.read(terminal, 1000)
-        os.write(terminal, f"{typed}\n".encode())
-    while True:
-        try:
-            seen += os.read(terminal, 1000)
-        except OSError:
-            break
-    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == code
-    assert b"horse" not in seen
-    assert (b"pbkdf2:sha256:600000$" in seen) is (code == 0)
-    os.close(terminal)
 
 
 def test_a_token_is_printed_once_with_the_line_for_the_settings(deployment: Deployment) -> None:

@@ -167,16 +167,6 @@ def test_each_way_to_start_it_tells_the_version(run: Run, command: str) -> None:
     assert (done.returncode, done.stdout, done.stderr) == (0, f"taskserver {__version__}\n", "")
 
 
-@pytest.mark.parametrize("program", ["worker.py", "client.py"])
-def test_the_programs_take_the_same_options(program: str, tmp_path: Path) -> None:
-    named = [sys.executable, str(ROOT / program), "--folder", str(tmp_path)]
-    environ = {**os.environ, "TASKSERVER_DSN": ""}
-    done = subprocess.run([*named, "status"][: 5 if program == "client.py" else 4], env=environ, capture_output=True)
-    assert f"{tmp_path}/.env" in done.stderr.decode()
-    told = subprocess.run([sys.executable, str(ROOT / program), "--version"], capture_output=True, text=True)
-    assert told.stdout == f"taskserver {__version__}\n"
-
-
 def test_a_web_server_may_not_start_them(run: Run) -> None:
     for command in COMMANDS:
         done = run(command, GATEWAY_INTERFACE="CGI/1.1")

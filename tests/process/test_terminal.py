@@ -1,0 +1,83 @@
+"""What a person sees on a terminal, and types there."""
+
+from __future__ import annotations
+
+import os
+import pty
+import sys
+from itertools import takewhile
+
+import pytest
+
+from tests.support.deployment import Deployment
+from tests.support.doctor import made_healthy
+from tests.support.processes import run_on_terminal
+from tests.support.queues import Queue
+
+
+@pytest.mark.parametrize("columns", [0, 40])
+def test_the_doctors_lines_are_wrapped_and_indented(queue: Queue, columns: int) -> None:
+    made_healthy(queue)
+    queue.add("tasks.not_there")
+    whole = next(line for line in queue.here("doctor").stdout.splitlines() if " callables " in line)
+    screen = run_on_terminal(queue.deployment, "client.py", "doctor", columns=columns).screen.splitlines()
+    indent = " " * (2 if columns == 40 else whole.index("'tasks.not_there'"))
+    first, *others = screen[next(number for number, line in enumerate(screen) if " callables" in line) :]
+    continued = list(takewhile(lambda line: line.startswith(indent), others))
+    assert continued
+    assert max(map(len, [first, *continued])) <= (columns or 80)
+    assert " ".join([first, *(line.removeprefix(indent) for line in continued)]).split() == whole.split()
+
+
+@pytest.mark.parametrize("wanted", [True, False])
+def test_colours_come_on_a_terminal_only_and_not_against_the_wish(queue: Queue, wanted: bool) -> None:
+    queue.add_many([(0, 4)])
+    for command, words in {
+        "list": "\x1b[31mfatal\x1b[0m",
+        "status": "\x1b[33mwarning\x1b[0m: 1 task is fatal",
+        "doctor": "\x1b[33mwarning\x1b[0m  fatal",
+    }.items():
+        screen = run_on_terminal(queue.deployment, "client.py", command, columns=200, has_colours=wanted).screen
+        assert (words in screen, "\x1b" in screen) == (wanted, wanted)
+        assert "\x1b" not in queue.here(command).stdout
+
+
+@pytest.mark.parametrize("command", ["list", "errors", "stats", "retry --all --dry-run"])
+def test_a_row_is_one_line_of_a_terminal_of_80_columns(queue: Queue, command: str) -> None:
+    queue.add("tasks.note", f'["{"x" * 90}"]')
+    queue.run_quietly(mode="mark")
+    queue.sql("UPDATE jobs_queue SET status = 4, error_text = ?", f"ValueError: {'y' * 90}")
+    screen = run_on_terminal(queue.deployment, "client.py", *command.split(), columns=80).screen
+    assert max(map(len, screen.splitlines())) <= 80
+    assert "ValueError" in screen or command == "stats"
+
+
+@pytest.mark.parametrize("line", ["worker.py", "client.py check --mail"])
+def test_an_outage_is_said_each_time(deployment: Deployment, line: str) -> None:
+    away = "mysql://user:secret@127.0.0.1:1/shop"
+    deployment.worker(env={"TASKSERVER_DSN": away})
+    for _ in range(2):
+        seen = run_on_terminal(deployment, *line.split(), TASKSERVER_DSN=away)
+        assert ("Can't connect" in seen.screen, "once an hour" in seen.screen) == (True, False)
+        assert seen.code == (1 if line == "worker.py" else 2)
+
+
+@pytest.mark.parametrize(("second", "code"), [("correct horse battery", 0), ("correct horse", 2)])
+def test_a_password_is_typed_twice_and_not_shown(deployment: Deployment, second: str, code: int) -> None:
+    pid, terminal = pty.fork()
+    if pid == 0:
+        os.execv(sys.executable, [sys.executable, str(deployment.folder / "client.py"), "page", "--password"])
+    seen = b""
+    for prompt, typed in ((b"Password for the page:", "correct horse battery"), (b"once more:", second)):
+        while prompt not in seen:
+            seen += os.read(terminal, 1000)
+        os.write(terminal, f"{typed}\n".encode())
+    while True:
+        try:
+            seen += os.read(terminal, 1000)
+        except OSError:
+            break
+    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == code
+    assert b"horse" not in seen
+    assert (b"pbkdf2:sha256:600000$" in seen) is (code == 0)
+    os.close(terminal)
