@@ -7,13 +7,12 @@ from contextlib import contextmanager
 
 import pytest
 
-from taskserver import TaskServer
 from tests.conftest import without
 from tests.faults.conftest import READERS
 from tests.support import effects as common
 from tests.support.effects import add, effects, set_settings, states, with_effects
 from tests.support.postgresql import PostgreSQL, PostgreSQLServer, programs_folder
-from tests.support.processes import assert_one_line, assert_silent, end_of, wait_until
+from tests.support.processes import assert_one_line, assert_silent, end_of
 from tests.support.proxy import Matches, Proxy, contains
 from tests.support.queues import Queue
 from tests.support.servers import MariaDB, MySQLServer, missing_programs
@@ -50,16 +49,6 @@ def server_queue(failing_kind: str, request: pytest.FixtureRequest) -> Queue:
     queue = request.getfixturevalue(f"{failing_kind}_queue")
     assert isinstance(queue, Queue)
     return queue
-
-
-def end_session(queue: Queue, number: str) -> None:
-    """Have the server end one."""
-    if queue.is_postgresql:
-        pid = int(number)
-        queue.sql(f"SELECT pg_terminate_backend({pid})")
-        wait_until(lambda: not queue.sql(f"SELECT 1 FROM pg_stat_activity WHERE pid = {pid}"))
-    else:
-        queue.sql(f"KILL {number}")
 
 
 def go_through(queue: Queue, proxy: Proxy) -> None:
@@ -124,28 +113,6 @@ def test_a_completion_whose_answer_was_lost_is_not_committed(server_queue: Queue
     assert end_of(process) == (0, "", "")
     assert cut.has_struck
     assert (effects(queue), states(queue)) == ([], [(3, 1)])
-
-
-def test_a_stage_whose_commit_took_effect_unheard_is_not_done_again(server_queue: Queue, proxy: Proxy) -> None:
-    queue = server_queue
-    with TaskServer(queue.dsn, folder=queue.folder) as server:
-        server.add_pipeline(["tasks.effect_of", "tasks.effect_of"], {"number": 1})
-    go_through(queue, proxy)
-    cut = proxy.cut_after(COMMIT)
-    assert_silent(queue.worker())
-    assert cut.has_struck
-    assert (effects(queue), states(queue)) == ([1, 2], [])
-
-
-def test_a_connection_that_breaks_before_the_first_statement_fails_the_attempt(server_queue: Queue) -> None:
-    queue = server_queue
-    add(queue, "hold_before", 1)
-    add(queue, "effect", 2)
-    process = queue.start_task()
-    end_session(queue, queue.notes()[0].split()[1])
-    queue.go()
-    assert end_of(process) == (0, "", "")
-    assert (effects(queue), states(queue)) == ([2], [(3, 1)])
 
 
 # ---- a server that is killed
@@ -218,21 +185,6 @@ def test_a_database_that_is_killed_around_the_commit_has_done_all_or_nothing(
         assert (effects(queue), states(queue)) == ([1, 101], [(2, 1)])
     else:
         assert (effects(queue), states(queue)) == ([], [(3, 1)])
-
-
-@pytest.mark.xdist_group("fragile")
-def test_a_database_that_is_killed_under_a_task_fails_the_attempt(
-    fragile_queue: Queue, fragile_server: MariaDB | PostgreSQL
-) -> None:
-    queue = fragile_queue
-    add(queue, "hold", 1)
-    add(queue, "effect", 2)
-    process = queue.start_task()
-    fragile_server.kill()
-    queue.go()
-    restarted(queue, fragile_server)
-    assert end_of(process) == (0, "", "")
-    assert (effects(queue), states(queue)) == ([2], [(3, 1)])
 
 
 @contextmanager

@@ -210,35 +210,3 @@ def test_a_claim_without_skip_locked_waits_for_the_rows_and_takes_them(
         holder.rollback()
         result = run.result(WAIT_SECONDS)
     assert (result.reason, result.done) == (Reason.EMPTY, 6)
-
-
-def test_a_held_row_keeps_no_task_of_another_group_waiting_without_skip_locked(crowd: Crowd) -> None:
-    """As of a page that hangs in the transaction in which it adds a task."""
-    with without_skip_locked(crowd, db_patience=1) as server, crowd.held("id = 1") as page, page.cursor() as cursor:
-        page.rollback()
-        cursor.execute("INSERT INTO jobs_queue (task, group_id, priority) VALUES ('hanging.task', 3, -1)")
-        result = crowd.run(server, (5, 6)).result(WAIT_SECONDS)
-        assert (result.reason, result.done) == (Reason.EMPTY, 4)
-
-
-def test_a_claim_without_skip_locked_that_loses_its_rows_to_another_takes_the_next_ones(crowd: Crowd) -> None:
-    with without_skip_locked(crowd, tasks=200) as server, crowd.held() as holder:
-        run = crowd.run(server)
-        crowd.await_lock_wait()
-        with holder.cursor() as cursor:
-            # Those that the waiting claim picked, and more: it changes nothing, though others are new.
-            taken = cursor.execute(
-                "UPDATE jobs_queue FORCE INDEX (claim_any_group) "
-                "SET status = 1, claim = 1, due_at = NOW(6) + INTERVAL 1 HOUR "
-                "WHERE status = 0 ORDER BY priority, id LIMIT 150"
-            )
-        assert taken == 150
-        holder.commit()
-        result = run.result(WAIT_SECONDS)
-    assert (result.reason, result.done) == (Reason.EMPTY, 50)
-
-
-@pytest.mark.long
-def test_a_run_without_skip_locked_whose_patience_ran_out_ends_as_crowded(crowd: Crowd) -> None:
-    with without_skip_locked(crowd, db_patience=1) as server, crowd.held():
-        assert_crowded(server)

@@ -7,7 +7,6 @@ open. The proxy's counts show that it struck.
 from __future__ import annotations
 
 import itertools
-import signal
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack
@@ -18,7 +17,7 @@ import pytest
 from taskserver import DatabaseError, RunResult, TaskServer
 from taskserver.stores import dialect
 from tests.faults.failing import QUEUES, TASKS, FailingQueue
-from tests.support.processes import assert_one_line, assert_silent, end_of, wait_until
+from tests.support.processes import assert_one_line, assert_silent, wait_until
 from tests.support.proxy import Cut, Proxy, contains
 from tests.support.queues import NOTE
 
@@ -128,20 +127,6 @@ def test_a_worker_whose_answer_is_cut_off_finds_out_what_was_done(
     assert_done_once(proxied_queue, step)
 
 
-def test_a_finish_that_was_cut_off_when_patience_is_over_is_counted_as_what_it_was(
-    proxied_queue: FailingQueue, proxy: Proxy
-) -> None:
-    """The run ends, and what it saves then finds that finish done already."""
-    proxied_queue.set(DB_PATIENCE=0)
-    proxied_queue.deployment.claim_at_once()
-    proxied_queue.add_named("first", "second", "third")
-    cut = cut_at(proxy, b"DELETE FROM `jobs_queue`", is_done=True)
-    assert_one_line(proxied_queue.worker(), 1, proxied_queue.cut_off)
-    assert cut.has_struck
-    counts = proxied_queue.counts()
-    assert (counts["taken"], counts["done"], counts["lost"], counts["reason"]) == (2, 1, 0, "error")
-
-
 def test_a_connection_that_breaks_at_a_run_s_first_statement_is_told_at_once(
     proxied_queue: FailingQueue, proxy: Proxy
 ) -> None:
@@ -151,42 +136,6 @@ def test_a_connection_that_breaks_at_a_run_s_first_statement_is_told_at_once(
     assert_one_line(proxied_queue.worker(), 1, proxied_queue.cut_off)
     assert cut.has_struck
     assert proxied_queue.notes() == []
-
-
-@WHEN
-def test_a_release_whose_answer_is_cut_off_is_done_once(
-    proxied_queue: FailingQueue, proxy: Proxy, is_done: bool
-) -> None:
-    worker = proxied_queue.start_first("--mode", "mark")
-    worker.send_signal(signal.SIGTERM)
-    cut = cut_at(proxy, b"SET status = 0, claim = NULL", is_done)
-    proxied_queue.go()
-    assert end_of(worker) == (0, "", "")
-    assert cut.has_struck
-    assert proxied_queue.tries(*proxied_queue.lost) == 1
-    assert proxied_queue.rows("status, attempts, claim") == [(2, 1, None), (0, 0, None), (0, 0, None)]
-    assert proxied_queue.notes() == ["first"]
-
-
-@pytest.mark.parametrize("mode", ["delete", "move", "mark"])
-def test_a_finish_whose_answer_is_cut_off_again_and_again_is_done_once(
-    proxied_queue: FailingQueue, proxy: Proxy, mode: str
-) -> None:
-    def is_finish(request: bytes) -> bool:
-        """A transaction that a task's writes share, or the look whether it took effect."""
-        if proxied_queue.is_postgresql:
-            return b"claim = $" in request
-        return request.endswith(b"; COMMIT") or b"SELECT status, claim" in request
-
-    proxied_queue.add_named("first", "second", "third")
-    proxied_queue.set(MODE=mode)
-    cut = proxy.cut_after(is_finish, times=3)
-    assert_silent(proxied_queue.worker())
-    assert cut.left == 0
-    assert proxied_queue.tries(*proxied_queue.lost) == 3
-    assert proxied_queue.notes() == ["first", "second", "third"]
-    counts = proxied_queue.counts()
-    assert (counts["done"], counts["lost"]) == (3, 0)
 
 
 # ---- in this process, where an answer is waited for less long
@@ -317,23 +266,6 @@ def test_a_heartbeat_gets_away_from_a_connection_that_is_half_open_before_its_le
     assert queue.notes()[0] == "first"
 
 
-@WHEN
-def test_a_late_completion_whose_answer_is_cut_off_is_done_once(
-    open_here: Callable[..., Here], proxy: Proxy, pool: ThreadPoolExecutor, is_done: bool
-) -> None:
-    """Of a task that may start once, was given up as lost, and whose worker turns out to be alive."""
-    here = open_here(max_attempts=1, mode="mark")
-    run = here.run_to_first(pool)
-    lost = "status = 4, error_text = 'lost: gone', due_at = NULL"
-    here.queue.sql(f"UPDATE jobs_queue SET {lost} WHERE started_at IS NOT NULL")
-    cut = cut_at(proxy, b"AND max_attempts = 1 AND error_text LIKE", is_done)
-    here.queue.go()
-    result = run.result()
-    assert cut.has_struck
-    assert here.queue.rows("status, attempts, error_text") == [(2, 1, None)] * 3
-    assert (result.done, result.lost) == (3, 0)
-
-
 def test_a_run_outlasts_a_backup_that_locks_all_tables(
     open_here: Callable[..., Here], proxy: Proxy, pool: ThreadPoolExecutor
 ) -> None:
@@ -401,15 +333,6 @@ def test_an_add_whose_answer_is_cut_off_is_not_repeated(
         assert len(proxied_queue.statuses()) > is_there
 
 
-def test_an_add_of_many_whose_commit_is_cut_off_is_not_repeated(proxied_queue: FailingQueue, proxy: Proxy) -> None:
-    with TaskServer(proxied_queue.workers_dsn) as server:
-        cut = proxy.cut_after(lambda request: request.endswith(b"COMMIT"))
-        with pytest.raises(DatabaseError):
-            server.add_tasks([{"task": "tasks.note"}] * 3)
-        assert cut.has_struck
-        assert proxied_queue.statuses() == [0, 0, 0]
-
-
 def test_a_person_is_told_that_tasks_may_be_added_whose_answer_is_cut_off(
     proxied_queue: FailingQueue, proxy: Proxy
 ) -> None:
@@ -424,33 +347,3 @@ def test_a_person_is_told_that_tasks_may_be_added_whose_answer_is_cut_off(
         assert cut.has_struck
         assert_one_line(ended, 1, proxied_queue.cut_off, "may be added all the same: look first")
     assert proxied_queue.statuses() == [0] * 4
-
-
-TASK_THAT_ADDS = """
-
-def add_another(name):
-    from taskserver import DatabaseError, TaskServer
-    try:
-        TaskServer.by_a_test.add_task(f"{__name__}.note", ["added"])
-    except DatabaseError as error:
-        note(f"told: {error}")
-"""
-
-
-def test_a_task_that_adds_by_its_run_s_server_is_told_at_once_and_the_run_goes_on(
-    open_here: Callable[..., Here], proxy: Proxy, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The patience is the worker's own, not that of what its tasks add."""
-    here = open_here(TASK_THAT_ADDS, mode="mark")
-    inserts = Requests()
-    cut = proxy.cut_after(inserts)
-    monkeypatch.setattr(TaskServer, "by_a_test", here.server, raising=False)
-    here.add("first", "add_another")
-    here.add("second")
-    result = here.server.run()
-    assert cut.has_struck
-    assert inserts.count == 1
-    told, *others = here.queue.notes()
-    assert told.startswith("told: 127.0.0.1")
-    assert others == ["second", "added"]
-    assert (result.done, result.lost) == (3, 0)

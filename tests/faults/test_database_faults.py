@@ -8,7 +8,6 @@ attempt counts twice.
 from __future__ import annotations
 
 import os
-import re
 import signal
 import time
 from collections.abc import Callable
@@ -17,13 +16,11 @@ from typing import Any, TypeAlias
 import pytest
 
 from taskserver import DatabaseError, TaskServer
-from tests.faults.failing import ACCOUNT_PASSWORD, LOCK_TASK, FailingQueue
+from tests.faults.failing import LOCK_TASK, FailingQueue
 from tests.faults.refusals import (
     NO_CONNECTION,
-    NO_CONNECTION_OF_MINE,
     NO_CONNECTIONS,
     NO_SLOT,
-    NO_SLOT_OF_MINE,
     READ_ONLY,
     READ_ONLY_TRANSACTIONS,
     STAND_IN,
@@ -86,17 +83,6 @@ def test_a_round_goes_on_where_it_was_when_its_database_comes_back(
     assert queue.rows("status, attempts") == [(2, 1)] * len(names)
 
 
-def test_a_task_is_finished_on_a_database_that_was_away_while_it_ran(
-    fragile_queue: FailingQueue, fragile: Server
-) -> None:
-    worker = fragile_queue.start_first("--mode", "mark")
-    fragile.kill()
-    fragile.start()
-    assert fragile_queue.connections() == [], "the worker noticed before its task ended"
-    fragile_queue.go()
-    fragile_queue.assert_all_once(worker)
-
-
 def test_a_task_is_finished_though_its_lease_ended_while_the_database_was_away(
     fragile_queue: FailingQueue, fragile: Server
 ) -> None:
@@ -111,21 +97,6 @@ def test_a_task_is_finished_though_its_lease_ended_while_the_database_was_away(
     wait_until(lambda: time.monotonic() - away_at > 1.0)
     fragile.start()
     queue.assert_all_once(worker)
-
-
-@pytest.mark.long
-def test_a_frozen_database_is_given_up_and_used_again_once_it_goes_on(
-    fragile_queue: FailingQueue, fragile: Server
-) -> None:
-    """Its kernel goes on taking connections, and what is sent on them."""
-    worker = fragile_queue.start_first("--mode", "mark")
-    fragile.freeze()
-    try:
-        fragile_queue.go()
-        wait_until(lambda: fragile_queue.tries(*fragile_queue.lost))
-    finally:
-        fragile.thaw()
-    fragile_queue.assert_all_once(worker)
 
 
 @pytest.mark.parametrize("failing_kind", ["postgresql"], indirect=True)
@@ -235,43 +206,6 @@ def test_a_run_whose_database_turns_read_only_goes_on_where_it_was(plain_queue: 
     plain_queue.assert_all_once(worker)
 
 
-@with_each(NO_CONNECTION, NO_SLOT, STAND_IN)
-def test_a_worker_that_is_refused_for_longer_than_its_patience_ends_with_one_line(
-    plain_queue: FailingQueue, refusal: Refusal
-) -> None:
-    plain_queue.add_named("first")
-    with refusal.refusing(plain_queue):
-        ended = plain_queue.worker(TASKSERVER_DB_PATIENCE="1")
-        assert_one_line(ended, 1, refusal.word)
-    assert ACCOUNT_PASSWORD + "@" not in ended.stderr
-    assert plain_queue.tries(refusal.word) >= 2
-    assert_silent(plain_queue.worker())
-    assert plain_queue.notes() == ["first"]
-
-
-@with_each(NO_CONNECTION_OF_MINE, NO_SLOT_OF_MINE)
-def test_a_producer_that_gets_no_connection_is_told_at_once(
-    plain_queue: FailingQueue, refusal: Refusal, connects: list[int]
-) -> None:
-    with (
-        refusal.refusing(plain_queue),
-        TaskServer(plain_queue.workers_dsn) as server,
-        pytest.raises(DatabaseError, match=re.escape(refusal.word)),
-    ):
-        server.add_task("tasks.note", ["new"])
-    assert len(connects) == 1
-    assert plain_queue.statuses() == []
-
-
-def test_a_connection_that_the_server_dropped_under_a_task_is_made_anew(fragile_queue: FailingQueue) -> None:
-    with fragile_queue.dropping_idle():
-        worker = fragile_queue.start_first("--mode", "mark")
-        assert len(fragile_queue.connections()) == 1
-        wait_until(lambda: fragile_queue.connections() == [])  # no heartbeat is due in this time
-        fragile_queue.go()
-        fragile_queue.assert_all_once(worker)
-
-
 # ---- locks
 
 
@@ -289,17 +223,6 @@ def test_a_finish_whose_row_is_locked_for_long_is_written_once_the_lock_is_gone(
         wait_until(has_waited_anew)
         assert shared_queue.sql("SELECT status FROM jobs_queue WHERE id = 1") == [(1,)]
     shared_queue.assert_all_once(worker)
-
-
-@pytest.mark.long
-def test_a_lock_that_outlasts_the_patience_ends_the_run_with_one_line(shared_queue: FailingQueue) -> None:
-    shared_queue.set(DB_PATIENCE=1)
-    worker = shared_queue.start_first()
-    with shared_queue.locking(LOCK_TASK, 1):
-        shared_queue.go()
-        assert_one_line(wait_for(worker), 1, shared_queue.waited)
-    assert shared_queue.statuses() == [1, 0, 0]
-    assert shared_queue.notes() == ["first"]
 
 
 def test_a_finish_that_falls_victim_to_a_deadlock_is_written_again(shared_queue: FailingQueue) -> None:

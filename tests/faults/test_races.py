@@ -12,7 +12,6 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple, TypeAlias
@@ -302,14 +301,6 @@ def test_workers_on_a_server_without_skip_locked_run_each_task_once(
     drain(race(mysql_dsn), mysql_dsn, workers, count, skips_locked=False)
 
 
-@pytest.mark.long
-def test_workers_where_the_binlog_holds_statements_run_each_task_once(
-    race: Callable[..., Race], mariadb: MariaDB
-) -> None:
-    with MariaDB(False, "--log-bin", "--binlog-format=STATEMENT", "--server-id=1") as server, server.database() as name:
-        drain(race(server.dsn(name)), server.dsn(name), 6, 600)
-
-
 # ---- a hundred workers write each number once
 
 
@@ -360,51 +351,6 @@ def test_a_hundred_workers_write_a_hundred_thousand_numbers_once(race: Callable[
 
 
 # ---- beside producers
-
-
-def produce(server: Server, dsn: str, each: int) -> None:
-    """Three producers at once: by single tasks, by many, and by SQL with rows that are woken; so many tasks each."""
-
-    def add_portions(first: int, add: Callable[[range], object]) -> None:
-        for number in range(first, first + each, 10):
-            add(range(number, number + 10))
-
-    def add_one_by_one(numbers: range) -> None:
-        for number in numbers:
-            task_server.add_task("race_tasks.note", [number], group_id=GROUPS[number % 3])
-
-    def add_many(numbers: range) -> None:
-        task_server.add_tasks({"task": "race_tasks.note", "args": [number], "group_id": 5} for number in numbers)
-
-    def add_waiting(numbers: range) -> None:
-        rows = ", ".join(f"('race_tasks.note', '[{number}]', 6, 5, CURRENT_TIMESTAMP)" for number in numbers)
-        server.execute(
-            f"INSERT INTO jobs_queue (task, args, group_id, status, due_at) VALUES {rows}",
-            database=dsn.rpartition("/")[2],
-        )
-
-    with TaskServer(dsn) as task_server, ThreadPoolExecutor() as threads:
-        producers = (add_one_by_one, add_many, add_waiting)
-        list(threads.map(add_portions, range(0, 3 * each, each), producers))
-        while task_server.store.due.wake(task_server.store.due.look().to_wake):
-            pass
-
-
-@pytest.mark.parametrize("skips_locked", [True, False], ids=["skip-locked", "no-skip-locked"])
-def test_workers_beside_producers_and_woken_tasks_run_each_task_once(
-    race: Callable[..., Race], server: Server, server_dsn: str, skips_locked: bool
-) -> None:
-    racing = race(server_dsn)
-    racing.get_ready(4, until=True, batch=10, skips_locked=skips_locked)
-    racing.go()
-    each = 200
-    produce(server, server_dsn, each)
-    racing.producers_are_done.touch()
-    outcomes = racing.outcomes()
-    assert_each_ran_once(racing.ran(), 3 * each, server_dsn)
-    assert sum(one.done for one in outcomes) == 3 * each
-    assert_it_raced(racing.ran(), 4)
-    assert count_unfinished(server_dsn) == 0
 
 
 # ---- the fence, under attack

@@ -16,7 +16,7 @@ import pytest
 from taskserver import DatabaseError, TaskServer
 from tests.faults.failing_files import AFTER_A_CRASH, IMPATIENT, TASKS, add, assert_one_line_each, ran
 from tests.support.deployment import Deployment
-from tests.support.processes import assert_one_line, end_of, wait_for
+from tests.support.processes import assert_one_line, wait_for
 from tests.support.queues import Queue
 
 CHANGED = "what is open is no longer the file at this path"
@@ -63,18 +63,6 @@ def test_a_database_that_is_damaged_under_a_run_is_one_line_and_code_1(queue: Qu
     fill_with_noise(queue.path)
     queue.go()
     assert_one_line(wait_for(process), 1, str(queue.path))
-
-
-def test_a_database_that_is_deleted_under_a_run_ends_in_one_line_and_no_traceback(queue: Queue) -> None:
-    queue.add("tasks.wait_for_go", '["first"]')
-    add(queue, "second")
-    process = queue.start_task(**IMPATIENT)
-    delete_its_folder(queue.path)
-    queue.go()
-    code, output, errors = end_of(process)
-    assert (code, output, len(errors.splitlines())) == (1, "", 1), errors
-    assert_one_line_each(queue, str(queue.path), "no database")
-    assert ran(queue) == ["first"]
 
 
 def test_a_program_that_has_the_file_open_hears_that_another_has_its_place(queue: Queue) -> None:

@@ -37,7 +37,7 @@ from tests.faults.failing_files import (
     run_until_empty,
 )
 from tests.support.deployment import Deployment
-from tests.support.processes import assert_one_line, assert_silent, end_of, kill, wait_for, wait_until
+from tests.support.processes import assert_one_line, assert_silent, end_of, wait_for, wait_until
 from tests.support.queues import Queue
 
 
@@ -219,15 +219,6 @@ def test_tables_are_made_by_four_at_once(queue: Queue) -> None:
     assert ran(queue) == ["first"]
 
 
-def test_many_short_runs_at_once_on_an_empty_queue_see_no_locked_database(queue: Queue) -> None:
-    """The last one to close a database clears its log away while the next one opens it."""
-    with Probe(queue.path) as probe:
-        for _ in range(3):
-            together = [queue.start("--slots", 0) for _ in range(6)]
-            assert [end_of(process) for process in together] == [(0, "", "")] * 6
-    assert probe.refused, "nobody ever held the lock when it was asked for"
-
-
 # ---- a full disk
 
 
@@ -300,28 +291,6 @@ def test_a_disk_that_fills_up_under_a_run_is_one_clear_line_and_nothing_is_lost(
     assert len(ran(small_queue)) <= len(names) + 2
 
 
-def test_what_a_producer_could_not_write_to_a_full_disk_it_hears_of(small_disk: SmallDisk, small_queue: Queue) -> None:
-    """No id is printed for a task that is not there, in the midst of a long file either."""
-    add_by_client(small_queue, "first")
-    lines = "".join(f'{{"task": "tasks.note", "args": ["{"x" * 100_000}"]}}\n' for _ in range(200))
-    added = small_queue.client("add", "--bulk", "-", stdin=lines, env=IMPATIENT)
-    assert_full(added, small_disk.path / "taskserver.db")
-    assert_silent(small_queue.worker())
-    assert ran(small_queue) == ["first"]
-    assert small_queue.client("list").stdout == "no tasks\n"
-
-
-def test_a_file_system_that_became_read_only_is_one_line_and_code_1(small_disk: SmallDisk, small_queue: Queue) -> None:
-    add_by_client(small_queue, "first")
-    small_disk.remount("ro")
-    path = str(small_disk.path / "taskserver.db")
-    assert_one_line(small_queue.worker(**IMPATIENT), 1, path)
-    assert_one_line(small_queue.client("add", "tasks.note", env=IMPATIENT), 1, path)
-    small_disk.remount("rw")
-    assert_silent(small_queue.worker())
-    assert ran(small_queue) == ["first"]
-
-
 def limit_files(process: subprocess.Popen[str], most_bytes: int) -> None:
     """No file of a running process may grow beyond this: what a quota does, without a right or a disk of its own."""
     resource.prlimit(process.pid, resource.RLIMIT_FSIZE, (most_bytes, most_bytes))
@@ -388,20 +357,3 @@ def test_a_read_only_database_is_one_line_and_nothing_is_lost(queue: Queue, read
         path.chmod(0o600)
     assert_silent(queue.worker())
     assert ran(queue) == ["first"]
-
-
-@pytest.mark.usefixtures("bound_by_rights")
-def test_a_database_that_becomes_read_only_with_the_log_of_a_killed_worker_beside_it(queue: Queue) -> None:
-    queue.add("tasks.wait_for_go", '["killed"]')
-    add(queue, "second")
-    process = queue.start_task(**AFTER_A_CRASH)
-    kill(process)
-    log = queue.path.with_name("taskserver.db-wal")
-    assert log.stat().st_size > 0, "nothing was left to recover"
-    everything = [(path, 0o400) for path in queue.path.parent.glob("taskserver.db*")]
-    with rights(*everything, (queue.path.parent, 0o500)):
-        assert_one_line(queue.worker(), 1, str(queue.path))
-    queue.go()
-    run_until_empty(queue)
-    assert ran(queue).count("second") == 1
-    assert queue.statuses() == []

@@ -123,14 +123,3 @@ def states(queue: Queue) -> list[tuple[Any, ...]]:
 
 def set_settings(queue: Queue, **settings: str) -> None:
     queue.deployment.write_env(**{"TASKSERVER_DSN": queue.dsn, **SETTINGS, **settings})
-
-
-def run_program(queue: Queue, code: str) -> list[str]:
-    """What a program of the queue's folder prints, which has a `server` and says nothing else."""
-    (queue.folder / "program.py").write_text(
-        "import logging, sqlite3, threading\nlogging.disable()\n"
-        "from taskserver import TaskServer\nserver = TaskServer.from_env()\n" + code
-    )
-    ended = queue.deployment.run("program.py")
-    assert (ended.returncode, ended.stderr) == (0, "")
-    return ended.stdout.splitlines()
