@@ -1,15 +1,8 @@
 """`make bundle`: a folder and a zip of it in dist/, to be uploaded by FTP and run with nothing but python3.
 
-    dist/taskserver-VERSION/        worker.py, client.py, taskserver/, … and beside them pymysql/, dotenv/ and cronsim/
-    dist/taskserver-VERSION.zip     that one folder; with --web taskserver-VERSION-web.zip, and so on
-
-Any Python of 3.10 or newer makes it, on Linux, a Mac or Windows: `python packaging/bundle.py`. The packages are those
-that requirements.lock names: of this Python if it has them, as the .venv of `make`, else pip gets them. On a host they
-need no mechanism: the folder of worker.py is the first place where Python looks. --web, --metrics and --postgresql take
-in the packages of those extras; psycopg as plain Python, which needs the host's own libpq.
-
-What is in it is named here, file by file or by folder and suffix, and git must know each: nothing of a developer's own
-folder gets in. The same commit makes the same bytes.
+Any Python from 3.10 on makes it, on Linux, a Mac or Windows: `python packaging/bundle.py`. The packages are those that
+requirements.lock names: of this Python if it has them, else pip gets them. On a host Python finds them by itself: it
+looks in the folder of worker.py first. Files of the same times make the same bytes.
 """
 
 from __future__ import annotations
@@ -19,335 +12,161 @@ import hashlib
 import os
 import re
 import shutil
-import stat
 import subprocess
 import sys
 import tempfile
 import time
 import zipfile
-from collections.abc import Iterator
-from importlib import metadata, util
-from pathlib import Path, PurePosixPath
+from importlib import metadata
+from pathlib import Path
 
-if sys.version_info < (3, 10):  # noqa: UP036
-    sys.exit("bundle.py needs Python 3.10 or newer, and this is {}.{}".format(*sys.version_info))
 ROOT = Path(__file__).resolve().parent.parent
-sys.path.insert(0, str(ROOT / ".ci"))
-
-from install import PIP, environment, settings  # noqa: E402
-from requirements import requirements  # noqa: E402
-
-# Not imported, which would leave bytecode in the folder.
-INIT = (ROOT / "taskserver" / "__init__.py").read_text(encoding="utf-8")
-NAME = "taskserver-" + re.findall(r'^__version__ = "(.+)"', INIT, re.MULTILINE)[0]
-FILES = [
-    *(".env.example", ".htaccess", "CHANGELOG.md", "CONTRIBUTING.md", "LICENSE", "README.md", "SECURITY.md"),
-    *("client.py", "worker.py", "passenger_wsgi.py", "crontab.example", "requirements.txt"),
-    *("schema.postgresql.sql", "schema.sql"),
-]
-FOLDERS = {
-    "taskserver": {".py", ".typed", ".html", ".css", ".js", ".svg"},
-    "docs": {".md", ".webp"},
-    "examples": {".cgi", ".example", ".md", ".mjs", ".php", ".py", ".sh", ".sql", ".txt"},
+SOURCE = (ROOT / "taskserver" / "__init__.py").read_text(encoding="utf-8")
+NAME = "taskserver-" + re.findall(r'^__version__ = "(.+)"', SOURCE, re.MULTILINE)[0]
+FILES = (
+    *(".env.example", ".htaccess", "LICENSE", "client.py", "crontab.example", "schema.sql", "worker.py"),
+    *("docs/shared-hosting.md", "docs/operating.md", "docs/security.md"),
+)
+FILES_OF = {
+    "web": ("passenger_wsgi.py", "docs/page.md", "examples/page.cgi"),
+    "metrics": ("docs/metrics.md",),
+    "postgresql": ("schema.postgresql.sql", "docs/postgresql.md"),
 }
-"""And what is taken from each."""
-NOT_TAKEN = {"__pycache__", "demo"}
-"""Folders: the demonstration is for a copy of the repository."""
+"""What an option takes in, beside the packages of that extra."""
 RENAMED = {
     "packaging/START-HERE.txt": "START-HERE.txt",
     # Not tasks.py: a new version is uploaded over the old one, and must leave the owner's functions alone.
     "packaging/example_tasks.py": "tasks.example.py",
 }
-LISTED = "THIRD-PARTY.txt"
-CHECKED = "FILES.txt"
-"""The program's files and their hashes: `client.py doctor` tells by it whether an upload is whole."""
-PROGRAMS = ("client.py", "worker.py")
-NOT_CHECKED = ("docs", "examples", "var")
-"""Folders that are no part of the program. Of the files beside them an owner may change all but the two programs."""
-LEFT_OUT = {
-    "markupsafe/_speedups.": "MarkupSafe's compiled form",  # it has the same in plain Python
-    "werkzeug/debug/shared/": "what a browser would show of Werkzeug's debugger",
-}
-"""How names of files begin that are not taken from a package → what they are."""
+PACKAGE = re.compile(r"taskserver/(?!testing/|web/(?!__init__)).*\.py")
+"""What every host needs of the package. The page's part says in its __init__.py what to do without the rest."""
+PACKAGE_WITH_PAGE = re.compile(r"taskserver/(?!testing/).*\.(py|html|css|js|svg)")
+PACKAGES_OF_OTHERS = re.compile(r"(?!dotenv/(__main__|cli|ipython)|werkzeug/debug/shared/|cronsim-).*(\.py|/METADATA)")
+"""What is taken of them: no programs, nothing that was compiled. `client.py doctor` and psycopg read METADATA."""
 NOT_PACKED = ("psycopg-binary", "tzdata")
-"""Packages of requirements.lock: a compiled form that runs on some machines only, and what is for Windows alone."""
-ALWAYS = ["cron"]
-"""The extras of pyproject.toml whose packages are in every bundle."""
-FOR_ANY_HOST = [
+FOR_ANY_HOST = (
     *("--only-binary", ":all:", "--implementation", "cp", "--python-version", "3.10", "--abi", "cp310"),
     *("--platform", "manylinux2014_x86_64"),
-]
-"""What pip gets is the same wherever it runs. What is compiled in it is left out, and the rest is plain Python."""
-
-Members = dict[str, bytes]
-"""A file's place in the bundle → what is in it."""
-
-
-class BundleError(Exception):
-    """There can be no bundle; the text says why, and what to do."""
+)
+"""What pip gets is the same wherever it runs."""
+PIP_SETTINGS = {"PIP_CONSTRAINT": os.devnull, "PIP_USER": "0", "PIP_DISABLE_PIP_VERSION_CHECK": "1"}
 
 
 def main() -> int:
     """Parse, write, say what was written; the exit code."""
     parser = argparse.ArgumentParser(description="Writes the folder and the zip that are uploaded to a host.")
-    parser.add_argument("--web", action="store_true", help="take in the packages of the status page")
+    parser.add_argument("--web", action="store_true", help="take in the status page")
     parser.add_argument("--metrics", action="store_true", help="take in the package of `client.py metrics`")
     parser.add_argument("--postgresql", action="store_true", help="take in the driver of PostgreSQL, as plain Python")
-    chosen = [extra for extra, wanted in vars(parser.parse_args()).items() if wanted]
-    try:
-        with tempfile.TemporaryDirectory() as folder:
-            return _bundle(ROOT / "dist", chosen, Path(folder))
-    except (BundleError, OSError) as error:
-        print(f"bundle.py: {error}", file=sys.stderr)
-        return 2
-
-
-def _bundle(target: Path, extras: list[str], folder: Path) -> int:
-    sources = own_sources()
-    refuse_strangers(sources)
-    packages = packages_of([*ALWAYS, *extras], folder)
-    members = {place: _content(ROOT / source) for source, place in sources.items()}
-    members |= {"var/.htaccess": members[".htaccess"], LISTED: third_party(packages).encode()}
-    for package in packages:
-        members |= members_of(package)
-    members[CHECKED] = file_list(members).encode()
-    instant = instant_of(sources)
-    archive = f"{'-'.join([NAME, *extras])}.zip"
-    write(target, archive, members, instant - instant % 2)  # a zip counts in steps of two seconds
+    extras = [extra for extra, wanted in vars(parser.parse_args()).items() if wanted]
+    archive = ROOT / "dist" / f"{'-'.join([NAME, *extras])}.zip"
+    with tempfile.TemporaryDirectory() as folder:
+        packages = packages_of(extras, Path(folder))
+        members, newest = own_files(extras)
+        for package in packages:
+            members |= files_of(package)
+        members["THIRD-PARTY.txt"] = licences(packages).encode()
+    members["FILES.txt"] = file_list(members).encode()
+    write(ROOT / "dist" / NAME, archive, members, int(os.environ.get("SOURCE_DATE_EPOCH", newest)))
     size = sum(map(len, members.values())) / 1e6
-    names = ", ".join(f"{package.name} {package.version}" for package in packages)
-    print(f"wrote dist/{NAME}/ and dist/{archive}: {len(members)} files, {size:.1f} MB, with {names} inside")
+    print(f"wrote dist/{NAME}/ and dist/{archive.name}: {len(members)} files, {size:.1f} MB")
     return 0
 
 
-# ---- our own files
+def own_files(extras: list[str]) -> tuple[dict[str, bytes], float]:
+    """Each file's place in the bundle and its content, as git keeps it; and when the newest one was changed."""
+    package = PACKAGE_WITH_PAGE if "web" in extras else PACKAGE
+    found = [path.relative_to(ROOT).as_posix() for path in sorted((ROOT / "taskserver").rglob("*"))]
+    names = [*FILES, *(name for extra in extras for name in FILES_OF.get(extra, ())), *filter(package.fullmatch, found)]
+    places = dict(zip(names, names, strict=True)) | RENAMED
+    members = {place: (ROOT / name).read_bytes().replace(b"\r\n", b"\n") for name, place in places.items()}
+    for place in [place for place in members if place.endswith(".md")]:
+        members[place] = without_dead_links(members[place].decode(), place, members).encode()
+    return members | {"var/.htaccess": members[".htaccess"]}, max((ROOT / name).stat().st_mtime for name in names)
 
 
-def own_sources() -> dict[str, str]:
-    """Each file of the repository that is in the bundle → its place there."""
-    found = [source for folder, suffixes in FOLDERS.items() for source in _files_below(folder, suffixes)]
-    sources = {source: source for source in [*FILES, *found]} | RENAMED
-    missing = next((source for source in sources if not (ROOT / source).is_file()), None)
-    if missing:
-        raise BundleError(f"{missing} is missing in {ROOT}")
-    return sources
+def without_dead_links(text: str, place: str, members: dict[str, bytes]) -> str:
+    """A document whose links lead to documents of the bundle only; of others the words stay."""
 
+    def link(found: re.Match[str]) -> str:
+        target = os.path.normpath(Path(place).parent / found[2]).replace(os.sep, "/")
+        return found[0] if not found[2] or target in members else found[1]
 
-def _files_below(folder: str, suffixes: set[str]) -> Iterator[str]:
-    for path in sorted((ROOT / folder).rglob("*")):
-        source = path.relative_to(ROOT)
-        if path.suffix in suffixes and path.is_file() and not NOT_TAKEN & set(source.parts):
-            yield source.as_posix()
-
-
-def refuse_strangers(sources: dict[str, str]) -> None:
-    """Where there is git, a file that it does not know is somebody's draft, or a module that was not added yet."""
-    if not _has_git():
-        return
-    tracked = _git("ls-files", "-z").split("\0")
-    strangers = sorted(set(sources).difference(tracked))
-    if strangers:
-        raise BundleError(f"git does not know {', '.join(strangers)}: `git add` what belongs to it, remove the rest")
-
-
-def _has_git() -> bool:
-    """Not in an unzipped copy, nor on a PC that has no git."""
-    return (ROOT / ".git").exists() and shutil.which("git") is not None
-
-
-def _git(*arguments: str) -> str:
-    # safe.directory: the checkout may be another user's, as in a container.
-    command = ["git", "-c", f"safe.directory={ROOT}", *arguments]
-    try:
-        return subprocess.run(command, cwd=ROOT, check=True, capture_output=True, text=True).stdout
-    except subprocess.CalledProcessError as error:
-        raise BundleError(f"git {arguments[0]} failed: {error.stderr.partition(chr(10))[0]}") from None
-
-
-def _content(path: Path) -> bytes:
-    """As git keeps it: cron and shells stumble over other line ends, which a checkout's texts may have."""
-    content = path.read_bytes()
-    return content if path.suffix == ".webp" else content.replace(b"\r\n", b"\n")
-
-
-def instant_of(sources: dict[str, str]) -> int:
-    """The time that every file bears, in seconds since 1970: that of the commit, or of the newest file.
-
-    Not a constant: Python takes the bytecode of a module to be fresh while the module's time and size are the same, so
-    a new version must not bear the time of the one that it is unpacked over.
-    """
-    if _has_git() and not _git("status", "--porcelain", "--untracked-files=no"):
-        return int(_git("log", "-1", "--format=%ct"))
-    return int(max((ROOT / source).stat().st_mtime for source in sources))
+    return re.sub(r"!?\[([^]]*)\]\((?!https?:)([^)#]*)[^)]*\)", link, text)
 
 
 # ---- the packages of others
 
 
+def locked(extras: list[str]) -> list[str]:
+    """What requirements.lock has for a run and these extras: an entry of several lines for each package."""
+    lock = (ROOT / "requirements.lock").read_text(encoding="utf-8")
+    sections = dict(re.findall(r"^# ---- (.+)\n([^#]*)", lock, re.MULTILINE))
+    return re.split(r"\n(?=\S)", "\n".join(sections[title].strip() for title in ["run time", *extras]))
+
+
 def packages_of(extras: list[str], folder: Path) -> list[metadata.Distribution]:
-    """The packages of a run and of these extras: what this Python has, or what pip gets into the folder."""
-    entries = re.split(r"\n(?=\S)", "\n".join(requirements(extras)))
-    entries = [entry for entry in entries if entry.partition("==")[0] not in NOT_PACKED]
+    """Those of a run, of periodic tasks and of these extras: what this Python has, or what pip gets into the folder."""
+    # For every host, though this Python might not need it: without markers, which are of the Python that runs pip.
+    entries = [re.sub(r" ; [^\\\n]+", " ", entry) for entry in locked(["cron", *extras])]
+    entries = [entry for entry in entries if not entry.startswith(NOT_PACKED)]
     pins = dict(entry.split()[0].split("==") for entry in entries)
-    try:
-        found = [metadata.distribution(name) for name in pins]
-    except metadata.PackageNotFoundError:
-        found = []
-    if [package.version for package in found] == list(pins.values()):
-        return found
-    by_name = {_plain(package.name): package for package in fetched(entries, list(pins), folder)}
-    return [by_name[name] for name in pins]
+    found = {name: next(iter(metadata.distributions(name=name)), None) for name in pins}
+    if all(package and package.version == pins[name] for name, package in found.items()):
+        return [package for package in found.values() if package]
+    print(f"getting {', '.join(pins)}", flush=True)
+    (folder / "required").write_text("\n".join(entries), encoding="utf-8")
+    command = [sys.executable, "-m", "pip", "install", "--quiet", "--require-hashes", "--no-deps", "--no-compile"]
+    command += [*FOR_ANY_HOST, "-r", str(folder / "required"), "--target", str(folder / "site")]
+    if subprocess.run(command, check=False, env=os.environ | PIP_SETTINGS).returncode != 0:
+        sys.exit("bundle.py: pip could not get the packages, see above")
+    return [next(iter(metadata.distributions(name=name, path=[str(folder / "site")]))) for name in pins]
 
 
-def _plain(name: str) -> str:
-    """A package's name as requirements.lock has it."""
-    return re.sub("[-_.]+", "-", name).lower()
+def files_of(package: metadata.Distribution) -> dict[str, bytes]:
+    """What a package brings into the bundle."""
+    taken = [file for file in package.files or () if PACKAGES_OF_OTHERS.fullmatch(file.as_posix())]
+    return {file.as_posix(): Path(str(file.locate())).read_bytes().replace(b"\r\n", b"\n") for file in taken}
 
 
-def fetched(entries: list[str], names: list[str], folder: Path) -> list[metadata.Distribution]:
-    """What pip gets for these entries of requirements.lock, in the folder. It refuses a file that has another hash."""
-    print(f"getting {', '.join(names)}", flush=True)
-    if util.find_spec("pip") is None:
-        raise BundleError(f"{sys.executable} has no pip, which gets the packages: install pip (python -m ensurepip)")
-    # For every host, though this Python might need it no more: markers are of the Python that runs pip.
-    unmarked = [re.sub(r" ; [^\\\n]+", " ", entry) for entry in entries]
-    (folder / "required").write_text("\n".join(unmarked), encoding="utf-8")
-    command = [*PIP, "install", "--require-hashes", "--no-deps", "--no-compile", *FOR_ANY_HOST]
-    command += ["-r", str(folder / "required"), "--target", str(folder / "site")]
-    ended = subprocess.run(
-        command, check=False, env=environment(settings()), capture_output=True, text=True, errors="replace"
-    )
-    if ended.returncode != 0:
-        raise BundleError(_complaint(ended.stderr))
-    return list(metadata.distributions(path=[str(folder / "site")]))
-
-
-def _complaint(errors: str) -> str:
-    """What pip said, in a line."""
-    if "DO NOT MATCH THE HASHES" in errors:
-        return "pip got a file whose hash is not in requirements.lock, and nothing was written: get a new copy of both"
-    said = next((line for line in errors.splitlines() if line.startswith("ERROR:")), "ERROR: it did not say why")
-    return f"pip could not get the packages (is the network there?): {said.removeprefix('ERROR:').strip()}"
-
-
-def members_of(package: metadata.Distribution) -> Iterator[tuple[str, bytes]]:
-    """A package's own files, and what tells its version and licence."""
-    licences = 0
-    for file in package.files or ():
-        if _belongs(file):
-            licences += _is_licence(file)
-            # A release for Windows may have other line ends: its bundle, and its hash, are those of every machine.
-            yield file.as_posix(), Path(str(file.locate())).read_bytes().replace(b"\r\n", b"\n")
-    if not licences:
-        raise BundleError(f"{package.name} {package.version} comes without its licence")
-
-
-def _belongs(file: metadata.PackagePath) -> bool:
-    """Not the programs that lie in bin/, nor notes of the installer; nothing that was compiled."""
-    if ".." in file.parts or "__pycache__" in file.parts or file.as_posix().startswith(tuple(LEFT_OUT)):
-        return False
-    if file.parts[0].endswith(".dist-info"):
-        return file.name == "METADATA" or _is_licence(file)
-    if file.suffix not in (".py", ".pyi", ".typed"):
-        raise BundleError(f"{file} is not plain Python, which runs on every host: another release of it is needed")
-    return True
-
-
-def _is_licence(file: PurePosixPath) -> bool:
-    return file.parts[0].endswith(".dist-info") and bool(re.match("(LICEN[CS]E|COPYING|NOTICE|AUTHORS)", file.name))
-
-
-def third_party(packages: list[metadata.Distribution]) -> str:
-    """What is told of the packages inside."""
-    lines = [
-        "In this folder are packages of others, unchanged. Each has its licence in the folder that is named last.",
-        "",
-    ]
+def licences(packages: list[metadata.Distribution]) -> str:
+    """The licences of the packages, in one text."""
+    parts = ["In this folder are packages of others. These are their licences.\n"]
     for package in packages:
-        folder = next(file.parts[0] for file in package.files or () if file.name == "METADATA")
-        lines.append(f"{package.name} {package.version}, licence {_licence(package)}, {folder}/")
-    files = [file.as_posix() for package in packages for file in package.files or ()]
-    if left_out := [what for start, what in LEFT_OUT.items() if any(file.startswith(start) for file in files)]:
-        lines += ["", f"Left out: {', '.join(left_out)}."]
-    return "\n".join(lines) + "\n"
-
-
-def _licence(package: metadata.Distribution) -> str:
-    keys = ("License-Expression", "License")
-    named = [package.metadata[key] for key in keys if key in package.metadata]
-    named += [
-        kind.rpartition(" :: ")[2] for kind in package.metadata.get_all("Classifier") or () if "License ::" in kind
-    ]
-    return next(iter(named), "see there")
+        texts = [file for file in package.files or () if re.search(r"dist-info/.*(LICEN[CS]E|COPYING)", str(file))]
+        text = "\n".join(Path(str(file.locate())).read_text(encoding="utf-8") for file in texts)
+        parts.append(f"---- {package.name} {package.version}\n\n{text.strip()}\n")
+    return "\n".join(parts)
 
 
 # ---- writing
 
 
-def file_list(members: Members) -> str:
-    """A line for each file of the program and of the packages, as `sha256sum --check` takes it."""
-    program = [place for place in members if place in PROGRAMS or ("/" in place and _folder(place) not in NOT_CHECKED)]
-    return "".join(f"{hashlib.sha256(members[place]).hexdigest()}  {place}\n" for place in sorted(program))
+def file_list(members: dict[str, bytes]) -> str:
+    """The files of which an owner changes none, with their hashes: `client.py doctor` compares an upload with them."""
+    program = [name for name in members if re.match(r"(worker|client)\.py$|(?!docs/|examples/|var/).*/", name)]
+    return "".join(f"{hashlib.sha256(members[name]).hexdigest()}  {name}\n" for name in sorted(program))
 
 
-def _folder(place: str) -> str:
-    return place.partition("/")[0]
-
-
-def write(target: Path, archive: str, members: Members, instant: int) -> None:
-    """Folder and zip; what was there before goes once both are complete."""
-    folder, new = target / NAME, target / f"{NAME}.unfinished"
+def write(folder: Path, archive: Path, members: dict[str, bytes], instant: int) -> None:
+    """The folder and the zip. All files bear one time, and only programs may be executed."""
     own = [path for path in (folder / ".env", folder / "tasks.py", *folder.glob("var/[!.]*")) if path.exists()]
     if own:  # somebody tried the bundle where it was made, and has a queue in there now
-        raise BundleError(f"{own[0]} is somebody's, and would be lost: move {folder} away")
-    shutil.rmtree(new, ignore_errors=True)
-    new.mkdir(parents=True)
-    try:
-        _write_zip(new / "zip", members, instant)
-        _write_folder(new / NAME, members, instant)
-        shutil.rmtree(folder, ignore_errors=True)
-        (new / NAME).rename(folder)
-        (new / "zip").replace(target / archive)
-    finally:
-        shutil.rmtree(new, ignore_errors=True)
-
-
-def _places(members: Members) -> list[str]:
-    """Every file and folder in it, each after the folder that it lies in; the outermost one is the empty name."""
-    folders = {str(parent) for place in members for parent in PurePosixPath(place).parents}
-    return ["", *sorted([*members, *folders - {"."}])]
-
-
-def _mode(place: str, content: bytes | None) -> int:
-    """The rights of a file, or of a folder (no content). var/ is private, as the program would make it."""
-    if content is None:
-        return 0o700 if place == "var" else 0o755
-    return 0o755 if content.startswith(b"#!") else 0o644
-
-
-def _write_folder(folder: Path, members: Members, instant: int) -> None:
-    places = _places(members)
-    for place in places:
-        if place in members:
-            (folder / place).write_bytes(members[place])
-        else:
-            (folder / place).mkdir()
-    for place in reversed(places):
-        (folder / place).chmod(_mode(place, members.get(place)))
-        os.utime(folder / place, (instant, instant))
-
-
-def _write_zip(archive: Path, members: Members, instant: int) -> None:
-    """Not compressed: the bytes would depend on the machine's zlib. Times are in no time zone."""
-    with zipfile.ZipFile(archive, "w", zipfile.ZIP_STORED) as file:
-        for place in _places(members):
-            content = members.get(place)
-            name = PurePosixPath(NAME, place).as_posix() + ("/" if content is None else "")
-            entry = zipfile.ZipInfo(name, time.gmtime(instant)[:6])
-            entry.create_system = 3  # Unix, whose rights follow
-            kind = stat.S_IFDIR if content is None else stat.S_IFREG
-            entry.external_attr = (kind | _mode(place, content)) << 16 | (0x10 if content is None else 0)
-            file.writestr(entry, content or b"")
+        sys.exit(f"bundle.py: {own[0]} is somebody's, and would be lost: move {folder} away")
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir(parents=True)
+    (folder / "var").mkdir(mode=0o700)
+    with zipfile.ZipFile(archive, "w", zipfile.ZIP_STORED) as file:  # to compress makes other bytes on other machines
+        for name, content in sorted(members.items()):
+            mode = 0o755 if content.startswith(b"#!") else 0o644
+            entry = zipfile.ZipInfo(f"{NAME}/{name}", time.gmtime(instant)[:6])
+            entry.create_system, entry.external_attr = 3, (0o100000 | mode) << 16  # Unix, whose rights follow
+            file.writestr(entry, content)
+            path = folder / name
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_bytes(content)
+            path.chmod(mode)
+            os.utime(path, (instant, instant))
 
 
 if __name__ == "__main__":

@@ -17,6 +17,7 @@ PACKAGES = ("werkzeug", "jinja2", "markupsafe", "itsdangerous")
 NOT_WHOLE = (
     "The program is not whole: upload the folder again. The web server's error log and client.py doctor tell more.\n"
 )
+NO_PAGE = "This bundle is without the page: upload the one that was made with --web.\n"
 
 
 def application_of(folder: str | Path) -> Application:
@@ -28,6 +29,8 @@ def application_of(folder: str | Path) -> Application:
     try:
         from .wsgi import Application as Page
     except (ImportError, SyntaxError, NameError, AttributeError) as error:
+        if not Path(__file__).with_name("wsgi.py").exists():
+            return _closed(NO_PAGE, str(error))
         package = ((isinstance(error, ImportError) and error.name) or "").partition(".")[0]
         return _closed(_without(package) if package in PACKAGES else NOT_WHOLE, f"{type(error).__name__}: {error}")
     return Page(Path(folder).absolute())

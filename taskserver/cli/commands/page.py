@@ -89,6 +89,8 @@ def _write(folder: Path, options: argparse.Namespace) -> int:
         try:
             from ...web.one_file import one_file, one_file_without_database
         except ImportError as error:
+            if str(error.name).startswith("taskserver"):
+                raise SettingError("this bundle is without the page: upload the one that was made with --web") from None
             raise SettingError(
                 f"the package {error.name} is missing, which makes the page: {install_command(JINJA)}; "
                 "or upload the bundle that has it inside (python packaging/bundle.py --web makes it)"
