@@ -1,6 +1,6 @@
 """The tables of one queue, once, as data, and the SQL that creates them on each database.
 
-`make schema.sql schema.postgresql.sql` writes the two files at the top of the repository from here. Workers never
+`make schema` writes the two files at the top of the repository from here. Workers never
 import this file: `tables.py` has what a run needs.
 """
 

@@ -16,7 +16,6 @@ from pathlib import Path
 
 import pytest
 
-from tests.conftest import without
 from tests.support.deployment import ROOT, Deployment
 from tests.support.documents import blocks, sections
 from tests.support.shops import Shop
@@ -28,10 +27,8 @@ LEAST_TESTS = 35
 
 @pytest.fixture
 def django6() -> str:
-    if not PYTHON.exists():
-        if subprocess.run([ROOT / ".ci" / "setup", "newer-python"], stdout=subprocess.DEVNULL).returncode:
-            pytest.skip("this machine has no Python from 3.12 on, which Django 6 needs")
-        without("there is no Django 6")
+    if not PYTHON.exists():  # .ci/setup fails if it could not install it
+        pytest.skip("this machine has no Python 3.12 or newer, which Django 6 needs")
     return str(PYTHON)
 
 

@@ -41,7 +41,7 @@ OPTIONS = (
 
 KEYS = {"Tab": "\ue004", "Enter": "\ue007", "Shift": "\ue008", "Escape": "\ue00c", "Space": " "}
 """As WebDriver writes them; a character stands for itself."""
-AXE = ROOT / ".servers" / "axe-core" / "axe.min.js"
+AXE = ROOT / ".servers" / "axe" / "axe_playwright_python" / "axe.min.js"
 RUN_AXE = """
 return axe.run().then(result => result.violations.map(
     found => `${found.id}: ${found.help}: ${found.nodes.map(node => node.target.join(" ")).join(", ")}`
@@ -168,7 +168,7 @@ class Browser:
     def axe(self) -> list[str]:
         """What axe-core finds wrong with the page for those who read or use it otherwise."""
         if not AXE.exists():
-            without("axe-core is not in .servers")
+            without("axe-core is not in .servers/axe")
         found: list[str] = self.script(f"{AXE.read_text(encoding='utf-8')}\n{RUN_AXE}")
         return found
 

@@ -1,4 +1,4 @@
-"""Pictures of the status page: `make screenshots`, or `make screenshots ARGS=FOLDER` for a folder of one's own.
+"""Pictures of the status page: `.venv/bin/python -m tests.web.screenshots [FOLDER]`.
 
 The folder gets VIEW-WIDTH-SCHEME.png of all views, docs/pictures/ as WebP those that docs/page.md shows.
 """
