@@ -4,20 +4,26 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from itertools import pairwise
 from typing import Any
 
 import psycopg
 import pytest
 
-from taskserver import TaskServer
+from taskserver import DatabaseError, TaskServer
 from taskserver.model.attempt import Finish, Start
+from taskserver.model.task import ClaimedTask
 from taskserver.stores import Store
 from taskserver.stores.postgresql.dialect import WORDS
 from taskserver.stores.queue.counts import Counts
 from taskserver.stores.queue.views import Pages
+from taskserver.stores.retrying import AT_ONCE, Scope
 from tests.contract.verbs import PLAIN, add_many, claim, ids, start
 from tests.support.pgbouncer import pooled
+from tests.support.postgresql import PostgreSQLServer
+from tests.support.processes import wait_until
 from tests.support.rows import Rows
 
 GROUPS = (1, 3, 5)
@@ -148,6 +154,45 @@ def test_a_claim_goes_behind_any_number_of_rows_that_another_transaction_holds(
     assert ids(claim(store, 10, *groups)) == added[2900:2910]
     other.execute("ROLLBACK")
     other.close()
+
+
+def test_a_row_that_another_claim_took_since_it_was_seen_is_left(
+    store: Store, postgresql_queue_dsn: str, postgresql_server: PostgreSQLServer
+) -> None:
+    """A claim sees the rows as they are when it begins, and locks them later."""
+    add_many(store, [PLAIN])
+    other = Rows(postgresql_queue_dsn)
+    other.execute("SELECT pg_advisory_lock(7)")
+
+    def claim_slowly() -> list[ClaimedTask]:
+        for sql in (
+            "SET lock_timeout = 0",
+            # It asks for pauses before it looks for rows.
+            "CREATE TEMPORARY VIEW jobs_queue_paused AS "
+            "SELECT CAST(0 AS bigint) AS group_id FROM pg_advisory_lock_shared(7) AS held WHERE held::text = 'never'",
+        ):
+            store.database.change(sql)
+        return claim(store)
+
+    with ThreadPoolExecutor(1) as worker:
+        claimed = worker.submit(claim_slowly)
+        wait_until(postgresql_server.count_lock_waits)
+        other.execute("UPDATE jobs_queue SET status = 1, claim = 5")
+        other.execute("SELECT pg_advisory_unlock(7)")
+        assert claimed.result() == []
+    assert other.one("status", "claim") == (1, 5)
+    other.close()
+
+
+def test_a_transaction_that_went_on_after_an_error_is_not_taken_for_committed(store: Store) -> None:
+    """PostgreSQL answers its COMMIT with ROLLBACK, which is no error."""
+
+    def go_on() -> None:
+        with suppress(DatabaseError):
+            store.database.execute("SELECT 1 / 0")
+
+    with pytest.raises(DatabaseError, match="rolled back"):
+        store.database.run(AT_ONCE._replace(scope=Scope.TRANSACTION), go_on)
 
 
 def prepared(store: Store) -> list[str]:
