@@ -27,7 +27,7 @@ DATABASES = {
     "default": {
         "ENGINE": "django.db.backends.sqlite3",
         "NAME": BASE_DIR / "db.sqlite3",
-        # A transaction that reads before it writes waits for its turn at its begin. Django before 5.1 refuses the mode.
+        # Each transaction waits for its turn when it begins. Django before 5.1 does not know the mode.
         "OPTIONS": {"transaction_mode": "IMMEDIATE", "timeout": 20},
     }
 }

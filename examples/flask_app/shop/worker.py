@@ -11,14 +11,14 @@ _context: AppContext
 
 
 def setup() -> None:
-    """Make the app, and have its context for code of tasks, also for their modules as they are imported."""
+    """Make the app, and push its context, before a module of tasks is imported."""
     global _context
     _context = create_app().app_context()
     _context.push()
 
 
 def between() -> None:
-    """End the context of the task before, with what its teardown closes, and have another one."""
+    """Replace the context of the last task. Its teardown closes what that task used."""
     global _context
     _context.pop()
     _context = _context.app.app_context()
