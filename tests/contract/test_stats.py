@@ -2,16 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import random
+import threading
+from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import pytest
 
 from taskserver.errors import Conflict
 from taskserver.stores import Store
+from taskserver.stores import retrying as tries
 from taskserver.stores.queue import stats
 from taskserver.stores.queue.stats import Stats
+from taskserver.stores.sqlite import session as sqlite
+from tests.support.locks import holding
+from tests.support.processes import WAIT_SECONDS
 from tests.support.rows import Rows
+from tests.support.threads import together
 
 
 def counted(group_id: int, task: str, done: int = 1, ran: float = 1.0, slowest: float = 1.0) -> tuple[Any, ...]:
@@ -58,3 +66,52 @@ def test_stats_are_summed_in_the_database(store: Store, rows: Rows) -> None:
     assert [(one.task, one.done) for one in stats.sums(0, "task")] == [("a", 5), ("b", 2)]
     assert [(one.group_id, one.task, one.done) for one in stats.hours()] == [(3, "a", 1), (3, "b", 2), (5, "a", 4)]
     assert sum(one.done for one in stats.recent()[:2]) == 7  # an hour may have begun meanwhile
+
+
+def test_counts_in_whose_way_others_are_are_a_conflict_and_not_written(
+    store: Store, queue_dsn: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(stats, "CONFLICT_SECONDS", 0.1)
+    monkeypatch.setattr(sqlite, "LOCK_WAIT_SECONDS", 0.1)
+    kept = Stats(store)
+    kept.add([counted(0, "tasks.a")])
+    store.close()  # it connects again with the shorter time
+    with holding(queue_dsn, table="jobs_queue_stats"), pytest.raises(Conflict) as caught:
+        kept.add([counted(0, "tasks.a")])
+    assert not caught.value.may_have_taken_effect
+    assert [one.done for one in kept.sums(0, "task")] == [1]
+
+
+def test_workers_that_write_the_same_counts_at_once_add_up_and_do_not_deadlock(
+    open_store: Callable[..., Store], queue_dsn: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    names = [f"tasks.t{number}" for number in range(40)]
+    Stats(open_store()).add(counted(0, name) for name in names)
+    conflicts: list[str] = []
+    entered = threading.Semaphore(0)
+    go_on_after, add = tries.Tries.go_on_after, Stats.add
+
+    def noted(self: tries.Tries, error: Any) -> bool:
+        conflicts.append(str(error))
+        return go_on_after(self, error)
+
+    def announced(self: Stats, rows: Any) -> None:
+        entered.release()
+        add(self, rows)
+
+    monkeypatch.setattr(tries.Tries, "go_on_after", noted)
+    monkeypatch.setattr(Stats, "add", announced)
+
+    def write_often(store: Store, seed: int) -> None:
+        mine = Stats(store)
+        for _ in range(10):
+            mine.add(counted(0, name) for name in random.Random(seed).sample(names, len(names)))
+        store.close()
+
+    writers = [partial(write_often, open_store(), seed) for seed in range(4)]
+    with holding(queue_dsn, table="jobs_queue_stats") as let_go, together(*writers):
+        for _ in range(4):
+            assert entered.acquire(timeout=WAIT_SECONDS)
+        let_go()
+    assert {one.done for one in Stats(open_store()).sums(0, "task")} == {1 + 4 * 10}
+    assert not [text for text in conflicts if "(1213)" in text]

@@ -6,7 +6,7 @@ import importlib
 import sqlite3
 import subprocess
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -15,7 +15,7 @@ from urllib.parse import urlsplit
 import pymysql
 import pytest
 
-from taskserver import RunResult, TaskServer
+from taskserver import RunResult, Stop, TaskServer
 from taskserver.stores import Store
 from taskserver.stores.queue.counts import Counts
 from taskserver.stores.records import QueueCount
@@ -188,6 +188,9 @@ class Queue:
         groups: Sequence[int] | None = None,
         batch: int = 100,
         max_time: float | None = None,
+        linger: float | None = None,
+        stop: Stop | None = None,
+        on_progress: Callable[[RunResult], object] | None = None,
         **settings: object,
     ) -> RunResult:
         """A run inside this process, which imports tasks again; `lease` is TASKSERVER_LEASE, and so on."""
@@ -198,7 +201,14 @@ class Queue:
             importlib.invalidate_caches()
             try:
                 with TaskServer.from_env(self.folder) as server:
-                    return server.run(max_tasks, groups, batch=batch, max_time=max_time)
+                    return server.run(
+                        *(max_tasks, groups),
+                        batch=batch,
+                        max_time=max_time,
+                        linger=linger,
+                        stop=stop,
+                        on_progress=on_progress,
+                    )
             finally:
                 for name, module in list(sys.modules.items()):
                     if str(getattr(module, "__file__", "")).startswith(f"{self.folder}/"):

@@ -67,9 +67,9 @@ BESIDE_OTHERS = (
     "contract/forks",
     *CLIENT,
     "faults/held_rows",
-    "worker/runner",
+    "worker/runs",
     "worker/linger",
-    "worker/processes",
+    "process/processes",
 )
 KINDS = (
     "features/kinds",
@@ -96,14 +96,14 @@ TOLD = (
     "features/progress",
 )
 SESSIONS = ("contract/connections", "contract/mysql_session", "contract/mysql_login")
-ALONE = ("faults/races", "faults/crowded_claims", "worker/leases", "worker/worker", *SESSIONS)
+ALONE = ("faults/races", "faults/crowded_claims", "worker/leases", "worker/heartbeat", *SESSIONS)
 """They count the server's deadlocks, statements and waiting transactions, or change its variables."""
 RUNS = (
     Run("the store contract", CONTRACT),
-    Run("retries, schema, forks, client, held_rows, runner", BESIDE_OTHERS),
+    Run("retries, schema, forks, client, held_rows, runs", BESIDE_OTHERS),
     Run("the kinds of queues", KINDS),
     Run("exactly once, results, progress", TOLD),
-    Run("races, crowded claims, leases, worker, connections, sessions", ALONE, processes=0),
+    Run("races, crowded claims, leases, heartbeat, connections, sessions", ALONE, processes=0),
     Run("doctor, mistakes", ("cli/doctor", "cli/mistakes"), processes=0),
 )
 OK, TESTS_FAILED, NO_TESTS = 0, 1, 5

@@ -14,7 +14,6 @@ from pathlib import Path
 import pytest
 
 from taskserver.worker.maintenance import VANISHED_TEXT
-from tests.support.printed import json_of
 from tests.support.processes import assert_one_line, assert_silent, end_of, is_alive, kill, wait_until
 from tests.support.queues import Queue
 
@@ -30,9 +29,9 @@ def hold():
     while not (HERE / "go").exists():
         time.sleep(0.01)
 
-def die(number):
+def die():
     note(os.getpid())
-    os.kill(os.getpid(), number)
+    os.kill(os.getpid(), signal.SIGKILL)
 
 def leave(code):
     os._exit(code)
@@ -90,33 +89,18 @@ def test_a_signal_reaches_all_workers_which_finish_their_tasks(held: Held) -> No
     assert queue.statuses() == [0]
 
 
-def test_a_signal_to_the_whole_group_counts_once(sqlite_queue: Queue) -> None:
+def test_a_signal_to_the_whole_group_counts_once(queue: Queue) -> None:
     """As `timeout` sends one, and a terminal at Ctrl-C."""
     for _ in range(2):
-        sqlite_queue.add("tasks.hold")
-    sqlite_queue.deployment.wrap_python(["setsid"])
-    process = sqlite_queue.start(0, "--processes", 2, "--batch", 1)
-    wait_until(lambda: len(sqlite_queue.notes()) == 2)
+        queue.add("tasks.hold")
+    queue.deployment.wrap_python(["setsid"])
+    process = queue.start(0, "--processes", 2, "--batch", 1)
+    wait_until(lambda: len(queue.notes()) == 2)
     os.killpg(process.pid, signal.SIGINT)
     time.sleep(0.3)  # several looks of the supervisor
-    sqlite_queue.go()
+    queue.go()
     assert end_of(process) == (0, "", "")
-    assert sqlite_queue.rows() == []  # no task was interrupted
-
-
-@pytest.mark.parametrize("options", [(), ("--processes", 1)], ids=["a worker", "a supervisor"])
-def test_two_signals_right_after_each_other_are_one_request(sqlite_queue: Queue, options: tuple[object, ...]) -> None:
-    """As `timeout` sends one to its child, and one to the group of both."""
-    sqlite_queue.add("tasks.hold")
-    process = sqlite_queue.start(0, *options)
-    wait_until(lambda: len(sqlite_queue.notes()) == 1)
-    for _ in range(2):
-        process.send_signal(signal.SIGTERM)
-        time.sleep(0.02)  # the program has heard it
-    time.sleep(0.3)  # several looks of the supervisor
-    sqlite_queue.go()
-    assert end_of(process) == (0, "", "")
-    assert sqlite_queue.rows() == []  # the task was not interrupted
+    assert queue.rows() == []  # no task was interrupted
 
 
 def test_a_second_signal_interrupts_the_tasks_of_all(held: Held) -> None:
@@ -132,16 +116,15 @@ def test_a_second_signal_interrupts_the_tasks_of_all(held: Held) -> None:
 # ---- deaths
 
 
-@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSEGV])
-def test_a_worker_that_dies_is_replaced_and_what_it_had_not_started_runs(queue: Queue, number: signal.Signals) -> None:
-    queue.add("tasks.die", f"[{int(number)}]")
+def test_a_worker_that_dies_is_replaced_and_what_it_had_not_started_runs(queue: Queue) -> None:
+    queue.add("tasks.die")
     for _ in range(3):
         queue.add("tasks.note")
     ended = queue.worker(0, "--processes", 1)
     (pid, *others) = queue.notes()
     died, ran = ended.stderr.splitlines()
     assert (ended.returncode, ended.stdout, others) == (1, "", ["noted"] * 3)
-    assert died == f"process {pid}, a worker of this line, died: signal {int(number)} ({signal.strsignal(number)})"
+    assert died == f"process {pid}, a worker of this line, died: signal 9 (Killed)"
     assert ran.startswith(f"process {pid} ended while it ran task 1 tasks.die: once the lease is over")
     assert queue.statuses() == [1]
     queue.end_leases()
@@ -149,78 +132,49 @@ def test_a_worker_that_dies_is_replaced_and_what_it_had_not_started_runs(queue: 
     assert queue.errors() == [VANISHED_TEXT.format(pid)]
 
 
-def test_workers_that_die_young_are_started_again_after_growing_pauses(sqlite_queue: Queue) -> None:
+def test_workers_that_die_young_are_started_again_after_growing_pauses(queue: Queue) -> None:
     for code in (3, 1):
-        sqlite_queue.add("tasks.leave", f"[{code}]")
+        queue.add("tasks.leave", f"[{code}]")
     began = time.monotonic()
-    ended = sqlite_queue.worker(0, "--processes", 1, "--batch", 1)
+    ended = queue.worker(0, "--processes", 1, "--batch", 1)
     assert time.monotonic() - began > 0.5 + 1.0
     lines = ended.stderr.splitlines()
     assert [line.partition(" died: ")[2] for line in lines[::2]] == ["exit code 3", "exit code 1"]
     assert (ended.returncode, len(lines)) == (1, 4)
 
 
-def test_a_signal_to_the_whole_group_is_no_death_of_workers_that_are_at_their_end(sqlite_queue: Queue) -> None:
+def test_a_signal_to_the_whole_group_is_no_death_of_workers_that_are_at_their_end(queue: Queue) -> None:
     """They get it twice: as members of the group, and handed on when Python may have taken its handlers away."""
-    sqlite_queue.deployment.wrap_python(["setsid"])
-    (sqlite_queue.folder / "sitecustomize.py").write_text(SLOW_END)
-    process = sqlite_queue.start(0, "--processes", 3, "--linger", 60, PYTHONPATH=str(sqlite_queue.folder))
+    queue.deployment.wrap_python(["setsid"])
+    (queue.folder / "sitecustomize.py").write_text(SLOW_END)
+    process = queue.start(0, "--processes", 3, "--linger", 60, PYTHONPATH=str(queue.folder))
     at_work = "SELECT pid FROM jobs_queue_processes"
-    wait_until(lambda: len(sqlite_queue.sql(at_work)) == 3)
+    wait_until(lambda: len(queue.sql(at_work)) == 3)
     os.kill(process.pid, signal.SIGSTOP)
     os.killpg(process.pid, signal.SIGINT)
-    wait_until(lambda: sqlite_queue.sql(at_work) == [])
+    wait_until(lambda: queue.sql(at_work) == [])
     time.sleep(0.3)
     os.kill(process.pid, signal.SIGCONT)
     assert end_of(process) == (0, "", "")
 
 
-def test_a_second_signal_that_comes_as_python_ends_is_no_death(sqlite_queue: Queue) -> None:
-    (sqlite_queue.folder / "sitecustomize.py").write_text(SLOW_END)
-    process = sqlite_queue.start(0, "--linger", 60, PYTHONPATH=str(sqlite_queue.folder))
-    at_work = "SELECT pid FROM jobs_queue_processes"
-    wait_until(lambda: sqlite_queue.sql(at_work))
-    process.terminate()
-    wait_until(lambda: sqlite_queue.sql(at_work) == [])
-    time.sleep(0.3)
-    process.terminate()
-    assert end_of(process) == (0, "", "")
-
-
-def test_a_signal_ends_workers_that_wait_for_what_tasks_left(sqlite_queue: Queue) -> None:
-    sqlite_queue.define(
-        "import multiprocessing\n\ndef leave_a_child():\n"
-        "    child = multiprocessing.get_context('fork').Process(target=time.sleep, args=(600,))\n"
-        "    child.start()\n    note(child.pid)\n"
-    )
-    sqlite_queue.add("tasks.leave_a_child")
-    process = sqlite_queue.start(0, "--processes", 1)
-    wait_until(lambda: sqlite_queue.sql("SELECT 1 FROM jobs_queue_workers WHERE reason = 'empty'"))
-    time.sleep(0.3)  # it waits for the child
-    process.terminate()
-    process.wait(timeout=30)
-    for pid in sqlite_queue.notes():  # a child outlives its parent, and holds its standard error open
-        os.kill(int(pid), signal.SIGKILL)
-    assert end_of(process) == (0, "", "")
-
-
-def test_a_line_whose_time_is_over_starts_no_worker_in_the_place_of_one_that_died(sqlite_queue: Queue) -> None:
-    sqlite_queue.define("import time\n\ndef leave_late():\n    time.sleep(1.5)\n    os._exit(3)\n")
+def test_a_line_whose_time_is_over_starts_no_worker_in_the_place_of_one_that_died(queue: Queue) -> None:
+    queue.define("import time\n\ndef leave_late():\n    time.sleep(1.5)\n    os._exit(3)\n")
     for _ in range(2):
-        sqlite_queue.add("tasks.leave_late")
-    ended = sqlite_queue.worker(0, "--processes", 1, "--linger", 1)
-    assert (ended.returncode, ended.stderr.count(" died: "), sqlite_queue.statuses()) == (1, 1, [1, 0])
+        queue.add("tasks.leave_late")
+    ended = queue.worker(0, "--processes", 1, "--linger", 1)
+    assert (ended.returncode, ended.stderr.count(" died: "), queue.statuses()) == (1, 1, [1, 0])
 
 
-def test_a_worker_that_dies_while_all_are_stopped_is_not_replaced(sqlite_queue: Queue) -> None:
-    sqlite_queue.add("tasks.hold")
-    process = sqlite_queue.start_task(0, "--processes", 1)
+def test_a_worker_that_dies_while_all_are_stopped_is_not_replaced(queue: Queue) -> None:
+    queue.add("tasks.hold")
+    process = queue.start_task(0, "--processes", 1)
     (worker,) = workers_of(process)
     process.send_signal(signal.SIGTERM)
     time.sleep(0.3)  # it is handed on
     os.kill(worker, signal.SIGKILL)
     assert end_of(process) == (1, "", f"process {worker}, a worker of this line, died: signal 9 (Killed)\n")
-    assert sqlite_queue.statuses() == [1]
+    assert queue.statuses() == [1]
 
 
 @pytest.mark.long
@@ -257,39 +211,20 @@ def test_workers_whose_supervisor_is_killed_end_after_their_tasks(held: Held) ->
     assert_silent(queue.worker())
 
 
-def test_idle_workers_whose_supervisor_is_killed_end_at_once(sqlite_queue: Queue) -> None:
-    process = sqlite_queue.start(0, "--processes", 2, "--linger", 60)
-    wait_until(lambda: len(sqlite_queue.sql("SELECT pid FROM jobs_queue_processes")) == 2)
+def test_idle_workers_whose_supervisor_is_killed_end_at_once(queue: Queue) -> None:
+    process = queue.start(0, "--processes", 2, "--linger", 60)
+    wait_until(lambda: len(queue.sql("SELECT pid FROM jobs_queue_processes")) == 2)
     workers = workers_of(process)
     kill(process)
     wait_until(lambda: not any(map(is_alive, workers)))
-    assert sqlite_queue.sql("SELECT pid FROM jobs_queue_processes") == []
+    assert queue.sql("SELECT pid FROM jobs_queue_processes") == []
 
 
-@pytest.mark.long
-def test_a_replaced_worker_does_not_drive_out_the_next_line_s(sqlite_queue: Queue) -> None:
-    line = (0, "--processes", 1, "--slots", 1, "--linger")
-    sqlite_queue.add("tasks.hold")
-    first = sqlite_queue.start_task(*line, 1)
-    (holding,) = workers_of(first)
-    second = sqlite_queue.start(*line, 60)
-    wait_until(lambda: workers_of(second))
-    (waiting,) = workers_of(second)
-    time.sleep(1)  # it waits for the slot by then, and the first line's time is over
-    os.kill(holding, signal.SIGKILL)
-    assert end_of(first)[0] == 1
-    wait_until(lambda: sqlite_queue.sql("SELECT pid FROM jobs_queue_processes WHERE ended_at IS NULL") == [(waiting,)])
-    time.sleep(0.5)  # several looks for a successor
-    assert workers_of(second) == [waiting]
-    second.terminate()
-    assert end_of(second)[0] == 0
-
-
-def test_it_works_for_callers_that_ignore_the_ends_of_children(sqlite_queue: Queue) -> None:
-    sqlite_queue.deployment.wrap_python(["env", "--ignore-signal=CHLD"])
-    sqlite_queue.add("tasks.note")
-    assert_silent(sqlite_queue.worker(0, "--processes", 2))
-    assert sqlite_queue.notes() == ["noted"]
+def test_it_works_for_callers_that_ignore_the_ends_of_children(queue: Queue) -> None:
+    queue.deployment.wrap_python(["env", "--ignore-signal=CHLD"])
+    queue.add("tasks.note")
+    assert_silent(queue.worker(0, "--processes", 2))
+    assert queue.notes() == ["noted"]
 
 
 def refuse_forks(queue: Queue, refused: range) -> None:
@@ -302,41 +237,41 @@ def refuse_forks(queue: Queue, refused: range) -> None:
     (queue.folder / "sitecustomize.py").write_text(code)
 
 
-def test_a_host_that_refuses_a_process_is_asked_again(sqlite_queue: Queue) -> None:
-    sqlite_queue.add("tasks.hold")
-    refuse_forks(sqlite_queue, range(2, 4))
-    process = sqlite_queue.start(0, "--processes", 2, PYTHONPATH=str(sqlite_queue.folder))
+def test_a_host_that_refuses_a_process_is_asked_again(queue: Queue) -> None:
+    queue.add("tasks.hold")
+    refuse_forks(queue, range(2, 4))
+    process = queue.start(0, "--processes", 2, PYTHONPATH=str(queue.folder))
     wait_until(lambda: len(workers_of(process)) == 2)
-    sqlite_queue.go()
+    queue.go()
     code, _, told = end_of(process)
     assert (code, told.count("the host lets no process be started now")) == (0, 2)
 
 
-def test_a_host_that_refuses_all_processes_ends_the_line(sqlite_queue: Queue) -> None:
-    refuse_forks(sqlite_queue, range(1, 99))
-    ended = sqlite_queue.worker(0, "--processes", 2, PYTHONPATH=str(sqlite_queue.folder))
+def test_a_host_that_refuses_all_processes_ends_the_line(queue: Queue) -> None:
+    refuse_forks(queue, range(1, 99))
+    ended = queue.worker(0, "--processes", 2, PYTHONPATH=str(queue.folder))
     assert_one_line(ended, 1, "the host lets no process be started", "take fewer --processes")
 
 
-def test_a_worker_that_fails_does_not_become_a_supervisor(sqlite_queue: Queue) -> None:
+def test_a_worker_that_fails_does_not_become_a_supervisor(queue: Queue) -> None:
     """It would start workers, and each of these would, and no signal would end them all."""
-    sqlite_queue.add("tasks.note")
+    queue.add("tasks.note")
     code = (
         "import os, taskserver.cli.worker as worker\nwork, pid = worker._work, os.getpid()\n"
         "def fail(*values):\n    if os.getppid() == pid and not os.path.exists('failed'):\n"
         "        open('failed', 'w').close()\n        raise SystemError('no')\n"
         "    return work(*values)\nworker._work = fail\n"
     )
-    (sqlite_queue.folder / "sitecustomize.py").write_text(code)
-    ended = sqlite_queue.worker(0, "--processes", 1, PYTHONPATH=str(sqlite_queue.folder))
-    assert (ended.returncode, sqlite_queue.notes()) == (1, ["noted"])
+    (queue.folder / "sitecustomize.py").write_text(code)
+    ended = queue.worker(0, "--processes", 1, PYTHONPATH=str(queue.folder))
+    assert (ended.returncode, queue.notes()) == (1, ["noted"])
     assert "SystemError: no" in ended.stderr
     assert ended.stderr.count("died: exit code 1") == 1
 
 
-def test_all_workers_share_the_lines_of_one_run(sqlite_queue: Queue) -> None:
-    sqlite_queue.server.add_tasks({"task": "tasks.fail"} for _ in range(90))
-    ended = sqlite_queue.worker(0, "--processes", 3, "--batch", 5)
+def test_all_workers_share_the_lines_of_one_run(queue: Queue) -> None:
+    queue.server.add_tasks({"task": "tasks.fail"} for _ in range(90))
+    ended = queue.worker(0, "--processes", 3, "--batch", 5)
     assert (ended.returncode, ended.stdout) == (0, "")
     lines = ended.stderr.splitlines()
     assert sum("is fatal: Fatal: no" in line for line in lines) <= 3 * 6
@@ -346,25 +281,15 @@ def test_all_workers_share_the_lines_of_one_run(sqlite_queue: Queue) -> None:
     assert len(lines) - len(more) + sum(more) == 90
 
 
-@pytest.mark.long
-def test_workers_of_one_line_do_not_say_that_cron_starts_it_all_the_time(sqlite_queue: Queue) -> None:
-    assert_silent(sqlite_queue.worker(0, "--processes", 3))
-    assert sqlite_queue.sql("SELECT previous_started_at FROM jobs_queue_workers") == [(None,)]
-    sqlite_queue.sql(f"UPDATE jobs_queue_workers SET started_at = {sqlite_queue.ago(86_400)}")
-    assert_silent(sqlite_queue.worker(0, "--processes", 3))
-    (run,) = json_of(sqlite_queue, "status")["runs"]
-    assert run["every_seconds"] == pytest.approx(86_400, abs=30)
-
-
-def test_lingering_workers_hand_over_to_those_of_the_next_line(sqlite_queue: Queue) -> None:
+def test_lingering_workers_hand_over_to_those_of_the_next_line(queue: Queue) -> None:
     line = (0, "--processes", 2, "--linger", 60)
 
     def pids() -> list[int]:
-        return sorted(pid for (pid,) in sqlite_queue.sql("SELECT pid FROM jobs_queue_processes"))
+        return sorted(pid for (pid,) in queue.sql("SELECT pid FROM jobs_queue_processes"))
 
-    first = sqlite_queue.start(*line, "--slots", 2)
+    first = queue.start(*line, "--slots", 2)
     wait_until(lambda: pids() == sorted(workers_of(first)) and len(pids()) == 2)
-    second = sqlite_queue.start(*line, "--slots", 2)
+    second = queue.start(*line, "--slots", 2)
     assert end_of(first) == (0, "", "")
     wait_until(lambda: pids() == sorted(workers_of(second)) and len(pids()) == 2)
     second.send_signal(signal.SIGTERM)
@@ -372,23 +297,12 @@ def test_lingering_workers_hand_over_to_those_of_the_next_line(sqlite_queue: Que
 
 
 @pytest.mark.long
-def test_a_worker_that_was_started_again_stays_for_what_is_left_of_the_time(sqlite_queue: Queue) -> None:
-    process = sqlite_queue.start(0, "--processes", 1, "--linger", 4)
-    wait_until(lambda: sqlite_queue.sql("SELECT pid FROM jobs_queue_processes"))
+def test_a_worker_that_was_started_again_stays_for_what_is_left_of_the_time(queue: Queue) -> None:
+    process = queue.start(0, "--processes", 1, "--linger", 4)
+    wait_until(lambda: queue.sql("SELECT pid FROM jobs_queue_processes"))
     began = time.monotonic()
     (worker,) = workers_of(process)
     os.kill(worker, signal.SIGKILL)
     code, _, told = end_of(process)
     assert (code, "died: signal 9" in told) == (1, True)
     assert time.monotonic() - began < 5.5
-
-
-def test_as_many_slots_as_processes_are_free_and_a_second_line_finds_none(sqlite_queue: Queue) -> None:
-    for _ in range(8):
-        sqlite_queue.add("tasks.hold")
-    process = sqlite_queue.start(0, "--processes", 6, "--batch", 1)
-    wait_until(lambda: len(sqlite_queue.notes()) == 6)
-    assert_silent(sqlite_queue.worker(0, "--processes", 6))
-    assert sorted(sqlite_queue.statuses()) == [0, 0, *[1] * 6]
-    sqlite_queue.go()
-    assert end_of(process) == (0, "", "")

@@ -1,0 +1,291 @@
+"""Signals: while a worker starts, during a task, twice, in what a task forked, and after the run's end."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import time
+
+import pytest
+
+from tests.support.processes import assert_silent, end_of, wait_until
+from tests.support.queues import Queue
+
+SETTINGS = {"TASKSERVER_MAX_ATTEMPTS": "10", "TASKSERVER_BACKOFF": "fixed:500", "TASKSERVER_LEASE": "600"}
+TASKS = """
+import multiprocessing
+import os
+import signal
+import socket
+import threading
+import time
+
+from taskserver import Fatal, task
+from taskserver.cli import worker
+
+NUMBERS = (signal.SIGTERM, signal.SIGINT, signal.SIGALRM, signal.SIGPIPE)
+
+
+def hold():
+    note("started")
+    while not (HERE / "go").exists():
+        time.sleep(0.01)
+    note("finished")
+
+
+def nap():
+    note("started")
+    time.sleep(60)
+
+
+def busy():
+    note("started")
+    while True:
+        try:
+            pass
+        except Exception:
+            note("swallowed")
+
+
+@task(timeout=0.2)
+def late():
+    time.sleep(60)
+
+
+def breaks_a_pipe():
+    one, other = socket.socketpair()
+    other.close()
+    try:
+        one.send(b"")
+        one.send(b"x")
+    except BrokenPipeError:
+        pass
+
+
+def signals(number):
+    os.kill(os.getpid(), number)
+
+
+def ends_its_child():
+    child = multiprocessing.get_context("fork").Process(target=time.sleep, args=(600,))
+    child.start()
+    time.sleep(0.1)
+    child.terminate()
+    child.join()
+    note(child.exitcode)
+
+
+def begin(path):
+    path.touch()
+    time.sleep(60)
+
+
+def ends_a_process_that_imports_worker_py():
+    begun = HERE / "begun"
+    process = multiprocessing.get_context("spawn").Process(target=begin, args=(begun,))
+    process.start()
+    while not begun.exists():
+        time.sleep(0.01)
+    process.terminate()
+    process.join(20)
+    note(process.exitcode)
+
+
+def leaves_a_thread():
+    threading.Thread(target=time.sleep, args=(600,)).start()
+
+
+def leaves_a_thread_that_hears_the_signal():
+    def work():
+        threading.main_thread().join()  # it has ended, and Python waits for the others
+        time.sleep(0.1)
+        signal.pthread_kill(threading.get_ident(), signal.SIGTERM)
+        time.sleep(600)
+
+    threading.Thread(target=work).start()
+
+
+def is_told_to_end_between_its_last_look_and_its_clean_up():
+    def limit(*args):
+        signal.raise_signal(signal.SIGTERM)
+        limit_clean_up(*args)
+
+    leaves_a_thread()
+    limit_clean_up, worker._limit_clean_up = worker._limit_clean_up, limit
+"""
+STARTS_SLOWLY = """
+import os, runpy, signal, sys
+
+class Signalling:
+    def find_spec(self, name, path=None, target=None):
+        if name == "taskserver":
+            os.kill(os.getpid(), {number:d})
+
+sys.meta_path.insert(0, Signalling())
+sys.argv = ["{program}", *{arguments}]
+runpy.run_path("{program}", run_name="__main__")
+"""
+"""Signals itself at the first import from the package."""
+
+
+# ---- while a program starts
+
+
+def signalled(queue: Queue, program: str, arguments: list[str], number: int) -> tuple[int, str, str]:
+    """How a program ends that is signalled while it imports what it needs."""
+    code = STARTS_SLOWLY.format(number=number, program=queue.folder / program, arguments=arguments)
+    ended = subprocess.run([queue.deployment.python, "-c", code], capture_output=True, text=True, timeout=60)
+    return ended.returncode, ended.stdout, ended.stderr
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_worker_that_is_stopped_while_it_starts_ends_well(queue: Queue, number: int) -> None:
+    queue.add("tasks.note")
+    assert signalled(queue, "worker.py", [], number) == (0, "", "")
+    assert (queue.statuses(), queue.reason()) == ([0], "stopped")
+
+
+def test_a_client_that_is_interrupted_while_it_starts_says_nothing(queue: Queue) -> None:
+    assert signalled(queue, "client.py", ["status"], signal.SIGINT) == (130, "", "")
+
+
+# ---- during a task
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_after_a_signal_the_running_task_finishes_and_the_rest_is_given_back(
+    queue: Queue, number: signal.Signals
+) -> None:
+    queue.deployment.claim_at_once()
+    queue.add("tasks.hold")
+    for _ in range(4):
+        queue.add("tasks.note")
+    process = queue.start_task(100)
+    assert queue.statuses() == [1] * 5
+    process.send_signal(number)
+    queue.go()
+    assert end_of(process) == (0, "", "")
+    assert queue.notes() == ["started", "finished"]
+    columns = "status, attempts, claim, due_at, started_at, error_text"
+    assert queue.rows(columns) == [(0, 0, None, None, None, None)] * 4
+    assert queue.sql("SELECT reason, taken, done, fatal, released FROM jobs_queue_workers") == [("stopped", 1, 1, 0, 4)]
+
+
+def test_a_signal_ends_a_worker_that_waits_for_rows_which_others_hold(mysql_queue: Queue) -> None:
+    mysql_queue.add("tasks.note")
+
+    def updates() -> int:
+        rows = mysql_queue.sql("SHOW GLOBAL STATUS WHERE Variable_name IN ('Com_update', 'Com_update_multi')")
+        return sum(int(value) for _, value in rows)
+
+    with mysql_queue.connect() as holder, holder.cursor() as cursor:
+        cursor.execute("BEGIN")
+        cursor.execute("SELECT * FROM jobs_queue FOR UPDATE")
+        before = updates()
+        process = mysql_queue.start()
+        # It records its begin, and each claim that gets nothing is one more.
+        wait_until(lambda: updates() > before + 4)
+        assert process.poll() is None
+        process.send_signal(signal.SIGTERM)
+        assert end_of(process) == (0, "", "")
+    assert mysql_queue.rows("status, attempts") == [(0, 0)]
+    assert mysql_queue.reason() == "stopped"
+
+
+# ---- a second one
+
+
+@pytest.mark.parametrize("second", [signal.SIGINT, signal.SIGTERM])
+def test_a_second_signal_interrupts_the_running_task_which_has_failed_and_is_retried(
+    queue: Queue, second: signal.Signals
+) -> None:
+    queue.add("tasks.busy")
+    queue.add("tasks.note")
+    process = queue.start_task()
+    process.send_signal(signal.SIGTERM)
+    if second == signal.SIGTERM:
+        time.sleep(0.3)  # two of one kind right after each other are one request
+    process.send_signal(second)
+    assert end_of(process) == (0, "", "")
+    assert queue.rows("status, attempts, claim") == [(3, 1, None), (0, 0, None)]
+    assert queue.first_lines() == ["TaskInterrupted: stopped by a second signal", ""]
+    assert queue.reason() == "stopped"
+
+
+def test_two_signals_at_once_wake_a_task_that_sleeps(queue: Queue) -> None:
+    """The kernel gives the second to any thread that is free: one that takes it would leave the sleeper asleep."""
+    count = 6
+    for group in range(count):
+        queue.add("tasks.nap", None, group)
+    workers = [queue.start(0, group) for group in range(count)]
+    wait_until(lambda: len(queue.notes()) == count)
+    for process in workers:
+        process.send_signal(signal.SIGTERM)
+        process.send_signal(signal.SIGINT)
+    assert [end_of(process) for process in workers] == [(0, "", "")] * count
+    assert queue.rows("status, attempts") == [(3, 1)] * count
+
+
+@pytest.mark.parametrize("options", [(), ("--processes", 1)], ids=["a worker", "a supervisor"])
+def test_two_signals_right_after_each_other_are_one_request(queue: Queue, options: tuple[object, ...]) -> None:
+    """As `timeout` sends one to its child, and one to the group of both."""
+    queue.add("tasks.hold")
+    process = queue.start_task(0, *options)
+    for _ in range(2):
+        process.send_signal(signal.SIGTERM)
+        time.sleep(0.02)  # the program has heard it
+    time.sleep(0.3)  # several looks of the supervisor
+    queue.go()
+    assert end_of(process) == (0, "", "")
+    assert queue.rows() == []  # the task was not interrupted
+
+
+# ---- tasks that handle signals
+
+
+DEAFENING = {"ignores": "signal.SIG_IGN", "dies of": "signal.SIG_DFL", "handles": "lambda *_: None"}
+
+
+@pytest.mark.parametrize("handler", DEAFENING.values(), ids=DEAFENING.keys())
+def test_a_task_that_ignores_or_handles_signals_does_so_for_itself_alone(queue: Queue, handler: str) -> None:
+    queue.define(f"def deafen():\n    for number in NUMBERS: signal.signal(number, {handler})\n")
+    for task, args in (("deafen", None), ("late", None), ("deafen", None), ("breaks_a_pipe", None)):
+        queue.add(f"tasks.{task}", args)
+    queue.add("tasks.signals", f"[{signal.SIGTERM:d}]")
+    queue.add("tasks.note")
+    assert_silent(queue.worker())
+    assert queue.reason() == "stopped"
+    assert queue.rows("task, status, attempts") == [("tasks.late", 3, 1), ("tasks.note", 0, 0)]
+
+
+@pytest.mark.parametrize("task", ["ends_its_child", "ends_a_process_that_imports_worker_py"])
+def test_a_process_that_a_task_started_obeys_signals_itself(queue: Queue, task: str) -> None:
+    queue.add(f"tasks.{task}")
+    assert_silent(queue.worker(TASKSERVER_TIMEOUT="60"))
+    assert queue.notes() == [f"{-signal.SIGTERM}"]
+
+
+# ---- after the run's end
+
+
+@pytest.mark.parametrize("options", [(), ("--processes", 1)], ids=["a worker", "a supervisor"])
+def test_a_worker_that_waits_for_a_thread_ends_at_the_first_signal(queue: Queue, options: tuple[object, ...]) -> None:
+    queue.add("tasks.leaves_a_thread")
+    process = queue.start(0, *options)
+    wait_until(lambda: queue.sql("SELECT 1 FROM jobs_queue_workers WHERE reason = 'empty'"))
+    time.sleep(0.2)  # it waits for the thread
+    process.terminate()
+    assert end_of(process) == (0, "", "")
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "is_told_to_end_between_its_last_look_and_its_clean_up",
+        "leaves_a_thread_that_hears_the_signal",  # as one does that wakes nobody, since Python is about to wait
+    ],
+)
+def test_a_signal_ends_the_clean_up_at_whatever_instant_it_comes(queue: Queue, name: str) -> None:
+    queue.add(f"tasks.{name}")
+    assert_silent(queue.worker())
+    assert queue.rows() == []

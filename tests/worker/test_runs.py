@@ -1,0 +1,288 @@
+"""A run: the order of tasks, its groups and modes, due rows by the thousand, errors in the middle, and its record."""
+
+from __future__ import annotations
+
+import socket
+import threading
+import time
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+
+from taskserver import DatabaseError, Reason, Stop, TaskServer
+from taskserver.interrupts.alarm import call_task
+from taskserver.model.task import Claim
+from taskserver.stores.queue.due import MAX_DUE_PER_LOOK
+from taskserver.worker import run_context
+from tests.support.queues import LONG_AGO, Queue
+from tests.support.servers import MariaDB
+
+SETTINGS = {"TASKSERVER_MAX_ATTEMPTS": "1"}
+TASKS = """
+import contextlib
+
+from taskserver import task
+
+
+def fail(message="no luck"):
+    raise ValueError(message)
+
+def keywords(*, n): pass
+"""
+
+
+# ---- order, groups, modes
+
+
+def test_tasks_of_the_named_groups_run_in_order_of_priority_then_id_across_them(queue: Queue) -> None:
+    rows = [(3, 10), (5, -1), (6, 10), (4, -9), (3, 0), (5, 10), (6, -1), (3, -2_000_000_000), (5, 0), (6, 0)]
+    for number, (group_id, priority) in enumerate(rows):
+        queue.add("tasks.note", f'["{number}"]', group_id, priority)
+    assert queue.run_here(groups=[3, 5, 6], batch=4).done == 9
+    named = [(priority, number) for number, (group_id, priority) in enumerate(rows) if group_id != 4]
+    assert queue.notes() == [str(number) for _, number in sorted(named)]
+    assert queue.rows("group_id, status, attempts") == [(4, 0, 0)]
+
+
+def test_a_worker_without_groups_takes_from_all(queue: Queue) -> None:
+    for group_id, priority in [(0, 5), (7, -5), (4_294_967_294, 0)]:
+        queue.add("tasks.note", f'["{group_id}"]', group_id, priority)
+    assert queue.run_here().done == 3
+    assert queue.notes() == ["7", "4294967294", "0"]
+
+
+def test_max_tasks_counts_bad_rows_and_failing_tasks_too(queue: Queue) -> None:
+    for task in ["os.system", "tasks.note", "tasks.fail", "tasks.note", "tasks.note"]:
+        queue.add(task)
+    result = queue.run_here(4)
+    assert (result.taken, result.reason) == (4, Reason.MAX_TASKS)
+    assert queue.rows("id, status, attempts") == [(1, 4, 0), (3, 4, 1), (5, 0, 0)]
+    assert queue.notes() == ["noted"] * 2
+
+
+def test_batch_is_the_most_that_is_claimed_at_once(queue: Queue) -> None:
+    queue.add_many([(0, 0)] * 9)
+    claimed: list[int] = []
+    queue.run_here(batch=2, on_progress=lambda result: claimed.append(queue.statuses().count(1)))
+    assert set(claimed) == {1, 2}  # with the task that has just ended
+
+
+@pytest.mark.parametrize("mode", ["delete", "move", "mark"])
+def test_a_completed_task_goes_where_the_mode_says_and_a_failed_one_stays(queue: Queue, mode: str) -> None:
+    queue.add("tasks.note", '{"text": "grün 🎉"}', 3, -7)
+    queue.add("tasks.fail")
+    queue.run_here(mode=mode)
+    assert queue.notes() == ["grün 🎉"]
+    assert queue.sql("SELECT status, attempts FROM jobs_queue WHERE id = 2") == [(4, 1)]
+    places = {"move": "jobs_queue_done", "mark": "jobs_queue"}
+    for table in ("jobs_queue", "jobs_queue_done"):
+        rows = queue.sql(
+            "SELECT task, args, group_id, priority, status, attempts, max_attempts, due_at, claim, unique_key, "
+            "error_text, created_at <= started_at, started_at <= finished_at, finished_at <= updated_at "
+            f"FROM {table} WHERE id = 1"
+        )
+        completed = ("tasks.note", '{"text": "grün 🎉"}', 3, -7, 2, 1, 1, None, None, None, None, 1, 1, 1)
+        assert rows == ([completed] if table == places.get(mode) else [])
+
+
+RETURNED = """
+def body():
+    yield note("ran")
+
+async def async_body():
+    yield note("ran")
+
+async def sleep_not():
+    note("ran")
+
+def entered():
+    manager = contextlib.contextmanager(body)()
+    manager.__enter__()
+    return manager
+"""
+NEVER_RAN = {"coroutine": "sleep_not()", "generator": "body()", "async_generator": "async_body()"}
+HAS_RUN = ["entered()", "open(__file__)"]
+
+
+def test_a_task_that_returns_work_which_nobody_runs_is_not_done(queue: Queue, whole_claims: None) -> None:
+    returned = [*NEVER_RAN.values(), *HAS_RUN]
+    code = RETURNED + "".join(f"\ndef task_{number}():\n    return {made}\n" for number, made in enumerate(returned))
+    queue.define(f"{code}\n@task(batch=2)\ndef each(items):\n    return [body(), None]\n")
+    for number in range(len(returned)):
+        queue.add(f"tasks.task_{number}")
+    for _ in range(2):
+        queue.add("tasks.each")
+    queue.run_here()
+    fix = "which nobody runs: call plain functions, or those of async def"
+    assert queue.first_lines() == [
+        f"TypeError: it returned a value of type {name}, {fix}" for name in (*NEVER_RAN, "generator")
+    ]
+    assert queue.notes() == ["ran"]  # by the one that has run
+
+
+# ---- due rows
+
+
+def test_a_run_wakes_all_that_is_due_however_much_it_is(queue: Queue) -> None:
+    queue.add_many([(0, 5)] * (MAX_DUE_PER_LOOK * 2 + 1))
+    queue.sql(f"UPDATE jobs_queue SET due_at = '{LONG_AGO}'")
+    result = queue.run_here()
+    assert (result.done, result.reason) == (MAX_DUE_PER_LOOK * 2 + 1, Reason.EMPTY)
+
+
+def test_what_is_due_in_other_groups_hides_nothing_that_is_due_in_one_s_own(queue: Queue) -> None:
+    queue.add_many([(0, 5)] * (MAX_DUE_PER_LOOK * 2) + [(3, 5)])
+    queue.sql(f"UPDATE jobs_queue SET due_at = '{LONG_AGO}'")
+    result = queue.run_here(groups=[3])
+    assert (result.done, result.reason) == (1, Reason.EMPTY)
+
+
+# ---- errors in the middle
+
+
+def test_a_claim_that_took_half_a_lease_still_comes_to_something(queue: Queue, monkeypatch: pytest.MonkeyPatch) -> None:
+    queue.add_many([(0, 0)] * 3)
+    claims = queue.server.store.claims
+    claim = claims.claim
+
+    def claim_slowly(limit: int, groups: Sequence[int], number: int | None = None) -> Claim:
+        claimed = claim(limit, groups, number)
+        if claimed.tasks:
+            time.sleep(0.6)
+        return claimed
+
+    queue.server.settings = queue.server.settings._replace(lease_seconds=1)
+    monkeypatch.setattr(claims, "claim", claim_slowly)
+    assert queue.server.run(1).done == 1
+
+
+def test_what_was_claimed_is_given_back_where_a_run_cannot_be_equipped(
+    queue: Queue, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    queue.add_many([(0, 0)] * 3)
+
+    def fails(*values: object) -> None:
+        raise ImportError("no _ctypes")
+
+    monkeypatch.setattr(run_context, "Alarm", fails)
+    with pytest.raises(ImportError, match="_ctypes"):
+        queue.run_here()
+    assert queue.rows("status, claim") == [(0, None)] * 3
+
+
+@pytest.mark.parametrize(("part", "verb"), [("finishes", "advance"), ("claims", "fetch_texts")])
+def test_what_was_not_started_is_given_back_when_an_error_ends_the_run(
+    queue: Queue, part: str, verb: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    server = queue.server
+    server.add_tasks([{"task": "tasks.note", "args": ["x" * 20_000]}] * 3)
+
+    def fails(*values: Any) -> None:
+        raise DatabaseError("the disk is full")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(getattr(server.store, part), verb, fails)
+        with pytest.raises(DatabaseError, match="disk is full"):
+            server.run()
+    assert queue.rows("status, claim") == [(0, None)] * 3
+    [run] = server.store.views.runs()
+    assert (run.reason, run.ended_at is None) == (Reason.ERROR.value, False)
+    assert server.run().done == 3
+
+
+def test_a_run_inside_a_task_leaves_its_patience_to_the_outer_one(queue: Queue) -> None:
+    database = queue.server.store.database
+    with database.patiently():
+        with database.patiently():
+            pass
+        assert database._pace.patience is not None
+    assert database._pace.patience is None
+
+
+def test_a_claim_full_of_bad_rows_makes_no_statement_that_the_server_refuses(mariadb: MariaDB, queue: Queue) -> None:
+    [[packet]] = mariadb.execute("SELECT @@GLOBAL.max_allowed_packet")
+    with mariadb.database() as name:
+        mariadb.execute("SET GLOBAL max_allowed_packet = 1048576")
+        try:
+            with TaskServer(mariadb.dsn(name), folder=queue.folder) as server:
+                server.create_tables()
+                server.add_task("tasks.keywords", {"n": 1})
+                server.add_tasks({"task": "tasks.keywords", "args": {"😀" * 1200: n}} for n in range(300))
+                server.add_tasks([{"task": "tasks.note"}] * 5)
+                result = server.run(batch=1000)
+        finally:
+            mariadb.execute(f"SET GLOBAL max_allowed_packet = {packet}")
+    assert (result.done, result.fatal) == (6, 300)
+
+
+def test_a_stop_from_another_thread_interrupts_neither_the_task_nor_that_thread(queue: Queue) -> None:
+    queue.add_many([(0, 0)] * 2)
+    stop = Stop()
+    asked: list[BaseException | None] = []
+
+    def ask_twice() -> None:
+        try:
+            stop.ask()
+            stop.ask()
+            asked.append(None)
+        except BaseException as error:
+            asked.append(error)
+
+    def wait_for_the_other() -> None:
+        other = threading.Thread(target=ask_twice)
+        other.start()
+        other.join()
+
+    call_task(wait_for_the_other, ())
+    assert asked == [None]
+    assert queue.run_here(stop=stop).reason is Reason.STOPPED
+    assert queue.statuses() == [0, 0]
+
+
+# ---- the record of runs
+
+
+def test_each_host_and_groups_have_one_row_that_tells_of_the_last_run(queue: Queue) -> None:
+    for task, group in (("tasks.note", 3), ("tasks.fail", 5), ("os.system", 6), ("tasks.note", 7)):
+        queue.add(task, None, group)
+    queue.run_here(2, [6, 3, 5])
+    queue.run_here(0, [3, 5, 6])
+    queue.run_here()
+    rows = queue.sql(
+        "SELECT host, group_ids, reason, taken, done, fatal, lost, released, started_at <= ended_at, pid > 0 "
+        "FROM jobs_queue_workers ORDER BY group_ids"
+    )
+    host = socket.gethostname()
+    assert rows == [
+        (host, "3,5,6", "empty", 1, 0, 1, 0, 0, 1, 1),
+        (host, "all", "empty", 1, 1, 0, 0, 0, 1, 1),
+    ]
+
+
+def test_runs_of_one_line_are_one_start_of_cron(queue: Queue) -> None:
+    line = Stop()
+    line.line_began_at = time.monotonic()
+    for _ in range(3):
+        queue.run_here(stop=line)
+    columns = "previous_started_at IS NULL"
+    assert queue.sql(f"SELECT {columns} FROM jobs_queue_workers") == [(1,)]
+    queue.sql(f"UPDATE jobs_queue_workers SET started_at = {queue.ago(86_400)}")
+    queue.run_here(stop=line)
+    assert queue.sql(f"SELECT {columns} FROM jobs_queue_workers") == [(0,)]
+
+
+def test_instants_of_a_run_are_utc(queue: Queue, monkeypatch: pytest.MonkeyPatch) -> None:
+    queue.add("tasks.note")
+    monkeypatch.setenv("TZ", "Asia/Tokyo")
+    time.tzset()
+    try:
+        queue.run_here(mode="mark")
+    finally:
+        monkeypatch.undo()
+        time.tzset()
+    instants = ["created_at", "started_at", "finished_at", "updated_at"]
+    for table, columns in {"jobs_queue": instants, "jobs_queue_workers": ["started_at", "ended_at"]}.items():
+        for column in columns:
+            ((seconds,),) = queue.sql(f"SELECT {queue.seconds_between(column, queue.now)} FROM {table}")
+            assert abs(seconds) < 60, column
