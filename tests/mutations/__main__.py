@@ -39,7 +39,7 @@ class Copy:
 
     def __init__(self, folder: Path) -> None:
         self._root = shutil.copytree(ROOT, folder / "tree", ignore=shutil.ignore_patterns(*LEFT_OUT))
-        self._cache = folder / "cache"
+        self._cache, self._files = folder / "cache", folder / "files"
         (self._root / "tests/unit/test_mutations.py").unlink(missing_ok=True)  # it would notice each of them
         for name in (".venv", ".servers"):
             if (ROOT / name).exists():
@@ -75,7 +75,8 @@ class Copy:
 
     def _first_failure(self, arguments: Sequence[str]) -> str:
         shutil.rmtree(self._cache, ignore_errors=True)
-        words = [sys.executable, "-m", "pytest", "-q", "-x", "-o", f"cache_dir={self._cache}", *arguments]
+        own = [f"--basetemp={self._files}", "-o", f"cache_dir={self._cache}"]
+        words = [sys.executable, "-m", "pytest", "-q", "-x", *own, *arguments]
         with subprocess.Popen(
             words, cwd=self._root, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, start_new_session=True, text=True
         ) as running:
@@ -116,7 +117,7 @@ def main(arguments: Sequence[str]) -> int:
     options = parser.parse_args(arguments)
     wanted = [one for one in mutations() if options.only in one.name or options.only in one.file]
     with ExitStack() as stack:
-        folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="taskserver-mutations-")))
+        folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="mutations-")))
         stack.enter_context(servers())
         copies: queue.SimpleQueue[Copy] = queue.SimpleQueue()
         for number in range(options.n):

@@ -5,11 +5,15 @@ SQL moves the clock, and does what another worker or a person does while a task 
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
 from taskserver import Reason
+from taskserver.worker.finishing import Finishing
 from taskserver.worker.maintenance import LOST_TEXT
 from tests.support.queues import Queue
 
@@ -184,6 +188,28 @@ def test_a_worker_whose_lease_ended_and_was_not_taken_may_still_finish(queue: Qu
     acts[:] = [queue.end_leases]
     assert queue.run_here().done == 1
     assert queue.rows() == []
+
+
+def test_a_start_whose_answer_came_late_is_looked_at_again_before_the_code_runs(
+    queue: Queue, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Meanwhile another worker may have taken the task over."""
+    save_and_start = Finishing.save_and_start
+
+    def start_late(*args: Any) -> set[int]:
+        started = save_and_start(*args)
+        if 2 in started:
+            queue.sql("UPDATE jobs_queue SET claim = 7 WHERE id = 2")
+            monkeypatch.setattr(
+                "taskserver.worker.attempts.time", SimpleNamespace(monotonic=lambda: time.monotonic() + 1000)
+            )
+        return started
+
+    monkeypatch.setattr(Finishing, "save_and_start", start_late)
+    for text in ("in time", "late"):
+        queue.add("tasks.note", f'["{text}"]')
+    assert queue.run_here().taken == 2
+    assert (queue.notes(), queue.rows("id, claim")) == (["in time"], [(2, 7)])
 
 
 # ---- at most once, and a completion that comes late
