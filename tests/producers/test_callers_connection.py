@@ -10,7 +10,7 @@ import pytest
 import sqlalchemy
 from sqlalchemy.orm import Session, scoped_session, sessionmaker
 
-from taskserver import DatabaseError, InvalidTask, TaskServer
+from taskserver import DatabaseError, TaskServer
 from taskserver.errors import TablesMissing
 from tests.support.processes import assert_silent
 from tests.support.shops import AT, ODD_TEXT, Shop
@@ -40,16 +40,6 @@ def test_a_task_is_rolled_back_with_the_callers_row(shop: Shop) -> None:
     shop.server.add_tasks([{"task": "tasks.note", "unique_key": "k"}, {"task": "tasks.note"}], connection=connection)
     connection.rollback()
     assert (shop.customers(), shop.rows()) == ([], [])
-
-
-def test_each_statement_commits_by_itself_where_the_session_does_so(shop: Shop) -> None:
-    connection = shop.open(**({"isolation_level": None} if shop.is_sqlite else {"autocommit": True}))
-    first = shop.server.add_task("tasks.note", unique_key="k", connection=connection)
-    assert shop.rows("id") == [(first,)]
-    assert shop.server.add_task("tasks.note", unique_key="k", connection=connection) == first
-    shop.sql("UPDATE jobs_queue SET status = 1, claim = 7")
-    assert shop.server.add_task("tasks.note", unique_key="k", rerun=True, connection=connection) == first
-    assert shop.statuses() == [0]
 
 
 TRANSFER = """
@@ -146,22 +136,6 @@ def test_a_task_waits_for_one_of_the_same_transaction(shop: Shop) -> None:
     connection.commit()
     assert_silent(shop.worker())
     assert [args for args, _ in shop.noted()] == [["parent"], ["child"], ["grandchild"]]
-
-
-def test_a_task_that_would_wait_for_a_newer_one_is_refused_and_never_runs(shop: Shop) -> None:
-    connection = shop.open()
-    first = shop.server.add_task("tasks.note", ["first"], connection=connection)
-    for parent in (first + 10, 2**64 - 1):
-        children: list[dict[str, Any]] = [{"task": "tasks.note"}, {"task": "tasks.note", "depends_on": [first, parent]}]
-        with pytest.raises(InvalidTask, match=rf"task 2: depends_on names {parent}, .*; roll your transaction back"):
-            shop.server.add_tasks(children, connection=connection)
-    connection.commit()
-    shop.worker()
-    assert [args for args, _ in shop.noted()] == [["first"], [], []]
-    assert shop.first_lines() == [
-        f"dependency: task {parent}, for which it waits, is not older than this one"
-        for parent in (first + 10, 2**63 - 1)
-    ]
 
 
 # ---- connections of SQLAlchemy

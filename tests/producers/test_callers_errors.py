@@ -4,12 +4,9 @@ from __future__ import annotations
 
 import sqlite3
 from collections.abc import Callable
-from contextlib import closing
-from datetime import datetime, timedelta, timezone
 from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
 
 import psycopg
 import pymysql
@@ -18,7 +15,6 @@ import sqlalchemy
 
 from taskserver import DatabaseError, InvalidTask, TablesMissing, TaskServer
 from taskserver.errors import Conflict, ConnectionLost
-from taskserver.stores.queue import callers
 from tests.producers.test_callers_sessions import of_psycopg2
 from tests.support.databases import EACH_SERVER
 from tests.support.servers import MySQLServer
@@ -52,12 +48,6 @@ def test_what_is_no_connection_is_refused(sqlite_shop: Shop, wrong: Callable[[Sh
     assert sqlite_shop.rows() == []
 
 
-def test_a_connection_in_pipeline_mode_is_refused(postgresql_shop: Shop) -> None:
-    connection = postgresql_shop.open()
-    with connection.pipeline(), pytest.raises(InvalidTask, match="in pipeline mode; allowed: one outside of"):
-        postgresql_shop.server.add_task("tasks.note", connection=connection)
-
-
 def test_a_connection_to_another_kind_of_database_is_refused(mysql_shop: Shop, tmp_path: Path) -> None:
     with pytest.raises(InvalidTask, match="is one to SQLite, and the queue of TASKSERVER_DSN lies in MySQL; allowed"):
         mysql_shop.server.add_task("tasks.note", connection=sqlite3.connect(":memory:"))
@@ -69,14 +59,6 @@ def test_a_connection_that_reaches_no_tables_is_an_error_that_says_so(shop: Shop
     shop.sql("ALTER TABLE jobs_queue RENAME TO elsewhere")
     with pytest.raises(TablesMissing, match="reaches no tables of jobs_queue: is it to the database of TASKSERVER_DSN"):
         shop.server.add_task("tasks.note", connection=shop.open())
-
-
-def test_a_connection_to_a_file_of_its_own_that_attached_the_queues_serves(sqlite_shop: Shop, tmp_path: Path) -> None:
-    with closing(sqlite3.connect(tmp_path / "shop.db")) as connection:
-        connection.execute("ATTACH DATABASE ? AS queue", (str(sqlite_shop.path),))
-        sqlite_shop.server.add_task("tasks.note", [1], connection=connection)
-        connection.commit()
-    assert sqlite_shop.added() == [[1]]
 
 
 def test_a_connection_to_another_database_of_the_server_adds_to_the_queue(
@@ -154,15 +136,6 @@ def test_what_others_hold_is_a_conflict_that_only_the_caller_can_repeat(shop: Sh
     assert (shop.customers(), shop.added()) == (["Ada"], [["again"]])
 
 
-def test_a_delay_beyond_what_the_column_holds_is_refused(mysql_shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
-    soon = datetime.now(timezone.utc) + timedelta(seconds=callers.CLOCKS_DIFFER_SECONDS + 100)
-    monkeypatch.setattr(callers, "LAST_INSTANT", soon)
-    connection = mysql_shop.open()
-    mysql_shop.server.add_task("tasks.note", delay=50, connection=connection)
-    with pytest.raises(InvalidTask, match="delay is 200 seconds, which ends after 2038-01-18"):
-        mysql_shop.server.add_task("tasks.note", delay=200, connection=connection)
-
-
 def test_a_missing_right_names_the_document_and_no_password(mysql_shop: Shop, mysql_server: MySQLServer) -> None:
     with web_user(mysql_server, mysql_shop.database, "orders") as user:
         connection = mysql_shop.open(user=user, password=WEB_PASSWORD)
@@ -173,33 +146,3 @@ def test_a_missing_right_names_the_document_and_no_password(mysql_shop: Shop, my
 
 
 # ---- what is left behind
-
-
-@pytest.mark.parametrize("kind", [list, iter])
-def test_a_wrong_task_of_several_is_found_before_anything_is_sent(sqlite_shop: Shop, kind: Any) -> None:
-    described = [{"task": "tasks.note", "unique_key": "k"}, {"task": "tasks.note", "unique_key": ""}]
-    connection = sqlite_shop.open()
-    with pytest.raises(InvalidTask, match="task 2: unique_key"):
-        sqlite_shop.server.add_tasks(kind(described), connection=connection)
-    assert not connection.in_transaction
-
-
-def test_every_cursor_is_closed_after_errors_too(shop: Shop) -> None:
-    """Of a connection that a pool has wrapped: a cursor shows its driver."""
-    connection = shop.open()
-    cursors: list[Any] = []
-
-    class Wrapped:
-        def cursor(self) -> Any:
-            cursors.append(connection.cursor())
-            return cursors[-1]
-
-    ids = shop.add_some(Wrapped())
-    connection.commit()
-    shop.assert_added(ids)
-    with TaskServer(shop.dsn, table="elsewhere") as server, pytest.raises(TablesMissing):
-        server.add_task("tasks.note", connection=Wrapped())
-    assert len(cursors) == 5 + 1
-    for cursor in cursors:
-        with pytest.raises((sqlite3.ProgrammingError, pymysql.ProgrammingError, psycopg.InterfaceError)):
-            cursor.execute("SELECT 1")

@@ -3,26 +3,18 @@
 from __future__ import annotations
 
 import re
-import sqlite3
-from collections import UserDict
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager, suppress
-from datetime import datetime, timezone
 from importlib import import_module
 from typing import Any
 
-import psycopg
 import pymysql
 import pytest
 from psycopg import IsolationLevel
-from psycopg.rows import args_row, dict_row, kwargs_row, namedtuple_row, scalar_row
-from pymysql.cursors import DictCursor, SSCursor, SSDictCursor
 
 from taskserver.errors import Conflict
 from tests.support.databases import EACH_SERVER
-from tests.support.processes import assert_silent
-from tests.support.servers import MySQLServer
-from tests.support.shops import AT, FALL, LEAP, ODD_TEXT, Shop, zone_with_summer_time
+from tests.support.shops import AT, ODD_TEXT, Shop
 
 psycopg2: Any = import_module("psycopg2")  # which has no types
 extras: Any = import_module("psycopg2.extras")
@@ -123,26 +115,13 @@ def test_a_session_is_after_it_as_it_was_before(shop: Shop, autocommit: bool, be
 # ---- forms of rows
 
 
-def of_no_use(cursor: Any, row: Any) -> object:
-    return object()
-
-
-def as_dict(cursor: Any, row: Any) -> Any:
-    return UserDict({column[0]: value for column, value in zip(cursor.description, row, strict=True)})
-
-
-@contextmanager
-def of_sqlite(shop: Shop, factory: Any, text: Any) -> Iterator[Any]:
-    with closing(shop.open(isolation_level="IMMEDIATE")) as connection:
-        connection.row_factory, connection.text_factory = factory, text
-        yield connection
-        assert (connection.row_factory, connection.text_factory) == (factory, text)
-
-
 @contextmanager
 def of_psycopg2(shop: Shop, **form: Any) -> Iterator[Any]:
     with closing(psycopg2.connect(**shop.place, **form)) as connection:
         yield connection
+
+
+# ---- texts
 
 
 @contextmanager
@@ -150,48 +129,6 @@ def opened(shop: Shop, **form: Any) -> Iterator[Any]:
     with closing(shop.open(**form)) as connection:
         yield connection
 
-
-FORMS: dict[str, list[tuple[Callable[..., Any], dict[str, Any]]]] = {
-    "sqlite": [
-        (of_sqlite, {"factory": factory, "text": text})
-        for factory, text in [(sqlite3.Row, bytes), (as_dict, str), (of_no_use, len), (None, len)]
-    ],
-    "mysql": [
-        *((opened, {"cursorclass": form}) for form in (DictCursor, SSCursor, SSDictCursor)),
-        (opened, {"conv": dict(pymysql.converters.encoders)}),  # numbers come as text
-    ],
-    "postgresql": [
-        *((opened, {"row_factory": factory}) for factory in (dict_row, namedtuple_row, scalar_row)),
-        *((opened, {"row_factory": of(lambda *args, **named: 1 / 0)}) for of in (args_row, kwargs_row)),
-        *((opened, {"cursor_factory": factory}) for factory in (psycopg.ClientCursor, psycopg.RawCursor)),
-        (opened, {"cursor_factory": psycopg.ClientCursor, "row_factory": dict_row}),
-        (opened, {"prepare_threshold": 0, "options": "-c standard_conforming_strings=off"}),
-        (of_psycopg2, {}),
-        *(
-            (of_psycopg2, {"cursor_factory": factory})
-            for factory in (extras.DictCursor, extras.RealDictCursor, extras.NamedTupleCursor)
-        ),
-    ],
-}
-
-
-def test_a_connection_may_give_rows_in_any_form(shop: Shop) -> None:
-    for open_form, form in FORMS[shop.kind]:
-        with open_form(shop, **form) as connection:
-            shop.order(connection)
-            ids = shop.add_some(connection)
-            cursor = connection.cursor()
-            cursor.execute("SELECT 1 AS one")  # fails after a result that was left unread
-            assert shop.rows() == [], form
-            cursor.close()
-            connection.commit()
-        shop.assert_added(ids)
-        assert shop.customers() == ["Ada"], form
-        for table in ("jobs_queue", "jobs_queue_dependencies", "orders"):
-            shop.sql(f"DELETE FROM {table}")
-
-
-# ---- texts
 
 TEXTS: dict[str, list[tuple[Callable[..., Any], dict[str, Any]]]] = {
     "mysql": [
@@ -251,27 +188,6 @@ def test_an_instant_is_right_in_a_session_of_any_time_zone(mysql_shop: Shop) -> 
     assert due(mysql_shop) == [AT.timestamp(), 1900003600.75] * 3
 
 
-def test_an_instant_is_right_across_a_change_of_summer_time(mysql_shop: Shop, mysql_server: MySQLServer) -> None:
-    zone = zone_with_summer_time(mysql_server, mysql_shop.database)
-    add = mysql_shop.server.add_task
-    for now, delay in (
-        (LEAP - 1799.75, 3600),  # 02:30 is not there on that day
-        (LEAP - 1799.75, 86400),
-        (FALL - 5399.75, 86400),
-        (FALL - 1799.75, 86400),  # 02:30, for the first time
-        (FALL + 1800.25, 86400),  # 02:30, for the second time
-    ):
-        connection = mysql_shop.open()
-        connection.cursor().execute(f"SET time_zone = '{zone}', timestamp = {now}")
-        add("tasks.note", delay=delay, connection=connection)
-        add("tasks.note", at=datetime.fromtimestamp(now + delay, timezone.utc), connection=connection)
-        add("tasks.note", unique_key="k", connection=connection)
-        add("tasks.note", unique_key="k", rerun=True, delay=delay, connection=connection)
-        connection.commit()
-        assert due(mysql_shop) == [now + delay] * 3, (now, delay)
-        mysql_shop.sql("DELETE FROM jobs_queue")
-
-
 # ---- keys that others have committed
 
 
@@ -303,19 +219,3 @@ def test_a_key_that_another_committed_since_an_old_snapshot_is_a_conflict_on_pos
     connection.rollback()
     shop.order(connection)
     assert shop.server.add_task("tasks.note", unique_key="k", connection=connection) == first
-
-
-@pytest.mark.parametrize("isolation", [IsolationLevel.READ_COMMITTED, IsolationLevel.SERIALIZABLE])
-def test_a_task_that_stands_is_not_taken_before_the_caller_commits(
-    postgresql_shop: Shop, isolation: IsolationLevel
-) -> None:
-    shop, connection = postgresql_shop, postgresql_shop.open()
-    first = shop.server.add_task("tasks.note", [1], unique_key="k")
-    connection.isolation_level = isolation
-    assert shop.server.add_task("tasks.note", [2], unique_key="k", connection=connection) == first
-    assert_silent(shop.worker("--mode", "delete", TASKSERVER_DB_PATIENCE="1"))  # for so long it looks again
-    assert (shop.notes(), shop.statuses()) == ([], [0])
-    connection.commit()
-    assert_silent(shop.worker("--mode", "delete"))
-    assert shop.noted() == [[[1], {}]]
-    assert shop.server.add_task("tasks.note", [3], unique_key="k", connection=connection) != first

@@ -7,7 +7,7 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from pathlib import Path
@@ -15,12 +15,8 @@ from typing import Any
 
 import pytest
 
-from taskserver import Reason, SettingError, TaskServer, TaskServerError
-from taskserver.errors import Conflict
-from taskserver.model.arguments import write_arguments
-from taskserver.stores.queue.adding import Adding
+from taskserver import Reason, SettingError, TaskServer
 from tests.support.deployment import ROOT
-from tests.support.processes import wait_until
 from tests.support.queues import row_counts
 from tests.support.sites import Site
 
@@ -164,19 +160,6 @@ def test_a_script_may_name_the_folder_of_its_settings_before_which_the_environme
     assert (folder / "q.db").exists()
 
 
-def test_a_relative_folder_stays_the_same_folder_when_the_program_goes_elsewhere(
-    folder: Path, elsewhere: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    (folder / ".env").write_text("TASKSERVER_DSN=sqlite:///q.db\n")
-    monkeypatch.chdir(folder.parent)
-    with TaskServer.from_env(folder.name) as server:
-        monkeypatch.chdir(elsewhere)
-        server.create_tables()
-        server.add_task("tasks.send")
-    assert (folder / "q.db").exists()
-    assert os.listdir(elsewhere) == [".env"]
-
-
 # ---- context manager, close, reuse
 
 
@@ -189,20 +172,6 @@ def test_a_server_is_used_again_after_it_was_closed(server: TaskServer, dsn: str
         assert same is server
         third = server.add_task("tasks.c")
     assert [task.id for task in server.store.views.list(limit=10)] == [third, second, first]
-
-
-def test_a_with_block_closes_the_connection(mysql_dsn: str, mysql_server: Any) -> None:
-    with TaskServer(mysql_dsn) as server:
-        server.create_tables()
-        assert connections_to(mysql_server, mysql_dsn) == 1
-    wait_until(lambda: connections_to(mysql_server, mysql_dsn) == 0)
-
-
-def connections_to(mysql_server: Any, dsn: str) -> int:
-    found = mysql_server.execute(
-        f"SELECT COUNT(*) FROM information_schema.processlist WHERE db = '{dsn.rpartition('/')[2]}'"
-    )
-    return int(found[0][0])
 
 
 def test_making_a_server_connects_to_nothing_and_shows_neither_user_nor_password(tmp_path: Path) -> None:
@@ -265,46 +234,6 @@ def test_many_tasks_of_a_generator_get_the_ids_of_their_own_rows(server: TaskSer
     assert len(rows) == 2501
 
 
-def test_all_tasks_of_a_generator_are_added_again_after_a_conflict(
-    server: TaskServer, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    insert_all, conflicts = Adding.insert_all, [Conflict("a deadlock")]
-
-    def insert_until_a_conflict(adding: Adding, *args: Any) -> Iterator[Sequence[int]]:
-        for ids in insert_all(adding, *args):
-            yield ids
-            if conflicts:
-                raise conflicts.pop()
-
-    monkeypatch.setattr(Adding, "insert_all", insert_until_a_conflict)
-    texts = ("ä\n\u2028", *map(str, range(1, 2500)))
-    ids = server.add_tasks({"task": "tasks.a", "args": [text], "unique_key": f"key {text}"} for text in texts)
-    rows = {task.id: (task.columns["args"], task.unique_key) for task in server.store.views.list(limit=3000)}
-    assert conflicts == []
-    assert [rows[task_id] for task_id in ids] == [(write_arguments([text]), f"key {text}") for text in texts]
-    assert len(rows) == 2500
-
-
-@pytest.mark.parametrize("inner", ["add_task", "add_tasks"])
-def test_adding_through_the_same_server_within_a_generator_leaves_all_or_nothing_true(
-    server: TaskServer, inner: str
-) -> None:
-    """Whether the inner one is refused or joins in: of the outer ones none stands when they fail in the end."""
-
-    def adding() -> Iterator[dict[str, str]]:
-        for number in range(2400):
-            if number in (0, 1100):
-                server.add_task("tasks.inner") if inner == "add_task" else server.add_tasks([{"task": "tasks.inner"}])
-            yield {"task": "tasks.outer"}
-        raise LookupError("the page has gone")
-
-    with pytest.raises((LookupError, TaskServerError)):
-        server.add_tasks(adding())
-    assert [task.task for task in server.store.views.list(limit=5000) if task.task == "tasks.outer"] == []
-    server.add_tasks([{"task": "tasks.outer"}] * 2)
-    assert [task.task for task in server.store.views.list(limit=2)] == ["tasks.outer"] * 2
-
-
 # ---- run
 
 
@@ -334,14 +263,6 @@ def test_a_task_that_adds_tasks_by_its_worker_s_server_or_its_own_is_done(
     assert (result.done, result.fatal, result.lost, result.reason) == (8, 0, 0, Reason.EMPTY)
     assert [args for args, _ in tasks.ran] == [["before"], ["after"], *([number] for number in range(5))]
     assert counts_by_status(server) == {}
-
-
-def test_what_a_task_added_before_it_failed_stays_added(server: TaskServer, tasks: Any) -> None:
-    tasks.server = server
-    server.add_task(tasks.add_more_and_fail, [tasks.__name__])
-    result = server.run()
-    assert (result.done, result.failed) == (1, 1)
-    assert tasks.ran == [[["added"], {}]]
 
 
 # ---- wrong parameters
@@ -395,15 +316,6 @@ def test_runs_of_one_server_in_two_threads_share_the_tasks(server: TaskServer, t
     assert sum(result.done for result in results) == 100
     assert [result.fatal for result in results] == [0, 0]
     assert sorted(args[0] for args, _ in tasks.ran) == list(range(100))
-
-
-def test_closing_in_one_thread_leaves_a_server_that_others_can_use_again(server: TaskServer) -> None:
-    with ThreadPoolExecutor(1) as pool:
-        pool.submit(server.add_task, "tasks.a").result(60)
-        server.close()
-        pool.submit(server.add_task, "tasks.b").result(60)
-    server.add_task("tasks.c")
-    assert counts_by_status(server) == {0: 3}
 
 
 def test_a_run_leaves_the_handlers_of_sigint_and_sigterm_alone(server: TaskServer, tasks: Any) -> None:

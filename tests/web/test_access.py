@@ -2,18 +2,13 @@
 
 from __future__ import annotations
 
-import os
 import re
-import shutil
-from concurrent.futures import ThreadPoolExecutor
 from http import HTTPStatus
-from pathlib import Path
 from typing import Any
 
 import pytest
-from werkzeug.test import Client
 
-from taskserver.web import access, application_of, pace, private_files
+from taskserver.web import access
 from tests.support.pages import PASSWORD_HASH, URL, PageSite, Visitor
 
 OFFICE = "198.51.100.0/24, 2001:db8::/48"
@@ -117,19 +112,6 @@ def test_a_cookie_that_is_no_session_lets_nobody_in(site: PageSite, change: str)
     assert not may_see(visitor)
 
 
-def test_two_deployments_behind_one_host_do_not_replace_each_other_s_sessions(site: PageSite, tmp_path: Path) -> None:
-    (tmp_path / "other").mkdir()
-    other = PageSite(tmp_path / "other", site.dsn)
-    owner = site.owner()
-    there = Visitor(owner.client, owner.address)
-    there.client.application = application_of(other.folder)
-    assert not may_see(there)
-    assert there.sign_in().status_code == HTTPStatus.SEE_OTHER
-    there.client.application = application_of(site.folder)
-    assert may_see(owner)
-    other.close()
-
-
 # ---- guesses
 
 
@@ -169,51 +151,7 @@ def test_guesses_do_not_lock_the_owner_out(site: PageSite) -> None:
     assert owner.sign_in().status_code == HTTPStatus.SEE_OTHER
 
 
-def test_the_file_of_counts_stays_small(site: PageSite, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pace, "MAX_KEYS", 5)
-    codes = [site.visitor(f"8.{number}.8.8").sign_in("wrong").status_code for number in range(20)]
-    assert codes.count(HTTPStatus.FORBIDDEN) == 15  # five networks, and ten guesses of all others together
-    assert (site.folder / "var" / "page" / "pace").stat().st_size < 400
-
-
-@pytest.mark.parametrize("text", ["", "{", "[1]", '{"a": 7}', '{"a": ["x", 1]}', '{"a": [1, 2, 3]}', "\0\0"])
-def test_a_file_of_counts_that_was_cut_off_is_begun_anew(site: PageSite, text: str) -> None:
-    site.visitor().sign_in("wrong")
-    (site.folder / "var" / "page" / "pace").write_text(text)
-    assert site.visitor().sign_in().status_code == HTTPStatus.SEE_OTHER
-
-
-def test_many_guesses_at_once_are_as_few_as_one_after_the_other(site: PageSite) -> None:
-    with ThreadPoolExecutor(8) as pool:
-        codes = list(pool.map(lambda number: site.visitor().sign_in("wrong").status_code, range(24)))
-    assert codes.count(HTTPStatus.FORBIDDEN) == access.MAX_GUESSES
-
-
-def test_a_right_password_is_no_guess(site: PageSite) -> None:
-    codes = [site.visitor().sign_in().status_code for _ in range(15)]
-    assert codes == [HTTPStatus.SEE_OTHER] * 15
-    codes = [site.visitor().sign_in("wrong").status_code for _ in range(11)]
-    assert codes == [HTTPStatus.FORBIDDEN] * 10 + [HTTPStatus.TOO_MANY_REQUESTS]
-
-
-def test_a_guess_that_another_site_has_a_browser_send_is_not_counted(site: PageSite) -> None:
-    visitor = site.visitor()
-    for _ in range(20):
-        answer = visitor.sign_in("wrong", headers={"Sec-Fetch-Site": "cross-site"})
-        assert answer.status_code == HTTPStatus.FORBIDDEN
-    assert visitor.sign_in().status_code == HTTPStatus.SEE_OTHER
-
-
 # ---- its files
-
-
-@pytest.mark.parametrize("content", [b"", b"short"])
-def test_a_secret_that_a_full_disk_left_behind_is_made_anew(site: PageSite, content: bytes) -> None:
-    site.owner()
-    path = site.folder / "var" / "page" / "secret"
-    path.write_bytes(content)
-    assert may_see(site.owner())
-    assert len(path.read_bytes()) == private_files.SECRET_CHARACTERS
 
 
 def test_the_page_s_files_are_for_their_owner_alone(site: PageSite) -> None:
@@ -221,21 +159,6 @@ def test_the_page_s_files_are_for_their_owner_alone(site: PageSite) -> None:
     folder = site.folder / "var" / "page"
     assert folder.stat().st_mode & 0o777 == 0o700
     assert [path for path in folder.iterdir() if path.stat().st_mode & 0o077] == []
-
-
-def test_old_marks_of_sign_outs_go(site: PageSite) -> None:
-    for number in range(2):
-        owner = site.owner()
-        owner.post("view=sign-out", data={"token": owner.token()})
-        (mark,) = (site.folder / "var" / "page").glob("ended-*")
-        os.utime(mark, (number, 1))
-
-
-def test_a_folder_that_is_removed_while_the_page_runs_is_made_anew(site: PageSite) -> None:
-    owner = site.owner()
-    shutil.rmtree(site.folder / "var" / "page")
-    assert owner.get().status_code == HTTPStatus.FORBIDDEN
-    assert owner.sign_in().status_code == HTTPStatus.SEE_OTHER
 
 
 # ---- by address
@@ -308,13 +231,6 @@ def test_without_a_password_no_name_of_another_site_leads_a_browser_here(
     answer = site.visitor().client.get("/", headers=headers, environ_overrides=environ)
     assert ("Groups" in answer.text) is sees
     assert answer.status_code == (HTTPStatus.OK if sees else HTTPStatus.FORBIDDEN)
-
-
-def test_a_second_cookie_of_the_same_name_keeps_nobody_out(site: PageSite) -> None:
-    name, value = cookie_of(site.owner())
-    visitor = site.visitor()
-    visitor.client = Client(application_of(site.folder), use_cookies=False)
-    assert may_see(visitor, headers={"Cookie": f"{name}=bogus; {name}={value}"})
 
 
 # ---- forms

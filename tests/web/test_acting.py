@@ -13,15 +13,15 @@ import pytest
 
 from taskserver.errors import Unavailable
 from taskserver.web import acting as acting_module
-from taskserver.web import private_files, wsgi
+from taskserver.web import wsgi
 from tests.support.pages import ADDRESS, PASSWORD_HASH, PageSite
 from tests.web.sites import Ago, insert
 
 
 @pytest.fixture
-def acting(each_site: PageSite) -> PageSite:
+def acting(site: PageSite) -> PageSite:
     """Tasks 1 to 5 failed: 1 and 2 with the same error, 3 days ago in another group, 4 is in error, 5 has quotes."""
-    each_site.let_act()
+    site.let_act()
     for task, error, more in (
         ("tasks.a", "E: one\nTraceback", {}),
         ("tasks.b", "E: one", {}),
@@ -29,8 +29,8 @@ def acting(each_site: PageSite) -> PageSite:
         ("tasks.a", "E: three", {"status": 3}),
         ("tasks.a", "F: 'quoted' <b>", {}),
     ):
-        add_failed(each_site, task, error, **more)
-    return each_site
+        add_failed(site, task, error, **more)
+    return site
 
 
 def add_failed(site: PageSite, task: str, error: str, times: int = 1, **more: object) -> None:
@@ -180,15 +180,6 @@ def test_an_act_leads_back_to_where_it_was_offered(acting: PageSite, verb: str, 
     assert visitor.get(location.removeprefix("?")).status_code == HTTPStatus.OK
 
 
-def test_an_act_on_nothing_leads_back_to_the_list(acting: PageSite) -> None:
-    visitor, place = acting.owner(), "view=tasks&status=fatal"
-    form = visitor.get(place).text.partition("<ol")[0].rpartition("<form")[2]
-    fields = {name: html.unescape(value) for name, value in re.findall(r'name="(\w+)" value="([^"]*)"', form)}
-    refused = visitor.get(urlencode({**fields, "verb": "delete"}))
-    assert refused.status_code == HTTPStatus.BAD_REQUEST
-    assert f'href="?{html.escape(place)}">Back' in refused.text
-
-
 @pytest.mark.parametrize(
     "choice",
     [
@@ -254,16 +245,6 @@ def test_an_act_touches_no_more_tasks_than_its_page_said_and_those_that_it_named
     assert statuses(acting)[5:] == after
 
 
-def test_of_an_error_that_changed_meanwhile_nothing_is_retried(acting: PageSite) -> None:
-    add_failed(acting, "tasks.a", "E: one", 25)  # more than the page names
-    visitor = acting.owner()
-    form = visitor.form(verb="retry", like="1")
-    acting.sql("UPDATE jobs_queue SET error_text = 'PaymentError: the card was charged' WHERE id IN (1, 5)")
-    answer = visitor.post("view=act", data=form)
-    assert (answer.status_code, statuses(acting).count(0)) == (HTTPStatus.BAD_REQUEST, 0)
-    assert "The error that was chosen is another one by now" in answer.text
-
-
 def test_a_delete_says_how_many_it_takes_at_a_time(acting: PageSite, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(acting_module, "MAX_IDS", 3)
     add_failed(acting, "tasks.many", "E: many", 5)
@@ -300,21 +281,6 @@ def test_the_list_of_a_status_offers_its_own_tasks_alone_and_says_what_else_is_a
         visitor.get("view=confirm&verb=delete&status=error").text
     )
     assert "No task that is chosen can be retried now." in words(visitor.get("view=confirm&verb=retry&id=99").text)
-
-
-def test_errors_that_differ_in_blanks_at_their_end_are_two(acting: PageSite) -> None:
-    add_failed(acting, "tasks.a", "E: one ")
-    visitor = acting.owner()
-    assert "2 tasks would be retried" in words(visitor.get("view=confirm&verb=retry&like=1").text)
-    assert "1 task would be retried" in words(visitor.get("view=confirm&verb=retry&like=6").text)
-
-
-def test_tasks_that_failed_because_of_others_are_retried_by_those(acting: PageSite) -> None:
-    add_failed(acting, "tasks.child", "dependency: task 1, for which it waits, is fatal")
-    text = acting.owner().get("view=errors").text
-    assert "Retry the tasks for which they wait" in words(text)
-    assert "like=6" not in text
-    assert "id=6" in text
 
 
 def test_a_visitor_waits_for_no_lock(mysql_dsn: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -411,13 +377,3 @@ def test_what_cannot_be_logged_is_not_done(site: PageSite) -> None:
     (site.folder / "var" / "page" / "actions.log").mkdir()
     assert visitor.act(verb="retry", id="1").status_code == HTTPStatus.INTERNAL_SERVER_ERROR
     assert statuses(site) == [4]
-
-
-def test_the_log_does_not_grow_without_end(site: PageSite, monkeypatch: pytest.MonkeyPatch) -> None:
-    site.let_act()
-    monkeypatch.setattr(private_files, "MAX_LOG_BYTES", 200)
-    visitor = site.owner()
-    for _ in range(10):
-        visitor.act(verb="resume", all="1")
-    assert len(log_of(site)) < 10
-    assert (site.folder / "var" / "page" / "actions.log.1").exists()

@@ -15,9 +15,8 @@ from prometheus_client.parser import text_string_to_metric_families
 from werkzeug.test import TestResponse
 
 from taskserver.errors import Unavailable
-from taskserver.stores.queue import notes
 from taskserver.web import api
-from tests.support.pages import PASSWORD_HASH, PageSite
+from tests.support.pages import PageSite
 
 SHOP, BLOG, ALL = "token-of-the-shop", "token-of-the-blog", "token-of-all"
 TOKENS = " ".join(
@@ -31,9 +30,9 @@ TOKENS = " ".join(
 
 
 @pytest.fixture
-def adds(each_site: PageSite) -> PageSite:
-    each_site.set(TASKSERVER_ADD_TOKENS=TOKENS)
-    return each_site
+def adds(site: PageSite) -> PageSite:
+    site.set(TASKSERVER_ADD_TOKENS=TOKENS)
+    return site
 
 
 def post(site: PageSite, body: Any, token: str | None = SHOP, path: str = "/tasks", **headers: str) -> TestResponse:
@@ -111,15 +110,8 @@ def test_a_token_adds_its_own_tasks_to_its_own_groups_alone(adds: PageSite, task
     assert tasks_of(adds) == []
 
 
-def test_a_token_of_all_may_rerun(adds: PageSite) -> None:
-    for text in ("one", "two"):
-        task = {"task": "tasks.any", "args": [text], "unique_key": "k", "rerun": True}
-        assert post(adds, task, ALL).json == {"ids": [1]}
-    assert [row[2] for row in tasks_of(adds)] == ['["two"]']
-
-
-def test_without_tokens_there_is_no_adding(each_site: PageSite) -> None:
-    assert post(each_site, {"task": "tasks.send"}).status_code == HTTPStatus.NOT_FOUND
+def test_without_tokens_there_is_no_adding(site: PageSite) -> None:
+    assert post(site, {"task": "tasks.send"}).status_code == HTTPStatus.NOT_FOUND
 
 
 # ---- what is refused
@@ -154,15 +146,6 @@ def test_too_long_a_body_and_too_many_tasks_are_refused(adds: PageSite, monkeypa
     three = [{"task": "tasks.send", "group_id": 3}] * 3
     assert post(adds, three).status_code == HTTPStatus.REQUEST_ENTITY_TOO_LARGE
     assert tasks_of(adds) == []
-
-
-def test_a_request_makes_a_thousand_tasks_wait_for_others_at_most(adds: PageSite) -> None:
-    ids = adds.server.add_tasks([{"task": "tasks.a"}] * 101)
-    ten, eleven = ([{"task": "tasks.b", "depends_on": ids[:100]}] * times for times in (10, 11))
-    assert post(adds, eleven, ALL).status_code == HTTPStatus.REQUEST_ENTITY_TOO_LARGE
-    assert "depends_on names 1100 tasks in all; allowed: 1000 in one request" in post(adds, eleven, ALL).text
-    assert len(tasks_of(adds)) == 101
-    assert post(adds, ten, ALL).status_code == HTTPStatus.CREATED
 
 
 def test_too_many_requests_of_one_token_wait_for_the_next_minute(
@@ -244,21 +227,6 @@ def test_of_many_requests_at_once_with_one_key_one_adds(adds: PageSite) -> None:
     assert len(tasks_of(adds)) == 2
 
 
-def test_old_keys_are_forgotten(adds: PageSite) -> None:
-    keyed(adds, TWO)
-    keyed(adds, TWO[1:], "order-18")
-    old = adds.rows.after(-notes.KEY_KEPT_SECONDS - 60)
-    adds.sql(f"UPDATE jobs_queue_notes SET noted_at = {old} WHERE value LIKE '%[1, 2]%'")
-    notes.Notes(adds.server.store.database).forget_added()
-    assert adds.sql("SELECT COUNT(*) FROM jobs_queue_notes") == [(1,)]
-
-
-def test_a_key_is_good_for_another_request_once_it_is_old(adds: PageSite) -> None:
-    assert keyed(adds, TWO[1:]).json == {"ids": [1]}
-    adds.sql(f"UPDATE jobs_queue_notes SET noted_at = {adds.rows.after(-notes.KEY_KEPT_SECONDS - 60)}")
-    assert keyed(adds, TWO[1:]).json == {"ids": [2]}
-
-
 @pytest.mark.parametrize("key", ["", "x" * 256, "ä", "a\tb"])
 def test_a_key_that_is_none_is_refused(adds: PageSite, key: str) -> None:
     assert keyed(adds, TWO, key).status_code == HTTPStatus.BAD_REQUEST
@@ -279,26 +247,15 @@ def test_a_body_without_a_length_is_read_to_its_bound_and_no_further(adds: PageS
     assert answer.status_code == (HTTPStatus.CREATED if size == 4_194_304 else HTTPStatus.REQUEST_ENTITY_TOO_LARGE)
 
 
-def test_nothing_is_added_to_tables_of_another_version_and_the_log_says_why(
-    adds: PageSite, capsys: pytest.CaptureFixture[str]
-) -> None:
-    adds.sql("INSERT INTO jobs_queue_schema (version) VALUES (99)")
-    answer = post(adds, TWO)
-    assert answer.status_code == HTTPStatus.INTERNAL_SERVER_ERROR
-    assert "the owner finds the reason" in answer.text
-    assert "version 99" in capsys.readouterr().err
-    assert tasks_of(adds) == []
-
-
 # ---- metrics
 
 METRICS = "token-of-prometheus"
 
 
-def test_metrics_are_for_their_own_token_alone_and_prometheus_reads_them(each_site: PageSite) -> None:
-    each_site.set(TASKSERVER_METRICS_TOKEN=hashlib.sha256(METRICS.encode()).hexdigest(), TASKSERVER_ADD_TOKENS=TOKENS)
-    each_site.server.add_task("tasks.a", group_id=3)
-    client = each_site.visitor().client
+def test_metrics_are_for_their_own_token_alone_and_prometheus_reads_them(site: PageSite) -> None:
+    site.set(TASKSERVER_METRICS_TOKEN=hashlib.sha256(METRICS.encode()).hexdigest(), TASKSERVER_ADD_TOKENS=TOKENS)
+    site.server.add_task("tasks.a", group_id=3)
+    client = site.visitor().client
     for token in ("", "Bearer x", f"Bearer {SHOP}", f"Basic {METRICS}"):
         assert client.get("/metrics", headers={"Authorization": token}).status_code == HTTPStatus.UNAUTHORIZED
     answer = client.get("/queue/metrics", headers={"Authorization": f"Bearer {METRICS}"})
@@ -311,23 +268,11 @@ def test_metrics_are_for_their_own_token_alone_and_prometheus_reads_them(each_si
     assert samples["taskserver_up",] == 1
 
 
-@pytest.mark.parametrize("query", ["", "view=tasks"])
-def test_a_page_below_a_path_that_ends_as_that_of_the_metrics_is_shown(each_site: PageSite, query: str) -> None:
-    """Where they are to be had, too, the page is known by its view."""
-    if query:
-        hashed = hashlib.sha256(METRICS.encode()).hexdigest()
-        each_site.set(TASKSERVER_PAGE_PASSWORD=PASSWORD_HASH, TASKSERVER_METRICS_TOKEN=hashed)
-    visitor = each_site.visitor()
-    assert 'type="password"' in visitor.get(query, path="/shop/metrics").text
-    assert visitor.sign_in(path="/shop/metrics").status_code == HTTPStatus.SEE_OTHER
-    assert "<h1" in visitor.get(query, path="/shop/metrics").text
-
-
-def test_metrics_of_a_database_that_is_away_say_so(each_site: PageSite, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_metrics_of_a_database_that_is_away_say_so(site: PageSite, monkeypatch: pytest.MonkeyPatch) -> None:
     def fail(*given: object) -> None:
         raise Unavailable("away")
 
-    each_site.set(TASKSERVER_METRICS_TOKEN=hashlib.sha256(METRICS.encode()).hexdigest())
+    site.set(TASKSERVER_METRICS_TOKEN=hashlib.sha256(METRICS.encode()).hexdigest())
     monkeypatch.setattr("taskserver.health.metrics.judged", fail)
-    answer = each_site.visitor().client.get("/metrics", headers={"Authorization": f"Bearer {METRICS}"})
+    answer = site.visitor().client.get("/metrics", headers={"Authorization": f"Bearer {METRICS}"})
     assert "taskserver_up 0.0" in answer.text

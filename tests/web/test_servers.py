@@ -253,14 +253,3 @@ def test_what_is_missing_is_told_on_the_page(first: str, said: str) -> None:
 def test_an_old_python_can_read_the_script_and_the_document_has_the_line_that_installs() -> None:
     ast.parse((ROOT / "passenger_wsgi.py").read_bytes().decode("ascii"), feature_version=(3, 4))
     assert INSTALL in read("docs/page.md")
-
-
-@pytest.mark.parametrize("script", ["passenger_wsgi.py", "examples/page.cgi"])
-def test_what_a_script_of_the_page_makes_is_not_for_others_to_write(script: str) -> None:
-    code = (
-        f"import os, runpy, sys; os.umask(0); sys.path.append({str(ROOT)!r})\n"
-        f"try: runpy.run_path({str(ROOT / script)!r})\n"
-        "finally: print(oct(os.umask(0)), flush=True); os._exit(0)"
-    )
-    said = subprocess.run([sys.executable, "-c", code], cwd="/", env=MINIMAL, capture_output=True, text=True).stdout
-    assert said.endswith("0o22\n")

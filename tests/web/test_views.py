@@ -4,34 +4,29 @@ from __future__ import annotations
 
 import html
 import re
-import sqlite3
 import subprocess
 from collections.abc import Iterable
-from contextlib import suppress
 from http import HTTPStatus
 
 import pytest
 
 from taskserver.errors import Unavailable
-from taskserver.messages.finding import Finding, Level
 from taskserver.messages.text import begin_in_shell
 from taskserver.model.task import Status
-from taskserver.stores.queue import views as queue_views
 from taskserver.stores.tables import Tables
-from taskserver.web import views, wsgi
+from taskserver.web import wsgi
 from taskserver.web.views import TASKS_A_PAGE
 from tests.support.pages import URL, PageSite
 from tests.web.sites import Ago, Hour, fill_odd, insert
 
 QUEUE_VIEWS = [view for view in wsgi.VIEWS if view not in ("task", "confirm")]
 VIEWS = [*QUEUE_VIEWS, "confirm&verb=retry&all=1", "confirm&verb=retry&like=1", "task&id=1"]
-ILL_FORMED = "CAST(x'453A20FF' AS TEXT)"
 
 
 @pytest.fixture
-def open_site(each_site: PageSite) -> PageSite:
-    each_site.let_act()
-    return each_site
+def open_site(site: PageSite) -> PageSite:
+    site.let_act()
+    return site
 
 
 def ids_of(text: str) -> list[int]:
@@ -51,37 +46,6 @@ def test_no_text_of_a_row_becomes_markup_in_any_view(open_site: PageSite) -> Non
         assert "<img" not in answer.text
         assert "Set-Cookie: x=1" not in str(answer.headers)
         assert html.escape("<script>") in answer.text or view in ("hours", "doctor"), view
-
-
-def test_values_that_an_sqlite_column_may_hold_break_no_view(site: PageSite) -> None:
-    site.set(TASKSERVER_PAGE_ALLOW="0.0.0.0/0")
-    site.sql("PRAGMA ignore_check_constraints = ON")
-    columns = ("args", "error_text", "progress", "result", "stages", "unique_key", "version")
-    for column in (*columns, "created_at", "started_at", "finished_at", "updated_at"):
-        for value in ("x'ff00'", "1e999", "-7", "''", "x'80'", ILL_FORMED):
-            for status in Status:
-                with suppress(sqlite3.IntegrityError):
-                    insert = f"INSERT INTO jobs_queue (task, status, {column}) VALUES"
-                    site.sql(f"{insert} ({ILL_FORMED}, {status.value}, {value})")
-    for value in ("x'ff'", ILL_FORMED):
-        site.sql(
-            "INSERT INTO jobs_queue_workers (host, group_ids, pid, started_at, ended_at, reason) "
-            f"VALUES ({value}, {value}, 'pid', {value}, {value}, {value})"
-        )
-    site.sql(f"INSERT INTO jobs_queue_processes (number, host, group_ids, pid) VALUES (1, {ILL_FORMED}, 'x', 1)")
-    for group, number in ((1, "9223372036854775807"), (2, "9223372036854775807"), (3, "9e999"), (4, "'many'")):
-        site.sql(
-            "INSERT INTO jobs_queue_stats (hour, group_id, task, done, failed, attempts, ran_seconds, waited_seconds) "
-            f"VALUES (?, {group}, {ILL_FORMED}, {number}, {number}, {number}, {number}, {number})",
-            f"{site.server.store.database.now():%Y-%m-%d %H}:00:00",
-        )
-    site.sql("INSERT INTO jobs_queue_stats (hour, group_id, task, done) VALUES ('soon', 'x', x'ff', 'many')")
-    visitor = site.visitor()
-    ids = [row[0] for row in site.sql("SELECT id FROM jobs_queue")]
-    for view in [*QUEUE_VIEWS, "hours&days=7", *(f"task&id={one}" for one in ids)]:
-        assert visitor.get(f"view={view}").status_code == HTTPStatus.OK, view
-    for one in ids:
-        assert visitor.get(f"view=confirm&verb=retry&like={one}").status_code in (HTTPStatus.OK, HTTPStatus.BAD_REQUEST)
 
 
 def test_a_task_s_own_page_has_its_error_arguments_and_result_and_lists_have_none_of_its_arguments(
@@ -141,28 +105,11 @@ def test_a_list_has_errors_in_the_colour_of_their_status_and_only_buttons_that_c
         assert (re.findall(r'name="verb" value="(\w+)"', text), "The marked ones" in text) == (verbs, bool(verbs))
 
 
-def test_tasks_of_a_broken_module_are_said_to_go_by_themselves_once_it_is_right(open_site: PageSite) -> None:
-    def add() -> None:
-        open_site.sql("INSERT INTO jobs_queue (task, status, error_text) VALUES ('b.a', 3, 'ModuleBroken: module b')")
-
-    add()
-    visitor = open_site.owner()
-    for view in ("view=errors", "view=task&id=1"):
-        assert "Fixed it since? It goes with the next run." in visitor.get(view).text
-    add()
-    assert "Fixed it since? They go with the next run." in visitor.get("view=errors").text
-
-
 def test_an_archived_task_is_shown_and_offers_no_act(open_site: PageSite) -> None:
     open_site.sql("INSERT INTO jobs_queue_done (id, task) VALUES (77, ?)", "tasks.a")
     text = open_site.owner().get("view=task&id=77").text
     assert "in the archive" in text
     assert "confirm" not in text
-
-
-def test_arguments_are_shown_with_their_letters(open_site: PageSite) -> None:
-    number = open_site.server.add_task("tasks.a", ["grün"])
-    assert "[&#34;grün&#34;]" in open_site.owner().get(f"view=task&id={number}").text
 
 
 # ---- odd links
@@ -293,18 +240,6 @@ def test_the_tasks_with_the_most_attempts_come_first(full_site: PageSite) -> Non
     assert "Looked through some thousand tasks; there may be others." in text
 
 
-def test_what_the_overview_links_to_is_found_by_turning_pages_behind_thousands_of_newer_tasks(
-    open_site: PageSite, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(queue_views, "WINDOW", 60)
-    for task, group, times in (("tasks.old", 7, 10), ("tasks.new", 0, 190)):
-        insert(open_site, [{"task": task, "group_id": group}] * times)
-    links = re.findall(r'href="\?(view=tasks&amp;[^"]*)"', open_site.owner().get().text)
-    for link in ("view=tasks&group=7", "view=tasks&task=tasks.old"):
-        assert html.escape(link) in links
-        assert turn_all(open_site, link) == list(range(10, 0, -1))
-
-
 # ---- the state of the queue
 
 
@@ -346,44 +281,6 @@ def test_the_doctor_of_a_page_calls_no_setup_and_says_so(site: PageSite) -> None
     text = site.visitor().get("view=doctor").text
     assert "not looked at here, as TASKSERVER_SETUP is called before they are imported" in html.unescape(text)
     assert not list(site.folder.glob("*.called"))
-
-
-def test_groups_have_a_column_of_done_tasks_where_some_are_kept(open_site: PageSite) -> None:
-    open_site.sql("INSERT INTO jobs_queue (task) VALUES ('tasks.a')")
-    assert ">Done</th>" not in open_site.owner().get().text
-    open_site.sql("INSERT INTO jobs_queue (task, status) VALUES ('tasks.a', 2)")
-    assert ">Done</th>" in open_site.owner().get().text
-
-
-def test_the_doctor_is_content_if_there_is_only_what_it_may_not_see(
-    open_site: PageSite, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    found = [
-        Finding("log", Level.UNKNOWN, "unseen", "why"),
-        Finding("disk", Level.WARNING, "nearly full", "why", "fix"),
-        Finding("var", Level.CRITICAL, "bad", "why"),
-        Finding("rights", Level.CRITICAL, "none", "why"),
-        Finding("fatal", Level.WARNING, "9 tasks are fatal", "why"),  # a person can change that
-    ]
-    visitor = open_site.owner()
-    for findings, begins in ((found[:1], ["All is well", "log"]), (found, ["var", "disk", "log"])):
-        monkeypatch.setattr(views, "examine", lambda *_, **__: iter(findings))  # noqa: B023
-        text = visitor.get("view=doctor").text.partition("<h1")[2]
-        places = [text.index(word) for word in begins]
-        assert places == sorted(places)
-    assert "All is well" not in text
-    assert re.findall(r"check --accept (\w+)", text) == ["var", "disk"]
-
-
-def test_a_schedule_of_a_group_that_no_worker_serves_says_so(open_site: PageSite) -> None:
-    open_site.server.schedule("nightly", "tasks.a", every=60, group_id=7)
-    visitor = open_site.owner()
-    assert "No worker takes" not in visitor.get("view=schedules").text  # nothing is known
-    open_site.sql(
-        "INSERT INTO jobs_queue_workers (host, group_ids, pid, started_at, ended_at) "
-        f"VALUES ('host', '3', 1, {open_site.rows.after(-9)}, {open_site.rows.after(-8)})"
-    )
-    assert "No worker takes tasks of group 7: they serve 3." in visitor.get("view=schedules").text
 
 
 def test_the_hours_are_pictures_with_a_table_beside_them(open_site: PageSite) -> None:
