@@ -6,7 +6,6 @@ import json
 import os
 import re
 import shlex
-from collections.abc import Callable
 
 import pytest
 
@@ -47,16 +46,6 @@ def test_init_writes_no_settings_where_the_environment_or_a_file_is(deployment: 
     ended = deployment.here("init", env={"TASKSERVER_DSN": dsn})
     assert (ended.returncode, ended.stderr) == (0, "")
     assert not path.exists()
-
-
-def test_init_makes_tables_of_the_configured_name(make_queue: Callable[..., Queue], dsn: str) -> None:
-    queue = make_queue(dsn, tables=False)
-    name = "_" + "x" * 39
-    assert queue.here("init", env={"TASKSERVER_TABLE": name}).returncode == 0
-    assert queue.here("add", "tasks.note", env={"TASKSERVER_TABLE": name}).stdout == "1\n"
-    assert queue.sql(f"SELECT task FROM {name}") == [("tasks.note",)]
-    queue.run_quietly(table=name)
-    assert queue.notes() == ["noted"]
 
 
 # ---- list and show

@@ -9,22 +9,29 @@ import errno
 import json
 import os
 import re
-from collections.abc import Callable, Iterator
+from contextlib import closing
 from typing import Any
 
+import psycopg
 import pytest
 
+from taskserver import TaskServer
+from taskserver.errors import DatabaseError
 from taskserver.health import modules
-from taskserver.health.judge import JUDGES, MAX_NAMED
+from taskserver.health.judge import JUDGES
 from taskserver.messages.finding import Level
 from taskserver.settings.dsn import parse_dsn
 from taskserver.settings.load import Settings
 from taskserver.stores import facts
+from taskserver.stores.table_faults import table_faults
 from tests.contract.accounts import account
 from tests.support.databases import EACH_DATABASE
 from tests.support.doctor import ACCEPTED_HERE, Report, examined, made_healthy
+from tests.support.documents import blocks
+from tests.support.pgbouncer import pooled
+from tests.support.postgresql import PostgreSQLServer
 from tests.support.queues import Queue
-from tests.support.servers import MariaDB, MySQLServer
+from tests.support.servers import MySQLServer
 
 COMMON = {
     *("python", "packages", "web_folder", "code", "env_file", "settings", "var", "modules", "callables", "deletes"),
@@ -164,14 +171,6 @@ def test_a_missing_table_is_broken_with_its_fix(healthy: Queue) -> None:
     assert "client.py init" in report.told("database")
 
 
-def test_claims_that_cannot_read_by_their_indexes_are_broken(healthy_mysql: Queue) -> None:
-    [(version,)] = healthy_mysql.sql("SELECT VERSION()")
-    if "MariaDB" not in version or tuple(map(int, version.split(".")[:2])) < (10, 6):
-        pytest.skip("this server has no IGNORED")
-    healthy_mysql.sql("ALTER TABLE jobs_queue ALTER INDEX claim_by_group IGNORED, ALTER INDEX claim_any_group IGNORED")
-    assert Report(healthy_mysql).worse() == {"claim_index": "critical"}
-
-
 def test_another_journal_than_wal_and_a_damaged_file_are_broken(sqlite_queue: Queue) -> None:
     made_healthy(sqlite_queue)
     sqlite_queue.sql("PRAGMA journal_mode = DELETE")
@@ -183,43 +182,6 @@ def test_another_journal_than_wal_and_a_damaged_file_are_broken(sqlite_queue: Qu
         file.seek(size - 3 * 4096)
         file.write(os.urandom(2 * 4096))
     assert Report(sqlite_queue).code == 2
-
-
-@pytest.fixture(scope="module")
-def poor_server() -> Iterator[MariaDB]:
-    """A server as some hosts set theirs, and a clock that goes wrong for all but its administrators."""
-    with MariaDB(
-        False,
-        "--sql-mode=",
-        "--max-allowed-packet=1M",
-        "--innodb-flush-log-at-trx-commit=2",
-        "--init-connect=SET timestamp = UNIX_TIMESTAMP() + 7200",
-    ) as server:
-        server.execute(
-            "CREATE USER poor@'%' IDENTIFIED BY 'x' WITH MAX_USER_CONNECTIONS 3",
-            "GRANT ALL ON `t\\_%`.* TO poor@'%'",
-        )
-        yield server
-
-
-@pytest.fixture
-def poor_queue(poor_server: MariaDB, make_queue: Callable[..., Queue]) -> Iterator[Queue]:
-    with poor_server.database() as name:
-        dsn = poor_server.dsn(name)
-        made_healthy(make_queue(dsn))
-        yield make_queue(with_login(dsn, "poor:x"))
-
-
-def test_what_a_poor_server_costs_is_told(poor_queue: Queue) -> None:
-    report = Report(poor_queue)
-    assert report.code == 1
-    assert report.worse() == dict.fromkeys(("strict_mode", "clock", "connections", "packet"), "warning")
-    assert re.search(r"clock is 7\d{3}\.\d s ahead", report.told("clock"))
-    assert "ahead of" in report.told("clock")
-    assert "at most 3" in report.told("connections")
-    assert "--slots 1" in report.told("connections")
-    assert report.checks["transactions"]["level"] == "unknown"
-    assert "innodb_flush_log_at_trx_commit is 2" in report.told("durability")
 
 
 LEAST = {
@@ -344,45 +306,19 @@ def test_names_of_rows_and_schedules_that_cannot_be_called_are_a_warning(healthy
 
 # ---- rows
 
-ROWS: dict[str, tuple[list[str], str, tuple[str, ...]]] = {
-    "a run that could start no task": (
-        ["UPDATE jobs_queue_workers SET reason = 'error', released = 1, taken = 0"],
-        "runs",
-        ("TASKSERVER_LOG",),
-    ),
-    "schedules that are none": (
-        [
-            "INSERT INTO jobs_queue_schedules (name, task, cron, timezone) "
-            f"VALUES ('bad-{number}', 'tasks.note', '0 3 * * *', 'Mars')"
-            for number in range(MAX_NAMED + 2)
-        ],
-        "schedules",
-        ("timezone is 'Mars'", "; and 2 more |", "client.py schedule NAME … again, or client.py unschedule NAME"),
-    ),
-    "tasks that wait for deleted ones": (
-        [
-            "INSERT INTO jobs_queue (id, task) VALUES (90, 'tasks.note')",
-            "INSERT INTO jobs_queue (id, task, status) VALUES (91, 'tasks.note', 5), (92, 'tasks.note', 5)",
-            "INSERT INTO jobs_queue_dependencies (parent_id, child_id) VALUES (89, 91), (89, 92), (90, 92)",
-        ],
-        "orphaned",
-        ("1 task waits only for tasks that were deleted or have ended", "client.py reclaim"),
-    ),
-}
 
-
-@pytest.mark.parametrize("what", ROWS)
-def test_what_is_wrong_in_the_rows_is_a_warning_with_its_fix(healthy: Queue, what: str) -> None:
-    statements, check, words = ROWS[what]
-    for statement in statements:
+def test_a_task_that_waits_for_deleted_ones_is_a_warning_until_it_is_reclaimed(healthy: Queue) -> None:
+    for statement in (
+        "INSERT INTO jobs_queue (id, task) VALUES (90, 'tasks.note')",
+        "INSERT INTO jobs_queue (id, task, status) VALUES (91, 'tasks.note', 5), (92, 'tasks.note', 5)",
+        "INSERT INTO jobs_queue_dependencies (parent_id, child_id) VALUES (89, 91), (89, 92), (90, 92)",
+    ):
         healthy.sql(statement)
     report = Report(healthy)
-    assert (report.code, report.worse()) == (1, {check: "warning"})
-    for word in words:
-        assert word in report.told(check)
-    if check == "orphaned":
-        assert healthy.here("reclaim").returncode == 0
-        assert Report(healthy).worse() == {}
+    assert (report.code, report.worse()) == (1, {"orphaned": "warning"})
+    assert "1 task waits only for tasks that were deleted or have ended" in report.told("orphaned")
+    assert healthy.here("reclaim").returncode == 0
+    assert Report(healthy).worse() == {}
 
 
 def test_a_queue_without_a_worker_is_a_warning(queue: Queue) -> None:
@@ -390,3 +326,57 @@ def test_a_queue_without_a_worker_is_a_warning(queue: Queue) -> None:
     report = Report(queue)
     assert (report.code, report.worse()) == (1, {"cron": "warning"})
     assert "crontab.example" in report.told("cron")
+
+
+# ---- PostgreSQL
+
+
+def worse_of(queue: Queue) -> dict[str, Level]:
+    """What is not well, but for what the tests' own server lacks."""
+    found = examined(queue.server).items()
+    return {name: one.level for name, one in found if one.level is not Level.OK and name not in ACCEPTED_HERE}
+
+
+def test_the_oldest_open_transaction_is_named_with_the_statement_that_ends_it(
+    postgresql_queue: Queue, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with closing(psycopg.connect(postgresql_queue.dsn)) as other:
+        other.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ")
+        other.execute("SELECT 1")
+        assert worse_of(postgresql_queue) == {}
+        monkeypatch.setattr(facts, "MAX_TRANSACTION_SECONDS", 0.0)
+        assert worse_of(postgresql_queue) == {"transactions": Level.WARNING}
+        found = examined(postgresql_queue.server)["transactions"]
+        number = other.info.backend_pid
+        assert f"in the session {number} (idle in transaction)" in found.words
+        assert f"pg_terminate_backend({number})" in found.fix
+
+
+def test_tables_that_were_renamed_as_upgrading_says_are_whole_after_init(
+    postgresql_queue: Queue, postgresql_server: PostgreSQLServer
+) -> None:
+    (rename,) = [block.text for block in blocks("docs/upgrading.md") if "RENAME TO" in block.text]
+    postgresql_server.execute(rename, database=postgresql_queue.dsn.rpartition("/")[2])
+    with TaskServer(postgresql_queue.dsn, table="letters") as server:
+        server.create_tables()
+        assert table_faults(server.store.database) == []
+
+
+def test_in_an_encoding_that_lacks_letters_no_queue_is_made(postgresql_server: PostgreSQLServer) -> None:
+    name = postgresql_server.create_database()
+    postgresql_server.drop_database(name)
+    postgresql_server.execute(f"CREATE DATABASE {name} ENCODING 'LATIN1' LOCALE 'C' TEMPLATE template0")
+    try:
+        with (
+            TaskServer(postgresql_server.dsn(name)) as server,
+            pytest.raises(DatabaseError, match="encoding is LATIN1"),
+        ):
+            server.create_tables()
+    finally:
+        postgresql_server.drop_database(name)
+
+
+def test_through_a_pooler_of_transactions_all_is_seen(postgresql_queue: Queue) -> None:
+    with pooled(postgresql_queue.dsn) as dsn, TaskServer(dsn) as server:
+        levels = {name: one.level for name, one in examined(server).items() if name not in ACCEPTED_HERE}
+    assert set(levels.values()) == {Level.OK}

@@ -62,14 +62,6 @@ def test_while_the_database_is_away_the_file_says_so_and_no_secret(mysql_queue: 
     assert "secret" not in text
 
 
-@pytest.mark.parametrize("place", ["missing/page.html", ".", "/dev/null"])
-def test_a_place_where_no_file_can_be_is_named(queue: Queue, place: str) -> None:
-    ended = queue.here("page", "--output", place)
-    assert ended.returncode == 2
-    assert "cannot be written" in ended.stderr
-    assert ended.stderr.count("\n") == 1
-
-
 def test_the_packages_of_the_page_are_asked_for_by_name(queue: Queue, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in [name for name in sys.modules if name.startswith(("jinja2", "taskserver.web"))]:
         monkeypatch.delitem(sys.modules, name)

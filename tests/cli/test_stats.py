@@ -131,14 +131,6 @@ def test_json_has_the_same_figures_for_programs(known: Queue) -> None:
     ]
 
 
-def test_no_figures_are_said_to_be_none(queue: Queue) -> None:
-    assert text_of(queue, "stats").startswith("no stats of that time")
-    assert json_of(queue, "stats") == []
-    assert "hour before" not in text_of(queue, "status")
-    report = json_of(queue, "status")
-    assert (report["this_hour"]["done"], report["hour_before"]["mean_run_seconds"]) == (0, None)
-
-
 def test_status_shows_what_was_done_in_this_hour_and_the_last(known: Queue) -> None:
     this_hour = r"since \d\d:00 UTC: 4 done, 2 failed, 1 fatal, 1 lost"
     assert re.search(rf"{this_hour}; in the hour before: 42 done, 4 failed, 2 fatal, 2 lost", text_of(known, "status"))

@@ -90,16 +90,6 @@ def test_of_many_runs_and_schedules_a_person_sees_some_and_how_many_more_there_a
     assert (len(report["runs"]), len(report["schedules"])) == (MAX_LINES + 3, MAX_LINES + 3)
 
 
-def test_status_says_for_how_long_done_tasks_stay(queue: Queue) -> None:
-    for mode, words in {
-        "delete": "done tasks are deleted",
-        "move": "done tasks stay in the archive for 30 d",
-        "mark": "done tasks stay for 30 d",
-    }.items():
-        queue.deployment.write_env(TASKSERVER_DSN=queue.dsn, TASKSERVER_MODE=mode, TASKSERVER_KEEP="30d")
-        assert f", mode {mode} ({words})\n" in text_of(queue, "status")
-
-
 def test_status_begins_with_the_verdict_and_what_to_do(queue: Queue) -> None:
     text = text_of(queue, "status")
     assert text.splitlines()[1].startswith("warning: no worker ran yet; look whether")
@@ -197,21 +187,6 @@ def test_a_process_of_an_invalid_id_or_of_another_start_of_the_machine_is_left_t
     queue.run_quietly()
     assert (queue.notes(), queue.statuses()) == (["noted"], [Status.IN_PROGRESS] * len(processes))
     assert [one["has_ended"] for one in json_of(queue, "status")["workers"]] == [None] * len(processes)
-
-
-def test_a_process_that_nobody_has_heard_of_for_long_may_be_gone(queue: Queue) -> None:
-    queue.run_quietly()
-    queue.sql("UPDATE jobs_queue_workers SET host = ?, pid = 77, ended_at = NULL, reason = NULL", "h\x1b[2J")
-    queue.sql(
-        "INSERT INTO jobs_queue_processes (number, host, group_ids, pid, seen_at)"
-        f" VALUES (7, ?, 'all', 77, {queue.ago(7200)})",
-        "h\x1b[2J",
-    )
-    (run,) = json_of(queue, "status")["runs"]
-    assert (run["host"], run["ended_at"], run["reason"]) == ("h\x1b[2J", None, None)
-    text = text_of(queue, "status")
-    assert "at work, or gone: process 77 on h\\x1b[2J for all groups: it gave its last sign of life 2 h ago" in text
-    assert "not ended (pid 77 runs, or was killed)" in text
 
 
 def test_status_and_doctor_show_a_schedule_at_the_last_instant(queue: Queue) -> None:

@@ -9,7 +9,6 @@ from collections.abc import Callable
 from datetime import datetime, timezone
 from enum import Enum, IntEnum
 from typing import Any, NoReturn
-from unittest.mock import MagicMock
 
 import pytest
 from hypothesis import example, given, settings
@@ -18,8 +17,6 @@ from hypothesis import strategies as st
 from taskserver.errors import BadTask, InvalidTask
 from taskserver.interrupts.alarm import Alarm
 from taskserver.interrupts.stop import Stop, TaskInterrupted
-from taskserver.messages.error_text import describe
-from taskserver.messages.text import MAX_ERROR_LENGTH
 from taskserver.model.arguments import MAX_ARGS_BYTES, check_size, read_arguments, write_arguments
 from taskserver.model.pipeline import MAX_STAGES_BYTES
 from taskserver.model.task import ClaimedTask
@@ -38,8 +35,6 @@ MakeTasks = Callable[[str], Any]
         *((text, [], {}) for text in (None, "null", "{}", "[]")),
         (' {"to": "a@example.org"} \n', [], {"to": "a@example.org"}),
         ('[1, "two", null, true, 4.5]', [1, "two", None, True, 4.5], {}),
-        ('{"": 1, "a b": [], "\\u00e9": "\\ud83d\\ude00"}', [], {"": 1, "a b": [], "é": "😀"}),
-        ("[1e308, -0.0, 1e-400]", [1e308, -0.0, 0.0], {}),
         ('{"a": 1, "a": 2}', [], {"a": 2}),  # the last one counts, as for PHP and MySQL
         ('["\\ud800"]', ["\ud800"], {}),
     ],
@@ -55,7 +50,6 @@ def test_an_object_becomes_keywords_an_array_positions_and_nothing_nothing(
     [
         ("5", "a bare number"),
         ('"text"', "a bare string"),
-        ("true", "true or false"),
         ("", "args is empty, as PHP's json_encode() returns when it fails: use JSON_THROW_ON_ERROR"),
         ('"{}"', "encoded twice"),
         *((text, "not valid JSON") for text in (" ", "[1,]", "{'a': 1}", "[] []", "[１]", '["\n"]', "\ufeff[]")),
@@ -63,7 +57,6 @@ def test_an_object_becomes_keywords_an_array_positions_and_nothing_nothing(
         ("[NaN]", "NaN is no JSON number"),
         ('{"a": Infinity}', "Infinity is no JSON number"),
         ("[1e400]", "the number 1e400 is too large"),
-        ("[" + "9" * 400 + ".0]", "too large"),
         ('["\udce9"]', "not UTF-8"),
         ("[" * 200_000, "nested too deep"),
         ('{"a":' * 100_000 + "1" + "}" * 100_000, "nested too deep"),
@@ -144,9 +137,7 @@ class Size(str, Enum):
         ({"to": "zoë", "n": (1, 2)}, '{"to":"zo\\u00eb","n":[1,2]}'),
         ([Colour.RED], "[1]"),
         ([Size.SMALL], '["small"]'),
-        ([10**4000], "[1" + "0" * 4000 + "]"),
         (["\0\n\u2028\x7f"], '["\\u0000\\n\\u2028\\u007f"]'),
-        ([-0.0, 1e308, 5e-324], "[-0.0,1e+308,5e-324]"),
     ],
 )
 def test_what_is_written_is_short_ascii(args: Any, text: str | None) -> None:
@@ -172,18 +163,13 @@ NOON = datetime(2030, 1, 31, 12, tzinfo=timezone.utc)
 NO_ARGUMENTS = "allowed: a dict, a list, a tuple or None; a single value stands in a list, as [1]"
 WRITTEN: list[tuple[Any, str]] = [
     *((value, f"args is {value!r}; {NO_ARGUMENTS}") for value in ("text", b"{}", 0, True, 1.5, {1, 2}, range(3))),
-    (iter([]), "args is <list_iterator object"),
     ("x" * 10_000_000, "args is 'xxxxx"),
     *(({key: "x"}, "args has keys that are no text") for key in (1, 1.5, True, None, (1, 2))),
     ({"order": {"at": NOON}}, "args['order']['at'] is of type datetime, which JSON cannot hold: write str(x), x.iso"),
     ([(0, object())], "args[0][1] is of type object, which JSON cannot hold"),
-    ([b"bytes"], "args[0] is of type bytes"),
     ({"n": [math.nan]}, "args['n'][0] is nan, which is no JSON number"),
-    ([-math.inf], "args[0] is -inf, which is no JSON number"),
     ({"by": {NOON.date(): 1}}, "a key of args['by'] is of type date; allowed: str"),
     ({"x" * 100: {1}}, "args['xxxxxxxxxxxxxxxxxxx…xxxxxxxxxxxxxxxxxx…] is of type set"),
-    ([{"a": [{1}]}] * 2, "args[0]['a'][0] is of type set"),
-    ([MagicMock(spec=dict)], "args cannot be written as JSON: Object of type dict is not JSON serializable"),
     (circular(), "args cannot be written as JSON: Circular reference detected"),
     ([10**5000], "args cannot be written as JSON: Exceeds the limit"),
     (["\ud800"], "args cannot be written as JSON: 'utf-8' codec can't encode"),
@@ -260,25 +246,6 @@ def test_wrong_arguments_are_a_bad_task_that_says_what_is_taken(make_tasks: Make
     make_tasks(TAKES_TWO)
     with pytest.raises(BadTask, match=r"tasks.send\(to, text=…, \*, copies=…\) does not take these arguments: "):
         prepared(args)
-
-
-@pytest.mark.parametrize("key", ["\\ud800", "\\u0000", "x" * 100_000, "\\n"], ids=ascii)
-def test_wrong_arguments_with_odd_keys_still_fit_into_an_error_text(make_tasks: MakeTasks, key: str) -> None:
-    make_tasks(TAKES_TWO)
-    with pytest.raises(BadTask) as caught:
-        prepared(f'{{"to": 1, "{key}": 2}}')
-    text = describe(caught.value)
-    text.encode()
-    assert "\0" not in text
-    assert len(text) <= MAX_ERROR_LENGTH
-
-
-@pytest.mark.parametrize("error", ["RuntimeError('no database yet')", "SystemExit"])
-def test_a_default_that_cannot_be_shown_does_not_stop_a_worker(make_tasks: MakeTasks, error: str) -> None:
-    make_tasks(f"class Lazy:\n    def __repr__(self): raise {error}\ndef send(to, database=Lazy()): pass\n")
-    prepared('["a"]')
-    with pytest.raises(BadTask, match=r"tasks\.send.* does not take these arguments"):
-        prepared("[]")
 
 
 def test_long_arguments_are_fetched_and_what_is_over_the_limit_is_refused_before_that(make_tasks: MakeTasks) -> None:

@@ -33,6 +33,7 @@ def judged(database: str, check: str, answer: object) -> Finding:
         ("mysql", "version", [("5.5.5-10.3.39-MariaDB", "x")], OK, "without SKIP LOCKED"),
         ("mysql", "version", [("who knows", "x")], WARNING, "MySQL who knows"),
         ("mysql", "character_set", [("latin1",)], CRITICAL, "latin1"),
+        ("mysql", "packet", [(1024 * 1024,)], WARNING, "max_allowed_packet is 1024 KiB"),
         ("mysql", "connections", [(5,)], WARNING, "at most 5"),
         ("mysql", "connections", [(1,)], WARNING, "two for a transactional or a long task"),
         ("mysql", "clock", -61.0, WARNING, "behind"),

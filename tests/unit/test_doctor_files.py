@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import shutil
 import subprocess
 from collections.abc import Callable, Iterator
@@ -13,8 +12,6 @@ import pytest
 
 from taskserver.health import files
 from taskserver.health.doctor import examine
-from taskserver.host import files as files_of_host
-from taskserver.host.files import who_else_may_write
 from taskserver.messages.finding import Finding, Level
 from taskserver.settings.load import load_settings
 from tests.support.pages import PASSWORD_HASH
@@ -116,48 +113,6 @@ def test_a_folder_on_the_way_that_all_may_change_is_a_warning(folder: Path, name
 def test_in_a_sticky_folder_above_nobody_else_can_rename_ours(folder: Path) -> None:
     folder.parent.parent.chmod(0o1777)
     assert worse(folder) == []
-
-
-def test_the_first_of_many_open_files_are_named_with_one_command_that_fixes_all(folder: Path) -> None:
-    for number in range(10):
-        (folder / "taskserver" / f"{number}.py").touch()
-        (folder / "taskserver" / f"{number}.py").chmod(0o666)
-    (finding,) = worse(folder)
-    assert "change taskserver/0.py (any account), taskserver/1.py (any account), taskserver/2.py (" in finding.words
-    assert finding.words.endswith(" and 7 more")
-    subprocess.run(["/bin/sh", "-ec", finding.fix], check=True)
-    assert worse(folder) == []
-
-
-def give_to(monkeypatch: pytest.MonkeyPatch, name: str, uid: int, gid: int) -> None:
-    """Let this name belong to another account and group, which only root could do."""
-    real = Path.stat
-
-    def stat(path: Path, **more: bool) -> os.stat_result:
-        found = real(path, **more)
-        return os.stat_result((*found[:4], uid, gid, *found[6:])) if path.name == name else found
-
-    monkeypatch.setattr(Path, "stat", stat)
-
-
-GROUPS = {
-    "of its own account": ("you", [], True),
-    "of an account that others joined": ("you", ["eve"], False),
-    "that all accounts share": ("users", [], False),
-}
-
-
-@pytest.mark.parametrize("what", GROUPS)
-def test_a_groups_right_counts_unless_it_is_the_private_one_of_a_trusted_account(
-    folder: Path, monkeypatch: pytest.MonkeyPatch, what: str
-) -> None:
-    name, members, is_private = GROUPS[what]
-    (folder / "tasks.py").chmod(0o664)
-    for file in ("tasks.py", folder.name):
-        give_to(monkeypatch, file, 5, 7)
-    monkeypatch.setattr("grp.getgrgid", lambda gid: SimpleNamespace(gr_name=name, gr_mem=members))
-    monkeypatch.setattr(files_of_host, "account_name", lambda uid: "root" if uid == 0 else "you")
-    assert who_else_may_write(folder / "tasks.py", folder) == ("" if is_private else f"the group {name}")
 
 
 def test_the_name_of_a_home_folder_and_of_those_above_it_is_the_hosts_choice(

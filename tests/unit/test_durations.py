@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
 
 import pytest
 
-from taskserver import InvalidTask, Later, Retry, Selection, SettingError, TaskServer, task
+from taskserver import InvalidTask, Later, Retry, SettingError, task
 from taskserver.model.new_task import new_task
 from taskserver.model.schedule import new_schedule
 from taskserver.model.task_options import options_of
@@ -51,34 +51,6 @@ def test_each_reader_takes_each_form_of_a_duration_and_refuses_others(name: str)
     for value in REFUSED:
         with pytest.raises((InvalidTask, SettingError), match=rf"^{name.partition(' ')[0]} is .*; allowed: .*5m"):
             READERS[name](value)
-
-
-@pytest.fixture
-def server() -> Iterator[TaskServer]:
-    with TaskServer("sqlite:///:memory:") as server:
-        server.create_tables()
-        yield server
-
-
-CALLS: dict[str, Callable[[TaskServer, Any], object]] = {
-    "add_task": lambda server, span: server.add_task("tasks.x", delay=span),
-    "add_pipeline": lambda server, span: server.add_pipeline(["tasks.x"], delay=span),
-    "add_tasks": lambda server, span: server.add_tasks([{"task": "tasks.x", "delay": span}]),
-    "schedule": lambda server, span: server.schedule("n", "tasks.x", every=span),
-    "stats": lambda server, span: server.stats(span),
-    "list": lambda server, span: server.list(since=span),
-    "retry": lambda server, span: server.retry(Selection(since=span)),
-    "prune": lambda server, span: server.prune(span),
-    "run": lambda server, span: server.run(max_time=span),
-}
-
-
-@pytest.mark.parametrize("call", CALLS.values(), ids=CALLS)
-def test_each_method_hands_durations_to_its_reader(server: TaskServer, call: Callable[..., object]) -> None:
-    for good in ("5m", timedelta(minutes=5), 300):
-        call(server, good)
-    with pytest.raises((InvalidTask, SettingError), match=r"allowed: .*5m"):
-        call(server, "soon")
 
 
 def test_a_test_queue_passes_time_by_a_text() -> None:

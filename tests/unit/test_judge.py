@@ -13,13 +13,13 @@ import pytest
 
 from taskserver.health import doctor, files, modules
 from taskserver.health.accepted import Acceptances
-from taskserver.health.coverage import groups_in, unserved
+from taskserver.health.coverage import unserved
 from taskserver.health.doctor import crontab_line
 from taskserver.health.judge import JUDGES, LIMITS, Limit, Limits, describe_unserved, judge, worst_first
 from taskserver.health.status import Count, GroupStatus, QueueStatus, seconds_left, sum_of
 from taskserver.messages.finding import Level
 from taskserver.model.schedule import ScheduleRow
-from taskserver.model.task import MAX_GROUP_ID, Status
+from taskserver.model.task import Status
 from taskserver.stores.mysql import facts as mysql
 from taskserver.stores.postgresql import facts as postgresql
 from taskserver.stores.queue.notes import MAX_NAME, Note
@@ -235,13 +235,6 @@ def test_the_worst_finding_stands_first_and_gives_the_words() -> None:
     assert (status.level, status.words) == (CRITICAL, "10 tasks are fatal: no worker retries them")
 
 
-def test_groups_that_no_run_serves_are_told_as_such() -> None:
-    status = a_status({9: rows(new=1)}, runs=[], chosen_groups=[9, 11])
-    for limits in ({}, {"cron": Limit(HOUR)}):
-        (finding,) = judged(status, limits).findings
-        assert (finding.name, finding.words, finding.level) == ("cron", "no run serves groups 9, 11", CRITICAL)
-
-
 def test_if_pip_has_installed_the_package_the_doctor_says_the_line_of_cron_itself(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -295,11 +288,6 @@ def test_a_value_above_a_limit_is_a_warning_and_above_the_second_critical(
 def test_a_group_is_served_by_a_run_in_time(groups: list[int], runs: list[LastRun], expected: list[int]) -> None:
     assert unserved(groups, runs) == expected
     assert bool(describe_unserved(groups, runs)) == bool(expected)
-
-
-def test_an_invalid_record_of_a_run_names_no_group() -> None:
-    assert groups_in([f"3,{'9' * 5000},x,²,-1,6"]) == {3, 6}
-    assert groups_in([str(MAX_GROUP_ID), "5"]) == {MAX_GROUP_ID, 5}
 
 
 # ---- how long a group will take

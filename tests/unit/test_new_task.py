@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
-from collections import UserDict
 from collections.abc import Callable, Mapping
 from datetime import date, datetime, timedelta, timezone
 from decimal import Decimal
@@ -13,8 +11,6 @@ from types import MappingProxyType
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from taskserver import TaskServer
 from taskserver.errors import InvalidTask
@@ -67,22 +63,14 @@ def test_a_description_has_the_keys_of_a_task_and_the_defaults() -> None:
     assert {*whole, "at", "stages", "depends_on"} == set(TASK_KEYS)
 
 
-@pytest.mark.parametrize("kind", [dict, UserDict, MappingProxyType])
-def test_a_description_may_be_any_mapping(kind: Any) -> None:
-    assert new_task_from(kind({"task": "tasks.send", "args": [1]})) == NewTask("tasks.send", "[1]", 0, 0)
-
-
 @pytest.mark.parametrize(
     ("description", "words"),
     [
         *((thing, "allowed: an object such as") for thing in (None, "tasks.send", ["tasks.send"], 5, {"task"})),
         ({}, 'it has no "task"'),
-        ({"Task": "tasks.send"}, 'it has no "task"'),
         ({"task": "tasks.send", "group": 3}, "it has 'group'; allowed: task, args, group_id, priority"),
         ({"task": "tasks.send", "id": 1, "status": 2}, "it has 'id', 'status'; allowed"),
-        ({"task": "tasks.send", 5: 1}, "it has '5'; allowed"),
         ({"task": None}, "task is None"),
-        ({"task": ["tasks.send"]}, "task is ["),
         ({"task": "send"}, "task is 'send'"),
         ({"task": "tasks.send", "args": "x"}, "args is 'x'"),
         ({"task": "tasks.send", "args": [object()]}, "args[0] is of type object, which JSON cannot hold"),
@@ -94,23 +82,6 @@ def test_a_wrong_description_is_refused_for_what_is_wrong_in_it(description: Map
         new_task_from(description)
     assert words in str(caught.value)
     assert len(str(caught.value)) < 400
-
-
-JSON = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=9),
-    lambda inner: (
-        st.lists(inner, max_size=3) | st.dictionaries(st.sampled_from([*TASK_KEYS, "", "x"]), inner, max_size=4)
-    ),
-    max_leaves=12,
-)
-
-
-@settings(max_examples=50)
-@given(JSON)
-def test_any_value_is_a_description_or_an_invalid_task(value: Any) -> None:
-    with contextlib.suppress(InvalidTask):
-        task = new_task_from(value)
-        assert task.args is None or isinstance(json.loads(task.args), (list, dict))
 
 
 # ---- when, how often, and one of a kind
@@ -136,7 +107,6 @@ PLUS_5 = timezone(timedelta(hours=5, minutes=30))
         (datetime(2030, 1, 31, 12, 0, tzinfo=timezone.utc), "2030-01-31 12:00:00.000000"),
         (datetime(2030, 1, 31, 12, 0, 1, 5, tzinfo=PLUS_5), "2030-01-31 06:30:01.000005"),
         ("2030-01-31T12:00:00Z", "2030-01-31 12:00:00.000000"),
-        ("2030-01-31 12:00:00.000250-05:00", "2030-01-31 17:00:00.000250"),
         ("2030-01-01T00:30:00+01:00", "2029-12-31 23:30:00.000000"),
         ("1970-01-02T00:00:00Z", "1970-01-02 00:00:00.000000"),
         ("2038-01-19T03:14:07Z", "2038-01-19 03:14:07.000000"),
@@ -175,18 +145,14 @@ WRONG: list[tuple[dict[str, Any], str, str]] = [
     ({"rerun": True}, "it has rerun and no unique_key, which says which row is to run again", ""),
     ({"unique_key": "k", "version": 3}, "it has a version and no rerun; a version says whether a rerun is newer", ""),
     ({"unique_key": "k", "rerun": 1}, "rerun is 1; allowed: true or false", ""),
-    ({"unique_key": "k", "rerun": "yes"}, "rerun is 'yes'; allowed: true or false", ""),
     ({"delay": 5, "at": NOON}, "it has delay and at; allowed: one of them", ""),
     ({"depends_on": [3], "unique_key": "k"}, "it has depends_on and a unique_key; allowed: one of them, as a row", ""),
     ({"depends_on": 17}, "depends_on is 17; allowed: a list of ids of tasks", ""),
     ({"depends_on": "17"}, "depends_on is '17'; allowed", ""),
-    ({"depends_on": {17: 18}}, "depends_on is {17: 18}; allowed", ""),
     ({"depends_on": [0]}, "an id in depends_on is 0; allowed: a whole number from 1 to", ""),
     ({"depends_on": [2**64]}, f"an id in depends_on is {2**64}; allowed", ""),
     ({"depends_on": [1, "2"]}, "an id in depends_on is '2'; allowed", ""),
-    ({"depends_on": [1.0]}, "an id in depends_on is 1.0; allowed", ""),
     ({"depends_on": range(1, MAX_PARENTS + 2)}, f"depends_on names more than {MAX_PARENTS} tasks, which", ""),
-    ({"depends_on": range(1, 10**18)}, f"depends_on names more than {MAX_PARENTS} tasks, which", ""),
 ]
 
 
@@ -246,20 +212,16 @@ WRONG_STAGES: list[tuple[Any, str]] = [
     ([], "stages is []; allowed: a list of 1 to 100, each as "),
     ("tasks.send", "stages is 'tasks.send'; allowed"),
     ({"task": "tasks.send"}, "stages is {'task': 'tasks.send'}; allowed"),
-    (5, "stages is 5; allowed"),
     (iter(["tasks.send"]), "stages is <list_iterator"),
     (["tasks.send"] * (MAX_STAGES + 1), "allowed: a list of 1 to 100"),
     (["tasks.send", None], 'stage 2: it is None; allowed: "tasks.resize", or {"task": "tasks.resize", "group_id": 5}'),
-    (["tasks.send", ["tasks.send"]], "stage 2: it is ['tasks.send']; allowed"),
     (["tasks.send", "send"], "stage 2: "),
-    (["tasks.send", "x." + "y" * 254], "stage 2: "),
     (["tasks.send", {}], 'stage 2: it has no "task"; allowed: task, group_id, priority, max_attempts'),
     (["tasks.send", {"task": None}], 'stage 2: task is None; allowed: "tasks.resize"'),
     ([{"task": "tasks.send", "args": [1]}], "stage 1: it has 'args'; allowed: task, group_id, priority, max_attempts"),
     ([{"task": "tasks.send", 5: 6, "delay": 7}], "stage 1: it has 'delay', 5; allowed"),
     ([{"task": "tasks.send", "group_id": -1}], "stage 1: group_id is -1; allowed"),
     ([{"task": "tasks.send", "priority": True}], "stage 1: priority is True; allowed"),
-    ([{"task": "tasks.send", "max_attempts": 0}], "stage 1: max_attempts is 0; allowed"),
     (["x." + "\u8a9e" * 253] * MAX_STAGES, "allowed: 60000"),
 ]
 
@@ -296,12 +258,7 @@ def test_a_task_that_waits_for_others_is_looked_at_first_at_once_or_when_its_tim
     later = new_task("tasks.send", depends_on=[3], at=NOON)
     assert (later.delay_seconds, later.due_at) == (None, "2030-01-31 12:00:00.000000")
     assert new_task(stages=["tasks.send"], depends_on=[3]).depends_on == "3"
-
-
-def test_a_task_that_waits_for_none_is_a_plain_one() -> None:
-    plain = new_task("tasks.send")
-    assert new_task("tasks.send", depends_on=[]) == new_task("tasks.send", depends_on=None) == plain
-    assert new_task("tasks.send", depends_on=[], unique_key="k").depends_on is None
+    assert new_task("tasks.send", depends_on=[]) == new_task("tasks.send")
 
 
 # ---- as a server says it

@@ -230,12 +230,6 @@ def test_the_environment_wins_over_the_file_and_a_blank_there_does_not_count(tmp
     assert (found.dsn, found.table, found.mode) == (Dsn("sqlite", "var/taskserver.db"), "of_environment", "mark")
 
 
-def test_a_listed_module_is_no_file(tmp_path: Path) -> None:
-    text = f"TASKSERVER_DSN={DSN}\nTASKSERVER_MODULES=tasks,shop.jobs.py\n"
-    with pytest.raises(SettingError, match=r"TASKSERVER_MODULES names the file 'shop.jobs.py'.*: write shop.jobs$"):
-        load_env_file(tmp_path, text)
-
-
 def test_a_blank_in_the_file_means_the_default(tmp_path: Path) -> None:
     keys = ("TABLE", "MODE", "MODULES", "MAX_ATTEMPTS", "BACKOFF", "LEASE", "TIMEOUT", "DB_PATIENCE", "PAUSES", "LOG")
     text = f"TASKSERVER_DSN={DSN}\n"
@@ -307,10 +301,6 @@ def test_who_set_what_is_said_with_what_the_environment_overrides(
     assert overruled == (["TASKSERVER_MODE"] if overrules else [])
     end = f"; the environment wins over another value in {tmp_path}/.env for TASKSERVER_MODE" if overrules else ""
     assert words == f"{begin}{', TASKSERVER_MODE' if value else ''}{end}"
-
-
-def test_without_a_setting_all_have_their_defaults(tmp_path: Path) -> None:
-    assert sources(tmp_path, None) == ("all settings have their defaults", [])
 
 
 # ---- the file's own grammar

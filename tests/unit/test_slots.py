@@ -53,16 +53,6 @@ def test_a_worker_heeds_its_successor(make: MakeSlots) -> None:
     next_one.leave()
 
 
-def test_a_successor_that_comes_before_the_first_look_is_heeded(make: MakeSlots) -> None:
-    worker = make()
-    assert worker.take_or_succeed(lambda seconds: False)
-    with ThreadPoolExecutor() as pool:
-        successor = Successor(make(), pool)
-        assert worker.has_successor()
-        assert not successor.end(is_wanted=False)
-    worker.leave()
-
-
 def test_a_successor_that_let_a_free_slot_be_is_not_heeded_and_the_next_one_is(make: MakeSlots) -> None:
     """It stands still, as by SIGSTOP: whoever has the slot would leave for nobody."""
     before, worker = make(), make()
@@ -94,26 +84,6 @@ def test_a_successor_goes_before_a_newcomer_that_comes_as_the_slot_gets_free(mak
 
         assert not newcomer.take_or_succeed(wait)
     waiting.leave()
-
-
-def test_a_newcomer_that_looks_for_a_free_slot_is_no_successor_of_another_one(make: MakeSlots) -> None:
-    worker = make(2)
-    assert worker.take_or_succeed(lambda seconds: False)
-    seen: list[bool] = []
-    newcomer = make(2)
-    look, lock = worker.has_successor, newcomer._lock
-
-    def lock_and_look(number: int, kind: str) -> int | None:
-        file = lock(number, kind)
-        seen.append(look())
-        return file
-
-    newcomer._lock = lock_and_look  # type: ignore[method-assign]
-    assert newcomer.take_or_succeed(lambda seconds: False)
-    assert len(seen) >= 3
-    assert not any(seen)
-    newcomer.leave()
-    worker.leave()
 
 
 def test_a_successor_waits_for_the_worker_that_has_its_slot_for_longest(make: MakeSlots) -> None:

@@ -21,7 +21,6 @@ from taskserver.cli.terminal.output import (
     as_json,
     headed,
     in_column,
-    in_units,
     print_table,
 )
 from taskserver.messages.text import exactly, in_sentence, iso, on_day, time_of_day, utc
@@ -134,11 +133,6 @@ def test_a_time_that_a_row_made_up_is_none_and_one_at_the_end_of_time_stays_in_u
     last = utc("9999-12-31 23:59:59.999999")
     assert exactly(last) == "9999-12-31 23:59:59.999999 UTC"
     assert iso(utc("0001-01-01 00:00:00")) == "0001-01-01T00:00:00.000000Z"
-
-
-def test_spans_are_written_in_the_unit_that_a_person_would_use() -> None:
-    spans = {None: "", 0.0005: "0.5 ms", 0.25: "250 ms", 1.25: "1.2 s", 90: "90 s", 600: "10 min", 9000: "2.5 h"}
-    assert {seconds: str(in_units(seconds)) for seconds in spans} == spans
 
 
 def test_json_has_instants_and_infinite_numbers_as_texts_and_records_by_their_fields() -> None:

@@ -78,8 +78,8 @@ KINDS = (
     "features/pipelines",
     "features/dependencies",
     "faults/dependency_races",
-    "features/batches",
-    "features/shared_commits",
+    "worker/batches",
+    "worker/shared_commits",
     "features/interventions",
 )
 TOLD = (
