@@ -58,15 +58,15 @@ def events_of(queue: Queue) -> list[dict[str, Any]]:
     return [json.loads(line) for line in file.read_text().splitlines()] if file.exists() else []
 
 
-def test_sentry_gets_each_failed_attempt_once_with_its_exception(sqlite_queue: Queue) -> None:
-    (sqlite_queue.folder / "var").mkdir()
-    sqlite_queue.add("tasks.fail")
-    sqlite_queue.add("tasks.end")
-    sqlite_queue.sql("UPDATE jobs_queue SET max_attempts = 1 WHERE id = 2")
-    sqlite_queue.add("tasks.later")
-    ended = sqlite_queue.worker(TASKSERVER_LOG="var/worker.log")
+def test_sentry_gets_each_failed_attempt_once_with_its_exception(queue: Queue) -> None:
+    (queue.folder / "var").mkdir()
+    queue.add("tasks.fail")
+    queue.add("tasks.end")
+    queue.sql("UPDATE jobs_queue SET max_attempts = 1 WHERE id = 2")
+    queue.add("tasks.later")
+    ended = queue.worker(TASKSERVER_LOG="var/worker.log")
     assert (ended.returncode, ended.stderr) == (0, "task 2 tasks.end is fatal: SystemExit: 3\n")
-    first, second = events_of(sqlite_queue)
+    first, second = events_of(queue)
     (error,) = first["exception"]["values"]
     assert (error["type"], error["value"]) == ("ValueError", "no luck")
     (frame,) = error["stacktrace"]["frames"]
@@ -78,21 +78,6 @@ def test_sentry_gets_each_failed_attempt_once_with_its_exception(sqlite_queue: Q
     }
     assert (first["level"], first["logger"]) == ("error", "taskserver")
     assert second["exception"]["values"][0]["type"] == "SystemExit"
-
-
-def test_an_exception_that_hangs_when_sentry_asks_for_its_text_holds_no_worker_up(sqlite_queue: Queue) -> None:
-    sqlite_queue.define(
-        "\nclass Mute(Exception):\n"
-        "    def __str__(self):\n        import time\n        time.sleep(60)\n"
-        "\ndef mute():\n    raise Mute\n"
-    )
-    sqlite_queue.add("tasks.mute")
-    sqlite_queue.add("tasks.fail")
-    ended = sqlite_queue.worker(TASKSERVER_LEASE="1")
-    assert (ended.returncode, sqlite_queue.rows("status, attempts")) == (0, [(3, 1), (3, 1)])
-    mute, heard = events_of(sqlite_queue)
-    assert "Mute: (its text could not be read)" in json.dumps(mute["logentry"])
-    assert heard["exception"]["values"][0]["value"] == "no luck"
 
 
 # ---- as docs/logging.md has it
@@ -132,13 +117,13 @@ def sentry() -> Iterator[SlowSentry]:
 
 
 def test_the_lines_of_the_documentation_send_failures_to_sentry_and_nothing_to_cron(
-    sqlite_queue: Queue, sentry: SlowSentry
+    queue: Queue, sentry: SlowSentry
 ) -> None:
     (code,) = [block.text for block in blocks("docs/logging.md") if block.text.startswith("import sentry_sdk")]
     code = code.replace("https://key@sentry.example.org", f"http://key@{sentry.address}")
-    sqlite_queue.deployment.write_tasks(f"{code}\n\ndef fail():\n    raise ValueError('no luck')\n")
-    sqlite_queue.add("tasks.fail")
-    assert_silent(sqlite_queue.worker())
+    queue.deployment.write_tasks(f"{code}\n\ndef fail():\n    raise ValueError('no luck')\n")
+    queue.add("tasks.fail")
+    assert_silent(queue.worker())
     (event,) = [json.loads(line) for body in sentry.bodies for line in body.splitlines() if '"exception"' in line]
     assert event["exception"]["values"][0]["value"] == "no luck"
     assert event["extra"]["task"] == "tasks.fail"

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import random
 import signal
-import subprocess
-import sys
 import threading
 import time
 from collections import Counter
@@ -17,7 +15,6 @@ import pytest
 from taskserver.interrupts.alarm import Alarm
 from taskserver.interrupts.stop import Stop, TaskInterrupted
 from taskserver.model.task import CANCELLED
-from tests.support.deployment import ROOT
 from tests.support.processes import WAIT_SECONDS
 from tests.support.threads import in_another_thread, together
 
@@ -88,7 +85,7 @@ def test_code_that_asks_and_is_interrupted_may_clean_up(alarm: Alarm) -> None:
 
 
 def test_a_second_signal_that_met_no_sleep_yet_is_heard_soon() -> None:
-    """As if it had come while Python returned from the handler of the first to the sleep that it had interrupted."""
+    """As if it had come while Python returned from the handler of the first to the sleep."""
     stop = Stop()
 
     def nap() -> None:
@@ -200,20 +197,6 @@ def test_a_cancel_that_comes_at_any_instant_means_the_task_that_was_cancelled(al
                 counts["right" if str(error) == str(own_number) else "wrong"] += 1
         is_over.set()
     assert counts == {"right": 100}
-
-
-def test_no_alarm_outlives_its_run() -> None:
-    """Python's end resets the handlers first: the process would die of its own alarm."""
-    code = """
-import atexit, signal, time
-from taskserver.interrupts.alarm import Alarm
-from taskserver.interrupts.stop import Stop
-atexit.register(time.sleep, 0.3)
-with Alarm(Stop(), 0.1):
-    signal.setitimer(signal.ITIMER_REAL, 0.1, 0.1)
-"""
-    ended = subprocess.run([sys.executable, "-c", code], cwd=ROOT, text=True, capture_output=True, timeout=30)
-    assert (ended.returncode, ended.stdout, ended.stderr) == (0, "", "")
 
 
 def test_in_another_thread_tasks_have_no_timeout_which_is_said_once(

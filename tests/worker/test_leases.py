@@ -183,6 +183,16 @@ def test_a_claimed_task_that_another_worker_took_over_is_not_started(queue: Queu
     assert queue.rows("id, status, attempts, claim") == [(2, 1, 1, 7)]
 
 
+def test_a_task_that_was_taken_over_while_its_module_was_imported_is_not_called(queue: Queue) -> None:
+    code = "from tasks import acts, note\nacts.pop(0)()\n\ndef called(): note('called')\n"
+    queue.deployment.write_tasks(code, "slow.py")
+    queue.add("slow.called")
+    acts[:] = [lambda: queue.sql("UPDATE jobs_queue SET claim = 7")]
+    result = queue.run_here(modules="tasks,slow")
+    assert (result.lost, queue.notes()) == (1, [])
+    assert queue.rows("status, attempts, claim") == [(1, 1, 7)]
+
+
 def test_a_worker_whose_lease_ended_and_was_not_taken_may_still_finish(queue: Queue) -> None:
     queue.add("tasks.act")
     acts[:] = [queue.end_leases]

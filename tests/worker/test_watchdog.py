@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
+from itertools import product
 
 import pytest
 
@@ -54,26 +55,25 @@ def call(seconds: float) -> CallPlan:
     return CallPlan((), seconds, 0, name="a hook")
 
 
-@pytest.mark.parametrize("timeout", [0.0, TIMEOUT])
-@pytest.mark.parametrize("own", [0.0, 1.0, TIMEOUT, 10 * TIMEOUT])
-@pytest.mark.parametrize("before", [0.0, 1.0, 10 * TIMEOUT])
-def test_each_call_has_its_timeout_and_a_lease(
-    store: Store, armed: Armed, timeout: float, own: float, before: float
-) -> None:
-    with made(store, timeout) as beat:
-        beat.begin(call(before))
-        beat.end()
-        began_at = time.monotonic()
-        beat.begin(call(own))
-        earliest = began_at + (own or float("inf")) + LEASE
-        assert armed.ends_at >= earliest
-        assert (armed.ends_at < float("inf")) == (own > 0)
-        beat._limit_process()  # as the heartbeat's thread does each second
-        assert earliest <= armed.ends_at <= time.monotonic() + (own or float("inf")) + 4 / 3 * LEASE
-        beat.end()
-        beat._limit_process()
-        assert armed.ends_at >= began_at + (timeout or float("inf")) + LEASE
-    assert armed.ends_at == float("inf")
+TIMEOUTS = product([0.0, TIMEOUT], [0.0, 1.0, TIMEOUT, 10 * TIMEOUT], [0.0, 1.0, 10 * TIMEOUT])
+
+
+def test_each_call_has_its_timeout_and_a_lease(store: Store, armed: Armed) -> None:
+    for of_run, own, before in TIMEOUTS:
+        with made(store, of_run) as beat:
+            beat.begin(call(before))
+            beat.end()
+            began_at = time.monotonic()
+            beat.begin(call(own))
+            earliest = began_at + (own or float("inf")) + LEASE
+            assert armed.ends_at >= earliest
+            assert (armed.ends_at < float("inf")) == (own > 0)
+            beat._limit_process()  # as the heartbeat's thread does each second
+            assert earliest <= armed.ends_at <= time.monotonic() + (own or float("inf")) + 4 / 3 * LEASE
+            beat.end()
+            beat._limit_process()
+            assert armed.ends_at >= began_at + (of_run or float("inf")) + LEASE
+        assert armed.ends_at == float("inf")
 
 
 def test_it_is_not_armed_for_each_call(store: Store, armed: Armed) -> None:
