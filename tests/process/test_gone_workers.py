@@ -63,11 +63,13 @@ def test_status_shows_the_counts_of_a_run_that_goes_on(queue: Queue) -> None:
 
 
 def test_a_task_that_ends_its_process_is_told_by_the_next_run_and_others_come_back(queue: Queue) -> None:
+    queue.deployment.claim_at_once()
     queue.add("tasks.end_process")
     for _ in range(2):
         queue.add("tasks.note")
     ended = queue.start(TASKSERVER_LEASE="9m")
     assert end_of(ended) == (7, "", "")
+    assert queue.statuses() == [Status.IN_PROGRESS] * 3
     text = text_of(queue, "status")
     assert f"gone: process {ended.pid} on {socket.gethostname()} (this host)" in text
     assert "task 1 tasks.end_process was running there: once its lease is over, that attempt has failed" in text

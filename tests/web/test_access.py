@@ -103,6 +103,14 @@ def test_a_session_ends_with_its_time_and_with_another_password(
     assert not may_see(owner)
 
 
+def test_who_signs_out_is_out_wherever_the_cookie_went(site: PageSite) -> None:
+    owner, other = site.owner(), site.visitor()
+    give(other, *cookie_of(owner))
+    assert may_see(other)
+    owner.post("view=sign-out", data={"token": owner.token()})
+    assert not may_see(other)
+
+
 @pytest.mark.parametrize("change", ["cut", "longer", "empty", "é", "of a form", "of a known browser"])
 def test_a_cookie_that_is_no_session_lets_nobody_in(site: PageSite, change: str) -> None:
     owner, visitor = site.owner(), site.visitor()
