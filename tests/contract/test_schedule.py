@@ -2,10 +2,23 @@
 
 from __future__ import annotations
 
-from taskserver.model.schedule import ScheduleRow
+import threading
+from collections.abc import Callable
+from datetime import datetime
+from typing import Any, NoReturn
+
+import pytest
+
+from taskserver.model.schedule import ScheduleRow, next_time
 from taskserver.stores import Store
+from taskserver.stores.queue import schedules as module
 from taskserver.stores.queue.schedules import Schedules
+from tests.contract.verbs import STATES, put_into
+from tests.support.databases import EACH_SERVER
+from tests.support.locks import holding
+from tests.support.processes import WAIT_SECONDS
 from tests.support.rows import Rows
+from tests.support.threads import together
 
 HOURLY = ScheduleRow("n", "tasks.send", "[1]", 3, -1, 3600, None, "UTC")
 
@@ -46,3 +59,130 @@ def test_a_sync_makes_changes_and_removes_what_only_an_earlier_one_had(store: St
     assert rows.execute("SELECT name, next_at FROM jobs_queue_schedules ORDER BY name") == planned
     assert [schedules.sync(given) for given in ([HOURLY], [])] == [([], [], ["d"]), ([], [], ["n"])]
     assert schedules.all() == []
+
+
+# ---- whatever became of the task of an earlier time
+
+
+def make_due(rows: Rows) -> None:
+    rows.execute(f"UPDATE jobs_queue_schedules SET next_at = {rows.after(-10)}")
+
+
+def a_due_schedule(store: Store, rows: Rows, name: str = "n") -> Schedules:
+    schedules = Schedules(store)
+    schedules.put(HOURLY._replace(name=name))
+    make_due(rows)
+    return schedules
+
+
+@pytest.mark.parametrize("state", STATES)
+def test_an_ended_task_becomes_new_and_one_that_is_under_way_stays_as_it_is(
+    store: Store, rows: Rows, state: str
+) -> None:
+    schedules = a_due_schedule(store, rows)
+    assert schedules.fire("n")
+    before = put_into(rows, state)
+    schedules.put(HOURLY._replace(task="tasks.other", args="[2]", group_id=5))
+    make_due(rows)
+    assert schedules.fire("n")
+    (row,) = rows.all()
+    if state not in ("done", "fatal", "lost", "cancelled"):
+        assert row == before
+        return
+    said = {"task": "tasks.other", "args": "[2]", "group_id": 5, "priority": -1, "status": 0, "attempts": 0}
+    said |= dict.fromkeys(("max_attempts", "due_at", "claim", "error_text", "finished_at"))
+    clocks = {name: row[name] for name in ("created_at", "updated_at")}
+    assert row == before | said | clocks
+    assert [rows.seconds_from_now(one) for one in clocks.values()] == [pytest.approx(0, abs=30)] * 2
+
+
+# ---- several workers at once
+
+
+def test_of_workers_that_read_the_same_time_one_adds_the_task(
+    open_store: Callable[..., Store], rows: Rows, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stores = [open_store() for _ in range(6)]
+    a_due_schedule(stores[0], rows)
+    barrier, fired = threading.Barrier(len(stores)), list[bool]()
+
+    def wait_and_compute(*given: Any) -> datetime:
+        barrier.wait(WAIT_SECONDS)  # all have read before the first of them writes
+        return next_time(*given)
+
+    monkeypatch.setattr(module, "next_time", wait_and_compute)
+    with together(*[lambda store=store: fired.append(Schedules(store).fire("n")) for store in stores]):
+        pass
+    assert sorted(fired) == [False] * 5 + [True]
+    assert rows.statuses() == [0]
+
+
+def test_a_worker_that_read_a_time_and_comes_late_does_not_add_its_task_again(
+    open_store: Callable[..., Store], rows: Rows, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    schedules = a_due_schedule(open_store(), rows)
+
+    def let_another_go_first(*given: Any) -> datetime:
+        monkeypatch.setattr(module, "next_time", next_time)
+        assert Schedules(open_store()).fire("n")
+        rows.execute("DELETE FROM jobs_queue")  # it ran to its end
+        return next_time(*given)
+
+    monkeypatch.setattr(module, "next_time", let_another_go_first)
+    assert not schedules.fire("n")
+    assert rows.all() == []
+
+
+def test_a_worker_that_breaks_off_between_the_two_writes_leaves_the_time_to_the_next(
+    store: Store, rows: Rows, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    schedules = a_due_schedule(store, rows)
+    before = rows.execute("SELECT next_at FROM jobs_queue_schedules")
+
+    def break_off(*given: Any) -> NoReturn:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(schedules, "_add", break_off)
+    with pytest.raises(KeyboardInterrupt):
+        schedules.fire("n")
+    store.close()
+    assert (rows.all(), rows.execute("SELECT next_at FROM jobs_queue_schedules")) == ([], before)
+    assert (Schedules(store).fire("n"), rows.statuses()) == (True, [0])
+
+
+@EACH_SERVER
+def test_a_held_schedule_is_left_to_the_next_look(
+    store: Store, rows: Rows, queue_dsn: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    names = [f"number {number}" for number in range(6)]
+    [schedules, *_] = [a_due_schedule(store, rows, name) for name in names]
+    tried: list[str] = []
+    fire = schedules.fire
+
+    def fire_and_note(name: str) -> bool:
+        tried.append(name)
+        return fire(name)
+
+    monkeypatch.setattr(schedules, "fire", fire_and_note)
+    monkeypatch.setattr("random.sample", lambda several, count: list(several))
+    with holding(queue_dsn, "name = 'number 2'", "jobs_queue_schedules"):
+        assert schedules.fire_all(names) == 2
+        assert tried == names[:3]  # the third one was met, and no other after it
+    assert schedules.fire_all(names[2:]) == 4
+    assert store.due.look().schedules == []
+
+
+def test_of_two_deploys_at_once_the_last_one_holds_as_a_whole(open_store: Callable[..., Store], rows: Rows) -> None:
+    both = threading.Barrier(2, timeout=WAIT_SECONDS)
+
+    def deploy(app: str, schedules: Schedules) -> None:
+        for turn in range(20):
+            names = [app, f"{app}{turn % 3}", "both", "too"]
+            both.wait()
+            schedules.sync([HOURLY._replace(name=name, task=f"tasks.{app}") for name in names])
+
+    with together(*[lambda app=app: deploy(app, Schedules(open_store())) for app in ("a", "b")]):
+        pass
+    found = sorted(rows.execute("SELECT name, task FROM jobs_queue_schedules"))
+    app = found[0][1].removeprefix("tasks.")
+    assert found == sorted((name, f"tasks.{app}") for name in (app, f"{app}1", "both", "too"))

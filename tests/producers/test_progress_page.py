@@ -12,7 +12,7 @@ from typing import NamedTuple
 import pytest
 
 from tests.support.browser import Browser
-from tests.support.processes import WAIT_SECONDS, assert_silent, end_of, wait_until
+from tests.support.processes import WAIT_SECONDS, end_of, wait_until
 from tests.support.queues import Queue
 from tests.support.servers import MySQLServer
 from tests.support.websites import (
@@ -28,7 +28,6 @@ from tests.support.websites import (
 
 TASK_OF_COMMENT = shown_in_comment("progress.php").partition("GRANT")[0]
 GRANTS = re.findall(r"GRANT SELECT \((.*)\)\s+ON you_site\.(\w+) TO", shown_in_comment("progress.php"))
-
 STEPS = """
 import time
 import taskserver
@@ -36,7 +35,6 @@ import taskserver
 def make_report():
     for step in range(4):
         taskserver.progress(step, 4, f"<b>step {step}</b> & more")
-        note(f"step {step}")
         while not (HERE / f"go{step}").exists():
             time.sleep(0.01)
     return "<i>ready</i>"
@@ -46,11 +44,12 @@ def make_report():
 
 @pytest.fixture
 def website(php: str, tmp_path: Path, mysql_queue: Queue, mysql_server: MySQLServer) -> Iterator[Website]:
+    """With the rights that the page's comment names, and no others."""
     database = mysql_queue.dsn.rpartition("/")[2]
     (tmp_path / "sessions").mkdir()
+    assert [table for _, table in GRANTS] == ["jobs_queue", "jobs_queue_done"]
+    assert all("args" not in columns for columns, _ in GRANTS)
     with web_user(mysql_server, database, "jobs_queue") as user:
-        # With the rights that its comment names, and no others.
-        assert [table for _, table in GRANTS] == ["jobs_queue", "jobs_queue_done"]
         grants = [f"GRANT SELECT ({columns}) ON `{database}`.{table} TO '{user}'@'%'" for columns, table in GRANTS]
         mysql_server.execute(*grants)
         edits = {
@@ -73,12 +72,11 @@ class Shown(NamedTuple):
     result: str = ""
 
 
-def visitor_of(website: Website) -> Visitor:
-    return Visitor(f"{website.url}/progress.php")
-
-
-def press_button(visitor: Visitor) -> Answer:
-    return visitor.open(form={})
+def visitor_of(website: Website, presses_button: bool = True) -> Visitor:
+    visitor = Visitor(f"{website.url}/progress.php")
+    if presses_button:
+        visitor.open(form={})
+    return visitor
 
 
 def shown_to(visitor: Visitor, query: str = "") -> Shown:
@@ -91,72 +89,53 @@ def shown_to(visitor: Visitor, query: str = "") -> Shown:
 
 
 @pytest.mark.parametrize("mode", ["mark", "move"])
-def test_the_page_tells_growing_progress_and_then_the_result(mysql_queue: Queue, website: Website, mode: str) -> None:
+def test_the_page_shows_growing_progress_and_then_the_result_with_and_without_javascript(
+    mysql_queue: Queue, website: Website, mode: str
+) -> None:
     mysql_queue.define(STEPS)
-    visitor = visitor_of(website)
+    visitor = visitor_of(website, presses_button=False)
     assert shown_to(visitor) == Shown("none")
-    page = press_button(visitor).text  # and what that leads to
-    assert "waiting" in page
+    visitor.open(form={})
     assert shown_to(visitor) == Shown("waiting")
     worker = mysql_queue.start("--mode", mode)
     for step in range(4):
-        wait_until(lambda: len(mysql_queue.notes()) == step + 1)  # noqa: B023 - at once
         wait_until(lambda: shown_to(visitor).text.startswith(f"<b>step {step}"))  # noqa: B023 - at once
         assert shown_to(visitor) == Shown("running", f"{step / 4:g}", f"<b>step {step}</b> & more")
+        page = visitor.open().text
+        assert '<noscript><meta http-equiv="refresh" content="2"></noscript>' in page
+        assert f'<p id="text">{html.escape(f"<b>step {step}</b> & more")}</p>' in page
         mysql_queue.go(f"go{step}")
     assert end_of(worker) == (0, "", "")
     assert shown_to(visitor)._replace(text="") == Shown("done", "1", result="<i>ready</i>")
+    page = visitor.open().text
+    assert ("refresh" in page, "<script>" in page) == (False, False)
+    assert f'<p id="result">{html.escape("<i>ready</i>")}</p>' in page
     assert website.log.count("report:") == 0
 
 
-def test_without_javascript_the_page_shows_the_same_and_loads_itself_anew(mysql_queue: Queue, website: Website) -> None:
-    mysql_queue.define(STEPS)
-    visitor = visitor_of(website)
-    press_button(visitor)
-    worker = mysql_queue.start("--mode", "mark")
-    mysql_queue.go("go0")
-    mysql_queue.go("go1")
-    wait_until(lambda: shown_to(visitor).value == "0.5")
-    page = visitor.open().text
-    assert '<noscript><meta http-equiv="refresh" content="2"></noscript>' in page
-    assert 'value="0.5"' in page
-    assert f'<p id="text">{html.escape("<b>step 2</b> & more")}</p>' in page
-    assert " disabled>Make a report" in page
-    mysql_queue.go("go2")
-    mysql_queue.go("go3")
-    assert end_of(worker)[0] == 0
-    page = visitor.open().text
-    assert "refresh" not in page
-    assert "<script>" not in page
-    assert f'<p id="result">{html.escape("<i>ready</i>")}</p>' in page
-
-
 def test_a_visitor_has_one_task_at_a_time_and_sees_no_other_visitor_s(mysql_queue: Queue, website: Website) -> None:
-    one, other = visitor_of(website), visitor_of(website)
-    press_button(one)
-    press_button(one)
+    one, other = visitor_of(website), visitor_of(website, presses_button=False)
+    one.open(form={})
     assert mysql_queue.rows("id, task") == [(1, "tasks.make_report")]
     for query in ("", "?id=1", "?report[id]=1"):
         assert shown_to(other, query).state == "none"
-    press_button(other)
+    other.open(form={})
     mysql_queue.sql("UPDATE jobs_queue SET status = 4 WHERE id = 1")
     assert (shown_to(one).state, shown_to(other).state) == ("failed", "waiting")
-    press_button(one)
+    one.open(form={})
     assert [task_id for (task_id,) in mysql_queue.rows("id")] == [1, 2, 3]
     assert shown_to(one).state == "waiting"
 
 
 def test_an_id_that_was_given_again_shows_nothing_of_another_task(mysql_queue: Queue, website: Website) -> None:
     visitor = visitor_of(website)
-    press_button(visitor)
-    mysql_queue.sql(
-        """UPDATE jobs_queue SET status = 2, result = '"secret"', created_at = created_at + INTERVAL 1 SECOND"""
-    )
+    later = "created_at = created_at + INTERVAL 1 SECOND"
+    mysql_queue.sql(f"""UPDATE jobs_queue SET status = 2, result = '"secret"', {later}""")
     assert shown_to(visitor).state == "none"
     assert "secret" not in visitor.open().text
 
 
-@pytest.mark.parametrize("path", ["//evil.example/../progress.php", "//progress.php", "/progress.php"])
+@pytest.mark.parametrize("path", ["//evil.example/../progress.php", "/progress.php"])
 def test_the_page_leads_to_itself_whatever_path_is_asked_for(website: Website, path: str) -> None:
     connection = HTTPConnection(website.url.removeprefix("http://"), timeout=WAIT_SECONDS)
     connection.request("POST", path)
@@ -165,50 +144,40 @@ def test_the_page_leads_to_itself_whatever_path_is_asked_for(website: Website, p
     connection.close()
 
 
-def test_the_rights_of_the_comment_show_no_arguments() -> None:
-    assert all("args" not in columns for columns, _ in GRANTS)
-
-
 ODD_ROWS = {
     "no JSON": "no JSON",
     '{"done": "1", "total": [], "text": 5}': "[1]",
     '{"done": -1, "total": 1e400}': '{"a": 1}',
-    '"text"': "null",
     '{"done": null, "text": "\\ud800"}': '"</script><script>alert(1)</script>"',
 }
 
 
 def test_the_page_stands_whatever_the_row_holds(mysql_queue: Queue, website: Website) -> None:
     visitor = visitor_of(website)
-    press_button(visitor)
-    for told, result in ODD_ROWS.items():
-        mysql_queue.sql("UPDATE jobs_queue SET status = 2, progress = ?, result = ?", told, result)
+    for text, result in ODD_ROWS.items():
+        mysql_queue.sql("UPDATE jobs_queue SET status = 2, progress = ?, result = ?", text, result)
         now = shown_to(visitor)
-        assert (now.state, now.value, now.text) == ("done", "1", ""), told
+        assert (now.state, now.value, now.text) == ("done", "1", ""), text
         assert "alert(1)</script>" not in visitor.open().text
         mysql_queue.sql("UPDATE jobs_queue SET status = 1")
-        assert shown_to(visitor).value is None, told
+        assert shown_to(visitor).value is None, text
     assert "PHP" not in website.log.partition("started")[2].replace("PHP 8", "")
 
 
 def test_the_task_of_its_comment_runs(mysql_queue: Queue, website: Website) -> None:
     mysql_queue.define(TASK_OF_COMMENT)
     visitor = visitor_of(website)
-    press_button(visitor)
-    assert_silent(mysql_queue.worker("--mode", "move"))
+    mysql_queue.run_quietly(mode="move")
     assert shown_to(visitor) == Shown("done", "1", "", "30 days")
 
 
-def test_the_page_tells_no_more_than_that_something_went_wrong(mysql_queue: Queue, website: Website) -> None:
+def test_the_page_says_no_more_than_that_something_went_wrong(mysql_queue: Queue, website: Website) -> None:
     visitor = visitor_of(website)
-    press_button(visitor)
     mysql_queue.sql("RENAME TABLE jobs_queue TO away")
     assert visitor.open() == Answer(500, "Something went wrong. Please try again later.")
     assert "report: " in website.log
     assert WEB_PASSWORD not in website.log
 
-
-# ---- in a browser
 
 ASK = """
 const bar = document.getElementById('bar');

@@ -1,0 +1,332 @@
+"""Periodic tasks: each time adds one task, however workers race or break off. The clock is moved by SQL.
+
+tests/unit/test_schedules.py checks timings.
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+from datetime import datetime, timedelta, timezone
+from typing import Any
+
+import pytest
+
+from taskserver import DatabaseError, InvalidTask, Schedule, TaskServer
+from taskserver.model.attempt import Start
+from taskserver.model.task import Status
+from taskserver.stores.queue.schedules import PUT_OFF_SECONDS, Schedules
+from taskserver.stores.retrying import Scope
+from tests.support.queues import LONG_AGO, Queue
+from tests.support.rows import Rows
+
+RACERS = 6
+
+
+def next_at(rows: Rows, name: str = "nightly") -> datetime:
+    ((found,),) = rows.execute(f"SELECT next_at FROM jobs_queue_schedules WHERE name = '{name}'")
+    return datetime.fromisoformat(str(found)).replace(tzinfo=timezone.utc)
+
+
+def seconds_to_next(rows: Rows, name: str = "nightly") -> float:
+    return rows.seconds_from_now(next_at(rows, name).replace(tzinfo=None))
+
+
+def make_due(rows: Rows | Queue) -> None:
+    sql = rows.sql if isinstance(rows, Queue) else rows.execute
+    sql(f"UPDATE jobs_queue_schedules SET next_at = '{LONG_AGO}'")
+
+
+def add_due(server: TaskServer, rows: Rows, args: object = None) -> None:
+    """The schedule `nightly`, whose time has come."""
+    server.schedule("nightly", "tasks.note", args, every=600)
+    make_due(rows)
+
+
+def fire(server: TaskServer, name: str = "nightly") -> bool:
+    return Schedules(server.store).fire(name)
+
+
+def forge(rows: Rows, **columns: Any) -> None:
+    """A schedule as anybody may write it."""
+    values = {"name": "nightly", "task": "tasks.note", "next_at": LONG_AGO} | columns
+    written = ", ".join(f"'{value}'" for value in values.values())
+    rows.execute(f"INSERT INTO jobs_queue_schedules ({', '.join(values)}) VALUES ({written})")
+
+
+def dump(rows: Rows) -> list[Any]:
+    return [rows.execute(f"SELECT * FROM jobs_queue_{table} ORDER BY name") for table in ("schedules", "notes")]
+
+
+# ---- put
+
+
+def test_the_first_time_comes_after_the_seconds_or_by_the_expression(server: TaskServer, rows: Rows) -> None:
+    assert server.schedule("nightly", "tasks.note", every=600) == next_at(rows)
+    assert seconds_to_next(rows) == pytest.approx(600, abs=30)
+    returned = server.schedule("daily", "tasks.note", cron="7 3 * * *", timezone="Asia/Kathmandu")
+    assert (returned, returned.utcoffset()) == (next_at(rows, "daily"), timedelta(0))
+    assert f"{next_at(rows, 'daily'):%H:%M:%S.%f}" == "21:22:00.000000"
+    assert 0 < seconds_to_next(rows, "daily") <= 86_400
+
+
+EVERY, AT_NINE, AT_SEVEN = {"every": 600}, {"cron": "9 3 * * *"}, {"cron": "7 3 * * *", "timezone": "Asia/Tokyo"}
+
+
+@pytest.mark.parametrize(
+    ("first", "then"),
+    [
+        (EVERY, EVERY),
+        (AT_SEVEN, AT_SEVEN),
+        (EVERY, {"every": 900}),
+        (EVERY, AT_NINE),
+        (AT_NINE, {"cron": "7 3 * * *"}),
+        (AT_SEVEN, {**AT_SEVEN, "timezone": "Asia/Dhaka"}),
+        (AT_SEVEN, EVERY),
+    ],
+)
+def test_another_task_keeps_the_next_time_and_another_timing_is_counted_from_now(
+    server: TaskServer, rows: Rows, first: dict[str, Any], then: dict[str, Any]
+) -> None:
+    server.schedule("nightly", "tasks.note", **first)
+    make_due(rows)
+    before, planned = dump(rows), next_at(rows)
+    server.schedule("nightly", "tasks.note", **first)
+    assert dump(rows) == before
+    server.schedule("nightly", "tasks.other", ["x"], group_id=3, priority=-5, **then)
+    (stored,) = Schedules(server.store).all()
+    timing = (then.get("every"), then.get("cron"), then.get("timezone", "UTC"))
+    assert stored.schedule == ("nightly", "tasks.other", '["x"]', 3, -5, *timing)
+    assert (next_at(rows) == planned) if first == then else (seconds_to_next(rows) > 0)
+
+
+def test_what_a_schedule_added_stays_when_it_is_removed(server: TaskServer, rows: Rows) -> None:
+    add_due(server, rows)
+    assert fire(server)
+    for name in (0, None, b"nightly", "\ud800"):
+        with pytest.raises(InvalidTask, match=r"name is .*; allowed: a text"):
+            server.unschedule(name)  # type: ignore[arg-type]
+    assert [server.unschedule("nightly") for _ in range(2)] == [True, False]
+    assert (rows.statuses(), fire(server)) == ([Status.NEW], False)
+
+
+# ---- fire
+
+
+def test_times_that_were_missed_add_one_task(server: TaskServer, rows: Rows) -> None:
+    server.schedule("nightly", "tasks.note", every=1)
+    server.schedule("hourly", "tasks.note", cron="0 * * * *")
+    make_due(rows)
+    assert [fire(server), fire(server, "hourly"), fire(server, "hourly")] == [True, True, False]
+    assert len(rows.all()) == 2
+    assert min(seconds_to_next(rows, name) for name in ("nightly", "hourly")) > -5
+
+
+def test_the_task_of_a_schedule_has_no_stages_of_what_had_its_key(server: TaskServer, rows: Rows) -> None:
+    server.add_pipeline(["tasks.first", "tasks.second"], unique_key="schedule:nightly", max_attempts=1)
+    rows.set("stage = 1, task = 'tasks.second', status = 4")
+    add_due(server, rows)
+    assert fire(server)
+    assert rows.one("task", "status", "stage", "stages", "max_attempts") == ("tasks.note", 0, 0, None, None)
+
+
+@pytest.mark.parametrize(
+    ("row", "held", "is_silenced"),
+    [
+        ("0, NULL", "new", False),
+        ("1, {later}", "in progress", False),
+        ("3, {soon}", "error", False),
+        ("3, {later}", "error", True),
+        ("5, {later}", "waiting", True),
+        ("5, NULL", "waiting", True),
+        ("9, NULL", "status 9", True),
+        ("4, NULL", None, False),
+    ],
+)
+def test_the_task_that_holds_a_schedule_s_key_is_named(
+    server: TaskServer, rows: Rows, row: str, held: str | None, is_silenced: bool
+) -> None:
+    """And known as a silence if it is not due for more than a day."""
+    server.schedule("nightly", "tasks.note", every=86_400)
+    values = row.format(later=rows.after(30 * 86_400), soon=rows.after(3600))
+    columns = "task, unique_key, status, due_at"
+    rows.execute(f"INSERT INTO jobs_queue ({columns}) VALUES ('tasks.note', 'schedule:nightly', {values})")
+    (stored,) = Schedules(server.store).all()
+    words = f"task 1 has its key and is {held}: its times add nothing until that task has ended"
+    assert (stored.held, stored.is_silenced) == (held and words, is_silenced)
+
+
+def test_a_schedule_changed_just_as_its_time_comes_adds_the_new_task(
+    server: TaskServer, rows: Rows, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    add_due(server, rows, ["old"])
+    run = server.store.database.run
+
+    def deploy_before(*args: Any) -> Any:
+        if args[0].scope is Scope.TRANSACTION:
+            rows.execute("UPDATE jobs_queue_schedules SET args = '[\"new\"]', priority = 5")
+        return run(*args)
+
+    monkeypatch.setattr(server.store.database, "run", deploy_before)
+    assert fire(server)
+    assert rows.one("args", "priority") == ('["new"]', 5)
+
+
+# ---- sync
+
+
+GOOD = Schedule(name="new", task="tasks.note", every=60)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "fault"),
+    [
+        ([GOOD, {"name": "n", "task": "tasks.x"}], "schedule 2 'n': it has neither every nor cron"),
+        ([GOOD, {**GOOD, "name": "n", "every": "soon"}], "schedule 2 'n': every is 'soon'"),
+        ([GOOD, {**GOOD, "name": "n", "evry": 9}], "schedule 2 'n': it has 'evry'; allowed: name, task, args, every"),
+        ([GOOD, {}], "schedule 2: it has no name and no task; allowed: "),
+        ([GOOD, GOOD], "schedule 2 'new': a schedule before it has the same name"),
+        ([GOOD, "n"], "schedule 2: it is 'n'; allowed: Schedule("),
+        ([{**GOOD, "name": f"{n:0190}"} for n in range(400)], "the names of all schedules have 77600 bytes"),
+        ({"new": GOOD}, "schedules is {'new'"),
+        (None, "schedules is None; allowed: a list"),
+    ],
+)
+def test_a_sync_with_a_wrong_schedule_names_it_and_changes_nothing(
+    server: TaskServer, rows: Rows, wrong: Any, fault: str
+) -> None:
+    server.sync_schedules([Schedule(name="old", task="tasks.note", every=600)])
+    before = dump(rows)
+    with pytest.raises(InvalidTask, match=rf"^{re.escape(fault)}"):
+        server.sync_schedules(wrong)
+    assert dump(rows) == before
+
+
+def test_a_sync_that_breaks_off_changes_nothing(
+    server: TaskServer, rows: Rows, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write = server.store.database.write
+
+    def fail_late(sql: str, values: Any = ()) -> int:
+        if sql.startswith("UPDATE {notes}"):
+            raise DatabaseError("gone")
+        return write(sql, values)
+
+    monkeypatch.setattr(server.store.database, "write", fail_late)
+    with pytest.raises(DatabaseError, match="gone"):
+        server.sync_schedules([GOOD])
+    assert dump(rows) == [[], []]
+
+
+# ---- run now
+
+
+def test_a_schedule_run_now_adds_its_task_and_keeps_its_next_time(server: TaskServer, rows: Rows) -> None:
+    server.schedule("nightly", "tasks.note", ["x"], every=600, group_id=3, priority=-5)
+    planned = next_at(rows)
+    task_id = server.run_schedule_now("nightly")
+    columns = ("id", "task", "args", "group_id", "priority", "status")
+    assert rows.one(*columns) == (task_id, "tasks.note", '["x"]', 3, -5, Status.NEW)
+    for status in (0, 1, 3, 5, 4):
+        rows.set(f"status = {status}")
+        assert server.run_schedule_now("nightly") == task_id
+        assert rows.statuses() == [status if status != 4 else 0]
+    assert next_at(rows) == planned
+    rows.execute("DELETE FROM jobs_queue")
+    forge(rows, name="bad", every_seconds=60, args="{")
+    for name, fault in (("daily", "there is no schedule 'daily'"), (0, "name is 0"), ("bad", "args")):
+        with pytest.raises(InvalidTask, match=fault):
+            server.run_schedule_now(name)  # type: ignore[arg-type]
+    assert rows.all() == []
+
+
+# ---- runs, and how the last task ended
+
+
+@pytest.mark.parametrize("mode", ["delete", "move", "mark"])
+def test_each_time_runs_once_in_every_mode(queue: Queue, mode: str) -> None:
+    queue.server.schedule("nightly", "tasks.note", ["ran"], every=86_400)
+    for count in (1, 2, 3):
+        make_due(queue)
+        for _ in range(2):
+            queue.run_quietly(mode=mode)
+        assert queue.notes() == ["ran"] * count
+    assert queue.statuses() == ([Status.DONE] if mode == "mark" else [])
+    assert len(queue.rows("id", "jobs_queue_done")) == (3 if mode == "move" else 0)
+    (stored,) = Schedules(queue.server.store).all()
+    assert stored.last
+    assert re.fullmatch(r"today \d\d:\d\d, done in \d s", stored.last.words)
+
+
+def test_how_the_last_task_of_a_schedule_ended_is_known_until_the_schedule_is_removed(queue: Queue) -> None:
+    queue.server.schedule("nightly", "tasks.missing", every=86_400)
+    for key in ("other", "schedule:other", "schedule:Nightly", "schedule:"):
+        queue.sql("INSERT INTO jobs_queue (task, unique_key) VALUES ('tasks.note', ?)", key)
+    make_due(queue)
+    queue.run_here()
+    last = Schedules(queue.server.store).all()[0].last
+    assert last
+    assert (last.status, last.words.partition(", ")[2]) == (Status.FATAL, "failed for good after 0 s")
+    assert queue.sql("SELECT COUNT(*) FROM jobs_queue_notes") == [(1,)]
+    queue.sql("UPDATE jobs_queue_notes SET value = 'x'")
+    assert Schedules(queue.server.store).all()[0].last is None
+    queue.server.unschedule("nightly")
+    assert queue.sql("SELECT COUNT(*) FROM jobs_queue_notes") == [(0,)]
+
+
+@pytest.mark.parametrize(("max_attempts", "words"), [(1, "failed for good"), (2, "will be retried")])
+def test_a_task_of_a_schedule_that_was_lost_is_its_last_run(queue: Queue, max_attempts: int, words: str) -> None:
+    queue.server.schedule("nightly", "tasks.note", ["ran"], every=86_400)
+    queue.server.run_schedule_now("nightly")
+    [task] = queue.server.store.claims.claim(1, ()).tasks
+    queue.server.store.finishes.advance([], Start(task, max_attempts))
+    began_at = datetime.now(timezone.utc) - timedelta(hours=3)
+    queue.sql(f"UPDATE jobs_queue SET started_at = '{began_at:%Y-%m-%d %H:%M:%S}', due_at = '{LONG_AGO}'")
+    queue.run_here(mode="mark", backoff="fixed:1h")
+    last = Schedules(queue.server.store).all()[0].last
+    assert last
+    assert abs(last.started_at - began_at) < timedelta(minutes=1)
+    assert last.words.partition(", ")[2] == f"its worker vanished, {words}"
+    assert last.as_dict()["seconds"] is None
+
+
+# ---- schedules that are invalid
+
+
+@pytest.mark.parametrize(
+    ("columns", "fault"),
+    [
+        ({"every_seconds": 60, "cron": "* * * * *"}, "it has every and cron"),
+        ({"cron": "0 0 * 2 MON#5"}, "after 2038"),
+        ({"every_seconds": 60, "name": "ä" * 101}, "name is "),
+    ],
+)
+def test_an_invalid_schedule_is_logged_once_a_run_and_put_off(
+    server: TaskServer, rows: Rows, caplog: pytest.LogCaptureFixture, columns: dict[str, Any], fault: str
+) -> None:
+    forge(rows, **columns)
+    name = columns.get("name", "nightly")
+    worker = Schedules(server.store)
+    for _ in range(2):
+        make_due(rows)
+        assert worker.fire(name)
+        assert seconds_to_next(rows, name) == pytest.approx(PUT_OFF_SECONDS, abs=30)
+    (logged,) = caplog.messages
+    assert logged.startswith(f"schedule {name}: ")
+    assert fault in logged
+    (stored,) = worker.all()
+    assert (rows.all(), fault in str(stored.fault)) == ([], True)
+
+
+def test_a_host_without_cronsim_leaves_the_time_to_another_one(
+    server: TaskServer, rows: Rows, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "cronsim", None)
+    forge(rows, cron="* * * * *")
+    before = next_at(rows)
+    worker = Schedules(server.store)
+    assert [worker.fire("nightly"), worker.fire("nightly")] == [False, False]
+    assert (rows.all(), next_at(rows)) == ([], before)
+    (logged,) = caplog.messages
+    (stored,) = worker.all()
+    assert all("cronsim is missing" in text for text in (logged, str(stored.fault)))
