@@ -22,15 +22,16 @@ from tests.support.databases import DATABASES
 from tests.support.postgresql import PostgreSQLServer
 from tests.support.queues import Queue
 from tests.support.rows import Rows
-from tests.support.servers import MySQLServer, find_program
+from tests.support.servers import MariaDB, MySQLServer, find_program
 
 TABLES = ("", *(f"_{name}" for name in HELPERS))
 
 
 def _kept(server: MySQLServer | PostgreSQLServer) -> Iterator[str]:
     """One database for many tests: to make its tables takes longer than most tests."""
-    with server.database() as name, TaskServer(server.dsn(name)) as producer:
-        producer.create_tables()
+    with server.database() as name:
+        with TaskServer(server.dsn(name)) as producer:
+            producer.create_tables()
         yield server.dsn(name)
 
 
@@ -116,9 +117,24 @@ def mysql_store(mysql_queue_dsn: str) -> Iterator[Store]:
         yield server.store
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def certificates() -> Iterator[Certificates]:
     if find_program("openssl") is None:
         without("openssl is not installed")
     with made_certificates() as made:
         yield made
+
+
+ON_ODD_MARIADB = pytest.mark.xdist_group("odd_mariadb")
+"""For tests of `odd_mariadb`, so that it starts once."""
+
+
+@pytest.fixture(scope="session")
+def odd_mariadb(certificates: Certificates) -> Iterator[MariaDB]:
+    """A MariaDB with TLS, and with replication by statements, which refuses to write in READ COMMITTED."""
+    if find_program("mariadbd") is None:
+        without("MariaDB is not installed")
+    tls = (f"--ssl-cert={certificates.certificate}", f"--ssl-key={certificates.key}")
+    with MariaDB(False, *tls, "--log-bin", "--binlog-format=STATEMENT", "--server-id=1") as server:
+        assert server.execute("SELECT @@log_bin, @@binlog_format") == ((1, "STATEMENT"),)
+        yield server

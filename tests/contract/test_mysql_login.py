@@ -6,10 +6,10 @@ import os
 import signal
 import socket
 import ssl
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from urllib.parse import quote
 
 import pytest
 
@@ -18,15 +18,12 @@ from taskserver.host import peer
 from taskserver.host.peer import MYSQL_ACCOUNTS, is_at_other_end
 from taskserver.settings.dsn import Dsn
 from taskserver.stores.mysql import errors as mysql_errors
-from tests.conftest import without
-from tests.contract.accounts import SECRET, account, failure
+from tests.contract.accounts import QUOTED_SECRET, SECRET, account, failure
+from tests.contract.conftest import ON_ODD_MARIADB
 from tests.support.certificates import Certificates
-from tests.support.deployment import Deployment
 from tests.support.fake_server import SALT, FakeServer, Peer
-from tests.support.processes import assert_one_line
-from tests.support.servers import MariaDB, find_program
+from tests.support.servers import MariaDB
 
-CLEAR = SECRET.encode() + b"\0"
 KEY = b"-----BEGIN PUBLIC KEY-----\nan attacker's own\n"
 
 Talk = list[bytes]
@@ -72,7 +69,7 @@ def of_a_neighbour(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def address(listening: socket.socket, host: str = "127.0.0.1") -> str:
-    return f"mysql://u:{quote(SECRET, safe='')}@{host}:{listening.getsockname()[1]}/shop"
+    return f"mysql://u:{QUOTED_SECRET}@{host}:{listening.getsockname()[1]}/shop"
 
 
 @pytest.mark.parametrize("has_tls", [False, True])
@@ -112,7 +109,7 @@ def test_a_server_of_our_own_account_on_this_host_gets_the_password(talk: str) -
     listening = socket.create_server(("127.0.0.1", 0))
     with AskingServer(listening, talk) as server:
         failure(address(listening))
-    assert CLEAR in server.received
+    assert SECRET.encode() + b"\0" in server.received
 
 
 def listening_at(path: Path) -> socket.socket:
@@ -126,13 +123,13 @@ def test_a_socket_is_asked_who_has_its_other_end(
     of_a_neighbour: None, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     path = tmp_path / "mysql.sock"
+    dsn = f"mysql://u:{QUOTED_SECRET}@/shop?unix_socket={path}"
     with AskingServer(listening_at(path), "caching_sha2") as server:
-        told = failure(f"mysql://u:{quote(SECRET, safe='')}@/shop?unix_socket={path}")
+        assert "unix_socket" in failure(dsn)
         assert server.received
         assert not server.has_the_password()
-        assert "unix_socket" in told
         monkeypatch.undo()
-        failure(f"mysql://u:{quote(SECRET, safe='')}@/shop?unix_socket={path}")
+        failure(dsn)
         assert server.has_the_password()
 
 
@@ -171,22 +168,14 @@ def test_who_accepted_a_connection_is_asked_for_and_not_who_listens_now(host: st
             assert is_at_other_end(connected, MYSQL_ACCOUNTS)
 
 
-def test_a_server_that_listens_on_both_families_is_found() -> None:
+def test_nobody_is_the_server_while_the_system_does_not_say_who_has_the_other_end(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     ours = socket.create_server(("::", 0), family=socket.AF_INET6, dualstack_ipv6=True)
     address = ("127.0.0.1", ours.getsockname()[1])
     with ours, socket.create_connection(address) as connected, ours.accept()[0]:
         assert is_at_other_end(connected, MYSQL_ACCOUNTS)
-
-
-def test_where_the_system_does_not_say_who_has_the_other_end_nobody_is_the_server(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    monkeypatch.setattr(peer, "SOCKET_TABLES", (str(tmp_path / "tcp"),))
-    with (
-        socket.create_server(("127.0.0.1", 0)) as ours,
-        socket.create_connection(ours.getsockname()) as connected,
-        ours.accept()[0],
-    ):
+        monkeypatch.setattr(peer, "SOCKET_TABLES", (str(tmp_path / "tcp"),))
         assert not is_at_other_end(connected, MYSQL_ACCOUNTS)
 
 
@@ -208,27 +197,15 @@ def accepted_by_nobody(listening: socket.socket) -> Iterator[None]:
         os.waitpid(child, 0)
 
 
-def test_an_old_pymysql_is_refused_in_one_line_and_doctor_names_it(deployment: Deployment) -> None:
-    (deployment.folder / "pymysql").mkdir()
-    (deployment.folder / "pymysql" / "__init__.py").write_text("VERSION = (1, 1, 1, 'final')\n")
-    deployment.write_env(TASKSERVER_DSN="mysql://u@127.0.0.1/shop")
-    ended = deployment.worker()
-    assert_one_line(ended, 1, "PyMySQL 1.2", "1.1.1", "pip install")
-    ended = deployment.client("doctor")
-    assert "PyMySQL 1.2 or newer is missing (this one is 1.1.1)" in ended.stdout
-    assert ended.returncode == 2
+def test_an_old_pymysql_is_refused_in_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("taskserver.stores.mysql", "taskserver.stores.mysql.dialect"):
+        monkeypatch.delitem(sys.modules, name, raising=False)
+    monkeypatch.setattr("pymysql.VERSION", (1, 1, 1, "final"))
+    with pytest.raises(DatabaseError, match=r"PyMySQL 1\.2 or newer is missing \(this one is 1\.1\.1\): "):
+        TaskServer("mysql://u@127.0.0.1/shop").add_task("tasks.a")
 
 
 # ---- TLS
-
-
-@pytest.fixture(scope="module")
-def tls_server(certificates: Certificates) -> Iterator[MariaDB]:
-    options = (f"--ssl-cert={certificates.certificate}", f"--ssl-key={certificates.key}")
-    if find_program("mariadbd") is None:
-        without("MariaDB is not installed")
-    with MariaDB(False, *options) as server:
-        yield server
 
 
 def cipher(dsn: str) -> str:
@@ -254,32 +231,32 @@ MODES = {
 """None: the login fails, as the certificate cannot be verified."""
 
 
-@pytest.mark.parametrize("options", MODES)
-def test_tls_is_used_and_verified_as_the_mode_says(
-    tls_server: MariaDB, certificates: Certificates, options: str
-) -> None:
-    with tls_server.database() as name:
-        dsn = tls_server.dsn(name) + options.format(certificates=certificates)
-        if MODES[options] is None:
-            failure(dsn)
-        else:
-            assert cipher(dsn)[:3] == MODES[options]
+@ON_ODD_MARIADB
+def test_tls_is_used_and_verified_as_the_mode_says(odd_mariadb: MariaDB, certificates: Certificates) -> None:
+    with odd_mariadb.database() as name:
+        for options, expected in MODES.items():
+            dsn = odd_mariadb.dsn(name) + options.format(certificates=certificates)
+            if expected is None:
+                failure(dsn)
+            else:
+                assert cipher(dsn)[:3] == expected, options
 
 
 @pytest.mark.parametrize(("file", "words"), [("nothing.pem", "No such file"), ("empty.pem", "it holds none")])
-def test_a_file_of_authorities_that_cannot_be_read_is_told_as_such(tmp_path: Path, file: str, words: str) -> None:
+def test_a_file_of_authorities_that_cannot_be_read_is_named(tmp_path: Path, file: str, words: str) -> None:
     (tmp_path / "empty.pem").touch()
-    told = failure(f"mysql://u@127.0.0.1:1/shop?ssl-ca={tmp_path}/{file}")
-    assert "ssl-ca" in told
-    assert words in told
+    said = failure(f"mysql://u@127.0.0.1:1/shop?ssl-ca={tmp_path}/{file}")
+    assert "ssl-ca" in said
+    assert words in said
 
 
-def test_the_identity_of_another_host_is_refused_and_required_alone_does_not_ask(
-    tls_server: MariaDB, certificates: Certificates, monkeypatch: pytest.MonkeyPatch
+@ON_ODD_MARIADB
+def test_the_identity_of_another_host_is_refused_and_not_asked_for_by_required(
+    odd_mariadb: MariaDB, certificates: Certificates, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     look_up = socket.getaddrinfo
     monkeypatch.setattr("socket.getaddrinfo", lambda host, *args: look_up("127.0.0.1", *args))
-    address = f"mysql://{tls_server.login}@db.example.test:{tls_server.port}/mysql"
+    address = f"mysql://{odd_mariadb.login}@db.example.test:{odd_mariadb.port}/mysql"
     assert "db.example.test" in failure(f"{address}?ssl-mode=verify_identity&ssl-ca={certificates.authority}")
     with pytest.raises(DatabaseError, match=r"client\.py init"):
         TaskServer(f"{address}?ssl-mode=required&ssl-ca={certificates.authority}").add_task("tasks.a")
@@ -292,8 +269,9 @@ def test_required_tls_is_never_given_up_where_the_server_offers_none(mariadb: Ma
         assert cipher(mariadb.dsn(name) + "?ssl-mode=preferred") == ""
 
 
-def test_an_account_that_requires_tls_connects_on_loopback_by_itself(tls_server: MariaDB) -> None:
-    with tls_server.database() as name, account(tls_server, name, f"ALL ON `{name}`.*", "REQUIRE SSL") as dsn:
+@ON_ODD_MARIADB
+def test_an_account_that_requires_tls_connects_on_loopback_by_itself(odd_mariadb: MariaDB) -> None:
+    with odd_mariadb.database() as name, account(odd_mariadb, name, f"ALL ON `{name}`.*", "REQUIRE SSL") as dsn:
         assert cipher(dsn)
         assert "1045" in failure(f"{dsn}?ssl-mode=disabled")
         assert "1045" in failure(dsn.replace("x@", "@"))

@@ -1,8 +1,10 @@
-"""Sessions on MySQL: variables that a host sets oddly, limits on packets, statement-based replication, odd answers."""
+"""MySQL and MariaDB: what hosts do to sessions, limits on packets, replication by statements, odd answers."""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 from urllib.parse import unquote, urlsplit
@@ -12,14 +14,24 @@ import pytest
 
 from taskserver import DatabaseError, Selection, TaskServer
 from taskserver.errors import TooLong
-from taskserver.model.new_task import NewTask
 from taskserver.model.task import Status
-from taskserver.stores import Store
 from tests.contract.accounts import account
-from tests.contract.verbs import PLAIN, add_many, keyed
+from tests.contract.conftest import ON_ODD_MARIADB
+from tests.contract.verbs import PLAIN, keyed
 from tests.support.fake_server import DECIMAL, FakeServer, answering, column, result
 from tests.support.queues import Queue
+from tests.support.rows import Rows
 from tests.support.servers import MariaDB, MySQLServer, plain_connection
+
+
+@pytest.fixture
+def rows(mysql_queue_dsn: str) -> Iterator[Rows]:
+    seen = Rows(mysql_queue_dsn)
+    yield seen
+    seen.close()
+
+
+# ---- what hosts do to sessions
 
 ODD = "max_join_size = 1000, sql_safe_updates = 1, sql_select_limit = 2, completion_type = 1, unique_checks = 0"
 TASKS = """
@@ -51,6 +63,11 @@ def options(dsn: str) -> dict[str, Any]:
             "database": parts.path[1:]}  # fmt: skip
 
 
+def seen(server: MySQLServer, queue: Queue) -> closing[Rows]:
+    """The queue's rows as root sees them, whose sessions an init_connect leaves alone."""
+    return closing(Rows(server.dsn(urlsplit(queue.dsn).path[1:])))
+
+
 def is_mariadb(server: MySQLServer) -> bool:
     return "MariaDB" in str(server.execute("SELECT VERSION()"))
 
@@ -59,17 +76,17 @@ def is_mariadb(server: MySQLServer) -> bool:
 def odd_queue(
     make_queue: Callable[..., Queue], mysql_server: MySQLServer, request: pytest.FixtureRequest
 ) -> Iterator[Queue]:
-    """The queue of an account whose every connection begins with ODD (or as a test says), by a host's init_connect."""
-    odd = getattr(request, "param", ODD)
-    try:
-        mysql_server.execute(f"SET {odd}")
-    except pymysql.MySQLError:
-        pytest.skip(f"this server knows no {odd}")
+    """The queue of an account whose server has these variables, by default an init_connect that sets ODD."""
+    variables = getattr(request, "param", {"init_connect": f"SET {ODD}"})
     with mysql_server.database() as name, account(mysql_server, name, f"ALL ON `{name}`.*") as dsn:
         queue = make_queue(dsn)
         queue.define(f"CONNECT = {options(dsn)!r}{TASKS}")
         mysql_server.execute("CREATE TABLE effects (number INT)", database=name)
-        with mysql_server.set_globally(init_connect=f"SET {odd}"):
+        try:
+            mysql_server.execute(variables.get("init_connect", "BEGIN"))
+        except pymysql.MySQLError:
+            pytest.skip(f"this server knows no {variables}")
+        with mysql_server.set_globally(**variables):
             yield queue
 
 
@@ -89,22 +106,22 @@ def test_a_queue_works_where_the_host_gives_sessions_odd_defaults(
         server.add_task("tasks.note", ["5"], connection=connection)
         server.add_task("tasks.note", ["6"], unique_key="k", connection=connection)
         connection.commit()
-    ran = odd_queue.worker("--mode", mode)
-    assert (ran.returncode, ran.stderr) == (0, "")
+    odd_queue.run_quietly(mode=mode)
     assert sorted(odd_queue.notes()) == list("0123456")
-    database = options(odd_queue.dsn)["database"]
-    assert sorted(mysql_server.execute("SELECT number FROM effects", database=database)) == [(1,), (1,), (2,), (2,)]
-    assert set(mysql_server.execute("SELECT status FROM jobs_queue", database=database)) == {(Status.CANCELLED,)}
-    assert mysql_server.execute("SELECT COUNT(*) FROM jobs_queue_done", database=database) == (
-        (11 * (mode == "move"),),
-    )
+    with seen(mysql_server, odd_queue) as rows:
+        assert sorted(rows.execute("SELECT number FROM effects")) == [(1,), (1,), (2,), (2,)]
+        assert set(rows.statuses()) == {Status.CANCELLED}
+        assert len(rows.all("jobs_queue_done")) == (11 if mode == "move" else 0)
 
 
 SQL_MODES = ("NO_BACKSLASH_ESCAPES", "ANSI", "ORACLE", "TRADITIONAL,NO_AUTO_VALUE_ON_ZERO")
 
 
 @pytest.mark.parametrize(
-    "odd_queue", [f"sql_mode = '{mode}', max_join_size = 1" for mode in SQL_MODES], ids=SQL_MODES, indirect=True
+    "odd_queue",
+    [{"init_connect": f"SET sql_mode = '{mode}', max_join_size = 1"} for mode in SQL_MODES],
+    ids=SQL_MODES,
+    indirect=True,
 )
 def test_a_transactional_task_runs_in_each_sql_mode_of_a_host(odd_queue: Queue, mysql_server: MySQLServer) -> None:
     odd_queue.server.add_task("tasks.write", [1])
@@ -112,57 +129,47 @@ def test_a_transactional_task_runs_in_each_sql_mode_of_a_host(odd_queue: Queue, 
     with plain_connection(**options(odd_queue.dsn)) as connection:
         odd_queue.server.add_task("tasks.complete", [2], connection=connection)
         connection.commit()
-    assert odd_queue.worker().returncode == 0
-    database = options(odd_queue.dsn)["database"]
-    assert sorted(mysql_server.execute("SELECT number FROM effects", database=database)) == [(1,), (2,)]
-    ((status, text),) = mysql_server.execute("SELECT status, error_text FROM jobs_queue", database=database)
-    assert (status, text.partition(":")[0]) == (4, "Fatal")
+    odd_queue.run_here()
+    with seen(mysql_server, odd_queue) as rows:
+        assert sorted(rows.execute("SELECT number FROM effects")) == [(1,), (2,)]
+        status, text = rows.one("status", "error_text")
+        assert (status, text.partition(":")[0]) == (4, "Fatal")
 
 
-@pytest.mark.parametrize("odd", [{"autocommit": 0}, {"init_connect": "BEGIN"}], ids=["autocommit", "begin"])
+@pytest.mark.parametrize(
+    "odd_queue", [{"autocommit": 0}, {"init_connect": "BEGIN"}], ids=["autocommit", "begin"], indirect=True
+)
 def test_nothing_is_rolled_back_where_sessions_begin_within_a_transaction(
-    make_queue: Callable[..., Queue], mysql_server: MySQLServer, odd: dict[str, Any]
+    odd_queue: Queue, mysql_server: MySQLServer
 ) -> None:
-    with mysql_server.database() as name, account(mysql_server, name, f"ALL ON `{name}`.*") as dsn:
-        queue = make_queue(dsn)
-        queue.define(f"CONNECT = {options(dsn)!r}{TASKS}")
-        mysql_server.execute("CREATE TABLE effects (number INT)", database=name)
-        with mysql_server.set_globally(**odd):
-            assert queue.client("add", "tasks.write", "[1]").stdout == "1\n"
-            assert queue.client("schedule", "nightly", "tasks.note", '["1"]', "--every", "3600").returncode == 0
-            assert [queue.worker().returncode, queue.notes()] == [0, []]
-        for table, rows in [("effects", 1), ("jobs_queue", 0), ("jobs_queue_schedules", 1)]:
-            assert mysql_server.execute(f"SELECT COUNT(*) FROM {table}", database=name) == ((rows,),)
+    assert odd_queue.here("add", "tasks.write", "[1]").returncode == 0
+    assert odd_queue.here("schedule", "nightly", "tasks.note", '["1"]', "--every", "3600").returncode == 0
+    odd_queue.run_quietly()
+    assert odd_queue.notes() == []
+    with seen(mysql_server, odd_queue) as rows:
+        for table, count in [("effects", 1), ("jobs_queue", 0), ("jobs_queue_schedules", 1)]:
+            assert rows.execute(f"SELECT COUNT(*) FROM {table}") == [(count,)]
 
 
-def test_a_limit_on_a_statements_time_is_lifted_for_ours(mysql_dsn: str, mysql_server: MySQLServer) -> None:
+def test_a_limit_on_a_statements_time_is_lifted_for_ours(mysql_queue_dsn: str, mysql_server: MySQLServer) -> None:
     name, small = ("max_statement_time", 0.02) if is_mariadb(mysql_server) else ("max_execution_time", 20)
-    with TaskServer(mysql_dsn) as server:
-        server.create_tables()
+    with TaskServer(mysql_queue_dsn) as server:
         server.add_tasks({"task": "tasks.a"} for _ in range(3))
-    with TaskServer(mysql_dsn) as server, mysql_server.set_globally(**{name: small}):
+    with TaskServer(mysql_queue_dsn) as server, mysql_server.set_globally(**{name: small}):
         slow = "SELECT SUM(1) FROM {table} WHERE id + SLEEP(0.02) > 0"
         assert server.store.database.fetch_value(slow) == 3
 
 
-def test_a_claim_that_met_tasks_whose_time_lies_ahead_is_whole(store: Store) -> None:
-    store.database.change("INSERT INTO {table} (task) VALUES ('tasks.a')")
-    store.database.change("INSERT INTO {table} (task, due_at) VALUES ('tasks.a', {after})", [60])
-    claim = store.claims.claim(10, ())
-    assert (len(claim.tasks), claim.changed) == (1, 2)
-
-
 def test_a_transactional_task_may_be_quiet_for_longer_than_the_host_lets_connections_be(
-    make_queue: Callable[..., Queue], mysql_dsn: str, mysql_server: MySQLServer
+    mysql_queue: Queue, mysql_server: MySQLServer
 ) -> None:
     names = ["idle_transaction_timeout", "idle_write_transaction_timeout"] if is_mariadb(mysql_server) else []
-    queue = make_queue(mysql_dsn, tasks=TASKS)
-    queue.sql("CREATE TABLE effects (number INT)")
-    queue.server.add_task("tasks.write", [1, 1.5])
+    mysql_queue.define(TASKS)
+    mysql_queue.sql("CREATE TABLE effects (number INT)")
+    mysql_queue.server.add_task("tasks.write", [1, 1.5])
     with mysql_server.set_globally(wait_timeout=1, **dict.fromkeys(names, 1)):
-        ran = queue.worker()
-    assert (ran.returncode, ran.stderr) == (0, "")
-    assert mysql_server.execute("SELECT number FROM effects", database=mysql_dsn.rpartition("/")[2]) == ((1,),)
+        mysql_queue.run_quietly()
+    assert mysql_server.execute("SELECT number FROM effects", database=mysql_queue.dsn.rpartition("/")[2]) == ((1,),)
 
 
 # ---- statements that are longer than max_allowed_packet: the server hangs up on them, so they are not sent
@@ -177,22 +184,17 @@ def end(text): pass
 
 
 @pytest.fixture
-def server(mysql_dsn: str, mysql_server: MySQLServer, tmp_path: Path) -> Iterator[TaskServer]:
+def server(mysql_queue_dsn: str, mysql_server: MySQLServer, tmp_path: Path) -> Iterator[TaskServer]:
     (tmp_path / "packets.py").write_text(PACKET_TASKS)
     with (
         mysql_server.set_globally(max_allowed_packet=SIZE),
-        TaskServer(mysql_dsn, modules="packets", folder=tmp_path, mode="mark", max_attempts=3) as server,
+        TaskServer(mysql_queue_dsn, modules="packets", folder=tmp_path, mode="mark", max_attempts=3) as server,
     ):
-        server.create_tables()
         yield server
 
 
-def stored(mysql_server: MySQLServer, dsn: str, columns: str) -> tuple[tuple[Any, ...], ...]:
-    return mysql_server.execute(f"SELECT {columns} FROM jobs_queue ORDER BY id", database=options(dsn)["database"])
-
-
 def test_a_next_stage_that_the_server_does_not_take_is_fatal_and_costs_no_other_task_its_result(
-    server: TaskServer, mysql_server: MySQLServer, mysql_dsn: str
+    server: TaskServer, rows: Rows
 ) -> None:
     server.add_task("packets.short", [1])
     server.add_pipeline(["packets.hand_on", "packets.end"], [2])
@@ -202,15 +204,15 @@ def test_a_next_stage_that_the_server_does_not_take_is_fatal_and_costs_no_other_
     ran = server.run()
     assert server.store.database.session().connection.thread_id() == thread
     assert (ran.done, ran.failed, ran.fatal, ran.lost) == (3, 0, 1, 0)
-    rows = stored(mysql_server, mysql_dsn, "status, attempts, LEFT(result, 3), error_text")
-    assert [row[:2] for row in rows] == [(2, 1), (Status.FATAL, 1), (2, 1), (2, 1)]
-    assert [row[2] for row in rows] == ['"s"', None, '"xx', '"s"']
-    assert "longer than the server takes (max_allowed_packet)" in rows[1][3]
+    found = rows.all()
+    assert [(row["status"], row["attempts"]) for row in found] == [(2, 1), (Status.FATAL, 1), (2, 1), (2, 1)]
+    assert [row["result"] and row["result"][:3] for row in found] == ['"s"', None, '"xx', '"s"']
+    assert "longer than the server takes (max_allowed_packet)" in found[1]["error_text"]
 
 
 @pytest.mark.parametrize("length", [SIZE, 900_000])
 def test_a_task_that_the_server_does_not_take_is_refused_before_it_is_sent(server: TaskServer, length: int) -> None:
-    assert server.add_task("packets.short", [0]) == 1
+    server.add_task("packets.short", [0])
     thread = server.store.database.session().connection.thread_id()
     with pytest.raises(TooLong, match="max_allowed_packet"):
         server.add_task("packets.short", ["x" * length])
@@ -218,44 +220,40 @@ def test_a_task_that_the_server_does_not_take_is_refused_before_it_is_sent(serve
     assert server.store.database.session().connection.thread_id() == thread
 
 
+@pytest.mark.parametrize("letter", ["x", '"', "🦊"], ids=["ascii", "quotes", "four-bytes"])
+def test_many_long_tasks_can_be_added_where_a_statement_may_hold_one_mebibyte(
+    mysql_queue_dsn: str, mysql_server: MySQLServer, rows: Rows, letter: str
+) -> None:
+    text = letter * (300_000 // len(json.dumps(letter)[1:-1]))
+    with mysql_server.set_globally(max_allowed_packet=1048576), TaskServer(mysql_queue_dsn) as server:
+        added = server.add_tasks({"task": "tasks.send", "args": [number, text]} for number in range(5))
+    assert {row["id"]: json.loads(row["args"]) for row in rows.all()} == {one: [n, text] for n, one in enumerate(added)}
+
+
 # ---- replication by statements, which refuses to write in READ COMMITTED
 
 
-@pytest.fixture(scope="module")
-def statement_server(mariadb: MariaDB) -> Iterator[MariaDB]:
-    # mariadb is asked for as it says what to do where MariaDB is not installed.
-    with MariaDB(False, "--log-bin", "--binlog-format=STATEMENT", "--server-id=1") as server:
-        assert server.execute("SELECT @@log_bin, @@binlog_format") == ((1, "STATEMENT"),)
-        yield server
-
-
+@ON_ODD_MARIADB
 def test_a_queue_works_where_replication_is_by_statements(
-    statement_server: MariaDB, make_queue: Callable[..., Queue]
-) -> None:
-    with statement_server.database() as name:
-        queue = make_queue(statement_server.dsn(name))
-        queue.server.add_tasks({"task": "tasks.note", "args": [str(number)]} for number in range(5))
-        assert queue.worker("--mode", "move").returncode == 0
-        assert queue.notes() == list("01234")
-
-
-def test_a_key_that_another_added_meanwhile_is_found_where_replication_is_by_statements(
-    statement_server: MariaDB,
+    odd_mariadb: MariaDB, make_queue: Callable[..., Queue]
 ) -> None:
     """There a transaction sees by a plain look only what stood at its first one."""
-    with statement_server.database() as name:
-        dsn = statement_server.dsn(name)
-        with TaskServer(dsn) as one, TaskServer(dsn) as two:
-            one.create_tables()
-            others: list[int] = []
+    with odd_mariadb.database() as name:
+        queue = make_queue(odd_mariadb.dsn(name))
+        one = queue.server
+        one.add_tasks({"task": "tasks.note", "args": [str(number)]} for number in range(5))
+        queue.run_quietly(mode="move")
+        assert queue.notes() == list("01234")
+        others: list[int] = []
 
-            def tasks() -> Iterator[NewTask]:
-                yield keyed("x")
-                yield from [PLAIN] * 3000  # more than are kept before the first is added
-                others.append(two.add_task("tasks.send", unique_key="late"))
-                yield keyed("late")
+        def add_meanwhile(number: int) -> str:
+            if number == 3001:
+                with TaskServer(queue.dsn) as two:
+                    others.append(two.add_task("tasks.send", unique_key="late"))
+            return f"task {number}"
 
-            assert add_many(one.store, tasks())[-1:] == others
+        tasks = [keyed("x"), *[PLAIN] * 3000, keyed("late")]
+        assert one.store.producing.add_many(tasks, add_meanwhile)[-1:] == others
 
 
 # ---- answers that cannot be read
