@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import re
-import sqlite3
 import threading
 from collections.abc import Iterator, Sequence
-from contextlib import closing
 from typing import Any
 
 import pymysql
@@ -167,73 +165,6 @@ def test_tasks_and_texts_come_back_byte_by_byte(dsn: str) -> None:
         for name in names:
             sql = "SELECT task, error_text FROM {table} WHERE task = ?"
             assert list(server.store.database.fetch(sql, (name,))) == [(name, name)]
-
-
-@pytest.fixture
-def sqlite_file(sqlite_dsn: str) -> Iterator[sqlite3.Connection]:
-    with TaskServer(sqlite_dsn) as server:
-        server.create_tables()
-    with closing(sqlite3.connect(sqlite_dsn.removeprefix("sqlite:///"), isolation_level=None)) as connection:
-        assert connection.execute("PRAGMA journal_mode").fetchone() == ("wal",)
-        yield connection
-
-
-def insert(sqlite_file: sqlite3.Connection, column: str, value: object) -> None:
-    row = {"task": "tasks.a"} | {column: value}
-    sql = f"INSERT INTO jobs_queue ({', '.join(row)}) VALUES ({', '.join('?' * len(row))})"
-    sqlite_file.execute(sql, tuple(row.values()))
-
-
-REFUSED: dict[str, tuple[object, ...]] = {
-    "task": (None, "a" * 256),
-    "group_id": (-1, 2**32 - 1, "three", 1.5),
-    "priority": (2**31, -(2**31) - 1, None),
-    "status": (-1, 256, "new"),
-    "attempts": (-1,),
-    "max_attempts": (-1,),
-    "unique_key": ("ä" * 128,),
-    "stage": (-1, 65_536, "first"),
-    "awaited": (256, "yes", None),
-}
-
-
-@pytest.mark.parametrize("column", REFUSED)
-def test_sqlite_refuses_what_the_types_of_mysql_refuse(sqlite_file: sqlite3.Connection, column: str) -> None:
-    for value in REFUSED[column]:
-        with pytest.raises(sqlite3.IntegrityError):
-            insert(sqlite_file, column, value)
-
-
-NO_INSTANTS = (
-    *("2026-11-28 16:48:40.2-05:00", "2026-11-28 16:48:40+00:00", "2026-11-28 16:48:40Z", "2026-11-28T16:48:40"),
-    *("2026-02-29 00:00:00", "2026-13-01 00:00:00", "2026-01-01 24:00:00", "2026-01-01 23:59:60", "2026-01-31"),
-    *(
-        "tomorrow",
-        "now",
-        "",
-        1_790_000_000,
-        b"2026-11-28 16:48:40",
-        "2026-11-28 16:48:40.1234567",
-        "28.11.2026 16:48:40",
-    ),
-)
-INSTANTS = (
-    *(
-        "'2026-11-28 16:48:40.123456'",
-        "'2028-02-29 23:59:59.999999'",
-        "datetime('now', '+1 hour')",
-        "CURRENT_TIMESTAMP",
-    ),
-    *("strftime('%Y-%m-%d %H:%M:%f', 'now', '+90 seconds') || '000'", "strftime('%Y-%m-%d %H:%M:%f', 'now')", "NULL"),
-)
-
-
-def test_sqlite_takes_only_instants_of_the_calendar_in_utc(sqlite_file: sqlite3.Connection) -> None:
-    for instant in NO_INSTANTS:
-        with pytest.raises(sqlite3.IntegrityError):
-            insert(sqlite_file, "due_at", instant)
-    for sql in INSTANTS:
-        sqlite_file.execute(f"INSERT INTO jobs_queue (task, status, due_at) VALUES ('tasks.a', 5, {sql})")
 
 
 @pytest.mark.parametrize("kind", ["sqlite", "postgresql"])

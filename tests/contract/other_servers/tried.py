@@ -64,7 +64,7 @@ CLIENT = ("cli/client", "cli/add", "cli/status", "cli/check", "web/api", "web/ac
 BESIDE_OTHERS = (
     "worker/retries",
     "contract/schema",
-    "contract/forks",
+    "contract/fork",
     *CLIENT,
     "faults/held_rows",
     "worker/runs",

@@ -1,4 +1,4 @@
-"""A server that is used on both sides of a fork, and a database in memory, which is a file of its process."""
+"""A server that is used on both sides of a fork: nothing that either side adds is lost."""
 
 from __future__ import annotations
 
@@ -6,34 +6,31 @@ import json
 import os
 import signal
 import sqlite3
-import subprocess
-import sys
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
-from pathlib import Path
 from typing import Any
 
 import pytest
 
 from taskserver import DatabaseError, TaskServer
+from tests.support.databases import on
 from tests.support.processes import WAIT_SECONDS
-from tests.support.queues import row_counts
+from tests.support.rows import Rows
 from tests.support.threads import together
 
 
 @pytest.fixture
-def server(dsn: str) -> Iterator[TaskServer]:
-    with TaskServer(dsn) as server:
-        server.create_tables()
+def server(queue_dsn: str) -> Iterator[TaskServer]:
+    with TaskServer(queue_dsn) as server:
         yield server
 
 
 def stored(dsn: str) -> list[str]:
-    """The args of all tasks, read on a connection that nothing else uses."""
-    with TaskServer(dsn) as reader:
-        return sorted(str(task.columns["args"]) for task in reader.store.views.list(limit=100_000))
+    """The args of all tasks; no connection that they are read on is open at a fork."""
+    with closing(Rows(dsn)) as rows:
+        return sorted(str(row["args"]) for row in rows.all())
 
 
 def add(server: TaskServer, who: str, count: int = 1) -> list[str]:
@@ -79,7 +76,7 @@ class Child:
 
 @pytest.mark.parametrize("child_was_first", [False, True])
 def test_what_a_child_adds_after_its_parent_closed_is_not_lost(
-    server: TaskServer, dsn: str, child_was_first: bool
+    server: TaskServer, queue_dsn: str, child_was_first: bool
 ) -> None:
     """As of a program that adds a task, puts itself into the background, and whose first process then ends."""
     added = add(server, "parent")
@@ -95,10 +92,10 @@ def test_what_a_child_adds_after_its_parent_closed_is_not_lost(
     os.read(early_read, 1)
     server.close()
     os.write(closed, b"!")
-    assert sorted([*added, *child.outcome()]) == stored(dsn)
+    assert sorted([*added, *child.outcome()]) == stored(queue_dsn)
 
 
-def test_what_a_parent_adds_after_its_child_closed_is_not_lost(server: TaskServer, dsn: str) -> None:
+def test_what_a_parent_adds_after_its_child_closed_is_not_lost(server: TaskServer, queue_dsn: str) -> None:
     first = add(server, "first")
 
     def add_and_close() -> list[str]:
@@ -107,15 +104,15 @@ def test_what_a_parent_adds_after_its_child_closed_is_not_lost(server: TaskServe
         return added
 
     child = Child(add_and_close).outcome()
-    assert sorted([*first, *child, *add(server, "parent", 5)]) == stored(dsn)
+    assert sorted([*first, *child, *add(server, "parent", 5)]) == stored(queue_dsn)
 
 
-@pytest.mark.parametrize("database", ["sqlite"], indirect=True)
-def test_a_child_that_inherits_a_connection_of_the_programs_own_is_told_so(server: TaskServer, dsn: str) -> None:
+@on("sqlite")
+def test_a_child_that_inherits_a_connection_of_the_programs_own_is_told_so(server: TaskServer, queue_dsn: str) -> None:
     """SQLite takes the locks for the child's own, and another process removes the log into which the child writes."""
     server.add_task("tasks.a")
-    with closing(sqlite3.connect(dsn.removeprefix("sqlite:///"))) as own:
-        assert own.execute("SELECT COUNT(*) FROM jobs_queue").fetchall() == [(1,)]
+    with closing(sqlite3.connect(queue_dsn.removeprefix("sqlite:///"))) as own:
+        assert own.execute("SELECT COUNT(*) FROM jobs_queue").fetchall() == [(1,)]  # its connection is open now
         assert "was forked while the program had this file open" in Child(lambda: complaint(server)).outcome()
 
         def close_and_add() -> list[str]:
@@ -125,11 +122,11 @@ def test_a_child_that_inherits_a_connection_of_the_programs_own_is_told_so(serve
 
         assert Child(close_and_add).outcome() == ["nothing", "nothing"]
         assert complaint(server) == "nothing"
-    assert len(stored(dsn)) == 4
+    assert len(stored(queue_dsn)) == 4
 
 
 def test_a_child_that_was_forked_amid_another_thread_s_adding_adds_or_is_told_why_not(
-    server: TaskServer, dsn: str
+    server: TaskServer, queue_dsn: str
 ) -> None:
     # SQLite: the copied connection holds a lock for ever, and closing it would roll back what the parent does.
     server.add_task("tasks.a")
@@ -148,43 +145,6 @@ def test_a_child_that_was_forked_amid_another_thread_s_adding_adds_or_is_told_wh
         go_on.set()
     os.write(go, b"!")
     outcome = child.outcome()
-    assert outcome == "nothing" or ("sqlite" in dsn and "was forked" in outcome)
-    assert len(stored(dsn)) == 1 + 1001 + (outcome == "nothing")
+    assert outcome == "nothing" or ("sqlite" in queue_dsn and "was forked" in outcome)
+    assert len(stored(queue_dsn)) == 1 + 1001 + (outcome == "nothing")
     assert server.add_task("tasks.a")
-
-
-# ---- in memory
-
-
-def test_a_database_in_memory_is_shared_by_the_threads_of_its_process() -> None:
-    with TaskServer("sqlite:///:memory:") as server:
-        with together(*[lambda: add(server, "thread", 50)] * 6):
-            pass
-        assert [count.rows for count in row_counts(server.store)] == [300]
-        assert server.run().taken == 300
-
-
-FORKING = """
-import os
-import sys
-
-from taskserver import TaskServer
-
-server = TaskServer("sqlite:///:memory:")
-server.add_task("tasks.parent")
-if os.fork() == 0:
-    server.add_task("tasks.child")
-    sys.exit()
-os.wait()
-rows = server.store.database.fetch_value("SELECT COUNT(*) FROM {table}")
-print(rows, server.store.database.fetch("PRAGMA database_list")[0][2])
-"""
-
-
-def test_a_database_in_memory_outlives_a_forked_child_and_goes_with_its_maker() -> None:
-    rows, path = subprocess.run(
-        [sys.executable, "-c", FORKING], capture_output=True, text=True, check=True
-    ).stdout.split()
-    assert rows == "2"
-    assert "taskserver-" in path
-    assert not Path(path).parent.exists()

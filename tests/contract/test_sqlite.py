@@ -1,0 +1,143 @@
+"""SQLite: its files, what a commit waits for, a database in memory, and columns that take what MySQL's types take."""
+
+from __future__ import annotations
+
+import sqlite3
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+from taskserver import DatabaseError, TaskServer
+from taskserver.stores.queue.transactions import Transactions
+from tests.contract.test_add import GREATEST
+from tests.support.queues import row_counts
+from tests.support.threads import together
+
+
+@pytest.fixture
+def file(sqlite_queue_dsn: str) -> Iterator[sqlite3.Connection]:
+    """A connection of the site's own to the queue's file."""
+    with closing(sqlite3.connect(sqlite_queue_dsn.removeprefix("sqlite:///"), isolation_level=None)) as connection:
+        assert connection.execute("PRAGMA journal_mode").fetchone() == ("wal",)
+        yield connection
+
+
+def test_a_file_that_is_no_database_is_a_database_error(tmp_path: Path) -> None:
+    (tmp_path / "letter.db").write_text("Dear Sir or Madam, " * 100)
+    server = TaskServer(f"sqlite:///{tmp_path}/letter.db")
+    for use in (server.create_tables, lambda: server.add_task("tasks.a")):
+        with pytest.raises(DatabaseError, match=r"letter\.db"):
+            use()
+    assert (tmp_path / "letter.db").read_text().startswith("Dear Sir")
+
+
+def test_on_a_disk_without_space_the_error_says_nothing_of_ids(
+    sqlite_queue_dsn: str, file: sqlite3.Connection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """SQLite has the same words for both."""
+    file.execute(GREATEST["sqlite"])
+    monkeypatch.setattr("shutil.disk_usage", lambda folder: SimpleNamespace(free=4096))
+    is_full = pytest.raises(DatabaseError, match="raise the quota")
+    with TaskServer(sqlite_queue_dsn) as server, server.store.database.tried_once(5), is_full as raised:
+        server.add_task("tasks.send")
+    assert "sqlite_sequence" not in str(raised.value)
+
+
+@pytest.mark.parametrize(("query", "level"), [("", 2), ("?synchronous=full", 2), ("?synchronous=normal", 1)])
+@pytest.mark.parametrize("place", ["{folder}/x.db", ":memory:"])
+def test_each_connection_of_ours_has_the_synchronous_of_the_address(
+    tmp_path: Path, place: str, query: str, level: int
+) -> None:
+    with TaskServer(f"sqlite:///{place.format(folder=tmp_path)}{query}") as server:
+        server.create_tables()
+        database = server.store.database
+        assert database.fetch_value("PRAGMA synchronous") == level
+        assert database.fetch_value("PRAGMA journal_mode") == "wal"
+        transactions = Transactions(server.store)
+        transactions.open()
+        assert transactions.connection.execute("PRAGMA synchronous").fetchone() == (level,)
+        transactions.close()
+    assert (tmp_path / "x.db").exists() is (place != ":memory:")
+
+
+# ---- in memory
+
+
+def test_a_database_in_memory_is_shared_by_the_threads_of_its_process() -> None:
+    with TaskServer("sqlite:///:memory:") as server:
+        with together(*[lambda: [server.add_task("tasks.a") for _ in range(10)]] * 6):
+            pass
+        assert [count.rows for count in row_counts(server.store)] == [60]
+        assert server.run().taken == 60
+
+
+FORKING = """
+import os
+import sys
+
+from taskserver import TaskServer
+
+server = TaskServer("sqlite:///:memory:")
+server.add_task("tasks.parent")
+if os.fork() == 0:
+    server.add_task("tasks.child")
+    sys.exit()
+os.wait()
+rows = server.store.database.fetch_value("SELECT COUNT(*) FROM {table}")
+print(rows, server.store.database.fetch("PRAGMA database_list")[0][2])
+"""
+
+
+def test_a_database_in_memory_outlives_a_forked_child_and_goes_with_its_maker() -> None:
+    ran = subprocess.run([sys.executable, "-c", FORKING], capture_output=True, text=True, check=True)
+    rows, path = ran.stdout.split()
+    assert rows == "2"
+    assert "taskserver-" in path
+    assert not Path(path).parent.exists()
+
+
+# ---- columns
+
+REFUSED: dict[str, tuple[object, ...]] = {
+    "task": (None, "a" * 256),
+    "group_id": (-1, 2**32 - 1, "three", 1.5),
+    "priority": (2**31, -(2**31) - 1, None),
+    "status": (-1, 256, "new"),
+    "attempts": (-1,),
+    "max_attempts": (-1,),
+    "unique_key": ("ä" * 128,),
+    "stage": (-1, 65_536, "first"),
+    "awaited": (256, "yes", None),
+    "due_at": (
+        *("2026-11-28 16:48:40.2-05:00", "2026-11-28 16:48:40+00:00", "2026-11-28 16:48:40Z", "2026-11-28T16:48:40"),
+        *("2026-02-29 00:00:00", "2026-13-01 00:00:00", "2026-01-01 24:00:00", "2026-01-01 23:59:60", "2026-01-31"),
+        *("tomorrow", "now", "", 1_790_000_000, b"2026-11-28 16:48:40", "28.11.2026 16:48:40"),
+        "2026-11-28 16:48:40.1234567",
+    ),
+}
+
+
+@pytest.mark.parametrize("column", REFUSED)
+def test_a_column_refuses_what_the_types_of_mysql_refuse(file: sqlite3.Connection, column: str) -> None:
+    for value in REFUSED[column]:
+        row = {"task": "tasks.a"} | {column: value}
+        sql = f"INSERT INTO jobs_queue ({', '.join(row)}) VALUES ({', '.join('?' * len(row))})"
+        with pytest.raises(sqlite3.IntegrityError):
+            file.execute(sql, tuple(row.values()))
+
+
+@pytest.mark.parametrize(
+    "instant",
+    [
+        *("'2026-11-28 16:48:40.123456'", "'2028-02-29 23:59:59.999999'", "NULL", "CURRENT_TIMESTAMP"),
+        *("datetime('now', '+1 hour')", "strftime('%Y-%m-%d %H:%M:%f', 'now')"),
+        "strftime('%Y-%m-%d %H:%M:%f', 'now', '+90 seconds') || '000'",
+    ],
+)
+def test_an_instant_of_the_calendar_in_utc_is_taken(file: sqlite3.Connection, instant: str) -> None:
+    file.execute(f"INSERT INTO jobs_queue (task, status, due_at) VALUES ('tasks.a', 5, {instant})")
