@@ -12,7 +12,7 @@ from tests.contract.other_servers.__main__ import SERVERS, main
 from tests.contract.other_servers.fetch import NotHad
 from tests.contract.other_servers.recipes import RECIPES
 from tests.contract.other_servers.selection import runs_on
-from tests.contract.other_servers.tried import RUNS, Counts, Tried, counted, judged, path_of
+from tests.contract.other_servers.tried import FOLDERS, Counts, Tried, counted, judged
 from tests.support.deployment import ROOT
 
 REPORT = """<testsuites><testsuite>
@@ -60,10 +60,9 @@ def test_a_failed_test_is_an_error_and_a_missing_server_is_none_unless_all_are(
     assert ("nothing was tested" in capsys.readouterr().err) == (not had)
 
 
-def test_the_files_that_are_run_are_there() -> None:
-    for run in RUNS:
-        for name in run.files:
-            assert (ROOT / path_of(name)).exists(), name
+def test_the_first_tests_that_run_on_a_server_are_the_store_s() -> None:
+    assert FOLDERS[0] == "contract"
+    assert (ROOT / "tests" / FOLDERS[0]).is_dir()
 
 
 def test_each_recipe_has_a_name_of_its_own_and_a_way_to_start() -> None:
@@ -74,13 +73,14 @@ def test_each_recipe_has_a_name_of_its_own_and_a_way_to_start() -> None:
 @pytest.mark.parametrize(
     ("fixtures", "parameter", "kinds"),
     [
-        (["dsn", "queue"], "mysql", ["mysql"]),
-        (["dsn", "queue"], "postgresql", ["postgresql"]),
-        (["dsn", "queue"], "sqlite", []),
+        (["database", "queue"], "mysql", ["mysql"]),
+        (["database", "queue"], "postgresql", ["postgresql"]),
+        (["database", "queue"], "sqlite", []),
+        (["database", "queue"], None, ["mysql", "postgresql"]),
         (["postgresql_shop", "postgresql_dsn"], None, ["postgresql"]),
         (["postgresql"], 3, ["postgresql"]),
         (["mysql_queue", "mariadb"], None, []),
-        (["php", "dsn"], "mysql", []),
+        (["php", "database"], "mysql", []),
         (["tmp_path"], None, []),
     ],
 )
@@ -89,5 +89,5 @@ def test_a_server_gets_the_tests_of_its_kind_that_start_no_other(
 ) -> None:
     item: Any = SimpleNamespace(fixturenames=fixtures)
     if parameter is not None:
-        item.callspec = SimpleNamespace(params={"dsn": parameter})
+        item.callspec = SimpleNamespace(params={"database": parameter})
     assert [kind for kind in SERVERS if runs_on(kind, item)] == kinds

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import os
 import subprocess
 import sys
@@ -19,10 +18,7 @@ from tests.support.deployment import ROOT
 
 
 class OtherServer(Protocol):
-    """A server that runs.
-
-    environment: what tells the tests of it
-    """
+    """A server that runs. `environment` tells the tests of it."""
 
     @property
     def version(self) -> str: ...
@@ -31,92 +27,13 @@ class OtherServer(Protocol):
     def environment(self) -> Mapping[str, str]: ...
 
 
-class Run(NamedTuple):
-    """Some files of tests, and what they are called in the table."""
-
-    what: str
-    files: tuple[str, ...]
-    processes: int = 2
-
-
-CONTRACT = (
-    "contract/add",
-    "contract/claim",
-    "contract/pause",
-    "contract/start",
-    "contract/wake",
-    "contract/reclaim",
-    "contract/finish",
-    "contract/fences",
-    "contract/depend",
-    "contract/operate",
-    "contract/schedule",
-    "contract/prune",
-    "contract/rerun",
-    "contract/overview",
-    "contract/stats",
-    "contract/browse",
-    "contract/notes",
-    "contract/upgrades",
-    "contract/mysql_claims",
-)
-CLIENT = ("cli/client", "cli/add", "cli/status", "cli/check", "web/api", "web/acting", "web/least_rights")
-BESIDE_OTHERS = (
-    "worker/retries",
-    "contract/schema",
-    "contract/fork",
-    *CLIENT,
-    "faults/held_rows",
-    "worker/runs",
-    "worker/linger",
-    "process/processes",
-)
-KINDS = (
-    "features/kinds",
-    "features/reruns",
-    "features/schedules",
-    "features/pipelines",
-    "features/dependencies",
-    "faults/dependency_races",
-    "worker/batches",
-    "worker/shared_commits",
-    "features/interventions",
-)
-TOLD = (
-    "producers/callers_connection",
-    "producers/callers_sessions",
-    "producers/callers_errors",
-    "producers/callers_django",
-    "features/transactional",
-    "features/transaction_ends",
-    "features/complete",
-    "faults/commits",
-    "faults/transfers",
-    "features/results",
-    "features/progress",
-)
-SESSIONS = ("contract/connections", "contract/mysql_session", "contract/mysql_login")
-ALONE = ("faults/races", "faults/crowded_claims", "worker/leases", "worker/heartbeat", *SESSIONS)
-"""They count the server's deadlocks, statements and waiting transactions, or change its variables."""
-RUNS = (
-    Run("the store contract", CONTRACT),
-    Run("retries, schema, forks, client, held_rows, runs", BESIDE_OTHERS),
-    Run("the kinds of queues", KINDS),
-    Run("exactly once, results, progress", TOLD),
-    Run("races, crowded claims, leases, heartbeat, connections, sessions", ALONE, processes=0),
-    Run("doctor, mistakes", ("cli/doctor", "cli/mistakes"), processes=0),
-)
+FOLDERS = ("contract", "worker", "cli", "features", "process", "producers", "faults", "web")
+"""Of tests/, in this order; those that are there."""
 OK, TESTS_FAILED, NO_TESTS = 0, 1, 5
 """Exit codes of pytest."""
-HEAD = """| server | version | date | what was run | passed | failed | skipped |
+HEAD = """| server | version | date | tests | passed | failed | skipped |
 |---|---|---|---|---|---|---|
 """
-
-
-def path_of(name: str) -> str:
-    """The file of tests of this name: of worker/retries, tests/worker/test_retries.py."""
-    folder, _, file = name.partition("/")
-    return f"tests/{folder}/test_{file}.py"
 
 
 @dataclass
@@ -128,9 +45,8 @@ class Counts:
     failed: list[str] = field(default_factory=list)
 
 
-@dataclass(frozen=True)
-class Tried:
-    """A server that ran, and its tests."""
+class Tried(NamedTuple):
+    """A server that ran, and its tests by their folder."""
 
     name: str
     version: str
@@ -138,8 +54,8 @@ class Tried:
 
     def lines(self) -> Iterator[str]:
         today = datetime.now(timezone.utc).date()
-        for what, counts in self.runs:
-            cells = (self.name, self.version, today, what, counts.passed, len(counts.failed), counts.skipped)
+        for folder, counts in self.runs:
+            cells = (self.name, self.version, today, folder, counts.passed, len(counts.failed), counts.skipped)
             yield "| " + " | ".join(map(str, cells)) + " |\n"
 
     def passed(self) -> int:
@@ -150,23 +66,27 @@ class Tried:
 
 
 def try_server(recipe: Recipe, server: OtherServer, arguments: Sequence[str]) -> Tried:
-    """Runs all on a server, the store contract first."""
-    only = ["--only-on", recipe.kind, *arguments]
-    runs = [(run.what, run_tests(server, run, only, narrowed=bool(arguments))) for run in RUNS]
+    """Runs all on a server, the store's contract first."""
+    folders = [folder for folder in FOLDERS if (ROOT / "tests" / folder).is_dir()]
+    only = ["--on", recipe.kind, *arguments]
+    runs = [(folder, run_tests(server, folder, only, narrowed=bool(arguments))) for folder in folders]
     return Tried(recipe.name, server.version, runs)
 
 
-def run_tests(server: OtherServer, run: Run, arguments: Sequence[str], narrowed: bool) -> Counts:
-    """What pytest prints goes to standard error: standard output is the table's."""
-    parallel = ["-n", str(run.processes), "--dist", "loadgroup"] if importlib.util.find_spec("xdist") else []
-    with tempfile.TemporaryDirectory(prefix="taskserver-tests-") as folder:
-        report = Path(folder) / "report.xml"
-        command = [sys.executable, "-m", "pytest", "-q", "-m", "not long", *parallel]
-        command += ["-p", "no:cacheprovider", "-p", "tests.contract.other_servers.selection", f"--junitxml={report}"]
-        command += [f"--basetemp={folder}/tests"]  # pytest's own numbered folders may be tidied away by later runs
-        command += [*arguments, *(path_of(name) for name in run.files)]
+def run_tests(server: OtherServer, folder: str, arguments: Sequence[str], narrowed: bool) -> Counts:
+    """In one process, as some tests count what the server does, or change its variables.
+
+    What pytest prints goes to standard error: standard output is the table's.
+    """
+    with tempfile.TemporaryDirectory(prefix="taskserver-tests-") as temporary:
+        report = Path(temporary) / "report.xml"
+        command = [sys.executable, "-m", "pytest", "-q", "-m", "not long", "-p", "no:cacheprovider"]
+        command += ["-p", "tests.contract.other_servers.selection", f"--junitxml={report}"]
+        command += [f"--basetemp={temporary}/tests"]  # pytest's own numbered folders may be tidied away by later runs
         env = {**os.environ, **server.environment}
-        code = subprocess.run(command, cwd=ROOT, env=env, stdout=sys.stderr).returncode
+        code = subprocess.run(
+            [*command, *arguments, f"tests/{folder}"], cwd=ROOT, env=env, stdout=sys.stderr
+        ).returncode
         return judged(code, counted(report) if report.exists() else Counts(), narrowed)
 
 
