@@ -263,24 +263,6 @@ def test_long_arguments_are_fetched_and_what_is_over_the_limit_is_refused_before
         prepare(fetch_texts(row("", 0), never), Callables(("tasks",)))
 
 
-@pytest.mark.parametrize(
-    ("body", "kind"),
-    [
-        ("raise ValueError('x')", ValueError),
-        ("raise SystemExit(3)", SystemExit),
-        ("raise KeyboardInterrupt", KeyboardInterrupt),
-        ("raise MemoryError", MemoryError),
-        ("send()", RecursionError),
-        ("raise 5", TypeError),
-    ],
-)
-def test_whatever_a_task_raises_is_returned_not_raised(
-    make_tasks: MakeTasks, body: str, kind: type[BaseException]
-) -> None:
-    make_tasks(f"def send(): {body}\n")
-    assert type(run_task(prepared(None))) is kind
-
-
 @pytest.mark.filterwarnings("ignore:coroutine:RuntimeWarning")
 def test_a_task_that_returns_a_coroutine_has_not_run_and_is_not_done(make_tasks: MakeTasks) -> None:
     make_tasks("""

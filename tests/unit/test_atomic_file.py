@@ -24,14 +24,6 @@ def test_a_file_is_made_with_the_rights_that_are_asked_for_whatever_the_umask_is
     assert os.listdir(tmp_path) == ["page.html"]
 
 
-def test_a_link_is_replaced_and_what_it_leads_to_stays(tmp_path: Path) -> None:
-    (tmp_path / "precious").write_text("mine", encoding="utf-8")
-    (tmp_path / "page.html").symlink_to("precious")
-    write_atomically(tmp_path / "page.html", "new", 0o644)
-    assert (tmp_path / "precious").read_text(encoding="utf-8") == "mine"
-    assert (tmp_path / "page.html").read_text(encoding="utf-8") == "new"
-
-
 @pytest.mark.parametrize(
     ("name", "words"),
     [

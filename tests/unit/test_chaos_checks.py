@@ -10,47 +10,12 @@ from dataclasses import replace
 
 import pytest
 
-from tests.faults.chaos.begins import match_begins
 from tests.faults.chaos.checks import check_all
 from tests.faults.chaos.evidence import DELETED, Event, Evidence, Kept, Row, Run, Strike, Tied, WorkerRun
 from tests.faults.chaos.settings import LEASE_SECONDS
-from tests.faults.chaos.spans import Span, merged, unreached
-from tests.support.proxy import Link
+from tests.faults.chaos.spans import Span
 
 # ---- what the checks look at
-
-
-def test_merged_spans_are_in_order_and_close_ones_are_one() -> None:
-    assert merged([Span(5, 6), Span(0, 2), Span(1, 1.5), Span(2.2, 3)], 0.3) == [Span(0, 3), Span(5, 6)]
-
-
-def test_runs_belong_to_the_last_free_start_before_them() -> None:
-    def matched(begins: list[float], starts: list[float]) -> tuple[dict[float, float], list[float]]:
-        begun, uncounted = match_begins([Run(1, 2, began, None, "?") for began in begins], starts)
-        return {start: run.began for start, run in begun.items()}, [run.began for run in uncounted]
-
-    assert matched([1.1, 2.1], [1.0, 2.0]) == ({1.0: 1.1, 2.0: 2.1}, [])
-    assert matched([2.1], [1.0, 2.0]) == ({2.0: 2.1}, [])
-    assert matched([1.1, 1.2], [1.0]) == ({1.0: 1.1}, [1.2])
-    # The first worker froze before it began, and began when a second one had.
-    assert matched([2.1, 2.5], [1.0, 2.0]) == ({2.0: 2.1, 1.0: 2.5}, [])
-    assert matched([0.5], [1.0]) == ({}, [0.5])
-
-
-def link(opened_at: float, lost_at: float | None, closed_at: float | None) -> Link:
-    made = Link.__new__(Link)
-    made.opened_at, made.lost_at, made.closed_at = opened_at, lost_at, closed_at
-    return made
-
-
-def test_a_worker_is_out_of_reach_between_its_connections_and_on_a_dead_one() -> None:
-    within = Span(0.0, 10.0)
-    assert unreached([link(0.0, None, None)], within) == []
-    assert unreached([link(0.0, None, 10.0)], within) == []
-    assert unreached([link(0.0, None, 3.0), link(5.0, None, None)], within) == [Span(3.0, 5.0)]
-    assert unreached([link(0.0, 2.0, 6.0), link(6.5, None, None)], within) == [Span(2.0, 6.0), Span(2.0, 6.5)]
-    assert unreached([link(0.0, None, 8.0)], within) == [Span(8.0, 10.0)]
-    assert unreached([], within) == [within]
 
 
 # ---- the checks: an honest story passes, and each lie in it is found
@@ -273,13 +238,6 @@ LIES: list[tuple[str, Changes]] = [
 def test_the_checks_find_each_lie_in_the_story(sentence: str, lie: Changes) -> None:
     found = told(**lie)
     assert any(sentence in failure for failure in found), found
-
-
-def test_a_worker_that_died_must_have_told_what_it_lost_if_it_began_another_run_before() -> None:
-    died = worker(50, code=-9, errors="")
-    assert not any("lost leases" in failure for failure in told(**died))
-    runs = [*STORY.runs, Run(3, 50, 105.7, None, "dies kill")]
-    assert "the worker 50 of slot 0 told 0 of 1 lost leases" in "".join(told(**died, runs=runs))
 
 
 def test_a_worker_that_was_frozen_beyond_its_lease_may_end_as_it_wakes() -> None:

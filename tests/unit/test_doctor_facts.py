@@ -28,7 +28,6 @@ def judged(database: str, check: str, answer: object) -> Finding:
     ("database", "check", "answer", "level", "words"),
     [
         ("mysql", "version", [("5.6.24", "x")], WARNING, "the oldest one tried is 5.7"),
-        ("mysql", "version", [("5.7.29-log", "x")], OK, "without SKIP LOCKED"),
         ("mysql", "version", [("10.1.48-MariaDB", "x")], WARNING, "the oldest one tried is 10.3"),
         ("mysql", "version", [("5.5.5-10.3.39-MariaDB", "x")], OK, "without SKIP LOCKED"),
         ("mysql", "version", [("who knows", "x")], WARNING, "MySQL who knows"),
@@ -36,7 +35,6 @@ def judged(database: str, check: str, answer: object) -> Finding:
         ("mysql", "packet", [(1024 * 1024,)], WARNING, "max_allowed_packet is 1024 KiB"),
         ("mysql", "connections", [(5,)], WARNING, "at most 5"),
         ("mysql", "connections", [(1,)], WARNING, "two for a transactional or a long task"),
-        ("mysql", "clock", -61.0, WARNING, "behind"),
         ("mysql", "clock", 59.0, OK, "59.0 s ahead"),
         (
             "mysql",
@@ -47,12 +45,9 @@ def judged(database: str, check: str, answer: object) -> Finding:
         ),
         ("mysql", "transactions", [(299, 7, "ann", "Sleep")], OK, "none stands open"),
         ("postgresql", "version", [("12.10", "120010")], WARNING, "the oldest one tried is 13"),
-        ("postgresql", "version", [("15.18", "150018")], OK, "PostgreSQL 15.18, by psycopg"),
         ("postgresql", "standby", [(True,)], CRITICAL, "is a standby"),
         ("postgresql", "connections", [(5,)], WARNING, "at most 5"),
-        ("postgresql", "connections", [(6,)], OK, "at most 6"),
         ("postgresql", "transactions", [(False, None, None, None, None)], UNKNOWN, "pg_read_all_stats"),
-        ("postgresql", "transactions", [(True, 60.0, "7", "ann", "active")], OK, "none stands open"),
         ("postgresql", "transactions", [(False, 600.0, "7", "ann", "active")], WARNING, "in the session 7 (active)"),
         ("postgresql", "durability", [("fsync",), ("full_page_writes",)], WARNING, "are off"),
         ("sqlite", "file", None, UNKNOWN, "too large"),
@@ -71,11 +66,9 @@ def test_an_answer_is_judged(database: str, check: str, answer: object, level: L
         ("mysql://u@db.example.org/db", "", WARNING),
         ("mysql://u@db.example.org/db?ssl-mode=required", "TLS_AES_256_GCM_SHA384", OK),
         ("mysql://u@localhost/db", "", OK),
-        ("mysql://u@127.0.0.1/db", "", OK),
         ("mysql://u@/db?unix_socket=/s", "", OK),
         ("postgresql://u@db.example.org/db", "", WARNING),
         ("postgresql://u@db.example.org/db", "TLSv1.3 TLS_AES_256_GCM_SHA384", OK),
-        ("postgresql://u@/db?host=/run/postgresql", "", OK),
     ],
 )
 def test_a_connection_over_the_net_without_tls_is_a_warning(dsn: str, cipher: str, level: Level) -> None:

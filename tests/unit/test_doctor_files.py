@@ -6,7 +6,6 @@ import shutil
 import subprocess
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 
@@ -115,18 +114,6 @@ def test_in_a_sticky_folder_above_nobody_else_can_rename_ours(folder: Path) -> N
     assert worse(folder) == []
 
 
-def test_the_name_of_a_home_folder_and_of_those_above_it_is_the_hosts_choice(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    home = tmp_path / "www" / "web"
-    inside, below = home / "private" / "taskserver", home / "httpdocs" / "taskserver"
-    for folder in (inside, below):
-        folder.mkdir(parents=True)
-    monkeypatch.setattr("pwd.getpwuid", lambda uid: SimpleNamespace(pw_dir=str(home)))
-    assert files._served_by(inside) is None
-    assert files._served_by(below) == home / "httpdocs"
-
-
 def test_a_log_that_a_worker_refuses_for_its_folder_is_broken(folder: Path) -> None:
     (folder / "logs").mkdir()
     (folder / "logs").chmod(0o1777)
@@ -142,32 +129,6 @@ def test_a_database_on_a_network_file_system_is_broken(folder: Path, monkeypatch
     assert (finding.name, finding.level) == ("file_system", Level.CRITICAL)
     assert "nfs4" in finding.words
     assert "MySQL" in finding.fix
-
-
-def test_a_disk_that_is_nearly_full_is_a_warning(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(files, "MIN_FREE_BYTES", 2**62)
-    assert [(one.name, one.level) for one in worse(folder)] == [("disk", Level.WARNING)]
-
-
-# ---- settings
-
-
-def test_settings_are_named_with_their_place_and_one_that_differs_is_a_warning_without_its_value(
-    folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("TASKSERVER_MODE", "mark")
-    assert worse(folder) == []
-    words = next(one.words for one in of_deployment(folder) if one.name == "settings")
-    assert "from environment: TASKSERVER_MODE" in words
-    assert f"from {folder / '.env'}: TASKSERVER_DSN" in words
-    monkeypatch.setenv("TASKSERVER_DSN", "sqlite:///../../data/queue.db?")
-    monkeypatch.setenv("TASKSERVER_PASSWORD", "hunter2")
-    set_env(folder, f"{DSN}TASKSERVER_PASSWORD=other\n")
-    (finding,) = [one for one in of_deployment(folder) if one.name == "settings"]
-    assert finding.level is Level.WARNING
-    assert "TASKSERVER_PASSWORD" in finding.fix
-    assert "hunter2" not in str(finding)
-    assert "other\n" not in str(finding)
 
 
 # ---- the page

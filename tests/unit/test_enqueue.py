@@ -68,8 +68,7 @@ def test_a_call_becomes_the_arguments_of_a_task(
 def test_a_task_is_placed_as_its_function_says(server: TaskServer) -> None:
     first = server.enqueue(placed, "ada")
     assert server.enqueue(placed, to="ada") == first
-    found = server.store.views.show(first)
-    assert found is not None
+    (found,) = server.list()
     assert (found.task, found.group_id, found.priority) == (f"{__name__}.placed", 3, -5)
 
 

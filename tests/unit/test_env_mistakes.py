@@ -26,10 +26,6 @@ ENVS: dict[str, tuple[str | dict[str, bytes], tuple[str, ...]]] = {
     "had .txt put behind it": ({".env.txt": b""}, (".env.txt is not read: rename it to .env",)),
     "left the example's line a comment": (f"# {RIGHT}", (NOT_SET, "put it there, as")),
     "wrote it small": (RIGHT.replace("TASKSERVER_DSN", "taskserver_dsn"), ("did you mean TASKSERVER_DSN?",)),
-    "wrote it with a dash": (
-        RIGHT.replace("_DSN", "-DSN"),
-        ("line 1 has an unknown key; did you mean TASKSERVER_DSN",),
-    ),
     "wrote a key that there is not": (
         f"{RIGHT}TASKSERVER_CHARSET=utf8\n",
         ("line 2 has an unknown key; allowed: TASKSERVER_DSN, ", "TASKSERVER_TABLE,"),
@@ -41,14 +37,11 @@ ENVS: dict[str, tuple[str | dict[str, bytes], tuple[str, ...]]] = {
     "wrote it as YAML": (f"TASKSERVER_DSN: {DSN}\n", ("line 1", "KEY=value")),
     "wrote a password as YAML": (f"{RIGHT}TASKSERVER_PASSWORD:{SECRET}\n", ("line 2 lacks its =",)),
     "wrote a password right behind": (f"\n\nTASKSERVER_PASSWORD{SECRET}\n", ("line 3 lacks its =",)),
-    "wrote a password small": (f"taskserver_password{SECRET}\n", ("line 1 lacks its =",)),
     "wrote a password with a = in it": (f"TASKSERVER_PASSWORT{SECRET}=x\n", ("line 1 has an unknown key",)),
     "lost the end of a line": (f"TASKSERVER_MODE=moveTASKSERVER_PASSWORD={SECRET}\n", ("line 1 ", "two settings")),
     "wrote dashes": (f"TASKSERVER-PASSWORD-{SECRET}\n", ("line 1 lacks its =",)),
     "wrote it as a Windows batch": (f"set {RIGHT}", ("line 1", "KEY=value")),
     "opened a quote and closed none": (f"TASKSERVER_DSN='{DSN}\n", ("line 1", "a quote in it is not closed")),
-    "wrote more behind a quote": (f"TASKSERVER_PASSWORD='{SECRET}'s'\n", ("SHOP/taskserver/.env, line 1",)),
-    "let an editor curl the quotes": (f"TASKSERVER_DSN=“{DSN}”\n", ("TASKSERVER_DSN is wrong", "allowed: mysql://")),
     "saved it as UTF-16": ({".env": RIGHT.encode("utf-16")}, (".env cannot be read", UTF_8)),
     "saved it as latin-1": ({".env": RIGHT.replace(SECRET, f"{SECRET}ä").encode("latin-1")}, ("cannot be read", UTF_8)),
     "named a file as a module": (

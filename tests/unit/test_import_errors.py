@@ -10,7 +10,6 @@ import pytest
 from taskserver.messages.import_errors import raised_at, why_not_imported
 
 MODULES = {
-    "none of this": ("x = 1\n1 / 0\n", "own.py, line 2"),
     "a package's own error": ("\nimport broken_package\n", "own.py, line 2"),
     "a text that the standard library refuses": ("import json\n\njson.loads('{')\n", "own.py, line 3"),
 }
@@ -55,12 +54,6 @@ def without_settings() -> object:
     return settings.INSTALLED_APPS
 
 
-def without_apps() -> object:
-    from django.contrib.contenttypes.models import ContentType
-
-    return ContentType
-
-
 def before_apps_are_ready() -> object:
     from django.apps import apps
 
@@ -68,7 +61,7 @@ def before_apps_are_ready() -> object:
     return apps
 
 
-@pytest.mark.parametrize("code", [without_settings, without_apps, before_apps_are_ready])
+@pytest.mark.parametrize("code", [without_settings, before_apps_are_ready])
 def test_a_django_that_nobody_made_ready_is_told_with_the_setting_that_does(code: Callable[[], object]) -> None:
     words = why_not_imported("shop.tasks", raised_by(code), None)
     assert words.endswith(": name a function that calls django.setup() in TASKSERVER_SETUP (docs/django.md)")

@@ -222,13 +222,6 @@ def test_findings_hide_each_other_only_if_one_explains_the_other(
     assert found(a_status(**given), limits) == findings
 
 
-def test_one_that_was_lost_is_named_only_where_something_was_lost() -> None:
-    for line, is_lost in (("lost: its worker vanished", True), ("ValueError: lost", False)):
-        status = a_status({3: rows(fatal=1)}, errors=[ErrorCount(line, 1, 1, NOW, NOW, 1)])
-        (finding,) = judged(status).findings
-        assert ("one that was lost may have done its work" in finding.fix) is is_lost
-
-
 def test_the_worst_finding_stands_first_and_gives_the_words() -> None:
     status = judged(a_status({3: rows(new=1, fatal=10, ready=2 * HOUR)}))
     assert [(one.name, one.level) for one in status.findings] == [("fatal", CRITICAL), ("waiting", WARNING)]
@@ -271,23 +264,22 @@ def test_a_value_above_a_limit_is_a_warning_and_above_the_second_critical(
 # ---- which runs serve which groups
 
 
-@pytest.mark.parametrize(
-    ("groups", "runs", "expected"),
-    [
-        ([1], [], []),
-        ([1], [a_run()], []),
-        ([1, 2], [a_run(groups="1")], [2]),
-        ([1, 2], [a_run(groups="1"), a_run(groups="2")], []),
-        ([1, 2], [a_run(groups="1"), a_run(8 * DAY, groups="2")], [2]),
-        ([1, 2], [a_run(groups="1"), a_run(8 * DAY)], [2]),
-        ([1, 2], [a_run(groups="3"), a_run(-400_000.0)], [1, 2]),
-        ([1, 2], [a_run(groups="1,3,...deadbeef")], []),
-        ([1, 2], [a_run(groups="1,²")], [2]),
-    ],
-)
-def test_a_group_is_served_by_a_run_in_time(groups: list[int], runs: list[LastRun], expected: list[int]) -> None:
-    assert unserved(groups, runs) == expected
-    assert bool(describe_unserved(groups, runs)) == bool(expected)
+SERVED: list[tuple[list[int], list[LastRun], list[int]]] = [  # groups, runs, and those that no run serves
+    ([1], [], []),
+    ([1], [a_run()], []),
+    ([1, 2], [a_run(groups="1")], [2]),
+    ([1, 2], [a_run(groups="1"), a_run(groups="2")], []),
+    ([1, 2], [a_run(groups="1"), a_run(8 * DAY, groups="2")], [2]),
+    ([1, 2], [a_run(groups="3"), a_run(-400_000.0)], [1, 2]),
+    ([1, 2], [a_run(groups="1,3,...deadbeef")], []),
+    ([1, 2], [a_run(groups="1,²")], [2]),
+]
+
+
+def test_a_group_is_served_by_a_run_in_time() -> None:
+    for groups, runs, expected in SERVED:
+        assert unserved(groups, runs) == expected
+        assert bool(describe_unserved(groups, runs)) == bool(expected)
 
 
 # ---- how long a group will take

@@ -78,17 +78,6 @@ def test_other_files_may_be_logs(tmp_path: Path, name: str) -> None:
     assert why_no_log(tmp_path / name, tmp_path) is None
 
 
-def test_a_device_is_never_rotated(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nor the link to standard error, which root could rename, and which may lead to a large file."""
-    monkeypatch.setattr(log_file, "MAX_FILE_BYTES", 10)
-    monkeypatch.setattr(log_file, "OF_SYSTEM", (str(tmp_path),))
-    settings = load_settings(tmp_path, {"TASKSERVER_DSN": "sqlite:///q.db", "TASKSERVER_LOG": "log"})
-    handler = log_file.file_handler(settings)
-    for _ in range(2):
-        handler.emit(logging.makeLogRecord({"msg": "x" * 100, "levelno": logging.INFO}))
-    assert [len(file.read_text().splitlines()) for file in tmp_path.glob("log*")] == [2]
-
-
 def test_a_var_that_is_missing_is_refused_with_the_fix(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     settings = load_settings(tmp_path, {"TASKSERVER_DSN": "sqlite:///q.db", "TASKSERVER_LOG": "var/taskserver.log"})
     with pytest.raises(SettingError, match=rf"there is no folder {tmp_path}/var: client.py init makes it$"):

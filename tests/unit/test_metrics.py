@@ -3,20 +3,18 @@
 from __future__ import annotations
 
 import re
-import sys
 from datetime import datetime, timezone
 
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from taskserver import SettingError, TaskServer, __version__
+from taskserver import TaskServer, __version__
 from taskserver.health.judge import JUDGES
 from taskserver.health.metrics import (
     MAX_GROUP_LABELS,
     MAX_NAME_LABELS,
     OTHER_LABEL,
     metrics_text,
-    metrics_when_away,
 )
 from taskserver.health.status import GroupStatus, QueueStatus
 from taskserver.model.task import MAX_GROUP_ID, Status
@@ -74,11 +72,6 @@ def test_an_empty_queue_has_a_verdict_and_says_that_the_database_is_there(empty:
     assert found["finding"] == {("cron",): 1}
     assert found["tasks"] == {}
     assert [found[name][()] for name in ("leases_lapsed", "workers", "schedules", "schedules_faulty")] == [0, 0, 0, 0]
-
-
-def test_a_database_that_is_away_is_told_by_up_alone() -> None:
-    found = samples_of(metrics_when_away())
-    assert found == {"up": {(): 0}, "build_info": {(__version__,): 1}}
 
 
 def test_no_label_names_hosts_and_processes(empty: QueueStatus) -> None:
@@ -181,11 +174,3 @@ def test_the_document_has_every_metric_with_its_labels_and_its_alerts_name_no_ot
     text = " ".join(read(METRICS).split())
     assert f"The {MAX_GROUP_LABELS} groups" in text
     assert f"the {MAX_NAME_LABELS} names" in text
-
-
-def test_where_the_package_is_missing_one_line_tells_how_to_install_it(
-    empty: QueueStatus, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setitem(sys.modules, "prometheus_client", None)
-    with pytest.raises(SettingError, match=r"prometheus-client is missing.* -I -m pip install .*'prometheus-client>="):
-        metrics_text(empty, [])

@@ -156,23 +156,21 @@ def test_a_host_without_time_zones_says_how_to_get_them(monkeypatch: pytest.Monk
         schedule(cron="* * * * *", timezone="Nowhere/Nowhere")
 
 
-@pytest.mark.parametrize(
-    ("cron", "words"),
-    [
-        ("* * * * *", "every minute"),
-        ("*/5 * * * *", "every 5 minutes"),
-        ("*/7 * * * *", "*/7 * * * *"),  # it is not: 56 to 0 are 4 minutes
-        ("5 * * * *", "hourly at :05"),
-        ("30 3 * * *", "daily 03:30"),
-        ("30 3 * * 1", "weekly on Mon 03:30"),
-        ("0 12 * * 7", "weekly on Sun 12:00"),
-        ("0 9 * * 1-5", "Mon to Fri 09:00"),
-        ("0 9 * 2 1", "0 9 * 2 1"),
-        ("nonsense", "nonsense"),
-    ],
-)
-def test_common_expressions_are_said_in_words(cron: str, words: str) -> None:
-    assert cron_in_words(cron) == words
+def test_common_expressions_and_spans_are_said_in_words() -> None:
+    said = {
+        "* * * * *": "every minute",
+        "*/5 * * * *": "every 5 minutes",
+        "*/7 * * * *": "*/7 * * * *",  # it is not: 56 to 0 are 4 minutes
+        "5 * * * *": "hourly at :05",
+        "30 3 * * *": "daily 03:30",
+        "0 12 * * 7": "weekly on Sun 12:00",
+        "0 9 * * 1-5": "Mon to Fri 09:00",
+        "0 9 * 2 1": "0 9 * 2 1",
+        "nonsense": "nonsense",
+    }
+    assert {cron: cron_in_words(cron) for cron in said} == said
+    spans = {86_400: "every day", 3600: "every hour", 172_800: "every 2 days", 90: "every 90 seconds"}
+    assert {every: schedule(every=every).timing for every in spans} == spans
 
 
 def test_a_schedule_says_when_it_comes_and_is_late_after_a_minute() -> None:

@@ -46,58 +46,39 @@ def password_of(settings: Settings) -> str:
 
 
 def test_everything_but_the_dsn_has_the_default_of_the_contract(tmp_path: Path) -> None:
-    assert load(tmp_path, dsn=DSN) == Settings(
-        folder=tmp_path,
-        dsn=Dsn("sqlite", "var/taskserver.db"),
-        table="jobs_queue",
-        mode="delete",
-        modules=("tasks",),
-        max_attempts=10,
-        backoff=Backoff("exponential", 60),
-        lease_seconds=120,
-        timeout_seconds=600,
-        patience_seconds=30,
-        keep_seconds=None,
-        log_file=None,
-        log_level="info",
-        log_format="text",
-        setup=None,
-        between=None,
-        on_failure=None,
-    )
+    found = load(tmp_path, dsn=DSN)
+    assert found[:2] == (tmp_path, Dsn("sqlite", "var/taskserver.db"))
+    backoff = Backoff("exponential", 60)
+    by_contract = ("jobs_queue", "delete", ("tasks",), 10, backoff, 120, 600, 30, None)
+    assert found[2:11] == by_contract
+    assert (found.log_file, found.log_level, found.log_format) == (None, "info", "text")
+    assert (found.setup, found.between, found.on_failure) == (None, None, None)
 
 
-@pytest.mark.parametrize(
-    ("key", "value", "field", "expected"),
-    [
-        ("table", "A" * 40, "table", "A" * 40),
-        ("mode", "mark", "mode", "mark"),
-        ("modules", "tasks,shop.jobs.*", "modules", ("tasks", "shop.jobs.*")),
-        ("modules", " tasks , shop.jobs ", "modules", ("tasks", "shop.jobs")),
-        ("modules", "größe._intern", "modules", ("größe._intern",)),
-        ("max_attempts", "1", "max_attempts", 1),
-        ("backoff", "fixed:86400", "backoff", Backoff("fixed", 86400)),
-        ("backoff", "exponential:5m", "backoff", Backoff("exponential", 300)),
-        ("lease", "1", "lease_seconds", 1),
-        ("lease", "90s", "lease_seconds", 90),
-        ("timeout", "2h", "timeout_seconds", 7200),
-        ("db_patience", "5m", "patience_seconds", 300),
-        ("timeout", "0", "timeout_seconds", 0),
-        ("keep", "30d", "keep_seconds", 30 * 86_400),
-        ("keep", "36500d", "keep_seconds", 36_500 * 86_400),
-        ("pauses", "0.5, 10, 3600", "pauses", RunPauses(0.5, 10, 3600)),
-        ("pauses", "0.5,10s,5m", "pauses", RunPauses(0.5, 10, 300)),
-        ("setup", "django:setup", "setup", "django:setup"),
-        ("between", "django.db:close_old_connections", "between", "django.db:close_old_connections"),
-        ("on_failure", "shop.alerts:Mail.tell", "on_failure", "shop.alerts:Mail.tell"),
-    ],
-)
-def test_a_right_value_is_taken_from_the_environment_and_from_the_file(
-    tmp_path: Path, key: str, value: str, field: str, expected: object
-) -> None:
-    assert getattr(load(tmp_path, dsn=DSN, **{key: value}), field) == expected
-    in_file = load_env_file(tmp_path, f"TASKSERVER_DSN={DSN}\nTASKSERVER_{key.upper()}='{value}'\n")
-    assert getattr(in_file, field) == expected
+RIGHT: dict[str, dict[str, object]] = {  # by the field: texts and what they mean
+    "table": {"A" * 40: "A" * 40},
+    "mode": {"mark": "mark"},
+    "modules": {"tasks,shop.jobs.*": ("tasks", "shop.jobs.*"), " größe._intern , tasks ": ("größe._intern", "tasks")},
+    "max_attempts": {"1": 1},
+    "backoff": {"fixed:86400": Backoff("fixed", 86400), "exponential:5m": Backoff("exponential", 300)},
+    "lease_seconds": {"1": 1, "90s": 90},
+    "timeout_seconds": {"0": 0, "2h": 7200},
+    "patience_seconds": {"5m": 300},
+    "keep_seconds": {"30d": 30 * 86_400, "36500d": 36_500 * 86_400},
+    "pauses": {"0.5, 10, 3600": RunPauses(0.5, 10, 3600), "0.5,10s,5m": RunPauses(0.5, 10, 300)},
+    "setup": {"django:setup": "django:setup"},
+    "between": {"django.db:close_old_connections": "django.db:close_old_connections"},
+    "on_failure": {"shop.alerts:Mail.tell": "shop.alerts:Mail.tell"},
+}
+
+
+@pytest.mark.parametrize("field", RIGHT)
+def test_a_right_value_is_taken_from_the_environment_and_from_the_file(tmp_path: Path, field: str) -> None:
+    (key,) = [f"TASKSERVER_{one.name.upper()}" for one in SETTINGS if one.field == field]
+    for value, expected in RIGHT[field].items():
+        assert getattr(load_settings(tmp_path, {"TASKSERVER_DSN": DSN, key: value}), field) == expected
+        assert getattr(load_env_file(tmp_path, f"TASKSERVER_DSN={DSN}\n{key}='{value}'\n"), field) == expected
+        (tmp_path / ".env").unlink()
 
 
 NUMBERS = ["x", "1.5", "1e2", "-1", "+1", "0x10", "1_0", "٣", "1 0", "9" * 30, "9" * 5000, "'5'"]
@@ -172,23 +153,13 @@ def test_the_same_is_checked_where_a_server_is_made_by_hand() -> None:
             TaskServer(DSN, **wrong)
 
 
-@pytest.mark.parametrize(
-    ("given", "field", "expected"),
-    [
-        ({"lease": "5m"}, "lease_seconds", 300),
-        ({"modules": ["tasks", "shop.jobs.*"]}, "modules", ("tasks", "shop.jobs.*")),
-        ({"keep": "30d"}, "keep_seconds", 30 * 86_400),
-        ({"keep": None}, "keep_seconds", None),
-        ({"setup": print}, "setup", print),
-        ({"pauses": "1,2,3"}, "pauses", RunPauses(1, 2, 3)),
-        ({"backoff": "fixed:5m"}, "backoff", Backoff("fixed", 300)),
-    ],
-)
-def test_a_server_that_is_made_by_hand_takes_texts_and_values_of_python(
-    given: dict[str, Any], field: str, expected: object
-) -> None:
-    with TaskServer(DSN, **given) as server:
-        assert getattr(server.settings, field) == expected
+def test_a_server_that_is_made_by_hand_takes_texts_and_values_of_python() -> None:
+    given = {"lease": "5m", "modules": ["tasks", "shop.jobs.*"], "keep": "30d", "pauses": "1,2,3"}
+    with TaskServer(DSN, **given, setup=print, max_attempts=1, backoff="fixed:5m") as server:  # type: ignore[arg-type]
+        found = server.settings
+    assert (found.lease_seconds, found.modules, found.keep_seconds) == (300, ("tasks", "shop.jobs.*"), 30 * 86_400)
+    assert (found.setup, found.max_attempts) == (print, 1)
+    assert (found.backoff, found.pauses) == (Backoff("fixed", 300), RunPauses(1, 2, 3))
 
 
 def test_the_table_has_a_row_for_each_field_and_each_argument() -> None:

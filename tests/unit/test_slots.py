@@ -53,24 +53,6 @@ def test_a_worker_heeds_its_successor(make: MakeSlots) -> None:
     next_one.leave()
 
 
-def test_a_successor_that_let_a_free_slot_be_is_not_heeded_and_the_next_one_is(make: MakeSlots) -> None:
-    """It stands still, as by SIGSTOP: whoever has the slot would leave for nobody."""
-    before, worker = make(), make()
-    assert before.take()
-    with ThreadPoolExecutor() as pool:
-        still = Successor(make(), pool)
-        before.leave()
-        assert worker.take_or_succeed(lambda seconds: True)
-        assert not worker.has_successor()
-        assert not worker.has_successor()
-        assert not still.end(is_wanted=False)
-        assert not worker.has_successor()
-        other = Successor(make(), pool)
-        assert worker.has_successor()
-        assert not other.end(is_wanted=False)
-    worker.leave()
-
-
 def test_a_successor_goes_before_a_newcomer_that_comes_as_the_slot_gets_free(make: MakeSlots) -> None:
     before, waiting, newcomer = make(), make(), make()
     assert before.take()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-import json
 import time
 from collections.abc import Iterator
 from contextlib import redirect_stdout
@@ -12,13 +11,11 @@ from typing import Any
 
 import pytest
 
-from taskserver import Progress
 from taskserver.cli.terminal import output
 from taskserver.cli.terminal.output import (
     MAX_CELL,
     MAX_LAST_CELL,
     Word,
-    as_json,
     headed,
     in_column,
     print_table,
@@ -133,10 +130,3 @@ def test_a_time_that_a_row_made_up_is_none_and_one_at_the_end_of_time_stays_in_u
     last = utc("9999-12-31 23:59:59.999999")
     assert exactly(last) == "9999-12-31 23:59:59.999999 UTC"
     assert iso(utc("0001-01-01 00:00:00")) == "0001-01-01T00:00:00.000000Z"
-
-
-def test_json_has_instants_and_infinite_numbers_as_texts_and_records_by_their_fields() -> None:
-    instant = datetime(2026, 7, 31, 12, tzinfo=timezone.utc)
-    found = json.loads(as_json([{"claim": float("-inf"), "due_at": instant}, Progress(1, 2)]))
-    assert found[0] == {"claim": "-inf", "due_at": "2026-07-31T12:00:00.000000Z"}
-    assert found[1] == {"done": 1, "total": 2, "text": None}

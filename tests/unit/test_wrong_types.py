@@ -118,13 +118,3 @@ def test_a_value_of_a_wrong_type_is_refused_in_one_line_that_names_the_argument(
     for text in refused:
         assert "\n" not in text
         assert re.search(f"{argument}|{PARTS.get(argument, argument)}", text, re.IGNORECASE), text
-
-
-def test_modules_may_be_a_list_of_names() -> None:
-    for modules in (["tasks", "shop.jobs.*"], ("tasks", "shop.jobs.*"), "tasks, shop.jobs.*"):
-        with TaskServer("sqlite:///:memory:", modules=modules) as server:
-            assert server.settings.modules == ("tasks", "shop.jobs.*")
-    with pytest.raises(
-        SettingError, match=r"^modules is wrong: .*allowed: module names with commas .*, or a list of them$"
-    ):
-        TaskServer("sqlite:///:memory:", modules=["tasks", "no module"])
