@@ -122,6 +122,19 @@ def test_a_call_with_a_task_of_one_start_is_not_interrupted_for_another(make_sit
     assert (site.run().done, site.numbers(), site.columns("id")) == (3, [[0, 1, 2]], [])
 
 
+def test_a_task_of_one_start_that_is_cancelled_in_its_call_has_no_rescue(site: Batch) -> None:
+    def do(items: Any) -> None:
+        assert site.server.cancel(3) == 1
+        raise ValueError
+
+    site.module.does["rescuable"] = do
+    site.add("rescuable", 0, 1, 2)
+    result = site.run()
+    assert (result.done, result.cancelled) == (2, 1)
+    assert site.module.rescued == [("ValueError", {"n": 0}), ("ValueError", {"n": 1})]
+    assert site.columns("id, error_text") == [(3, CANCELLED)]
+
+
 def test_a_task_that_is_cancelled_while_it_waits_to_be_called_alone_is_not_called(site: Batch) -> None:
     def do(items: Any) -> None:
         if len(items) > 1:
