@@ -6,21 +6,18 @@
  *     add_task_by_pdo($pdo, 'tasks.send_letter', ['to' => 'a@example.org'], 3, 10);         // group 3, priority 10
  *     add_task_by_mysqli($db, 'tasks.send_letter', ['to' => 'a@example.org'], 3, 10, 3600); // in an hour
  *
- * Both return the task's id, and throw when nothing was added. They begin and commit nothing: inside a transaction of
- * yours the task stands or falls with your own rows (InnoDB's; MyISAM tables know no transactions), as page.php shows.
- * Read $pdo->lastInsertId() of your own row before you add a task, which has an id too.
+ * Both return the task's id, and throw if nothing was added. They neither begin nor commit: in your own transaction
+ * your rows and the task are added together, or none of them (with InnoDB tables), as page.php shows. Read
+ * $pdo->lastInsertId() of your own row before you add a task: a task has an id, too.
  *
- * Arguments become JSON. With names they are passed by name, ['a', 'b'] by position, [] is none. A list with gaps,
- * which array_filter() leaves, must go through array_values(). Inside arguments an empty array is an empty list;
- * where the task expects an empty dict, write new stdClass.
+ * Arguments become JSON: names are passed by name, ['a', 'b'] by position, [] is none. array_filter() leaves gaps in a
+ * list: use array_values(). An empty array inside arguments is an empty list; for an empty dict write new stdClass.
  *
- * For PHP 7.3 and later. The database user needs the right to INSERT into the columns that ADD_TASK names, into those of
- * ADD_DELAYED if tasks are to wait, and no other.
+ * For PHP 7.3 and later. The database user needs only INSERT, on the columns of ADD_TASK and, for a delay, ADD_DELAYED.
  */
 
 const ADD_TASK = 'INSERT INTO jobs_queue (task, args, group_id, priority) VALUES (?, ?, ?, ?)';
-// Status 5 waits for due_at, by the database's clock. Not as NOW() + INTERVAL, which fails in the night when the
-// clocks of the server's time zone go forward: the hour that is left out is no valid time.
+// Status 5 waits for due_at, by the database's clock. NOW() + INTERVAL fails in the night when clocks go forward.
 const ADD_DELAYED = 'INSERT INTO jobs_queue (task, args, group_id, priority, status, due_at)
                      VALUES (?, ?, ?, ?, 5, FROM_UNIXTIME(UNIX_TIMESTAMP() + ?))';
 

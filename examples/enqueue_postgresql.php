@@ -7,15 +7,13 @@
  *     add_task_by_pdo($pdo, 'tasks.send_letter', ['to' => 'a@example.org'], 3, 10);        // group 3, priority 10
  *     add_task_by_pgsql($db, 'tasks.send_letter', ['to' => 'a@example.org'], 3, 10, 3600); // in an hour
  *
- * Both return the task's id, and throw when nothing was added: then PostgreSQL has ended your transaction, too. They
- * begin and commit nothing: inside a transaction of yours the task stands or falls with your own rows.
+ * Both return the task's id, and throw if nothing was added: then PostgreSQL has ended your transaction, too. They
+ * neither begin nor commit: in your own transaction your rows and the task are added together, or none of them.
  *
- * Arguments become JSON. With names they are passed by name, ['a', 'b'] by position, [] is none. A list with gaps,
- * which array_filter() leaves, must go through array_values(). Inside arguments an empty array is an empty list;
- * where the task expects an empty dict, write new stdClass.
+ * Arguments become JSON: names are passed by name, ['a', 'b'] by position, [] is none. array_filter() leaves gaps in a
+ * list: use array_values(). An empty array inside arguments is an empty list; for an empty dict write new stdClass.
  *
- * For PHP 7.3 and later. The database user needs the right to INSERT into the columns that add_task_sql names, and to
- * SELECT the id, which RETURNING reads.
+ * For PHP 7.3 and later. The database user needs INSERT on the columns of add_task_sql, and SELECT on id for RETURNING.
  */
 
 function add_task_by_pdo(

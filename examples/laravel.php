@@ -13,7 +13,7 @@
 
 use Illuminate\Support\Facades\DB;
 
-/** Adds a task; its id. It throws, as every query does, and Laravel writes that into its log. */
+/** Adds a task, and returns its id. It throws as every query does, and Laravel logs that. */
 function add_task(
     string $task, array $args = [], int $groupId = 0, int $priority = 0, int $delaySeconds = 0
 ): int {

@@ -1,7 +1,7 @@
 <?php
 /*
  * A page that takes an order: its own row and the task are committed together, or neither is. The visitor gets an answer
- * at once, the work is done later, and what goes wrong stands in the site's error log, not on the page.
+ * at once, and the work is done later. Errors go to the site's error log, not to the page.
  */
 require '/home/you/enqueue.php';
 

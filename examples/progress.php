@@ -1,7 +1,7 @@
 <?php
 /*
- * A page with a progress bar. Its button adds a task; the page then fetches itself twice a second, and shows how far that
- * one has come. Without JavaScript it loads anew every two seconds. Copy it into the web folder. In tasks.py:
+ * A page with a progress bar. Its button adds a task; then the page asks twice a second how far the task is. Without
+ * JavaScript it reloads every two seconds. Copy it into the web folder. In tasks.py:
  *
  *     import time
  *     import taskserver
@@ -13,11 +13,11 @@
  *         taskserver.progress(30, 30)
  *         return "30 days"
  *
- * The id stays in the session, so nobody can ask for a task of another visitor; and with it the instant at which the task
- * was added, since old servers give an id again after a restart. The worker runs in mode move or mark: in mode delete
- * nobody can tell what is done.
+ * The id stays in the session, so nobody can see the task of another visitor. The time when it was added stays there,
+ * too, since old servers reuse an id after a restart. The worker runs in mode move or mark: in mode delete a done task
+ * leaves no trace.
  *
- * For PHP 7.3 and later. Beside the right to INSERT it needs that to SELECT, on these columns alone:
+ * For PHP 7.3 and later. The database user needs INSERT, and SELECT on these columns:
  *
  *     GRANT SELECT (id, task, created_at, status, progress, result) ON you_site.jobs_queue TO 'you_web'@'localhost';
  *     GRANT SELECT (done_id, id, task, created_at, status, progress, result)

@@ -9,7 +9,7 @@
 defined( 'ABSPATH' ) || exit;
 
 /**
- * Adds a task. Its id, or 0 where it could not be added: then the reason stands in PHP's error log.
+ * Adds a task, and returns its id, or 0 if it could not be added: then the reason is in PHP's error log.
  */
 function taskserver_add_task( $task, $args = array(), $group_id = 0, $priority = 0, $delay_seconds = 0 ) {
 	global $wpdb;
