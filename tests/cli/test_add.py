@@ -56,21 +56,14 @@ def test_add_prints_the_id_of_the_task_and_nothing_else(queue: Queue) -> None:
     assert queue.notes() == ["grün 🎉"] * 2
 
 
-def test_add_has_defaults_and_needs_no_tasks_file(queue: Queue) -> None:
-    queue.define("raise SystemExit\n")
-    add(queue, "tasks.note")
-    add(queue, "tasks:Letter.send", "[]", "--group", 4294967294, "--priority", -2147483648)
-    assert rows_of(queue) == [("tasks.note", None, 0, 0), ("tasks:Letter.send", "[]", 4294967294, -2147483648)]
-
-
 def test_add_takes_when_how_often_and_of_what_kind(queue: Queue) -> None:
+    queue.define("raise SystemExit\n")  # it needs no tasks file
     assert add(queue, "tasks.note", "--delay", "3600.5") == "1\n"
-    assert add(queue, "tasks.note", "--at", "2037-01-31T12:00:00+01:00") == "2\n"
+    assert add(queue, "tasks:Letter.send", "--at", "2037-01-31T12:00:00+01:00") == "2\n"
     assert add(queue, "tasks.note", "--max-attempts", 1, "--unique", "ä ") == "3\n"
     columns = "status, max_attempts, unique_key"
-    assert queue.rows(columns)[:2] == [(5, None, None)] * 2
     key = "ä ".encode() if queue.kind == "mysql" else "ä "
-    assert queue.rows(columns)[2] == (0, 1, key)
+    assert queue.rows(columns) == [(5, None, None), (5, None, None), (0, 1, key)]
     assert "2037-01-31 11:00:00" in str(queue.rows("due_at")[1][0])
 
 

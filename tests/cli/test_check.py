@@ -15,11 +15,8 @@ import pytest
 from taskserver.health.accepted import MAX_REASON
 from taskserver.stores.queue.counts import MAX_COUNTED, MAX_OF_STATUS
 from tests.contract.accounts import account
-from tests.support.deployment import ROOT
 from tests.support.documents import REFERENCE, table
-from tests.support.processes import assert_silent
 from tests.support.queues import LONG_AGO, Queue
-from tests.support.reader import command_of
 from tests.support.servers import MySQLServer
 
 OK, WARNING, CRITICAL, UNKNOWN = range(4)
@@ -254,17 +251,6 @@ def test_a_module_that_is_broken_is_critical_for_its_groups_until_others_are_don
     assert "could not be imported" in report(queue)["findings"][0]["words"]
 
 
-def test_other_limits_are_another_alarm_and_who_deletes_its_note_is_told_again(served: Queue) -> None:
-    become_fatal(served)
-    assert mailed(served)[1]
-    assert mailed(served, "--max-fatal", 5) == (OK, "")
-    assert mailed(served, "--group", 3)[1]
-    assert [name for name, _ in notes(served)] == ["check", "check groups=3"]
-    served.sql("DELETE FROM jobs_queue_notes WHERE name = 'check'")
-    assert mailed(served)[1]
-    assert mailed(served) == (OK, "")
-
-
 def test_a_database_that_is_away_is_mailed_once_an_hour_by_each_line_and_so_is_its_end(served: Queue) -> None:
     away = {"TASKSERVER_TABLE": "not_there"}
     for options in ([], ["--group=5"]):
@@ -282,13 +268,6 @@ def test_a_database_that_is_away_is_mailed_once_an_hour_by_each_line_and_so_is_i
     assert said.splitlines()[0] == "TASKSERVER OK: the database can be used again"
     assert said.splitlines()[2] == "TASKSERVER WARNING: no worker ran yet"
     assert mailed(served, **away) == (OK, "")
-
-
-def test_the_line_of_the_crontab_example_is_that_of_the_help_and_says_nothing_while_all_is_well(served: Queue) -> None:
-    example = (ROOT / "crontab.example").read_text(encoding="utf-8")
-    (line,) = re.findall(r"^# (.*/client\.py check .*)$", example, re.MULTILINE)
-    assert line in served.here("check", "--help").stdout
-    assert_silent(served.here(*command_of(line).partition("client.py ")[2].split()))
 
 
 # ---- what is accepted

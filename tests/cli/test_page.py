@@ -109,7 +109,3 @@ def test_a_token_is_printed_once_with_the_line_for_the_settings(deployment: Depl
     metrics = deployment.here("page", "--token").stdout
     token, digest = re.findall(r"[:=] ?(\S+)$", metrics, re.MULTILINE)
     assert hashlib.sha256(token.encode()).hexdigest() == digest
-
-
-def test_only_one_thing_is_asked_for_at_once(deployment: Deployment) -> None:
-    assert deployment.here("page", "--password", "--output", "x").returncode == 2

@@ -10,7 +10,7 @@ import pytest
 
 from taskserver import TaskServer
 from taskserver.cli.terminal.output import MAX_LINES
-from taskserver.stores.queue.stats import COLUMNS, HourStats, Stats
+from taskserver.stores.queue.stats import HourStats, Stats
 from tests.support.printed import json_of, text_of
 from tests.support.processes import wait_until
 from tests.support.queues import Queue
@@ -118,17 +118,6 @@ def test_figures_are_chosen_by_group_and_task_and_put_together_by_either(known: 
     assert firsts("--by", "task", "--group", "3") == [["tasks.b", "9"]]
     assert firsts("--by", "group", "--task", "tasks.a", "--since", "0s") == [["0", "4"]]
     assert firsts("--by", "task", "--group", "5,3", "--since", "8d")[0] == ["(no callable)", "1"]
-
-
-def test_json_has_the_same_figures_for_programs(known: Queue) -> None:
-    first, *_, last = json_of(known, "stats")
-    assert re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:00:00Z", first.pop("hour"))
-    assert list(first) == [*COLUMNS, "mean_run_seconds", "mean_wait_seconds"]
-    assert (first["done"], last["done"], first["mean_run_seconds"]) == (7, 4, 8 / 9)
-    assert [(one["task"], one["done"]) for one in json_of(known, "stats", "--by", "task")] == [
-        ("tasks.a", 44),
-        ("tasks.b", 9),
-    ]
 
 
 def test_status_shows_what_was_done_in_this_hour_and_the_last(known: Queue) -> None:

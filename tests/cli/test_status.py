@@ -6,7 +6,6 @@ import json
 import socket
 
 from taskserver import TaskServer
-from taskserver.cli.commands.status import RUNS_SHOWN
 from taskserver.cli.terminal.output import MAX_LINES
 from taskserver.health.status import MAX_RUNNING
 from taskserver.host.process_identity import own_identity
@@ -69,25 +68,6 @@ def test_of_many_groups_a_person_sees_the_largest_and_how_many_more_there_are(qu
     assert table[-2].split()[:4] == ["5", "more", "groups", "5"]
     assert table[-1].split()[:2] == ["all", str(MAX_LINES + 7)]
     assert len(json_of(queue, "status")["groups"]) == len(groups)
-
-
-def test_of_many_runs_and_schedules_a_person_sees_some_and_how_many_more_there_are(queue: Queue) -> None:
-    for number in range(MAX_LINES + 3):
-        queue.sql(
-            f"INSERT INTO jobs_queue_workers (host, group_ids, pid, started_at) VALUES (?, 'all', 1, {queue.now})",
-            f"host-{number}",
-        )
-        queue.sql(
-            "INSERT INTO jobs_queue_schedules (name, task, cron, timezone) VALUES (?, 'tasks.note', '0 3 * * *', ?)",
-            f"name-{number}",
-            "Mars",
-        )
-    text = text_of(queue, "status")
-    assert [text.count(words) for words in ("last run on", "\nname-")] == [RUNS_SHOWN, MAX_LINES]
-    assert f"and {MAX_LINES + 3 - RUNS_SHOWN} more runs" in text
-    assert "and 3 more schedules" in text
-    report = json_of(queue, "status")
-    assert (len(report["runs"]), len(report["schedules"])) == (MAX_LINES + 3, MAX_LINES + 3)
 
 
 def test_status_begins_with_the_verdict_and_what_to_do(queue: Queue) -> None:
@@ -187,15 +167,3 @@ def test_a_process_of_an_invalid_id_or_of_another_start_of_the_machine_is_left_t
     queue.run_quietly()
     assert (queue.notes(), queue.statuses()) == (["noted"], [Status.IN_PROGRESS] * len(processes))
     assert [one["has_ended"] for one in json_of(queue, "status")["workers"]] == [None] * len(processes)
-
-
-def test_status_and_doctor_show_a_schedule_at_the_last_instant(queue: Queue) -> None:
-    queue.run_quietly()
-    queue.sql(
-        "INSERT INTO jobs_queue_schedules (name, task, every_seconds, next_at)"
-        " VALUES ('never', 'tasks.note', 3600, '9999-12-31 23:59:59.999999')"
-    )
-    for command in (["status"], ["status", "--json"], ["doctor"]):
-        ended = queue.here(*command)
-        assert (ended.stderr, ended.returncode in (0, 1)) == ("", True), command
-        assert ended.stdout
