@@ -24,8 +24,14 @@ ROOT = Path(__file__).resolve().parent.parent
 SOURCE = (ROOT / "taskserver" / "__init__.py").read_text(encoding="utf-8")
 NAME = "taskserver-" + re.findall(r'^__version__ = "(.+)"', SOURCE, re.MULTILINE)[0]
 FILES = (
-    *(".env.example", ".htaccess", "LICENSE", "client.py", "crontab.example", "schema.sql", "worker.py"),
-    *("docs/shared-hosting.md", "docs/operating.md", "docs/security.md"),
+    *(".env.example", ".htaccess", "client.py", "crontab.example", "schema.sql", "worker.py"),
+    *(
+        "docs/shared-hosting.md",
+        "docs/operating.md",
+        "docs/security.md",
+        "examples/enqueue.php",
+        "examples/wordpress.php",
+    ),
 )
 FILES_OF = {
     "web": ("passenger_wsgi.py", "docs/page.md", "examples/page.cgi"),
@@ -65,7 +71,7 @@ def main() -> int:
         members, newest = own_files(extras)
         for package in packages:
             members |= files_of(package)
-        members["THIRD-PARTY.txt"] = licences(packages).encode()
+        members["LICENSES.txt"] = licences(packages).encode()
     members["FILES.txt"] = file_list(members).encode()
     write(ROOT / "dist" / NAME, archive, members, int(os.environ.get("SOURCE_DATE_EPOCH", newest)))
     size = sum(map(len, members.values())) / 1e6
@@ -130,8 +136,8 @@ def files_of(package: metadata.Distribution) -> dict[str, bytes]:
 
 
 def licences(packages: list[metadata.Distribution]) -> str:
-    """The licences of the packages, in one text."""
-    parts = ["In this folder are packages of others. These are their licences.\n"]
+    """The licences of taskserver and of the packages, in one text."""
+    parts = [f"---- {NAME.replace('-', ' ')}\n\n{(ROOT / 'LICENSE').read_text('utf-8')}"]
     for package in packages:
         texts = [file for file in package.files or () if re.search(r"dist-info/.*(LICEN[CS]E|COPYING)", str(file))]
         text = "\n".join(Path(str(file.locate())).read_text(encoding="utf-8") for file in texts)

@@ -99,7 +99,7 @@ def test_it_has_what_a_host_needs_in_at_most_200_files_and_nothing_of_the_develo
 ) -> None:
     files = bundle.files()
     needed = {"worker.py", "client.py", "schema.sql", ".htaccess", "var/.htaccess", ".env.example", "crontab.example"}
-    needed |= {"LICENSE", "START-HERE.txt", "THIRD-PARTY.txt", "FILES.txt", "tasks.example.py"}
+    needed |= {"LICENSES.txt", "START-HERE.txt", "FILES.txt", "tasks.example.py"}
     modules = [path.relative_to(ROOT).as_posix() for path in (ROOT / "taskserver").rglob("*.py")]
     needed |= {name for name in modules if not re.match(r"taskserver/(testing/|web/(?!__init__))", name)}
     assert needed <= set(files)
@@ -107,7 +107,7 @@ def test_it_has_what_a_host_needs_in_at_most_200_files_and_nothing_of_the_develo
     machine = [str(ROOT), str(bundle.source), STRAY]
     for name, content in files.items():
         assert not any(words.encode() in content for words in machine), name
-        assert re.search(r"\.(py|md|txt|sql|example|htaccess)$|^LICENSE$|/METADATA$", name), name
+        assert re.search(r"\.(py|php|md|txt|sql|example|htaccess)$|/METADATA$", name), name
     page = {path.relative_to(ROOT).as_posix() for path in (ROOT / "taskserver" / "web").rglob("*.*")}
     page = {name for name in page if ".pyc" not in name} | {"passenger_wsgi.py", "examples/page.cgi", "docs/page.md"}
     assert page <= set(full_bundle.files())
@@ -125,9 +125,9 @@ def test_every_link_of_its_documents_leads_to_a_file_in_it(bundle: Bundle, full_
 
 
 def test_the_licence_of_each_package_is_in_it(full_bundle: Bundle) -> None:
-    text = (full_bundle.folder / "THIRD-PARTY.txt").read_text(encoding="utf-8")
+    text = (full_bundle.folder / "LICENSES.txt").read_text(encoding="utf-8")
     parts = re.split(r"^---- (\S+) \S+$", text, flags=re.MULTILINE)
-    assert sorted(parts[1::2]) == sorted(ALL_PACKAGES)
+    assert sorted(parts[1::2]) == sorted(["taskserver", *ALL_PACKAGES])
     assert all("opyright" in licence for licence in parts[2::2])
 
 
