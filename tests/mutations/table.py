@@ -10,6 +10,7 @@ a task in progress is not woken     what the mutation breaks, which is its name
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import NamedTuple
 
@@ -49,7 +50,8 @@ def _read(table: Path) -> list[Mutation]:
         if word in ("-", "+"):
             (old if word == "-" else new).append(rest)
         elif old:
-            found.append(Mutation(name, file, "\n".join(old), "\n".join(new), tests))
+            default = re.sub("if .*:", "if False:", old[0]) if re.fullmatch("(el)?if .*:", old[0]) else "pass"
+            found.append(Mutation(name, file, "\n".join(old), "\n".join(new) if new else default, tests))
             old, new = [], []
         if word == "file":
             file = f"taskserver/{rest}"
