@@ -8,7 +8,7 @@ from __future__ import annotations
 import itertools
 import threading
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -16,11 +16,9 @@ from typing import Any
 import pytest
 
 from taskserver import TaskServer
-from taskserver.errors import DatabaseError
 from taskserver.model.new_task import NewTask
 from taskserver.model.selection import Selection
 from taskserver.model.task import Status
-from taskserver.stores.dialect import Dialect
 from taskserver.stores.mysql.dialect import MySQLDialect
 from taskserver.stores.mysql.errors import number_of
 from taskserver.stores.postgresql.dialect import PostgreSQLDialect
@@ -36,7 +34,6 @@ KINDS: dict[object, str] = {1213: DEADLOCK, 1205: WAITED, "40P01": DEADLOCK, "55
 MOST_ROUNDS = 100
 KEYS = [f"key {number:03}" for number in range(300)]
 """More than fit into one statement of rows with keys, so that a transaction takes them step by step."""
-
 TASKS = """
 ran = []
 
@@ -49,18 +46,14 @@ def note(key, version):
 def met(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
     """How often stores here met which error of a server's: DEADLOCK says that it broke one by undoing this side."""
     kinds: Counter[str] = Counter()
+    watched: tuple[tuple[Any, Any], ...] = ((MySQLDialect, number_of), (PostgreSQLDialect, state_of))
+    for dialect, number_in in watched:
 
-    def watch(dialect: type[Dialect], number_in: Callable[[BaseException], object]) -> None:
-        error_of = dialect.error
-
-        def error(self: Any, error: BaseException) -> DatabaseError:
+        def error(self: Any, error: BaseException, error_of: Any = dialect.error, number_in: Any = number_in) -> Any:
             kinds[KINDS.get(number_in(error), "")] += 1
             return error_of(self, error)
 
         monkeypatch.setattr(dialect, "error", error)
-
-    watch(MySQLDialect, number_of)
-    watch(PostgreSQLDialect, state_of)
     return kinds
 
 
@@ -93,7 +86,16 @@ def test_two_producers_that_add_the_same_keys_in_opposite_order_both_succeed(
         added: dict[str, list[int]] = {}
 
         def add(name: str, server: TaskServer, tasks: Sequence[NewTask]) -> None:
-            wait_after_first_statement(server, both_are_inside)
+            adding: Any = server.store.producing._adding
+            insert, first = adding.insert, iter([True])
+
+            def insert_and_wait(tasks: Sequence[NewTask], *names: Any) -> Sequence[int]:
+                ids: Sequence[int] = insert(tasks, *names)
+                if next(first, False):
+                    both_are_inside.wait(WAIT_SECONDS)
+                return ids
+
+            adding.insert = insert_and_wait
             added[name] = server.store.producing.add_many(tasks)
 
         with together(partial(add, "one", one, tasks), partial(add, "two", two, tasks[::-1])):
@@ -107,20 +109,6 @@ def test_two_producers_that_add_the_same_keys_in_opposite_order_both_succeed(
         assert [count.rows for count in row_counts(one.store)] == [len(KEYS)]
 
 
-def wait_after_first_statement(server: TaskServer, barrier: threading.Barrier) -> None:
-    store: Any = server.store
-    insert = store.producing._adding.insert
-    first = iter([True])
-
-    def insert_and_wait(tasks: Sequence[NewTask], *names: Any) -> Sequence[int]:
-        ids: Sequence[int] = insert(tasks, *names)
-        if next(first, False):
-            barrier.wait(WAIT_SECONDS)
-        return ids
-
-    store.producing._adding.insert = insert_and_wait
-
-
 def test_reruns_and_cancels_beside_workers_are_errors_to_nobody_and_the_newest_arguments_run_last(
     server_dsn: str, met: Counter[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -128,12 +116,16 @@ def test_reruns_and_cancels_beside_workers_are_errors_to_nobody_and_the_newest_a
     (tmp_path / f"{module}.py").write_text(TASKS)
     monkeypatch.syspath_prepend(tmp_path)
     ran: list[tuple[str, int]] = __import__(module).ran
-    versions = itertools.count(1)
-    is_over = threading.Event()
-    keys = KEYS[:60]
+    versions, keys, is_over = itertools.count(1), KEYS[:60], threading.Event()
 
     def open_server() -> TaskServer:
         return TaskServer(server_dsn, modules=module, folder=tmp_path)
+
+    def add_all(server: TaskServer, keys: Sequence[str]) -> int:
+        version = next(versions)
+        task = {"task": f"{module}.note", "rerun": True, "version": version}
+        assert len(server.add_tasks({**task, "args": [key, version], "unique_key": key} for key in keys)) == len(keys)
+        return version
 
     def change(keys: Sequence[str]) -> None:
         with open_server() as server:
@@ -141,14 +133,6 @@ def test_reruns_and_cancels_beside_workers_are_errors_to_nobody_and_the_newest_a
                 if met[DEADLOCK] > 2 and number > 10:
                     break
                 add_all(server, keys)
-
-    def add_all(server: TaskServer, keys: Sequence[str]) -> None:
-        version = next(versions)
-        tasks = [
-            {"task": f"{module}.note", "args": [key, version], "unique_key": key, "rerun": True, "version": version}
-            for key in keys
-        ]
-        assert len(server.add_tasks(tasks)) == len(keys)
 
     def work() -> None:
         with open_server() as server:
@@ -171,9 +155,8 @@ def test_reruns_and_cancels_beside_workers_are_errors_to_nobody_and_the_newest_a
                 is_over.set()
         assert met[DEADLOCK] > 0
         # A task that was cancelled after the last change of its key does not run.
-        add_all(server, keys)
+        newest = add_all(server, keys)
         result = server.run()
         assert result.failed == result.lost == 0
-        newest = next(versions) - 1
         assert dict(ran) == dict.fromkeys(keys, newest)
         assert {count.status for count in row_counts(server.store)} <= {Status.CANCELLED}

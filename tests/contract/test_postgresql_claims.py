@@ -13,6 +13,7 @@ import psycopg
 import pytest
 
 from taskserver import DatabaseError, TaskServer
+from taskserver.errors import Refused
 from taskserver.model.attempt import Finish, Start
 from taskserver.model.task import ClaimedTask
 from taskserver.stores import Store
@@ -20,7 +21,8 @@ from taskserver.stores.postgresql.dialect import WORDS
 from taskserver.stores.queue.counts import Counts
 from taskserver.stores.queue.views import Pages
 from taskserver.stores.retrying import AT_ONCE, Scope
-from tests.contract.verbs import PLAIN, add_many, claim, ids, start
+from tests.contract.test_add import fix_of
+from tests.contract.verbs import PLAIN, add, add_many, claim, ids, start
 from tests.support.pgbouncer import pooled
 from tests.support.postgresql import PostgreSQLServer
 from tests.support.processes import wait_until
@@ -30,8 +32,10 @@ GROUPS = (1, 3, 5)
 
 
 @pytest.fixture
-def store(postgresql_queue_dsn: str) -> Iterator[Store]:
-    with TaskServer(postgresql_queue_dsn) as server:
+def store(postgresql_dsn: str) -> Iterator[Store]:
+    """On a database of its own, which has no statistics yet."""
+    with TaskServer(postgresql_dsn) as server:
+        server.create_tables()
         yield server.store
 
 
@@ -145,10 +149,10 @@ def test_writes_to_one_row_read_that_row_alone(store: Store, plan: Callable[...,
 
 @pytest.mark.parametrize("groups", [(), (0,)], ids=["all", "some"])
 def test_a_claim_goes_behind_any_number_of_rows_that_another_transaction_holds(
-    store: Store, postgresql_queue_dsn: str, groups: tuple[int, ...]
+    store: Store, postgresql_dsn: str, groups: tuple[int, ...]
 ) -> None:
     added = add_many(store, [PLAIN] * 3000)
-    other = Rows(postgresql_queue_dsn)
+    other = Rows(postgresql_dsn)
     other.execute("BEGIN")
     other.execute(f"SELECT * FROM jobs_queue WHERE id < {added[2900]} FOR UPDATE")
     assert ids(claim(store, 10, *groups)) == added[2900:2910]
@@ -157,11 +161,11 @@ def test_a_claim_goes_behind_any_number_of_rows_that_another_transaction_holds(
 
 
 def test_a_row_that_another_claim_took_since_it_was_seen_is_left(
-    store: Store, postgresql_queue_dsn: str, postgresql_server: PostgreSQLServer
+    store: Store, postgresql_dsn: str, postgresql_server: PostgreSQLServer
 ) -> None:
     """A claim sees the rows as they are when it begins, and locks them later."""
     add_many(store, [PLAIN])
-    other = Rows(postgresql_queue_dsn)
+    other = Rows(postgresql_dsn)
     other.execute("SELECT pg_advisory_lock(7)")
 
     def claim_slowly() -> list[ClaimedTask]:
@@ -222,12 +226,12 @@ def test_rounds_of_many_finishes_are_no_statements_of_their_own_each(store: Stor
     assert prepared(store) == ["DELETE", "UPDATE", "UPDATE"]
 
 
-def test_behind_a_transaction_pooler_nothing_of_a_session_is_relied_on(store: Store, postgresql_queue_dsn: str) -> None:
+def test_behind_a_transaction_pooler_nothing_of_a_session_is_relied_on(store: Store, postgresql_dsn: str) -> None:
     store.database.change(
         "DO $$ BEGIN EXECUTE format('ALTER DATABASE %I SET default_transaction_isolation = serializable', "
         "current_database()); END $$"
     )
-    with pooled(postgresql_queue_dsn) as dsn, TaskServer(dsn) as server, psycopg.connect(dsn) as other:
+    with pooled(postgresql_dsn) as dsn, TaskServer(dsn) as server, psycopg.connect(dsn) as other:
         pooled_store, database = server.store, server.store.database
         others = add_many(store, [PLAIN] * 4)
         tasks = claim(pooled_store)
@@ -246,16 +250,40 @@ def test_behind_a_transaction_pooler_nothing_of_a_session_is_relied_on(store: St
         notices = database.dialect.notices(database)
         notices.begin()
         assert not notices.is_listening
-    store.database.change("DO $$ BEGIN EXECUTE format('ALTER DATABASE %I RESET ALL', current_database()); END $$")
 
 
-def test_the_floor_of_the_bench_claims_by_our_index_and_does_all(store: Store, postgresql_queue_dsn: str) -> None:
+def test_the_floor_of_the_bench_claims_by_our_index_and_does_all(store: Store, postgresql_dsn: str) -> None:
     from bench.peers.floor import CLAIM, Floor
 
     add_many(store, [PLAIN] * 110)
-    floor = Floor(postgresql_queue_dsn)
+    floor = Floor(postgresql_dsn)
     lines = floor.connection.execute(b"EXPLAIN " + CLAIM, (1,)).fetchall()
     assert any("using jobs_queue_claim_any_group" in str(line) for (line,) in lines), lines
     floor.run()
     floor.connection.close()
     assert store.database.fetch("SELECT id FROM {table}") == []
+
+
+# ---- ids
+
+
+def test_an_id_that_a_row_has_already_is_named_with_the_statement_that_fixes_it(store: Store) -> None:
+    """Only PostgreSQL's counter does not follow the ids that rows are given."""
+    first = add(store)
+    for step in (1, 7):
+        store.database.change("INSERT INTO {table} (id, task) VALUES (?, 'tasks.send')", (first + step,))
+    with pytest.raises(Refused, match="ids of their own") as raised:
+        add(store)
+    store.database.fetch(fix_of(raised.value))
+    assert add(store) == first + 8
+
+
+def test_rows_that_a_trigger_of_the_site_drops_are_an_error_and_its_own_ids_count(store: Store) -> None:
+    store.database.change(
+        "CREATE FUNCTION site() RETURNS trigger LANGUAGE plpgsql AS "
+        "'BEGIN IF NEW.group_id = 7 THEN RETURN NULL; END IF; NEW.id := NEW.id * 10; RETURN NEW; END'"
+    )
+    store.database.change("CREATE TRIGGER site BEFORE INSERT ON {table} FOR EACH ROW EXECUTE FUNCTION site()")
+    with pytest.raises(Refused, match="1 of 1 tasks were not added: a trigger"):
+        add(store, 7)
+    assert [(add(store),)] == store.database.fetch("SELECT id FROM {table}")

@@ -1,4 +1,4 @@
-"""The tables: schema.sql by hand and by `client.py init`, in every mode of a server, and what the columns refuse."""
+"""Schema: schema.sql by hand and `client.py init` make the same tables; what columns keep and refuse."""
 
 from __future__ import annotations
 
@@ -12,8 +12,10 @@ import pytest
 
 from taskserver import TaskServer
 from taskserver.errors import Refused
+from taskserver.stores import Store
 from taskserver.stores.words import HELPERS
-from tests.support.deployment import ROOT, Deployment
+from tests.support.databases import on
+from tests.support.deployment import ROOT
 from tests.support.processes import WAIT_SECONDS
 from tests.support.queues import row_counts
 from tests.support.servers import MySQLServer
@@ -35,10 +37,18 @@ class Database:
     def execute(self, *sql: str) -> tuple[tuple[Any, ...], ...]:
         return self._server.execute(*sql, database=self.name)
 
-    def load(self, *before: str, text: str = SCHEMA) -> None:
+    def load(self, *before: str, name: str = "jobs_queue") -> None:
         """As a host's simple import does: cut at every ';', comments left in, pieces of only comments skipped."""
-        pieces = [piece for piece in text.split(";") if re.sub(r"--[^\n]*", "", piece).strip()]
-        self.execute(*before, *pieces)
+        pieces = [piece for piece in SCHEMA.split(";") if re.sub(r"--[^\n]*", "", piece).strip()]
+        self.execute(*before, *(piece.replace("jobs_queue", name) for piece in pieces))
+
+    def load_at_once(self) -> None:
+        """As one text of many statements."""
+        flag = pymysql.constants.CLIENT.MULTI_STATEMENTS
+        with self._server.connect(database=self.name, client_flag=flag) as connection, connection.cursor() as cursor:
+            cursor.execute(SCHEMA)
+            while cursor.nextset():
+                pass
 
     def definitions(self) -> list[str]:
         """As the server describes them, of all tables."""
@@ -86,18 +96,9 @@ def test_it_loads_in_every_session_and_twice(empty: Database, expected: Sequence
             pytest.skip("on this server explicit_defaults_for_timestamp is only a start option")
         assert empty.definitions() == expected
         empty.execute("INSERT INTO jobs_queue (task) VALUES ('tasks.a')")
-    assert empty.execute("SELECT COUNT(*) FROM jobs_queue") == ((2,),)
-
-
-def test_it_loads_as_one_text_of_many_statements(
-    mysql_server: MySQLServer, empty: Database, expected: Sequence[str]
-) -> None:
-    flag = pymysql.constants.CLIENT.MULTI_STATEMENTS
-    with mysql_server.connect(database=empty.name, client_flag=flag) as connection, connection.cursor() as cursor:
-        cursor.execute(SCHEMA)
-        while cursor.nextset():
-            pass
+    empty.load_at_once()
     assert empty.definitions() == expected
+    assert empty.execute("SELECT COUNT(*) FROM jobs_queue") == ((2,),)
 
 
 def test_some_that_make_the_tables_at_once_all_succeed(dsn: str) -> None:
@@ -114,20 +115,14 @@ def test_some_that_make_the_tables_at_once_all_succeed(dsn: str) -> None:
         assert server.add_task("tasks.a") == 1
 
 
-# ---- other names
-
-
-def test_a_file_with_another_name_replaced_by_hand_works_under_that_name(
-    mysql_server: MySQLServer, empty: Database, deployment: Deployment
+def test_a_file_in_which_the_name_was_replaced_works_under_that_name(
+    mysql_server: MySQLServer, empty: Database
 ) -> None:
-    empty.load(text=SCHEMA.replace("jobs_queue", "letters"))
-    deployment.write_env(
-        TASKSERVER_DSN=mysql_server.dsn(empty.name), TASKSERVER_TABLE="letters", TASKSERVER_MODE="move"
-    )
-    deployment.write_tasks("def send(): pass\n")
-    assert deployment.client("add", "tasks.send").returncode == 0
-    assert deployment.worker().returncode == 0
-    assert empty.execute("SELECT task, status FROM letters_done") == (("tasks.send", 2),)
+    empty.load(name="letters")
+    with TaskServer(mysql_server.dsn(empty.name), table="letters", mode="move") as server:
+        server.add_task("os.getcwd")
+        server.store.tables.check()
+        assert server.run().fatal == 1
 
 
 @pytest.mark.parametrize("name", ["_", LONGEST_NAME, "Jobs_Queue_2", "select"])
@@ -156,23 +151,19 @@ def test_only_updated_at_moves_when_a_row_changes(empty: Database) -> None:
     assert after[4] > before[4]
 
 
-def test_tasks_and_texts_come_back_byte_by_byte(dsn: str) -> None:
+def test_tasks_and_texts_come_back_byte_by_byte(store: Store) -> None:
     names = ["tasks.a", "tasks.A", "tasks.ä", "tasks.á", "😀", "\\' \" ` % ? {table} ; --", "\x01\t\n", "\u202e\ufeff"]
-    with TaskServer(dsn) as server:
-        server.create_tables()
-        for name in names:
-            server.store.database.change("INSERT INTO {table} (task, error_text) VALUES (?, ?)", (name, name))
-        for name in names:
-            sql = "SELECT task, error_text FROM {table} WHERE task = ?"
-            assert list(server.store.database.fetch(sql, (name,))) == [(name, name)]
+    for name in names:
+        store.database.change("INSERT INTO {table} (task, error_text) VALUES (?, ?)", (name, name))
+    for name in names:
+        found = store.database.fetch("SELECT task, error_text FROM {table} WHERE task = ?", (name,))
+        assert list(found) == [(name, name)]
 
 
-@pytest.mark.parametrize("kind", ["sqlite", "postgresql"])
-def test_the_number_that_pauses_all_groups_is_no_group(kind: str, request: pytest.FixtureRequest) -> None:
-    with TaskServer(request.getfixturevalue(f"{kind}_dsn")) as server:
-        server.create_tables()
-        for table, columns in {"table": "task, group_id", "schedules": "name, task, group_id"}.items():
-            values = ("'a', " * (columns.count(",")) + "4294967294", "'b', " * (columns.count(",")) + "4294967295")
-            server.store.database.change(f"INSERT INTO {{{table}}} ({columns}) VALUES ({values[0]})")
-            with pytest.raises(Refused, match=r"(?i)check constraint"):
-                server.store.database.change(f"INSERT INTO {{{table}}} ({columns}) VALUES ({values[1]})")
+@on("sqlite", "postgresql")
+def test_the_number_that_pauses_all_groups_is_no_group(store: Store) -> None:
+    change = store.database.change
+    for table, columns, values in (("table", "task", "'a'"), ("schedules", "name, task", "'a', 'a'")):
+        change(f"INSERT INTO {{{table}}} ({columns}, group_id) VALUES ({values}, 4294967294)")
+        with pytest.raises(Refused, match=r"(?i)check constraint"):
+            change(f"INSERT INTO {{{table}}} ({columns}, group_id) VALUES ({values.replace('a', 'b')}, 4294967295)")

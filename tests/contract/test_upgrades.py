@@ -199,25 +199,29 @@ def test_an_upgrade_makes_the_tables_that_are_missing_too(old: Rows, dsn: str, m
         assert old.statuses()[5] == 7
 
 
-def test_tables_from_before_the_first_release_are_refused_with_the_way_out(store: Store, rows: Rows) -> None:
-    rows.execute("UPDATE jobs_queue_schema SET version = 3")
-    with pytest.raises(TablesOutdated, match=r"version 3.*client\.py init of version 0\.1\.0 first"):
+@pytest.mark.parametrize(
+    ("change", "verbs", "words"),
+    [
+        (
+            "UPDATE jobs_queue_schema SET version = 3",
+            ("create",),
+            r"version 3.*client\.py init of version 0\.1\.0 first",
+        ),
+        ("UPDATE jobs_queue_schema SET version = 99", ("check", "create"), r"version 99.*newer taskserver"),
+        ("DELETE FROM jobs_queue_schema", ("check",), r"client\.py init"),
+    ],
+    ids=["older than the first release", "newer", "lost"],
+)
+def test_tables_of_another_version_are_refused_with_the_way_out(
+    store: Store, rows: Rows, change: str, verbs: tuple[str, ...], words: str
+) -> None:
+    rows.execute(change)
+    for verb in verbs:
+        with pytest.raises(TablesOutdated, match=words):
+            getattr(store.tables, verb)()
+    if "create" not in verbs:
         store.tables.create()
-
-
-def test_tables_whose_version_was_lost_are_refused_until_init_mends_them(store: Store, rows: Rows) -> None:
-    rows.execute("DELETE FROM jobs_queue_schema")
-    with pytest.raises(TablesOutdated, match=r"client\.py init"):
         store.tables.check()
-    store.tables.create()
-    store.tables.check()
-
-
-def test_tables_of_a_newer_version_are_refused_and_left_alone(store: Store, rows: Rows) -> None:
-    rows.execute("INSERT INTO jobs_queue_schema (version) VALUES (99)")
-    for use in (store.tables.check, store.tables.create):
-        with pytest.raises(TablesOutdated, match=r"version 99.*newer taskserver"):
-            use()
 
 
 def test_the_tables_can_be_created_again_and_again(store: Store, rows: Rows) -> None:
