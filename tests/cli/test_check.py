@@ -237,6 +237,14 @@ def test_from_well_to_critical_and_back_each_change_is_mailed_once(served: Queue
     assert (mailed(served), notes(served)) == ((OK, ""), [])
 
 
+def test_a_mail_has_nothing_of_a_row_that_a_terminal_obeys(served: Queue) -> None:
+    become_fatal(served)
+    served.sql("UPDATE jobs_queue SET error_text = ?", "E: \x1b[2J\rx")
+    said = mailed(served)[1]
+    assert "  1 failed with: E: \\x1b[2J\\rx\n" in said
+    assert all(line.isprintable() for line in said.split("\n"))
+
+
 def test_a_module_that_is_broken_is_critical_for_its_groups_until_others_are_done(queue: Queue) -> None:
     queue.deployment.write_tasks("def note(:\n")
     queue.add("tasks.note", None, 3)
