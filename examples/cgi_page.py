@@ -1,8 +1,8 @@
 #!/usr/bin/python3
-"""wsgi_page.py, which lies beside it, as a CGI script, for hosts that have CGI alone.
+"""wsgi_page.py as a CGI script, for hosts that have only CGI: both files lie in one folder.
 
-For cgi-bin, mode 0755; its first line must name a Python from 3.10 on. It connects anew with each request, and starts
-Python anew: a page that is kept running, or PHP, answers sooner.
+For cgi-bin, mode 0755; its first line names a Python from 3.10 on. Each request starts Python and connects: a page that
+is kept running, or PHP, answers sooner.
 """
 
 # mypy: disable-error-code="import-not-found"

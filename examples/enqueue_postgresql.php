@@ -52,7 +52,7 @@ function add_task_sql(int $delay_seconds, array $marks): string
 
 function task_values(string $task, array $args, int $group_id, int $priority, int $delay_seconds): array
 {
-    // Text beyond ASCII is written as \u…, so that it arrives whole whatever character set the connection has.
+    // json_encode writes text beyond ASCII as \u…, so it arrives whole in every character set of a connection.
     $json = $args ? json_encode($args, JSON_THROW_ON_ERROR | JSON_PRESERVE_ZERO_FRACTION) : null;
     $values = [$task, $json, $group_id, $priority];
     return $delay_seconds > 0 ? array_merge($values, [$delay_seconds]) : $values;

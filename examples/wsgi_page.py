@@ -19,7 +19,7 @@ MAX_FORM_BYTES = 100_000
 
 @cache
 def server() -> TaskServer:
-    """Settings from the `.env` in that folder: of taskserver, or one with a database user who may INSERT alone."""
+    """Settings from the `.env` in that folder: of taskserver, or one with a database user that has only INSERT."""
     return TaskServer.from_env("/home/you/taskserver")
 
 

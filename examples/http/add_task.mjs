@@ -1,5 +1,5 @@
 // Adds a task over HTTP from a server in JavaScript (Node 18 or newer): see docs/page.md. Never in a page's own script:
-// whoever sees the token can add tasks.
+// anyone who sees the token can add tasks.
 //
 //     import { addTask } from "./add_task.mjs";
 //     const ids = await addTask("tasks.send_letter", { to: "a@example.org" }, { groupId: 3, key: `letter-${orderId}` });

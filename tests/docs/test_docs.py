@@ -400,7 +400,7 @@ OF_THE_READER = {"tasks.py", "alerts.py", "taskserver.old", "queue.php", "var/gr
     "START-HERE.txt",
     "programs.py",
     ".env.txt",
-    "said.txt",
+    "output.txt",
     "wp-config.php",
 }
 OF_OTHER_PROGRAMS = {"--collector", "--help", "--no-tablespaces", "--only", "--target", "--threads", "--web"} | {

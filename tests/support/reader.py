@@ -341,8 +341,8 @@ class Reader:
                 timeout=TIMEOUT_SECONDS,
             )
             assert (done.returncode, done.stdout, done.stderr) == (0, "", ""), done
-            if "said.txt" in command:
-                self._printed = (self.home / "said.txt").read_text()
+            if "output.txt" in command:
+                self._printed = (self.home / "output.txt").read_text()
 
     @property
     def _environ(self) -> dict[str, str]:
