@@ -163,6 +163,7 @@ def test_a_bad_row_becomes_fatal_by_itself_and_all_do_of_a_callable_that_takes_n
         assert line.endswith(": with @task(batch=…) it gets one list")
 
 
+@pytest.mark.usefixtures("whole_claims")
 def test_tasks_that_were_started_before_run_alone(site: Batch) -> None:
     site.add("many", *range(5))
     site.rows.set("attempts = 1 WHERE id IN (1, 3)")

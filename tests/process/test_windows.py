@@ -44,11 +44,6 @@ with task_queue() as queue:
         queue.server.add_task(tasks.say)
         ran = queue.run_all(until="1d", raises=False)
     assert (ran.failed, ran.fatal, say.call_count) == (9, 1, 10), ran
-"""
-ASYNC_TEST = """
-import asyncio
-from taskserver.testing import task_queue
-import tasks
 
 with task_queue(timeout=5) as queue:
     queue.server.add_task("tasks.say_later", ["hello"])
@@ -79,30 +74,18 @@ def test_tasks_are_added_and_looked_at(queue: Queue) -> None:
     assert program(queue, "client.py", "init").returncode == 0
     added = program(queue, "client.py", "add", "tasks.say", '["hello"]')
     assert (added.returncode, added.stdout, added.stderr) == (0, "1\n", "")
-    for command in (["list"], ["show", "1"], ["status"], ["page", "--output", "page.html"]):
+    for command in (["list"], ["page", "--output", "page.html"]):
         ended = program(queue, "client.py", *command)
         assert (ended.returncode, "Error" in ended.stderr) == (0, False), ended.stderr
-        assert "tasks.say" in ended.stdout or command[0] in ("status", "page")
 
 
-@pytest.mark.parametrize("code", [TEST, ASYNC_TEST])
-def test_a_sites_tests_run_its_tasks(queue: Queue, code: str) -> None:
-    ended = on_windows(queue, code)
+def test_a_sites_tests_run_its_tasks(queue: Queue) -> None:
+    ended = on_windows(queue, TEST)
     assert ended.returncode == 0, ended.stderr
 
 
-@pytest.mark.parametrize(
-    "arguments", [["worker.py"], ["worker.py", "--processes", "2"], ["client.py", "run", "1"], ["client.py", "doctor"]]
-)
+@pytest.mark.parametrize("arguments", [["worker.py"], ["client.py", "run", "1"], ["client.py", "doctor"]])
 def test_what_runs_tasks_says_that_it_needs_another_system(queue: Queue, arguments: list[str]) -> None:
     queue.add("tasks.say")
     assert_one_line(program(queue, *arguments), 2, "needs Linux or another Unix", "WSL")
     assert queue.statuses() == [0]
-
-
-def test_a_program_that_runs_tasks_gets_an_error_that_says_so(queue: Queue) -> None:
-    queue.add("tasks.say")
-    ended = on_windows(queue, "import taskserver; taskserver.TaskServer.from_env().run()")
-    assert ended.stderr.splitlines()[-1].startswith(
-        "taskserver.errors.SettingError: a worker needs Linux or another Unix"
-    )

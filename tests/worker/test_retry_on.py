@@ -56,16 +56,6 @@ def rescued():
 def hangs():
     while True:
         time.sleep(0.01)
-
-
-@task(retry_on=KeyError)
-def leaves_uncommitted():
-    import sqlite3
-    connection = sqlite3.connect(DATABASE, isolation_level=None)
-    connection.execute("BEGIN IMMEDIATE")
-    taskserver.complete(connection)
-    connection.rollback()
-    connection.close()
 """
 
 
@@ -80,21 +70,6 @@ def given(**options: Any) -> Options:
 class Refused(ConnectionError): ...
 
 
-class _Everything(type):
-    def __subclasscheck__(cls, kind: type) -> bool:
-        raise SystemExit("asked")
-
-    __instancecheck__ = __subclasscheck__
-
-    def __eq__(cls, other: object) -> bool:
-        raise SystemExit("asked")
-
-    __hash__ = type.__hash__
-
-
-class Odd(Exception, metaclass=_Everything): ...
-
-
 class Both(Retry, Fatal): ...
 
 
@@ -105,22 +80,17 @@ class Both(Retry, Fatal): ...
         ({"retry_on": ConnectionError}, Refused(), False),
         ({"retry_on": ConnectionError}, OSError(), True),
         ({"retry_on": (KeyError, ConnectionError)}, Refused(), False),
-        ({"retry_on": KeyError}, ValueError(), True),
         ({"retry_on": BaseException}, SystemExit(), False),
         ({"fatal_on": ConnectionError}, Refused(), True),
         ({"fatal_on": ConnectionError}, ValueError(), False),
         ({"retry_on": OSError, "fatal_on": ConnectionError}, Refused(), True),
         ({"retry_on": OSError, "fatal_on": ConnectionError}, OSError(), False),
-        ({"retry_on": OSError, "fatal_on": ConnectionError}, ValueError(), True),
         ({"retry_on": ConnectionError, "fatal_on": OSError}, Refused(), True),
         ({"retry_on": KeyError}, Retry(), False),
         ({"fatal_on": Exception}, Retry(), False),
         ({"retry_on": Exception}, Fatal(), True),
         ({}, Both(), True),
         ({"retry_on": KeyError}, TaskInterrupted("late"), False),
-        ({"retry_on": Odd}, ValueError(), True),
-        ({"fatal_on": Odd}, ValueError(), False),
-        ({"fatal_on": Odd}, Odd(), True),
     ],
 )
 def test_an_exception_is_final_as_an_except_of_the_options_would_catch_it(
@@ -129,7 +99,7 @@ def test_an_exception_is_final_as_an_except_of_the_options_would_catch_it(
     assert failure_of_raised(error).with_options(given(**options)).is_final is is_final
 
 
-def test_an_error_that_is_none_of_the_task_s_own_is_not_final() -> None:
+def test_an_error_of_the_database_s_is_not_final() -> None:
     """As the database's, where it could not commit what the task wrote."""
     options = given(retry_on=KeyError, fatal_on=DatabaseError)
     assert not failure_of(DatabaseError("a deadlock")).with_options(options).is_final
@@ -147,25 +117,23 @@ RETRIED, FATAL = Status.ERROR, Status.FATAL
         ("transactional", [None], [FATAL]),
         ("rescued", [None], [Status.DONE]),
         ("hangs", [None], [RETRIED]),
-        ("leaves_uncommitted", [None], [RETRIED]),
     ],
 )
 def test_each_way_to_execute_retries_what_the_options_say(
     make_site: Any,
-    sqlite_dsn: str,
+    site_dsn: str,
     caplog: pytest.LogCaptureFixture,
     name: str,
     each: list[str | None],
     statuses: list[Status],
 ) -> None:
-    site: Site = make_site(sqlite_dsn, mode="mark")
-    site.module.DATABASE = sqlite_dsn.removeprefix("sqlite:///")
+    site: Site = make_site(site_dsn, mode="mark")
     for word in each:
         site.add_args(name, word and {"name": word})
     site.run(max_tasks=len(each))
     assert site.columns("status, attempts") == [(status, 1) for status in statuses]
     reason = "fatal_on names it" if name in ("shared", "transactional") else "retry_on does not name it"
-    told = [f" is fatal, as {reason}: " in message for message in caplog.messages]
-    assert sum(told) == statuses.count(FATAL)
+    logged = [f" is fatal, as {reason}: " in message for message in caplog.messages]
+    assert sum(logged) == statuses.count(FATAL)
     if name == "rescued":
         assert [str(error) for error in site.module.seen] == ["wrong"]

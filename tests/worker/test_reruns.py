@@ -1,0 +1,185 @@
+"""Reruns of tasks that run, and racing with workers; by SQL, of tasks in any state.
+
+What a rerun makes of a row in any state, with any version, is shown by tests/contract/test_rerun.py.
+"""
+
+from __future__ import annotations
+
+import random
+import threading
+import time
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from taskserver import Fatal, TaskServer
+from tests.support.databases import EACH_DATABASE
+from tests.support.processes import WAIT_SECONDS
+from tests.support.queues import LONG_AGO, Queue
+from tests.support.reruns import BY_SQL, GOES_ON, STATES, assert_run_again, put_each_state, rerun_by_sql
+from tests.support.sites import Site
+from tests.support.threads import together
+
+NOBODYS_GROUP = 4294967294
+CODE = """
+import taskserver
+
+calls = []
+does = []
+
+@taskserver.task(timeout=0.3, backoff="fixed:500")
+def work(text):
+    calls.append(text)
+    if does:
+        does.pop()()
+
+def step(key, number):
+    does[0](key, number)
+"""
+
+
+@EACH_DATABASE
+def test_a_rerun_by_sql_makes_a_row_new_unless_it_runs_or_waits_for_other_tasks(queue: Queue) -> None:
+    put_each_state(queue)
+    kept = "SELECT status, claim, due_at, started_at FROM jobs_queue WHERE unique_key = ?"
+    before = {state: queue.sql(kept, state) for state in GOES_ON}
+    for state in STATES:
+        rerun_by_sql(queue, [state], state)
+    assert_run_again(queue)
+    assert {state: queue.sql(kept, state) for state in GOES_ON} == before
+    queue.run_quietly(mode="mark")
+    assert queue.notes() == [state for state in STATES if state not in GOES_ON]
+    assert set(queue.sql("SELECT attempts, claim FROM jobs_queue WHERE status = 2")) == {(1, None)}
+
+
+def add(site: Site, text: str, **more: Any) -> int:
+    return site.server.add_task(f"{site.name}.work", [text], unique_key="index", **more)
+
+
+def raising(error: BaseException) -> Callable[[], None]:
+    def do() -> None:
+        raise error
+
+    return do
+
+
+def be_lost(site: Site) -> None:
+    """As if its worker had vanished, and its lease were over."""
+    site.rows.set(f"due_at = '{LONG_AGO}'")
+    with TaskServer(site.dsn) as other:
+        other.run(groups=[NOBODYS_GROUP])
+    assert site.rows.one("status", "attempts") == (0, 0)
+
+
+ENDS: dict[str, Callable[[Site], object]] = {
+    "well": lambda site: None,
+    "failed": lambda site: raising(ValueError())(),
+    "fatal": lambda site: raising(Fatal())(),
+    "too late": lambda site: time.sleep(30),
+    "lost": be_lost,
+}
+"""How the run ends that is under way when its task is changed."""
+
+
+@pytest.mark.parametrize("by_sql", [False, True], ids=["by the api", "by sql"])
+@pytest.mark.parametrize(("end", "mode"), [*((end, "mark") for end in ENDS), ("well", "delete"), ("well", "move")])
+def test_a_running_task_that_is_changed_five_times_runs_once_more_however_it_ends(
+    make_site: Any, site_dsn: str, end: str, mode: str, by_sql: bool
+) -> None:
+    site = make_site(site_dsn, mode=mode)
+    task_id = add(site, "old")
+
+    def change() -> None:
+        for number in range(1, 6):
+            if by_sql:
+                site.rows.execute(BY_SQL[site.rows.kind], [f"{site.name}.work", f'["new {number}"]', "index"])
+            else:
+                assert add(site, f"new {number}", rerun=True) == task_id
+        assert site.columns("status, attempts, started_at IS NOT NULL") == [(1, 0, 1)]  # it still runs
+        ENDS[end](site)
+
+    site.module.does.append(change)
+    site.run()
+    assert site.module.calls == ["old", "new 5"]
+    columns = "status, attempts, args, error_text"
+    left = [(2, 1, '["new 5"]', None)]
+    assert site.columns(columns) == (left if mode == "mark" else [])
+    assert site.columns(columns, "jobs_queue_done") == (left if mode == "move" else [])
+
+
+def test_a_running_task_rerun_for_another_group_runs_again_there_right_after(site: Site) -> None:
+    add(site, "old", group_id=3)
+    site.module.does.append(lambda: add(site, "new", rerun=True, group_id=5, delay=3600))
+    site.run(groups=[3])
+    assert site.module.calls == ["old"]
+    site.run(groups=[5])
+    assert (site.module.calls, site.columns("id")) == (["old", "new"], [])
+
+
+@pytest.mark.usefixtures("whole_claims")
+def test_a_claimed_task_is_taken_from_its_worker_without_a_word(site: Site, caplog: pytest.LogCaptureFixture) -> None:
+    site.add_args("work", ["first"], priority=-1)
+    add(site, "old")
+    site.module.does.append(lambda: add(site, "new", rerun=True))
+    assert site.run().done == 2
+    assert (site.module.calls, caplog.messages) == (["first", "new"], [])
+
+
+PRODUCERS, WORKERS, CHANGES = 4, 3, 25
+
+
+@EACH_DATABASE
+def test_the_last_change_of_each_key_is_run_and_no_key_by_two_workers_at_once(make_site: Any, site_dsn: str) -> None:
+    """Each producer has a key of its own, and all change one that runs, with versions that come in any order."""
+    site = make_site(site_dsn, mode="mark")
+    versions = random.sample(range(1, PRODUCERS * CHANGES + 1), PRODUCERS * CHANGES)
+    running: set[str] = set()
+    ran: dict[str, list[int]] = {}
+    is_running, is_changed = threading.Event(), threading.Barrier(PRODUCERS + 1, timeout=WAIT_SECONDS)
+    ended: list[int] = []
+
+    def another() -> TaskServer:
+        return TaskServer(site.dsn, modules=site.name, folder=site.file.parent, mode="mark")
+
+    def step(key: str, number: int) -> None:
+        assert key not in running, "two workers run one key"
+        running.add(key)
+        if number == 0 and key == "shared":
+            is_running.set()
+            is_changed.wait()
+        time.sleep(0.01)
+        ran.setdefault(key, []).append(number)
+        running.remove(key)
+
+    def change(server: TaskServer, key: str, number: int, **more: Any) -> None:
+        server.add_task(f"{site.name}.step", [key, number], unique_key=key, rerun=True, **more)
+
+    def produce(producer: int) -> None:
+        assert is_running.wait(WAIT_SECONDS)
+        with another() as server:
+            for turn in range(CHANGES):
+                change(server, f"own {producer}", turn, group_id=turn % 3)
+                version = versions[producer * CHANGES + turn]
+                change(server, "shared", version, version=version, group_id=turn % 3)
+                if turn == 0:
+                    is_changed.wait()
+        ended.append(producer)
+
+    def work() -> None:
+        with another() as server:
+            while len(ended) < PRODUCERS:
+                server.run(batch=3)
+
+    site.module.does.append(step)
+    change(site.server, "shared", 0, version=0)
+    with together(*[lambda one=one: produce(one) for one in range(PRODUCERS)], *[work] * WORKERS):
+        pass
+    site.run()
+    shared = ran.pop("shared")
+    assert {key: numbers[-1] for key, numbers in ran.items()} == {
+        f"own {producer}": CHANGES - 1 for producer in range(PRODUCERS)
+    }
+    assert shared == sorted(set(shared))
+    assert shared[-1] == max(versions)
+    assert site.columns("status, attempts") == [(2, 1)] * (PRODUCERS + 1)
