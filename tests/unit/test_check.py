@@ -14,7 +14,6 @@ from taskserver.cli.commands import check as command
 from taskserver.health.alarm import Change, Reported, _read, alarm_of, is_news, name_of
 from taskserver.health.judge import LIMITS, Limit, Limits, span
 from taskserver.health.status import QueueStatus
-from taskserver.messages.finding import Finding, Level
 from taskserver.stores.queue.notes import MAX_NAME
 from taskserver.stores.queue.schedules import StoredSchedule
 from taskserver.stores.records import ErrorCount
@@ -209,15 +208,3 @@ def test_good_news_begins_with_ok() -> None:
     first, _, last = letter_of(accepted, {}, over)
     assert first == "TASKSERVER OK: nothing else is wrong, but accepted: fatal"
     assert last == "fatal is accepted, and reported no more"
-
-
-def test_a_finding_as_json_has_what_every_face_shows() -> None:
-    finding = Finding("fatal", Level.WARNING, "1 task is fatal", "why", "fix", "1 fatal")
-    assert finding.as_dict() == {
-        "name": "fatal",
-        "level": "warning",
-        "words": "1 task is fatal",
-        "why": "why",
-        "fix": "fix",
-    }
-    assert (str(Level.CRITICAL), f"{Level.OK:<4}|") == ("critical", "ok  |")

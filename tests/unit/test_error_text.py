@@ -1,4 +1,4 @@
-"""The text of a failed task: type and message first, then frames, the site's own code before that of libraries."""
+"""The text of a failed task, and the words for a module that cannot be imported: the site's own code comes first."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from taskserver.errors import Fatal, Retry
 from taskserver.messages.error_text import describe, describe_failure
+from taskserver.messages.import_errors import raised_at, why_not_imported
 from taskserver.messages.text import MAX_ERROR_LENGTH
 
 # ---- what an error says of itself
@@ -29,17 +30,15 @@ def _raise(error: BaseException) -> NoReturn:
     raise error
 
 
-@pytest.mark.parametrize(
-    ("error", "text"),
-    [
-        (KeyError("x"), "KeyError: 'x'"),
-        (ValueError("a\0b"), "ValueError: a\\0b"),
-        (ValueError("a\ud800b"), "ValueError: a\\ud800b"),
-        (UnicodeDecodeError("utf-8", b"\xe9", 0, 1, "bad"), "UnicodeDecodeError: 'utf-8' codec can't decode byte 0xe9"),
-    ],
-)
-def test_an_error_is_its_type_and_message(error: BaseException, text: str) -> None:
-    assert describe(error).startswith(text)
+def test_an_error_is_its_type_and_message() -> None:
+    texts = {
+        KeyError("x"): "KeyError: 'x'",
+        ValueError("a\0b"): "ValueError: a\\0b",
+        ValueError("a\ud800b"): "ValueError: a\\ud800b",
+        UnicodeDecodeError("utf-8", b"\xe9", 0, 1, "bad"): "UnicodeDecodeError: 'utf-8' codec can't decode byte 0xe9",
+    }
+    for error, text in texts.items():
+        assert describe(error).startswith(text)
 
 
 REFUSED = "ConnectionRefusedError: nobody listens"
@@ -146,3 +145,61 @@ def test_a_long_line_or_message_leaves_the_place_of_the_function(tmp_path: Path,
     assert text.startswith("ValueError: xxx")
     assert text.endswith('tasks.py", line 2, in send')
     assert len(text) <= MAX_ERROR_LENGTH
+
+
+MODULES = {
+    "a package's own error": ("\nimport broken_package\n", "own.py, line 2"),
+    "a text that the standard library refuses": ("import json\n\njson.loads('{')\n", "own.py, line 3"),
+}
+
+
+def error_of(code: Callable[[], object]) -> Exception:
+    with pytest.raises(Exception) as caught:
+        code()
+    return caught.value
+
+
+@pytest.fixture
+def packages(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder of installed packages, one of which fails."""
+    folder = tmp_path / "lib" / "site-packages"
+    (folder / "broken_package").mkdir(parents=True)
+    (folder / "broken_package" / "__init__.py").write_text("\n\nraise OSError('gone')\n")
+    monkeypatch.syspath_prepend(folder)
+    return folder
+
+
+@pytest.mark.usefixtures("packages")
+@pytest.mark.parametrize("what", MODULES)
+def test_the_place_of_an_error_is_the_line_of_the_site(tmp_path: Path, what: str) -> None:
+    source, place = MODULES[what]
+    code = compile(source, str(tmp_path / "own.py"), "exec")
+    error = error_of(lambda: exec(code, {}))
+    error.__traceback__ = error.__traceback__.tb_next.tb_next  # type: ignore[union-attr]  # without this file's frames
+    assert raised_at(error) == f" ({place})"
+
+
+@pytest.mark.usefixtures("packages")
+def test_the_place_in_a_package_has_the_name_of_the_package() -> None:
+    error = error_of(lambda: __import__("broken_package"))
+    error.__traceback__ = error.__traceback__.tb_next.tb_next  # type: ignore[union-attr]
+    assert raised_at(error) == " (broken_package/__init__.py, line 3)"
+
+
+def without_settings() -> object:
+    from django.conf import settings
+
+    return settings.INSTALLED_APPS
+
+
+def before_apps_are_ready() -> object:
+    from django.apps import apps
+
+    apps.check_apps_ready()
+    return apps
+
+
+@pytest.mark.parametrize("code", [without_settings, before_apps_are_ready])
+def test_a_django_that_nobody_made_ready_is_told_with_the_setting_that_does(code: Callable[[], object]) -> None:
+    words = why_not_imported("shop.tasks", error_of(code), None)
+    assert words.endswith(": name a function that calls django.setup() in TASKSERVER_SETUP (docs/django.md)")

@@ -97,16 +97,12 @@ def test_who_never_reached_the_database_waits_only_if_it_is_full(monkeypatch: py
         assert tries.go_on_after(error) == isinstance(error, ServerFull)
 
 
-@pytest.mark.parametrize(
-    ("patience", "is_repeatable"), [(None, True), (Patience(30), False)], ids=["producer", "cannot be repeated"]
-)
-def test_what_has_no_patience_or_cannot_be_repeated_is_not_tried_again(
-    patience: Patience | None, is_repeatable: bool
-) -> None:
-    if patience is not None:
-        patience.has_begun = True
-    tries = Tries(RetryPolicy(Scope.STATEMENT, 0, is_repeatable), patience)
-    assert not tries.go_on_after(ConnectionLost("away"))
+def test_what_has_no_patience_or_cannot_be_repeated_is_not_tried_again() -> None:
+    begun = Patience(30)
+    begun.has_begun = True
+    for patience, is_repeatable in ((None, True), (begun, False)):
+        tries = Tries(RetryPolicy(Scope.STATEMENT, 0, is_repeatable), patience)
+        assert not tries.go_on_after(ConnectionLost("away"))
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,6 @@ import os
 import sys
 import traceback
 from pathlib import Path
-from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -140,17 +139,6 @@ def test_a_wrong_value_is_named_shown_and_set_right(tmp_path: Path, key: str) ->
         assert allowed in message
         assert len(message) < 300
         assert len(message.splitlines()) == 1
-
-
-def test_the_same_is_checked_where_a_server_is_made_by_hand() -> None:
-    values: tuple[dict[str, Any], ...] = (
-        *({"table": "1x"}, {"mode": "x"}, {"modules": "*"}, {"backoff": "60"}, {"max_attempts": 0}, {"lease": 0.5}),
-        *({"timeout": -1}, {"db_patience": "30 s"}, {"lease": True}, {"setup": 3}, {"keep": 0}, {"keep": "30 days"}),
-    )
-    for wrong in values:
-        (key,) = wrong
-        with pytest.raises(SettingError, match=f"{key} is "):
-            TaskServer(DSN, **wrong)
 
 
 def test_a_server_that_is_made_by_hand_takes_texts_and_values_of_python() -> None:

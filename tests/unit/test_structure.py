@@ -191,7 +191,6 @@ def test_dialects_have_the_same_files() -> None:
 # Classes of queue/ that hold no verbs: the face itself, and what verbs are made of.
 BENEATH_VERBS = {"Store", "Adding", "FinishWrites", "CallersRows", "ManyRows"}
 ROW_OF_FACE = re.compile(r"^    (\w+\.py) +(?:store\.)?(\w+) +(\w+(?:, \w+)*)(?: {2,}(\S.*))?$", re.MULTILINE)
-CHANGES_STATUS = re.compile(r"UPDATE .*SET\b.*\bstatus = (?!status\b).*WHERE", re.DOTALL)
 PROVED_ELSEWHERE = {"callers.py"}
 """Its verbs are those of callers' own connections, of each driver: tests/producers."""
 
@@ -234,20 +233,6 @@ def verbs_in_face() -> dict[tuple[str, str, str], bool]:
 def test_the_store_s_face_names_each_verb_its_file_and_whether_it_changes_a_status() -> None:
     """A transition is also in the verb's own docstring, which is more exact."""
     assert verbs_in_face() == verbs_in_code()
-
-
-def test_a_verb_that_sends_a_write_of_a_status_has_a_transition() -> None:
-    for module in IN_QUEUE:
-        writes = {
-            ast.unparse(node.targets[0])
-            for node in nodes_of(module)
-            if isinstance(node, ast.Assign)
-            and CHANGES_STATUS.search(ast.unparse(node.value).partition("WHERE")[0] + "WHERE")
-        }
-        for cls in classes_of(module).values():
-            for name, verb in verbs_of(cls).items():
-                used = {ast.unparse(node).removeprefix("self.") for node in ast.walk(verb)}
-                assert has_transition(verb) or not used & writes, f"{module}: {cls.name}.{name}, {used & writes}"
 
 
 def test_each_verb_of_the_store_has_a_test_of_the_contract_that_calls_it() -> None:
