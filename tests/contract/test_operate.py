@@ -206,6 +206,7 @@ CHOICES: list[tuple[dict[str, Any], list[str]]] = [
     ({"task": "tasks.Note"}, ["d"]),
     ({"error": "E: 100%"}, ["a", "c"]),
     ({"error": "E: 1__%"}, []),
+    ({"error": "100%"}, []),
     ({"error": "e: 100%"}, ["b"]),
     ({"error": "E: 100%\nwhere"}, ["c"]),
     ({"error": "Ä"}, ["d"]),
