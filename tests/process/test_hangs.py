@@ -4,14 +4,11 @@ from __future__ import annotations
 
 import os
 import signal
-import subprocess
-import sys
 import time
 
 import pytest
 
-from tests.support.deployment import ROOT
-from tests.support.processes import assert_shows_where_it_hangs, assert_silent, end_of, freeze, thaw, wait_until
+from tests.support.processes import assert_shows_where_it_hangs, assert_silent, end_of, freeze, thaw
 from tests.support.queues import Queue
 
 SETTINGS = {"TASKSERVER_BACKOFF": "fixed:500", "TASKSERVER_TIMEOUT": "1", "TASKSERVER_LEASE": "1"}
@@ -157,27 +154,3 @@ def test_a_slow_clean_up_of_what_an_error_holds_is_interrupted(queue: Queue) -> 
     queue.add("tasks.leaves_a_connection")
     ended = queue.worker()
     assert (ended.returncode, ended.stderr) == (0, "task 1 tasks.leaves_a_connection is fatal: Fatal: refused\n")
-
-
-@pytest.mark.long
-def test_a_clean_up_between_two_tasks_ends_its_worker_after_that_and_the_waits_for_the_database(queue: Queue) -> None:
-    queue.add("tasks.leaves_a_connection_between_calls", "[1]")
-    process = queue.start(TASKSERVER_DB_PATIENCE="0")
-    _, errors = process.communicate(timeout=60)
-    assert process.returncode == 1
-    assert_shows_where_it_hangs(errors, "__del__")
-    wait_until(lambda: "tasks.leaves_a_connection_between_calls is fatal: lost" in queue.worker().stderr)
-
-
-def test_no_alarm_outlives_its_run() -> None:
-    """Python's end resets the handlers first: the process would die of its own alarm."""
-    code = """
-import atexit, signal, time
-from taskserver.interrupts.alarm import Alarm
-from taskserver.interrupts.stop import Stop
-atexit.register(time.sleep, 0.3)
-with Alarm(Stop(), 0.1):
-    signal.setitimer(signal.ITIMER_REAL, 0.1, 0.1)
-"""
-    ended = subprocess.run([sys.executable, "-c", code], cwd=ROOT, text=True, capture_output=True, timeout=30)
-    assert (ended.returncode, ended.stdout, ended.stderr) == (0, "", "")

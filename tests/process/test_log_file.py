@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.processes import assert_one_line, assert_silent, end_of
+from tests.support.processes import assert_one_line, assert_silent
 from tests.support.queues import Queue
 
 SETTINGS = {"TASKSERVER_MAX_ATTEMPTS": "1", "TASKSERVER_LOG": "var/worker.log"}
@@ -112,18 +112,6 @@ def test_a_log_on_a_full_disk_ends_no_run_and_is_reported_once(queue: Queue, log
     queue.add("tasks.note")
     assert_one_line(queue.worker(), 0, "worker.log cannot be written", "No space left on device: make room")
     assert queue.notes() == ["noted"]
-
-
-def test_a_worker_whose_log_another_one_rotates_goes_on_in_the_new_file(queue: Queue, log: Path) -> None:
-    queue.add("tasks.hold")
-    queue.add("tasks.say", '["after the rotation"]')
-    process = queue.start_task()
-    rotated = log.rename(log.with_name("worker.log.1"))
-    queue.go()
-    assert end_of(process) == (0, "", "")
-    assert "after the rotation" not in rotated.read_text()
-    assert "printed: after the rotation" in log.read_text()
-    assert log.stat().st_mode & 0o777 == 0o600
 
 
 @pytest.mark.parametrize("mode", [0o777, 0o1777])

@@ -147,18 +147,6 @@ def test_threads_that_a_task_starts_log_with_its_id_and_one_that_it_left_behind_
     assert {f"{by}shop.mail: connected", f"{by}printed: x"} <= set(others)
 
 
-def test_a_module_finds_in_standard_output_what_a_terminal_has(queue: Queue) -> None:
-    queue.define(
-        "import io\nsys.stdout.reconfigure(encoding='utf-8', line_buffering=True)\n"
-        "def ask():\n    out = sys.stdout\n"
-        "    print(out.encoding.lower(), out.name, out.mode, out.isatty())\n"
-        "    io.TextIOWrapper(out.detach(), encoding='utf-8').detach()\n    print('\\u20ac')\n"
-    )
-    queue.add("tasks.ask")
-    assert run(queue, PYTHONIOENCODING="ascii") == ""
-    assert [line.partition("printed: ")[2] for line in said_of(queue)] == ["utf-8 <stdout> w False", "\u20ac"]
-
-
 # ---- what modules do to `logging`
 
 SET_UPS = {
@@ -242,47 +230,6 @@ def test_our_words_come_whatever_a_task_does_to_logging(queue: Queue, silencer: 
     assert all(words in text for words in ("run begins", "task 2 tasks.fail is fatal", "printed: said", "run ends"))
 
 
-def test_a_handler_that_a_module_gives_to_our_logger_gets_our_records(queue: Queue) -> None:
-    queue.define(
-        "\nours = logging.getLogger('taskserver')\nours.setLevel('DEBUG')\n"
-        "ours.addHandler(logging.FileHandler(HERE / 'theirs'))\nours.disabled = True  # as dictConfig does\n"
-    )
-    queue.add("tasks.fail")
-    queue.add("tasks.say")
-    queue.worker()
-    text = (queue.folder / "theirs").read_text()
-    assert "task 1 tasks.fail failed, attempt 1 of 10: ValueError: no luck\nTraceback" in text
-    assert "task 2 tasks.say is done" in text
-
-
-ODD = """
-class Odd(Exception):
-    def __str__(self):
-        raise ArithmeticError
-    __repr__ = __str__
-
-def wrong():
-    logging.getLogger("shop").warning("%d of %d", 1)
-    try:
-        raise Odd
-    except Odd as error:
-        logging.getLogger("shop").exception(error)
-"""
-
-
-def test_a_record_that_cannot_be_formatted_is_logged_and_fails_no_task(queue: Queue) -> None:
-    queue.define(ODD)
-    queue.add("tasks.wrong")
-    assert run(queue) == ""
-    by = "task 1 tasks.wrong, attempt 1, shop:"
-    assert said_of(queue) == [
-        f"WARNING {by} '%d of %d' (TypeError while it was formatted)",
-        f"ERROR {by} a Odd that cannot be shown (ArithmeticError while it was formatted)",
-    ]
-    assert any(line.startswith("    tasks.Odd") for line in log_of(queue))
-    assert queue.statuses() == []
-
-
 # ---- without a log
 
 
@@ -296,13 +243,6 @@ def test_without_a_log_the_warnings_of_tasks_are_twenty_lines_of_standard_error(
     assert first == "task 1 tasks.warn, attempt 1, root: number 0"
     assert last == "and 5 more warnings of tasks: set TASKSERVER_LOG to have them all in a file"
     assert (ended.returncode, ended.stdout, len(ended.stderr.splitlines())) == (0, "", 21)
-
-
-def test_without_a_log_a_warning_that_a_handler_of_the_module_takes_is_not_on_standard_error(queue: Queue) -> None:
-    queue.define("\nlogging.basicConfig(filename=HERE / 'theirs')\n")
-    queue.add("tasks.log", '["warning", "w"]')
-    assert queue.worker().stderr == ""
-    assert (queue.folder / "theirs").read_text() == "WARNING:shop.mail:w\n"
 
 
 @pytest.mark.parametrize("program", ["worker", "client"])

@@ -14,7 +14,6 @@ from urllib.parse import urlsplit
 import psycopg
 import pytest
 
-from taskserver import TaskServer
 from tests.support.pgbouncer import pooled
 from tests.support.postgresql import PostgreSQLServer, connection_in_utc
 from tests.support.processes import WAIT_SECONDS, end_of, kill, wait_until
@@ -137,21 +136,3 @@ def test_what_sends_no_notice_is_found_by_a_look(postgresql_queue: Queue, behind
         wait_until(partial(has_noted, queue, "noted", "noted"))
         assert bool(queue.sql(WHO_WAITS)) <= (not behind_pooler)
         stop(worker)
-
-
-def test_making_the_tables_again_keeps_one_trigger(postgresql_queue: Queue) -> None:
-    triggers = "SELECT tgname FROM pg_trigger WHERE NOT tgisinternal"
-    for table in ("jobs_queue", "order"):
-        with TaskServer(postgresql_queue.dsn, table=table) as server:
-            server.create_tables()
-            server.create_tables()
-            server.add_task("tasks.note")
-    assert postgresql_queue.sql(triggers) == [("notify_added",)] * 2
-
-
-def test_a_program_that_keeps_its_connection_gets_no_notices_after_its_runs(postgresql_queue: Queue) -> None:
-    with TaskServer(postgresql_queue.dsn) as server:
-        for _ in range(3):
-            server.run(linger=0.3)
-        assert server.store.database.fetch("SELECT pg_listening_channels()") == []
-        assert postgresql_queue.sql(WHO_WAITS) == []

@@ -8,10 +8,8 @@ import subprocess
 
 import pytest
 
-from tests.support.deployment import Deployment
 from tests.support.processes import (
     WAIT_SECONDS,
-    assert_one_line,
     assert_silent,
     needs_peak,
     run_on_terminal,
@@ -107,18 +105,6 @@ def test_control_characters_of_rows_and_tasks_are_escaped(queue: Queue) -> None:
     assert "\\x1b]0;title\\x07 \\u202e \\x85 \\u2028 \\ud800 end" in ended.stderr
 
 
-@pytest.mark.parametrize("arguments", [["worker.py"], ["client.py", "status"]])
-def test_a_package_that_is_not_installed_is_one_line(deployment: Deployment, arguments: list[str]) -> None:
-    bare_python = deployment.home / "python"
-    bare_python.write_text(f'#!/bin/sh\nexec "{deployment.python}" -S "$@"\n')
-    bare_python.chmod(0o700)
-    deployment.python = str(bare_python)
-    dsn = {"TASKSERVER_DSN": "mysql://someone@127.0.0.1/db"}
-    assert_one_line(deployment.run(*arguments, env=dsn), 1, "PyMySQL", "pip install")
-    deployment.write_env(**dsn)
-    assert_one_line(deployment.run(*arguments), 2, "python-dotenv", "pip install")
-
-
 # ---- standard output and a terminal
 
 
@@ -195,18 +181,6 @@ def test_a_password_in_the_environment_reaches_no_program_that_a_task_starts(que
     ended = queue.worker("1", **env) if program == "worker" else queue.client("run", "1", env=env)
     assert ended.returncode == 0, ended.stderr
     assert queue.notes() == ["[0, 0]"]
-
-
-def test_the_worker_is_found_through_a_symlink_from_any_current_folder(queue: Queue) -> None:
-    queue.add("tasks.note")
-    link = queue.deployment.home / "bin" / "run-tasks"
-    link.parent.mkdir()
-    link.symlink_to(queue.folder / "worker.py")
-    # What lies in the current folder is none of its business.
-    for name, text in {".env": "TASKSERVER_MODE=nonsense\n", "tasks.py": "raise SystemExit\n"}.items():
-        (queue.deployment.home / name).write_text(text)
-    assert_silent(queue.deployment.run(str(link)))
-    assert queue.notes() == ["noted"]
 
 
 BREAKING = {

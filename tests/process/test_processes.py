@@ -220,13 +220,6 @@ def test_idle_workers_whose_supervisor_is_killed_end_at_once(queue: Queue) -> No
     assert queue.sql("SELECT pid FROM jobs_queue_processes") == []
 
 
-def test_it_works_for_callers_that_ignore_the_ends_of_children(queue: Queue) -> None:
-    queue.deployment.wrap_python(["env", "--ignore-signal=CHLD"])
-    queue.add("tasks.note")
-    assert_silent(queue.worker(0, "--processes", 2))
-    assert queue.notes() == ["noted"]
-
-
 def refuse_forks(queue: Queue, refused: range) -> None:
     code = (
         "import os\nfork, count = os.fork, [0]\n"
@@ -269,18 +262,6 @@ def test_a_worker_that_fails_does_not_become_a_supervisor(queue: Queue) -> None:
     assert ended.stderr.count("died: exit code 1") == 1
 
 
-def test_all_workers_share_the_lines_of_one_run(queue: Queue) -> None:
-    queue.server.add_tasks({"task": "tasks.fail"} for _ in range(90))
-    ended = queue.worker(0, "--processes", 3, "--batch", 5)
-    assert (ended.returncode, ended.stdout) == (0, "")
-    lines = ended.stderr.splitlines()
-    assert sum("is fatal: Fatal: no" in line for line in lines) <= 3 * 6
-    more = [
-        int(line.split()[1]) for line in lines if line.endswith("more became fatal: see client.py list --status fatal")
-    ]
-    assert len(lines) - len(more) + sum(more) == 90
-
-
 def test_lingering_workers_hand_over_to_those_of_the_next_line(queue: Queue) -> None:
     line = (0, "--processes", 2, "--linger", 60)
 
@@ -294,15 +275,3 @@ def test_lingering_workers_hand_over_to_those_of_the_next_line(queue: Queue) -> 
     wait_until(lambda: pids() == sorted(workers_of(second)) and len(pids()) == 2)
     second.send_signal(signal.SIGTERM)
     assert end_of(second) == (0, "", "")
-
-
-@pytest.mark.long
-def test_a_worker_that_was_started_again_stays_for_what_is_left_of_the_time(queue: Queue) -> None:
-    process = queue.start(0, "--processes", 1, "--linger", 4)
-    wait_until(lambda: queue.sql("SELECT pid FROM jobs_queue_processes"))
-    began = time.monotonic()
-    (worker,) = workers_of(process)
-    os.kill(worker, signal.SIGKILL)
-    code, _, told = end_of(process)
-    assert (code, "died: signal 9" in told) == (1, True)
-    assert time.monotonic() - began < 5.5

@@ -145,10 +145,6 @@ def test_a_worker_that_is_stopped_while_it_starts_ends_well(queue: Queue, number
     assert (queue.statuses(), queue.reason()) == ([0], "stopped")
 
 
-def test_a_client_that_is_interrupted_while_it_starts_says_nothing(queue: Queue) -> None:
-    assert signalled(queue, "client.py", ["status"], signal.SIGINT) == (130, "", "")
-
-
 # ---- during a task
 
 

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-import gc
 import signal
 import threading
 import time
 from collections.abc import Callable, Coroutine
-from contextlib import suppress
 from typing import Any
 
 import pytest
@@ -112,22 +110,6 @@ def test_a_coroutine_that_swallows_its_cancellation_is_cancelled_again() -> None
     assert swallowed == [0, 1]
 
 
-def test_a_child_that_swallows_its_cancellation_is_left_at_the_next_one() -> None:
-    async def child() -> None:
-        while True:
-            try:
-                await asyncio.sleep(60)
-            except asyncio.CancelledError:
-                pass
-
-    async def task() -> None:
-        left = asyncio.create_task(child())
-        await asyncio.sleep(60)
-        await left
-
-    assert AGAIN_SECONDS < interrupted(task) < 5
-
-
 def test_no_coroutine_that_is_interrupted_waits_for_its_threads() -> None:
     ended = threading.Event()
     try:
@@ -156,21 +138,6 @@ def test_a_cancelled_coroutine_is_told_why() -> None:
 
     with Alarm(Stop(), AGAIN_SECONDS) as limit, pytest.raises(TaskInterrupted, match=CANCELLED):
         limit.call(0, as_plain(task))
-
-
-def test_a_task_that_asks_and_is_interrupted_may_clean_up() -> None:
-    async def task() -> None:
-        try:
-            limit.interrupt_here(CANCELLED)
-        finally:
-            limit.interrupt(limit.number, CANCELLED)
-            await asyncio.sleep(0.1)
-            cleaned.append(True)
-
-    cleaned = list[bool]()
-    with Alarm(Stop(), 60) as limit, pytest.raises(TaskInterrupted, match=CANCELLED):
-        limit.call(0, as_plain(task))
-    assert cleaned == [True]
 
 
 def test_a_task_is_cancelled_also_where_a_child_that_nobody_awaits_has_asked() -> None:
@@ -217,43 +184,3 @@ def test_a_coroutine_that_was_cancelled_by_its_own_code_is_not_taken_for_interru
 
     with Alarm(Stop(), AGAIN_SECONDS) as limit, pytest.raises(asyncio.CancelledError):
         limit.call(0, as_plain(task))
-
-
-def test_ctrl_c_in_a_program_of_one_s_own_fails_a_coroutine_as_any_task() -> None:
-    async def task() -> None:
-        signal.raise_signal(signal.SIGINT)
-        await asyncio.sleep(60)
-
-    with Alarm(Stop(), AGAIN_SECONDS) as limit, pytest.raises(KeyboardInterrupt):
-        limit.call(0, as_plain(task))
-    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
-
-
-def test_an_exception_of_a_coroutine_is_gone_with_whoever_caught_it() -> None:
-    """What its frames hold, as a connection, must not wait for the garbage collector."""
-
-    class Refused(Exception): ...
-
-    async def task() -> None:
-        raise Refused
-
-    gc.disable()
-    try:
-        with suppress(Refused):
-            as_plain(task)()
-        assert not [one for one in gc.get_objects() if type(one) is Refused]
-    finally:
-        gc.enable()
-
-
-def test_a_plain_task_after_a_coroutine_has_an_event_loop_to_use() -> None:
-    async def task() -> None: ...
-
-    asyncio.set_event_loop(asyncio.new_event_loop())
-    try:
-        as_plain(task)()
-        loop = asyncio.get_event_loop_policy().get_event_loop()
-        loop.run_until_complete(task())
-        loop.close()
-    finally:
-        asyncio.set_event_loop(None)

@@ -5,9 +5,9 @@ from __future__ import annotations
 import re
 import threading
 import time
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent import futures
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from functools import partial
 
 import pytest
@@ -153,30 +153,6 @@ def test_a_task_whose_claim_is_gone_is_interrupted_though_it_asks_nothing(
 
 
 # ---- a release that another thread sees
-
-
-@pytest.mark.parametrize("fails", [False, True])
-def test_what_one_thread_is_giving_back_is_no_empty_claim_to_the_other(server: TaskServer, fails: bool) -> None:
-    """It may have to be put back, and would be forgotten: the run claims again once it is empty."""
-    server.add_task("tasks.act")
-    claims = server.store.claims
-    claimed = Claimed(claims.claim(1, ()).tasks, time.monotonic(), 60)
-    seen: list[bool] = []
-    release, other = claims.release, threading.Thread(target=lambda: seen.append(bool(claimed)))
-
-    def meanwhile(tasks: Collection[ClaimedTask]) -> int:
-        other.start()
-        other.join(0.1)
-        assert seen == []
-        if fails:
-            raise DatabaseError("away")
-        return release(tasks)
-
-    claims.release = meanwhile  # type: ignore[method-assign]
-    with suppress(DatabaseError):
-        claimed.release(server.store)
-    other.join()
-    assert (seen, bool(claimed), claimed.released) == ([fails], fails, int(not fails))
 
 
 def test_a_started_task_whose_release_was_cut_off_gets_no_turn(

@@ -49,15 +49,6 @@ def test_a_late_interrupt_leaves_the_next_task_its_own_timeout(alarm: Alarm) -> 
         alarm.call(0, cancelled_task)
 
 
-def test_a_late_interrupt_leaves_a_task_without_a_timeout_alone(alarm: Alarm) -> None:
-    def next_task() -> str:
-        signal.setitimer(signal.ITIMER_REAL, 0.001)
-        time.sleep(0.1)
-        return "ended well"
-
-    assert alarm.call(0, next_task) == "ended well"
-
-
 def test_code_that_asks_and_is_interrupted_may_clean_up(alarm: Alarm) -> None:
     """The heartbeat says why, and makes the alarm ring: the code may ask between the two."""
     cleaned = []
@@ -111,28 +102,6 @@ def test_a_first_signal_leaves_a_task_its_timeout_and_its_time() -> None:
         assert alarm.call(10, nap, 0.3) == "ended well"
         with pytest.raises(TaskInterrupted, match=r"longer than its timeout of 0\.3 s"):
             alarm.call(0.3, nap, WAIT_SECONDS)
-
-
-def test_a_first_signal_rings_no_alarm_that_is_a_task_s_own() -> None:
-    stop = Stop()
-
-    def nap_with_an_alarm() -> str:
-        signal.signal(signal.SIGALRM, signal.default_int_handler)
-        signal.alarm(60)
-        stop.ask()
-        time.sleep(0.3)
-        return "ended well"
-
-    def ask_from_another_thread() -> str:
-        in_another_thread(stop.ask)
-        stop.insisted = True
-        time.sleep(0.3)
-        return "ended well"
-
-    with Alarm(stop, 60) as alarm:
-        assert alarm.call(10, nap_with_an_alarm) == "ended well"
-        stop.asked = stop.insisted = False
-        assert alarm.call(10, ask_from_another_thread) == "ended well"
 
 
 def test_code_that_asks_and_goes_on_is_interrupted_again() -> None:

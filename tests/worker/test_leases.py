@@ -27,6 +27,7 @@ TASKS = """
 import time
 
 from taskserver import TaskServer, task
+from tests.support.processes import wait_until
 from tests.worker.test_leases import acts
 
 
@@ -49,8 +50,8 @@ def tick():
 
 def wait_until_alone():
     with TaskServer.from_env(HERE) as server:
-        while server.store.database.fetch("SELECT COUNT(*) FROM {table} WHERE status = 1") != [(1,)]:
-            time.sleep(0.01)
+        count = "SELECT COUNT(*) FROM {table} WHERE status = 1"
+        wait_until(lambda: server.store.database.fetch(count)[0][0] == 1)
 """
 
 
@@ -81,16 +82,6 @@ def test_a_lost_task_has_used_its_attempt_and_waits_or_is_fatal_and_an_unstarted
     ends = [(3, 1, None), (3, 9, None), (4, 10, None), (4, 1, 7)]  # a completion that comes late names its claim
     assert [row[:4] for row in found] == [*((*end, LOST_TEXT) for end in ends), (0, 2, None, None)]
     assert [bool(wait) and 499.9 <= float(wait) <= 550.1 for *_, wait in found] == [True] * 2 + [False] * 3
-
-
-def test_a_lost_task_runs_again_once_its_backoff_has_ended(queue: Queue) -> None:
-    queue.add("tasks.note")
-    lose(queue)
-    queue.run_here()
-    assert (queue.notes(), queue.statuses()) == ([], [3])
-    queue.end_backoffs()
-    assert queue.run_here().done == 1
-    assert queue.notes() == ["noted"]
 
 
 def test_a_lost_task_whose_callable_may_start_once_never_runs_before_a_person_retries_it(queue: Queue) -> None:

@@ -15,23 +15,9 @@ from tests.support.queues import Queue
 TASKS = """
 import time
 
-from taskserver import TaskServer, task
-
-
 def nap(seconds):
     time.sleep(seconds)
     note("slept")
-
-
-@task(commit_every=50)
-def quick():
-    time.sleep(0.05)
-    note()
-
-
-def urgent():
-    with TaskServer.from_env(HERE) as server:
-        server.add_task("tasks.note", ["urgent"], priority=-1000)
 """
 
 
@@ -92,16 +78,6 @@ def test_one_run_that_was_slow_beyond_all_others_says_nothing_of_the_next(queue:
     queue.add("tasks.note")
     remember(queue, "tasks.note", 0.1, 1000, 59.8)
     assert queue.run_here(max_time=60).done == 2
-
-
-def test_tasks_that_share_a_start_are_all_done_or_given_back_where_no_other_would_fit(queue: Queue) -> None:
-    for _ in range(14):
-        queue.add("tasks.quick")
-    remember(queue, "tasks.quick", 0.2, 10, 0.2)
-    assert queue.run_here(max_time=0.5).reason is Reason.MAX_TIME
-    left = queue.rows("status, attempts")
-    assert left
-    assert left == [(0, 0)] * (14 - len(queue.notes()))
 
 
 # ---- what fits into a run of a minute
@@ -221,21 +197,3 @@ def test_a_batch_of_slow_tasks_is_claimed_as_a_whole_once_it_is_known() -> None:
     assert size.want(20)
     assert size.next(5) == 5
     assert not size.want(20), "the run may take no more"
-
-
-def test_slow_tasks_behind_quick_ones_are_left_to_others_after_a_second(queue: Queue) -> None:
-    """The claim that took them was as large as the quick ones made it."""
-    queue.add_many([(0, 0)] * 60)
-    for _ in range(12):
-        queue.add("tasks.nap", "[0.2]")
-    result = queue.run_here()
-    assert (result.done, result.released >= 6) == (72, True)
-
-
-def test_a_more_urgent_task_waits_for_few_of_those_before_it(queue: Queue) -> None:
-    for number in range(40):
-        queue.add("tasks.nap", "[0.03]")
-        if number == 9:
-            queue.add("tasks.urgent")
-    assert queue.run_here().done == 42
-    assert queue.notes().index("urgent") - 10 <= 20, "half a second, and some"

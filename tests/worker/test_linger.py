@@ -10,6 +10,7 @@ from functools import partial
 import pytest
 
 from taskserver import Reason, RunResult, Stop, TaskServer
+from taskserver.worker import maintenance
 from taskserver.worker.limits import Limits, RunLimits
 from taskserver.worker.record import RunRecord
 from tests.support.processes import WAIT_SECONDS
@@ -20,18 +21,22 @@ SETTINGS = {"TASKSERVER_PAUSES": "0.02,0.05,0.1"}
 LONG = 2 * WAIT_SECONDS
 
 
-def test_a_run_that_lingers_runs_tasks_that_come_later_until_it_is_asked_to_stop(queue: Queue) -> None:
-    later = f"INSERT INTO jobs_queue (task, status, due_at) VALUES ('tasks.note', 5, {queue.now})"
-    stop = Stop()
-    acts: list[Callable[[], object]] = [partial(queue.add, "tasks.note")] * 2
-    acts += [partial(queue.sql, later), stop.ask]
+def one_by_one(queue: Queue, *acts: Callable[[], object]) -> Stop:
+    """A request to stop that does these whenever the queue is empty, one after the other, and then stops the run."""
+    stop, left = Stop(), list(acts)
 
-    def come_one_by_one() -> None:
+    def look() -> None:
         if not queue.rows():
-            acts.pop(0)()
+            (left.pop(0) if left else stop.ask)()
 
-    stop.lookouts.append(come_one_by_one)
-    result = queue.run_here(linger=LONG, stop=stop)
+    stop.lookouts.append(look)
+    return stop
+
+
+def test_a_run_that_lingers_runs_tasks_that_come_later_until_it_is_asked_to_stop(queue: Queue) -> None:
+    add = partial(queue.add, "tasks.note")
+    later = f"INSERT INTO jobs_queue (task, status, due_at) VALUES ('tasks.note', 5, {queue.now})"
+    result = queue.run_here(linger=LONG, stop=one_by_one(queue, add, add, partial(queue.sql, later)))
     assert (result.done, result.reason, queue.notes()) == (3, Reason.STOPPED, ["noted"] * 3)
     assert queue.sql("SELECT reason, taken, done FROM jobs_queue_workers") == [("stopped", 3, 3)]
 
@@ -77,7 +82,7 @@ def test_a_look_costs_two_queries_or_three_where_notices_come(
     queue: Queue, groups: list[int] | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     sent: list[str] = []
-    with TaskServer(queue.dsn, folder=queue.folder, pauses="0.05,1,1") as server:
+    with TaskServer(queue.dsn, folder=queue.folder, pauses="0.02,0.05,0.1") as server:
         session = server.store.database.session()
         send = session.send
 
@@ -99,23 +104,20 @@ def test_a_look_costs_two_queries_or_three_where_notices_come(
             return len(sent)
 
         monkeypatch.setattr(session, "send", listen)
+        monkeypatch.setattr(maintenance, "LOOK_EVERY_SECONDS", 0)
         sent_by(1)  # the first one connects
         queries = sent_by(3) - sent_by(1)
     a_look = 3 if queue.is_postgresql or (queue.is_sqlite and groups) else 2  # SQLite looks at each group by itself
     assert queries == 2 * a_look
 
 
-def test_it_waits_for_a_database_that_goes_away_meanwhile(mysql_queue: Queue, mysql_server: MySQLServer) -> None:
-    stop = Stop()
-
+def test_it_goes_on_where_its_connection_breaks_while_it_waits(mysql_queue: Queue, mysql_server: MySQLServer) -> None:
     def cut() -> None:
-        stop.lookouts[:] = [stop.ask] if mysql_queue.notes() else stop.lookouts
-        if not mysql_queue.rows():
-            [(number,)] = mysql_queue.server.store.database.fetch("SELECT CONNECTION_ID()")
-            mysql_server.execute(f"KILL {number}")
-            mysql_queue.add("tasks.note")
+        [(number,)] = mysql_queue.server.store.database.fetch("SELECT CONNECTION_ID()")
+        mysql_server.execute(f"KILL {number}")
+        mysql_queue.add("tasks.note")
 
-    stop.lookouts.append(cut)
+    stop = one_by_one(mysql_queue, lambda: None, cut)
     assert mysql_queue.server.run(linger=LONG, stop=stop).done == 1
 
 

@@ -41,12 +41,6 @@ def unknown(): fail()
 @task(on_fatal="os.system")
 def unlisted(command): fail()
 
-@task(on_fatal="tasks.takes_nothing")
-def misfit(): fail()
-
-def takes_nothing():
-    note("called without the error")
-
 @task(on_fatal="tasks.rescue")
 def strict(number): fail()
 
@@ -57,12 +51,6 @@ def in_a_circle(error=None):
 
 @task(on_fatal="tasks.tries_again")
 def wants_retry(): fail()
-
-def long_second(error):
-    raise KeyError("s" * 5000)
-
-@task(on_fatal="tasks.long_second")
-def long_first(): fail("f" * 5000)
 
 def tries_again(error):
     note("called")
@@ -98,23 +86,12 @@ def test_a_task_whose_rescue_returns_counts_as_done(queue: Queue) -> None:
     ]
 
 
-def test_a_rescue_is_called_once_when_the_last_attempt_failed_and_not_before(queue: Queue) -> None:
-    queue.add("tasks.given")
-    for expected in (0, 1, 1):
-        queue.run_here()
-        assert len(queue.notes()) == expected
-        queue.end_backoffs()
-    assert queue.rows() == []
-
-
 FAILING_RESCUES = [
     ("in_vain", None, "KeyError: 'the second one'", ["called"]),
     ("unknown", None, "BadTask: 'tasks.not_there'", []),
     ("unlisted", '["touch evil"]', "BadTask: 'os.system' is in none of the modules", []),
-    ("misfit", None, "TypeError: ", []),
     ("in_a_circle", None, "ValueError: the first one", ["round", "round"]),
     ("wants_retry", None, "Retry: the second one", ["called"]),
-    ("long_first", None, "KeyError: 'ssss", []),
 ]
 
 
@@ -125,10 +102,9 @@ def test_a_rescue_that_fails_makes_the_task_fatal_with_both_errors(queue: Queue)
     result = queue.run_here(max_attempts=1)
     assert (result.fatal, result.done) == (len(FAILING_RESCUES), 1)
     assert queue.rows("status, attempts, claim, due_at") == [(4, 1, None, None)] * len(FAILING_RESCUES)
-    for text, (name, _, second, _) in zip(queue.errors(), FAILING_RESCUES, strict=True):
-        assert text.startswith("ValueError: ffff" if name == "long_first" else "ValueError: the first one\n")
+    for text, (_, _, second, _) in zip(queue.errors(), FAILING_RESCUES, strict=True):
+        assert text.startswith("ValueError: the first one\n")
         assert f"\n{second}" in text
-        assert len(text) <= 1000
     assert queue.notes() == [*(note for *_, notes in FAILING_RESCUES for note in notes), "noted"]
 
 

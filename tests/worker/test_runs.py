@@ -10,13 +10,12 @@ from typing import Any
 
 import pytest
 
-from taskserver import DatabaseError, Reason, Stop, TaskServer
+from taskserver import DatabaseError, Reason, Stop
 from taskserver.interrupts.alarm import call_task
 from taskserver.model.task import Claim
 from taskserver.stores.queue.due import MAX_DUE_PER_LOOK
 from taskserver.worker import run_context
 from tests.support.queues import LONG_AGO, Queue
-from tests.support.servers import MariaDB
 
 SETTINGS = {"TASKSERVER_MAX_ATTEMPTS": "1"}
 TASKS = """
@@ -84,41 +83,6 @@ def test_a_completed_task_goes_where_the_mode_says_and_a_failed_one_stays(queue:
         )
         completed = ("tasks.note", '{"text": "grün 🎉"}', 3, -7, 2, 1, 1, None, None, None, None, 1, 1, 1)
         assert rows == ([completed] if table == places.get(mode) else [])
-
-
-RETURNED = """
-def body():
-    yield note("ran")
-
-async def async_body():
-    yield note("ran")
-
-async def sleep_not():
-    note("ran")
-
-def entered():
-    manager = contextlib.contextmanager(body)()
-    manager.__enter__()
-    return manager
-"""
-NEVER_RAN = {"coroutine": "sleep_not()", "generator": "body()", "async_generator": "async_body()"}
-HAS_RUN = ["entered()", "open(__file__)"]
-
-
-def test_a_task_that_returns_work_which_nobody_runs_is_not_done(queue: Queue, whole_claims: None) -> None:
-    returned = [*NEVER_RAN.values(), *HAS_RUN]
-    code = RETURNED + "".join(f"\ndef task_{number}():\n    return {made}\n" for number, made in enumerate(returned))
-    queue.define(f"{code}\n@task(batch=2)\ndef each(items):\n    return [body(), None]\n")
-    for number in range(len(returned)):
-        queue.add(f"tasks.task_{number}")
-    for _ in range(2):
-        queue.add("tasks.each")
-    queue.run_here()
-    fix = "which nobody runs: call plain functions, or those of async def"
-    assert queue.first_lines() == [
-        f"TypeError: it returned a value of type {name}, {fix}" for name in (*NEVER_RAN, "generator")
-    ]
-    assert queue.notes() == ["ran"]  # by the one that has run
 
 
 # ---- due rows
@@ -191,31 +155,6 @@ def test_what_was_not_started_is_given_back_when_an_error_ends_the_run(
     assert server.run().done == 3
 
 
-def test_a_run_inside_a_task_leaves_its_patience_to_the_outer_one(queue: Queue) -> None:
-    database = queue.server.store.database
-    with database.patiently():
-        with database.patiently():
-            pass
-        assert database._pace.patience is not None
-    assert database._pace.patience is None
-
-
-def test_a_claim_full_of_bad_rows_makes_no_statement_that_the_server_refuses(mariadb: MariaDB, queue: Queue) -> None:
-    [[packet]] = mariadb.execute("SELECT @@GLOBAL.max_allowed_packet")
-    with mariadb.database() as name:
-        mariadb.execute("SET GLOBAL max_allowed_packet = 1048576")
-        try:
-            with TaskServer(mariadb.dsn(name), folder=queue.folder) as server:
-                server.create_tables()
-                server.add_task("tasks.keywords", {"n": 1})
-                server.add_tasks({"task": "tasks.keywords", "args": {"😀" * 1200: n}} for n in range(300))
-                server.add_tasks([{"task": "tasks.note"}] * 5)
-                result = server.run(batch=1000)
-        finally:
-            mariadb.execute(f"SET GLOBAL max_allowed_packet = {packet}")
-    assert (result.done, result.fatal) == (6, 300)
-
-
 def test_a_stop_from_another_thread_interrupts_neither_the_task_nor_that_thread(queue: Queue) -> None:
     queue.add_many([(0, 0)] * 2)
     stop = Stop()
@@ -270,19 +209,3 @@ def test_runs_of_one_line_are_one_start_of_cron(queue: Queue) -> None:
     queue.sql(f"UPDATE jobs_queue_workers SET started_at = {queue.ago(86_400)}")
     queue.run_here(stop=line)
     assert queue.sql(f"SELECT {columns} FROM jobs_queue_workers") == [(0,)]
-
-
-def test_instants_of_a_run_are_utc(queue: Queue, monkeypatch: pytest.MonkeyPatch) -> None:
-    queue.add("tasks.note")
-    monkeypatch.setenv("TZ", "Asia/Tokyo")
-    time.tzset()
-    try:
-        queue.run_here(mode="mark")
-    finally:
-        monkeypatch.undo()
-        time.tzset()
-    instants = ["created_at", "started_at", "finished_at", "updated_at"]
-    for table, columns in {"jobs_queue": instants, "jobs_queue_workers": ["started_at", "ended_at"]}.items():
-        for column in columns:
-            ((seconds,),) = queue.sql(f"SELECT {queue.seconds_between(column, queue.now)} FROM {table}")
-            assert abs(seconds) < 60, column

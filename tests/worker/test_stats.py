@@ -5,19 +5,16 @@ tests/contract/test_stats.py has the table.
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable
 
 import pytest
 
-from taskserver import Reason, TaskServer
 from taskserver.errors import Conflict
 from taskserver.model.task import ClaimedTask
 from taskserver.stores.queue.stats import COLUMNS, Stats
 from taskserver.worker import stats as run_stats
 from taskserver.worker.attempt import Attempt
 from taskserver.worker.stats import ANY_OTHER, MAX_STATS_KEYS, RunStats
-from tests.support.proxy import Matches, Proxy, contains
 from tests.support.queues import LONG_AGO, Queue
 
 acts: list[Callable[[], object]] = []
@@ -118,19 +115,6 @@ def test_a_task_whose_module_cannot_be_imported_has_no_name_that_counts(queue: Q
     assert counts(queue) == {(0, ""): (2, 2, 0, 2, 0, 0)}
 
 
-def test_a_run_that_finds_no_task_writes_no_stats(queue: Queue) -> None:
-    queue.run_quietly()
-    assert queue.sql("SELECT * FROM jobs_queue_stats") == []
-
-
-def test_the_hour_is_the_database_s_own(queue: Queue) -> None:
-    queue.add("tasks.quick")
-    before = Stats(queue.server.store).recent()[0].hour
-    queue.run_here()
-    (found,) = queue.server.stats()
-    assert before <= found.hour <= Stats(queue.server.store).recent()[0].hour
-
-
 def test_how_long_tasks_ran_and_waited_adds_up_and_the_slowest_one_stays(queue: Queue) -> None:
     queue.define("time.sleep(0.5)  # nobody's time\n")
     for name, args in (("sleep", "[0.3]"), ("sleep", "[0.1]"), ("saved", None), ("quick", None)):
@@ -141,34 +125,6 @@ def test_how_long_tasks_ran_and_waited_adds_up_and_the_slowest_one_stays(queue: 
     assert 0.3 <= slept["slowest_seconds"] <= slept["ran_seconds"] - 0.1
     assert seconds(queue, "tasks.saved")["slowest_seconds"] >= 0.2  # with what is called after its last attempt
     assert quick["slowest_seconds"] < 0.2
-
-
-READY = {
-    "new since it was added": "0, NULL, {ready}, {ready}",
-    "delayed since its time came": "5, {ready}, {early}, {early}",
-    "failed since its backoff ended": "3, {ready}, {early}, {early}",
-}
-
-
-@pytest.mark.parametrize("values", READY.values(), ids=READY)
-def test_a_task_waits_from_the_instant_at_which_it_is_ready(queue: Queue, values: str) -> None:
-    instants = {"ready": queue.ago(1000), "early": queue.ago(90_000)}
-    columns = "task, status, due_at, updated_at, created_at"
-    queue.sql(f"INSERT INTO jobs_queue ({columns}) VALUES ('tasks.quick', {values.format(**instants)})")
-    queue.run_here()
-    found = seconds(queue, "tasks.quick")
-    assert 1000 <= found["waited_seconds"] < 80_000
-    assert found["longest_wait_seconds"] == found["waited_seconds"]
-
-
-def test_tasks_wait_anew_from_the_instant_of_each_claim(queue: Queue, monkeypatch: pytest.MonkeyPatch) -> None:
-    claimed: list[float] = []
-    monkeypatch.setattr(RunStats, "claimed", lambda self, at: claimed.append(at))
-    queue.add_many([(0, 0)] * 3)
-    began_at = time.monotonic()
-    queue.run_here(batch=1)
-    assert len(set(claimed)) == 3
-    assert began_at < min(claimed)
 
 
 # ---- workers that vanish
@@ -213,16 +169,22 @@ def finish(kept: RunStats, name: str, group_id: int = 0) -> None:
     kept.done(Attempt(task, has_started=True), name)
 
 
-def test_counts_in_whose_way_others_are_are_written_with_the_next_ones(
-    queue: Queue, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("was_written", [False, True])
+def test_counts_whose_write_failed_come_with_the_next_ones_unless_it_may_have_taken_effect(
+    queue: Queue, was_written: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def conflict(*values: object) -> None:
-        raise Conflict("in the way")
+    add, kept = Stats.add, RunStats(queue.server.store)
 
-    kept = RunStats(queue.server.store)
+    def fail(self: Stats, rows: Iterable[tuple[object, ...]]) -> None:
+        if was_written:
+            add(self, rows)
+        error = Conflict("in the way")
+        error.may_have_taken_effect = was_written
+        raise error
+
     finish(kept, "tasks.a")
     with monkeypatch.context() as patch:
-        patch.setattr(Stats, "add", conflict)
+        patch.setattr(Stats, "add", fail)
         kept.write()
     finish(kept, "tasks.a")
     for _ in range(2):
@@ -267,70 +229,3 @@ def test_a_producer_that_chooses_groups_at_will_does_not_fill_the_table(queue: Q
     found = {(one.group_id, one.task): one.done for one in queue.server.stats()}
     assert len(found) == MAX_STATS_KEYS + 1
     assert (found[ANY_OTHER], found[1, "tasks.a"]) == (99, 3)
-
-
-# ---- a database that goes away
-
-Reached = tuple[TaskServer, Queue, Proxy]
-"""A server of this process, the queue behind it, and the proxy through which the server reaches its database."""
-
-
-@pytest.fixture
-def reached(mysql_queue: Queue) -> Iterator[Reached]:
-    address = mysql_queue.dsn.rpartition("@")[2].partition("/")[0].partition(":")
-    with (
-        Proxy(address[0], int(address[2] or 3306)) as proxy,
-        TaskServer(proxy.dsn(mysql_queue.dsn), folder=mysql_queue.folder) as server,
-    ):
-        mysql_queue.add_many([(0, 0)] * 5)
-        yield server, mysql_queue, proxy
-
-
-def inserts() -> Matches:
-    """Matches the statement that writes counts."""
-    return contains(b"INTO `jobs_queue_stats`")
-
-
-def their_commit() -> Matches:
-    """Matches the commit that follows it."""
-    has_come = False
-
-    def matches(request: bytes) -> bool:
-        nonlocal has_come
-        has_come = has_come or inserts()(request)
-        return has_come and request[5:] == b"COMMIT"
-
-    return matches
-
-
-CUTS: dict[str, tuple[str, Callable[[], Matches], int]] = {
-    "before they are sent": ("cut_before", inserts, 0),
-    "as they are committed": ("cut_before", their_commit, 0),
-    "after they were committed": ("cut_after", their_commit, 5),
-}
-
-
-@pytest.mark.parametrize(("cut", "request_of", "done"), CUTS.values(), ids=CUTS)
-def test_counts_whose_connection_breaks_are_lost_rather_than_doubled_and_cost_no_task(
-    reached: Reached, cut: str, request_of: Callable[[], Matches], done: int
-) -> None:
-    server, queue, proxy = reached
-    struck = getattr(proxy, cut)(request_of())
-    result = server.run()
-    assert struck.has_struck
-    assert (result.done, result.reason) == (5, Reason.EMPTY)
-    assert queue.reason() == "empty"
-    assert sum(one.done for one in queue.server.stats()) == done
-
-
-def test_a_run_whose_database_is_gone_does_not_wait_for_it_with_its_stats(
-    reached: Reached, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    server, _, proxy = reached
-    written: list[None] = []
-    monkeypatch.setattr(RunStats, "write", lambda self: written.append(None))
-    server.store.database._patience_seconds = 0
-    proxy.cut_before(contains(b"DELETE FROM `jobs_queue`"), times=100)
-    with pytest.raises(Exception, match="connection"):
-        server.run()
-    assert written == []

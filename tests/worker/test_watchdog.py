@@ -95,27 +95,6 @@ def test_what_is_written_between_two_calls_may_take_longer_than_a_lease(store: S
         assert armed.ends_at > used_at + TIMEOUT + LEASE + store.database.conflict_seconds
 
 
-def test_a_run_that_hangs_between_two_calls_is_ended_too(store: Store, armed: Armed) -> None:
-    with made(store) as beat:
-        beat._limit_process()
-        ends_at = armed.ends_at
-        time.sleep(0.2)
-        beat._limit_process()
-        assert abs(armed.ends_at - ends_at) < 0.1
-
-
-def test_a_host_that_allows_no_thread_for_it_does_not_end_the_heartbeat(
-    store: Store, armed: Armed, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def refuse(*values: object, **more: object) -> None:
-        raise RuntimeError("unable to start watchdog thread")
-
-    with made(store) as beat:
-        monkeypatch.setattr(armed, "dump_traceback_later", refuse)
-        beat._limit_process()
-        monkeypatch.undo()
-
-
 def test_a_process_of_others_is_never_ended(store: Store, armed: Armed) -> None:
     with made(store, ends_process=False) as beat:
         beat.begin(call(0.01))
