@@ -109,6 +109,16 @@ def test_the_environment_of_libpq_leads_to_no_other_address(monkeypatch: pytest.
         assert b"md5" in received[0]
 
 
+def test_localhost_is_the_address_at_which_servers_listen(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Any account of the host could listen at the other one."""
+    look_up = socket.getaddrinfo
+    monkeypatch.setattr(
+        "socket.getaddrinfo", lambda host, *args, **more: look_up("::1" if host == "localhost" else host, *args, **more)
+    )
+    with asking("localhost", ASK_FOR_MD5) as (message, _):
+        assert "password authentication failed" in message
+
+
 AT = 'connection to server at "127.0.0.1", port 5432 failed: '
 WRONG_PASSWORD = f'{AT}FATAL:  password authentication failed for user "u"'
 

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from taskserver import Reason
+from taskserver.stores.queue.finishes import Finishes
 from taskserver.worker.finishing import Finishing
 from taskserver.worker.maintenance import LOST_TEXT
 from tests.support.queues import Queue
@@ -189,6 +190,21 @@ def test_a_worker_whose_lease_ended_and_was_not_taken_may_still_finish(queue: Qu
     acts[:] = [queue.end_leases]
     assert queue.run_here().done == 1
     assert queue.rows() == []
+
+
+def test_a_task_that_is_taken_over_while_its_module_is_imported_is_not_called(
+    queue: Queue, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    limit_attempts = Finishes.limit_attempts
+
+    def limit_late(*args: Any) -> bool:
+        queue.sql("UPDATE jobs_queue SET claim = 7")
+        return limit_attempts(*args)
+
+    monkeypatch.setattr(Finishes, "limit_attempts", limit_late)
+    queue.add("tasks.note")
+    assert queue.run_here().lost == 1
+    assert (queue.notes(), queue.rows("id, claim")) == ([], [(1, 7)])
 
 
 def test_a_start_whose_answer_came_late_is_looked_at_again_before_the_code_runs(
