@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -10,7 +9,6 @@ from datetime import datetime
 
 import pytest
 
-from taskserver import TaskServer
 from taskserver.errors import Conflict, DatabaseError, InvalidTask
 from taskserver.model.new_task import NewTask
 from taskserver.model.task import Status
@@ -197,30 +195,3 @@ def held_up(store: Store, work: Callable[[], object]) -> Iterator[list[object]]:
     finally:
         thread.join(WAIT_SECONDS)
         del dialect.error
-
-
-# ---- ids
-
-GREATEST = {
-    "sqlite": f"INSERT INTO jobs_queue (id, task) VALUES ({2**63 - 1}, 'tasks.send')",
-    "mysql": f"INSERT INTO jobs_queue (id, task) VALUES ({2**64 - 1}, 'tasks.send')",
-    "postgresql": f"SELECT setval('jobs_queue_id_seq', {2**63 - 1})",
-}
-
-
-def fix_of(error: DatabaseError) -> str:
-    return str(re.findall("(?:UPDATE sqlite_sequence|ALTER TABLE|SELECT setval).*", str(error))[0])
-
-
-def test_after_the_greatest_id_the_error_names_the_statement_that_fixes_it(dsn: str) -> None:
-    rows = Rows(dsn)
-    with TaskServer(dsn) as server:
-        server.create_tables()
-        first = server.add_task("tasks.send")
-        rows.execute(GREATEST[rows.kind])
-        with server.store.database.tried_once(5), pytest.raises(DatabaseError, match="greatest") as raised:
-            server.add_task("tasks.send")
-        rows.execute(f"DELETE FROM jobs_queue WHERE id > {2**60}")
-        rows.execute(fix_of(raised.value))
-        assert server.add_task("tasks.send") == first + 1
-    rows.close()

@@ -13,7 +13,6 @@ import pytest
 
 from taskserver import DatabaseError, TaskServer
 from taskserver.host import peer
-from taskserver.model.new_task import NewTask
 from taskserver.stores import database as stores_database
 from taskserver.stores import dialect
 from taskserver.stores.mysql import errors as mysql_errors
@@ -71,36 +70,6 @@ def test_an_idle_connection_that_was_dropped_is_replaced(
         assert kill_connections(mysql_server, mysql_queue_dsn) >= 1
         use()
     assert [str(task.status) for task in server.list()] == ["error"] * 4
-
-
-def test_a_connection_that_breaks_in_use_is_an_error_and_the_next_use_works(
-    server: TaskServer, mysql_queue_dsn: str, mysql_server: MySQLServer, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(stores_database, "IDLE_SECONDS", 1e9)  # as if it had been used just now
-    server.store.claims.has_new(())
-    kill_connections(mysql_server, mysql_queue_dsn)
-    # Whether the row was stored cannot be known, so it is not sent again.
-    with pytest.raises(DatabaseError) as raised:
-        server.add_task("tasks.a")
-    assert "\n" not in str(raised.value)
-    added = server.add_task("tasks.b")
-    assert list(stored(mysql_queue_dsn)) == [added]
-
-
-def test_a_connection_that_breaks_between_the_statements_of_many_adds_none(
-    server: TaskServer, mysql_queue_dsn: str, mysql_server: MySQLServer
-) -> None:
-    killed: list[bool] = []
-
-    def kill_before_the_last(number: int) -> str:
-        if number == 1500:
-            killed.append(kill_connections(mysql_server, mysql_queue_dsn) > 0)
-        return f"task {number}"
-
-    with pytest.raises(DatabaseError):
-        server.store.producing.add_many([NewTask("tasks.a", None, 0, 0)] * 1500, kill_before_the_last)
-    assert (killed, stored(mysql_queue_dsn)) == ([True], {})
-    assert len(server.add_tasks([{"task": "tasks.a"}] * 3)) == 3
 
 
 def test_ids_are_right_where_the_server_counts_in_steps(
@@ -228,12 +197,6 @@ def host_of_connection(mariadb: MariaDB, dsn: str) -> str:
         server.create_tables()
         ((host,),) = mariadb.execute(f"SELECT host FROM information_schema.processlist WHERE db = '{name}'")
     return str(host).partition(":")[0]
-
-
-@pytest.mark.parametrize("address", ["", "host.invalid:1"])
-def test_a_socket_may_be_named_instead_of_a_host(mariadb: MariaDB, address: str) -> None:
-    dsn = f"mysql://{mariadb.login}@{address}/{{name}}?unix_socket={mariadb.socket}"
-    assert host_of_connection(mariadb, dsn) == "localhost"
 
 
 def test_localhost_means_the_first_of_the_usual_sockets_that_exists_or_the_port(

@@ -5,20 +5,16 @@ Each test shows that it raced. Of the two transactions of a deadlock a server un
 
 from __future__ import annotations
 
-import itertools
 import threading
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import pytest
 
 from taskserver import TaskServer
 from taskserver.model.new_task import NewTask
-from taskserver.model.selection import Selection
-from taskserver.model.task import Status
 from taskserver.stores.mysql.dialect import MySQLDialect
 from taskserver.stores.mysql.errors import number_of
 from taskserver.stores.postgresql.dialect import PostgreSQLDialect
@@ -31,15 +27,8 @@ from tests.support.threads import together
 DEADLOCK, WAITED = "deadlock", "waited"
 KINDS: dict[object, str] = {1213: DEADLOCK, 1205: WAITED, "40P01": DEADLOCK, "55P03": WAITED}
 """Of errors, by their numbers and states."""
-MOST_ROUNDS = 100
 KEYS = [f"key {number:03}" for number in range(300)]
 """More than fit into one statement of rows with keys, so that a transaction takes them step by step."""
-TASKS = """
-ran = []
-
-def note(key, version):
-    ran.append((key, version))
-"""
 
 
 @pytest.fixture
@@ -107,56 +96,3 @@ def test_two_producers_that_add_the_same_keys_in_opposite_order_both_succeed(
         assert added["one"] == added["two"][::-1]
         assert len(set(added["one"])) == len(KEYS)
         assert [count.rows for count in row_counts(one.store)] == [len(KEYS)]
-
-
-def test_reruns_and_cancels_beside_workers_are_errors_to_nobody_and_the_newest_arguments_run_last(
-    server_dsn: str, met: Counter[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    module = f"deadlock_tasks_of_{server_dsn.partition(':')[0]}"
-    (tmp_path / f"{module}.py").write_text(TASKS)
-    monkeypatch.syspath_prepend(tmp_path)
-    ran: list[tuple[str, int]] = __import__(module).ran
-    versions, keys, is_over = itertools.count(1), KEYS[:60], threading.Event()
-
-    def open_server() -> TaskServer:
-        return TaskServer(server_dsn, modules=module, folder=tmp_path)
-
-    def add_all(server: TaskServer, keys: Sequence[str]) -> int:
-        version = next(versions)
-        task = {"task": f"{module}.note", "rerun": True, "version": version}
-        assert len(server.add_tasks({**task, "args": [key, version], "unique_key": key} for key in keys)) == len(keys)
-        return version
-
-    def change(keys: Sequence[str]) -> None:
-        with open_server() as server:
-            for number in range(MOST_ROUNDS):
-                if met[DEADLOCK] > 2 and number > 10:
-                    break
-                add_all(server, keys)
-
-    def work() -> None:
-        with open_server() as server:
-            while not is_over.is_set():
-                server.run(batch=10)
-
-    def cancel() -> None:
-        with open_server() as server:
-            while not is_over.is_set():
-                server.cancel(Selection(limit=20))
-
-    with open_server() as server:
-        server.create_tables()
-        with together(work, work, cancel):
-            try:
-                with together(partial(change, keys), partial(change, keys[::-1])):
-                    pass
-                add_all(server, keys)
-            finally:
-                is_over.set()
-        assert met[DEADLOCK] > 0
-        # A task that was cancelled after the last change of its key does not run.
-        newest = add_all(server, keys)
-        result = server.run()
-        assert result.failed == result.lost == 0
-        assert dict(ran) == dict.fromkeys(keys, newest)
-        assert {count.status for count in row_counts(server.store)} <= {Status.CANCELLED}

@@ -6,7 +6,6 @@ import json
 import os
 import signal
 import sqlite3
-import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
@@ -16,9 +15,7 @@ import pytest
 
 from taskserver import DatabaseError, TaskServer
 from tests.support.databases import on
-from tests.support.processes import WAIT_SECONDS
 from tests.support.rows import Rows
-from tests.support.threads import together
 
 
 @pytest.fixture
@@ -123,28 +120,3 @@ def test_a_child_that_inherits_a_connection_of_the_programs_own_is_told_so(serve
         assert Child(close_and_add).outcome() == ["nothing", "nothing"]
         assert complaint(server) == "nothing"
     assert len(stored(queue_dsn)) == 4
-
-
-def test_a_child_that_was_forked_amid_another_thread_s_adding_adds_or_is_told_why_not(
-    server: TaskServer, queue_dsn: str
-) -> None:
-    # SQLite: the copied connection holds a lock for ever, and closing it would roll back what the parent does.
-    server.add_task("tasks.a")
-    inside, go_on, (go_read, go) = threading.Event(), threading.Event(), os.pipe()
-
-    def slow() -> Iterator[dict[str, Any]]:
-        for number in range(1001):  # a statement is sent before the 1,001st task is asked for
-            if number == 1000:
-                inside.set()
-                go_on.wait(WAIT_SECONDS)
-            yield {"task": "tasks.slow", "args": [number]}
-
-    with together(lambda: server.add_tasks(slow())):
-        assert inside.wait(WAIT_SECONDS)
-        child = Child(lambda: complaint(server), after=go_read)
-        go_on.set()
-    os.write(go, b"!")
-    outcome = child.outcome()
-    assert outcome == "nothing" or ("sqlite" in queue_dsn and "was forked" in outcome)
-    assert len(stored(queue_dsn)) == 1 + 1001 + (outcome == "nothing")
-    assert server.add_task("tasks.a")

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import random
-import threading
-import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from datetime import datetime, timezone
@@ -21,7 +18,6 @@ from tests.contract.verbs import PLAIN, add, add_many, claim, claim_one, ids, st
 from tests.support.processes import wait_until
 from tests.support.rows import Rows
 from tests.support.servers import MariaDB, MySQLServer
-from tests.support.threads import together
 
 
 @pytest.fixture
@@ -94,35 +90,6 @@ def test_a_claim_reads_no_more_where_a_paused_backlog_is_longer(mysql_store: Sto
             rows_read_by(mysql_store, lambda: claim(mysql_store, 50) if mysql_store.claims.has_new(()) else [])
         )
     assert reads[1] <= reads[0] * 1.2
-
-
-def test_a_claim_that_an_administrator_ends_is_made_again(
-    mysql_store: Store, mysql_server: MySQLServer, mysql_queue_dsn: str
-) -> None:
-    """At some moment of it, which decides what MySQL calls that: interrupted, or an unknown error."""
-    add_many(mysql_store, [PLAIN] * 3000)
-    find = (
-        "SELECT id FROM information_schema.processlist "
-        f"WHERE db = '{mysql_queue_dsn.rpartition('/')[2]}' AND info LIKE '%STRAIGHT_JOIN%'"
-    )
-    kills: list[int] = []
-
-    def kill_one() -> None:
-        while not is_over.is_set():
-            for (connection,) in mysql_server.execute(find):
-                time.sleep(random.uniform(0, 0.02))
-                mysql_server.execute(f"KILL QUERY {connection}")
-                kills.append(connection)
-                return
-
-    for _ in range(8):
-        is_over = threading.Event()
-        with together(kill_one):
-            # If the first one took long, it is not made again, but gets nothing.
-            assert len(claim(mysql_store, 1000) or claim(mysql_store, 1000)) == 1000
-            is_over.set()
-        mysql_store.database.change("UPDATE {table} SET status = 0, claim = NULL, due_at = NULL")
-    assert kills
 
 
 def test_without_skip_locked_a_claim_leaves_a_row_that_another_one_took_while_it_waited(

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import threading
-from collections import Counter
 from collections.abc import Callable, Sequence
 from datetime import datetime, timedelta, timezone
 from typing import Any
@@ -17,14 +15,12 @@ from taskserver.model.selection import Selection
 from taskserver.stores import Store
 from taskserver.stores.mysql.dialect import MySQLDialect
 from taskserver.stores.queue import many_rows
-from taskserver.stores.queue.operations import CANCEL, DELETE, END_LEASE, RETRY, Operations, to_priority
-from tests.contract.verbs import PLAIN, STATES, a_running_task, add, add_many, claim_one, end, put_into, start
+from taskserver.stores.queue.operations import DELETE, END_LEASE, RETRY, Operations, to_priority
+from tests.contract.verbs import PLAIN, STATES, add, add_many, claim_one, end, put_into, start
 from tests.support.kinds_of_rows import KINDS, put, put_all_kinds
 from tests.support.locks import holding
-from tests.support.processes import WAIT_SECONDS
 from tests.support.queues import LONG_AGO, Queue
 from tests.support.rows import Rows
-from tests.support.threads import together
 
 SEEN = "status, attempts, max_attempts, due_at, claim, error_text, started_at, finished_at, priority"
 
@@ -114,17 +110,6 @@ def test_one_task_is_claimed_in_each_state_but_done_and_in_progress(store: Store
             assert rows.one(*columns) == (1, task.claim, attempts.get(state, 0), None), state
 
 
-def test_a_preview_counts_the_rows_and_changes_none(store: Store, rows: Rows) -> None:
-    added = add_many(store, [PLAIN] * 5)
-    rows.set(f"status = 4 WHERE id = {added[0]}")
-    before, operations = rows.all(), Operations(store)
-    for selection, count in ((Selection(), 4), (Selection(ids=added[:2]), 1), (Selection(limit=3), 3)):
-        preview = operations.preview(CANCEL, selection, 2)
-        assert preview.rows == count
-        assert [task.id for task in preview.first] == added[1:3][:count]
-    assert rows.all() == before
-
-
 def test_cancelled_tasks_that_run_and_children_that_were_given_up_are_counted(store: Store) -> None:
     operations = Operations(store)
     parent = add(store)
@@ -178,23 +163,6 @@ def test_the_priority_of_one_task_is_set(queue: Queue) -> None:
     assert queue.rows("priority") == [(5,), (0,)]
     with pytest.raises(InvalidTask, match="priority is 2147483648"):
         queue.server.set_priority(new, 2**31)
-
-
-def test_a_worker_sees_that_its_running_task_was_cancelled(store: Store, rows: Rows) -> None:
-    task = a_running_task(store)
-
-    def is_cancelled() -> bool:
-        return any(store.finishes.claimed_still([task]).values())
-
-    assert not is_cancelled()
-    rows.set("error_text = 'E: cancelled'")
-    assert not is_cancelled()
-    assert Operations(store).cancel(task.id) == 1
-    assert is_cancelled()
-    assert store.finishes.renew(task)
-    assert is_cancelled()
-    for other in (task._replace(claim=task.claim + 1), task._replace(id=task.id + 1)):
-        assert store.finishes.claimed_still([other]) == {}
 
 
 # ---- which rows are chosen
@@ -294,28 +262,3 @@ def test_many_rows_are_found_a_portion_after_the_other_and_none_twice(
     assert (outcome, sorted(written)) == ((rows, []), ids[:rows])
     assert queue.rows("priority") == [(priority,)] * 23
     assert queue.server.retry(Selection()) == 0
-
-
-def test_those_who_found_the_same_rows_change_no_more_than_their_limit(
-    queue: Queue, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    ids = [put(queue, 4) for _ in range(50)]
-    barrier, look, found = threading.Barrier(4), many_rows.ManyRows.look, []
-
-    def look_together(self: many_rows.ManyRows, most: int) -> list[int]:
-        found.append(look(self, most))
-        barrier.wait(WAIT_SECONDS)
-        return found[-1]
-
-    monkeypatch.setattr(many_rows.ManyRows, "look", look_together)
-    retried: list[int] = []
-
-    def retry() -> None:
-        with TaskServer(queue.dsn, folder=queue.folder) as server:
-            retried.append(server.retry(Selection(limit=10)))
-
-    with together(*[retry] * 4):
-        pass
-    assert found == [ids[:10]] * 4  # they raced for the same rows
-    assert sum(retried) == 10
-    assert Counter(queue.statuses()) == {0: 10, 4: 40}

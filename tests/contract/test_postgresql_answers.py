@@ -14,13 +14,12 @@ import pytest
 from taskserver import DatabaseError, TaskServer
 from taskserver.errors import ConnectionLost
 from taskserver.stores import dialect
-from tests.support.fake_postgresql import NUMBER, READY, FakePostgreSQL, Peer, answering, column, message, result
+from tests.support.fake_postgresql import FakePostgreSQL, Peer, answering
 
 SECONDS = 0.8
 """In place of the ten that a worker waits."""
 MAX_SECONDS = 8.0
 """By then a worker has given up; the driver's least wait for a login is 2 s."""
-LONG = b"x" * 6_000
 
 
 @pytest.fixture(autouse=True)
@@ -45,35 +44,6 @@ def test_a_silent_server_is_given_up(talk: Callable[[Peer], None]) -> None:
     with FakePostgreSQL(talk) as fake, TaskServer(fake.dsn) as server, away:
         server.run()
     assert time.monotonic() - began < MAX_SECONDS
-
-
-def test_a_long_answer_over_a_slow_line_comes_through() -> None:
-    def send_slowly(peer: Peer, statement: bytes) -> None:
-        sent = result([column()], [[LONG]]) + READY
-        for first in range(0, len(sent), 2_000):
-            time.sleep(SECONDS / 2)
-            peer.send(sent[first : first + 2_000])
-
-    with FakePostgreSQL(answering(send_slowly)) as fake, TaskServer(fake.dsn) as server:
-        assert server.store.database.fetch("SELECT text") == [(LONG.decode(),)]
-
-
-ERROR = message(b"E", b"SERROR\0CXX000\0M" + b"x" * 20_000 + b"\0\0")
-UNREADABLE = {
-    "no message": b"\xff" * 40,
-    "no number": result([column(NUMBER)], [[b"x"]]),
-    "no UTF-8": result([column()], [[b"\xff"]]),
-    "a long error": ERROR,
-}
-
-
-@pytest.mark.parametrize("answer", UNREADABLE.values(), ids=UNREADABLE)
-def test_an_answer_that_cannot_be_read_is_one_short_line(answer: bytes) -> None:
-    talk = answering(lambda peer, statement: peer.send(answer + READY))
-    with FakePostgreSQL(talk) as fake, TaskServer(fake.dsn) as server, pytest.raises(DatabaseError) as raised:
-        server.run()
-    assert "\n" not in str(raised.value)
-    assert len(str(raised.value)) < 1000
 
 
 def test_a_connection_that_is_given_up_leaves_no_word_of_the_driver_s(

@@ -124,17 +124,6 @@ def test_rows_that_hold_a_key_stay_whatever_their_age_and_hide_no_others(
     assert [row_id for (row_id,) in queue.rows("id")] == kept
 
 
-def test_a_portion_whose_rows_another_run_deletes_meanwhile_is_no_error(
-    queue: Queue, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(pruning, "PORTION", 2)
-    for number in range(3):
-        put(queue, 2, finished_at=LONG_AGO, unique_key=str(number))
-    for gone in ("SELECT MIN(id) - 1 FROM {table}", "SELECT MAX(id) FROM {table} WHERE 1 = 0"):
-        monkeypatch.setattr(pruning, "NEWEST", gone)
-        assert pruning.prune_portion(queue.server.store, 60) == 0
-
-
 @EACH_SERVER
 def test_a_portion_waits_for_no_row_that_others_hold(queue: Queue) -> None:
     first, _ = (put(queue, 2, finished_at=LONG_AGO) for _ in range(2))

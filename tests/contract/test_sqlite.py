@@ -8,13 +8,11 @@ import sys
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 
 from taskserver import DatabaseError, TaskServer
 from taskserver.stores.queue.transactions import Transactions
-from tests.contract.test_add import GREATEST
 from tests.support.queues import row_counts
 from tests.support.threads import together
 
@@ -34,18 +32,6 @@ def test_a_file_that_is_no_database_is_a_database_error(tmp_path: Path) -> None:
         with pytest.raises(DatabaseError, match=r"letter\.db"):
             use()
     assert (tmp_path / "letter.db").read_text().startswith("Dear Sir")
-
-
-def test_on_a_disk_without_space_the_error_says_nothing_of_ids(
-    sqlite_queue_dsn: str, file: sqlite3.Connection, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """SQLite has the same words for both."""
-    file.execute(GREATEST["sqlite"])
-    monkeypatch.setattr("shutil.disk_usage", lambda folder: SimpleNamespace(free=4096))
-    is_full = pytest.raises(DatabaseError, match="raise the quota")
-    with TaskServer(sqlite_queue_dsn) as server, server.store.database.tried_once(5), is_full as raised:
-        server.add_task("tasks.send")
-    assert "sqlite_sequence" not in str(raised.value)
 
 
 @pytest.mark.parametrize(("query", "level"), [("", 2), ("?synchronous=full", 2), ("?synchronous=normal", 1)])

@@ -165,21 +165,6 @@ def test_of_two_workers_that_seemed_to_vanish_the_second_alone_may_complete(plac
     assert place.happened["finished late"] == 1
 
 
-def test_a_paused_group_is_passed_over_until_it_is_resumed(place: Place) -> None:
-    machine = driven(place)
-    worker = machine.workers[0]
-    machine.add(worker, [NewTask("tasks.plain", None, 3, 0)], False)
-    machine.pause(3)
-    for groups in ([], [3]):
-        machine.claim(worker, 1, groups)
-        machine.all_is_as_the_model_says()
-    assert (place.happened["passed over as paused"], worker.held) == (2, [])
-    machine.resume(3)
-    machine.claim(worker, 1, [])
-    machine.all_is_as_the_model_says()
-    assert len(worker.held) == 1
-
-
 @pytest.mark.parametrize("is_lost", [False, True], ids=["", "lost"])
 def test_a_limit_that_is_known_only_after_the_import_is_written_while_the_task_is_ours(
     place: Place, is_lost: bool

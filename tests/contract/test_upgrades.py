@@ -137,25 +137,6 @@ def old_file(sqlite_dsn: str) -> Iterator[Rows]:
     rows.close()
 
 
-def test_instants_that_sqlite_took_for_utc_are_translated_or_end_their_task(old_file: Rows, sqlite_dsn: str) -> None:
-    due = {
-        "2026-11-28 16:48:40.2-05:00": "2026-11-28 21:48:40.200000",
-        "2026-11-28 16:48:40.2Z": "2026-11-28 16:48:40.200000",
-        "2026-11-28 16:48:40": "2026-11-28 16:48:40",
-        "2026-11-28 16:48:40.25": "2026-11-28 16:48:40.25",
-        "2026-11-28 99:00:00": None,
-    }
-    for instant in due:
-        old_file.execute("INSERT INTO jobs_queue (task, status, due_at) VALUES ('tasks.a', 5, ?)", (instant,))
-    old_file.execute("INSERT INTO jobs_queue_schedules (name, task, next_at) VALUES ('a', 'b', '2026-99-01 00:00:00')")
-    with TaskServer(sqlite_dsn) as server:
-        server.create_tables()
-    assert [row["due_at"] for row in old_file.all()] == list(due.values())
-    assert old_file.statuses() == [5, 5, 5, 5, 4]
-    assert old_file.all()[-1]["error_text"] == "due_at is no valid time (2026-11-28 99:00:00)"
-    assert old_file.execute("SELECT next_at <= datetime('now', '1 minute') FROM jobs_queue_schedules") == [(1,)]
-
-
 def test_what_a_site_added_to_its_sqlite_tables_outlives_an_upgrade(old_file: Rows, sqlite_dsn: str) -> None:
     for statement in (
         "CREATE TABLE log (id INTEGER)",
@@ -186,17 +167,6 @@ def test_an_upgrade_that_cannot_end_changes_nothing(old_file: Rows, sqlite_dsn: 
 
 
 # ---- other versions, and none
-
-
-@pytest.mark.parametrize("missing", ["workers", "schema"])
-def test_an_upgrade_makes_the_tables_that_are_missing_too(old: Rows, dsn: str, missing: str) -> None:
-    """As that of the version, which was not restored with the others."""
-    old.execute(f"DROP TABLE jobs_queue_{missing}")
-    with TaskServer(dsn) as server:
-        server.create_tables()
-        server.store.tables.check()
-        server.store.runs.begin("host", "3")
-        assert old.statuses()[5] == 7
 
 
 @pytest.mark.parametrize(
@@ -268,29 +238,3 @@ def test_two_queues_live_in_one_database(dsn: str) -> None:
         assert finish(two.store, task)
         assert two.store.views.show(theirs) is not None
         assert [count.rows for count in row_counts(one.store)] == [1]
-
-
-@pytest.mark.parametrize(("paused_at", "group"), [("1971-01-01 00:00:00", 4294967295), ("", 4294967294)])
-def test_an_upgrade_keeps_a_pause_of_all_and_one_of_the_last_group(
-    old: Rows, dsn: str, paused_at: str, group: int
-) -> None:
-    instant = f"'{paused_at}'" if paused_at else old.after(-60)
-    old.execute(f"INSERT INTO jobs_queue_paused (group_id, paused_at) VALUES (4294967295, {instant})")
-    with TaskServer(dsn) as server:
-        server.create_tables()
-        assert server.store.claims.paused()[1] == bool(paused_at)
-    recent = f"SELECT group_id FROM jobs_queue_paused WHERE paused_at > {old.after(-3600)} ORDER BY group_id"
-    assert old.execute(recent) == [(8,), (group,)]
-
-
-def test_children_of_a_parent_that_ended_before_the_upgrade_are_let_go(old: Rows, dsn: str) -> None:
-    """Version 7 left such a parent with an instant in due_at, until a look told its children."""
-    old.execute("INSERT INTO jobs_queue (id, task, status, awaited) VALUES (60, 'tasks.parent', 2, 1)")
-    old.execute("INSERT INTO jobs_queue (id, task, status) VALUES (61, 'tasks.child', 5)")
-    old.execute("INSERT INTO jobs_queue_dependencies (parent_id, child_id) VALUES (60, 61)")
-    old.set(f"due_at = {old.after(-5)} WHERE id = 60")
-    with TaskServer(dsn) as server:
-        server.create_tables()
-        assert old.execute("SELECT due_at FROM jobs_queue WHERE id = 60") == [(None,)]
-        server.run(max_tasks=1, groups=[99])
-    assert old.execute("SELECT status FROM jobs_queue WHERE id = 61") == [(0,)]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
 
 import pytest
 
@@ -26,27 +25,6 @@ def test_only_waiting_and_failed_rows_that_are_due_are_woken(store: Store, rows:
     for row, old in zip(rows.all(), before, strict=True):
         changed = {"status": 0, "due_at": None, "updated_at": row["updated_at"]} if old["status"] in woken else {}
         assert row == old | changed
-
-
-def test_rows_that_nobody_holds_are_woken_reclaimed_and_released_by_one_statement_each(
-    store: Store, rows: Rows, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    added = add_many(store, [PLAIN] * 9)
-    sent, execute = [], store.database.execute
-
-    def note_and_execute(sql: str, values: Sequence[object] = ()) -> object:
-        sent.append(sql.split(maxsplit=1)[0])
-        return execute(sql, values)
-
-    monkeypatch.setattr(store.database, "execute", note_and_execute)
-    rows.set(f"status = 3, due_at = {rows.after(-10)}")
-    assert store.due.wake(added) == 9
-    rows.set(f"status = 1, due_at = {rows.after(-10)}")
-    assert store.due.reclaim_unstarted(added) == 9
-    rows.set("status = 1, claim = 7")
-    assert store.claims.release(store.claims.read(7, 9)) == 9
-    assert [sql for sql in sent if sql not in ("BEGIN", "COMMIT", "SELECT")] == ["UPDATE"] * 3
-    assert rows.statuses() == [0] * 9
 
 
 def test_what_is_due_is_found_in_portions_the_oldest_of_each_kind_first(store: Store, rows: Rows) -> None:
