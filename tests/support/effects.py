@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 from tests.support.queues import Queue
+from tests.support.sites import Site
 
 EFFECTS = {
     "sqlite": "CREATE TABLE effects (id INTEGER PRIMARY KEY AUTOINCREMENT, number INTEGER, CHECK (number < 2000))",
@@ -104,6 +105,23 @@ def with_effects(make_queue: Callable[..., Queue]) -> Callable[..., Queue]:
         return queue
 
     return make
+
+
+class EffectsSite(Site):
+    """A site with that table; its tasks call `meanwhile` of their module, which is the test's."""
+
+    def __init__(self, *args: Any) -> None:
+        super().__init__(*args)
+        self.rows.execute("DROP TABLE IF EXISTS effects")
+        self.rows.execute(EFFECTS[self.rows.kind])
+
+    def effects(self) -> list[int]:
+        """What was committed, in order."""
+        return [number for (number,) in self.rows.execute("SELECT number FROM effects ORDER BY number")]
+
+    def states(self) -> list[tuple[Any, ...]]:
+        """The status and the attempts of each row."""
+        return self.columns("status, attempts")
 
 
 def add(queue: Queue, name: str, *args: object) -> None:
