@@ -22,11 +22,9 @@ import time
 from taskserver import Fatal, task
 from taskserver.worker import heartbeat
 
-
 def nap():
     note("started")
     time.sleep(60)
-
 
 def swallow():
     note("started")
@@ -36,40 +34,32 @@ def swallow():
         except BaseException:
             note("swallowed")
 
-
 def hold_interpreter():
     note("started")
     sum(itertools.repeat(0))
 
-
 def leaves_a_thread():
     threading.Thread(target=time.sleep, args=(600,)).start()
 
-
 def leaves_a_handler():
     atexit.register(time.sleep, 600)
-
 
 def leaves_a_child():
     child = multiprocessing.get_context("fork").Process(target=time.sleep, args=(600,))
     child.start()
     note(child.pid)
 
-
 def leaves_what_ends():
     atexit.register(time.sleep, 0.2)
     threading.Thread(target=time.sleep, args=(0.4,)).start()
-
 
 class Connection:  # as a client library's, whose close waits for a server that is away
     def __del__(self):
         time.sleep(600)
 
-
 def leaves_a_connection():
     connection = Connection()
     raise Fatal("refused")
-
 
 @task(batch=10, max_attempts=1)
 def leaves_a_connection_between_calls(items):

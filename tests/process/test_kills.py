@@ -25,18 +25,15 @@ import time
 
 WORKER = os.environ.get("WORKER", "")  # the name that a test gave it
 
-
 def hold(name="task"):
     note(f"{name} started by {WORKER}")
     while not (HERE / f"go-{WORKER}").exists():
         time.sleep(0.01)
     note(f"{name} finished by {WORKER}")
 
-
 def hold_and_fail():
     hold()
     raise ValueError("too late")
-
 
 def kill_worker():
     note("killing")

@@ -16,14 +16,11 @@ SETTINGS = {"TASKSERVER_MAX_ATTEMPTS": "1", "TASKSERVER_LOG": "var/worker.log"}
 TASKS = """
 import time
 
-
 def fail(message="no luck"):
     raise ValueError(message)
 
-
 def say(text="said"):
     print(text)
-
 
 def hold():
     note("started")

@@ -19,7 +19,6 @@ import time
 
 from taskserver import Retry, task
 
-
 def say(text="said"):
     print(text)
 

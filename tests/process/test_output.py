@@ -27,14 +27,11 @@ import time
 
 from taskserver import TaskServer
 
-
 def fail(message="no luck"):
     raise ValueError(message)
 
-
 def say(text="said"):
     print(text)
-
 
 def say_in_bytes():
     sys.stdout.write('half a line')
@@ -43,16 +40,13 @@ def say_in_bytes():
     print('no end', end='')
     print('unencodable \\udcff')
 
-
 def say_past_print():
     sys.stdout.buffer.write(b'bytes')
     subprocess.run(['echo', 'from a child'])
 
-
 def tell_password():
     started = subprocess.run(["env"], capture_output=True, text=True).stdout
     note([started.count("hunter2"), str(os.environ).count("hunter2")])
-
 
 def print_on():
     for _ in range(40):

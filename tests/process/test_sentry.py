@@ -20,11 +20,9 @@ def fail():
     secret_of_the_task = 17
     raise ValueError("no luck")
 
-
 def later():
     from taskserver import Retry
     raise Retry("not yet")
-
 
 def end():
     raise SystemExit(3)

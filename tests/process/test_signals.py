@@ -25,18 +25,15 @@ from taskserver.cli import worker
 
 NUMBERS = (signal.SIGTERM, signal.SIGINT, signal.SIGALRM, signal.SIGPIPE)
 
-
 def hold():
     note("started")
     while not (HERE / "go").exists():
         time.sleep(0.01)
     note("finished")
 
-
 def nap():
     note("started")
     time.sleep(60)
-
 
 def busy():
     note("started")
@@ -46,11 +43,9 @@ def busy():
         except Exception:
             note("swallowed")
 
-
 @task(timeout=0.2)
 def late():
     time.sleep(60)
-
 
 def breaks_a_pipe():
     one, other = socket.socketpair()
@@ -61,10 +56,8 @@ def breaks_a_pipe():
     except BrokenPipeError:
         pass
 
-
 def signals(number):
     os.kill(os.getpid(), number)
-
 
 def ends_its_child():
     child = multiprocessing.get_context("fork").Process(target=time.sleep, args=(600,))
@@ -74,11 +67,9 @@ def ends_its_child():
     child.join()
     note(child.exitcode)
 
-
 def begin(path):
     path.touch()
     time.sleep(60)
-
 
 def ends_a_process_that_imports_worker_py():
     begun = HERE / "begun"
@@ -90,10 +81,8 @@ def ends_a_process_that_imports_worker_py():
     process.join(20)
     note(process.exitcode)
 
-
 def leaves_a_thread():
     threading.Thread(target=time.sleep, args=(600,)).start()
-
 
 def leaves_a_thread_that_hears_the_signal():
     def work():
@@ -103,7 +92,6 @@ def leaves_a_thread_that_hears_the_signal():
         time.sleep(600)
 
     threading.Thread(target=work).start()
-
 
 def is_told_to_end_between_its_last_look_and_its_clean_up():
     def limit(*args):

@@ -18,12 +18,10 @@ import os
 import subprocess
 import time
 
-
 def hold():
     note("started")
     while not (HERE / "go").exists():
         time.sleep(0.01)
-
 
 def back_up():
     files = [path for path in (HERE / "var" / "slots").iterdir() if path.read_bytes() is not None]

@@ -33,7 +33,6 @@ acts: list[Callable[[], object]] = []
 TASKS = """
 from tests.worker.test_heartbeat import acts
 
-
 def act():
     acts.pop(0)()
 """

@@ -31,23 +31,19 @@ from taskserver import TaskServer, task
 from tests.support.processes import wait_until
 from tests.worker.test_leases import acts
 
-
 def act(end=""):
     acts.pop(0)()
     note(f"acted{end}")
     if end == "fail":
         raise ValueError("too late")
 
-
 @task(max_attempts=1)
 def once():
     note("once")
 
-
 def tick():
     note("tick")
     time.sleep(0.15)
-
 
 def wait_until_alone():
     with TaskServer.from_env(HERE) as server:

@@ -12,7 +12,6 @@ import time
 
 from taskserver import Fatal, Retry, TaskServer, task
 
-
 def fail(message="the first one"):
     raise ValueError(message)
 

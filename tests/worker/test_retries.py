@@ -20,16 +20,13 @@ import functools
 
 from taskserver import Fatal, Retry, task
 
-
 def fail(message="no luck"):
     raise ValueError(message)
-
 
 def flaky():
     note("try")
     if (HERE / "notes").read_text().count("try") < 2:
         fail()
-
 """
 
 

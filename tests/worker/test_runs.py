@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import socket
-import threading
 import time
 from collections.abc import Sequence
 from typing import Any
@@ -16,13 +15,13 @@ from taskserver.model.task import Claim
 from taskserver.stores.queue.due import MAX_DUE_PER_LOOK
 from taskserver.worker import run_context
 from tests.support.queues import LONG_AGO, Queue
+from tests.support.threads import in_another_thread
 
 SETTINGS = {"TASKSERVER_MAX_ATTEMPTS": "1"}
 TASKS = """
 import contextlib
 
 from taskserver import task
-
 
 def fail(message="no luck"):
     raise ValueError(message)
@@ -158,23 +157,8 @@ def test_what_was_not_started_is_given_back_when_an_error_ends_the_run(
 def test_a_stop_from_another_thread_interrupts_neither_the_task_nor_that_thread(queue: Queue) -> None:
     queue.add_many([(0, 0)] * 2)
     stop = Stop()
-    asked: list[BaseException | None] = []
-
-    def ask_twice() -> None:
-        try:
-            stop.ask()
-            stop.ask()
-            asked.append(None)
-        except BaseException as error:
-            asked.append(error)
-
-    def wait_for_the_other() -> None:
-        other = threading.Thread(target=ask_twice)
-        other.start()
-        other.join()
-
-    call_task(wait_for_the_other, ())
-    assert asked == [None]
+    for _ in range(2):
+        call_task(in_another_thread, (stop.ask,))  # which raises what the thread raises
     assert queue.run_here(stop=stop).reason is Reason.STOPPED
     assert queue.statuses() == [0, 0]
 

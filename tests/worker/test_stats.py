@@ -25,32 +25,25 @@ import time
 from taskserver import Fatal, task
 from tests.worker.test_stats import acts
 
-
 def quick():
     note("quick")
-
 
 def act():
     acts.pop(0)()
 
-
 def sleep(seconds):
     time.sleep(seconds)
-
 
 def fail():
     raise ValueError("no")
 
-
 def give_up():
     raise Fatal("never")
-
 
 @task(max_attempts=1, on_fatal="tasks.save")
 def saved():
     time.sleep(0.1)
     raise ValueError("no")
-
 
 def save(error):
     time.sleep(0.1)

@@ -24,11 +24,9 @@ from taskserver import task
 
 server = None
 
-
 def nap(seconds=60):
     time.sleep(seconds)
     note("slept")
-
 
 def busy():
     while True:
@@ -37,20 +35,16 @@ def busy():
         except Exception:
             note("swallowed")
 
-
 def search():
     re.match("(a+)+$", "a" * 60 + "b")
-
 
 def wait_for_lock():
     lock = threading.Lock()
     lock.acquire()
     lock.acquire()
 
-
 def wait_for_program():
     subprocess.run(["sleep", "60"])
-
 
 def swallow_once():
     try:
@@ -58,15 +52,12 @@ def swallow_once():
     except BaseException:
         note("swallowed")
 
-
 class Mute(Exception):
     def __str__(self):
         time.sleep(600)
 
-
 def raises_what_gives_no_text():
     raise Mute
-
 
 @task(timeout=0.1)
 def late():
