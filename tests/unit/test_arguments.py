@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from taskserver.errors import BadTask, InvalidTask
 from taskserver.interrupts.alarm import Alarm
-from taskserver.interrupts.stop import Stop, TaskInterrupted
+from taskserver.interrupts.stop import Stop
 from taskserver.model.arguments import MAX_ARGS_BYTES, check_size, read_arguments, write_arguments
 from taskserver.model.pipeline import MAX_STAGES_BYTES
 from taskserver.model.task import ClaimedTask
@@ -275,16 +275,3 @@ def decorated(function):
 async def send(): pass
 """)
     assert run_task(prepared(None)) is not None
-
-
-def test_a_task_is_interrupted_by_a_second_request_to_stop_and_not_by_a_first_one(make_tasks: MakeTasks) -> None:
-    tasks = make_tasks("steps = []\ndef send():\n    for step in range(2):\n        ask(); steps.append(step)\n")
-    call = prepared(None)
-    stop = Stop()
-    tasks.ask = stop.ask
-    with Alarm(stop, again_after_seconds=1.0) as limit:
-        failure, _ = run_user_code(limit, 0, run_call, call)
-    assert failure is not None
-    assert failure.is_a(TaskInterrupted)
-    assert tasks.steps == [0]
-    stop.ask()  # outside a task it raises nothing

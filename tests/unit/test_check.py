@@ -12,7 +12,7 @@ import pytest
 
 from taskserver.cli.commands import check as command
 from taskserver.health.alarm import Change, Reported, _read, alarm_of, is_news, name_of
-from taskserver.health.judge import LIMITS, Limit, Limits, span
+from taskserver.health.judge import LIMITS, Limit, Limits
 from taskserver.health.status import QueueStatus
 from taskserver.stores.queue.notes import MAX_NAME
 from taskserver.stores.queue.schedules import StoredSchedule
@@ -51,11 +51,6 @@ def test_long_and_hostile_words_are_cut_and_leave_one_line_and_its_performance_d
     assert (len(words) < 80, words.isprintable()) == (True, True)
     assert words.endswith("… (accepted: leases)")
     assert re.fullmatch(r"(\w+=(U|\d+s?);\d*;\d*;0)( \w+=(U|\d+s?);\d*;\d*;0)*", performance)
-
-
-@pytest.mark.parametrize(("seconds", "words"), [(0.4, "0 s"), (412, "412 s"), (2000, "33 min"), (3 * DAY, "3 d")])
-def test_spans_are_written_in_seconds_while_they_are_short(seconds: float, words: str) -> None:
-    assert span(seconds) == words
 
 
 # ---- its options

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import shutil
 import subprocess
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from taskserver.health import files
-from taskserver.health.doctor import examine
 from taskserver.messages.finding import Finding, Level
 from taskserver.settings.load import load_settings
 from tests.support.pages import PASSWORD_HASH
@@ -151,18 +150,3 @@ def test_the_settings_of_the_page_are_looked_at(tmp_path: Path, settings: str, l
     found = files.page(tmp_path)
     assert (found and found.level) is level
     assert words in (found.words if found else "")
-
-
-@pytest.mark.parametrize("checks", ["of_program", "of_deployment"])
-def test_files_that_cannot_be_looked_at_are_critical_and_the_other_checks_go_on(
-    folder: Path, monkeypatch: pytest.MonkeyPatch, checks: str
-) -> None:
-    def refuse(*_: object) -> Iterator[Finding]:
-        yield Finding("first", Level.OK, "looked at")
-        raise PermissionError(13, "Permission denied", str(folder / "var"))
-
-    monkeypatch.setattr(files, checks, refuse)
-    found = {one.name: one for one in examine(folder)}
-    assert found["files"].words == f"{folder / 'var'} cannot be looked at: Permission denied"
-    assert found["files"].level is Level.CRITICAL
-    assert "database" in found

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import json
 import logging
 import os
 import sqlite3
-import time
 from pathlib import Path
 
 import pytest
@@ -15,29 +13,6 @@ from taskserver.cli.terminal import log_file
 from taskserver.errors import SettingError
 from taskserver.host.files import why_no_log
 from taskserver.settings.load import load_settings
-
-
-@pytest.mark.parametrize("log_format", ["text", "json"])
-def test_a_line_has_pythons_level_and_local_time_whatever_a_module_sets(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, log_format: str
-) -> None:
-    monkeypatch.setitem(logging._levelToName, logging.WARNING, "\x1b[33mWARN\x1b[0m")
-    settings = {"TASKSERVER_DSN": "sqlite:///q.db", "TASKSERVER_LOG": "log", "TASKSERVER_LOG_FORMAT": log_format}
-    handler = log_file.file_handler(load_settings(tmp_path, settings))
-    before = time.strftime("%Y-%m-%d %H:%M:%S")
-    monkeypatch.setenv("TZ", "XXX-13")
-    time.tzset()
-    for level in (logging.WARNING, 55, 25):
-        handler.emit(logging.LogRecord("taskserver", level, "", 0, "said", None, None))
-    monkeypatch.delenv("TZ")
-    time.tzset()
-    lines = (tmp_path / "log").read_text().splitlines()
-    if log_format == "text":
-        levels = [line.split()[3].lower() for line in lines]
-        assert before <= lines[0][:19] <= time.strftime("%Y-%m-%d %H:%M:%S")
-    else:
-        levels = [json.loads(line)["level"] for line in lines]
-    assert levels == ["warning", "critical", "info"]
 
 
 def test_a_forked_process_and_its_parent_rotate_the_file_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -38,21 +38,6 @@ class Successor:
         return self.has_slot.result(10)
 
 
-def test_a_worker_heeds_its_successor(make: MakeSlots) -> None:
-    worker, next_one = make(), make()
-    assert worker.take()
-    assert not worker.has_successor()
-    with ThreadPoolExecutor() as pool:
-        successor = Successor(next_one, pool)
-        assert worker.has_successor()
-        worker.leave()
-        assert successor.end()
-        last = Successor(make(), pool)
-        assert next_one.has_successor()
-        assert not last.end(is_wanted=False)
-    next_one.leave()
-
-
 def test_a_successor_goes_before_a_newcomer_that_comes_as_the_slot_gets_free(make: MakeSlots) -> None:
     before, waiting, newcomer = make(), make(), make()
     assert before.take()
