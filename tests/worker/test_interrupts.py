@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import random
 import signal
 import threading
@@ -15,6 +16,7 @@ import pytest
 from taskserver.interrupts.alarm import Alarm
 from taskserver.interrupts.stop import Stop, TaskInterrupted
 from taskserver.model.task import CANCELLED
+from taskserver.worker.call import run_user_code
 from tests.support.processes import WAIT_SECONDS
 from tests.support.threads import in_another_thread, together
 
@@ -157,6 +159,32 @@ def test_a_cancel_that_comes_at_any_instant_means_the_task_that_was_cancelled(al
                 counts["right" if str(error) == str(own_number) else "wrong"] += 1
         is_over.set()
     assert counts == {"right": 100}
+
+
+def test_a_task_that_catches_exceptions_does_not_catch_its_interrupt(alarm: Alarm) -> None:
+    def careless_task() -> None:
+        with suppress(Exception):
+            hang()
+
+    with pytest.raises(TaskInterrupted):
+        alarm.call(0.05, careless_task)
+
+
+def test_a_second_signal_between_two_tasks_interrupts_none_of_our_code() -> None:
+    stop = Stop()
+    with Alarm(stop, 60):
+        stop.ask()
+        stop.ask()
+        signal.raise_signal(signal.SIGALRM)
+    assert stop.insisted
+
+
+def test_a_process_that_a_task_forked_ends_as_it_comes_out_of_the_call(alarm: Alarm) -> None:
+    """It would be a second worker, with the same claim."""
+    failure, child = run_user_code(alarm, 0, os.fork)
+    if child == 0:
+        os._exit(3)
+    assert (failure, os.waitpid(child, 0)[1]) == (None, 0)
 
 
 def test_in_another_thread_tasks_have_no_timeout_which_is_said_once(
