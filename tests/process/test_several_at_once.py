@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import json
-import os
 import signal
-import time
 
 import pytest
 
 from tests.support.databases import EACH_DATABASE
-from tests.support.processes import end_of, needs_peak, run_telling_peak, thaw, wait_until
+from tests.support.processes import end_of, wait_until
 from tests.support.queues import Queue
 
 TASKS = """
@@ -36,13 +33,6 @@ def round(n):
     note(n)
     do(n)
 
-@task(batch=50)
-def eat(items):
-    note(len(items))
-
-@task(commit_every=200)
-def eat_one(text):
-    pass
 """
 SETTINGS = {"TASKSERVER_LEASE": "600", "TASKSERVER_MAX_ATTEMPTS": "3"}
 KINDS = pytest.mark.parametrize("name", ["call", "round"])
@@ -106,22 +96,6 @@ def test_a_task_that_kills_its_worker_each_time_takes_no_other_along(queue: Queu
     assert max(attempts for status, attempts in queue.rows("status, attempts") if status == 2) == 2
 
 
-def test_a_worker_that_was_frozen_in_a_round_calls_and_changes_nothing_that_was_taken_back(queue: Queue) -> None:
-    add(queue, "round", 6, {2: "os.kill(os.getpid(), signal.SIGSTOP)"})
-    process = queue.start(TASKSERVER_LEASE="3")
-    os.waitid(os.P_PID, process.pid, os.WSTOPPED)
-    stood_still_at = time.monotonic()
-    queue.end_leases()
-    queue.run_here()
-    taken_back = queue.rows("id, status, attempts")
-    assert [row[1:] for row in taken_back] == [(3, 1)] * 6
-    wait_until(lambda: time.monotonic() > stood_still_at + 0.3)  # a twelfth of the lease, after which it looks
-    thaw(process)
-    code, _, errors = end_of(process)
-    assert (code, ran(queue), queue.rows("id, status, attempts")) == (0, [0, 1, 2], taken_back)
-    assert errors.count("the lease was lost while it ran") == 3
-
-
 @KINDS
 @pytest.mark.parametrize("asked", [1, 2])
 def test_a_worker_asked_to_end_ends_after_its_call_and_one_asked_twice_fails_it(
@@ -155,24 +129,3 @@ def test_workers_that_race_call_each_task_once(queue: Queue, name: str) -> None:
     assert sorted(ran(queue)) == list(range(60))
     assert len(list(queue.folder.glob("met-*"))) == 2
     assert queue.rows() == []
-
-
-@pytest.mark.long
-@needs_peak
-@pytest.mark.parametrize(
-    ("name", "args", "count", "most"),
-    [
-        # 350,000 for all of them at once; two fit
-        pytest.param("eat", f"[{'1.5,' * 262_142}0]", 25, 100_000, id="the largest there may be, in a call"),
-        # 190,000 for all of them at once; one at a time fits
-        pytest.param("eat_one", json.dumps(["x" * 1_000_000]), 150, 70_000, id="long ones, in a round"),
-    ],
-)
-def test_the_arguments_of_several_tasks_do_not_fill_the_memory(
-    sqlite_queue: Queue, name: str, args: str, count: int, most: int
-) -> None:
-    for _ in range(count):
-        sqlite_queue.add(f"tasks.{name}", args)
-    ended = run_telling_peak(sqlite_queue.deployment, "worker.py", "0", "--batch", "200")
-    assert (ended.returncode, sqlite_queue.rows()) == (0, [])
-    assert int(ended.stderr) < most

@@ -5,14 +5,13 @@ from __future__ import annotations
 import html
 import re
 from collections.abc import Iterator
-from http.client import HTTPConnection
 from pathlib import Path
 from typing import NamedTuple
 
 import pytest
 
 from tests.support.browser import Browser
-from tests.support.processes import WAIT_SECONDS, end_of, wait_until
+from tests.support.processes import end_of, wait_until
 from tests.support.queues import Queue
 from tests.support.servers import MySQLServer
 from tests.support.websites import (
@@ -125,23 +124,6 @@ def test_a_visitor_has_one_task_at_a_time_and_sees_no_other_visitor_s(mysql_queu
     one.open(form={})
     assert [task_id for (task_id,) in mysql_queue.rows("id")] == [1, 2, 3]
     assert shown_to(one).state == "waiting"
-
-
-def test_an_id_that_was_given_again_shows_nothing_of_another_task(mysql_queue: Queue, website: Website) -> None:
-    visitor = visitor_of(website)
-    later = "created_at = created_at + INTERVAL 1 SECOND"
-    mysql_queue.sql(f"""UPDATE jobs_queue SET status = 2, result = '"secret"', {later}""")
-    assert shown_to(visitor).state == "none"
-    assert "secret" not in visitor.open().text
-
-
-@pytest.mark.parametrize("path", ["//evil.example/../progress.php", "/progress.php"])
-def test_the_page_leads_to_itself_whatever_path_is_asked_for(website: Website, path: str) -> None:
-    connection = HTTPConnection(website.url.removeprefix("http://"), timeout=WAIT_SECONDS)
-    connection.request("POST", path)
-    answer = connection.getresponse()
-    assert (answer.status, answer.getheader("Location")) == (303, "/progress.php")
-    connection.close()
 
 
 ODD_ROWS = {

@@ -16,7 +16,6 @@ import taskserver
 from taskserver import task
 
 calls = []
-rescued = []
 does = {}
 
 def noted(name, n):
@@ -38,13 +37,6 @@ def many(n, text=""):
 @task(commit_every=50, max_attempts=3)
 def thrice(n):
     return noted("thrice", n)
-
-def rescue(error, n):
-    rescued.append((type(error).__name__, n))
-
-@task(commit_every=50, max_attempts=2, on_fatal=rescue)
-def rescuable(n):
-    return noted("rescuable", n)
 
 @task(commit_every=50)
 def paid(n):

@@ -178,7 +178,7 @@ def wait_for_renewal(site: Batch) -> None:
     wait_until(lambda: min(lease_ends(site)) > before)
 
 
-@pytest.mark.parametrize("how", ["in their call", "many short ones", "a long one", "a rescue"])
+@pytest.mark.parametrize("how", ["in their call", "many short ones", "a long one"])
 def test_the_leases_of_all_are_renewed_while_they_run_or_wait_for_their_turn(
     make_site: Any, site_dsn: str, how: str
 ) -> None:
@@ -194,9 +194,9 @@ def test_the_leases_of_all_are_renewed_while_they_run_or_wait_for_their_turn(
             wait_for_renewal(site)
         least.append(min(site.rows.seconds_from_now(due_at) for due_at in lease_ends(site)))
 
-    site.module.does.update(many=do, rescuable=do, rescue=do)
+    site.module.does["many"] = do
     count = 10 if how == "many short ones" else 3
-    site.add("rescuable" if how == "a rescue" else "many", *range(count))
+    site.add("many", *range(count))
     result = site.run()
     assert (result.done, result.lost, len(least)) == (count, 0, 1 if how == "in their call" else count)
     assert min(least) > 0

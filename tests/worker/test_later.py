@@ -46,15 +46,11 @@ def quick(n):
     if n == 1:
         wait()
 
-@task(transactional=True)
-def transfer():
-    taskserver.connection().cursor().execute("UPDATE jobs_queue_stats SET done = 77")
-    wait()
 """
 STATE = "status, attempts, claim, error_text"
 
 
-@pytest.mark.parametrize("name", ["wait", "once", "transfer"])
+@pytest.mark.parametrize("name", ["wait", "once"])
 def test_it_waits_and_counts_no_attempt_and_no_failure(any_site: Site, name: str, caplog: Any) -> None:
     site = any_site
     failed: list[object] = []

@@ -13,12 +13,9 @@ from typing import Any
 import pytest
 
 from taskserver import RunResult, TaskServer
-from taskserver.model.pipeline import MAX_STAGES
 from taskserver.model.task import Status
-from tests.support.proxy import Proxy, contains
 from tests.support.queues import LONG_AGO
 from tests.support.reruns import BY_SQL
-from tests.support.servers import MySQLServer
 from tests.support.sites import Site
 
 CODE = """
@@ -112,21 +109,6 @@ def test_one_row_moves_through_its_stages_and_then_ends_as_the_mode_says(any_sit
     assert site.mode == "mark" or site.columns("id") == []
 
 
-def test_between_two_stages_the_row_is_new_as_if_it_had_been_added_for_the_next_one(site: Pipelines) -> None:
-    second = {"task": "second", "group_id": 5, "priority": -3, "max_attempts": 7}
-    site.add(["first", second, "third"], [1], group_id=2, priority=9, max_attempts=4)
-    columns = f"{STATE}, task, args, group_id, priority, max_attempts, due_at, claim, error_text, started_at"
-    expected = [("first", 2, 9, 4), ("second", 5, -3, 7), ("third", 2, 9, 4)]
-    before: list[Any] = []
-    for stage, (name, *own) in enumerate(expected):
-        assert site.columns(columns) == [(0, stage, 0, f"{site.name}.{name}", "[1]", *own, *[None] * 4)]
-        ((created_at, updated_at),) = site.columns("created_at, updated_at")
-        assert before in ([], [created_at]) or before[1] < updated_at
-        before = [created_at, updated_at]
-        assert site.run(1).done == 1
-    assert site.columns("id") == []
-
-
 def test_what_a_stage_leaves_out_by_sql_stays_as_the_row_has_it(site: Pipelines) -> None:
     stages = json.dumps(site.named(["first", {"task": "second", "group_id": 4}, "third"]))
     site.rows.execute(
@@ -136,15 +118,6 @@ def test_what_a_stage_leaves_out_by_sql_stays_as_the_row_has_it(site: Pipelines)
     for name in THREE[1:]:
         site.run(1)
         assert site.columns("task, group_id, priority, max_attempts") == [(f"{site.name}.{name}", 4, 10, None)]
-
-
-def test_each_stage_belongs_to_the_workers_of_its_group(site: Pipelines) -> None:
-    site.add([{"task": name, "group_id": group} for name, group in zip(THREE, (1, 2, 1), strict=True)])
-    for groups, stage in [((2,), 0), ((1,), 1), ((1, 3), 1), ((2,), 2)]:
-        site.run(groups=groups)
-        assert site.columns("stage") == [(stage,)]
-    site.run(groups=(1, 2))
-    assert (site.called(), site.columns("id")) == (list(THREE), [])
 
 
 def test_each_stage_has_attempts_and_limits_of_its_own(make_site: Any, site_dsn: str) -> None:
@@ -159,14 +132,6 @@ def test_each_stage_has_attempts_and_limits_of_its_own(make_site: Any, site_dsn:
         site.run()
         site.rows.set(f"due_at = '{LONG_AGO}' WHERE status = 3")
     assert site.columns(f"{STATE}, max_attempts") == [(4, 1, 2, 2), (4, 1, 3, 3), (4, 1, 1, 1)]
-
-
-@pytest.mark.parametrize("count", [1, MAX_STAGES])
-def test_one_stage_and_as_many_as_may_be_run_in_their_order(site: Pipelines, count: int) -> None:
-    site.does("first", lambda number: [number + 1])
-    site.add(["first"] * count, [0])
-    assert site.run().done == count
-    assert [args for _, args in site.module.calls] == [[number] for number in range(count)]
 
 
 # ---- what a stage returns
@@ -242,21 +207,6 @@ def test_on_fatal_ends_the_whole_pipeline(any_site: Pipelines) -> None:
     assert site.module.calls[1:] == [["rescued", []], ["rescue", "as it was asked to"]]
     where = "jobs_queue_done" if site.mode == "move" else "jobs_queue"
     assert site.columns(STATE, where) == ([] if site.mode == "delete" else [(2, 1, 1)])
-
-
-def test_statistics_count_each_stage_under_its_own_name_and_group(site: Pipelines) -> None:
-    site.does("twice", raising)
-    site.add(["first", {"task": "second", "group_id": 4}, "third"])
-    site.add(["first", {"task": "twice", "group_id": 4, "max_attempts": 1}])
-    site.run()
-    columns = "group_id, begun, attempts, done, failed, fatal, lost"
-    found = site.rows.execute(f"SELECT task, {columns} FROM jobs_queue_stats")
-    assert {str(task).rpartition(".")[2]: tuple(row) for task, *row in found} == {
-        "twice": (4, 1, 1, 0, 1, 1, 0),
-        "first": (0, 2, 2, 2, 0, 0, 0),
-        "second": (4, 1, 1, 1, 0, 0, 0),
-        "third": (0, 1, 1, 1, 0, 0, 0),
-    }
 
 
 # ---- what is done to it meanwhile
@@ -350,35 +300,3 @@ def test_a_worker_whose_stage_was_taken_over_moves_nothing_on(any_site: Pipeline
     site.run()
     assert site.module.calls == [[one, ["x"]] for one in (*THREE[:stage], name, name, *THREE[stage + 1 :])]
     assert site.columns(STATE) == ([(2, 2, 1)] if site.mode == "mark" else [])
-
-
-def test_a_late_end_of_a_stage_that_may_start_once_counts_and_the_next_one_follows(site: Pipelines) -> None:
-    site.add([{"task": "first", "max_attempts": 1}, "second"], ["x"])
-
-    def be_late(text: str) -> list[str]:
-        site.take_over()
-        assert site.rows.statuses() == [Status.FATAL]
-        return [text]
-
-    site.does("first", be_late)
-    assert site.run(1).done == 1
-    assert site.columns(f"{STATE}, args, error_text, max_attempts, claim") == [(0, 1, 0, '["x"]', None, None, None)]
-    site.run()
-    assert site.called() == ["first", "second"]
-
-
-@pytest.mark.parametrize("is_done", [True, False], ids=["done", "not done"])
-@pytest.mark.parametrize("others", [0, 2], ids=["alone", "with a start"])
-def test_a_stage_whose_end_was_cut_off_is_over_once(
-    make_site: Any, mysql_server: MySQLServer, emptied_mysql_dsn: str, is_done: bool, others: int
-) -> None:
-    with Proxy(mysql_server.host, mysql_server.port) as proxy:
-        site = make_site(proxy.dsn(emptied_mysql_dsn))
-        site.add(args=["x"])
-        for _ in range(others):
-            site.add(["twice"])
-        cut = (proxy.cut_after if is_done else proxy.cut_before)(contains(b"stage = stage + 1"))
-        result = site.run()
-        assert cut.has_struck
-    assert (result.done, result.lost) == (3 + others, 0)
-    assert [name for name in site.called() if name != "twice"] == list(THREE)

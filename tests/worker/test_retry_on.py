@@ -19,8 +19,6 @@ import time
 import taskserver
 from taskserver import Fatal, Retry, task
 
-seen = []
-
 
 @task(retry_on=(ConnectionError, TimeoutError))
 def alone(name):
@@ -41,15 +39,6 @@ def shared(name):
 async def transactional():
     taskserver.connection()
     raise KeyError("missing")
-
-
-def rescue(error):
-    seen.append(error)
-
-
-@task(retry_on=KeyError, on_fatal=rescue)
-def rescued():
-    raise ValueError("wrong")
 
 
 @task(retry_on=KeyError, timeout=0.1)
@@ -115,7 +104,6 @@ RETRIED, FATAL = Status.ERROR, Status.FATAL
         ("together", ["refused", "wrong", "well"], [RETRIED, FATAL, Status.DONE]),
         ("shared", ["missing", "wrong"], [FATAL, RETRIED]),
         ("transactional", [None], [FATAL]),
-        ("rescued", [None], [Status.DONE]),
         ("hangs", [None], [RETRIED]),
     ],
 )
@@ -135,5 +123,3 @@ def test_each_way_to_execute_retries_what_the_options_say(
     reason = "fatal_on names it" if name in ("shared", "transactional") else "retry_on does not name it"
     logged = [f" is fatal, as {reason}: " in message for message in caplog.messages]
     assert sum(logged) == statuses.count(FATAL)
-    if name == "rescued":
-        assert [str(error) for error in site.module.seen] == ["wrong"]

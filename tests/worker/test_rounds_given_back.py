@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, contextmanager
@@ -82,6 +83,23 @@ def test_a_started_task_that_was_given_back_is_started_again_by_the_same_run(sit
     assert site.run().done == 4
     assert (site.calls(), attempts) == ([0, 1, 2, 3], [(1,)] * 4)
     assert site.shared[:3] == [("start", 4), ("unstart", 3), ("start", 3)]
+
+
+def test_started_tasks_whose_release_failed_get_no_turn_and_are_released_later(
+    site: Rounds, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    site.add("many", *range(3))
+    tasks = site.store.claims.claim(3, ()).tasks
+    claimed = Claimed(tasks, time.monotonic(), 60)
+    assert Batches(site.store).start([task for task in tasks if claimed.take()], 10)
+    claimed.put_started(tasks)
+    with monkeypatch.context() as patch:
+        patch.setattr(Batches, "unstart", failing(Unavailable("gone")))
+        with pytest.raises(Unavailable):
+            claimed.release(site.store)
+    assert (claimed.take(), bool(claimed)) == (None, True)
+    claimed.release(site.store)
+    assert (bool(claimed), site.columns("status, attempts")) == (False, [(0, 0)] * 3)
 
 
 # ---- rows that a page holds

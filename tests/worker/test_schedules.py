@@ -13,7 +13,6 @@ from typing import Any
 import pytest
 
 from taskserver import DatabaseError, InvalidTask, Schedule, TaskServer
-from taskserver.model.attempt import Start
 from taskserver.model.task import Status
 from taskserver.stores.queue.schedules import PUT_OFF_SECONDS, Schedules
 from taskserver.stores.retrying import Scope
@@ -272,22 +271,6 @@ def test_how_the_last_task_of_a_schedule_ended_is_known_until_the_schedule_is_re
     assert Schedules(queue.server.store).all()[0].last is None
     queue.server.unschedule("nightly")
     assert queue.sql("SELECT COUNT(*) FROM jobs_queue_notes") == [(0,)]
-
-
-@pytest.mark.parametrize(("max_attempts", "words"), [(1, "failed for good"), (2, "will be retried")])
-def test_a_task_of_a_schedule_that_was_lost_is_its_last_run(queue: Queue, max_attempts: int, words: str) -> None:
-    queue.server.schedule("nightly", "tasks.note", ["ran"], every=86_400)
-    queue.server.run_schedule_now("nightly")
-    [task] = queue.server.store.claims.claim(1, ()).tasks
-    queue.server.store.finishes.advance([], Start(task, max_attempts))
-    began_at = datetime.now(timezone.utc) - timedelta(hours=3)
-    queue.sql(f"UPDATE jobs_queue SET started_at = '{began_at:%Y-%m-%d %H:%M:%S}', due_at = '{LONG_AGO}'")
-    queue.run_here(mode="mark", backoff="fixed:1h")
-    last = Schedules(queue.server.store).all()[0].last
-    assert last
-    assert abs(last.started_at - began_at) < timedelta(minutes=1)
-    assert last.words.partition(", ")[2] == f"its worker vanished, {words}"
-    assert last.as_dict()["seconds"] is None
 
 
 # ---- schedules that are invalid
