@@ -76,9 +76,7 @@ def a_due_schedule(store: Store, rows: Rows, name: str = "n") -> Schedules:
 
 
 @pytest.mark.parametrize("state", STATES)
-def test_an_ended_task_becomes_new_and_one_that_is_under_way_stays_as_it_is(
-    store: Store, rows: Rows, state: str
-) -> None:
+def test_an_ended_task_becomes_new_and_any_other_stays(store: Store, rows: Rows, state: str) -> None:
     schedules = a_due_schedule(store, rows)
     assert schedules.fire("n")
     before = put_into(rows, state)
@@ -117,7 +115,7 @@ def test_of_workers_that_read_the_same_time_one_adds_the_task(
     assert rows.statuses() == [0]
 
 
-def test_a_worker_that_read_a_time_and_comes_late_does_not_add_its_task_again(
+def test_a_worker_that_comes_late_adds_nothing(
     open_store: Callable[..., Store], rows: Rows, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     schedules = a_due_schedule(open_store(), rows)
@@ -133,7 +131,7 @@ def test_a_worker_that_read_a_time_and_comes_late_does_not_add_its_task_again(
     assert rows.all() == []
 
 
-def test_a_worker_that_breaks_off_between_the_two_writes_leaves_the_time_to_the_next(
+def test_a_worker_that_breaks_off_leaves_the_time_to_the_next(
     store: Store, rows: Rows, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     schedules = a_due_schedule(store, rows)
@@ -151,7 +149,7 @@ def test_a_worker_that_breaks_off_between_the_two_writes_leaves_the_time_to_the_
 
 
 @EACH_SERVER
-def test_a_held_schedule_is_left_to_the_next_look(
+def test_a_held_schedule_is_left_for_later(
     store: Store, rows: Rows, queue_dsn: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     names = [f"number {number}" for number in range(6)]

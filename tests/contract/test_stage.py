@@ -36,9 +36,7 @@ SINCE: dict[str, Callable[[Store, Rows], object]] = {
 
 @pytest.mark.parametrize("since", SINCE)
 @pytest.mark.parametrize("mode", ["delete", "mark"])
-def test_a_stage_ends_once_and_a_repeated_write_finds_that_out(
-    open_store: Callable[..., Store], rows: Rows, mode: str, since: str
-) -> None:
+def test_a_stage_ends_once(open_store: Callable[..., Store], rows: Rows, mode: str, since: str) -> None:
     store = open_store(mode)
     store.producing.add(PLAIN._replace(task="tasks.a", stages=STAGES))
     task = claim_one(store)

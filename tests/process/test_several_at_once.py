@@ -98,9 +98,7 @@ def test_a_task_that_kills_its_worker_each_time_takes_no_other_along(queue: Queu
 
 @KINDS
 @pytest.mark.parametrize("asked", [1, 2])
-def test_a_worker_asked_to_end_ends_after_its_call_and_one_asked_twice_fails_it(
-    queue: Queue, name: str, asked: int
-) -> None:
+def test_a_worker_ends_after_its_call_and_asked_twice_fails_it(queue: Queue, name: str, asked: int) -> None:
     add(queue, name, 12, {2: "while not (HERE / 'go').exists():\n    time.sleep(0.01)\n"})
     process = queue.start("--mode", "mark")
     wait_until(lambda: 2 in ran(queue))

@@ -51,9 +51,7 @@ def test_a_page_with_an_older_version_changes_nothing(
         assert mysql_queue.rows() == before
 
 
-def test_a_rerun_from_sql_needs_the_rights_that_the_document_grants(
-    mysql_queue: Queue, mysql_server: MySQLServer
-) -> None:
+def test_a_rerun_by_sql_needs_the_documented_rights(mysql_queue: Queue, mysql_server: MySQLServer) -> None:
     database = mysql_queue.dsn.rpartition("/")[2]
     grants = next(block.text for block in blocks("docs/kinds/unique.md") if "GRANT" in block.text)
     statement = BY_SQL["mysql"].replace("?", "%s")
@@ -73,9 +71,7 @@ def test_a_rerun_from_sql_needs_the_rights_that_the_document_grants(
     assert mysql_queue.rows("args, status") == [('["new"]', 0)]
 
 
-def test_tasks_that_wait_for_others_need_the_right_to_insert_alone(
-    mysql_queue: Queue, mysql_server: MySQLServer
-) -> None:
+def test_tasks_that_wait_need_only_the_right_to_insert(mysql_queue: Queue, mysql_server: MySQLServer) -> None:
     database = mysql_queue.dsn.rpartition("/")[2]
     mysql_queue.define("def charge_card(order):\n    note('charged')\n\ndef greet(name):\n    note(name)\n")
     (text,) = (one.text for one in blocks("docs/kinds/dependencies.md") if "@parent" in one.text and one.kind == "sql")

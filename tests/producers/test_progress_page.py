@@ -88,9 +88,7 @@ def shown_to(visitor: Visitor, query: str = "") -> Shown:
 
 
 @pytest.mark.parametrize("mode", ["mark", "move"])
-def test_the_page_shows_growing_progress_and_then_the_result_with_and_without_javascript(
-    mysql_queue: Queue, website: Website, mode: str
-) -> None:
+def test_the_page_shows_growing_progress_and_the_result(mysql_queue: Queue, website: Website, mode: str) -> None:
     mysql_queue.define(STEPS)
     visitor = visitor_of(website, presses_button=False)
     assert shown_to(visitor) == Shown("none")

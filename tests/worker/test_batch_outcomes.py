@@ -46,7 +46,7 @@ def test_an_outcome_for_each_task_is_what_becomes_of_it(make_site: Any, site_dsn
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )
-def test_what_is_no_outcome_for_each_task_counts_as_a_failed_call(
+def test_invalid_outcomes_count_as_a_failed_call(
     site: Batch, caplog: pytest.LogCaptureFixture, returned: object, text: str
 ) -> None:
     site.module.does["once"] = lambda items: returned
@@ -179,9 +179,7 @@ def wait_for_renewal(site: Batch) -> None:
 
 
 @pytest.mark.parametrize("how", ["in their call", "many short ones", "a long one"])
-def test_the_leases_of_all_are_renewed_while_they_run_or_wait_for_their_turn(
-    make_site: Any, site_dsn: str, how: str
-) -> None:
+def test_leases_are_renewed_while_tasks_run_or_wait_for_their_turn(make_site: Any, site_dsn: str, how: str) -> None:
     site = make_site(site_dsn, lease=1 if how == "many short ones" else 2)
     least = []
 

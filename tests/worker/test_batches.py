@@ -181,9 +181,7 @@ def test_a_call_gets_no_more_arguments_than_its_share_of_memory(site: Batch, mon
 
 
 @pytest.mark.usefixtures("whole_claims")
-def test_a_call_gets_no_more_tasks_than_the_time_left_is_enough_for(
-    site: Batch, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_call_gets_no_more_tasks_than_fit_into_the_time(site: Batch, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(limits.RunLimits, "max_together", lambda _, most: min(most, 3))
     site.add("five", *range(7))
     assert site.run().done == 7
@@ -191,9 +189,7 @@ def test_a_call_gets_no_more_tasks_than_the_time_left_is_enough_for(
 
 
 @pytest.mark.parametrize("reads", [0, 1])
-def test_a_row_that_memory_has_no_room_for_fails_by_itself(
-    site: Batch, monkeypatch: pytest.MonkeyPatch, reads: int
-) -> None:
+def test_a_row_too_large_for_memory_fails_by_itself(site: Batch, monkeypatch: pytest.MonkeyPatch, reads: int) -> None:
     """After one read that goes well, the call raises, and for the second call all are read again."""
     left = iter(range(reads))
 

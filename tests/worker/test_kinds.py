@@ -76,20 +76,3 @@ def test_a_key_is_free_after_its_task_in_delete_and_move_and_held_in_mark(any_si
     assert (site.server.add_task(name, ["2"], unique_key="k") == first) == (site.mode == "mark")
     site.run()
     assert site.module.calls == (["1"] if site.mode == "mark" else ["1", "2"])
-
-
-@pytest.mark.parametrize("by_sql", [True, False])
-def test_a_waiting_task_moves_at_once_when_its_priority_is_changed(site: Site, by_sql: bool) -> None:
-    first, *ids = [site.add_args("work", [text]) for text in "0123"]
-    assert first
-
-    def change() -> None:
-        for task_id, priority in ((ids[2], -1), (ids[0], 1)):
-            if by_sql:
-                site.rows.set(f"priority = {priority} WHERE id = {task_id}")
-            else:
-                assert site.server.set_priority(task_id, priority)
-
-    site.module.does.append(change)
-    site.run(batch=1)
-    assert site.module.calls == ["0", "3", "2", "1"]

@@ -84,9 +84,7 @@ def test_it_may_wait_as_often_as_it_asks_for_and_an_attempt_that_failed_before_s
 @pytest.mark.parametrize(
     ("name", "postponed", "calls"), [("each", 1, [3]), ("all_of_them", 3, [3]), ("quick", 1, [0, 1, 2])]
 )
-def test_one_of_a_batch_or_of_a_round_or_a_whole_batch_is_postponed(
-    site: Site, name: str, postponed: int, calls: list[int]
-) -> None:
+def test_tasks_of_a_batch_or_a_round_are_postponed(site: Site, name: str, postponed: int, calls: list[int]) -> None:
     assert site.module
     for number in range(3):
         site.add_args(name, {"n": number})
@@ -94,27 +92,6 @@ def test_one_of_a_batch_or_of_a_round_or_a_whole_batch_is_postponed(
     assert (result.done, result.postponed, site.module.calls) == (3 - postponed, postponed, calls)
     text = "postponed" if name == "each" else "postponed: the bank is closed"
     assert site.columns(STATE) == [(Status.WAITING, 0, None, text)] * postponed
-
-
-@pytest.mark.parametrize("meanwhile", ["cancelled", "changed"])
-def test_a_cancel_or_a_rerun_that_came_while_it_ran_holds(site: Site, meanwhile: str) -> None:
-    name = f"{site.name}.wait"
-    task_id = site.server.add_task(name, unique_key="k")
-
-    def meddle() -> None:
-        site.module.do = site.module.later = None
-        if meanwhile == "cancelled":
-            site.server.cancel(task_id)
-        else:
-            site.server.add_task(name, unique_key="k", rerun=True)
-        raise Later(delay=600)
-
-    site.module.do = meddle
-    result = site.run()
-    if meanwhile == "cancelled":
-        assert (result.cancelled, site.columns("status")) == (1, [(Status.CANCELLED,)])
-    else:
-        assert (result.done, site.columns("status")) == (1, [])
 
 
 @pytest.mark.parametrize("delay", [-1, "soon", None, True, float("inf")])

@@ -158,9 +158,7 @@ class Hostile:
     ],
     ids=["dict", "tuple", "None", "a megabyte", "a text", "an object without text", "not a number", "too large"],
 )
-def test_what_a_stage_returns_becomes_the_arguments_of_the_next_one_or_is_fatal(
-    site: Pipelines, returned: object, arrives: object
-) -> None:
+def test_a_stage_returns_the_arguments_of_the_next_one(site: Pipelines, returned: object, arrives: object) -> None:
     site.does("first", lambda: returned)
     site.add(["first", "second"])
     site.run()

@@ -93,9 +93,7 @@ def this_task() -> CurrentTask:
 # ---- stored
 
 
-def test_it_is_stored_at_most_once_a_second_and_the_last_one_as_the_task_ends(
-    site: Acts, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_it_is_stored_at_most_once_a_second_and_at_the_end(site: Acts, monkeypatch: pytest.MonkeyPatch) -> None:
     writes: list[tuple[int, float]] = []
     real = site.store.finishes.write_progress
 
@@ -247,7 +245,7 @@ def test_in_a_call_of_several_it_is_stored_for_each_of_them_that_is_ours(site: A
 
 @EACH_DATABASE
 @pytest.mark.usefixtures("often")
-def test_a_row_that_somebody_holds_costs_the_task_no_time_and_the_last_one_waits_for_it(site: Acts) -> None:
+def test_a_held_row_costs_no_time_and_gets_the_last_one(site: Acts) -> None:
     seconds: list[float] = []
     is_held, is_over = threading.Event(), threading.Event()
 
@@ -273,7 +271,7 @@ def test_a_row_that_somebody_holds_costs_the_task_no_time_and_the_last_one_waits
     assert (state.status, state.attempts, state.progress) == (Status.DONE, 1, Progress(50, 50))
 
 
-def test_a_database_that_is_away_for_a_while_does_not_fail_the_task(
+def test_a_database_that_is_away_fails_no_task(
     make_site: Any, mysql_server: MySQLServer, emptied_mysql_dsn: str
 ) -> None:
     seconds: list[float] = []

@@ -84,7 +84,7 @@ ENDS: dict[str, Callable[[Site], object]] = {
 
 @pytest.mark.parametrize("by_sql", [False, True], ids=["by the api", "by sql"])
 @pytest.mark.parametrize(("end", "mode"), [*((end, "mark") for end in ENDS), ("well", "delete"), ("well", "move")])
-def test_a_running_task_that_is_changed_five_times_runs_once_more_however_it_ends(
+def test_a_running_task_that_is_changed_runs_once_more(
     make_site: Any, site_dsn: str, end: str, mode: str, by_sql: bool
 ) -> None:
     site = make_site(site_dsn, mode=mode)
@@ -106,24 +106,6 @@ def test_a_running_task_that_is_changed_five_times_runs_once_more_however_it_end
     left = [(2, 1, '["new 5"]', None)]
     assert site.columns(columns) == (left if mode == "mark" else [])
     assert site.columns(columns, "jobs_queue_done") == (left if mode == "move" else [])
-
-
-def test_a_running_task_rerun_for_another_group_runs_again_there_right_after(site: Site) -> None:
-    add(site, "old", group_id=3)
-    site.module.does.append(lambda: add(site, "new", rerun=True, group_id=5, delay=3600))
-    site.run(groups=[3])
-    assert site.module.calls == ["old"]
-    site.run(groups=[5])
-    assert (site.module.calls, site.columns("id")) == (["old", "new"], [])
-
-
-@pytest.mark.usefixtures("whole_claims")
-def test_a_claimed_task_is_taken_from_its_worker_without_a_word(site: Site, caplog: pytest.LogCaptureFixture) -> None:
-    site.add_args("work", ["first"], priority=-1)
-    add(site, "old")
-    site.module.does.append(lambda: add(site, "new", rerun=True))
-    assert site.run().done == 2
-    assert (site.module.calls, caplog.messages) == (["first", "new"], [])
 
 
 PRODUCERS, WORKERS, CHANGES = 4, 3, 25

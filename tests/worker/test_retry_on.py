@@ -82,7 +82,7 @@ class Both(Retry, Fatal): ...
         ({"retry_on": KeyError}, TaskInterrupted("late"), False),
     ],
 )
-def test_an_exception_is_final_as_an_except_of_the_options_would_catch_it(
+def test_an_exception_is_final_if_the_options_say_so(
     options: dict[str, Any], error: BaseException, is_final: bool
 ) -> None:
     assert failure_of_raised(error).with_options(given(**options)).is_final is is_final

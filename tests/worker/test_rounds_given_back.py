@@ -60,13 +60,6 @@ def test_a_run_that_has_to_end_gives_started_tasks_back_uncounted(site: Rounds) 
     assert site.run().done == 4
 
 
-def test_max_tasks_counts_the_tasks_of_rounds(site: Rounds) -> None:
-    site.add("many", *range(6))
-    result = site.run(4)
-    assert (result.taken, result.done, result.reason) == (4, 4, Reason.MAX_TASKS)
-    assert (site.calls(), site.columns("attempts")) == ([0, 1, 2, 3], [(0,)] * 2)
-
-
 def test_a_started_task_that_was_given_back_is_started_again_by_the_same_run(site: Rounds) -> None:
     """Its start is not taken for the one that was taken back."""
     attempts = []
@@ -85,9 +78,7 @@ def test_a_started_task_that_was_given_back_is_started_again_by_the_same_run(sit
     assert site.shared[:3] == [("start", 4), ("unstart", 3), ("start", 3)]
 
 
-def test_started_tasks_whose_release_failed_get_no_turn_and_are_released_later(
-    site: Rounds, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_started_tasks_whose_release_failed_get_no_turn(site: Rounds, monkeypatch: pytest.MonkeyPatch) -> None:
     site.add("many", *range(3))
     tasks = site.store.claims.claim(3, ()).tasks
     claimed = Claimed(tasks, time.monotonic(), 60)
@@ -125,9 +116,7 @@ def a_page(site: Rounds, condition: Callable[[Rows], bool]) -> Any:
 
 @EACH_SERVER
 @pytest.mark.parametrize("has_to_end", [False, True])
-def test_a_started_task_whose_row_a_page_holds_is_given_back_once_it_is_free(
-    make_site: Any, site_dsn: str, has_to_end: bool
-) -> None:
+def test_a_started_task_whose_row_is_held_is_given_back_later(make_site: Any, site_dsn: str, has_to_end: bool) -> None:
     """By the heartbeat, while a call takes long; or by the run, which ends."""
     site = make_site(site_dsn, lease=2)
     ids = site.add("many", *range(5))
@@ -149,7 +138,7 @@ def test_a_started_task_whose_row_a_page_holds_is_given_back_once_it_is_free(
 
 
 @EACH_SERVER
-def test_an_ended_task_whose_row_a_page_holds_keeps_no_other_from_its_end(site: Rounds) -> None:
+def test_an_ended_task_whose_row_is_held_keeps_no_other_from_its_end(site: Rounds) -> None:
     ids = site.add("many", *range(4))
     with a_page(site, lambda rows: rows.execute("SELECT id FROM jobs_queue") == [(ids[1],)]) as hold:
         site.module.does["many"] = on(3, lambda: hold(ids[1]))
@@ -160,9 +149,7 @@ def test_an_ended_task_whose_row_a_page_holds_keeps_no_other_from_its_end(site: 
 # ---- writes that fail
 
 
-def test_a_finish_of_all_that_is_refused_is_made_up_for_by_one_of_each(
-    site: Rounds, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_finish_of_all_that_is_refused_becomes_one_of_each(site: Rounds, monkeypatch: pytest.MonkeyPatch) -> None:
     site.add("three", *range(5))
     for verb in ("complete", "complete_and_start"):
         monkeypatch.setattr(Batches, verb, failing(DatabaseError("an error of a trigger")))
@@ -184,9 +171,7 @@ def test_finishes_that_cannot_be_written_are_logged_and_leave_all_started(
     assert site.columns("status, attempts") == [(1, 1)] * 3 + [(0, 0)] * 2
 
 
-def test_a_task_whose_finish_fails_is_not_given_back_with_those_that_did_not_run(
-    site: Rounds, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_task_whose_finish_fails_is_not_given_back(site: Rounds, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(finishing, "SAVE_SECONDS", 0.0)
 
     def run(n: int) -> None:

@@ -78,7 +78,7 @@ def test_a_row_that_a_page_holds_has_the_others_run_without_it(site: NumberedSit
 
 
 @KINDS
-def test_a_task_that_another_worker_took_before_its_start_is_not_called(
+def test_a_task_taken_before_its_start_is_not_called(
     site: NumberedSite, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
     real = Batches.start

@@ -44,9 +44,7 @@ def test_tasks_are_called_one_by_one_between_one_start_and_one_finish(any_site: 
     assert mode == "mark" or site.columns("id") == []
 
 
-def test_a_run_that_has_claimed_one_task_claims_again_for_a_round(
-    site: Rounds, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_run_that_claimed_one_task_claims_again_for_a_round(site: Rounds, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.undo()
     site.add("many", *range(40))
     result = site.run()
@@ -63,9 +61,7 @@ def test_a_run_that_has_claimed_one_task_claims_again_for_a_round(
         (["many", "many", "single", "five", "several", "many", "many", "single", "many"], [2, 2]),
     ],
 )
-def test_a_round_has_neighbours_in_the_order_of_the_claim_as_many_as_each_allows(
-    site: Rounds, names: list[str], starts: list[int]
-) -> None:
+def test_a_round_has_as_many_neighbours_as_each_allows(site: Rounds, names: list[str], starts: list[int]) -> None:
     for number, name in enumerate(names):
         site.add(name, number)
     assert site.run().done == len(names)
@@ -158,9 +154,7 @@ def test_a_task_of_a_round_may_complete_itself(site: Rounds) -> None:
 # ---- finishes wait for a second at most
 
 
-def test_what_has_ended_is_written_before_the_next_turn_once_it_has_waited(
-    site: Rounds, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_has_waited_is_written_before_the_next_turn(site: Rounds, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(finishing, "SAVE_SECONDS", 0.0)
     seen = []
     site.module.does["many"] = lambda n: seen.append(site.columns("attempts"))
