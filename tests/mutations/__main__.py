@@ -28,7 +28,7 @@ from tests.support.postgresql import PostgreSQL
 from tests.support.servers import MariaDB
 
 LEFT_OUT = (".git", ".venv", ".servers", "__pycache__", ".*_cache", ".hypothesis", "dist", "build", "var")
-MAX_SECONDS = 1800
+MAX_SECONDS = 900
 """A run that takes longer counts as one that failed: a mutation may have tests wait for ever."""
 MAX_FALSE = 5
 """So many tests that fail without the mutation, too, are passed over."""
