@@ -7,31 +7,18 @@ from __future__ import annotations
 
 import json
 import re
-import signal
-import subprocess
-import time
-from collections import Counter
 from datetime import datetime
 
 import pytest
 
-from taskserver import DatabaseError, SettingError, TaskServer
-from taskserver.model.attempt import Finish, Outcome, Start
-from taskserver.model.selection import Selection
-from taskserver.model.task import MAX_GROUP_ID
+from taskserver import DatabaseError, SettingError
 from taskserver.stores.queue import many_rows
-from taskserver.stores.queue.operations import CANCEL, RETRY, Operations, retry_as
+from taskserver.stores.queue.operations import CANCEL, RETRY, retry_as
 from tests.support.kinds_of_rows import FAR, KINDS, put, put_all_kinds
 from tests.support.locks import holding
 from tests.support.processes import (
-    WAIT_SECONDS,
     Run,
     assert_one_line,
-    assert_silent,
-    end_of,
-    kill,
-    wait_for,
-    wait_until,
 )
 from tests.support.queues import LONG_AGO, Queue
 
@@ -168,93 +155,7 @@ def test_a_retry_says_how_many_tasks_are_fatal_again_because_of_others(queue: Qu
     assert queue.statuses() == [0, 5]
 
 
-# ---- cancel: what runs
-
-
-def add_and_start(queue: Queue, task: str, **env: str) -> subprocess.Popen[str]:
-    queue.add(f"tasks.{task}")
-    return queue.start_task(**env)
-
-
-def assert_cancelled_for_good(queue: Queue) -> None:
-    """The one row is cancelled, and no later run brings it back."""
-    assert queue.rows("status, error_text, claim, due_at") == [(7, "cancelled", None, None)]
-    noted = queue.notes()
-    queue.run_quietly()
-    assert queue.rows("status, error_text") == [(7, "cancelled")]
-    assert queue.notes() == noted
-
-
-def test_a_cancel_interrupts_a_running_task_at_its_heartbeat(queue: Queue, client: Run) -> None:
-    worker = add_and_start(queue, "wait", TASKSERVER_LEASE="1")
-    ended = client("cancel", 1)
-    assert ended.stdout.startswith(
-        "1 task cancelled\n1 cancelled task still running: interrupted at the next taskserver.progress() or "
-        "current_task(), or within 40 s"
-    )
-    code, output, errors = end_of(worker)
-    assert (code, output, errors) == (0, "", "")
-    assert queue.sql("SELECT taken, done, fatal, lost FROM jobs_queue_workers") == [(0, 0, 0, 0)]
-    assert queue.sql("SELECT SUM(fatal) + SUM(failed) FROM jobs_queue_stats") == [(None,)]
-    assert queue.rows("attempts") == [(1,)]
-    assert_cancelled_for_good(queue)
-
-
-def test_a_cancelled_task_that_fails_by_itself_is_never_retried(queue: Queue, client: Run) -> None:
-    """And one that succeeds before its worker hears of the cancel is done."""
-    for task, end in (("wait", (2, None)), ("wait_and_fail", (7, "cancelled"))):
-        queue.sql("DELETE FROM jobs_queue")
-        (queue.folder / "go").unlink(missing_ok=True)
-        worker = add_and_start(queue, task, TASKSERVER_MODE="mark")
-        assert client("cancel", "--all").returncode == 0
-        queue.go()
-        assert wait_for(worker).returncode == 0
-        assert queue.rows("status, error_text") == [end]
-    assert_cancelled_for_good(queue)
-
-
-def test_a_cancelled_task_whose_worker_is_killed_is_never_retried(queue: Queue, client: Run) -> None:
-    queue.deployment.claim_at_once()
-    worker = add_and_start(queue, "wait")
-    assert client("cancel", 1).returncode == 0
-    kill(worker)
-    assert queue.rows("status") == [(1,)]
-    queue.end_leases()
-    assert_one_line(queue.worker(), 0, f"process {worker.pid} ended while it ran task 1 ")
-    assert_cancelled_for_good(queue)
-
-
 # ---- pause
-
-
-@pytest.mark.parametrize("groups", [[], ["3,5"]])
-def test_a_paused_group_is_not_claimed_and_the_rest_is_drained(queue: Queue, client: Run, groups: list[str]) -> None:
-    for number in range(12):
-        queue.add("tasks.note", json.dumps([f"{number}"]), [3, 5][number % 2], -number // 4)
-    if groups:
-        queue.sql("INSERT INTO jobs_queue_paused (group_id) VALUES (3)")  # as docs/operating.md has it
-    else:
-        assert client("pause", 3).stdout.startswith("group 3 is paused from the next claim on")
-    assert_silent(queue.worker(0, *groups, "--batch", 2))
-    assert queue.reason() == "empty"
-    assert queue.rows("group_id, status") == [(3, 0)] * 6
-    assert queue.notes() == ["9", "11", "5", "7", "1", "3"]
-    assert client("resume", 3).stdout == "group 3 is served again\n"
-    assert_silent(queue.worker(0, *groups))
-    assert queue.rows() == []
-
-
-def test_a_pause_holds_from_the_next_claim_on(queue: Queue, client: Run) -> None:
-    queue.deployment.claim_at_once()
-    queue.add("tasks.wait", group_id=3)
-    for group in (3, 3, 4):
-        queue.add("tasks.note", f'["of {group}"]', group_id=group)
-    worker = queue.start_task("--batch", 2)
-    assert client("pause", 3).returncode == 0
-    queue.go()
-    assert_silent(wait_for(worker))
-    assert queue.notes() == ["waits", "of 3", "of 4"]
-    assert queue.rows("id, status") == [(3, 0)]
 
 
 def test_several_groups_are_paused_and_resumed_by_one_command(queue: Queue, client: Run) -> None:
@@ -274,27 +175,6 @@ def test_several_groups_are_paused_and_resumed_by_one_command(queue: Queue, clie
     for wrong in ([], ["3", "--all"]):
         assert_one_line(client("pause", *wrong), 2, "name a group, or several as 3,5, or else --all")
     assert_one_line(client("pause", "3", "5"), 2, "with commas and no spaces")
-
-
-def test_while_all_groups_are_paused_nothing_runs_not_even_what_comes_up_later(queue: Queue, client: Run) -> None:
-    for group in (0, 3):
-        queue.add("tasks.note", f"[{group}]", group)
-    client("pause", "3")
-    ended = client("pause", "--all")
-    assert ended.stdout == "all groups are paused from the next claim on; what is claimed already still runs\n"
-    for group in (12, 77, MAX_GROUP_ID):
-        queue.add("tasks.note", f"[{group}]", group)
-    for arguments in ([], [0, "0,3"], [0, MAX_GROUP_ID]):
-        assert_silent(queue.worker(*arguments))
-    assert queue.notes() == []
-    assert "paused: all groups are paused, with 5 new tasks" in client("status").stdout
-    report = json.loads(client("status", "--json").stdout)
-    assert (report["all_paused"], report["unserved_groups"]) == (True, [])
-    assert report["paused_groups"] == [0, 3, 12, 77, MAX_GROUP_ID]
-    assert_one_line(client("resume", "77,3"), 2, "all groups are paused: run client.py resume --all first")
-    assert client("resume", "--all").stdout == "all groups are served again\n"
-    queue.run_quietly()
-    assert queue.notes() == ["0", "3", "12", "77", str(MAX_GROUP_ID)]
 
 
 # ---- run
@@ -319,16 +199,6 @@ def test_a_task_is_run_here_with_what_it_prints_and_its_whole_traceback(queue: Q
     assert queue.sql("SELECT COUNT(*) FROM jobs_queue_workers") == [(0,)]  # it is no run of cron's
 
 
-def test_what_can_be_run_is_started_once_more(queue: Queue) -> None:
-    queue.define("def fatal(): raise taskserver.Fatal('seen')\n")
-    attempts = {"new": 1, "waiting": 1, "error": 3, "fatal": 1, "cancelled": 1, "lost": 1}
-    for number, kind in enumerate(attempts, start=1):
-        put(queue, **KINDS[kind] | {"task": "tasks.fatal"})  # type: ignore[arg-type]
-        assert queue.server.run_task(number).fatal == 1
-    assert queue.first_lines() == ["Fatal: seen"] * len(attempts)
-    assert queue.rows("status, attempts, claim") == [(4, started, None) for started in attempts.values()]
-
-
 def test_what_cannot_be_run_is_refused_in_a_sentence(queue: Queue, client: Run) -> None:
     ids = put_all_kinds(queue)
     queue.sql("INSERT INTO jobs_queue_dependencies VALUES (?, ?)", ids["new"], ids["waiting for others"])
@@ -344,19 +214,6 @@ def test_what_cannot_be_run_is_refused_in_a_sentence(queue: Queue, client: Run) 
         assert_one_line(client("run", ids[kind]), 2, f"client.py: task {ids[kind]} {words}")
     assert_one_line(client("run", 999), 2, "there is no task 999 in jobs_queue or jobs_queue_done")
     assert queue.rows() == before
-
-
-def test_ctrl_c_interrupts_the_task_that_runs_here_and_counts_as_its_failure(queue: Queue) -> None:
-    queue.add("tasks.wait")
-    process = queue.deployment.popen("client.py", "run", 1)
-    wait_until(queue.notes)
-    process.send_signal(signal.SIGINT)
-    code, output, errors = end_of(process)
-    assert code == 0
-    assert errors.endswith("TaskInterrupted: stopped by Ctrl-C\n")
-    assert re.match(r"task 1 failed after \d+\.\d s, and will be retried at ", output)
-    assert queue.rows("status, attempts, claim") == [(3, 1, None)]
-    assert queue.first_lines() == ["TaskInterrupted: stopped by Ctrl-C"]
 
 
 # ---- errors
@@ -419,102 +276,3 @@ def test_a_reclaim_does_at_once_what_is_due_and_by_force_what_is_not(
     assert queue.statuses() == [0, 3, 0, 5, 0, 0, 4, 3]
     assert_one_line(client("reclaim", 8), 2, "tasks are chosen only with --force")
     assert_one_line(client("reclaim", "--dry-run"), 2, "client.py: --dry-run goes with --force")
-
-
-def test_a_worker_whose_task_was_taken_by_force_can_write_nothing_more(queue: Queue) -> None:
-    for _ in range(2):
-        queue.server.add_task("tasks.note")
-    started, unstarted = queue.server.store.claims.claim(2, ()).tasks
-    queue.server.store.finishes.advance([], Start(started, 10))
-    assert queue.server.reclaim() == (0, 0, 0, 0, 0, 0)
-    assert queue.server.reclaim(Selection(groups=[0])) == (2, 0, 1, 1, 0, 0)
-    assert queue.server.store.finishes.advance([Finish(started)], Start(unstarted, 10)) == ([Outcome.LOST], False)
-    assert not queue.server.store.finishes.renew(started)
-    assert queue.rows("status, attempts, claim") == [(3, 1, None), (0, 0, None)]
-
-
-# ---- all of it beside workers
-
-OLD_DONE, OLD_FATAL = 6, 7
-"""Groups of rows that are to be pruned."""
-
-
-def fill(queue: Queue, each: int) -> None:
-    """So many tasks of five groups, each with its number; and old rows."""
-    kinds = {1: "fail_first", 2: "note", 3: "note", 4: "note", 5: "note"}
-    rows: list[tuple[object, ...]] = [
-        (f"tasks.{task}", json.dumps([f"{group}-{number}"]), group, 0, 1, None)
-        for number in range(each)
-        for group, task in kinds.items()
-    ]
-    rows += [("tasks.old", None, OLD_DONE, 2, None, LONG_AGO)] * each
-    rows += [("tasks.old", None, OLD_FATAL, 4, None, LONG_AGO)] * each
-    columns = "task, args, group_id, status, max_attempts, finished_at"
-    for first in range(0, len(rows), 150):
-        portion = rows[first : first + 150]
-        marks = ", ".join(["(?, ?, ?, ?, ?, ?)"] * len(portion))
-        queue.sql(f"INSERT INTO jobs_queue ({columns}) VALUES {marks}", *(value for row in portion for value in row))
-
-
-def start_worker(queue: Queue) -> subprocess.Popen[str]:
-    return queue.start("--batch", 20, "--slots", 0, TASKSERVER_MODE="mark", TASKSERVER_TIMEOUT="0")
-
-
-def act_beside_workers(queue: Queue, each: int) -> None:
-    fill(queue, each)
-    queue.sql("INSERT INTO jobs_queue_paused (group_id) VALUES (3)")  # until its tasks are moved for the first time
-    crew = [start_worker(queue) for _ in range(3)]
-    retried = cancelled = moved = pruned = rounds = 0
-    noted_at_acts: list[int] = []
-    with TaskServer(queue.dsn, folder=queue.folder) as server:
-        operator = Operations(server.store)
-        wait_until(queue.notes)
-        deadline = time.monotonic() + max(WAIT_SECONDS, each / 10)
-        while queue.sql(
-            "SELECT 1 FROM jobs_queue WHERE status NOT IN (2, 4, 7) OR group_id = 1 AND status = 4 LIMIT 1"
-        ):
-            assert time.monotonic() < deadline, Counter(queue.rows("group_id, status"))
-            rounds += 1
-            noted_at_acts.append(len(queue.notes()))
-            retried += server.retry(Selection(groups=[1]))
-            cancelled += server.cancel(Selection(groups=[2], limit=max(each // 20, 1)))
-            moved += operator.set_priority(Selection(groups=[3]), -rounds)
-            server.resume(3)
-            (server.pause if rounds % 2 else server.resume)(4)
-            pruned += server.prune(3600, done=rounds % 2 == 0, fatal=rounds % 2 == 1).deleted
-            for place, worker in enumerate(crew):
-                if worker.poll() is not None:  # it found nothing more, for now
-                    assert wait_for(worker).returncode == 0
-                    crew[place] = start_worker(queue)
-        server.resume(4)
-        pruned += server.prune(3600, done=True, fatal=True).deleted
-    for worker in crew:
-        assert wait_for(worker).returncode == 0
-    ran = Counter(queue.notes())
-    of_group = {group: Counter({name: n for name, n in ran.items() if name[0] == str(group)}) for group in range(1, 6)}
-    rows = Counter(queue.rows("group_id, status, error_text"))
-    # Each failed once, was retried once, and ran well then.
-    assert (retried, of_group[1]) == (each, Counter({f"1-{n}": 2 for n in range(each)}))
-    assert rows[1, 2, None] == each
-    # Each was either cancelled and did not run, or ran once.
-    gone = rows[2, 7, "cancelled"]
-    assert rows[2, 2, None] == len(of_group[2]) == each - gone
-    assert gone <= cancelled <= gone + 3 * rounds  # those that ran when they were cancelled, and succeeded
-    for group in (3, 4, 5):
-        assert of_group[group] == Counter({f"{group}-{n}": 1 for n in range(each)}), group
-        assert rows[group, 2, None] == each
-    assert set(ran.values()) == {1, 2}
-    assert (pruned, rows[OLD_DONE, 2, None], rows[OLD_FATAL, 4, None]) == (2 * each, 0, 0)
-    assert moved > 0
-    # It was a race: workers went on between the first act and the last.
-    assert rounds > 2
-    assert noted_at_acts[0] < noted_at_acts[-1]
-
-
-def test_operators_act_beside_running_workers_and_the_counts_add_up(queue: Queue) -> None:
-    act_beside_workers(queue, each=60)
-
-
-@pytest.mark.long
-def test_operators_act_on_40_000_rows_beside_running_workers(queue: Queue) -> None:
-    act_beside_workers(queue, each=40_000 // 7)

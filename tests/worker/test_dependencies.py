@@ -1,34 +1,29 @@
-"""Tasks that wait for others, on every store and in every mode: when they start, when they are given up, what it costs.
+"""Tasks that wait for others: when they start, and when they are given up.
 
-What parents, children and workers do at the same time stands in test_dependency_races.py.
+What parents, children and workers do at the same time is in tests/faults/test_dependency_races.py.
 """
 
 from __future__ import annotations
 
-import time
 from typing import Any
 
-import psycopg
 import pytest
 
 from taskserver import InvalidTask, Reason, TaskServer
 from taskserver.errors import Conflict
 from taskserver.model.attempt import Finish, Outcome, Start
-from taskserver.model.selection import Selection
 from taskserver.model.task import ClaimedTask
 from taskserver.stores.queue.dependencies import Dependencies
 from taskserver.stores.queue.operations import Operations
-from tests.support.databases import EACH_DATABASE
 from tests.support.documents import blocks
 from tests.support.locks import holding
 from tests.support.queues import LONG_AGO
 from tests.support.servers import MySQLServer
-from tests.support.sessions import whenever_connected
 from tests.support.sites import Site
 from tests.support.websites import WEB_PASSWORD, web_user
 
 CODE = """
-from taskserver import Fatal, task
+from taskserver import Fatal
 
 ran, broken = [], set()
 
@@ -36,19 +31,6 @@ def note(name):
     ran.append(name)
     if name in broken:
         raise Fatal("no")
-
-def fail_once(name):
-    ran.append(name)
-    if ran.count(name) == 1:
-        raise ValueError("not yet")
-
-def first(name):
-    ran.append(f"{name}, first")
-    return [f"{name}, second"]
-
-@task(batch=10)
-def note_all(items):
-    ran.append(sorted(name for [name] in items))
 """
 GIVEN_UP = "dependency: task {}, for which it waits, is fatal"
 CANCELLED = "dependency: task {}, for which it waits, was cancelled"
@@ -57,12 +39,8 @@ CANCELLED = "dependency: task {}, for which it waits, was cancelled"
 class Family(Site):
     """Tasks that wait for one another, by their names."""
 
-    def add(self, name: str, *parents: int, task: str = "note", **more: Any) -> int:
-        return self.add_args(task, [name], depends_on=parents, **more)
-
-    def add_children(self, parent: int, count: int) -> list[int]:
-        described = {"task": f"{self.name}.note", "args": ["child"], "depends_on": [parent]}
-        return self.server.add_tasks([described] * count)
+    def add(self, name: str, *parents: int, **more: Any) -> int:
+        return self.add_args("note", [name], depends_on=parents, **more)
 
     def decide(self) -> None:
         """As a worker does at a look for due rows."""
@@ -89,9 +67,6 @@ class Family(Site):
 
     def edges(self) -> list[tuple[int, int]]:
         return self.rows.execute("SELECT parent_id, child_id FROM jobs_queue_dependencies ORDER BY 1, 2")
-
-    def link(self, parent_id: int, child_id: int) -> None:
-        self.rows.execute(f"INSERT INTO jobs_queue_dependencies (parent_id, child_id) VALUES ({parent_id}, {child_id})")
 
     def pass_time(self) -> None:
         """All is due."""
@@ -133,16 +108,6 @@ def test_a_task_starts_once_all_that_it_waits_for_are_done(any_site: Family) -> 
     assert site.run().done == 2
     assert site.ran == ["first", "second", "child"]
     site.assert_all_done(first, second, child)
-
-
-def test_what_is_done_or_gone_when_it_is_added_is_not_waited_for(any_site: Family) -> None:
-    site = any_site
-    ids = [site.add("done"), site.add("deleted by hand")]
-    site.rows.execute(f"DELETE FROM jobs_queue WHERE id = {ids[1]}")
-    assert site.run().done == 1
-    child = site.add("child", *ids)
-    assert site.run().done == 1
-    site.assert_all_done(ids[0], child)
 
 
 def test_an_id_that_is_not_smaller_is_refused_by_name_and_nothing_is_added(site: Family) -> None:
@@ -187,44 +152,7 @@ def test_a_fatal_task_makes_all_behind_it_fatal_and_its_retry_revives_them(
     site.assert_all_done(parent, child, *others)
 
 
-def test_one_added_for_a_fatal_task_is_fatal_and_a_retry_of_it_alone_looks_again(any_site: Family) -> None:
-    site = any_site
-    site.break_("parent")
-    parent = site.add("parent")
-    site.run()
-    child = site.add("child", parent)
-    site.run()
-    assert site.row(child) == (4, False, GIVEN_UP.format(parent))
-    assert site.server.retry(child) == 1
-    assert site.row(child) == (4, False, GIVEN_UP.format(parent))
-    assert site.run().done == 0
-    site.break_()
-    assert site.server.retry(Selection()) == 2
-    assert site.row(child) == (5, False, None)
-    assert site.run().done == 2
-    assert site.ran == ["parent", "parent", "child"]
-    site.assert_all_done(parent, child)
-
-
-def test_a_retry_of_all_by_the_sql_of_the_documents_has_them_wait_again(site: Family) -> None:
-    [statement] = [block.text for block in blocks("docs/operating.md") if "WHERE status = 4" in block.text]
-    site.break_("parent")
-    parent = site.add("parent")
-    child = site.add("child", parent)
-    grandchild = site.add("grandchild", child)
-    site.run()
-    assert site.statuses() == [4, 4, 4]
-    site.rows.execute(statement)
-    site.run()
-    assert (site.ran, site.statuses()) == (["parent"] * 2, [4, 4, 4])
-    site.break_()
-    site.rows.execute(statement)
-    site.run()
-    assert site.ran == ["parent"] * 3 + ["child", "grandchild"]
-    site.assert_all_done(parent, child, grandchild)
-
-
-@pytest.mark.parametrize("status", ["new", "waiting", "running"])
+@pytest.mark.parametrize("status", ["waiting", "running"])
 def test_the_children_of_a_cancelled_task_are_given_up(site: Family, status: str) -> None:
     parent = site.add("parent", delay=3600 if status == "waiting" else None)
     child = site.add("child", parent)
@@ -242,31 +170,8 @@ def test_the_children_of_a_cancelled_task_are_given_up(site: Family, status: str
     assert site.run().done == 3
 
 
-def test_a_waiting_task_can_be_cancelled_and_waits_again_when_retried(any_site: Family) -> None:
-    site = any_site
-    parent = site.add("parent")
-    child = site.add("child", parent)
-    grandchild = site.add("grandchild", child)
-    site.decide()
-    task = site.begin(parent)
-    assert site.server.cancel(child) == 1
-    assert site.row(child) == (7, False, "cancelled")
-    assert site.row(grandchild) == (4, False, CANCELLED.format(child))
-    assert site.server.retry(child) == 1
-    assert [site.row(one) for one in (child, grandchild)] == [(5, False, None)] * 2
-    assert site.run().done == 0
-    assert site.server.cancel(child) == 1
-    assert site.end(task) == Outcome.AS_ASKED
-    assert site.run().done == 0
-    assert site.row(child) == (7, False, "cancelled")
-    assert site.server.retry(child) == 1
-    assert site.run().done == 2
-    site.assert_all_done(parent, child, grandchild)
-
-
 @pytest.mark.parametrize("comes_back", [False, True])
-def test_a_lost_task_of_one_attempt_is_fatal_until_its_worker_completes_it(any_site: Family, comes_back: bool) -> None:
-    site = any_site
+def test_a_lost_task_of_one_attempt_is_fatal_until_its_worker_completes_it(site: Family, comes_back: bool) -> None:
     parent = site.add("parent", max_attempts=1)
     child = site.add("child", parent)
     site.decide()
@@ -287,11 +192,35 @@ def test_a_lost_task_of_one_attempt_is_fatal_until_its_worker_completes_it(any_s
     site.assert_all_done(parent, child)
 
 
-# ---- with a delay, a key, a schedule, stages, a batch
+def test_a_retry_of_all_by_the_sql_of_the_documents_makes_them_wait_again(site: Family) -> None:
+    [statement] = [block.text for block in blocks("docs/operating.md") if "WHERE status = 4" in block.text]
+    site.break_("parent")
+    parent = site.add("parent")
+    child = site.add("child", parent)
+    site.run()
+    site.rows.execute(statement)
+    site.run()
+    assert (site.ran, site.statuses()) == (["parent"] * 2, [4, 4])
+    site.break_()
+    site.rows.execute(statement)
+    site.run()
+    assert site.ran == ["parent"] * 3 + ["child"]
+    site.assert_all_done(parent, child)
 
 
-def test_one_with_a_delay_starts_after_that_and_after_what_it_waits_for(any_site: Family) -> None:
-    site = any_site
+def test_a_prune_forgets_what_fatal_ones_waited_for(site: Family) -> None:
+    site.break_("parent")
+    site.add("child", site.add("parent"))
+    site.run()
+    site.rows.set(f"finished_at = '{LONG_AGO}'")
+    assert site.server.prune(60, fatal=True).deleted == 2
+    assert site.edges() == []
+
+
+# ---- when a task is delayed, or added by itself
+
+
+def test_one_with_a_delay_starts_after_that_and_after_what_it_waits_for(site: Family) -> None:
     parent = site.add("parent")
     child, later = (site.add("child", parent, delay=3600) for _ in range(2))
     task = site.begin(parent)
@@ -307,123 +236,7 @@ def test_one_with_a_delay_starts_after_that_and_after_what_it_waits_for(any_site
     site.assert_all_done(parent, child, later)
 
 
-def test_a_parent_with_a_key_that_is_run_again_while_it_runs_is_waited_for_once_more(any_site: Family) -> None:
-    site = any_site
-    parent = site.add("parent", unique_key="key")
-    child = site.add("child", parent)
-    site.decide()
-    task = site.begin(parent)
-    assert site.add("parent, changed", unique_key="key", rerun=True) == parent
-    assert site.end(task) == Outcome.RUN_AGAIN
-    site.decide()
-    assert site.row(child) == (5, False, None)
-    assert site.run().done == 2
-    assert site.ran == ["parent, changed", "child"]
-    site.assert_all_done(parent, child)
-
-
-def test_a_fatal_parent_with_a_key_that_is_run_again_revives_once_it_is_done(any_site: Family) -> None:
-    site = any_site
-    site.break_("parent")
-    parent = site.add("parent", unique_key="key")
-    child = site.add("child", parent)
-    grandchild = site.add("grandchild", child)
-    site.run()
-    assert site.add("parent, changed", unique_key="key", rerun=True) == parent
-    assert site.run().done == 3
-    assert site.ran == ["parent", "parent, changed", "child", "grandchild"]
-    site.assert_all_done(parent, child, grandchild)
-
-
-def test_a_pipeline_is_done_after_its_last_stage_and_may_wait_before_its_first(any_site: Family) -> None:
-    site = any_site
-    stages = [f"{site.name}.first", f"{site.name}.note"]
-    parent = site.server.add_pipeline(stages, ["parent"])
-    child = site.server.add_pipeline(stages, ["child"], depends_on=[parent])
-    grandchild = site.add("grandchild", child)
-    assert site.run(1).done == 1
-    site.decide()
-    assert site.row(child) == (5, False, None)
-    assert site.run().done == 4
-    assert site.ran == ["parent, first", "parent, second", "child, first", "child, second", "grandchild"]
-    site.assert_all_done(parent, child, grandchild)
-
-
-def test_a_batch_may_be_waited_for_and_wait(any_site: Family) -> None:
-    site = any_site
-    parents = [site.add(name, task="note_all") for name in "abc"]
-    children = [site.add(name, *parents, task="note_all") for name in "xyz"]
-    site.decide()
-    assert site.run().done == 6
-    assert site.ran == [["a", "b", "c"], ["x", "y", "z"]]
-    site.assert_all_done(*parents, *children)
-
-
-# ---- operators
-
-
-def test_a_prune_forgets_what_fatal_ones_waited_for(any_site: Family) -> None:
-    site = any_site
-    done, fatal = site.add("done"), site.add("fatal")
-    children = [site.add("child", done), site.add("child", fatal)]
-    site.decide()
-    assert site.end(site.begin(done)) == Outcome.AS_ASKED
-    assert site.end(site.begin(fatal), "no") == Outcome.AS_ASKED
-    assert site.edges() == [(fatal, children[1])]
-    site.rows.set(f"finished_at = '{LONG_AGO}' WHERE status = 4")
-    assert site.server.prune(60, fatal=True).deleted == 2
-    assert site.edges() == []
-    assert site.run().done == 1
-
-
-# ---- many
-
-
-# ---- none
-
-
-# ---- rows that others hold
-
-
-@pytest.mark.parametrize("error_text", [None, "no"])
-def test_the_end_of_a_parent_waits_for_a_child_that_others_hold(server_site: Family, error_text: str | None) -> None:
-    """Both are written in one transaction, so nothing is lost and nothing is half done."""
-    site = server_site
-    parent = site.add("parent")
-    children = [site.add("child", parent) for _ in range(3)]
-    site.decide()
-    task = site.begin(parent)
-    site.store.database.conflict_seconds = 0.2
-    with holding(site.dsn, f"id = {children[1]}"):
-        with pytest.raises(Conflict):
-            site.end(task, error_text)
-        assert [site.row(one)[0] for one in (parent, *children)] == [1, 5, 5, 5]
-    assert site.end(task, error_text) is Outcome.AS_ASKED
-    assert [site.row(one)[0] for one in children] == [4 if error_text else 0] * 3
-
-
-def test_a_held_parent_keeps_only_its_own_children_waiting(server_site: Family) -> None:
-    site = server_site
-    parents = [site.add("parent", delay=3600), site.add("parent")]
-    children = [site.add("child", parent) for parent in parents]
-    site.add("other")
-    with holding(site.dsn, f"id = {parents[0]}"):
-        result = site.server.run()
-        assert (result.done, result.reason) == (3, Reason.EMPTY)
-        assert site.row(children[0]) == (5, True, None)  # it is looked at again
-    site.pass_time()
-    assert site.run().done == 2
-    site.assert_all_done()
-
-
-# ---- circles
-
-
-# ---- a task that is added by itself: its producer decides
-
-
-def test_one_that_is_added_by_itself_stands_at_once_as_it_has_to(any_site: Family) -> None:
-    site = any_site
+def test_one_that_is_added_by_itself_stands_at_once_as_it_has_to(site: Family) -> None:
     done = site.add("done")
     assert site.run().done == 1
     parent, cancelled = site.add("parent"), site.add("cancelled")
@@ -450,66 +263,19 @@ def test_who_may_only_insert_leaves_the_look_to_a_worker(mysql_site: Family, mys
     assert site.run().done == 2
 
 
-@pytest.mark.parametrize("can_skip", [True, False])
-def test_a_producer_waits_only_seconds_for_parents_that_others_hold(server_site: Family, can_skip: bool) -> None:
-    """However many they are; a worker decides about the child."""
+def test_the_end_of_a_parent_waits_for_a_child_that_others_hold(server_site: Family) -> None:
+    """Both are written in one transaction, so nothing is lost and nothing is half done; a producer waits seconds."""
     site = server_site
-    site.store.database.dialect.skips_locked &= can_skip
-    held = [site.add("parent", delay=3600) for _ in range(3)]
-    with holding(site.dsn, f"id IN ({held[0]}, {held[1]}, {held[2]})"):
-        began_at = time.monotonic()
-        child = site.server.add_task(f"{site.name}.note", ["child"], depends_on=held)
-        # MySQL 5.7 and MariaDB 10.5 may take two seconds for a lock, and try it twice.
-        assert time.monotonic() - began_at < (2.9 if site.store.database.dialect.skips_locked else 4.9)
-        assert site.row(child) == (5, True, None)
-    site.pass_time()
+    parent = site.add("parent")
+    children = [site.add("child", parent) for _ in range(3)]
+    site.decide()
+    task = site.begin(parent)
+    site.store.database.conflict_seconds = 0.2
+    with holding(site.dsn, f"id = {children[1]}"):
+        with pytest.raises(Conflict):
+            site.end(task)
+        assert [site.row(one)[0] for one in (parent, *children)] == [1, 5, 5, 5]
+        child = site.server.add_task(f"{site.name}.note", ["child"], depends_on=[children[1]])
+        assert site.row(child) == (5, True, None)  # a worker decides about it
+    assert site.end(task) is Outcome.AS_ASKED
     assert site.run().done == 4
-
-
-@pytest.fixture
-def sent(site: Family, monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """Whatever a store sends to its database, as it reaches the driver."""
-    statements: list[str] = []
-
-    def note(sql: Any) -> Any:
-        text = sql.decode() if isinstance(sql, bytes) else sql
-        statements.extend(" ".join(one.split()) for one in text.split("; "))
-
-    def listen(connection: Any) -> None:
-        if site.rows.is_sqlite:
-            connection.set_trace_callback(note)
-        elif site.rows.is_mysql:
-            query = connection.query
-            connection.query = lambda sql, *args, **kwargs: note(sql) or query(sql, *args, **kwargs)
-
-    if site.rows.is_postgresql:
-        execute = psycopg.RawCursor.execute
-        monkeypatch.setattr(
-            psycopg.RawCursor, "execute", lambda *args, **kwargs: note(args[1]) or execute(*args, **kwargs)
-        )
-    site.store.close()
-    whenever_connected(site.store, listen)
-    return statements
-
-
-ENDS = {
-    "sqlite": ["DELETE", "UPDATE", "DELETE", "UPDATE", "DELETE"],
-    "mysql": ["DELETE", "UPDATE", "DELETE", "UPDATE", "DELETE"],
-    "postgresql": ["WITH", "WITH", "DELETE"],
-}
-
-
-@EACH_DATABASE
-@pytest.mark.usefixtures("whole_claims")
-def test_a_task_for_which_none_waits_pays_nothing_at_its_finish(site: Family, sent: list[str]) -> None:
-    """Its end and the start of the next one are a transaction of two writes; the table of dependencies is not asked."""
-    for name in "abc":
-        site.add(name)
-    sent.clear()
-    assert site.run().done == 3
-    sent[:] = [one for one in sent if "jobs_queue_processes" not in one]
-    first, *_, last = [place for place, one in enumerate(sent) if "DELETE FROM" in one]
-    ends = [one for one in sent[first : last + 1] if one.partition(" ")[0] not in ("BEGIN", "COMMIT")]
-    assert [one.partition(" ")[0] for one in ends] == ENDS[site.rows.kind]
-    # The look for what is due names it, for rows that wait.
-    assert [one.partition(" ")[0] for one in sent if "jobs_queue_dependencies" in one] == ["SELECT"]

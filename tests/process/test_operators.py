@@ -1,0 +1,131 @@
+"""What operators do beside running workers, and Ctrl-C during client.py run."""
+
+from __future__ import annotations
+
+import json
+import re
+import signal
+import subprocess
+import time
+from collections import Counter
+
+import pytest
+
+from taskserver import TaskServer
+from taskserver.model.selection import Selection
+from taskserver.stores.queue.operations import Operations
+from tests.support.processes import WAIT_SECONDS, end_of, wait_for, wait_until
+from tests.support.queues import LONG_AGO, Queue
+
+TASKS = """
+import os, time
+
+def wait():
+    note("waits")
+    time.sleep(60)
+
+def fail_first(name):
+    note(name)
+    try:
+        os.close(os.open(HERE / f"seen-{name}", os.O_CREAT | os.O_EXCL))
+    except FileExistsError:
+        return
+    raise ValueError("the first time")
+"""
+
+
+def test_ctrl_c_interrupts_the_task_that_runs_here_and_counts_as_its_failure(queue: Queue) -> None:
+    queue.add("tasks.wait")
+    process = queue.deployment.popen("client.py", "run", 1)
+    wait_until(queue.notes)
+    process.send_signal(signal.SIGINT)
+    code, output, errors = end_of(process)
+    assert code == 0
+    assert errors.endswith("TaskInterrupted: stopped by Ctrl-C\n")
+    assert re.match(r"task 1 failed after \d+\.\d s, and will be retried at ", output)
+    assert queue.rows("status, attempts, claim") == [(3, 1, None)]
+
+
+OLD_DONE, OLD_FATAL = 6, 7
+"""Groups of rows that are to be pruned."""
+
+
+def fill(queue: Queue, each: int) -> None:
+    """So many tasks of five groups, each with its number; and old rows."""
+    kinds = {1: "fail_first", 2: "note", 3: "note", 4: "note", 5: "note"}
+    rows: list[tuple[object, ...]] = [
+        (f"tasks.{task}", json.dumps([f"{group}-{number}"]), group, 0, 1, None)
+        for number in range(each)
+        for group, task in kinds.items()
+    ]
+    rows += [("tasks.old", None, OLD_DONE, 2, None, LONG_AGO)] * each
+    rows += [("tasks.old", None, OLD_FATAL, 4, None, LONG_AGO)] * each
+    columns = "task, args, group_id, status, max_attempts, finished_at"
+    for first in range(0, len(rows), 150):
+        portion = rows[first : first + 150]
+        marks = ", ".join(["(?, ?, ?, ?, ?, ?)"] * len(portion))
+        queue.sql(f"INSERT INTO jobs_queue ({columns}) VALUES {marks}", *(value for row in portion for value in row))
+
+
+def start_worker(queue: Queue) -> subprocess.Popen[str]:
+    return queue.start("--batch", 20, "--slots", 0, TASKSERVER_MODE="mark", TASKSERVER_TIMEOUT="0")
+
+
+def act_beside_workers(queue: Queue, each: int) -> None:
+    fill(queue, each)
+    queue.sql("INSERT INTO jobs_queue_paused (group_id) VALUES (3)")  # until its tasks are moved for the first time
+    crew = [start_worker(queue) for _ in range(3)]
+    retried = cancelled = moved = pruned = rounds = 0
+    noted_at_acts: list[int] = []
+    with TaskServer(queue.dsn, folder=queue.folder) as server:
+        operator = Operations(server.store)
+        wait_until(queue.notes)
+        deadline = time.monotonic() + max(WAIT_SECONDS, each / 10)
+        while queue.sql(
+            "SELECT 1 FROM jobs_queue WHERE status NOT IN (2, 4, 7) OR group_id = 1 AND status = 4 LIMIT 1"
+        ):
+            assert time.monotonic() < deadline, Counter(queue.rows("group_id, status"))
+            rounds += 1
+            noted_at_acts.append(len(queue.notes()))
+            retried += server.retry(Selection(groups=[1]))
+            cancelled += server.cancel(Selection(groups=[2], limit=max(each // 20, 1)))
+            moved += operator.set_priority(Selection(groups=[3]), -rounds)
+            server.resume(3)
+            (server.pause if rounds % 2 else server.resume)(4)
+            pruned += server.prune(3600, done=rounds % 2 == 0, fatal=rounds % 2 == 1).deleted
+            for place, worker in enumerate(crew):
+                if worker.poll() is not None:  # it found nothing more, for now
+                    assert wait_for(worker).returncode == 0
+                    crew[place] = start_worker(queue)
+        server.resume(4)
+        pruned += server.prune(3600, done=True, fatal=True).deleted
+    for worker in crew:
+        assert wait_for(worker).returncode == 0
+    ran = Counter(queue.notes())
+    of_group = {group: Counter({name: n for name, n in ran.items() if name[0] == str(group)}) for group in range(1, 6)}
+    rows = Counter(queue.rows("group_id, status, error_text"))
+    # Each failed once, was retried once, and ran well then.
+    assert (retried, of_group[1]) == (each, Counter({f"1-{n}": 2 for n in range(each)}))
+    assert rows[1, 2, None] == each
+    # Each was either cancelled and did not run, or ran once.
+    gone = rows[2, 7, "cancelled"]
+    assert rows[2, 2, None] == len(of_group[2]) == each - gone
+    assert gone <= cancelled <= gone + 3 * rounds  # those that ran when they were cancelled, and succeeded
+    for group in (3, 4, 5):
+        assert of_group[group] == Counter({f"{group}-{n}": 1 for n in range(each)}), group
+        assert rows[group, 2, None] == each
+    assert set(ran.values()) == {1, 2}
+    assert (pruned, rows[OLD_DONE, 2, None], rows[OLD_FATAL, 4, None]) == (2 * each, 0, 0)
+    assert moved > 0
+    # It was a race: workers went on between the first act and the last.
+    assert rounds > 2
+    assert noted_at_acts[0] < noted_at_acts[-1]
+
+
+def test_operators_act_beside_running_workers_and_the_counts_add_up(queue: Queue) -> None:
+    act_beside_workers(queue, each=60)
+
+
+@pytest.mark.long
+def test_operators_act_on_40_000_rows_beside_running_workers(queue: Queue) -> None:
+    act_beside_workers(queue, each=40_000 // 7)
