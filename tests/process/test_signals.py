@@ -187,9 +187,9 @@ def test_a_second_signal_interrupts_the_running_task_which_has_failed_and_is_ret
     queue.add("tasks.note")
     process = queue.start_task()
     process.send_signal(signal.SIGTERM)
-    if second == signal.SIGTERM:
-        time.sleep(0.3)  # two of one kind right after each other are one request
-    process.send_signal(second)
+    while process.poll() is None:  # two of one kind right after each other are one request
+        process.send_signal(second)
+        time.sleep(0.3)
     assert end_of(process) == (0, "", "")
     assert queue.rows("status, attempts, claim") == [(3, 1, None), (0, 0, None)]
     assert queue.first_lines() == ["TaskInterrupted: stopped by a second signal", ""]

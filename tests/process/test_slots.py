@@ -49,19 +49,6 @@ def test_one_worker_more_than_there_are_slots_leaves_at_once_and_says_nothing(qu
     assert end_of(second) == (0, "", "")
 
 
-def test_four_workers_may_run_at_once_unless_an_option_says_otherwise(queue: Queue) -> None:
-    for _ in range(4):
-        queue.add("tasks.hold")
-    queue.add("tasks.note")
-    workers = [queue.start_task(1) for _ in range(4)]
-    assert_silent(queue.worker())
-    assert queue.statuses() == [1] * 4 + [0]
-    assert_silent(queue.worker("--slots", 5))
-    assert queue.statuses() == [1] * 4
-    queue.go()
-    assert [end_of(process) for process in workers] == [(0, "", "")] * 4
-
-
 def test_other_groups_tables_and_databases_have_slots_of_their_own(queue: Queue) -> None:
     table, database = {"TASKSERVER_TABLE": "other_queue"}, {"TASKSERVER_DSN": "sqlite:///var/other.db"}
     for other in (table, database):

@@ -14,6 +14,7 @@ from taskserver.interrupts.alarm import call_task
 from taskserver.model.task import Claim
 from taskserver.stores.queue.due import MAX_DUE_PER_LOOK
 from taskserver.worker import run_context
+from taskserver.worker.hooks import Hooks
 from tests.support.queues import LONG_AGO, Queue
 from tests.support.threads import in_another_thread
 
@@ -152,6 +153,20 @@ def test_what_was_not_started_is_given_back_when_an_error_ends_the_run(
     [run] = server.store.views.runs()
     assert (run.reason, run.ended_at is None) == (Reason.ERROR.value, False)
     assert server.run().done == 3
+
+
+def test_after_a_second_signal_no_code_of_a_task_begins(queue: Queue, monkeypatch: pytest.MonkeyPatch) -> None:
+    queue.add("tasks.note")
+    stop = Stop()
+
+    def insist(*values: object) -> None:
+        for _ in range(2):
+            stop.ask()
+
+    monkeypatch.setattr(Hooks, "between", insist)
+    queue.run_here(stop=stop, max_attempts=2)
+    assert (queue.notes(), queue.rows("status, attempts")) == ([], [(3, 1)])
+    assert queue.first_lines() == ["TaskInterrupted: stopped by a second signal"]
 
 
 def test_a_stop_from_another_thread_interrupts_neither_the_task_nor_that_thread(queue: Queue) -> None:

@@ -109,15 +109,15 @@ def test_a_task_whose_module_cannot_be_imported_has_no_name_that_counts(queue: Q
 
 
 def test_how_long_tasks_ran_and_waited_adds_up_and_the_slowest_one_stays(queue: Queue) -> None:
-    queue.define("time.sleep(0.5)  # nobody's time\n")
+    queue.define("time.sleep(1)  # nobody's time\n")
     for name, args in (("sleep", "[0.3]"), ("sleep", "[0.1]"), ("saved", None), ("quick", None)):
         queue.add(f"tasks.{name}", args)
     queue.run_here()
     slept, quick = seconds(queue, "tasks.sleep"), seconds(queue, "tasks.quick")
-    assert slept["ran_seconds"] >= 0.4
+    assert 0.4 <= slept["ran_seconds"] < 1.3
     assert 0.3 <= slept["slowest_seconds"] <= slept["ran_seconds"] - 0.1
     assert seconds(queue, "tasks.saved")["slowest_seconds"] >= 0.2  # with what is called after its last attempt
-    assert quick["slowest_seconds"] < 0.2
+    assert quick["slowest_seconds"] < 0.3
 
 
 # ---- workers that vanish

@@ -113,7 +113,7 @@ def test_a_module_that_hangs_when_imported_is_interrupted_too(queue: Queue) -> N
 def test_tasks_that_end_just_at_their_timeout_are_done_or_failed_and_nothing_else(queue: Queue) -> None:
     queue.define("@task(timeout=0.02)\ndef close(seconds): time.sleep(seconds)\n")
     for number in range(30):
-        queue.add("tasks.close", f"[{0.015 + 0.0004 * number}]")
+        queue.add("tasks.close", f"[{0.01 + 0.0005 * number}]")
     queue.add("tasks.note")
     result = queue.run_here()
     assert (result.done + len(queue.rows()), result.lost) == (31, 0)
