@@ -5,7 +5,7 @@ tests test_due test_leases          where to look first, in this order, wherever
 
 a task in progress is not woken     what the mutation breaks, which is its name
 - text that stands once in the file (several such lines are several lines of it)
-+ text in its place (none deletes it)
++ text in its place; without it `pass`, and of a condition `if False:`
 """
 
 from __future__ import annotations
