@@ -35,6 +35,9 @@ def fail(message="no luck"):
 def log(level="info", message="connected", name="shop.mail"):
     logging.getLogger(name).log(getattr(logging, level.upper()), message)
 
+def wrong():
+    logging.getLogger("shop").warning("%d of %d", 1)
+
 def in_a_thread():
     thread = threading.Thread(target=log)
     thread.start()
@@ -108,17 +111,19 @@ def test_what_a_task_logs_and_prints_goes_to_the_log_with_its_id_name_and_attemp
     queue.sql("UPDATE jobs_queue SET attempts = 2 WHERE id = 2")
     queue.add("tasks.half")
     queue.add("tasks.say", '["whole"]')
+    queue.add("tasks.wrong")
     queue.add("tasks.dots")
     assert run(queue) == ""
     *lines, first_dots, more_dots = said_of(queue)
-    assert first_dots.startswith("INFO task 5 tasks.dots, attempt 1, printed: ...")
+    assert first_dots.startswith("INFO task 6 tasks.dots, attempt 1, printed: ...")
     assert len(first_dots) < 13_000
-    assert more_dots.startswith("INFO task 5")
+    assert more_dots.startswith("INFO task 6")
     assert lines == [
         "INFO task 1 tasks.log, attempt 1, shop.mail: connected",
         "ERROR task 2 tasks.log, attempt 3, shop.mail: first",
         "INFO task 3 tasks.half, attempt 1, printed: half",
         "INFO task 4 tasks.say, attempt 1, printed: whole",
+        "WARNING task 5 tasks.wrong, attempt 1, shop: '%d of %d' (TypeError while it was formatted)",
     ]
     assert "    second" in log_of(queue)
 

@@ -177,6 +177,18 @@ def test_a_password_in_the_environment_reaches_no_program_that_a_task_starts(que
     assert queue.notes() == ["[0, 0]"]
 
 
+def test_the_worker_is_found_through_a_symlink_from_any_current_folder(queue: Queue) -> None:
+    queue.add("tasks.note")
+    link = queue.deployment.home / "bin" / "run-tasks"
+    link.parent.mkdir()
+    link.symlink_to(queue.folder / "worker.py")
+    # What lies in the current folder is none of its business.
+    for name, text in {".env": "TASKSERVER_MODE=nonsense\n", "tasks.py": "raise SystemExit\n"}.items():
+        (queue.deployment.home / name).write_text(text)
+    assert_silent(queue.deployment.run(str(link)))
+    assert queue.notes() == ["noted"]
+
+
 BREAKING = {
     "standard streams": ["sys.stdout.close()", "sys.stderr.close()"],
     "no standard streams": ["sys.stdout = None", "sys.stderr = None"],

@@ -116,6 +116,7 @@ def test_a_second_signal_interrupts_the_tasks_of_all(held: Held) -> None:
 
 
 def test_a_worker_that_dies_is_replaced_and_what_it_had_not_started_runs(queue: Queue) -> None:
+    queue.deployment.claim_at_once()
     queue.add("tasks.die")
     for _ in range(3):
         queue.add("tasks.note")
