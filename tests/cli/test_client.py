@@ -187,7 +187,7 @@ def test_list_tells_claimed_tasks_from_running_ones_and_when_others_come(queue: 
         "INSERT INTO jobs_queue (task, status, started_at, due_at) VALUES"
         f" ('tasks.a', 1, NULL, {ahead}), ('tasks.b', 1, {queue.now}, {ahead}), ('tasks.c', 3, NULL, {ahead}),"
         f" ('tasks.d', 5, NULL, {queue.ago(5)}),"
-        " ('tasks.e', 5, NULL, '9999-12-31 23:59:59.000000'), ('tasks.f', 0, NULL, NULL)"
+        " ('tasks.e', 5, NULL, '2037-12-31 00:00:00.000000'), ('tasks.f', 0, NULL, NULL)"
     )
     listed = text_of(queue, "list").splitlines()
     lines = {name: next(line for line in listed if f"tasks.{name}" in line) for name in "abcdef"}
