@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from taskserver import Later, SettingError
+from taskserver import Later
 from taskserver.model.task import Status
 from tests.support.queues import Queue
 from tests.support.sites import Site
@@ -46,11 +46,15 @@ def quick(n):
     if n == 1:
         wait()
 
+@task(transactional=True)
+def transfer():
+    taskserver.connection().cursor().execute("UPDATE jobs_queue_stats SET done = 77")
+    wait()
 """
 STATE = "status, attempts, claim, error_text"
 
 
-@pytest.mark.parametrize("name", ["wait", "once"])
+@pytest.mark.parametrize("name", ["wait", "once", "transfer"])
 def test_it_waits_and_counts_no_attempt_and_no_failure(any_site: Site, name: str, caplog: Any) -> None:
     site = any_site
     failed: list[object] = []
@@ -94,10 +98,22 @@ def test_tasks_of_a_batch_or_a_round_are_postponed(site: Site, name: str, postpo
     assert site.columns(STATE) == [(Status.WAITING, 0, None, text)] * postponed
 
 
-@pytest.mark.parametrize("delay", [-1, "soon", None, True, float("inf")])
-def test_an_invalid_delay_is_an_error_of_the_task(delay: Any) -> None:
-    with pytest.raises(SettingError, match="delay is"):
-        Later(delay=delay)
+@pytest.mark.parametrize("deed", ["cancelled", "changed"])
+def test_a_cancel_or_a_rerun_that_came_while_it_ran_holds(site: Site, deed: str) -> None:
+    task_id = site.server.add_task(f"{site.name}.wait", unique_key="k")
+
+    def meddle() -> None:
+        site.module.do = site.module.later = None
+        if deed == "cancelled":
+            site.server.cancel(task_id)
+        else:
+            site.server.add_task(f"{site.name}.wait", unique_key="k", rerun=True)
+        raise Later(delay=600)
+
+    site.module.do = meddle
+    result = site.run()
+    assert (result.cancelled, result.done) == (deed == "cancelled", deed == "changed")
+    assert site.columns("status") == ([(Status.CANCELLED,)] if deed == "cancelled" else [])
 
 
 def test_people_read_that_it_is_postponed(queue: Queue, caplog: pytest.LogCaptureFixture) -> None:

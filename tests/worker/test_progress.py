@@ -93,7 +93,10 @@ def this_task() -> CurrentTask:
 # ---- stored
 
 
-def test_it_is_stored_at_most_once_a_second_and_at_the_end(site: Acts, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_it_is_stored_at_most_once_a_second_and_at_the_end(
+    make_site: Any, site_dsn: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    site = make_site(site_dsn, lease=6)  # for whose sake the heartbeat beats four times a second
     writes: list[tuple[int, float]] = []
     real = site.store.finishes.write_progress
 
