@@ -23,20 +23,16 @@ def noted(name, n):
     return does.get(name, lambda n: None)(n)
 
 @task(commit_every=5)
-def five(n):
-    return noted("five", n)
+def five(n): return noted("five", n)
 
 @task(commit_every=3)
-def three(n):
-    return noted("three", n)
+def three(n): return noted("three", n)
 
 @task(commit_every=500, backoff="fixed:50")
-def many(n, text=""):
-    return noted("many", n)
+def many(n, text=""): return noted("many", n)
 
 @task(commit_every=50, max_attempts=3)
-def thrice(n):
-    return noted("thrice", n)
+def thrice(n): return noted("thrice", n)
 
 @task(commit_every=50)
 def paid(n):
@@ -46,8 +42,7 @@ def paid(n):
     taskserver.complete(connection)
     does["end"](connection)
 
-def single(n=None, **more):
-    return noted("single", n)
+def single(n=None, **more): return noted("single", n)
 
 @task(batch=5)
 def several(items):

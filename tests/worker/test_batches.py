@@ -32,35 +32,28 @@ def noted(name, items):
     return does.get(name, lambda items: None)(items)
 
 @task(batch=5)
-def five(items):
-    return noted("five", items)
+def five(items): return noted("five", items)
 
 @task(batch=500, backoff="fixed:50")
-def many(items):
-    return noted("many", items)
+def many(items): return noted("many", items)
 
 @task(batch=5, max_attempts=1)
-def once(items):
-    return noted("once", items)
+def once(items): return noted("once", items)
 
 def rescue(error, **kwargs):
     rescued.append((type(error).__name__, kwargs))
     return noted("rescue", [kwargs])
 
 @task(batch=5, max_attempts=1, on_fatal=rescue)
-def rescuable(items):
-    return noted("rescuable", items)
+def rescuable(items): return noted("rescuable", items)
 
 @task(batch=5, timeout=0.2)
-def quick(items):
-    return noted("quick", items)
+def quick(items): return noted("quick", items)
 
 @task(batch=5)
-def none_at_all():
-    pass
+def none_at_all(): pass
 
-def single(**kwargs):
-    return noted("single", [kwargs])
+def single(**kwargs): return noted("single", [kwargs])
 """
 
 

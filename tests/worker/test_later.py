@@ -27,8 +27,7 @@ def wait():
     calls.append("wait")
 
 @task(max_attempts=1)
-def once():
-    wait()
+def once(): wait()
 
 @task(batch=10)
 def each(items):

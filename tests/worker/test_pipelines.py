@@ -28,25 +28,20 @@ def called(name, args, kwargs):
     calls.append([name, kwargs or list(args)])
     return does.get(name, lambda *args, **kwargs: kwargs or list(args))(*args, **kwargs)
 
-def first(*args, **kwargs):
-    return called("first", args, kwargs)
+def first(*args, **kwargs): return called("first", args, kwargs)
 
-def second(*args, **kwargs):
-    return called("second", args, kwargs)
+def second(*args, **kwargs): return called("second", args, kwargs)
 
-def third(*args, **kwargs):
-    return called("third", args, kwargs)
+def third(*args, **kwargs): return called("third", args, kwargs)
 
 @task(max_attempts=2)
-def twice(*args, **kwargs):
-    return called("twice", args, kwargs)
+def twice(*args, **kwargs): return called("twice", args, kwargs)
 
 def rescue(error, *args, **kwargs):
     calls.append(["rescue", str(error)])
 
 @task(max_attempts=1, on_fatal=rescue)
-def rescued(*args, **kwargs):
-    return called("rescued", args, kwargs)
+def rescued(*args, **kwargs): return called("rescued", args, kwargs)
 
 def _hidden(*args):
     calls.append(["hidden", []])

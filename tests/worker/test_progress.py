@@ -39,16 +39,13 @@ from taskserver import task
 
 does = []
 
-def act(name=None):
-    return does[-1]() if name is None else name
+def act(name=None): return does[-1]() if name is None else name
 
 @task(max_attempts=1)
-def act_once():
-    return does[-1]()
+def act_once(): return does[-1]()
 
 @task(batch=50)
-def act_for_several(items):
-    return does[-1](items)
+def act_for_several(items): return does[-1](items)
 """
 
 
@@ -256,7 +253,7 @@ def test_a_held_row_costs_no_time_and_gets_the_last_one(site: Acts) -> None:
         with holding(site.dsn):
             is_held.set()
             assert is_over.wait(WAIT_SECONDS)
-            time.sleep(0.7)
+            time.sleep(2.5)  # longer than a server waits for a lock by itself
 
     def work() -> None:
         threading.Thread(target=hold).start()

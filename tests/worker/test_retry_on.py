@@ -19,27 +19,20 @@ import time
 import taskserver
 from taskserver import Fatal, Retry, task
 
-
 @task(retry_on=(ConnectionError, TimeoutError))
-def alone(name):
-    raise {"refused": ConnectionRefusedError, "wrong": ValueError}[name](name)
-
+def alone(name): raise {"refused": ConnectionRefusedError, "wrong": ValueError}[name](name)
 
 @task(retry_on=OSError, batch=10)
 def together(items):
     return [{"refused": ConnectionRefusedError, "wrong": ValueError}.get(item["name"]) for item in items]
 
-
 @task(fatal_on=KeyError, commit_every=10)
-def shared(name):
-    raise {"missing": KeyError, "wrong": ValueError}[name](name)
-
+def shared(name): raise {"missing": KeyError, "wrong": ValueError}[name](name)
 
 @task(fatal_on=LookupError, transactional=True)
 async def transactional():
     taskserver.connection()
     raise KeyError("missing")
-
 
 @task(retry_on=KeyError, timeout=0.1)
 def hangs():

@@ -29,16 +29,13 @@ def noted(numbers):
         do(numbers)
 
 @task(batch=500)
-def call(items):
-    noted([item["n"] for item in items])
+def call(items): noted([item["n"] for item in items])
 
 @task(commit_every=500)
-def round(n):
-    noted([n])
+def round(n): noted([n])
 
 @task(commit_every=3)
-def two_rounds(n):
-    noted([n])
+def two_rounds(n): noted([n])
 """
 SITE = NumberedSite
 KINDS = pytest.mark.parametrize("name", ["call", "round"])
