@@ -36,7 +36,7 @@ class NotEnded(TaskServerError, TimeoutError):
 class DatabaseError(TaskServerError):
     """The database could not be reached or used."""
 
-    may_have_taken_effect = False
+    in_doubt = False
     """Whether the connection broke in one of the tries, so that the write may have been committed."""
 
 

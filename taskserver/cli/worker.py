@@ -12,7 +12,7 @@ from pathlib import Path
 from types import FrameType
 
 from ..errors import DatabaseError, HostLimit, SettingError, SetupFailed
-from ..messages.log_records import FOR_LOG_ALONE, FULL_TEXT
+from ..messages.log_records import LOG_ONLY, FULL_TEXT
 from ..messages.text import count_of, printable
 from ..messages.programs import WORKER
 from .terminal.log import LOG, prints_to_log, set_up
@@ -90,10 +90,10 @@ def _work(settings: Settings, options: Options, stop: Stop) -> int:
             has_run = _run_tasks(settings, options, stop)
         except DatabaseError as error:
             if not options.verbose:
-                LOG.error(printable(str(error)), extra={FOR_LOG_ALONE: True})
+                LOG.error(printable(str(error)), extra={LOG_ONLY: True})
             raise
         except SetupFailed as error:
-            LOG.error(str(error), extra={FULL_TEXT: error.full_text, FOR_LOG_ALONE: True})
+            LOG.error(str(error), extra={FULL_TEXT: error.full_text, LOG_ONLY: True})
             raise
         # A person at a terminal sees that all is well, and reads no mails.
         if has_run and not os.isatty(2) and once.is_over():

@@ -27,15 +27,15 @@ PATIENT = float("inf")
 """How many seconds a person in a shell waits for the answer to one statement."""
 
 
-def may_stay(store: Store) -> frozenset[str]:
+def acceptable(store: Store) -> frozenset[str]:
     """The names of what can be accepted: workers can do without it. `settings` is none: without them no store opens."""
-    return may_stay_of_installation(store).union(judge.name for judge in JUDGES)
+    return acceptable_of_installation(store).union(judge.name for judge in JUDGES)
 
 
-def may_stay_of_installation(store: Store) -> frozenset[str]:
+def acceptable_of_installation(store: Store) -> frozenset[str]:
     """Those that the doctor alone finds: a page offers to accept them, and no failed tasks or a cron that stopped."""
     checks: Sequence[Look | Check] = (*files.CHECKS, *modules.CHECKS, *store.database.dialect.facts().checks)
-    return frozenset(check.name for check in checks if check.may_stay)
+    return frozenset(check.name for check in checks if check.is_acceptable)
 
 
 def accepted_in(
@@ -47,7 +47,7 @@ def accepted_in(
     """
     try:
         with _opened(load_settings(folder, env_file=env_file), answer_seconds) as store:
-            return read_accepted(store), may_stay_of_installation(store)
+            return read_accepted(store), acceptable_of_installation(store)
     except Exception:  # the checks report it
         return Acceptances({}), frozenset()
 
@@ -103,7 +103,7 @@ def _of_files(findings: Iterator[Finding]) -> Iterator[Finding]:
 def _opened(settings: Settings, answer_seconds: float) -> Iterator[Store]:
     store = open_store(settings)
     try:
-        with nullcontext() if answer_seconds == PATIENT else store.database.tried_once(answer_seconds):
+        with nullcontext() if answer_seconds == PATIENT else store.database.without_retries(answer_seconds):
             yield store
     finally:
         store.close()

@@ -132,7 +132,7 @@ def _version(package: str) -> str:
 OF_PROGRAM = (
     Look("python", lambda *_: ok(f"Python {platform.python_version()} at {sys.executable or 'an unknown place'}")),
     Look("packages", lambda *_: ok(f"taskserver {__version__}, {_version('PyMySQL')}, {_version('python-dotenv')}")),
-    Look("program", lambda *_: whole(PROGRAM) if (PROGRAM / FILE_LIST).exists() else None, may_stay=False),
+    Look("program", lambda *_: whole(PROGRAM) if (PROGRAM / FILE_LIST).exists() else None, is_acceptable=False),
     Look("web_folder", _web_folder),
     Look("env_file", _env_file),
 )
@@ -270,7 +270,7 @@ def _is_here(network: Network) -> bool:
 
 
 OF_DEPLOYMENT = (
-    Look("settings", _settings, may_stay=False),
+    Look("settings", _settings, is_acceptable=False),
     Look("code", _code),
     Look("var", _var),
     Look("log", _log),

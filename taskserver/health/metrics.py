@@ -17,7 +17,7 @@ from .. import __version__
 from ..errors import SettingError
 from ..messages.finding import Level
 from ..messages.programs import install_command
-from ..messages.text import escaped, without_middle
+from ..messages.text import escaped, truncate_middle
 from ..model.task import Status
 from ..settings.load import Settings
 from ..stores import Store
@@ -175,7 +175,7 @@ def _labels(sizes: Mapping[T, float], most: int) -> dict[T, str]:
 def _label(text: str) -> str:
     """A text of a row: the library escapes what the form needs; a terminal must obey nothing that is in it."""
     # To Prometheus an empty label is none.
-    return without_middle(escaped(without_middle(text, MAX_LABEL)), MAX_LABEL) or NO_CALLABLE
+    return truncate_middle(escaped(truncate_middle(text, MAX_LABEL)), MAX_LABEL) or NO_CALLABLE
 
 
 def _status_label(code: int) -> str:

@@ -98,8 +98,8 @@ def _hook(key: str, without: str, settings: Settings, names: Sequence[str] | Non
 
 CHECKS = (
     Look("setup", _setup),
-    Look("modules", _modules, may_stay=False),
-    Look("callables", _callables, may_stay=False),
+    Look("modules", _modules, is_acceptable=False),
+    Look("callables", _callables, is_acceptable=False),
     Look("between", partial(_hook, "between", "nothing tidies up between two tasks, as stale connections")),
     Look("on_failure", partial(_hook, "on_failure", "nobody is notified of failed tasks by it")),
 )

@@ -189,7 +189,7 @@ def read_status(
     `up_to`: how many new and fatal tasks are counted at least, if there are so many. Raises Conflict if the database
     is too busy to answer in time.
     """
-    with store.database.statements_limited(MAX_STATEMENT_SECONDS):
+    with store.database.with_statement_timeout(MAX_STATEMENT_SECONDS):
         return _read(store, settings, groups, up_to or {})
 
 

@@ -10,7 +10,7 @@ from types import TracebackType
 from typing import Any
 
 from .classes import class_name
-from .text import MAX_ERROR_LENGTH, without_middle
+from .text import MAX_ERROR_LENGTH, truncate_middle
 
 MAX_MESSAGE_LENGTH = 500
 """Characters of the message where a traceback follows it."""
@@ -73,10 +73,10 @@ def full_traceback(error: BaseException) -> str:
         if not one.stack:
             one.stack = None  # type: ignore[assignment]  # no heading without a frame
         left += filter(None, (one.__cause__, one.__context__, *(getattr(one, "exceptions", None) or ())))
-    return without_middle("".join(whole.format()).rstrip("\n"), MAX_LOGGED_LENGTH)
+    return truncate_middle("".join(whole.format()).rstrip("\n"), MAX_LOGGED_LENGTH)
 
 
-def leave_out_callers(error: BaseException) -> None:
+def drop_our_frames(error: BaseException) -> None:
     """Leave our own frames out of the begin of an exception's traceback: a task's code had no part in its call."""
     trace = traceback_of(error)
     while trace is not None and trace.tb_frame.f_code.co_filename.startswith(OUR_FOLDER):

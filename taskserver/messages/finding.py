@@ -74,7 +74,7 @@ class Look(NamedTuple):
     name: str
     judge: Callable[..., Finding | None]
     """None: there is nothing to look at."""
-    may_stay: bool = True
+    is_acceptable: bool = True
     """Whether workers can do without it: then a person may accept what it finds."""
 
 

@@ -12,7 +12,7 @@ LOG = getLogger("taskserver")
 
 FULL_TEXT = "_full_text"
 """The traceback in words. Sentry's SDK shows all attributes but those that begin with an underscore."""
-FOR_LOG_ALONE = "_for_log_alone"
+LOG_ONLY = "_log_only"
 """Marks an error that needs no person yet: standard error, and with it cron's mail, does without it."""
 ONCE_AN_HOUR = "_once_an_hour"
 """Marks a warning that each run would repeat until somebody fixes it: standard error has it once an hour."""
@@ -25,17 +25,17 @@ def about_task(
     error: str = "",
     full_text: str = "",
     is_fatal: bool = False,
-    for_log_alone: bool = False,
+    log_only: bool = False,
 ) -> dict[str, object]:
     """The `extra` of a record about one task; `error` is the first line of its error, `full_text` the traceback."""
     extra: dict[str, object] = {"task_id": task_id, "task": task, "attempt": attempt}
     if error:
-        extra |= {"error": error, FULL_TEXT: full_text, FOR_LOG_ALONE: for_log_alone}
+        extra |= {"error": error, FULL_TEXT: full_text, LOG_ONLY: log_only}
     return extra | {"is_fatal": True} if is_fatal else extra
 
 
 @contextmanager
-def dispensable(words: str, level: int = INFO) -> Iterator[None]:
+def optional_step(words: str, level: int = INFO) -> Iterator[None]:
     """In the `with` stands what a run can do without, as it may lack the right: its error is logged.
 
     Raises Unavailable.

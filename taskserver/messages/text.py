@@ -23,10 +23,10 @@ MAX_LINE = 12_000
 
 def printable(text: str) -> str:
     """The text as `escaped` gives it, without its middle where it is too long for a line."""
-    return without_middle(escaped(without_middle(text, MAX_LINE)), MAX_LINE)
+    return truncate_middle(escaped(truncate_middle(text, MAX_LINE)), MAX_LINE)
 
 
-def without_middle(text: str, most: int) -> str:
+def truncate_middle(text: str, most: int) -> str:
     """The text in at most so many characters, with its begin and its end."""
     return text if len(text) <= most else f"{text[: most // 2]}…{text[1 - most // 2 :]}"
 
@@ -209,7 +209,7 @@ def local(instant: datetime) -> datetime:
 # ---- arguments that may be copied into a terminal or a crontab
 
 
-def begin_in_shell(text: str) -> str:
+def prefix_in_shell(text: str) -> str:
     """The begin of a text as an argument that may be copied into a terminal or a crontab; empty where there is none.
 
     It ends before the first character that would command a terminal, or that cron changes: % is a new line to it, and
@@ -225,7 +225,7 @@ def error_in_shell(line: str) -> str:
     """The arguments by which client.py chooses an error: by the whole line, or by the begin that may be copied."""
     from shlex import quote
 
-    begin = begin_in_shell(line)
+    begin = prefix_in_shell(line)
     is_whole = begin == quote(line) and len(line) < MAX_ERROR_LENGTH
     option = "--error-line" if is_whole else "--error"
     return f"{option}={begin}" if begin else ""  # by "=", as a line may begin with "-"

@@ -12,7 +12,7 @@ import math
 from typing import Any, NoReturn
 
 from ..errors import BadTask, InvalidTask
-from ..messages.text import shown, without_middle
+from ..messages.text import shown, truncate_middle
 
 MAX_ARGS_BYTES = 1024 * 1024
 MAX_KEY_SHOWN = 40
@@ -58,13 +58,13 @@ def write_json(value: object, most_bytes: int, what: str) -> str:
 
 def _unwritable(value: object, place: str) -> str | None:
     """The first value in this one that JSON cannot hold, in a sentence; None if none is found."""
-    where = without_middle(place, MAX_PLACE)
+    where = truncate_middle(place, MAX_PLACE)
     try:
         if isinstance(value, dict):
             for key, inner in value.items():
                 if not isinstance(key, (str, int, float, type(None))):
                     return f"a key of {where} is of type {type(key).__name__}; allowed: str"
-                if found := _unwritable(inner, f"{place}[{without_middle(shown(key), MAX_KEY_SHOWN)}]"):
+                if found := _unwritable(inner, f"{place}[{truncate_middle(shown(key), MAX_KEY_SHOWN)}]"):
                     return found
         elif isinstance(value, (list, tuple)):
             steps = (_unwritable(inner, f"{place}[{number}]") for number, inner in enumerate(value))

@@ -34,13 +34,13 @@ class Finish(NamedTuple):
     error_text: str | None = None
     retry_seconds: float | None = None
     """Seconds until a failed task becomes new again; None makes it fatal, or cancelled if that is its error_text."""
-    uncount: bool = False
+    is_uncounted: bool = False
     """Whether its start is counted no more: the row was found to be bad only then, or the task is postponed."""
     next_stage: NextStage | None = None
     """The stage that follows, where the attempt succeeded and was not the last stage."""
     result: str | None = None
     """The task's result as JSON, where the attempt succeeded, no stage follows, and the row stays."""
-    stays: str | None = None
+    keep_reason: str | None = None
     """The reason why the row stays as a done one, in each mode: the database does not let it go."""
 
     @property
@@ -51,18 +51,18 @@ class Finish(NamedTuple):
     @property
     def is_postponed(self) -> bool:
         """Whether the task waits, and this attempt is not counted."""
-        return self.uncount and self.retry_seconds is not None
+        return self.is_uncounted and self.retry_seconds is not None
 
     @property
     def is_plain(self) -> bool:
         """Whether the task is done, and its row takes nothing more and concerns no other."""
-        has_texts = self.error_text is not None or self.result is not None or self.stays is not None
+        has_texts = self.error_text is not None or self.result is not None or self.keep_reason is not None
         return not (has_texts or self.next_stage is not None or self.task.awaited)
 
 
 def postponed(task: ClaimedTask, why: str, seconds: float) -> Finish:
     """In progress → waiting, with no attempt counted: the task asked for that (Later), or cannot be run now."""
-    return Finish(task, f"{POSTPONED}: {why}" if why else POSTPONED, seconds, uncount=True)
+    return Finish(task, f"{POSTPONED}: {why}" if why else POSTPONED, seconds, is_uncounted=True)
 
 
 class Outcome(Enum):

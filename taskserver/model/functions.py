@@ -64,7 +64,7 @@ class Parameters:
             self._signature.bind(*args, **kwargs)
             self._last_fit = shape
 
-    def misfit(self, name: str, args: Sequence[Any], kwargs: dict[str, Any], *, takes_list: bool) -> str | None:
+    def argument_error(self, name: str, args: Sequence[Any], kwargs: dict[str, Any], *, takes_list: bool) -> str | None:
         """Why the callable of this name does not take these arguments, in a sentence; None if it does."""
         try:
             self.check(args, kwargs)
@@ -100,17 +100,17 @@ class GivenFunction(NamedTuple):
         """Refuse arguments that it does not take; they are a dict, a list, a tuple or None. Raises InvalidTask."""
         takes_list = self.options.batch is not None
         positions, keywords = as_call({} if args is None else args, takes_list=takes_list)
-        if misfit := self.parameters.misfit(self.name, positions, keywords, takes_list=takes_list):
-            raise InvalidTask(misfit)
+        if argument_error := self.parameters.argument_error(self.name, positions, keywords, takes_list=takes_list):
+            raise InvalidTask(argument_error)
 
     def args_of(self, positions: Sequence[Any], keywords: dict[str, Any]) -> Sequence[Any] | dict[str, Any]:
         """The `args` of a task that makes this call: JSON has positions or names, not both. Raises InvalidTask."""
         if self.options.batch is not None:
             raise InvalidTask(f"{self.name} takes a list of tasks, as @task(batch=…) says: add_task takes one of them")
-        if misfit := self.parameters.misfit(self.name, positions, keywords, takes_list=False):
+        if argument_error := self.parameters.argument_error(self.name, positions, keywords, takes_list=False):
             has_options = not _OF_ADD_TASK.isdisjoint(keywords)
             hint = "; for delay, connection and other options use add_task" if has_options else ""
-            raise InvalidTask(misfit + hint)
+            raise InvalidTask(argument_error + hint)
         if not positions or not keywords:
             return keywords or positions
         named = self.parameters.by_name(positions, keywords)

@@ -69,12 +69,12 @@ def _place_of(function: Any) -> tuple[str, str]:
 
 def other_kind(value: object) -> str:
     """A value that is no task's function, in words: what it is, and what to give in its place."""
-    if foreign := foreign_task(value):
+    if foreign := task_of_other_queue(value):
         return foreign
     return f"{shown(value)}{_OTHER_KINDS.get(type(value).__name__, '')}"
 
 
-def foreign_task(value: object) -> str | None:
+def task_of_other_queue(value: object) -> str | None:
     """What another queue's decorator made of a function, in words, with the fix; None for any other value."""
     for kind in mro_of(type(value)):
         module = module_of(kind)

@@ -174,7 +174,7 @@ class LostTask(NamedTuple):
     began_seconds_ago: float = 0.0
 
     @property
-    def is_to_rerun(self) -> bool:
+    def should_rerun(self) -> bool:
         """Whether a producer changed the task while it ran, and nobody cancelled it after that."""
         return self.attempts == 0 and not self.is_cancelled
 

@@ -73,7 +73,7 @@ class PageSettings(NamedTuple):
     add_tokens: tuple[AddToken, ...] = ()
 
     @property
-    def is_open_to_somebody(self) -> bool:
+    def is_enabled(self) -> bool:
         """Whether anybody may see the page."""
         return bool(self.password_hash or self.allow)
 

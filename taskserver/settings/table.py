@@ -85,12 +85,12 @@ def one_of(allowed: Sequence[str]) -> Parser:
     return parse
 
 
-def whole_number(least: int, most: int, is_time: bool = False, may_lack: bool = False) -> Parser:
+def whole_number(least: int, most: int, is_time: bool = False, is_optional: bool = False) -> Parser:
     """Takes a whole number within limits, both allowed; of seconds also a span as 5m; if it may lack also None."""
     allowed = whole_numbers(least, most) + (f", of seconds, or a span {SPAN_EXAMPLES}" if is_time else "")
 
     def parse(name: str, value: object) -> int | None:
-        if value is None and may_lack:
+        if value is None and is_optional:
             return None
         number = read_number(value, or_span=is_time) if isinstance(value, str) else value
         if not is_whole(number, least, most):
@@ -104,7 +104,7 @@ def span_to_keep(name: str, value: object) -> int | None:
     """Takes a span with its unit: 30 may have meant days. In Python also a number of seconds, or None."""
     if isinstance(value, str) and not span_seconds(value):
         raise _wrong(name, value, "a span with its unit, as 30d")
-    seconds: int | None = whole_number(1, MAX_DAYS * DAY_SECONDS, is_time=True, may_lack=True)(name, value)
+    seconds: int | None = whole_number(1, MAX_DAYS * DAY_SECONDS, is_time=True, is_optional=True)(name, value)
     return seconds
 
 

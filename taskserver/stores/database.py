@@ -83,29 +83,29 @@ class Database(Rows):
         if self._pace.session is not None:
             self.disconnect()
 
-    def tried_once(self, answer_seconds: float) -> AbstractContextManager[None]:
+    def without_retries(self, answer_seconds: float) -> AbstractContextManager[None]:
         """In the `with`, this thread tries each verb once, and waits `answer_seconds` at most for each answer."""
         none = Patience(0)
         none.is_over = True
         return self._paced(patience=none, answer_seconds=min(answer_seconds, self._pace.answer_seconds))
 
-    def answered_within(self, seconds: float) -> AbstractContextManager[None]:
+    def with_timeout(self, seconds: float) -> AbstractContextManager[None]:
         """In the `with`, this thread waits so long at most for each answer, because somebody waits for it."""
         return self._paced(answer_seconds=min(seconds, self._pace.answer_seconds))
 
-    def patiently(self) -> AbstractContextManager[None]:
+    def with_patience(self) -> AbstractContextManager[None]:
         """In the `with`, this thread is a run's: it waits for an absent database once it has reached it."""
         return self._paced(patience=Patience(self._patience_seconds, self._max_pause_seconds))
 
-    def unhurried(self) -> AbstractContextManager[None]:
+    def without_timeout(self) -> AbstractContextManager[None]:
         """In the `with`, a statement of this thread may take any time."""
-        return self._paced(is_unhurried=True)
+        return self._paced(has_no_timeout=True)
 
     @contextmanager
-    def statements_limited(self, seconds: int) -> Iterator[None]:
+    def with_statement_timeout(self, seconds: int) -> Iterator[None]:
         """In the `with`, the server ends each statement of this thread after so long: Conflict. None is tried again."""
         limit = self.words["limit_statements"]
-        with self.tried_once(float("inf")):
+        with self.without_retries(float("inf")):
             if limit:
                 self.change(limit.format(seconds))
             try:
@@ -145,7 +145,7 @@ class Database(Rows):
         """Do work under a policy; the work's result, and whether an earlier try may have taken effect as well.
 
         An earlier try is in doubt if its connection broke before the answer came. An error says the same by its
-        `may_have_taken_effect`.
+        `in_doubt`.
         """
         in_doubt, tries, pace = False, None, self._pace
         while True:
@@ -155,8 +155,8 @@ class Database(Rows):
                 in_doubt = in_doubt or isinstance(error, ConnectionLost)
                 tries = tries or self.tries(policy)
                 # Within a transaction, which is undone now, only its owner can do the work again.
-                if (pace.session is not None and pace.session.in_transaction) or not tries.go_on_after(error):
-                    error.may_have_taken_effect = error.may_have_taken_effect or in_doubt
+                if (pace.session is not None and pace.session.in_transaction) or not tries.wait_to_retry(error):
+                    error.in_doubt = error.in_doubt or in_doubt
                     raise
             else:
                 if pace.patience is not None:
@@ -170,9 +170,9 @@ class Database(Rows):
             assert scope is Scope.STATEMENT, "a transaction within a transaction"
             return work(*args, **kwargs)
         with session.in_use:
-            if session.was_cut_off:
+            if session.was_interrupted:
                 session.close()
-            session.was_cut_off = True  # until it is known to be otherwise: an interrupt may come at any instant
+            session.was_interrupted = True  # until it is known to be otherwise: an interrupt may come at any instant
             try:
                 self._make_ready(session)
                 if scope is Scope.TRANSACTION or (scope is Scope.STATEMENT and not session.commits_by_itself):
@@ -184,14 +184,14 @@ class Database(Rows):
                     outcome = work(*args, **kwargs)
             except Exception as error:
                 self._undo(session, error)
-                session.was_cut_off = False
+                session.was_interrupted = False
                 raise
             except BaseException:
                 session.close()  # at once: it may hold locks
                 raise
             finally:
                 session.in_transaction = False
-            session.was_cut_off = False
+            session.was_interrupted = False
             session.used_at = time.monotonic()
             return outcome
 
@@ -266,9 +266,9 @@ class Database(Rows):
             try:
                 return self.run_in_doubt(policy, self._send_joined, writes, are_apart)
             except NotUnderstood as error:  # a proxy takes one statement at a time; this try did nothing
-                self.dialect.joins_statements, was_in_doubt = False, error.may_have_taken_effect
+                self.dialect.joins_statements, was_in_doubt = False, error.in_doubt
             except TooLong as error:  # each by itself may be short enough
-                was_in_doubt = error.may_have_taken_effect
+                was_in_doubt = error.in_doubt
         policy = RetryPolicy(Scope.TRANSACTION, conflict_seconds)
         matched, in_doubt = self.run_in_doubt(policy, self.write_each, writes)
         return matched, in_doubt or was_in_doubt

@@ -46,7 +46,7 @@ class Pace(threading.local):
     session: Session | None = None
     patience: Patience | None = None
     """Only a run's thread and its heartbeat have patience."""
-    is_unhurried = False
+    has_no_timeout = False
     """Whether a statement may take any time."""
     answer_seconds = float("inf")
     """The longest wait for an answer, if it would be longer else."""
@@ -58,7 +58,7 @@ class Pace(threading.local):
     @property
     def read_seconds(self) -> float | None:
         """How long to wait for an answer; None: for ever."""
-        if self.is_unhurried:
+        if self.has_no_timeout:
             return self.answer_seconds if isfinite(self.answer_seconds) else None
         return min(READ_SECONDS if self.patience is None else READ_SECONDS_IN_A_RUN, self.answer_seconds)
 
@@ -81,7 +81,7 @@ class Session(ABC):
         self.in_transaction = False
         self.in_use = threading.RLock()
         """Held for the length of a verb, so that a process that is forked meanwhile leaves the connection alone."""
-        self.was_cut_off = False
+        self.was_interrupted = False
         """Whether an interrupt ended the last verb, which may leave an answer, or a transaction, on the connection."""
         self.generation = 0
         """That of the database when it connected."""

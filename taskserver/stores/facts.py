@@ -31,7 +31,7 @@ class Asked(NamedTuple):
     """Whether it is for a page that only shows, whose account may be one that may only read."""
 
 
-def good_if(is_good: bool, words: str, level: Level = Level.WARNING, fix: str = "") -> Finding:
+def ok_if(is_good: bool, words: str, level: Level = Level.WARNING, fix: str = "") -> Finding:
     """A finding that has the same words if it is good and if it has this level."""
     return ok(words) if is_good else found(level, words, fix=fix)
 
@@ -46,7 +46,7 @@ class Check(NamedTuple):
     """Its own `why` and `fix` replace those of the check."""
     why: str = ""
     fix: str = ""
-    may_stay: bool = True
+    is_acceptable: bool = True
     """Whether workers can do without it: then a person may accept what it finds."""
 
 
@@ -156,7 +156,7 @@ CHECK_RIGHTS = Check(
     _judge_rights,
     "workers cannot do their work without that",
     "grant it in the host's panel, or as docs/security.md says",
-    may_stay=False,
+    is_acceptable=False,
 )
 
 
@@ -184,19 +184,19 @@ def _judge_tables(faults: Sequence[Fault]) -> Finding:
     fix = (
         f"keep a copy of the database, and run {CLIENT} init: it makes what it can, and names a statement for the rest"
     )
-    if any(fault.is_anothers for fault in faults):
+    if any(fault.is_of_other_program for fault in faults):
         fix = "set another TASKSERVER_TABLE"
     return critical(words, fix=fix)
 
 
-def _hindrances(asked: Asked) -> Any:
-    sql = asked.database.dialect.facts().looks.hindrances
+def _deletion_blockers(asked: Asked) -> Any:
+    sql = asked.database.dialect.facts().looks.deletion_blockers
     return asked.database.fetch(sql, [asked.database.dialect.table] * sql.count("?"))
 
 
-def _judge_hindrances(found: Sequence[Sequence[Any]]) -> Finding:
+def _judge_deletion_blockers(found: Sequence[Sequence[Any]]) -> Finding:
     what = ", ".join(str(what) for (what,) in found[:MAX_FAULTS_NAMED])
-    return good_if(not what, f"the queue has {what or 'nothing that keeps rows from being deleted'}")
+    return ok_if(not what, f"the queue has {what or 'nothing that keeps rows from being deleted'}")
 
 
 CLAIM_INDEXES = ("claim_by_group", "claim_any_group")
@@ -214,7 +214,7 @@ def _claim_indexes(asked: Asked) -> list[str]:
 def _judge_claim_index(used: Sequence[str]) -> Finding:
     missing = [name for name in CLAIM_INDEXES if name not in used]
     words = f"do not read by {' and '.join(missing)}" if missing else f"read by {' and '.join(CLAIM_INDEXES)}"
-    return good_if(not missing, f"claims {words}", Level.CRITICAL)
+    return ok_if(not missing, f"claims {words}", Level.CRITICAL)
 
 
 OF_TABLES = (
@@ -223,7 +223,7 @@ OF_TABLES = (
         lambda asked: table_faults(asked.database),
         _judge_tables,
         "claims would fail or be slow, or a key would not keep a task from being added twice",
-        may_stay=False,
+        is_acceptable=False,
     ),
     Check(
         "claim_index",
@@ -231,12 +231,12 @@ OF_TABLES = (
         _judge_claim_index,
         "they would read, and lock, the whole queue",
         f"make that index as in the file of the schema, or run {CLIENT} init",
-        may_stay=False,
+        is_acceptable=False,
     ),
     Check(
         "deletes",
-        _hindrances,
-        _judge_hindrances,
+        _deletion_blockers,
+        _judge_deletion_blockers,
         "if that keeps a completed row from being deleted or moved, it is marked done, with a warning each time",
         "drop that, or see that it lets the worker's account delete rows",
     ),
@@ -251,9 +251,7 @@ LISTENING = "anyone on the way between the hosts can read tasks and their argume
 
 def judge_encrypted(words: str, is_safe: bool, option: str) -> Finding:
     """`option` of the DSN asks for TLS."""
-    return good_if(
-        is_safe, words, fix=f"add ?{option} to TASKSERVER_DSN; if the server has no TLS, ask the host for it"
-    )
+    return ok_if(is_safe, words, fix=f"add ?{option} to TASKSERVER_DSN; if the server has no TLS, ask the host for it")
 
 
 def check_version(ask: str, judge: Callable[[Sequence[Sequence[Any]]], Finding]) -> Check:
@@ -282,7 +280,7 @@ def check_clock(clock: str, in_sql: str) -> Check:
 
     def judge(seconds: float) -> Finding:
         words = f"the server's clock is {abs(seconds):.1f} s {'ahead of' if seconds > 0 else 'behind'} this host's"
-        return good_if(abs(seconds) <= MAX_CLOCK_DIFFERENCE_SECONDS, words)
+        return ok_if(abs(seconds) <= MAX_CLOCK_DIFFERENCE_SECONDS, words)
 
     why = "the queue uses the server's clock only, but PHP or a task may take another time for now"
     fix = f"write due dates in SQL, as {in_sql}, and ask your host to set its clocks"
@@ -297,7 +295,7 @@ def check_connections(ask: str) -> Check:
         words = (
             f"at most {limit} for this account; a worker needs two for a transactional or a long task, three if both"
         )
-        return good_if(limit > FEW_CONNECTIONS, words) if limit else ok("the account has no limit of its own")
+        return ok_if(limit > FEW_CONNECTIONS, words) if limit else ok("the account has no limit of its own")
 
     why = "web pages need the rest: a page that gets none shows an error"
     return Check("connections", ask, judge, why, "start workers with --slots 1, and ask the host for more")

@@ -62,7 +62,7 @@ def work_free(
     except (RowsChanged, Conflict, Refused) as error:
         if has_one_writer and isinstance(error, Conflict):
             raise
-        in_doubt = error.may_have_taken_effect
+        in_doubt = error.in_doubt
     done: list[int] = []
     changed = held = 0
     # In random order: in a fixed one the rows behind two held ones would be left each time.
@@ -70,7 +70,7 @@ def work_free(
         try:
             one = try_work([row_id], 0)
         except (RowsChanged, Conflict, Refused) as error:
-            in_doubt = in_doubt or error.may_have_taken_effect
+            in_doubt = in_doubt or error.in_doubt
             held += isinstance(error, Conflict)
             if held == MAX_HELD:
                 break

@@ -230,14 +230,14 @@ class TaskRow(_Fields):
         return seconds if seconds is not None and seconds >= 0 else None
 
     @property
-    def comes_at(self) -> datetime | None:
+    def ready_at(self) -> datetime | None:
         """The instant at which a task in error or waiting becomes new, or the lease of one that is gone ends."""
         return self.due_at if self.is_gone or self.status in (Status.ERROR, Status.WAITING) else None
 
     @property
-    def comes_in_seconds(self) -> float | None:
+    def ready_in_seconds(self) -> float | None:
         """Below 0 if it is late."""
-        return _seconds_between(self.now, self.comes_at)
+        return _seconds_between(self.now, self.ready_at)
 
     @property
     def stage(self) -> str | None:

@@ -93,7 +93,7 @@ class Tries:
         self._conflicts = Pauses(0.002, 0.5)
         self._absences = Pauses(0.05, patience.max_pause_seconds / MAX_CHANCE if patience is not None else 0)
 
-    def go_on_after(self, error: DatabaseError) -> bool:
+    def wait_to_retry(self, error: DatabaseError) -> bool:
         """Pause. Whether the work is to be tried again; False without a pause."""
         policy, patience = self._policy, self._patience
         is_over = patience is not None and patience.is_over

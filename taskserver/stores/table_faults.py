@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 from ..errors import ColumnsMissing, DatabaseError, TablesMissing, Unavailable
 from .schema import Column, Table, definition, indexes, max_length, tables
 
-ANOTHERS = "is a table of another program"
+OTHER_PROGRAM = "is a table of another program"
 
 
 class Fault(NamedTuple):
@@ -22,9 +22,9 @@ class Fault(NamedTuple):
     """Then `client.py init` runs its `fix`."""
 
     @property
-    def is_anothers(self) -> bool:
+    def is_of_other_program(self) -> bool:
         """Whether the table is another program's."""
-        return self.what == ANOTHERS
+        return self.what == OTHER_PROGRAM
 
 
 class TableLooks(NamedTuple):
@@ -32,7 +32,7 @@ class TableLooks(NamedTuple):
 
     indexes: str
     """A SELECT of table, index, whether it is unique, and its columns: of all tables, or only of ours."""
-    hindrances: str
+    deletion_blockers: str
     """A SELECT of what may keep rows of the queue from being deleted; its marks are the queue."""
     lengths: str = ""
     """A SELECT of table, column, and the greatest length that it takes, of texts; empty if they have none."""
@@ -100,7 +100,7 @@ def _faults_of(database: Any, table: Table, name: str, there: Mapping[str, tuple
         if facts.is_denied(error):
             return
         if len(missing) > len(table.columns) / 2:
-            kinds = {TablesMissing: "is missing", ColumnsMissing: ANOTHERS}
+            kinds = {TablesMissing: "is missing", ColumnsMissing: OTHER_PROGRAM}
             yield Fault(name, kinds.get(type(error), str(error)))
             return
         for column in missing:

@@ -24,7 +24,7 @@ UPGRADE_SECONDS = 60.0
 def create(database: Database, version: Callable[[], int | None]) -> None:
     """Create the tables, or upgrade older ones in one transaction; safe to repeat. Raises DatabaseError."""
     database.dialect.make_place(database)
-    with database.unhurried():
+    with database.without_timeout():
         found = _version_found(database, version)
         for statement in schema_statements(database.dialect):
             with suppress(AlreadyThere):  # another made it since the server looked whether it is there
@@ -34,7 +34,7 @@ def create(database: Database, version: Callable[[], int | None]) -> None:
         database.fetch(TABLES_ARE_OURS)
 
 
-def make_whole(database: Database, create_tables: Callable[[], None]) -> list[Fault]:
+def repair(database: Database, create_tables: Callable[[], None]) -> list[Fault]:
     """Create or upgrade the tables, and make the indexes that they lack; what is wrong still. Raises DatabaseError."""
     try:
         create_tables()
@@ -43,26 +43,26 @@ def make_whole(database: Database, create_tables: Callable[[], None]) -> list[Fa
     except DatabaseError:  # a column is lost, or a table is another program's, say
         with suppress(DatabaseError):
             faults = table_faults(database)
-            if any(fault.fix or fault.is_anothers for fault in faults):
+            if any(fault.fix or fault.is_of_other_program for fault in faults):
                 return faults
         raise
     faults = table_faults(database)
-    if any(fault.is_anothers for fault in faults):
+    if any(fault.is_of_other_program for fault in faults):
         return faults
     if any(not fault.fix for fault in faults):
         dialect = database.dialect
         policy = RetryPolicy(Scope.TRANSACTION, UPGRADE_SECONDS)
         database.run(policy, dialect.rebuild_tables, database, list(schema_statements(dialect)))
         faults = table_faults(database)
-    return [left for fault in faults if (left := _left_of(database, fault))]
+    return [left for fault in faults if (left := _remaining(database, fault))]
 
 
-def _left_of(database: Database, fault: Fault) -> Fault | None:
+def _remaining(database: Database, fault: Fault) -> Fault | None:
     """What is left of a fault, after an index that is missing was made."""
     if not fault.is_missing_index or not fault.fix:
         return fault
     try:
-        with database.unhurried():
+        with database.without_timeout():
             database.change(fault.fix)
     except DatabaseError as error:  # a key is there twice, say
         return fault._replace(what=f"{fault.what}, and it cannot be made: {error}")
@@ -124,7 +124,7 @@ CANCELLED_AND_LAST_GROUP = (
     "UPDATE jobs_queue_paused SET paused_at = {now} WHERE group_id = 4294967295",
 )
 # Version 7 noted in due_at that a parent had ended and its children did not learn it: those are looked at again.
-UNTOLD_CHILDREN = (
+PENDING_CHILDREN = (
     """
     UPDATE jobs_queue SET due_at = {now}, updated_at = updated_at
     WHERE status = 5 AND due_at IS NULL AND EXISTS (SELECT 1 FROM jobs_queue_dependencies WHERE child_id = id)
@@ -163,10 +163,10 @@ def _checked_again(table: str, column: str, word: str) -> tuple[str, str]:
 
 UPGRADES: dict[int, Mapping[str, tuple[str, ...]]] = {
     7: {
-        "mysql": (*CANCELLED_AND_LAST_GROUP, *UNTOLD_CHILDREN),
+        "mysql": (*CANCELLED_AND_LAST_GROUP, *PENDING_CHILDREN),
         "postgresql": (
             *CANCELLED_AND_LAST_GROUP,
-            *UNTOLD_CHILDREN,
+            *PENDING_CHILDREN,
             "DROP FUNCTION IF EXISTS jobs_queue_tell() CASCADE",
             "DROP TABLE IF EXISTS jobs_queue_waiting",
             *_checked_again("jobs_queue", "group_id", "group"),
@@ -176,7 +176,7 @@ UPGRADES: dict[int, Mapping[str, tuple[str, ...]]] = {
         ),
         "sqlite": (
             *CANCELLED_AND_LAST_GROUP,
-            *UNTOLD_CHILDREN,
+            *PENDING_CHILDREN,
             *INSTANTS_OF_SQLITE,
             "DROP INDEX jobs_queue_claim_any_group",
             "CREATE INDEX jobs_queue_claim_any_group ON jobs_queue (priority, id) WHERE status = 0",

@@ -103,9 +103,9 @@ class TaskQueue:
             seconds = due.next_seconds()
             if seconds is None or seconds > left + MAX_ROUNDED_SECONDS:
                 break
-            due.let_pass(seconds)
+            due.pass_time(seconds)
             left = max(left - seconds, 0.0)
-        due.let_pass(left)
+        due.pass_time(left)
         return ran
 
     def _run_ready(self, ran: Ran, raises: bool, max_tasks: int) -> None:

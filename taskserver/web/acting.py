@@ -16,7 +16,7 @@ from werkzeug.datastructures import MultiDict
 
 from ..errors import DatabaseError, InvalidTask
 from ..messages.programs import CLIENT
-from ..messages.text import age, begin_in_shell, error_in_shell, printable
+from ..messages.text import age, error_in_shell, prefix_in_shell, printable
 from ..model.selection import Selection
 from ..model.task import Status
 from ..server import TaskServer
@@ -74,7 +74,7 @@ class Act(NamedTuple):
             option = "" if self.verb in GROUP_VERBS else "--group "
             yield _named("group", chosen.groups), option + ",".join(map(str, chosen.groups))
         if chosen.task:
-            begin = begin_in_shell(chosen.task)
+            begin = prefix_in_shell(chosen.task)
             # With "=", as a name in a row may begin with "-".
             yield f"name {chosen.task!r}", f"--task={begin}" if begin == quote(chosen.task) else ""
         if chosen.error_line:

@@ -8,7 +8,7 @@ from typing import Any
 
 from ..errors import DatabaseError, TablesMissing, TablesOutdated
 from ..health.accepted import read_accepted
-from ..health.doctor import examine, may_stay_of_installation
+from ..health.doctor import acceptable_of_installation, examine
 from ..messages.programs import CLIENT, client_in
 from ..model.selection import Selection
 from ..model.task import Status
@@ -34,7 +34,7 @@ def one_file(server: TaskServer, folder: Path, every_seconds: int, with_doctor: 
         "fatal": fatal,
         "findings": findings if with_doctor else None,
         "accepted": accepted,
-        "may_stay": may_stay_of_installation(server.store),
+        "acceptable": acceptable_of_installation(server.store),
     }
     return _rendered(server, every_seconds, values | {"away": None})
 

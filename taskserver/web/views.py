@@ -161,9 +161,9 @@ def workers(server: TaskServer, query: Query) -> Page:
 def findings_of(folder: Path, may_act: bool, answer_seconds: float) -> Page:
     """What the doctor finds; `answer_seconds` is how long it waits for the database's answer to one question."""
     found = examine(folder, answer_seconds, for_page=True, only_reads=not may_act)
-    acceptances, may_stay = accepted_in(folder, answer_seconds)
+    acceptances, acceptable = accepted_in(folder, answer_seconds)
     counted, accepted = acceptances.apart(found)
-    return Page("doctor.html", {"findings": counted, "accepted": accepted, "may_stay": may_stay})
+    return Page("doctor.html", {"findings": counted, "accepted": accepted, "acceptable": acceptable})
 
 
 # ---- what a link or a form names

@@ -105,12 +105,12 @@ class Application:
     ) -> Response:
         asked, database = api.asked_for(request), server.store.database
         if asked == api.TASKS:
-            with database.answered_within(ANSWER_SECONDS):
+            with database.with_timeout(ANSWER_SECONDS):
                 return api.add(settings, server, files, request)
         if asked == api.METRICS and settings.metrics_sha256:
-            with database.tried_once(ANSWER_SECONDS):
+            with database.without_retries(ANSWER_SECONDS):
                 return api.metrics(settings, server, files, request)
-        if not settings.is_open_to_somebody:
+        if not settings.is_enabled:
             words = "Nobody may see this page yet: TASKSERVER_PAGE_PASSWORD or TASKSERVER_PAGE_ALLOW is to be set"
             abort(503, f"{words} in .env, as docs/page.md says.")
         access = Access(settings, files, request)
@@ -142,7 +142,7 @@ class _Visit(NamedTuple):
         is_post = self.request.method == "POST"
         database = self.server.store.database
         try:
-            with database.answered_within(ANSWER_SECONDS) if is_post else database.tried_once(ANSWER_SECONDS):
+            with database.with_timeout(ANSWER_SECONDS) if is_post else database.without_retries(ANSWER_SECONDS):
                 return self._post() if is_post else self._get()
         except views.BadQuery as error:
             return self._refuse(error.code, str(error))

@@ -33,4 +33,4 @@ class Attempt:
     @property
     def is_counted(self) -> bool:
         """Whether it counts as an attempt: not if the row was bad or the task asked to wait."""
-        return self.has_started and not self.finish.uncount
+        return self.has_started and not self.finish.is_uncounted

@@ -202,7 +202,7 @@ class BatchCalls:
         self._reporter.report_call_failed(tasks, failure)
         text = CANCELLED_BESIDE if failure.was_cancelled else failure.text
         failure = failure._replace(full_text="", text=text, was_cancelled=False)
-        cancelled_by_id = self._run.store.finishes.claimed_still(tasks)
+        cancelled_by_id = self._run.store.finishes.still_claimed(tasks)
         for attempt in self._in_turn(attempts):
             if cancelled_by_id.get(attempt.task.id):
                 self._finishing.add(attempt, Finish(attempt.task, CANCELLED))

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple, cast
 from ..errors import BadTask, Fatal, InvalidTask, Later, Retry, is_delay
 from ..interrupts.alarm import Alarm, end_child
 from ..messages.classes import class_name, is_kind
-from ..messages.error_text import NO_TEXT, describe, describe_failure, full_traceback, leave_out_callers
+from ..messages.error_text import NO_TEXT, describe, describe_failure, drop_our_frames, full_traceback
 from ..model.arguments import write_arguments
 from ..model.attempt import NextStage
 from ..model.task_options import Options
@@ -85,7 +85,7 @@ def run_user_code(
         returned = alarm.call(timeout_seconds, function, *args)
     except BaseException as error:  # sys.exit() and the like end the task, not the worker
         end_child(worker, error)
-        leave_out_callers(error)
+        drop_our_frames(error)
         return _described(error, alarm), None
     end_child(worker, None)
     return None, returned

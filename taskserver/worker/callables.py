@@ -22,7 +22,7 @@ from ..messages.error_text import describe
 from ..messages.import_errors import why_not_imported
 from ..messages.text import nearest, shown
 from ..model.functions import Parameters, why_not_runnable
-from ..model.names import IN_A_CLASS, NAMELESS, PLAIN_METHOD, WITHOUT_WRAPS, foreign_task, why_private
+from ..model.names import IN_A_CLASS, NAMELESS, PLAIN_METHOD, WITHOUT_WRAPS, task_of_other_queue, why_private
 from ..model.task import MAX_TASK_LENGTH
 from ..model.task_options import Options, options_of
 
@@ -218,7 +218,7 @@ class Callables:
         held = _look_up(name, place, namespace)
         of_django = _of_django(held)
         value = held if of_django is None else of_django.function
-        if foreign := foreign_task(value):
+        if foreign := task_of_other_queue(value):
             raise BadTask(f"{name!r} is {foreign}")
         if type(value) is not FunctionType:
             raise BadTask(f"{name!r} is {_kind(value)}; only functions, static and class methods may run")

@@ -65,7 +65,7 @@ class Completions:
         except DatabaseError as error:
             if not is_refusal(error) or finish.next_stage is not None:
                 raise
-            finish = finish._replace(stays=str(error))
+            finish = finish._replace(keep_reason=str(error))
         return finish, callers.complete(connection, finish)
 
     def finish(self, completion: Completion, failure: Failure | None) -> None:
@@ -96,7 +96,7 @@ class Completions:
                 if failure is None:
                     break
             completion.connection = None
-            found = finishes.find_out(*written) if written else None
+            found = finishes.resolve(*written) if written else None
         return (written[0], found) if written and found else None
 
 

@@ -136,7 +136,7 @@ class Finishing:
         try:
             completed, in_doubt = self._batches.complete([attempt.task for attempt in plain])
         except DatabaseError as error:
-            self._in_doubt = self._in_doubt or error.may_have_taken_effect
+            self._in_doubt = self._in_doubt or error.in_doubt
             if is_refusal(error):  # one of them may be to blame: each is written by itself
                 return
             raise
@@ -154,7 +154,7 @@ class Finishing:
         try:
             is_done, in_doubt = self._batches.complete_and_start([one.task for one in ended], tasks, limit)
         except DatabaseError as error:
-            self._in_doubt = self._in_doubt or error.may_have_taken_effect
+            self._in_doubt = self._in_doubt or error.in_doubt
             if is_refusal(error):
                 return False
             self._reporter.report_unrecorded([one.task for one in ended])
@@ -176,7 +176,7 @@ class Finishing:
         except DatabaseError as error:
             if not self._ended or not (_is_of_a_row(error) or isinstance(error, Conflict)):
                 raise
-            in_doubt = error.may_have_taken_effect
+            in_doubt = error.in_doubt
         self.save()
         self._in_doubt = in_doubt
         return self._advance(start)
@@ -210,7 +210,7 @@ class Finishing:
             finishes = [attempt.finish for attempt in self._ended]
             outcomes, has_started = self._store.finishes.advance(finishes, start, self._in_doubt)
         except DatabaseError as error:
-            self._in_doubt = self._in_doubt or error.may_have_taken_effect
+            self._in_doubt = self._in_doubt or error.in_doubt
             raise
         self._are_written(outcomes)
         return has_started
@@ -234,8 +234,8 @@ class Finishing:
             elif finish.result is not None:
                 self._reporter.report_unkept_result(attempt.task, TOO_LONG_RESULT)
                 attempt.finish = finish._replace(result=None)
-        elif finish.error_text is None and finish.next_stage is None and finish.stays is None:
-            attempt.finish = finish._replace(stays=str(error))
+        elif finish.error_text is None and finish.next_stage is None and finish.keep_reason is None:
+            attempt.finish = finish._replace(keep_reason=str(error))
         return attempt.finish is not finish
 
 

@@ -160,7 +160,7 @@ class Heartbeat:
         """Do one step: a row that somebody locks must not keep the others from theirs. Whether that worked."""
         try:
             # A dead connection gives no answer: another one must renew the lease, of which a third is over, in time.
-            with self._store.database.tried_once(max(self._lease / 2, MIN_ANSWER_SECONDS)):
+            with self._store.database.without_retries(max(self._lease / 2, MIN_ANSWER_SECONDS)):
                 if self._call is call:
                     step(call)
             return True
@@ -185,7 +185,7 @@ class Heartbeat:
         if now() < call.looked_at + (AT_MOST_EVERY_SECONDS if call.is_asking else self._lease / 3):
             return
         call.is_asking, call.looked_at = False, now()
-        cancelled_by_id = self._store.finishes.claimed_still(call.tasks)
+        cancelled_by_id = self._store.finishes.still_claimed(call.tasks)
         if call.has_completion:  # by which its rows may have changed
             return
         if not cancelled_by_id:

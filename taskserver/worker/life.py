@@ -165,7 +165,7 @@ class Life:
             row = self._run.store.views.show(attempt.task.id)
             if row is not None and row.error:  # that of its last attempt, as that it was lost
                 failure = failure._replace(text=both(row.error, failure.text))
-        self.finishing.add(attempt, Finish(attempt.task, failure.text, uncount=attempt.has_started), failure)
+        self.finishing.add(attempt, Finish(attempt.task, failure.text, is_uncounted=attempt.has_started), failure)
 
     def _leave(self, attempt: Attempt, why: object) -> None:
         """Leave a row to a later run: this one has older code than the files, and ends."""

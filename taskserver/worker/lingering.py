@@ -48,10 +48,10 @@ class Lingering:
     def wait(self) -> bool:
         """Wait for a new task. False once the time is over, with none. Raises DatabaseError."""
         notices = self._notices
-        rest = notices.rest if notices else time.sleep
+        rest = notices.wait if notices else time.sleep
         has_found = False
         while not has_found and self._limits.wait(self._next_pause(), rest):
-            was_notified = notices is not None and notices.has_come
+            was_notified = notices is not None and notices.was_notified
             if notices and not was_notified:
                 notices.begin()
             has_found = self._look()

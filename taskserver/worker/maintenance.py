@@ -13,7 +13,7 @@ from logging import getLogger
 from typing import TYPE_CHECKING
 
 from ..host.process_identity import has_ended
-from ..messages.log_records import about_task, dispensable
+from ..messages.log_records import about_task, optional_step
 from ..messages.text import count_of
 from ..model.task import CANCELLED, LOST, Due, LostTask
 from ..settings.load import Settings
@@ -101,7 +101,7 @@ class Maintenance:
         What they had started keeps its lease, as a program that the task started may still be at it. Other hosts cannot
         know that a process is gone.
         """
-        with dispensable("the claims of workers that are gone cannot be taken back now"):  # their leases end
+        with optional_step("the claims of workers that are gone cannot be taken back now"):  # their leases end
             at_work = self._store.runs.at_work(host)
             gone = {number: pid for number, pid, identity in at_work if has_ended(pid, identity)}
             for number, tasks in (self._store.processes.claimed_by(gone) if gone else {}).items():
@@ -163,7 +163,7 @@ class Maintenance:
     def _reclaim(self, lost: LostTask) -> bool:
         """Take back a task whose worker vanished: that attempt failed. Whether its row was still so."""
         limit = self._settings.max_attempts if lost.max_attempts is None else lost.max_attempts
-        is_last = not lost.is_to_rerun and (lost.is_cancelled or lost.attempts >= limit)
+        is_last = not lost.should_rerun and (lost.is_cancelled or lost.attempts >= limit)
         text = CANCELLED if lost.is_cancelled else self._errors_of_lost.get(lost.id, LOST_TEXT)
         seconds = None if is_last else self._settings.backoff.seconds_after(lost.attempts)
         is_reclaimed = self._store.due.reclaim_lost(lost, limit, text, seconds)
@@ -178,7 +178,7 @@ class Maintenance:
         return is_reclaimed
 
     def _log_lost(self, lost: LostTask, text: str, is_fatal: bool) -> None:
-        extra = about_task(lost.id, lost.task, lost.attempts, text, "", is_fatal, for_log_alone=not is_fatal)
+        extra = about_task(lost.id, lost.task, lost.attempts, text, "", is_fatal, log_only=not is_fatal)
         end = "is fatal" if is_fatal else "failed, and will be retried"
         LOG.error("task %d %s %s: %s", lost.id, lost.task, end, text, extra=extra)
 

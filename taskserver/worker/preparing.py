@@ -66,9 +66,9 @@ def _prepare(task: ClaimedTask, callables: Callables) -> Call:
     found = callables.find(task.task)
     takes_list = found.options.batch is not None
     args, kwargs = as_call(read_item(task.args), takes_list=takes_list)
-    misfit = found.parameters.misfit(task.task, args, kwargs, takes_list=takes_list)
-    if misfit:
-        raise BadTask(misfit)
+    argument_error = found.parameters.argument_error(task.task, args, kwargs, takes_list=takes_list)
+    if argument_error:
+        raise BadTask(argument_error)
     return Call(found, args, kwargs, None if task.stages is None else next_stage_of(task))
 
 

@@ -10,7 +10,7 @@ from logging import DEBUG, getLogger
 
 from ..errors import Conflict, DatabaseError
 from ..host.process_identity import host_name, own_identity
-from ..messages.log_records import dispensable
+from ..messages.log_records import optional_step
 from ..model.task import ALL_GROUPS
 from ..stores import Store
 from ..stores.queue.claims import new_number
@@ -75,17 +75,17 @@ class RunRecord:
         """Show that this process has tasks now, or waits for some. Raises Unavailable where the database is away."""
         if self._is_at_work:
             return
-        with dispensable("this worker is not shown among those at work"):
+        with optional_step("this worker is not shown among those at work"):
             self._store.processes.begin(self.number, self.host, self.groups, own_identity())
             self._is_at_work = True
-        with dispensable("old records of runs stay", DEBUG):
+        with optional_step("old records of runs stay", DEBUG):
             self._store.runs.forget_old()
 
     def show(self, every_seconds: float = SHOW_EVERY_SECONDS) -> None:
         """Show the counts so far, unless that was done less than so long ago. Raises Unavailable."""
         if not self._is_at_work or time.monotonic() < self._shown_at + every_seconds:
             return
-        with dispensable("the counts so far are not shown", DEBUG):
+        with optional_step("the counts so far are not shown", DEBUG):
             self._store.processes.show(self.number, self._result.all_counts())
         self._shown_at = time.monotonic()
 

@@ -59,7 +59,7 @@ class Reporter:
     def _report_done(self, attempt: Attempt, outcome: Outcome) -> None:
         task, finish = attempt.task, attempt.finish
         self._run.result.done += 1
-        why = NOT_DELETED if outcome is Outcome.KEPT else finish.stays if outcome is Outcome.AS_ASKED else None
+        why = NOT_DELETED if outcome is Outcome.KEPT else finish.keep_reason if outcome is Outcome.AS_ASKED else None
         if why is not None:
             self._warn_once(task, f"is completed, but its row could not be deleted, and is marked done: {why}")
         if LOG.isEnabledFor(INFO):
@@ -141,14 +141,14 @@ class Reporter:
 
     def report_failed_after(self, task: ClaimedTask, failure: Failure) -> None:
         """Log a failure of a task whose code had completed it: what was committed is not undone."""
-        self._say(ERROR, task, failure, "has completed itself, and failed after that", for_log_alone=False)
+        self._say(ERROR, task, failure, "has completed itself, and failed after that", log_only=False)
 
-    def _say(self, level: int, task: ClaimedTask, failure: Failure, what: str, for_log_alone: bool = True) -> None:
+    def _say(self, level: int, task: ClaimedTask, failure: Failure, what: str, log_only: bool = True) -> None:
         """Log an error with its exception, for tools that hook into `logging`, as Sentry's SDK does: user code."""
         if not LOG.isEnabledFor(level):
             return
         text, error = failure.text.partition("\n")[0], failure.error
-        extra = about_task(task.id, task.task, task.attempts + 1, text, failure.full_text, for_log_alone=for_log_alone)
+        extra = about_task(task.id, task.task, task.attempts + 1, text, failure.full_text, log_only=log_only)
         # An exception that gave no text before is not asked again: each may hang for seconds.
         is_answering = not text.endswith(NO_TEXT)
         exc_info = (type(error), error, traceback_of(error)) if error is not None and is_answering else None

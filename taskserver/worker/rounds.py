@@ -96,12 +96,12 @@ class Rounds:
             return True
         if now() >= self._looked_at + self._look_seconds:
             self._looked_at = now()
-            self._cancelled_by_id = self._run.store.finishes.claimed_still([task, *claimed.started()])
+            self._cancelled_by_id = self._run.store.finishes.still_claimed([task, *claimed.started()])
         is_cancelled = self._cancelled_by_id.get(task.id)
         if is_cancelled is None:
             self._reporter.report_lost(task, "before its code ran")
             return False
         self._attempts.note_start(attempt)
         if is_cancelled:
-            self._finishing.add(attempt, Finish(task, CANCELLED, uncount=True))
+            self._finishing.add(attempt, Finish(task, CANCELLED, is_uncounted=True))
         return not is_cancelled

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 
 from ..errors import DatabaseError, TaskServerError
 from ..interrupts.stop import Stop
-from ..messages.log_records import dispensable
+from ..messages.log_records import optional_step
 from ..messages.text import count_of
 from ..model.attempt import FailedAttempt
 from ..model.checks import check_kind
@@ -87,7 +87,7 @@ class Runner:
 
     def run(self) -> RunResult:
         """Run tasks until there is a reason to end. Raises DatabaseError."""
-        with self._store.database.patiently(), self._open:
+        with self._store.database.with_patience(), self._open:
             self._store.tables.check()
             self._record.begin()
             LOG.info("run begins: groups %s", self._record.groups)
@@ -125,7 +125,7 @@ class Runner:
         `claimed_at` is the instant of the claim, by time.monotonic.
         """
         self._record.number = number_of(task.claim)
-        with self._store.database.patiently(), self._open:
+        with self._store.database.with_patience(), self._open:
             try:
                 self._run_claim(Claim([task], 1), claimed_at)
             finally:
@@ -280,7 +280,7 @@ class Runner:
         from ..stores.queue.pruning import prune_portion
 
         self._pruned_at = time.monotonic()
-        with dispensable("rows older than TASKSERVER_KEEP are not deleted", WARNING):
+        with optional_step("rows older than TASKSERVER_KEEP are not deleted", WARNING):
             if deleted := prune_portion(self._store, keep_seconds):
                 LOG.info("deleted %s older than TASKSERVER_KEEP", count_of(deleted, "done task"))
 

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from logging import getLogger
 
 from ..errors import Conflict, DatabaseError, Unavailable
-from ..messages.log_records import dispensable
+from ..messages.log_records import optional_step
 from ..model.task import ClaimedTask, LostTask, Status
 from ..stores import Store
 from ..stores.queue.stats import COLUMNS, HourStats, Stats
@@ -143,7 +143,7 @@ class RunStats:
         try:
             self._stats.add((*key, *one.columns()) for key, one in counts.items())
         except DatabaseError as error:
-            if isinstance(error, (Conflict, Unavailable)) and not error.may_have_taken_effect:
+            if isinstance(error, (Conflict, Unavailable)) and not error.in_doubt:
                 LOG.debug("the figures are kept for later: %s", error)
                 self._counts = counts
             else:
@@ -171,7 +171,7 @@ class RunStats:
 
     def _read_usual(self) -> dict[str, float]:
         found: Sequence[HourStats] = ()
-        with dispensable("how long tasks take is not known"):
+        with optional_step("how long tasks take is not known"):
             found = self._stats.sums(USUAL_OF_SECONDS, "task")
         return {
             one.task: min(one.slowest_seconds, MAX_TIMES_MEAN * one.mean_run_seconds)

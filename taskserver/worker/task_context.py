@@ -261,7 +261,7 @@ class TaskContext:
 
     def row(self) -> TaskRow | None:
         """The first task's row; None if it is gone. Raises DatabaseError."""
-        with self._store.database.tried_once(ANSWER_TO_TASK_SECONDS):
+        with self._store.database.without_retries(ANSWER_TO_TASK_SECONDS):
             return self._store.views.show(self.tasks[0].id)
 
     # ---- for the run

@@ -68,7 +68,9 @@ def test_a_misspelt_task_runs_under_the_name_that_its_retry_gives_it(queue: Queu
     assert ended.stderr == "1 pipeline left: add them again with the right names, and cancel these\n"
     ended = client("retry", pipeline, "--as", "tasks.note")
     assert (ended.returncode, ended.stdout) == (1, "0 tasks retried as tasks.note\n")
-    assert ended.stderr == f"left as they are: {pipeline}; retry --as is for tasks that are {retry_as('a.b').suits}\n"
+    assert (
+        ended.stderr == f"left as they are: {pipeline}; retry --as is for tasks that are {retry_as('a.b').applies_to}\n"
+    )
     assert_one_line(client("retry", "--all", "--as", "note"), 2, "client.py: --as: task is 'note'; allowed: module.")
     queue.run_quietly()
     assert queue.notes() == ["0", "1", "2"]
@@ -133,14 +135,14 @@ def test_a_command_that_names_no_task_reaches_none(sqlite_queue: Queue) -> None:
 def test_ids_that_were_not_reached_are_named_and_none_reached_is_exit_code_1(queue: Queue, client: Run) -> None:
     ids = put_all_kinds(queue)
     given = (ids["fatal"], ids["new"], ids["done"], 999, "--group", 0)
-    left = f"left as they are: {ids['new']}, {ids['done']}, 999; retry is for tasks that are {RETRY.suits}\n"
+    left = f"left as they are: {ids['new']}, {ids['done']}, 999; retry is for tasks that are {RETRY.applies_to}\n"
     for options, said in (["--dry-run"], "1 task would be retried; nothing was changed\n"), ([], "1 task retried\n"):
         ended = client("retry", *given, *options)
         assert (ended.returncode, ended.stderr) == (0, left)
         assert ended.stdout.endswith(said)
     ended = client("cancel", *range(1000, 1030))
     assert (ended.returncode, ended.stdout) == (1, "0 tasks cancelled\n")
-    assert ended.stderr.endswith(f"1018, 1019 and 10 more; cancel is for tasks that are {CANCEL.suits}\n")
+    assert ended.stderr.endswith(f"1018, 1019 and 10 more; cancel is for tasks that are {CANCEL.applies_to}\n")
     assert client("retry", "--group", 12345).returncode == 0  # a filter may find none
 
 

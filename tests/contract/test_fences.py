@@ -42,7 +42,7 @@ WRITES: dict[str, tuple[Verb, set[str]]] = {
     "several done": (lambda store, task: Batches(store).complete([task]), {"claimed", "started", "cancelled"}),
     "error": (lambda store, task: end(store, Finish(task, "E: x", 60)), ALL_IN_PROGRESS),
     "fatal": (lambda store, task: end(store, Finish(task, "E: x")), ALL_IN_PROGRESS),
-    "bad": (lambda store, task: end(store, Finish(task, "BadTask: x", uncount=True)), ALL_IN_PROGRESS),
+    "bad": (lambda store, task: end(store, Finish(task, "BadTask: x", is_uncounted=True)), ALL_IN_PROGRESS),
     "next stage": (
         lambda store, task: end(store, Finish(task, next_stage=NextStage("tasks.b"))),
         ALL_IN_PROGRESS | {"lost"},
@@ -57,7 +57,7 @@ LOOKS: dict[str, tuple[Verb, set[str]]] = {
         {"claimed", "changed"},
     ),  # asked of started ones
     "texts": (lambda store, task: store.claims.fetch_texts(task).args, ALL_IN_PROGRESS),
-    "claimed still": (lambda store, task: store.finishes.claimed_still([task]), {*STATES}),
+    "claimed still": (lambda store, task: store.finishes.still_claimed([task]), {*STATES}),
 }
 
 

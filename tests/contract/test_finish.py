@@ -221,14 +221,14 @@ def test_an_error_after_finishes_were_written_says_that_they_may_stand(
     monkeypatch.setattr(store.finishes, "_finish_otherwise", fail_once)
     with pytest.raises(Conflict) as raised:
         store.finishes.advance(written, Start(following, 3))
-    assert raised.value.may_have_taken_effect
+    assert raised.value.in_doubt
     outcomes = [Outcome.AS_ASKED, Outcome.RUN_AGAIN]
     assert store.finishes.advance(written, Start(following, 3), is_repeated=True) == (outcomes, True)
     left = [(row["id"], row["status"], row["attempts"]) for row in rows.all()]
     assert left == [(again.id, 0, 0), (following.id, 1, 1)]
 
 
-@pytest.mark.parametrize("look", ["find_committed", "find_out"])
+@pytest.mark.parametrize("look", ["find_committed", "resolve"])
 def test_a_finish_that_another_connection_wrote_is_found_once_it_is_there(store: Store, rows: Rows, look: str) -> None:
     """None while the row carries our claim; LOST if it carries another."""
     task = a_running_task(store)

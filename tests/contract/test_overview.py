@@ -248,7 +248,7 @@ def test_a_read_that_takes_too_long_is_busy_and_is_stopped_on_the_server(busy: s
     with TaskServer(busy) as server:
         database = server.store.database
         began = time.monotonic()
-        with database.statements_limited(1), pytest.raises(Conflict) as ended:
+        with database.with_statement_timeout(1), pytest.raises(Conflict) as ended:
             database.fetch(SLOW[rows.kind])
         assert trouble_in_words(ended.value) == "The database is busy"
         assert time.monotonic() - began < 5

@@ -78,7 +78,7 @@ def test_counts_in_whose_way_others_are_are_a_conflict_and_not_written(
     store.close()  # it connects again with the shorter time
     with holding(queue_dsn, table="jobs_queue_stats"), pytest.raises(Conflict) as caught:
         kept.add([counted(0, "tasks.a")])
-    assert not caught.value.may_have_taken_effect
+    assert not caught.value.in_doubt
     assert [one.done for one in kept.sums(0, "task")] == [1]
 
 
@@ -89,17 +89,17 @@ def test_workers_that_write_the_same_counts_at_once_add_up_and_do_not_deadlock(
     Stats(open_store()).add(counted(0, name) for name in names)
     conflicts: list[str] = []
     entered = threading.Semaphore(0)
-    go_on_after, add = tries.Tries.go_on_after, Stats.add
+    wait_to_retry, add = tries.Tries.wait_to_retry, Stats.add
 
     def noted(self: tries.Tries, error: Any) -> bool:
         conflicts.append(str(error))
-        return go_on_after(self, error)
+        return wait_to_retry(self, error)
 
     def announced(self: Stats, rows: Any) -> None:
         entered.release()
         add(self, rows)
 
-    monkeypatch.setattr(tries.Tries, "go_on_after", noted)
+    monkeypatch.setattr(tries.Tries, "wait_to_retry", noted)
     monkeypatch.setattr(Stats, "add", announced)
 
     def write_often(store: Store, seed: int) -> None:

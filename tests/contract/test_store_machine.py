@@ -49,7 +49,7 @@ def place(dsn: str, modes: tuple[str, ...]) -> Iterator[Place]:
         servers[0].create_tables()
         for server in servers[1:]:
             # As in a run: on MySQL a worker's transactions begin and end otherwise than a producer's.
-            open_now.enter_context(server.store.database.patiently())
+            open_now.enter_context(server.store.database.with_patience())
         rows = Rows(dsn)
         open_now.callback(rows.close)
         if rows.is_sqlite:
@@ -282,6 +282,6 @@ def test_a_limit_that_became_known_after_a_look_counts_when_the_task_is_taken_ba
 def test_a_running_task_whose_attempts_a_person_set_to_0_runs_once_more(place: Place) -> None:
     store, claimed = a_started_task(place, 10)
     place.rows.execute("UPDATE jobs_queue SET attempts = 0")
-    assert store.finishes.advance([Finish(claimed, BAD_TEXT, uncount=True)], None) == ([Outcome.RUN_AGAIN], False)
+    assert store.finishes.advance([Finish(claimed, BAD_TEXT, is_uncounted=True)], None) == ([Outcome.RUN_AGAIN], False)
     row = place.rows.row(claimed.id)
     assert (row["status"], row["attempts"], row["error_text"]) == (Status.NEW, 0, None)

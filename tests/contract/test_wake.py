@@ -82,7 +82,7 @@ def test_time_that_passes_makes_the_next_task_due(store: Store, rows: Rows) -> N
     for task_id, status, seconds in zip(added, (5, 3, 1), (600, 1200, 60), strict=True):
         rows.set(f"status = {status}, due_at = {rows.after(seconds)} WHERE id = {task_id}")
     assert store.due.next_seconds() == pytest.approx(600, abs=30)
-    store.due.let_pass(700)
+    store.due.pass_time(700)
     assert store.due.look().to_wake == added[:1]
     assert store.due.next_seconds() == pytest.approx(500, abs=30)
     assert rows.seconds_from_now(rows.row(added[2])["due_at"]) == pytest.approx(60, abs=30)

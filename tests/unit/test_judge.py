@@ -313,4 +313,4 @@ def test_what_workers_can_do_without_can_be_accepted_and_nothing_else() -> None:
         assert max(map(len, names)) < MAX_NAME - 20
         store: Any = SimpleNamespace(database=SimpleNamespace(dialect=SimpleNamespace(facts=lambda: facts.FACTS)))  # noqa: B023
         needed = {"settings", "program", "rights", "tables", "claim_index", "standby", "modules", "callables"}
-        assert {*names} - doctor.may_stay(store) == needed.intersection(names)
+        assert {*names} - doctor.acceptable(store) == needed.intersection(names)

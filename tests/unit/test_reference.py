@@ -226,7 +226,7 @@ def test_the_reference_has_every_name_that_can_be_accepted() -> None:
     names = {*(check.name for check in checks), *(one.name for one in JUDGES), "database", "files"}
     assert named - {"status", "doctor"} == names
     refused = re.findall(r"`([a-z_]+)`", section.partition("No worker does without these")[2])
-    assert set(refused) == {"database", "files", *(check.name for check in checks if not check.may_stay)}
+    assert set(refused) == {"database", "files", *(check.name for check in checks if not check.is_acceptable)}
 
 
 def test_the_reference_has_what_stats_prints_as_json() -> None:

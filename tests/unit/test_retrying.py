@@ -76,7 +76,7 @@ def test_the_pauses_between_tries_grow_and_are_random_up_to_the_patience(
         patience = Patience(seconds)
         patience.has_begun = True
         tries = Tries(RetryPolicy(Scope.STATEMENT, seconds), patience)
-        while tries.go_on_after(kind("away")):
+        while tries.wait_to_retry(kind("away")):
             pass
         assert patience.is_over
         return clock.pauses
@@ -94,7 +94,7 @@ def test_who_never_reached_the_database_waits_only_if_it_is_full(monkeypatch: py
     monkeypatch.setattr(retrying, "time", Clock())
     for error in (ServerFull("full"), Unavailable("away")):
         tries = Tries(RetryPolicy(Scope.STATEMENT, 30), Patience(30))
-        assert tries.go_on_after(error) == isinstance(error, ServerFull)
+        assert tries.wait_to_retry(error) == isinstance(error, ServerFull)
 
 
 def test_what_has_no_patience_or_cannot_be_repeated_is_not_tried_again() -> None:
@@ -102,7 +102,7 @@ def test_what_has_no_patience_or_cannot_be_repeated_is_not_tried_again() -> None
     begun.has_begun = True
     for patience, is_repeatable in ((None, True), (begun, False)):
         tries = Tries(RetryPolicy(Scope.STATEMENT, 0, is_repeatable), patience)
-        assert not tries.go_on_after(ConnectionLost("away"))
+        assert not tries.wait_to_retry(ConnectionLost("away"))
 
 
 @pytest.mark.parametrize(
@@ -118,8 +118,8 @@ def test_others_in_the_way_use_up_the_patience_only_of_work_that_the_run_needs(
     monkeypatch.setattr(retrying, "time", clock)
     patience = Patience(0)
     tries = Tries(RetryPolicy(Scope.STATEMENT, conflict_seconds, is_repeatable), patience)
-    while tries.go_on_after(Conflict("held")):
+    while tries.wait_to_retry(Conflict("held")):
         pass
     assert sum(clock.pauses) == pytest.approx(conflict_seconds)
     assert patience.is_over == uses_up
-    assert Tries(RetryPolicy(Scope.STATEMENT, 5), patience).go_on_after(Conflict("held")) == (not uses_up)
+    assert Tries(RetryPolicy(Scope.STATEMENT, 5), patience).wait_to_retry(Conflict("held")) == (not uses_up)

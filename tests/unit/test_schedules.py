@@ -176,5 +176,5 @@ def test_common_expressions_and_spans_are_said_in_words() -> None:
 def test_a_schedule_says_when_it_comes_and_is_late_after_a_minute() -> None:
     said = {600: "in 10 min", 0: "now", -59: "now", -60: "late by 60 s", -7300: "late by 2 h"}
     for seconds, words in said.items():
-        assert StoredSchedule(schedule(every=60), None, seconds, None).comes == words
-    assert StoredSchedule(schedule(every=60), None, None, None).comes == ""
+        assert StoredSchedule(schedule(every=60), None, seconds, None).when_due == words
+    assert StoredSchedule(schedule(every=60), None, None, None).when_due == ""

@@ -11,7 +11,7 @@ from http import HTTPStatus
 import pytest
 
 from taskserver.errors import Unavailable
-from taskserver.messages.text import begin_in_shell
+from taskserver.messages.text import prefix_in_shell
 from taskserver.model.task import Status
 from taskserver.stores.tables import Tables
 from taskserver.web import wsgi
@@ -170,10 +170,10 @@ def test_head_is_answered_as_get_is_without_a_text_and_other_methods_are_refused
     ],
 )
 def test_a_line_that_is_copied_into_a_terminal_or_a_crontab_commands_neither(text: str, begin: str) -> None:
-    argument = begin_in_shell(text)
+    argument = prefix_in_shell(text)
     done = subprocess.run(["sh", "-c", f"printf %s {argument}"], capture_output=True, check=True)
     assert done.stdout.decode() == begin
-    assert begin_in_shell(f"\x1b{text}") == ""
+    assert prefix_in_shell(f"\x1b{text}") == ""
 
 
 # ---- turning pages

@@ -14,7 +14,7 @@ import pytest
 
 from taskserver import DatabaseError, InvalidTask, Schedule, TaskServer
 from taskserver.model.task import Status
-from taskserver.stores.queue.schedules import PUT_OFF_SECONDS, Schedules
+from taskserver.stores.queue.schedules import RETRY_INVALID_SECONDS, Schedules
 from taskserver.stores.retrying import Scope
 from tests.support.queues import LONG_AGO, Queue
 from tests.support.rows import Rows
@@ -282,7 +282,7 @@ def test_an_invalid_schedule_is_logged_once_a_run_and_put_off(
     for _ in range(2):
         make_due(rows)
         assert worker.fire(name)
-        assert seconds_to_next(rows, name) == pytest.approx(PUT_OFF_SECONDS, abs=30)
+        assert seconds_to_next(rows, name) == pytest.approx(RETRY_INVALID_SECONDS, abs=30)
     (logged,) = caplog.messages
     assert logged.startswith(f"schedule {name}: ")
     assert fault in logged

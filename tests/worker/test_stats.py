@@ -172,7 +172,7 @@ def test_counts_whose_write_failed_come_with_the_next_ones_unless_it_may_have_ta
         if was_written:
             add(self, rows)
         error = Conflict("in the way")
-        error.may_have_taken_effect = was_written
+        error.in_doubt = was_written
         raise error
 
     finish(kept, "tasks.a")

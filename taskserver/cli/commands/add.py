@@ -89,7 +89,7 @@ def run(server: TaskServer, options: argparse.Namespace) -> None:
     try:
         tasks = _add_one(server, given) if options.bulk is None else _add_lines(server, options.bulk)
     except DatabaseError as error:
-        if error.may_have_taken_effect:
+        if error.in_doubt:
             raise DatabaseError(f"{error}; what you gave may be added all the same: look first") from error
         raise
     warn_of_tasks(server, tasks)

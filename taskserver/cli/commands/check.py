@@ -123,7 +123,7 @@ def _run(folder: Path, options: argparse.Namespace) -> int:
 
 
 def _look(server: TaskServer, limits: Limits, groups: tuple[int, ...]) -> QueueStatus:
-    with server.store.database.tried_once(CHECK_ANSWER_SECONDS):
+    with server.store.database.without_retries(CHECK_ANSWER_SECONDS):
         return judged(server.store, server.settings, limits, groups)
 
 
@@ -131,9 +131,9 @@ def _look(server: TaskServer, limits: Limits, groups: tuple[int, ...]) -> QueueS
 
 
 def _accept(server: TaskServer, name: str, reason: str) -> int:
-    from ...health.doctor import may_stay  # no other check needs it
+    from ...health.doctor import acceptable  # no other check needs it
 
-    names = may_stay(server.store)
+    names = acceptable(server.store)
     if name not in names:
         raise SettingError(f"{name!r} cannot be accepted; choose from {', '.join(sorted(names))}")
     server.store.tables.check()

@@ -13,7 +13,7 @@ from ...messages.programs import CLIENT
 from ...server import TaskServer
 from ...settings.dsn import Dsn, parse_dsn
 from ...settings.load import load_settings, misnamed, require_dotenv
-from ...stores.upgrading import make_whole
+from ...stores.upgrading import repair
 from ..terminal.output import note
 from ..terminal.program import Exit
 
@@ -40,8 +40,8 @@ def run(folder: Path, options: argparse.Namespace) -> int:
     _refuse_network_file(env_file, folder, settings.dsn)
     _make_var(folder / "var")
     with TaskServer.from_settings(settings) as server:
-        faults = make_whole(server.store.database, server.create_tables)
-    for fault in filter(lambda one: one.is_anothers, faults):
+        faults = repair(server.store.database, server.create_tables)
+    for fault in filter(lambda one: one.is_of_other_program, faults):
         raise DatabaseError(f"{fault.table} {fault.what} in {settings.dsn.place}: set another TASKSERVER_TABLE")
     for fault in faults:
         fix = fault.fix or f"{CLIENT} init makes it after that" * fault.is_missing_index

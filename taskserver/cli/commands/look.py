@@ -107,7 +107,7 @@ def _cells(task: TaskRow) -> list[object]:
         *(task.id, Word(task.state)),
         *(task.group_id, task.priority, task.attempts, in_column(task.created_at)),
         in_units(task.run_seconds),
-        when(task.comes_in_seconds),
+        when(task.ready_in_seconds),
         f"{task.task} (stage {stage})" if stage else task.task,
         letters((task.columns["args"] or "")[:MAX_JSON]),
         task.error_line,
@@ -143,7 +143,7 @@ def _show(server: TaskServer, options: argparse.Namespace) -> None:
     for name, text in _columns_of(task):
         _print(name, text)
     if find_gone(server.store, [task]):
-        lease_ends = when(task.comes_in_seconds)
+        lease_ends = when(task.ready_in_seconds)
         _print("gone", f"its process has ended; the attempt has failed once its lease is over ({lease_ends})")
     elif (seconds := task.run_seconds) is not None:
         _print("runs for" if task.status == Status.IN_PROGRESS else "ran", in_units(seconds))

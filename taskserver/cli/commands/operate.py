@@ -46,7 +46,7 @@ def add_act(name: str, subparsers: Any) -> None:
         number = whole_number(MIN_PRIORITY, MAX_PRIORITY)
         parser.add_argument("number", metavar="N", type=number, help="the new priority")
     arguments.add(parser, "ids", "--group", "--task", "--error")
-    parser.add_argument("--all", action="store_true", help=f"all tasks that are {act.verb.suits}")
+    parser.add_argument("--all", action="store_true", help=f"all tasks that are {act.verb.applies_to}")
     if name == "retry":
         parser.add_argument("--as", dest="as_task", metavar="NAME", help="as the function NAME, if theirs was misspelt")
     if name == "reclaim":
@@ -99,7 +99,7 @@ def _change(server: TaskServer, verb: Verb, options: argparse.Namespace) -> int:
     changed: list[int] = []
     count, held = operations.change(verb, selection, changed.extend)
     print(f"{count_of(count, 'task')} {verb.done}")
-    if verb.may_wait and (again := operations.given_up_among(changed)):
+    if verb.needs_decision and (again := operations.given_up_among(changed)):
         note(f"{count_of(again, 'task')} fatal again, because of a fatal or cancelled parent: retry that one")
     if held:
         note(f"{count_of(len(held), 'task')} left, as other programs hold them: try again")
@@ -128,7 +128,7 @@ def _cells(task: TaskRow) -> list[object]:
 def _name_unreached(verb: Verb, options: argparse.Namespace, reached: Collection[int]) -> None:
     left = [one for one in dict.fromkeys(options.ids) if one not in reached]
     if left and options.limit is None:
-        note(f"left as they are: {some_ids(left, MAX_SHOWN)}; {verb.name} is for tasks that are {verb.suits}")
+        note(f"left as they are: {some_ids(left, MAX_SHOWN)}; {verb.name} is for tasks that are {verb.applies_to}")
 
 
 # ---- what each act does

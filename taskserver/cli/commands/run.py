@@ -99,7 +99,7 @@ def _outcome(result: RunResult, row: TaskRow | None) -> str:
 
 
 def _state(row: TaskRow) -> str:
-    if row.comes_at:
+    if row.ready_at:
         verb = "will be retried" if row.status == Status.ERROR else "will run"
-        return f"{verb} at {in_sentence(row.comes_at)}"
+        return f"{verb} at {in_sentence(row.ready_at)}"
     return f"is {status_name(row.status).replace('_', ' ')}"

@@ -192,7 +192,13 @@ def _show_schedules(schedules: Sequence[StoredSchedule]) -> None:
     print_table(
         ["schedule", "task", "runs", "next", "last"],
         [
-            [row.schedule.name, row.schedule.task, row.schedule.timing, row.comes, row.last.words if row.last else ""]
+            [
+                row.schedule.name,
+                row.schedule.task,
+                row.schedule.timing,
+                row.when_due,
+                row.last.words if row.last else "",
+            ]
             for row in shown
         ],
     )

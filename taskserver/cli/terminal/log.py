@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO, TextIO
 
 from ...host.once_an_hour import OnceAnHour
 from ...interrupts.stop import TaskInterrupted
-from ...messages.log_records import FOR_LOG_ALONE, ONCE_AN_HOUR
+from ...messages.log_records import LOG_ONLY, ONCE_AN_HOUR
 from ...messages.programs import CLIENT, WORKER
 from ...messages.text import shown
 from ...settings.load import Settings
@@ -178,7 +178,7 @@ class StandardError(logging.Handler):
         if self._is_verbose:
             for line in lines_of(record):
                 say(line)
-        elif not getattr(record, FOR_LOG_ALONE, False) and self._has_room(record):
+        elif not getattr(record, LOG_ONLY, False) and self._has_room(record):
             first = lines_of(record)[0]
             if getattr(record, ONCE_AN_HOUR, False):
                 self._once.say(first, re.sub("^task [0-9]+ ", "", first), say)

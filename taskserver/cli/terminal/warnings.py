@@ -116,7 +116,7 @@ def doubt_of_text(source: bytes, name: str, module: str, function: str, args: An
         doubt = f"@{foreign} makes {name} a task of another queue: remove it, see docs/django.md#coming-from-celery"
     elif args is not ... and all(map(_OWN.match, decorators)):
         takes = _parameters(found[-1].args)
-        doubt = takes.misfit(name, *as_call(read_item(args)), takes_list=False) or ""
+        doubt = takes.argument_error(name, *as_call(read_item(args)), takes_list=False) or ""
     else:
         doubt = ""
     return doubt and f"{doubt}; as it is, a worker makes the task fatal"

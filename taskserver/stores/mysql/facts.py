@@ -8,7 +8,7 @@ from typing import Any
 
 from ...messages.finding import Finding, Level, ok, warning
 from .. import facts
-from ..facts import Asked, Check, Facts, check_value, good_if
+from ..facts import Asked, Check, Facts, check_value, ok_if
 from ..schema import tables
 from ..table_faults import TableLooks
 from .errors import PROCESS_MISSING, RIGHTS_MISSING, number_of
@@ -63,7 +63,7 @@ def _judge_durability(value: str) -> Finding:
 
 def _judge_packet(value: str) -> Finding:
     words = f"max_allowed_packet is {int(value) // 1024} KiB: arguments may take some {int(value) // 2048} KiB"
-    return good_if(int(value) >= MIN_PACKET_BYTES, words)
+    return ok_if(int(value) >= MIN_PACKET_BYTES, words)
 
 
 # InnoDB gives trx_started in the time zone of its host, whatever the session's, which is UTC.
@@ -124,14 +124,14 @@ CHECKS = (
     check_value(
         "character_set",
         "SELECT @@character_set_connection",
-        lambda found: good_if(found == "utf8mb4", f"connections use {found}", Level.CRITICAL),
+        lambda found: ok_if(found == "utf8mb4", f"connections use {found}", Level.CRITICAL),
         "arguments would be cut or changed",
         "ask the host for utf8mb4",
     ),
     check_value(
         "strict_mode",
         "SELECT @@GLOBAL.sql_mode",
-        lambda found: good_if("STRICT_" in found, f"sql_mode is {found or 'empty'}"),
+        lambda found: ok_if("STRICT_" in found, f"sql_mode is {found or 'empty'}"),
         "if a page's INSERT has a wrong value, the server stores another one instead of refusing it",
         "let pages say SET SESSION sql_mode = 'STRICT_ALL_TABLES' after they connect; workers do",
     ),

@@ -64,10 +64,10 @@ class _Password(bytes):
     The driver hashes a password, or else adds a zero byte, which ends it in every form that shows it.
     """
 
-    may_be_shown: Callable[[], bool]
+    is_trusted: Callable[[], bool]
 
     def __add__(self, end: Any) -> bytes:
-        if not self.may_be_shown():
+        if not self.is_trusted():
             raise pymysql.OperationalError(CLEAR_PASSWORD, "the server asks for the password itself")
         return super().__add__(end)
 
@@ -108,12 +108,12 @@ def _log_in(dsn: Dsn, ssl_mode: str, seconds: float, options: dict[str, Any]) ->
     )
     asking: Callable[[], Any] = ref(connection)  # which has the password
 
-    def may_be_shown() -> bool:
+    def is_trusted() -> bool:
         if dsn.is_verified:
             return True
         return dsn.is_loopback and peer.is_at_other_end(asking()._sock, peer.MYSQL_ACCOUNTS)
 
-    password.may_be_shown = may_be_shown
+    password.is_trusted = is_trusted
     connection.connect()
     return connection
 

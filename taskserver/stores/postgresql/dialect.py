@@ -103,7 +103,7 @@ class PostgreSQLDialect(Dialect):
     def _login_error(self, error: BaseException) -> DatabaseError:
         return error_of(error, self._dsn, self.table, is_login=True)
 
-    FOREIGN_OWNER = """
+    OTHER_OWNER = """
         SELECT pg_get_userbyid(relowner) FROM pg_class
         WHERE oid = to_regclass(?) AND NOT pg_has_role(relowner, 'USAGE')
     """
@@ -116,7 +116,7 @@ class PostgreSQLDialect(Dialect):
                 f"{self._dsn.place}: the database's encoding is {encoding}, which cannot store every text: make a "
                 "database with ENCODING 'UTF8' TEMPLATE template0 for the queue"
             )
-        owner = database.fetch_value(self.FOREIGN_OWNER, (WORDS["quoted"].format(self.table),))
+        owner = database.fetch_value(self.OTHER_OWNER, (WORDS["quoted"].format(self.table),))
         if owner is not None:
             raise DatabaseError(
                 f"{self._dsn.place}: the tables of {self.table} belong to {shown(owner)}: run {CLIENT} init as that "

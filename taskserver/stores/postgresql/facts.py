@@ -14,7 +14,7 @@ from psycopg import pq
 
 from ...messages.finding import Finding, Level, ok, unknown, warning
 from .. import facts
-from ..facts import Asked, Check, Facts, check_value, good_if
+from ..facts import Asked, Check, Facts, check_value, ok_if
 from ..table_faults import TableLooks
 from .errors import RIGHTS_MISSING, state_of
 
@@ -152,17 +152,17 @@ CHECKS = (
     Check(
         "standby",
         "SELECT pg_is_in_recovery()",
-        lambda rows: good_if(not rows[0][0], f"the server is {'a' if rows[0][0] else 'no'} standby", Level.CRITICAL),
+        lambda rows: ok_if(not rows[0][0], f"the server is {'a' if rows[0][0] else 'no'} standby", Level.CRITICAL),
         "it takes no writes: tasks can neither be added nor run",
         "name the main server in TASKSERVER_DSN; if that one died, promote this one",
-        may_stay=False,
+        is_acceptable=False,
     ),
     facts.CHECK_RIGHTS,
     *facts.OF_TABLES,
     check_value(
         "character_set",
         "SHOW server_encoding",
-        lambda found: good_if(found == "UTF8", f"the database's encoding is {found}", Level.CRITICAL),
+        lambda found: ok_if(found == "UTF8", f"the database's encoding is {found}", Level.CRITICAL),
         "a task, or the error of one, that holds another letter cannot be stored or read",
         "make a database with ENCODING 'UTF8' TEMPLATE template0 for the queue",
     ),

@@ -26,7 +26,7 @@ class Notices:
     def __init__(self, database: Database) -> None:
         self._database = database
         self.is_listening = False
-        self.has_come = False
+        self.was_notified = False
         """Whether a notice ended the last rest."""
 
     def begin(self) -> None:
@@ -42,19 +42,19 @@ class Notices:
         self._database.execute(BEGIN)
         return True
 
-    def rest(self, seconds: float) -> bool:
+    def wait(self, seconds: float) -> bool:
         """Rest for so long at most; whether a notice came."""
-        self.has_come = False
+        self.was_notified = False
         connection = self._database.session().connection
         if not self.is_listening or connection is None:
             time.sleep(seconds)
             return False
         try:
-            self.has_come = any(True for _ in connection.notifies(timeout=seconds, stop_after=1))
+            self.was_notified = any(True for _ in connection.notifies(timeout=seconds, stop_after=1))
         except DRIVER_ERRORS:  # the connection is lost: the look connects again
             self._database.disconnect()
             return True
-        return self.has_come
+        return self.was_notified
 
     def end(self) -> None:
         """Get no notices any more, so that producers need not send any for this worker."""

@@ -137,12 +137,12 @@ def connect_to(dsn: Dsn, seconds: float, **options: Any) -> Connection:
     latter is only for a verified server, or one at a socket that nobody else can have made. libpq before version 16
     cannot refuse it: unless a server's account listens on this host, we insist on scram-sha-256 bound to TLS there.
     """
-    may_be_shown = dsn.is_verified or (
+    is_trusted = dsn.is_verified or (
         bool(dsn.unix_socket) and peer.is_of_server(dsn.unix_socket, peer.POSTGRESQL_ACCOUNTS)
     )
     is_old = pq.version() < HAS_REQUIRE_AUTH
     if is_old and dsn.is_loopback and not dsn.unix_socket:
-        may_be_shown = may_be_shown or peer.listens(dsn.port, peer.POSTGRESQL_ACCOUNTS)
+        is_trusted = is_trusted or peer.listens(dsn.port, peer.POSTGRESQL_ACCOUNTS)
     keywords: dict[str, Any] = {
         "user": dsn.user,
         "password": dsn.password,
@@ -155,10 +155,10 @@ def connect_to(dsn: Dsn, seconds: float, **options: Any) -> Connection:
     keywords = {name: value for name, value in keywords.items() if value}  # libpq takes the rest from its environment
     # `localhost` may mean ::1, where most servers do not listen: any account of the host could. Not from PGHOSTADDR.
     keywords["hostaddr"] = "127.0.0.1" if dsn.host == "localhost" else ""
-    if not may_be_shown and "PGREQUIREAUTH" not in os.environ:
+    if not is_trusted and "PGREQUIREAUTH" not in os.environ:
         keywords |= {"channel_binding": "require"} if is_old else {"require_auth": "!password"}
     # Nobody can listen in on a loopback address. TLS only costs time there, unless the server or an old libpq needs it.
-    if dsn.is_loopback and (may_be_shown or not is_old) and not {"PGSSLMODE", "PGSERVICE"}.intersection(os.environ):
+    if dsn.is_loopback and (is_trusted or not is_old) and not {"PGSSLMODE", "PGSERVICE"}.intersection(os.environ):
         keywords.setdefault("sslmode", "allow")
     return Connection.connect(
         **keywords,

@@ -175,7 +175,7 @@ class Batches:
         except (RowsChanged, Conflict) as error:
             if isinstance(error, Conflict) and self._store.has_one_writer:
                 raise
-            return False, error.may_have_taken_effect
+            return False, error.in_doubt
         return True, False
 
     def _write(self, sql: str, values: Sequence[object], tasks: Sequence[ClaimedTask]) -> int:

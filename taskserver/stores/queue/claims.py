@@ -82,7 +82,7 @@ class Claims:
                 HELD_POLICY, database.dialect.claiming.claim, database, token, self._lease_seconds, limit, of_groups
             )
         except Conflict as error:
-            changed, in_doubt = Changed(0), error.may_have_taken_effect
+            changed, in_doubt = Changed(0), error.in_doubt
         tasks, rows = changed.tasks or [], changed.rows
         if in_doubt:  # an earlier try, whose connection broke, may have claimed these rows or others
             found = self.read(token, limit)

@@ -220,7 +220,7 @@ class Dependencies:
                 database.write_ids(DELETE_PARENTS, ids, after=(child,))
         for ids in in_portions(sorted(parents - over)):
             database.write_ids(AWAIT, ids)
-        doomed = _doomed(edges, locked)
+        doomed = _error_texts(edges, locked)
         given_up: list[GivenUp] = []
         for child, error_text in sorted(doomed.items()):
             if database.write_ids(GIVE_UP, [child], before=(error_text,)):  # else an earlier one of them gave it up
@@ -238,7 +238,7 @@ class Dependencies:
         return found
 
 
-def _doomed(edges: Sequence[Sequence[int]], locked: Mapping[int, _Locked]) -> dict[int, str]:
+def _error_texts(edges: Sequence[Sequence[int]], locked: Mapping[int, _Locked]) -> dict[int, str]:
     """The waiting children that are to be given up, with their error_text."""
     doomed: dict[int, str] = {}
     for parent, child in edges:

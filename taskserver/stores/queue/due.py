@@ -136,7 +136,7 @@ class DueRows:
         as_found = (lost.id, lost.attempts, lost.max_attempts or 0, int(lost.is_cancelled))
         end_status = None
         values: tuple[object, ...]
-        if lost.is_to_rerun:
+        if lost.should_rerun:
             sql, values = self.RERUN_LOST, as_found
         elif retry_seconds is not None:
             sql, values = self.RETRY_LOST, (retry_seconds, error_text, *as_found)
@@ -149,7 +149,7 @@ class DueRows:
             write = partial(self._write, sql, values, lost.id, end_status)
             (matched, given_up), in_doubt = self._database.run_in_doubt(policy, write)
         except Conflict as error:
-            return error.may_have_taken_effect
+            return error.in_doubt
         self._given_up += given_up
         # If the answer was cut off, the row cannot say whose write it was: better reported twice than not at all.
         return bool(matched) or in_doubt
@@ -178,7 +178,7 @@ class DueRows:
         row = self._database.fetch_first(f"{self.AHEAD} LIMIT 1")
         return None if row is None else float(row[1])
 
-    def let_pass(self, seconds: float) -> None:
+    def pass_time(self, seconds: float) -> None:
         """Move all due_at in the future nearer by so many seconds."""
         for task_id, ahead in self._database.fetch(self.AHEAD):
             self._database.change(self.MOVE, (float(ahead) - seconds, task_id))

@@ -125,11 +125,11 @@ class FinishWrites:
             write = POSTPONE if finish.is_postponed else RETRY
             return [(write, (finish.retry_seconds, finish.error_text, *claimed))]
         if finish.error_text is None:
-            first, *others = COMPLETE[self._mode] if finish.stays is None else (KEEP,)
+            first, *others = COMPLETE[self._mode] if finish.keep_reason is None else (KEEP,)
             complete = (first, claimed) if finish.result is None else (_with_result(first), (finish.result, *claimed))
             return [complete, *((sql, claimed) for sql in others)]
         give_up = GIVE_UP_CANCELLED if finish.error_text == CANCELLED else GIVE_UP
-        return [(give_up, (finish.error_text, 1 if finish.uncount else 0, *claimed))]
+        return [(give_up, (finish.error_text, 1 if finish.is_uncounted else 0, *claimed))]
 
     # ---- the task was changed, cancelled or awaited while it ran: statement by statement in an open transaction
 
@@ -215,7 +215,7 @@ class Finishes:
             ]
             has_started = start is not None and (bool(matched[-1]) or (in_doubt and self._was_started(start.task)))
         except DatabaseError as error:
-            error.may_have_taken_effect = True  # the writes that matched are written
+            error.in_doubt = True  # the writes that matched are written
             raise
         return outcomes, has_started
 
@@ -270,17 +270,17 @@ class Finishes:
         """Renew the lease of a started task. Whether the claim still stands."""
         return self._database.change(RENEW, (self._lease_seconds, task.id, task.claim)) == 1
 
-    RERUN_CAME = """
+    HAS_RERUN = """
         SELECT 1 FROM {table} WHERE id = ? AND status = 1 AND claim = ? AND attempts = 0 AND {is_cancelled} = 0
     """
 
     def has_rerun(self, task: ClaimedTask) -> bool:
         """Whether a rerun came while the task ran."""
-        return bool(self._database.fetch(self.RERUN_CAME, (task.id, task.claim)))
+        return bool(self._database.fetch(self.HAS_RERUN, (task.id, task.claim)))
 
     # A lost task that may start once only keeps its token: it counts as claimed still, as it can be completed late. A
     # person's UPDATE may have made a cancelled task new again, and have left its token there, too.
-    CLAIMED_STILL = """
+    STILL_CLAIMED = """
         SELECT id, CASE WHEN status = 1 THEN {is_cancelled} ELSE 0 END FROM {table} {by_key}
         WHERE id IN ({ids}) AND claim = ?
     """
@@ -288,9 +288,9 @@ class Finishes:
         UPDATE {table} {by_key} SET progress = ?, updated_at = {now} WHERE id IN ({ids}) AND status = 1 AND claim = ?
     """
 
-    def claimed_still(self, tasks: Sequence[ClaimedTask]) -> dict[int, bool]:
+    def still_claimed(self, tasks: Sequence[ClaimedTask]) -> dict[int, bool]:
         """The running tasks of one call that still carry their claim, by id; whether a person cancelled each."""
-        rows = self._database.fetch_ids(self.CLAIMED_STILL, [task.id for task in tasks], (tasks[0].claim,))
+        rows = self._database.fetch_ids(self.STILL_CLAIMED, [task.id for task in tasks], (tasks[0].claim,))
         return {row[0]: bool(row[1]) for row in rows}
 
     def write_progress(self, tasks: Sequence[ClaimedTask], progress: str, conflict_seconds: float) -> int:
@@ -316,7 +316,7 @@ class Finishes:
             return None
         return outcome if self._effect_of(finish) is not Outcome.LOST else Outcome.LOST
 
-    def find_out(self, finish: Finish, outcome: Outcome) -> Outcome | None:
+    def resolve(self, finish: Finish, outcome: Outcome) -> Outcome | None:
         """The same, once no transaction can change it any more: waits for one that has the row's lock, and renews."""
         renewal = (self._lease_seconds, finish.task.id, finish.task.claim)
         if self._database.change(RENEW, renewal) == 1:

@@ -36,7 +36,7 @@ class Verb(NamedTuple):
     name: str
     done: str
     """What it has done to a row, as a participle."""
-    suits: str
+    applies_to: str
     """For which rows it is, in words."""
     statuses: Sequence[Status]
     """Those of the rows; empty: the archive's rows have none."""
@@ -48,7 +48,7 @@ class Verb(NamedTuple):
     """What else is true of the rows, in SQL."""
     then: Callable[[Database, Sequence[int]], object] | None = None
     """Further writes for the ids of written rows, in the same transaction."""
-    may_wait: bool = False
+    needs_decision: bool = False
     """Whether written rows may be waiting ones, about which a look then decides."""
     undone: str = ""
     """For rows that were not written yet, with marks for the values of `write`: a look finds no row twice."""
@@ -73,7 +73,7 @@ class Written(NamedTuple):
 
 
 class ManyRows:
-    """The rows that a verb suits and that were chosen. Raises DatabaseError."""
+    """The rows that a verb applies to and that were chosen. Raises DatabaseError."""
 
     def __init__(
         self,
@@ -110,7 +110,7 @@ class ManyRows:
         condition = self._condition.replace("{status}", "{group_status}")
         undone, its_values = (f"AND {verb.undone}", verb.values) if verb.undone else ("", ())
         sql = f"SELECT {what} FROM {verb.table} {verb.hint} WHERE {condition} {undone} {end}"
-        with self._database.unhurried():
+        with self._database.without_timeout():
             return self._database.fetch(sql, (*self._chosen, *its_values, *values))
 
     def look_among(self, ids: Iterable[int]) -> list[int]:

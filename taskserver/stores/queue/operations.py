@@ -29,7 +29,7 @@ Chosen = int | Iterable[int] | Selection
 """An id, some ids, or a Selection."""
 DECIDE_SECONDS = 10.0
 """After a retry, waiting tasks are decided about for so long; a worker decides about the rest."""
-MAY_RUN = (Status.NEW, Status.IN_PROGRESS, Status.ERROR, Status.WAITING)
+RUNNABLE = (Status.NEW, Status.IN_PROGRESS, Status.ERROR, Status.WAITING)
 
 # ---- retry: error, fatal, cancelled → new
 
@@ -45,11 +45,11 @@ RETRIED = f"""
 RETRY = Verb(
     name="retry",
     done="retried",
-    suits="in error, fatal or cancelled",
+    applies_to="in error, fatal or cancelled",
     statuses=(Status.ERROR, Status.FATAL, Status.CANCELLED),
     write=f"UPDATE {{table}} {{by_key}} SET {RETRIED}",
     then=revive_children,
-    may_wait=True,
+    needs_decision=True,
 )
 RETRY_PIPELINES = RETRY._replace(only="stages IS NOT NULL")
 """For the tasks that `retry_as` leaves out."""
@@ -64,7 +64,7 @@ def retry_as(task: str | Callable[..., Any]) -> Verb:
     return RETRY._replace(
         name="retry --as",
         done=f"retried as {name}",
-        suits=f"{RETRY.suits}, and no pipeline",
+        applies_to=f"{RETRY.applies_to}, and no pipeline",
         only="stages IS NULL",
         write=f"UPDATE {{table}} {{by_key}} SET task = ?, {RETRIED}",
         values=(name,),
@@ -90,8 +90,8 @@ def _give_up_children(database: Database, ids: Sequence[int]) -> None:
 CANCEL = Verb(
     name="cancel",
     done="cancelled",
-    suits="new, waiting, in error, in progress or lost",
-    statuses=(*MAY_RUN, Status.FATAL),
+    applies_to="new, waiting, in error, in progress or lost",
+    statuses=(*RUNNABLE, Status.FATAL),
     only=f"(status <> 4 OR {IS_LOST}) AND NOT ({RUNS} AND {{is_cancelled}} = 1)",
     write=f"""
     UPDATE {{table}} {{by_key}} SET error_text = CASE WHEN status = 4 THEN error_text ELSE {{cancelled}} END,
@@ -115,7 +115,7 @@ def _delete_edges(database: Database, ids: Sequence[int]) -> None:
 DELETE = Verb(
     name="delete",
     done="deleted",
-    suits="fatal or cancelled",
+    applies_to="fatal or cancelled",
     statuses=(Status.FATAL, Status.CANCELLED),
     write="{delete_task}",
     then=_delete_edges,
@@ -126,8 +126,8 @@ DELETE = Verb(
 PRIORITY = Verb(
     name="priority",
     done="moved to another priority",
-    suits="new, waiting, in error or in progress",
-    statuses=MAY_RUN,
+    applies_to="new, waiting, in error or in progress",
+    statuses=RUNNABLE,
     # updated_at stays: of a new row it is the instant since which it is ready.
     write="UPDATE {table} {by_key} SET priority = ?, updated_at = updated_at",
     undone="priority <> ?",
@@ -145,7 +145,7 @@ def to_priority(number: int) -> Verb:
 END_LEASE = Verb(
     name="reclaim",
     done="taken from workers",
-    suits="in progress",
+    applies_to="in progress",
     statuses=(Status.IN_PROGRESS,),
     write="UPDATE {table} {by_key} SET due_at = {now}, updated_at = updated_at",
     undone="due_at > {now}",
@@ -207,10 +207,10 @@ class Operations:
         return changed
 
     def change(self, verb: Verb, selection: Selection, on_written: OnWritten = lambda ids: None) -> Written:
-        """From → to, as the verb says, for all chosen rows that it suits."""
+        """From → to, as the verb says, for all chosen rows that it applies_to."""
         rows = ManyRows(self._database, verb, chosen_by(selection), on_written)
         written = rows.write(selection.ids, selection.limit)
-        if written.changed and verb.may_wait:
+        if written.changed and verb.needs_decision:
             dependencies = Dependencies(self._database)
             until = time.monotonic() + DECIDE_SECONDS
             while time.monotonic() < until and dependencies.decide(self._store.due.look().linked):

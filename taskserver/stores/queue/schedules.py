@@ -30,7 +30,7 @@ from .store import Store
 
 LOG = getLogger("taskserver")
 
-PUT_OFF_SECONDS = 3600
+RETRY_INVALID_SECONDS = 3600
 """An invalid schedule is tried again after so long: otherwise cron would mail the same line each minute."""
 FIRE = RetryPolicy(Scope.TRANSACTION, HELD_PATIENCE_SECONDS)
 RUN_NOW = RetryPolicy(Scope.TRANSACTION, MIN_CONFLICT_SECONDS, is_repeatable=False)
@@ -87,7 +87,7 @@ class StoredSchedule(NamedTuple):
     """None if none has ended yet."""
 
     @property
-    def comes(self) -> str:
+    def when_due(self) -> str:
         """When it comes, as `in 3 min` or `late by 2 h`; `now` within the minute in which a crontab looks."""
         if self.next_seconds is None:
             return ""
@@ -238,7 +238,7 @@ class Schedules:
     # finds it unchanged, and adds the task in the same transaction. A worker that is killed then leaves neither write.
 
     MOVE = "UPDATE {schedules} SET next_at = {instant} WHERE name = ? AND next_at = {instant}"
-    PUT_OFF = "UPDATE {schedules} SET next_at = {after} WHERE name = ? AND next_at = {instant}"
+    RETRY_LATER = "UPDATE {schedules} SET next_at = {after} WHERE name = ? AND next_at = {instant}"
     ADD = "INSERT INTO {table} (task, args, group_id, priority, unique_key) VALUES (?, ?, ?, ?, ?)"
     # A task of an earlier time has the key until it has ended, and stays as it is, so that two tasks of one schedule
     # never run at once. An ended one becomes new, as by a rerun. MySQL assigns from left to right: the status comes
@@ -271,8 +271,8 @@ class Schedules:
                 following = planned.following()
             except InvalidTask as error:
                 self._report(name, error)
-                values = (PUT_OFF_SECONDS, name, planned.next_at)
-                return bool(self._database.run(FIRE, self._database.write, self.PUT_OFF, values))
+                values = (RETRY_INVALID_SECONDS, name, planned.next_at)
+                return bool(self._database.run(FIRE, self._database.write, self.RETRY_LATER, values))
             return bool(self._database.run(FIRE, self._move_and_add, name, planned, following))
         except (Conflict, Unavailable):
             raise

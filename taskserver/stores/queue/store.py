@@ -20,8 +20,8 @@ All verbs, in the order of a task's life, with their transitions (gone: deleted,
     claims.py        store.claims      release             in progress (not started) → new
     due.py           store.due         reclaim_unstarted   in progress (not started) → new
     finishes.py      store.finishes    advance             in progress → gone, done, error, fatal, cancelled, …
-    finishes.py      store.finishes    renew, limit_attempts, write_progress, claimed_still, has_rerun
-    finishes.py      store.finishes    find_committed, find_out
+    finishes.py      store.finishes    renew, limit_attempts, write_progress, still_claimed, has_rerun
+    finishes.py      store.finishes    find_committed, resolve
     due.py           store.due         reclaim_lost        in progress → error, fatal, new
     batches.py       Batches           start, start_again  in progress → in progress (started)
     batches.py       Batches           complete            in progress → gone, done
@@ -40,7 +40,7 @@ All verbs, in the order of a task's life, with their transitions (gone: deleted,
     pruning.py       Pruning           run                 done, fatal, cancelled → gone
     pruning.py       Pruning           run_portion         done → gone
     pruning.py       Pruning           count
-    due.py           store.due         let_pass, next_seconds
+    due.py           store.due         pass_time, next_seconds
     runs.py          store.runs        begin, end, forget_old, at_work
     runs.py          store.processes   begin, show, end, all, mark_ended, claimed_by, end_leases
     stats.py         Stats             add, hours, sums, recent

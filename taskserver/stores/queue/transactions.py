@@ -76,7 +76,7 @@ class Transactions:
             try:
                 return work(*args)
             except DatabaseError as error:
-                if not isinstance(error, errors) or isinstance(error, ServerFull) or not tries.go_on_after(error):
+                if not isinstance(error, errors) or isinstance(error, ServerFull) or not tries.wait_to_retry(error):
                     raise
 
     # ---- after the task's code
@@ -110,7 +110,7 @@ class Transactions:
         except DatabaseError:
             self.close()
             # The broken transaction holds the row's lock for as long as it may still be committed.
-            found = self._store.finishes.find_out(finish, outcome)
+            found = self._store.finishes.resolve(finish, outcome)
             if found is None:
                 raise
             return found

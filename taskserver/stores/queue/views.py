@@ -170,7 +170,7 @@ class Views:
         """
         most = MAX_SIGNED if limit is None else check_number("limit", limit, 1, MAX_SIGNED, SettingError)
         condition, values = chosen_by(Selection(groups=check_groups(groups), task=task))
-        with self._database.unhurried():
+        with self._database.without_timeout():
             return self._errors(self.FAILED.replace("{condition}", condition), values, most)
 
     def recent_errors(self, most: int, groups: Sequence[int] = ()) -> list[ErrorCount]:
@@ -217,7 +217,7 @@ class Views:
             instant, value = earliest(since)
             condition += f" AND ({' OR '.join(f'{column} >= {instant}' for column in self.HAPPENED)})"
             values += [value] * len(self.HAPPENED)
-        with self._database.unhurried():
+        with self._database.without_timeout():
             rows = self._database.fetch(self.LIST.replace("{condition}", condition), (*values, limit))
         return [task_row(row) for row in rows]
 

@@ -7,7 +7,7 @@ import sqlite3
 
 from ...messages.finding import Finding, Level, ok, unknown
 from ...messages.programs import CLIENT
-from ..facts import OF_TABLES, Asked, Check, Facts, good_if
+from ..facts import OF_TABLES, Asked, Check, Facts, ok_if
 from ..table_faults import TableLooks
 
 MAX_CHECKED_BYTES = 200_000_000
@@ -24,7 +24,7 @@ def _damage(asked: Asked) -> str | None:
 def _judge_damage(found: str | None) -> Finding:
     if found is None:
         return unknown("the file is too large to be read through here", fix="run sqlite3 FILE 'PRAGMA quick_check'")
-    return good_if(found == "ok", f"SQLite's check of its file: {found[:200]}", Level.CRITICAL)
+    return ok_if(found == "ok", f"SQLite's check of its file: {found[:200]}", Level.CRITICAL)
 
 
 LOOKS = TableLooks(
@@ -47,7 +47,7 @@ CHECKS = (
     Check(
         "journal",
         "PRAGMA journal_mode",
-        lambda rows: good_if(rows[0][0] == "wal", f"the journal is {rows[0][0]}", Level.CRITICAL),
+        lambda rows: ok_if(rows[0][0] == "wal", f"the journal is {rows[0][0]}", Level.CRITICAL),
         "workers and producers would keep one another waiting",
         f"{CLIENT} init, with the file on a disk of this host",
     ),

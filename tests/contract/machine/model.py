@@ -77,7 +77,7 @@ class Task:
         """Whether it was changed while it ran: a start counts at least one attempt."""
         return self.is_running() and self.attempts == 0
 
-    def is_to_rerun(self) -> bool:
+    def should_rerun(self) -> bool:
         return self.was_changed() and not self.is_cancelled()
 
     def is_cancelled(self) -> bool:
@@ -201,7 +201,7 @@ class Model:
         if task is None or lost not in due:
             return False
         limit = limit_of(task.max_attempts)
-        if task.is_to_rerun():
+        if task.should_rerun():
             task.run_again()
         elif task.is_cancelled():
             task.end(Status.CANCELLED, CANCELLED_TEXT)
@@ -282,7 +282,7 @@ class Model:
         task = self.held(finish.task)
         if task is None:
             return Outcome.LOST
-        if task.is_to_rerun():
+        if task.should_rerun():
             task.run_again()
             return Outcome.RUN_AGAIN
         if task.is_cancelled() and (finish.error_text is not None or task.was_changed()):
@@ -310,7 +310,7 @@ class Model:
         else:
             task.become(Status.ERROR, when_after(finish.retry_seconds))
             task.error_text = error_text
-        task.attempts = max(task.attempts - finish.uncount, 0)
+        task.attempts = max(task.attempts - finish.is_uncounted, 0)
 
     def _complete(self, task: Task, mode: str) -> None:
         task.end(Status.DONE, None)

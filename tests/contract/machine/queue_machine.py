@@ -172,7 +172,7 @@ class QueueMachine(RuleBasedStateMachine):
     def reclaim(self, worker: Worker, lost: LostTask, when_retried: When) -> None:
         task = self.model.find(lost.id)
         limit = limit_of(lost.max_attempts)
-        is_last = (lost.attempts >= limit or lost.is_cancelled) and not lost.is_to_rerun
+        is_last = (lost.attempts >= limit or lost.is_cancelled) and not lost.should_rerun
         seconds = None if is_last else LATER_SECONDS if when_retried is When.AHEAD else 0.0
         is_ours = self.model.reclaim_lost(lost, when_retried)
         text = CANCELLED_TEXT if lost.is_cancelled else LOST_TEXT
@@ -289,10 +289,10 @@ class QueueMachine(RuleBasedStateMachine):
     def end_import_badly(self, worker: Worker, held: Held, is_broken: bool) -> None:
         """Without such a callable it was no attempt; a broken module may be mended."""
         is_last = held.is_used_up(limit_of(held.claimed.max_attempts) - 1)
-        finish = Finish(held.claimed, BAD_TEXT, uncount=True)
+        finish = Finish(held.claimed, BAD_TEXT, is_uncounted=True)
         if is_broken:
             finish = Finish(held.claimed, ERROR_TEXT, None if is_last else LATER_SECONDS)
-        self.note("uncounted", finish.uncount and self.model.held(held.claimed) is not None)
+        self.note("uncounted", finish.is_uncounted and self.model.held(held.claimed) is not None)
         held.stage = Stage.OVER
         self.advance(worker, [finish], None)
 
@@ -313,7 +313,7 @@ class QueueMachine(RuleBasedStateMachine):
         assert worker.store.finishes.renew(held.claimed) == still_ours
         task = self.model.held(held.claimed)
         is_cancelled = task is not None and task.error_text == CANCELLED_TEXT
-        assert any(worker.store.finishes.claimed_still([held.claimed]).values()) == is_cancelled
+        assert any(worker.store.finishes.still_claimed([held.claimed]).values()) == is_cancelled
         self.note("heard that it was cancelled", is_cancelled)
         self.note("renewed" if still_ours else "refused to renew")
 
@@ -392,7 +392,7 @@ class QueueMachine(RuleBasedStateMachine):
     def command_cancel(self, task: Task) -> None:
         self.note("cancelled after it was lost", task.may_complete_late)
         self.note("cancelled while it ran", task.is_running())
-        self.note("cancelled while it was to run again", task.is_to_rerun())
+        self.note("cancelled while it was to run again", task.should_rerun())
         self.command(task, self.model.cancel, self.interventions.cancel)
 
     def command_priority(self, task: Task, priority: int) -> None:
