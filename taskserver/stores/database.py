@@ -1,8 +1,7 @@
 """A database as the queue's verbs use it: connections by thread, transactions, tries, statements.
 
-There are two ways to use it. `fetch…`, `change` and `write_together` are whole pieces of work: tried again while others
-are in the way and, in a run, while the database is away. For other work, `run` does it under a policy; the work uses
-`execute`, `rows` and `write`.
+`fetch…`, `change` and `write_together` are whole pieces of work. They are retried after conflicts and, in a run, while
+the database is unreachable. `run` does other work under a policy; that work uses `execute`, `rows` and `write`.
 """
 
 from __future__ import annotations
@@ -25,39 +24,38 @@ P = ParamSpec("P")
 Row = tuple[Any, ...]
 
 IDLE_SECONDS = 1.0
-"""A connection that was idle for longer is asked whether it still stands: hosts drop idle ones."""
+"""A connection that was idle for longer is checked before use: hosts drop idle ones."""
 
-# Sessions that a fork left in a child: closing their connections there would disturb the parent, so they are kept.
+# Sessions that a forked child inherited. They are kept: closing their connections would disturb the parent.
 _inherited: list[object] = []
 
 
 class RowsChanged(DatabaseError):
-    """A write matched fewer rows than it should; its transaction is rolled back."""
+    """A write matched too few rows; its transaction is rolled back."""
 
     def __init__(self) -> None:
         super().__init__("rows were changed meanwhile")
 
 
 class Database(Rows):
-    """One queue's database: every thread has its own connection, made when it is first needed. Raises DatabaseError."""
+    """One queue's database. Each thread has its own connection, made on first use. Raises DatabaseError."""
 
-    max_keyed_rows = 100  # more would lock too many standing rows until the transaction's end
+    max_keyed_rows = 100  # more would lock too many existing rows until the transaction ends
 
     def __init__(self, dialect: Dialect, patience_seconds: float, max_pause_seconds: float) -> None:
         super().__init__(dialect, Statements(words_of(dialect.own_words, dialect.table), dialect.with_marks))
         self.conflict_seconds = max(patience_seconds, MIN_CONFLICT_SECONDS)
-        """A verb is tried again for so long while others are in its way."""
+        """How long a verb is retried after conflicts."""
         self._one_statement = RetryPolicy(Scope.STATEMENT, self.conflict_seconds)
         self._patience_seconds = patience_seconds
         self._max_pause_seconds = max_pause_seconds
         self._pace = Pace()
         self._generation = 0
-        """Raised by `close`: connections of an earlier one are closed at their next use."""
+        """`close` raises it: connections of an earlier generation are closed at their next use."""
 
     # ---- the connection of this thread
 
     def session(self) -> Session:
-        """The session of this thread."""
         session = self._pace.session
         if session is None or session.pid != os.getpid():
             if session is not None:
@@ -68,7 +66,6 @@ class Database(Rows):
 
     @property
     def is_connected(self) -> bool:
-        """Whether this thread has a connection."""
         return self.session().connection is not None
 
     def disconnect(self) -> None:
@@ -78,32 +75,32 @@ class Database(Rows):
             session.close()
 
     def close(self) -> None:
-        """Close this thread's connection; other threads close theirs at their next verb, or at their end."""
+        """Close this thread's connection; other threads close theirs at their next verb or when they end."""
         self._generation += 1
         if self._pace.session is not None:
             self.disconnect()
 
     def without_retries(self, answer_seconds: float) -> AbstractContextManager[None]:
-        """In the `with`, this thread tries each verb once, and waits `answer_seconds` at most for each answer."""
+        """In the `with`, this thread tries each verb once and waits at most `answer_seconds` for each answer."""
         none = Patience(0)
         none.is_over = True
         return self._paced(patience=none, answer_seconds=min(answer_seconds, self._pace.answer_seconds))
 
     def with_timeout(self, seconds: float) -> AbstractContextManager[None]:
-        """In the `with`, this thread waits so long at most for each answer, because somebody waits for it."""
+        """In the `with`, this thread waits at most so long for each answer: a person is waiting."""
         return self._paced(answer_seconds=min(seconds, self._pace.answer_seconds))
 
     def with_patience(self) -> AbstractContextManager[None]:
-        """In the `with`, this thread is a run's: it waits for an absent database once it has reached it."""
+        """In the `with`, this thread belongs to a run: once it reached the database, it waits for it to return."""
         return self._paced(patience=Patience(self._patience_seconds, self._max_pause_seconds))
 
     def without_timeout(self) -> AbstractContextManager[None]:
-        """In the `with`, a statement of this thread may take any time."""
+        """In the `with`, this thread's statements may take any time."""
         return self._paced(has_no_timeout=True)
 
     @contextmanager
     def with_statement_timeout(self, seconds: int) -> Iterator[None]:
-        """In the `with`, the server ends each statement of this thread after so long: Conflict. None is tried again."""
+        """In the `with`, the server ends each statement after `seconds`, which raises Conflict. Nothing is retried."""
         limit = self.words["limit_statements"]
         with self.without_retries(float("inf")):
             if limit:
@@ -117,7 +114,7 @@ class Database(Rows):
 
     @contextmanager
     def _paced(self, **changes: Any) -> Iterator[None]:
-        before = {name: getattr(self._pace, name) for name in changes}  # a task of an outer run may run a queue itself
+        before = {name: getattr(self._pace, name) for name in changes}  # a task may run a queue itself
         vars(self._pace).update(changes)
         try:
             yield
@@ -130,22 +127,20 @@ class Database(Rows):
         return self.dialect.open_task_connection(self._pace)
 
     def tries(self, policy: RetryPolicy) -> Tries:
-        """The tries of work on another connection, with this thread's patience."""
+        """Retries for work on another connection, with this thread's patience."""
         return Tries(policy, self._pace.patience)
 
     # ---- work
 
     def run(self, policy: RetryPolicy, work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-        """Do work under a policy; the work's result."""
         return self.run_in_doubt(policy, work, *args, **kwargs)[0]
 
     def run_in_doubt(
         self, policy: RetryPolicy, work: Callable[P, T], *args: P.args, **kwargs: P.kwargs
     ) -> tuple[T, bool]:
-        """Do work under a policy; the work's result, and whether an earlier try may have taken effect as well.
+        """Do work under a policy; its result, and whether an earlier try may have taken effect too.
 
-        An earlier try is in doubt if its connection broke before the answer came. An error says the same by its
-        `in_doubt`.
+        A try is in doubt if its connection broke before the answer came. An error carries the same as `in_doubt`.
         """
         in_doubt, tries, pace = False, None, self._pace
         while True:
@@ -154,7 +149,7 @@ class Database(Rows):
             except DatabaseError as error:
                 in_doubt = in_doubt or isinstance(error, ConnectionLost)
                 tries = tries or self.tries(policy)
-                # Within a transaction, which is undone now, only its owner can do the work again.
+                # Inside a transaction, now rolled back, only its owner can retry.
                 if (pace.session is not None and pace.session.in_transaction) or not tries.wait_to_retry(error):
                     error.in_doubt = error.in_doubt or in_doubt
                     raise
@@ -164,7 +159,7 @@ class Database(Rows):
                 return outcome, in_doubt
 
     def _try(self, scope: Scope, work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-        """Do work once, on a connection that stands, and leave no transaction open behind an error."""
+        """Do work once on a live connection; an error leaves no transaction open."""
         session = self.session()
         if session.in_transaction:
             assert scope is Scope.STATEMENT, "a transaction within a transaction"
@@ -172,7 +167,7 @@ class Database(Rows):
         with session.in_use:
             if session.was_interrupted:
                 session.close()
-            session.was_interrupted = True  # until it is known to be otherwise: an interrupt may come at any instant
+            session.was_interrupted = True  # until the work ends: an interrupt may come at any instant
             try:
                 self._make_ready(session)
                 if scope is Scope.TRANSACTION or (scope is Scope.STATEMENT and not session.commits_by_itself):
@@ -196,40 +191,38 @@ class Database(Rows):
             return outcome
 
     def _make_ready(self, session: Session) -> None:
-        """Connect if there is no connection, or an idle one that no longer stands."""
+        """Connect if there is no connection, or if an idle one is dead."""
         if session.connection is not None:
             session.make_ready(self._pace)
             is_idle = time.monotonic() - session.used_at > IDLE_SECONDS
             if session.generation != self._generation or (is_idle and not session.is_alive()):
                 session.close()
         if session.connection is None:
-            fill_standard_descriptors()  # a task may have closed some, and a print would go to the server then
+            fill_standard_descriptors()  # a task may have closed some: a print would then reach the server
             session.connect(self._pace)
             session.generation = self._generation
             session.used_at = time.monotonic()
             session.make_ready(self._pace)
 
     def _undo(self, session: Session, error: Exception) -> None:
-        """Roll back after an error; close the connection if that is not sure to work."""
-        # A server that refuses for now may have been replaced by another: a new connection finds that one.
+        """Roll back after an error, or close the connection."""
+        # If the server is unavailable, another may have replaced it: a new connection finds that one.
         if session.connection is not None and not isinstance(error, Unavailable):
             with suppress(*self.dialect.driver_errors):
                 session.roll_back()
                 return
         session.close()
 
-    # ---- one statement each, outside of a transaction or within one
+    # ---- one statement each, inside or outside a transaction
 
     def fetch(self, sql: str, values: Sequence[Any] = ()) -> Sequence[Row]:
-        """The rows of a SELECT."""
         return self.run_in_doubt(self._one_statement, self.rows, sql, values)[0]
 
     def fetch_ids(self, sql: str, ids: Sequence[object], values: Sequence[Any] = ()) -> list[Row]:
-        """The rows of a SELECT by ids, a portion of which fills `{ids}` each time. Other values stand behind them."""
+        """The rows of a SELECT by ids, which fill `{ids}` in portions; the other values follow them."""
         return [row for some in in_portions(ids) for row in self.fetch(with_ids(sql, some), (*some, *values))]
 
     def fetch_first(self, sql: str, values: Sequence[Any] = ()) -> Row | None:
-        """The first row of a SELECT, if there is one."""
         rows = self.fetch(sql, values)
         return rows[0] if rows else None
 
@@ -243,7 +236,7 @@ class Database(Rows):
         return datetime.fromisoformat(self.fetch_value("SELECT {now_text}")).replace(tzinfo=timezone.utc)
 
     def change(self, sql: str, values: Sequence[Any] = ()) -> int:
-        """Write by one statement; how many rows it matched."""
+        """Send one write; how many rows it matched."""
         return self.run_in_doubt(self._one_statement, self.write, sql, values)[0]
 
     def change_in_doubt(self, sql: str, values: Sequence[Any] = ()) -> tuple[int, bool]:
@@ -257,15 +250,15 @@ class Database(Rows):
     ) -> tuple[list[int], bool]:
         """Several writes in one commit; how many rows each matched, and whether an earlier try may have taken effect.
 
-        `are_apart` says that no write touches the row of another, so that their order means nothing. They go in one
-        round trip if the server joins statements: a run's writes come by the thousand, and round trips cost most.
+        `are_apart`: each write touches other rows, so their order does not matter. They share one round trip if the
+        server allows it: a run has thousands of writes, and round trips cost most.
         """
         was_in_doubt = False
         if self.dialect.joins_statements:
             policy = RetryPolicy(Scope.BARE, conflict_seconds)
             try:
                 return self.run_in_doubt(policy, self._send_joined, writes, are_apart)
-            except NotUnderstood as error:  # a proxy takes one statement at a time; this try did nothing
+            except NotUnderstood as error:  # a proxy takes one statement at a time; nothing was done
                 self.dialect.joins_statements, was_in_doubt = False, error.in_doubt
             except TooLong as error:  # each by itself may be short enough
                 was_in_doubt = error.in_doubt
@@ -298,7 +291,7 @@ class Database(Rows):
         return rows
 
     def write_each(self, writes: Sequence[Write], least: Sequence[int] = ()) -> list[int]:
-        """Several writes; how many rows each matched. Raises RowsChanged at one that matched fewer than its `least`."""
+        """Several writes; how many rows each matched. Raises RowsChanged if one matched fewer than its `least`."""
         matched: list[int] = []
         for sql, values in writes:
             matched.append(self.execute(sql, values).rowcount)
@@ -307,10 +300,10 @@ class Database(Rows):
         return matched
 
     def locking(self, end: str, work: Callable[[str], T]) -> T:
-        """Do work with the end of its locking SELECT; the work's result.
+        """Do work with `end`, the end of its locking SELECT; the work's result.
 
-        `end` says what becomes of rows that others hold: one of the dialect's, which old servers do not understand. On
-        these the SELECT waits.
+        `end` is one of the dialect's and says how to treat held rows. Old servers do not know it: there the SELECT
+        waits.
         """
         if self.dialect.skips_locked:
             try:

@@ -2,8 +2,8 @@
 
 A dialect is a folder beside `queue/`. In the order in which a task needs them, its files supply:
 
-    dialect.py    a `Dialect`: WORDS for SQL that differs (words.py lists them), the tables' place, INSERTs and the ids
-                  that they return, a caller's own connection, the connection for a task's own transaction
+    dialect.py    a `Dialect`: WORDS for SQL that differs (words.py lists them), the tables' place, INSERTs and their
+                  ids, a caller's own connection, the connection for a task's own transaction
     session.py    a `Session`: one thread's connection
     claiming.py   a `Claiming`: new → in progress
     errors.py     which of our errors a driver's error means
@@ -35,21 +35,20 @@ if TYPE_CHECKING:
 
 CONNECT_SECONDS = 10
 READ_SECONDS_IN_A_RUN = 10
-"""A worker's statements are short: a server that is silent for so long is gone, though TCP may not know it yet."""
+"""A worker's statements are short: a server that is silent for longer is gone, even if TCP does not know yet."""
 READ_SECONDS = 60
-"""Producers wait longer: after a timeout they would not know whether their task was added."""
+"""Producers wait longer: a timeout would leave them in doubt about their task."""
 
 
 class Pace(threading.local):
-    """How a thread deals with the database; each thread has its own."""
+    """How one thread uses the database."""
 
     session: Session | None = None
     patience: Patience | None = None
     """Only a run's thread and its heartbeat have patience."""
     has_no_timeout = False
-    """Whether a statement may take any time."""
     answer_seconds = float("inf")
-    """The longest wait for an answer, if it would be longer else."""
+    """Limits every wait for an answer."""
 
     @property
     def connect_seconds(self) -> float:
@@ -64,15 +63,15 @@ class Pace(threading.local):
 
 
 class Session(ABC):
-    """One thread's connection, made when it is first needed, and made again after it broke.
+    """One thread's connection, made on first use and again after it broke.
 
-    Its verbs raise the driver's own errors, unless they say otherwise: Database makes ours of them.
+    Raises the driver's errors unless a docstring says otherwise; Database translates them.
     """
 
     driver_errors: ClassVar[tuple[type[BaseException], ...]]
     begin_sql = "BEGIN"
     commits_by_itself = True
-    """Whether a statement outside of a transaction is committed when it returns."""
+    """Whether a statement outside a transaction is committed when it returns."""
 
     def __init__(self) -> None:
         self.connection: Any = None
@@ -80,11 +79,11 @@ class Session(ABC):
         self.pid = os.getpid()
         self.in_transaction = False
         self.in_use = threading.RLock()
-        """Held for the length of a verb, so that a process that is forked meanwhile leaves the connection alone."""
+        """Held during a verb, so that a process forked meanwhile does not touch the connection."""
         self.was_interrupted = False
-        """Whether an interrupt ended the last verb, which may leave an answer, or a transaction, on the connection."""
+        """Whether an interrupt ended the last verb: an answer or a transaction may be left on the connection."""
         self.generation = 0
-        """That of the database when it connected."""
+        """The database's generation when it connected."""
         self.used_at = 0.0
         """By time.monotonic."""
 
@@ -93,20 +92,20 @@ class Session(ABC):
         """Connect, and configure the connection. Raises DatabaseError."""
 
     def make_ready(self, pace: Pace) -> None:  # noqa: B027
-        """Before each verb: set the timeout of answers. Must cost next to nothing. Raises DatabaseError."""
+        """Called before each verb, so it must be cheap: set the timeout of answers. Raises DatabaseError."""
 
     def is_alive(self) -> bool:
-        """Ask an idle connection whether it still stands."""
+        """Check an idle connection."""
         return True
 
     @abstractmethod
     def send(self, sql: str, values: Sequence[Any] = ()) -> Any:
-        """Send one composed statement; the cursor that has its rows."""
+        """Send one composed statement; the cursor with its rows."""
 
     def send_joined(self, writes: Sequence[Write], are_apart: bool) -> list[int]:
         """Send composed writes as one transaction in one round trip; how many rows each matched.
 
-        `are_apart`: no write touches the row of another.
+        `are_apart`: each write touches other rows.
         """
         raise NotImplementedError
 
@@ -125,7 +124,7 @@ class Session(ABC):
 
 
 class Rows(ABC):
-    """A connection on which rows are written: our database's, or a caller's own. Raises DatabaseError."""
+    """A connection for writes: our database's or a caller's own. Raises DatabaseError."""
 
     max_keyed_rows: int
     """New rows with keys a statement."""
@@ -137,19 +136,19 @@ class Rows(ABC):
 
     @abstractmethod
     def execute(self, sql: str, values: Sequence[Any] = ()) -> Any:
-        """Send one statement; the driver's cursor."""
+        """Send one statement; the cursor."""
 
     @abstractmethod
     def rows(self, sql: str, values: Sequence[Any] = ()) -> Sequence[tuple[Any, ...]]:
         """The rows of a SELECT."""
 
     def write(self, sql: str, values: Sequence[Any] = ()) -> int:
-        """Send a statement that writes; how many rows it matched."""
+        """Send one write; how many rows it matched."""
         matched: int = self.execute(sql, values).rowcount
         return matched
 
     def write_ids(self, sql: str, ids: Sequence[int], before: Sequence[Any] = (), after: Sequence[Any] = ()) -> int:
-        """Write to rows by their ids, which fill `{ids}`; the other values stand before and after the ids."""
+        """Write to rows by ids, which fill `{ids}`; the other values go before and after the ids."""
         return self.write(with_ids(sql, ids), (*before, *ids, *after))
 
 
@@ -158,14 +157,14 @@ IDS_OF_KEYS = "SELECT unique_key, id FROM {table} WHERE unique_key IN ({ids})"
 
 
 def ids_of_keys(place: Rows, keys: Sequence[str], lock: str = "") -> dict[bytes, int]:
-    """The ids of the rows that have these keys, by key. `lock` ends the SELECT."""
+    """The ids of rows by their unique_key; `lock` ends the SELECT."""
     found = place.rows(with_ids(IDS_OF_KEYS, keys) + lock, keys)
-    # MySQL keeps keys as bytes.
+    # MySQL stores keys as bytes.
     return {key if isinstance(key, bytes) else key.encode(): row_id for key, row_id in found}
 
 
 def id_of_key(place: Rows, key: str) -> int:
-    """The id of the row that has the key. Raises Conflict if there is none."""
+    """The id of the row with this key. Raises Conflict if the row is gone."""
     rows = place.rows(ID_OF_KEY, (place.dialect.key(key),))
     if not rows:
         raise Conflict("the task with this key was deleted meanwhile, as its row was committed by itself: add it again")
@@ -180,10 +179,9 @@ class Claiming(ABC):
 
     @abstractmethod
     def claim(self, database: Any, token: int, lease_seconds: int, limit: int, groups: Sequence[int]) -> Changed:
-        """New → in progress by one UPDATE, in order of priority, then id; of these groups (none: of all).
+        """New → in progress by one UPDATE, in order of priority, then id; no groups: all groups.
 
-        A new row whose due_at is in the future becomes waiting instead. Raises Conflict if others hold rows that cannot
-        be passed over.
+        A new row with due_at in the future becomes waiting. Raises Conflict if held rows cannot be skipped.
         """
 
     @abstractmethod
@@ -192,14 +190,14 @@ class Claiming(ABC):
 
     @abstractmethod
     def indexes(self, database: Any, groups: Sequence[int]) -> Sequence[str]:
-        """The indexes by which the claim reads the queue."""
+        """The indexes that the claim uses."""
 
 
 # ---- all of it
 
 
 class Dialect(ABC):
-    """One queue's database: how to reach it, what its errors mean, and the words in which its SQL differs."""
+    """One queue's database: how to reach it, what its errors mean, and how its SQL differs."""
 
     kind: str
     """One of schema.KINDS."""
@@ -208,13 +206,13 @@ class Dialect(ABC):
     claiming: Claiming
     driver_errors: tuple[type[BaseException], ...]
     has_one_writer = False
-    """Whether a transaction that writes keeps all others from writing, whichever rows they want."""
+    """Whether only one transaction can write at a time, even to different rows."""
     joins_statements = True
-    """Whether several statements go in one round trip; False once the server refused that."""
+    """Whether several statements can share a round trip; False once the server refused that."""
     skips_locked = True
-    """Whether a SELECT can pass over rows that others hold; False once the server refused such a SELECT."""
-    # The ends of a SELECT that locks rows, and which passes over rows that others hold; waits for them; or raises
-    # Conflict at once. Servers know the first and the third, or neither.
+    """Whether a SELECT can skip held rows; False once the server refused that."""
+    # The ends of a locking SELECT. It skips held rows, waits for them, or raises Conflict at once. Servers know the
+    # first and the third, or neither.
     skip_locked = " FOR UPDATE SKIP LOCKED"
     for_update = " FOR UPDATE"
     for_update_at_once = " FOR UPDATE NOWAIT"
@@ -224,17 +222,17 @@ class Dialect(ABC):
 
     @abstractmethod
     def error(self, error: BaseException, where: str = "") -> DatabaseError:
-        """The error of ours that a driver's error means; `where` it came from, if from a caller's connection."""
+        """Our error for a driver's error; `where` names a caller's connection."""
 
     def make_place(self, database: Any) -> None:  # noqa: B027
-        """Make the file, or other place, in which the tables are to be. Raises DatabaseError."""
+        """Make the place for the tables, such as a file. Raises DatabaseError."""
 
     def rebuild_tables(self, database: Any, statements: Iterable[str]) -> None:  # noqa: B027
-        """In an upgrade: rebuild tables that cannot be altered to what `statements` create. Raises DatabaseError."""
+        """In an upgrade: rebuild tables that cannot be altered into those of `statements`. Raises DatabaseError."""
 
     @abstractmethod
     def new_session(self) -> Session:
-        """A session for one thread, not yet connected."""
+        """A session for one thread, not connected."""
 
     def with_marks(self, sql: str) -> str:
         """A statement with the driver's parameter marks for `?`."""
@@ -243,19 +241,19 @@ class Dialect(ABC):
     @staticmethod
     @abstractmethod
     def upsert(changes: Mapping[str, str], condition: str, key: str = "unique_key") -> str:
-        """The end of an INSERT that changes the row which has the key, if the condition (empty: always) holds.
+        """The end of an INSERT that changes an existing row if the condition holds (empty: always).
 
-        `key` names the key's columns; `changes` has each column's new value. In the new values and in the condition,
-        `{given_…}` is the value that was to be inserted into a column.
+        `key` names the key's columns; `changes` maps columns to new values. Both may use `{given_…}`: the value that
+        the INSERT has for a column.
         """
 
     # ---- add: on our connections and on callers' own
 
     rows_per_statement = 1000
-    """Plain rows, of task, args, group and priority; rows with more columns are fewer a statement."""
+    """Rows of only task, args, group and priority; of rows with more columns a statement takes fewer."""
 
     def key(self, key: str) -> str:
-        """A key as the word `any_key` takes it: in hexadecimal, which is the same in each character set."""
+        """A key for the word `any_key`: in hexadecimal, equal in each character set."""
         return key.encode().hex()
 
     @abstractmethod
@@ -263,7 +261,7 @@ class Dialect(ABC):
         """Insert `count` rows; their ids, in order."""
 
     def insert_key(self, place: Rows, sql: str, values: Sequence[Any], key: str) -> int:
-        """Insert one row with a key, or change the row that has this key; its id."""
+        """Insert one row with a key, or change the existing one; its id."""
         place.execute(sql, values)
         return id_of_key(place, key)
 
@@ -276,25 +274,25 @@ class Dialect(ABC):
     # ---- a caller's own connection
 
     callers_words: ClassVar[dict[str, str]] = {}
-    """The words that differ there, as a caller's session may have any settings."""
+    """Words that differ there: a caller's session may have any settings."""
     callers_quoted = ""
-    """A table's name in full there, as `{}` in quotes; empty: as elsewhere."""
+    """A table's full name there, with `{}`; empty: as elsewhere."""
 
     @property
     @abstractmethod
     def callers_place(self) -> str:
-        """Where the connection should lead, for a person."""
+        """Where the connection should lead, in words."""
 
     def callers_cursor(self, connection: Any) -> Any:
-        """Our cursor on it, which gives plain rows if the driver is the dialect's own. Raises InvalidTask."""
+        """A cursor of ours on it, with plain rows if the driver is the dialect's own. Raises InvalidTask."""
         return connection.cursor()
 
     def has_open(self, rows: Rows) -> bool:
-        """For tests of a site: whether the connection has the queue's own file open."""
+        """For a site's tests: whether the connection has the queue's file open."""
         return False
 
     def keeps_transaction(self, cursor: Any) -> bool:
-        """False if the connection would commit each statement by itself, which a savepoint there would not show."""
+        """False if the connection commits each statement by itself and a savepoint would not show it."""
         return True
 
     # ---- a task's own transaction
@@ -303,24 +301,24 @@ class Dialect(ABC):
 
     @abstractmethod
     def open_task_connection(self, pace: Pace) -> Any:
-        """A new connection of the driver's, without autocommit. Raises DatabaseError."""
+        """A new connection without autocommit. Raises DatabaseError."""
 
     def set_timeout(self, connection: Any, seconds: float | None) -> None:  # noqa: B027
         """Set how long the connection waits for each answer; None: for ever."""
 
     def was_closed(self, connection: Any) -> bool:
-        """Whether the task's code closed its connection, if a statement on it would not say so clearly."""
+        """Whether the task's code closed its connection, if a statement would not show that clearly."""
         return False
 
     def close_task_connection(self, connection: Any) -> None:
-        """Close it, and so roll back its transaction; swallow the driver's errors."""
+        """Close it, which rolls back its transaction; swallow the driver's errors."""
         with suppress(*self.driver_errors):
             connection.close()
 
-    # ---- beside the tasks
+    # ---- other
 
     def notices(self, database: Any) -> Any:
-        """What wakes a waiting worker when tasks are added, as postgresql.notices.Notices; None: nothing does."""
+        """What wakes a waiting worker when tasks are added (postgresql.notices.Notices); None: nothing."""
         return None
 
     @abstractmethod
@@ -328,7 +326,7 @@ class Dialect(ABC):
         """The checks of `client.py doctor`."""
 
 
-# ---- for the dialects: SQL and errors that they share
+# ---- shared SQL and errors
 
 LIMITED = (
     "ask your host for more connections (a worker needs two for a transactional or a long task, three if it is both), "
@@ -343,23 +341,23 @@ NO_RIGHT = (
 
 
 def assignments(changes: Mapping[str, str]) -> str:
-    """Columns and their new values, in the form that follows SET."""
+    """Columns and new values, as they follow SET."""
     return ", ".join(f"{column} = {to}" for column, to in changes.items())
 
 
 def missing(what: str) -> TablesMissing:
-    """The file or tables are missing that `client.py init` makes."""
+    """The file or tables of `client.py init` are missing."""
     return TablesMissing(f"{what}: run {CLIENT} init")
 
 
 def no_tables(place: object, table: str, text: str = "") -> TablesMissing:
-    """The queue's tables are not there, or only the one of its others that the server's text names."""
+    """The queue's tables are missing, or the one that the server's text names."""
     one = re.search(rf"{re.escape(table)}_(?!schema)\w+", text)
     return missing(f"{place} has no table {one[0]}" if one else f"{place} has no tables of {table}")
 
 
 def other_columns(place: object, table: str, text: str) -> ColumnsMissing:
-    """A statement of ours names a column that is not there."""
+    """A column of ours is missing."""
     return ColumnsMissing(
         f"{place}: table {table} was not made by taskserver, or by another version of it ({text}): run "
         f"{CLIENT} init, or choose another TASKSERVER_TABLE"

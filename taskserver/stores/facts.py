@@ -1,7 +1,7 @@
-"""The doctor of a database: each dialect's folder has a table of checks, `facts.FACTS`; here is what they share.
+"""The doctor of a database: what the checks in each dialect's `facts.FACTS` share.
 
-A check is a question, its judgement, why it matters and the fix. What the server refuses this account is unknown.
-Nothing is changed: rights are tried by statements that match no row.
+A check is a question, its judgement, why it matters and the fix. What this account may not see is unknown.
+Nothing is changed: rights are tested by statements that match no row.
 """
 
 from __future__ import annotations
@@ -21,18 +21,18 @@ from .table_faults import Fault, TableLooks, table_faults
 
 
 class Asked(NamedTuple):
-    """What a check is asked about."""
+    """The input of a check."""
 
     database: Any
-    """A database.Database, whose file imports the dialect's, and that this one."""
+    """A database.Database: importing it here would be circular."""
     dsn: Dsn
     mode: str
     only_reads: bool = False
-    """Whether it is for a page that only shows, whose account may be one that may only read."""
+    """Whether it is for a read-only page, whose account may lack other rights."""
 
 
 def ok_if(is_good: bool, words: str, level: Level = Level.WARNING, fix: str = "") -> Finding:
-    """A finding that has the same words if it is good and if it has this level."""
+    """A finding: ok, or of this level with the same words."""
     return ok(words) if is_good else found(level, words, fix=fix)
 
 
@@ -41,17 +41,17 @@ class Check(NamedTuple):
 
     name: str
     ask: str | Callable[[Asked], Any]
-    """A SELECT, whose rows are the answer, or a function."""
+    """A SELECT or a function; its rows or its result are the answer."""
     judge: Callable[[Any], Finding]
-    """Its own `why` and `fix` replace those of the check."""
+    """Its finding's `why` and `fix` replace those of the check."""
     why: str = ""
     fix: str = ""
     is_acceptable: bool = True
-    """Whether workers can do without it: then a person may accept what it finds."""
+    """Whether a person may accept its findings, because workers can do without it."""
 
 
 def examine(asked: Asked) -> Iterator[Finding]:
-    """What each check of this database finds, one after the other. Raises Unavailable."""
+    """The finding of each check of this database. Raises Unavailable."""
     for check in asked.database.dialect.facts().checks:
         try:
             answer = asked.database.fetch(check.ask) if isinstance(check.ask, str) else check.ask(asked)
@@ -71,13 +71,13 @@ def examine(asked: Asked) -> Iterator[Finding]:
 
 
 class Right(NamedTuple):
-    """What a worker does with one of the tables."""
+    """What a worker does with one table."""
 
     verbs: str
     table: str
     column: str = "id"
     modes: Sequence[str] = MODES
-    """The modes whose workers need it."""
+    """The modes that need it."""
     what_for: str = ""
 
 
@@ -107,7 +107,7 @@ TRIED = {
     "UPDATE": "UPDATE {{{table}}} SET {column} = {column} WHERE 1 = 0",
     "DELETE": "DELETE FROM {{{table}}} WHERE 1 = 0",
 }
-"""Statements that need a right and change nothing: a server's grants, with roles and patterns, are hard to read."""
+"""Statements that need a right and change nothing: grants with roles and patterns are hard to read."""
 
 
 def _is_denied(database: Any, sql: str) -> bool:
@@ -121,7 +121,7 @@ def _is_denied(database: Any, sql: str) -> bool:
 
 
 def _missing_rights(asked: Asked) -> tuple[Asked, list[tuple[str, Right]]]:
-    """Each verb that this account may not use."""
+    """The rights that this account lacks."""
     missing = [
         (verb, right)
         for right in RIGHTS
@@ -133,15 +133,15 @@ def _missing_rights(asked: Asked) -> tuple[Asked, list[tuple[str, Right]]]:
 
 def _judge_rights(answer: tuple[Asked, list[tuple[str, Right]]]) -> Finding:
     asked, missing = answer
-    needed, spared = list[str](), list[str]()
+    needed, optional = list[str](), list[str]()
     for verb, right in missing:
         words = f"{verb} on {asked.database.dialect.table}{'' if right.table == 'table' else f'_{right.table}'}"
         if asked.mode in right.modes:
             needed.append(words)
         else:
-            spared.append(f"{words} (for {right.what_for})")
+            optional.append(f"{words} (for {right.what_for})")
     if not needed:
-        but = f", but not {', '.join(spared)}" if spared else ""
+        but = f", but not {', '.join(optional)}" if optional else ""
         return ok(f"this account may do all that a worker does{but}")
     words = f"this account may not {', '.join(needed)}"
     if asked.only_reads and any(verb == "UPDATE" and right.table == "table" for verb, right in missing):
@@ -164,7 +164,7 @@ CHECK_RIGHTS = Check(
 
 
 class Facts(NamedTuple):
-    """What `client.py doctor` needs of a dialect."""
+    """What `client.py doctor` needs from a dialect."""
 
     checks: Sequence[Check]
     looks: TableLooks
@@ -203,7 +203,7 @@ CLAIM_INDEXES = ("claim_by_group", "claim_any_group")
 
 
 def _claim_indexes(asked: Asked) -> list[str]:
-    """The indexes by which claims read the queue, of some groups and of all. An index that is lost gives none."""
+    """The indexes that claims use, for some groups and for all; a lost index gives none."""
     claiming, used = asked.database.dialect.claiming, list[str]()
     for groups in ((1, 2), ()):
         with suppress(DatabaseError):
@@ -250,7 +250,7 @@ LISTENING = "anyone on the way between the hosts can read tasks and their argume
 
 
 def judge_encrypted(words: str, is_safe: bool, option: str) -> Finding:
-    """`option` of the DSN asks for TLS."""
+    """`option` is the DSN's option for TLS."""
     return ok_if(is_safe, words, fix=f"add ?{option} to TASKSERVER_DSN; if the server has no TLS, ask the host for it")
 
 
@@ -288,7 +288,7 @@ def check_clock(clock: str, in_sql: str) -> Check:
 
 
 def check_connections(ask: str) -> Check:
-    """How many connections the account may have at once; `ask` selects it: no row, 0 or NULL if it has no limit."""
+    """The account's limit of connections; `ask` selects no row, 0 or NULL if it has none."""
 
     def judge(rows: Sequence[Sequence[Any]]) -> Finding:
         limit = int(rows[0][0] or 0) if rows else 0
@@ -305,7 +305,7 @@ TRANSACTION = "nothing that was deleted since then is freed, and every claim rea
 
 
 def judge_transaction(rows: Sequence[Sequence[Any]], way_to_end: str) -> Finding:
-    """The oldest open transaction: its seconds, process id, account and state. `way_to_end` has a `{0}` for the id."""
+    """The oldest open transaction: its seconds, process id, account, state. `way_to_end` has `{0}` for the id."""
     if not rows or rows[0][0] is None or float(rows[0][0]) <= MAX_TRANSACTION_SECONDS:
         return ok("none stands open for long")
     seconds, number, account, state = rows[0]

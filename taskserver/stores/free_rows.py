@@ -1,7 +1,7 @@
-"""Writes that leave out the rows that others hold, so that an open transaction delays no rows beside its own.
+"""Writes that skip held rows, so that an open transaction delays only its own rows.
 
-A plain write comes first. If a row is held, a SELECT with SKIP LOCKED locks the free rows, and these are written. Other
-servers wait a second for a held row: there each row is then written by itself, until a second one is held.
+A plain write comes first. If a row is held, a SELECT with SKIP LOCKED locks the free rows, and these are written. Old
+servers lack SKIP LOCKED and wait a second for a held row: there each row is written by itself, until a second is held.
 """
 
 from __future__ import annotations
@@ -16,19 +16,19 @@ from .retrying import HELD_PATIENCE_SECONDS, RetryPolicy, Scope
 from .words import in_portions, with_ids
 
 MAX_HELD = 2
-"""Stop after so many held rows that each cost a wait; leave the rest for the next look."""
+"""Stop after so many held rows, as each costs a wait; the next look finds the rest."""
 SELECT = "SELECT id FROM {table} {by_key} WHERE id IN ({ids})"
 
 
 class Freed(NamedTuple):
-    """The outcome of work on rows that nobody held."""
+    """The outcome of work on free rows."""
 
     ids: list[int]
-    """The rows to which the work was done."""
+    """The rows that were locked and worked on."""
     changed: int
     """The sum of what the work returned."""
     in_doubt: bool
-    """Whether it may have been done to more rows: a connection broke before its answer came."""
+    """Whether more rows may be done: a connection broke before its answer came."""
 
 
 def work_free(
@@ -39,10 +39,10 @@ def work_free(
     values: Sequence[Any] = (),
     writer_seconds: float = HELD_PATIENCE_SECONDS,
 ) -> Freed:
-    """Do work to rows that `select` finds among `ids`, under their locks: in one transaction, else one for each row.
+    """Lock the rows that `select` finds among `ids` and do work: in one transaction, or in one for each row.
 
-    `values` are for its marks behind the ids. If the database has one writer, others hold all of it or nothing: after
-    `writer_seconds` it raises Conflict.
+    `values` follow the ids in `select`. If the database has one writer, it raises Conflict after `writer_seconds`:
+    others hold everything or nothing.
     """
 
     def try_work(ids: Sequence[int], conflict_seconds: float) -> Freed:
@@ -65,7 +65,7 @@ def work_free(
         in_doubt = error.in_doubt
     done: list[int] = []
     changed = held = 0
-    # In random order: in a fixed one the rows behind two held ones would be left each time.
+    # In random order: otherwise two held rows would always block the rows after them.
     for row_id in random.sample(ids, len(ids)) if len(ids) > 1 else ():
         try:
             one = try_work([row_id], 0)
@@ -87,9 +87,9 @@ def write_free(
     write: Callable[[Sequence[int]], int],
     writer_seconds: float = HELD_PATIENCE_SECONDS,
 ) -> int:
-    """Do a write of one statement to those rows of `ids` that nobody holds; how many it changed.
+    """Write to the free rows among `ids`, by one statement; how many it changed.
 
-    If the database has one writer, others hold all of it or nothing: after `writer_seconds` it raises Conflict.
+    If the database has one writer, it raises Conflict after `writer_seconds`.
     """
     has_one_writer = database.dialect.has_one_writer
     policy = RetryPolicy(Scope.STATEMENT, writer_seconds if has_one_writer else 0)

@@ -37,17 +37,17 @@ GIVEN_UP_LINE = "dependency: task …, for which it waits, is fatal or was cance
 
 
 class ErrorCount(NamedTuple):
-    """Tasks in error and fatal whose errors have the same first line."""
+    """Failed tasks with the same first line of their error."""
 
     line: str
     rows: int
     fatal: int
     """How many of these tasks are fatal."""
     first_seen: datetime | None
-    """The earliest of these failures; only rows that stand in the queue count."""
+    """The earliest of these failures; deleted rows do not count."""
     last_seen: datetime | None
     example_id: int
-    """The id of the newest of these tasks."""
+    """The newest of these tasks."""
 
     @property
     def kind(self) -> str:
@@ -56,19 +56,19 @@ class ErrorCount(NamedTuple):
 
     @property
     def is_given_up(self) -> bool:
-        """Whether this line stands for several errors: each task waits for another fatal one."""
+        """Whether the line stands for several errors, each with the id of another failed task."""
         return self.line == GIVEN_UP_LINE
 
 
 class LastRun(NamedTuple):
-    """The last run of one crontab line: of one host and groups."""
+    """The last run of one crontab line, that is, of one host and groups."""
 
     host: str
     group_ids: str
     """As `3,5,6`, or `all`."""
     pid: int
     started_at: datetime | None
-    """None for an instant that cannot be, as is `started_seconds_ago` then."""
+    """None for an invalid instant; then `started_seconds_ago` is None too."""
     started_seconds_ago: float | None
     ended_at: datetime | None
     """None while it runs, or if it was killed."""
@@ -80,47 +80,46 @@ class LastRun(NamedTuple):
     lost: int
     released: int
     previous_seconds_ago: float | None = None
-    """Since the run before it began."""
+    """Since the start of the run before."""
 
     @property
     def groups(self) -> str:
-        """In words."""
         return groups_in_words(self.group_ids)
 
     @property
     def every_seconds(self) -> float | None:
-        """From the begin of the run before to the begin of this one."""
+        """From the start of the run before to the start of this one."""
         if self.started_seconds_ago is None or self.previous_seconds_ago is None:
             return None
         return max(self.previous_seconds_ago - self.started_seconds_ago, 0.0)
 
     @property
     def failed(self) -> int:
-        """Tasks that will be retried: all others that the run took."""
+        """Tasks that will be retried."""
         return max(self.taken - self.done - self.fatal - self.lost, 0)
 
     def as_dict(self) -> dict[str, Any]:
-        """The record, and what follows from it."""
+        """The record and its derived values."""
         return {**self._asdict(), "failed": self.failed, "every_seconds": self.every_seconds}
 
 
 class WorkerProcess(NamedTuple):
-    """A worker that is at work, or was when it last wrote its counts."""
+    """A worker at work, or one that was at work when it last wrote its counts."""
 
     number: int
-    """Random; a RunningTask names it."""
+    """Random; see RunningTask.number."""
     host: str
     group_ids: str
     """As `3,5,6`, or `all`."""
     pid: int
     identity: str
-    """Distinguishes the process from later ones with its pid (host/process_identity.py)."""
+    """Distinguishes the process from later ones with the same pid (host/process_identity.py)."""
     started_at: datetime | None
     started_seconds_ago: float | None
     seen_seconds_ago: float | None
     """Since it wrote its counts."""
     ended_at: datetime | None
-    """When a run on its host found that the process had ended."""
+    """When a run on its host noticed that the process had ended."""
     taken: int
     done: int
     failed: int
@@ -128,20 +127,19 @@ class WorkerProcess(NamedTuple):
     lost: int
     released: int
     claimed: int = 0
-    """Tasks that it has claimed and not started."""
+    """Tasks that it claimed and has not started."""
     is_here: bool = False
     """Whether it is on this host."""
     has_ended: bool | None = None
-    """Whether its process has ended; None if that is unknown, as of most processes of other hosts."""
+    """Whether its process has ended; None if unknown, as for most processes of other hosts."""
 
     @property
     def groups(self) -> str:
-        """In words."""
         return groups_in_words(self.group_ids)
 
 
 class RunningTask(NamedTuple):
-    """A task that has been started, and has not ended."""
+    """A started task that has not ended."""
 
     id: int
     task: str
@@ -156,29 +154,29 @@ class RunningTask(NamedTuple):
 
 
 class _Fields(NamedTuple):
-    """What `TaskRow` is as a tuple."""
+    """The fields of `TaskRow`."""
 
     id: int
     task: str
     args: Any
-    """The arguments, a dict or a list, read from JSON; None where there are none; a text that is no JSON as it is."""
+    """The arguments as a dict or a list, None without arguments, or the text if it is invalid JSON."""
     group_id: int
     priority: int
     status: int
-    """A Status; another number where some other program wrote one."""
+    """A Status, or another number that a program wrote."""
     attempts: int
     max_attempts: int | None
-    """None where its callable, or the settings, say it."""
+    """None: as its callable or the settings say."""
     due_at: datetime | None
-    """The instant at which it becomes new; of a task in progress the end of its lease."""
+    """When it becomes new; for a task in progress, when its lease ends."""
     unique_key: str | None
     error: str | None
-    """The last error, `Type: message` in the first line; None once the task succeeded."""
+    """The last error, with `Type: message` on the first line; None once the task succeeded."""
     created_at: datetime | None
     started_at: datetime | None
-    """The begin of its last attempt."""
+    """The start of its last attempt."""
     finished_at: datetime | None
-    """The instant at which it was done, or became fatal."""
+    """When it became done, fatal or cancelled."""
     updated_at: datetime | None
     version: int | None
     result: Any
@@ -187,38 +185,36 @@ class _Fields(NamedTuple):
 
 
 class TaskRow(_Fields):
-    """A task as its row tells it; an instant is None where the row has none, or none that can be read."""
+    """A task as its row shows it; a missing or invalid instant is None."""
 
     columns: dict[str, Any]
-    """All columns as they stand, with their instants read; and, last, whether it is `archived`."""
+    """All columns, with parsed instants, and last `archived`."""
     now: datetime | None
-    """The database's clock as it read the row."""
+    """The database's clock when the row was read."""
     is_gone: bool = False
-    """Whether its worker's process has ended in the midst of it: health/status.py looks."""
+    """Whether its worker's process ended during the task; health/status.py sets it."""
 
     @property
     def archived(self) -> bool:
-        """Whether it stands in the archive."""
         return bool(self.columns["archived"])
 
     @property
     def state(self) -> str:
-        """The name of its status; of a task in progress, whether it is `claimed`, `running` or `gone`."""
+        """The name of its status; for a task in progress: `claimed`, `running` or `gone`."""
         if self.status == Status.IN_PROGRESS:
             return "gone" if self.is_gone else "running" if self.started_at else "claimed"
         return name_of_status(self.status)
 
     @property
     def error_line(self) -> str:
-        """The first line of its error."""
         return (self.error or "").partition("\n")[0]
 
     @property
     def run_seconds(self) -> float | None:
-        """How long its last attempt ran, or has run until now.
+        """How long its last attempt ran, or has run so far.
 
-        None if it is unknown: the task was not started, is lost or gone, or was cancelled, perhaps long after its
-        attempt. Of a bad row it would be the import of its module.
+        None if unknown: the task is unstarted, lost or gone, or was cancelled, perhaps long after its attempt. For a
+        bad row it would only be the time of an import.
         """
         has_failed = self.status in (Status.ERROR, Status.FATAL)
         is_lost = has_failed and (self.error or "").startswith(f"{LOST}: ")
@@ -231,7 +227,7 @@ class TaskRow(_Fields):
 
     @property
     def ready_at(self) -> datetime | None:
-        """The instant at which a task in error or waiting becomes new, or the lease of one that is gone ends."""
+        """When a task in error or waiting becomes new, or when the lease of one that is gone ends."""
         return self.due_at if self.is_gone or self.status in (Status.ERROR, Status.WAITING) else None
 
     @property
@@ -241,7 +237,7 @@ class TaskRow(_Fields):
 
     @property
     def stage(self) -> str | None:
-        """The current stage as `2 of 3`; None where it is no pipeline, or its stages cannot be read."""
+        """The current stage as `2 of 3`; None if it is no pipeline or its stages are invalid."""
         try:
             count = len(read_stages(self.columns["stages"]))
         except BadTask:
@@ -250,7 +246,7 @@ class TaskRow(_Fields):
 
     @property
     def stages(self) -> list[str]:
-        """A line for each stage of a pipeline; the text of the column where it cannot be read."""
+        """A line for each stage of a pipeline; the column's text if it is invalid."""
         try:
             stages = read_stages(self.columns["stages"])
         except BadTask:
@@ -258,7 +254,7 @@ class TaskRow(_Fields):
         lines, current, group_id = [], self.columns["stage"], None
         for number, stage in enumerate(stages):
             state = "done" if number < current else name_of_status(self.status) if number == current else "to come"
-            # A value that a stage leaves out stays as the row has it.
+            # A stage without a value keeps the row's value.
             group_id = self.group_id if number == current else group_id if stage.group_id is None else stage.group_id
             priority = None if stage.priority == self.priority else stage.priority
             values = {"group": group_id, "priority": priority, "max_attempts": stage.max_attempts}
@@ -272,18 +268,18 @@ def _seconds_between(earlier: datetime | None, later: datetime | None) -> float 
 
 
 def groups_in_words(group_ids: str) -> str:
-    """The groups of a run's or worker's record, in words."""
+    """The groups of a run or worker, in words."""
     return "all groups" if group_ids == ALL_GROUPS else f"groups {group_ids}"
 
 
 def error_count(row: Sequence[Any]) -> ErrorCount:
-    """An error from a row of ErrorCount's columns."""
+    """An ErrorCount from its row."""
     line, rows, fatal, first_seen, last_seen, example_id = as_texts(row)
     return ErrorCount(line, rows, int(fatal), utc(first_seen), utc(last_seen), example_id)
 
 
 def running_task(row: Sequence[Any], number: int | None) -> RunningTask:
-    """A running task from a row of RunningTask's columns, where the number is left out."""
+    """A RunningTask from its row, which lacks the number."""
     task_id, task, group_id, attempts, seconds, progress = row
     return RunningTask(task_id, str(task), group_id, attempts, seconds, number, read_progress(progress))
 
@@ -292,7 +288,7 @@ COLUMNS = QUEUE_COLUMNS.split(", ")
 
 
 def task_row(row: Sequence[Any]) -> TaskRow:
-    """A task from a row of the queue's columns, the database's clock, and whether it is archived."""
+    """A task from its row: the queue's columns, the database's clock, and whether it is archived."""
     *values, now, archived = row
     columns = by_name(COLUMNS, values) | {"archived": bool(archived)}
     status = known_status(columns["status"])
@@ -317,13 +313,13 @@ def _args(text: str | None) -> Any:
         return text
 
 
-# ---- since when operators list tasks and stats
+# ---- since when tasks and stats are listed
 
 MAX_SINCE_SECONDS = 50 * 366 * 86_400
 
 
 def earliest(since: object, seconds_before: int = 0) -> tuple[str, Any]:
-    """SQL for an instant by the database's clock, so many seconds before `since`, and the value for its mark.
+    """SQL for the instant `seconds_before` before `since`, by the database's clock, and the value for its mark.
 
     `since` is an aware datetime, or a duration before now. Raises SettingError.
     """

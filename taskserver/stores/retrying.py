@@ -1,7 +1,4 @@
-"""How work on the database is tried again: its policy, and a run's patience.
-
-Others may be in the way of the work (Conflict), or the database may be away (Unavailable).
-"""
+"""How work on the database is retried after a Conflict or while the database is Unavailable."""
 
 # Annotations are not deferred here: named tuples compile deferred ones, which each empty run would pay for.
 
@@ -13,18 +10,17 @@ from typing import NamedTuple
 from ..errors import Conflict, DatabaseError, ServerFull, Unavailable
 
 MIN_CONFLICT_SECONDS = 5.0
-"""Conflicts are waited out for at least so long, however short the patience with an absent database."""
+"""Conflicts are retried for at least so long, even with a shorter patience for an unavailable database."""
 HELD_PATIENCE_SECONDS = 0.2
-"""A write that would rather be left to the next look waits so long for others. A run waits longer by looking again: it
-hears signals between two looks."""
+"""The wait for a held row if the next look can do the write. The run reacts to signals between two looks."""
 MAX_CHANCE = 1.5
-"""A pause is at most so many times as long as its turn says."""
+"""The greatest random factor of a pause."""
 MAX_REST_SECONDS = 0.12
-"""The longest rest after a transaction of the one writer: a waiting process tries the lock every tenth of a second."""
+"""The longest rest after a transaction of the one writer: waiting processes try its lock every tenth of a second."""
 
 
 def rest_after(began_at: float) -> None:
-    """Rest as long as the one writer's transaction took: processes that try its lock would never find it free else."""
+    """Sleep as long as the one writer's transaction took, so that waiting processes can get its lock."""
     time.sleep(min(time.monotonic() - began_at, MAX_REST_SECONDS))
 
 
@@ -37,13 +33,13 @@ class Scope(Enum):
 
 
 class RetryPolicy(NamedTuple):
-    """How a piece of work is tried."""
+    """How a piece of work is retried."""
 
     scope: Scope
     conflict_seconds: float
-    """The work is tried again for so long while others are in its way."""
+    """How long it is retried after conflicts."""
     is_repeatable: bool = True
-    """Whether doing the work twice is as good as once: only then is it tried again after the database went away."""
+    """Whether it is idempotent: only then is it retried after a lost connection."""
 
 
 AT_ONCE = RetryPolicy(Scope.STATEMENT, conflict_seconds=0)
@@ -58,7 +54,7 @@ class Pauses:
         self._give_up_at: float | None = None
 
     def pause(self, seconds: float) -> bool:
-        """Sleep. False, without a sleep, once so many seconds have passed since the first pause."""
+        """Sleep. False, without sleeping, once `seconds` have passed since the first pause."""
         now = time.monotonic()
         if self._give_up_at is None:
             self._give_up_at = now + seconds
@@ -71,21 +67,21 @@ class Pauses:
 
 
 class Patience:
-    """How long a run waits for an absent database."""
+    """How long a run waits for an unavailable database."""
 
     def __init__(self, seconds: float, max_pause_seconds: float = 5.0) -> None:
         self.seconds = seconds
         self.max_pause_seconds = max_pause_seconds
-        """The longest pause between two tries to reach it."""
+        """The longest pause between two tries."""
         self.has_begun = False
-        """Whether the database was reached once. Before that only a full one is waited for: a wrong address is an error
-        at once."""
+        """Whether the database was reached once. Before that, a run waits only for a full server: a wrong address is
+        an error at once."""
         self.is_over = False
-        """Whether the patience is used up. The run ends then: it tries its last writes once each, and waits no more."""
+        """Whether the patience is used up. The run then ends and tries each of its last writes only once."""
 
 
 class Tries:
-    """The tries of one piece of work that failed once. Without patience it does not wait for an absent database."""
+    """The retries of one piece of failed work. Without patience, they do not wait for an unavailable database."""
 
     def __init__(self, policy: RetryPolicy, patience: Patience | None) -> None:
         self._policy = policy
@@ -94,14 +90,14 @@ class Tries:
         self._absences = Pauses(0.05, patience.max_pause_seconds / MAX_CHANCE if patience is not None else 0)
 
     def wait_to_retry(self, error: DatabaseError) -> bool:
-        """Pause. Whether the work is to be tried again; False without a pause."""
+        """Pause before a retry. False, without a pause, if the work should not be retried."""
         policy, patience = self._policy, self._patience
         is_over = patience is not None and patience.is_over
         if isinstance(error, Conflict):
             if self._conflicts.pause(0 if is_over else policy.conflict_seconds):
                 return True
-            # Only a failure that ends the run uses the patience up. Work with a short wait is left for later, and the
-            # failure of an add concerns only its caller.
+            # Only a failure that ends the run uses up the patience. Work with a short wait can be done later, and a
+            # failed add concerns only its caller.
             if patience is not None and policy.is_repeatable and policy.conflict_seconds >= MIN_CONFLICT_SECONDS:
                 patience.is_over = True
         elif isinstance(error, Unavailable) and patience is not None and policy.is_repeatable:

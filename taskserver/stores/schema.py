@@ -1,7 +1,7 @@
-"""The tables of one queue, once, as data, and the SQL that creates them on each database.
+"""The tables of one queue as data, and the SQL that creates them on each database.
 
-`make schema` writes the two files at the top of the repository from here. Workers never
-import this file: `tables.py` has what a run needs.
+`make schema` writes the two files at the top of the repository from here. Workers do not import this file:
+`tables.py` has what a run needs.
 """
 
 from __future__ import annotations
@@ -146,10 +146,10 @@ KEY (version)
 """
 """A line is a column: its name, type word, default and comment.
 
-Type words: u8 to u64 are whole numbers from 0, i32 has a sign; textN and asciiN have at most N characters; a producer
-may write a `due` or a `time`, only the store writes an `instant`. Default words: `-` is NOT NULL without a default,
-`touched` is set by each UPDATE, `hour` is a default only where the database would invent one. A table that is `checked`
-has CHECKs.
+Type words: u8 to u64 are whole numbers from 0, i32 has a sign; textN and asciiN have at most N characters. Producers
+may write a `due` or a `time`; only the store writes an `instant`. Default words: `-` is NOT NULL without a default,
+each UPDATE sets `touched`, and `hour` is a default only where the database would invent one. A `checked` table has
+CHECKs.
 """
 
 
@@ -160,15 +160,15 @@ class Kind(NamedTuple):
     types: Mapping[str, str]
     defaults: Mapping[str, str]
     checks: Mapping[str, str]
-    """What CHECKs refuse in place of types, by type word; `{c}` stands for the column."""
+    """CHECKs for what types do not refuse, by type word; `{c}` stands for the column."""
     first_version: str
     ends: Mapping[str, str]
-    """What follows the columns of a table; of `*`: of each other table."""
+    """What follows the columns of a table; `*`: of every other table."""
     unless_null: str = ""
     has_indexes_inside: bool = False
     has_comments: bool = False
     own: Mapping[str, str] = {}
-    """Statements of its own after a table, in the place of the indexes."""
+    """Statements after a table, instead of its indexes."""
 
 
 MYSQL = Kind(
@@ -186,7 +186,7 @@ MYSQL = Kind(
     | {"instant": "TIMESTAMP(6)", "due": "TIMESTAMP(6)", "time": "TIMESTAMP(6)", "hour": "TIMESTAMP"}
     | {"textN": "VARCHAR({n})", "text": "TEXT", "long": "MEDIUMTEXT", "key": "VARBINARY(255)"}
     | {"asciiN": "VARCHAR({n}) CHARACTER SET ascii COLLATE ascii_bin"},
-    # Old servers would have an `hour` without a default move on with each UPDATE.
+    # Without a default, old servers would change an `hour` with each UPDATE.
     {"now": "CURRENT_TIMESTAMP(6)", "touched": "CURRENT_TIMESTAMP(6) ON UPDATE CURRENT_TIMESTAMP(6)"}
     | {"hour": "CURRENT_TIMESTAMP"},
     {},
@@ -243,7 +243,7 @@ DO $do$
     },
 )
 _WHOLE = "typeof({c}) = 'integer' AND {c} "
-# A date and a time of the calendar in UTC, perhaps with a fraction of six digits at most.
+# A valid date and time in UTC, perhaps with a fraction of at most six digits.
 _IS_TIME = """{c} GLOB '[0-9]*' AND datetime(substr({c}, 1, 19), '0 days') IS substr({c}, 1, 19)
                AND (length({c}) = 19 OR length({c}) BETWEEN 21 AND 26 AND rtrim(substr({c}, 20), '0123456789') = '.')"""
 SQLITE = Kind(
@@ -256,13 +256,13 @@ SQLITE = Kind(
     | {"u32": f"{_WHOLE}BETWEEN 0 AND 4294967295", "group": f"{_WHOLE}BETWEEN 0 AND 4294967294"}
     | {"i32": f"{_WHOLE}BETWEEN -2147483648 AND 2147483647"}
     | {"text255": "length({c}) <= 255", "key": "length(CAST({c} AS BLOB)) <= 255"}
-    # A lease, whose end a worker writes, needs no check, which costs as much as the rest of a claim's write.
+    # The end of a lease is not checked: a worker writes it, and the check would double the cost of a claim's write.
     | {"due": f"status = 1 OR {_IS_TIME}", "time": _IS_TIME},
     "INSERT OR IGNORE INTO jobs_queue_schema (version) SELECT {} WHERE {};",
     {"jobs_queue_dependencies": " WITHOUT ROWID", "*": ""},
     unless_null="{c} IS NULL OR ",
     own={
-        # An index of only the new rows spares a page of each commit: a running task is not in it.
+        # This index has only new rows, not running ones, so each commit writes one page less.
         "jobs_queue": """
 CREATE UNIQUE INDEX IF NOT EXISTS jobs_queue_unique_key ON jobs_queue (unique_key);
 CREATE INDEX IF NOT EXISTS jobs_queue_claim_by_group ON jobs_queue (status, group_id, priority, id);
@@ -287,7 +287,7 @@ class Column(NamedTuple):
 
 
 class Table(NamedTuple):
-    """A table as TABLES has it."""
+    """A table of TABLES."""
 
     name: str
     about: list[str]
@@ -299,7 +299,7 @@ class Table(NamedTuple):
 
 
 def tables() -> list[Table]:
-    """The tables in the order in which they are created; the first one is the queue."""
+    """The tables in order of creation; the first is the queue."""
     found: list[Table] = []
     for section in TABLES.strip().split("\n\n"):
         about = [line for line in section.splitlines() if line[:2] == "--"]
@@ -327,7 +327,7 @@ def _archived(column: Column) -> Column:
 
 
 def script(name: str) -> str:
-    """The file of a kind of database, to be read by people, and applied by hand."""
+    """The schema file for a kind of database, which people can read and apply."""
     kind = KINDS[name]
     version = kind.first_version.format(SCHEMA_VERSION, "NOT EXISTS (SELECT * FROM jobs_queue_schema)")
     parts = [kind.about, *(_create(kind, table) for table in tables()), f"{ABOUT_VERSION}\n{version}\n"]
@@ -340,7 +340,7 @@ ABOUT_VERSION = (
 
 
 def _create(kind: Kind, table: Table) -> str:
-    """The statements for one table, with the comments before it."""
+    """The statements and comments for one table."""
     lines = [(_definition(kind, column, table.is_checked), column.comment) for column in table.columns]
     if table.key:
         lines.append((f"PRIMARY KEY {table.key}", ""))
@@ -360,7 +360,7 @@ def _create(kind: Kind, table: Table) -> str:
 
 
 def indexes(name: str, table: Table) -> list[tuple[str, bool, str]]:
-    """The indexes of a table on a kind of database, by name: whether each is unique, and its columns."""
+    """The indexes of a table on a kind of database: name, whether it is unique, columns."""
     pattern = r"(UNIQUE )?(?:KEY|INDEX IF NOT EXISTS) (\w+) (?:ON \w+ )?\((.*)\)(?: WHERE .*)?[,;]?$"
     found = re.findall(pattern, _create(KINDS[name], table), re.MULTILINE)
     return [(index, bool(unique), columns) for unique, index, columns in found]
@@ -370,17 +370,17 @@ MAX_LENGTHS = {"key": 255, "text": 65_535, "long": 16_777_215}
 
 
 def max_length(column: Column) -> int:
-    """How long a text in a column may be; of a column for other values it means nothing."""
+    """The maximum length of a text column; meaningless for other columns."""
     return MAX_LENGTHS.get(column.word) or int(re.sub(r"\D", "", column.word) or 0)
 
 
 def definition(name: str, table: Table, column: Column) -> str:
-    """A column of a table as SQL has it on a kind of database, in one line."""
+    """A column's SQL on a kind of database, in one line."""
     return " ".join(_definition(KINDS[name], column, table.is_checked).split())
 
 
 def _definition(kind: Kind, column: Column, is_checked: bool) -> str:
-    """A column as CREATE TABLE has it."""
+    """A column's line in CREATE TABLE."""
     name, word, default, _ = column
     letters = word.rstrip("0123456789")
     sql_type = kind.types[word] if word in kind.types else kind.types[f"{letters}N"].format(n=word[len(letters) :])

@@ -1,4 +1,4 @@
-"""What the tables lack of columns, keys and indexes, as after an import that was cut off: for doctor and init."""
+"""Missing columns, keys and indexes, as after an interrupted import: for doctor and init."""
 
 from __future__ import annotations
 
@@ -17,34 +17,33 @@ class Fault(NamedTuple):
     table: str
     what: str
     fix: str = ""
-    """The statements that fix it; empty if there are none, or if making the tables again does."""
+    """The statements that fix it; empty if there are none, or if creating the tables again fixes it."""
     is_missing_index: bool = False
-    """Then `client.py init` runs its `fix`."""
+    """If so, `client.py init` runs its `fix`."""
 
     @property
     def is_of_other_program(self) -> bool:
-        """Whether the table is another program's."""
         return self.what == OTHER_PROGRAM
 
 
 class TableLooks(NamedTuple):
-    """How a dialect looks at tables."""
+    """A dialect's SQL about tables; each SELECT may also find tables that are not ours."""
 
     indexes: str
-    """A SELECT of table, index, whether it is unique, and its columns: of all tables, or only of ours."""
+    """A SELECT of table, index, whether it is unique, and its columns."""
     deletion_blockers: str
-    """A SELECT of what may keep rows of the queue from being deleted; its marks are the queue."""
+    """A SELECT of what may prevent deleting rows of the queue, which its marks name."""
     lengths: str = ""
-    """A SELECT of table, column, and the greatest length that it takes, of texts; empty if they have none."""
+    """A SELECT of table, text column and its maximum length; empty if there are no lengths."""
     lengthen: str = ""
-    """The statement that gives a column the length that it should have."""
+    """The statement that gives a column its right length."""
     flaws: str = ""
-    """A SELECT of table, what is wrong, and the statement that fixes it: of all tables, or only of ours."""
+    """A SELECT of table, what is wrong, and the statement that fixes it."""
     primary: str = "ALTER TABLE {table} ADD PRIMARY KEY ({columns})"
-    """Empty if making the tables again makes it."""
+    """Empty if creating the tables again adds it."""
     drop: str = "DROP INDEX {name}"
     add: str = ""
-    """The statement that makes an index; empty if making the tables again does it."""
+    """The statement that adds an index; empty if creating the tables again adds it."""
 
 
 def table_faults(database: Any) -> list[Fault]:
@@ -67,7 +66,7 @@ def table_faults(database: Any) -> list[Fault]:
 
 
 def _short_columns(database: Any, table: Table, name: str, most: Mapping[tuple[str, str], int]) -> Iterator[Fault]:
-    """The columns for texts that take shorter ones than they should."""
+    """Text columns with a too small maximum length."""
     dialect = database.dialect
     for column in table.columns:
         found, needed = most.get((name.lower(), column.name)), max_length(column)
@@ -91,7 +90,7 @@ def _unreadable(database: Any, table: Table, columns: Sequence[Column]) -> Datab
 
 
 def _faults_of(database: Any, table: Table, name: str, there: Mapping[str, tuple[bool, str]]) -> Iterator[Fault]:
-    """What one table lacks; `there` are its indexes: whether they are unique, and their columns."""
+    """What one table lacks; `there` has its indexes: whether each is unique, and its columns."""
     dialect = database.dialect
     facts, quote = dialect.facts(), dialect.own_words["quoted"].format
     quoted = quote(name)

@@ -1,4 +1,4 @@
-"""A queue's tables as a run sees them: it checks their version. `upgrading.py` creates and upgrades them."""
+"""The version of a queue's tables, which each run checks. `upgrading.py` creates and upgrades tables."""
 
 from __future__ import annotations
 
@@ -19,20 +19,20 @@ class Tables:
 
     def create(self) -> None:
         """Create the tables, or upgrade older ones; safe to repeat."""
-        from .upgrading import create  # a run needs none of it
+        from .upgrading import create  # a run does not need it
 
         create(self._database, self.version)
         self.check()
 
     def version(self) -> int | None:
-        """The version that the tables record; None if they record none."""
+        """The recorded version; None if there is none."""
         version = self._database.fetch_value(self.VERSION)
         if version is None or isinstance(version, int):
             return version
         raise self._database.dialect.error(TypeError(f"the version of its tables is {shown(version)}"))
 
     def check(self) -> None:
-        """Raises TablesMissing or TablesOutdated unless the tables are of this program's version."""
+        """Raises TablesMissing or TablesOutdated unless the tables have this program's version."""
         version, table = self.version(), self._database.dialect.table
         if version is None or version < SCHEMA_VERSION:
             raise TablesOutdated(

@@ -1,4 +1,4 @@
-"""Creates a queue's tables, and upgrades older ones: only from `client.py init`."""
+"""Creates and upgrades a queue's tables: only from `client.py init`."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from .table_faults import Fault, table_faults
 from .words import SCHEMA_VERSION
 
 FIRST_RELEASED = 7
-"""The version of the tables of taskserver 0.1.0."""
+"""The tables of taskserver 0.1.0."""
 UPGRADE_SECONDS = 60.0
-"""An upgrade is tried again for so long while others hold rows that it changes."""
+"""How long an upgrade is retried while others hold its rows."""
 
 
 def create(database: Database, version: Callable[[], int | None]) -> None:
@@ -27,7 +27,7 @@ def create(database: Database, version: Callable[[], int | None]) -> None:
     with database.without_timeout():
         found = _version_found(database, version)
         for statement in schema_statements(database.dialect):
-            with suppress(AlreadyThere):  # another made it since the server looked whether it is there
+            with suppress(AlreadyThere):  # another connection made it meanwhile
                 database.change(statement)
         if found < SCHEMA_VERSION:
             database.run(RetryPolicy(Scope.TRANSACTION, UPGRADE_SECONDS), _upgrade, database, found)
@@ -35,12 +35,12 @@ def create(database: Database, version: Callable[[], int | None]) -> None:
 
 
 def repair(database: Database, create_tables: Callable[[], None]) -> list[Fault]:
-    """Create or upgrade the tables, and make the indexes that they lack; what is wrong still. Raises DatabaseError."""
+    """Create or upgrade the tables and add missing indexes; the remaining faults. Raises DatabaseError."""
     try:
         create_tables()
     except (Unavailable, TablesOutdated):
         raise
-    except DatabaseError:  # a column is lost, or a table is another program's, say
+    except DatabaseError:  # such as a lost column, or a table of another program
         with suppress(DatabaseError):
             faults = table_faults(database)
             if any(fault.fix or fault.is_of_other_program for fault in faults):
@@ -58,13 +58,13 @@ def repair(database: Database, create_tables: Callable[[], None]) -> list[Fault]
 
 
 def _remaining(database: Database, fault: Fault) -> Fault | None:
-    """What is left of a fault, after an index that is missing was made."""
+    """Add the index if it is missing; the fault if it remains."""
     if not fault.is_missing_index or not fault.fix:
         return fault
     try:
         with database.without_timeout():
             database.change(fault.fix)
-    except DatabaseError as error:  # a key is there twice, say
+    except DatabaseError as error:  # such as a duplicate key
         return fault._replace(what=f"{fault.what}, and it cannot be made: {error}")
     return None
 
@@ -73,9 +73,9 @@ TABLES_ARE_OURS = "SELECT {columns} FROM {table} WHERE id = 0"
 
 
 def _version_found(database: Database, version: Callable[[], int | None]) -> int:
-    """The version from which to upgrade: the newest where there are no tables yet.
+    """The version from which to upgrade: the newest if there are no tables yet.
 
-    The first one where the tables' version is lost, as after a backup that was restored in part.
+    The first one if the version was lost, as after a partial restore.
     """
     try:
         found = version() or FIRST_RELEASED
@@ -123,7 +123,7 @@ CANCELLED_AND_LAST_GROUP = (
     "DELETE FROM jobs_queue_paused WHERE group_id = 4294967295 AND paused_at >= '1980-01-01 00:00:00'",
     "UPDATE jobs_queue_paused SET paused_at = {now} WHERE group_id = 4294967295",
 )
-# Version 7 noted in due_at that a parent had ended and its children did not learn it: those are looked at again.
+# Version 7 marked in due_at parents that had ended before their children were updated: check these children again.
 PENDING_CHILDREN = (
     """
     UPDATE jobs_queue SET due_at = {now}, updated_at = updated_at
@@ -131,7 +131,7 @@ PENDING_CHILDREN = (
     """,
     "UPDATE jobs_queue SET due_at = NULL, updated_at = updated_at WHERE status IN (2, 4, 7) AND due_at IS NOT NULL",
 )
-# What SQLite took for an instant: one with a time zone is translated; what is none was never meant to run at once.
+# Invalid instants in SQLite: one with a time zone is converted; any other makes the task fatal rather than run at once.
 IS_NO_INSTANT = "{c} IS NOT NULL AND (" + SQLITE.checks["time"] + ") IS NOT TRUE"
 IN_UTC = "strftime('%Y-%m-%d %H:%M:%f', {c}, '0 days') || '000'"
 INSTANTS_OF_SQLITE = tuple(
@@ -183,21 +183,21 @@ UPGRADES: dict[int, Mapping[str, tuple[str, ...]]] = {
         ),
     }
 }
-"""From version n to n + 1, by kind of database: changes to existing tables. The newest tables are made before."""
+"""From version n to n + 1, by kind of database: changes to existing tables. New tables are created before."""
 
 
 # ---- SQL under the queue's name
 
 
 def schema_statements(dialect: Dialect) -> Iterator[str]:
-    """The statements that create the newest tables, under the queue's name."""
+    """The statements that create the newest tables under the queue's name."""
     lines = (line.partition("-- ")[0].rstrip() for line in script(dialect.kind).splitlines() if line[:2] != "--")
-    # Lines of one statement are indented, except its first: so are those of a function, which have semicolons, too.
+    # All lines of a statement but its first are indented, also those of a function, which have semicolons too.
     for statement in re.split(r";\n+(?=\S)", named("\n".join(lines).strip(), dialect)):
         yield statement.removesuffix(";")
 
 
 def named(text: str, dialect: Dialect) -> str:
-    """SQL about jobs_queue and its tables, under the queue's name."""
-    # In quotes: `order` is an allowed table name, too.
+    """SQL about jobs_queue, with the queue's name instead."""
+    # In quotes: `order` is an allowed name.
     return re.sub(r"jobs_queue(\w*)", lambda found: dialect.own_words["quoted"].format(dialect.table + found[1]), text)

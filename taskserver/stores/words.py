@@ -1,4 +1,4 @@
-"""How a verb's SQL becomes a driver's: names, words and marks are filled in.
+"""Fills names, words and marks into a verb's SQL.
 
 A verb writes `{table}` for the queue's table, `{now}` for the database's clock and `?` for each value.
 """
@@ -20,16 +20,16 @@ INSTANTS = (
     *("ended_at", "previous_started_at", "seen_at", "noted_at", "next_at", "hour"),
 )
 HELPERS = ("done", "workers", "processes", "paused", "schedules", "stats", "dependencies", "notes", "schema")
-"""Tables beside the queue's: `{stats}` stands for jobs_queue_stats."""
+"""The other tables: `{stats}` stands for jobs_queue_stats."""
 SCHEMA_VERSION = 8
 """The version of all these tables."""
 
 SHORT_BYTES = 16 * 1024
-"""No server is set to take less a statement (on MySQL: net_buffer_length, with which each connection begins)."""
+"""Every server accepts statements of this length (on MySQL: net_buffer_length, a connection's first buffer)."""
 MAX_UTF8_BYTES = 4
 """The longest character."""
 MAX_IDS_PER_STATEMENT = 500
-"""Old SQLite binds 999 values a statement."""
+"""Old SQLite binds at most 999 values."""
 
 T = TypeVar("T")
 
@@ -37,58 +37,57 @@ Write = tuple[str, Sequence[Any]]
 """A statement and its values."""
 
 
-# The words that each dialect gives in a dict of its own. In some, `{}` stands for a column, a table or an instant.
+# Each dialect has its own dict of these words. In some, `{}` stands for a column, a table or an instant.
 #
 # now, after            the database's clock; the instant a bound number of seconds later
 # age, text             the age of the instant {} in seconds; the instant {} as YYYY-MM-DD HH:MM:SS.ffffff
-# this_hour             the begin of this hour
-# bytes_of, as_bytes    the length of the text {} in bytes; the text {} in a form by which invalid ones are grouped, too
+# this_hour             the start of this hour
+# bytes_of, as_bytes    the length of the text {} in bytes; the text {} in a form that can be grouped even if invalid
 # position              the position of the bound text in the text {}, from 1 on, by bytes; 0 if it does not occur
 # greatest              the function that returns its greatest argument
-# insert_or_ignore      the begin of an INSERT that changes nothing if a row has the key already; or_ignore is its end
-# keep_standing         the end of an INSERT into the queue that leaves the row as it is that has the unique_key already
-# given                 in an upsert: the value that was to be inserted into the column {}
+# insert_or_ignore      the start of an INSERT that does nothing if the key exists; or_ignore is its end
+# keep_standing         the end of an INSERT into the queue that keeps an existing row with the unique_key
+# given                 in an upsert: the new value for the column {}
 # quoted                the table {} in quotes
-# by_key                the hint that a statement reaches its rows by the primary key
-# by_status, by_due     the hint that a SELECT reads the table {} by status and group_id, or by status and due_at
-# groups_of_status      a SELECT of a status and each group of its rows in the table {0}, at most `?`, that passes over
-#                       rows alike; {1} is the hint by_status, {2} the status (by a mark PostgreSQL would read no index)
+# by_key                the hint to use the primary key
+# by_status, by_due     the hint to read the table {} by status and group_id, or by status and due_at
+# groups_of_status      a SELECT of a status and each group that has it in the table {0}, at most `?`, which skips equal
+#                       entries; {1} is the hint by_status, {2} the status (with a mark PostgreSQL would use no index)
 # delete_by_key         a DELETE from the table {} by primary key, without its WHERE
 COMMON = {
     "or_ignore": "",
-    # The end of a SELECT that locks rows, and of one of edges if the transaction may see them as they were long ago.
+    # The end of a SELECT that locks rows, and of one that reads edges if the transaction may have an old snapshot.
     "for_update": "FOR UPDATE",
     "lock_edges": "",
-    # In an upsert into the table {0}: the value of the column {1} in the row that stands already.
+    # In an upsert into the table {0}: the old value of the column {1}.
     "standing": "{1}",
-    # The status in looks by status and group_id, by status and due_at, and in the order of all new tasks.
+    # The status in SELECTs by status and group_id, by status and due_at, and of all new tasks in order.
     "group_status": "status",
     "due_status": "status",
     "any_status": "status",
-    # What stands before `id DESC`, and before `id`, in looks by status and due_at at rows without due_at, so that
-    # nothing is sorted.
+    # Comes before `id DESC`, and before `id`, in SELECTs by status of rows without due_at, so that nothing is sorted.
     "undated_order": "",
     "undated_order_up": "",
-    # Has the server end each statement of the session after {} seconds; 0: never. Empty if it cannot.
+    # Makes the server end each statement of the session after {} seconds; 0: never. Empty if it cannot.
     "limit_statements": "",
-    # A bound instant, as YYYY-MM-DD HH:MM:SS.ffffff in UTC, and a bound unique_key, in the form of Dialect.key.
+    # A bound instant, YYYY-MM-DD HH:MM:SS.ffffff in UTC, and a bound unique_key in the form of Dialect.key.
     "instant": "?",
     "any_key": "?",
-    # The values of one row with more columns than a plain one: see adding.ADD_ANY.
+    # The values of one row for adding.ADD_ANY.
     "any_row": "(?, ?, ?, ?, ?, ?, COALESCE({after}, {instant}), {any_key}, ?, ?)",
     "columns": QUEUE_COLUMNS,
     "status": "status",
-    # Only MySQL stores an instant that is none, in sessions without STRICT.
+    # Only MySQL stores an invalid instant, in sessions without STRICT.
     "undated": f"'{UNDATED}'",
     "is_undated": "0 = 1",
     "cancelled": f"'{CANCELLED}'",
     "is_cancelled": f"CASE WHEN error_text = '{CANCELLED}' THEN 1 ELSE 0 END",
 }
-"""The words that a dialect may leave out, and those that are the same everywhere."""
+"""Words with a default, and those that are the same everywhere."""
 
 
 def words_of(own: Mapping[str, str], table: str, quoted: str = "") -> dict[str, str]:
-    """The text for each `{word}` in a queue's statements, from a dialect's own; `quoted` may be a table's full name."""
+    """The text for each `{word}`, from a dialect's own words; `quoted` may be the form of a table's full name."""
     words = {**COMMON, **own}
     quoted = quoted or words["quoted"]
     names = {"table": quoted.format(table)} | {name: quoted.format(f"{table}_{name}") for name in HELPERS}
@@ -98,7 +97,7 @@ def words_of(own: Mapping[str, str], table: str, quoted: str = "") -> dict[str, 
     now = text(words["now"])
     texts = {column: text(column) for column in INSTANTS}
     readable = {column: texts.get(column, column) for column in columns}
-    # A list shows the begins of texts: whole ones would be megabytes.
+    # A list shows only the start of a text: whole texts could be megabytes.
     begins = {"error_text": "SUBSTR(error_text, 1, 300)"} | dict.fromkeys(("args", "stages", "result"), "NULL")
     return {
         **words,
@@ -117,7 +116,7 @@ def words_of(own: Mapping[str, str], table: str, quoted: str = "") -> dict[str, 
         "stages_bytes": words["bytes_of"].format("stages"),
         "error_position": words["position"].format("error_text"),
         "error_bytes": words["as_bytes"].format("error_text"),
-        # The table of dependencies has no column `id`: `id` is that of the task's row.
+        # The table of dependencies has no column `id`, so `id` is the task's.
         "is_linked": f"EXISTS (SELECT 1 FROM {names['dependencies']} WHERE child_id = id)",
         "readable": ", ".join((*readable.values(), now)),
         "listed": ", ".join((*(readable | begins).values(), now)),
@@ -125,7 +124,7 @@ def words_of(own: Mapping[str, str], table: str, quoted: str = "") -> dict[str, 
 
 
 class Statements:
-    """Composed statements, kept for their next use: there are few statements and many uses."""
+    """A cache of composed statements: there are few statements and many uses."""
 
     def __init__(self, words: dict[str, str], with_marks: Callable[[str], str]) -> None:
         """`with_marks` replaces each `?` by the driver's parameter mark."""
@@ -144,15 +143,15 @@ class Statements:
 
 
 def marks(count: int) -> str:
-    """So many parameter marks."""
+    """Parameter marks, with commas."""
     return ", ".join("?" * count)
 
 
 def with_ids(sql: str, ids: Sequence[object]) -> str:
-    """A statement with a mark for each id in the place of `{ids}`."""
+    """A statement with a mark for each id instead of `{ids}`."""
     return sql.replace("{ids}", marks(len(ids)))
 
 
 def in_portions(items: Sequence[T], most: int = MAX_IDS_PER_STATEMENT) -> Iterator[Sequence[T]]:
-    """The items in their order, so many at once."""
+    """The items in order, at most `most` at once."""
     return (items[first : first + most] for first in range(0, len(items), most))
