@@ -3,7 +3,7 @@
 import pymysql
 
 OLDEST_DRIVER = (1, 2)
-"""Older ones give up required TLS where the server says that it has none."""
+"""Older ones connect without required TLS if the server says that it has none."""
 
 if pymysql.VERSION[:2] < OLDEST_DRIVER:
     raise ImportError(f"this one is {'.'.join(map(str, pymysql.VERSION[:3]))}")

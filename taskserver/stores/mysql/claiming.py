@@ -11,23 +11,21 @@ from ..dialect import Claiming
 from ..retrying import AT_ONCE
 from ..words import with_ids
 
-# Each group gives its first rows in order straight from (status, group_id, priority, id); those few are put in
-# order together, and the UPDATE reaches the chosen ones by primary key. So a claim reads groups times limit
-# index entries, however many rows wait, are finished, or belong to others. What goes wrong in the naive forms:
+# Each group gives its first rows in order, straight from (status, group_id, priority, id). These few are sorted
+# together, and the UPDATE reaches the chosen ones by primary key. So a claim reads groups times limit index entries,
+# whatever the size of the table. What goes wrong in the naive forms:
 #
 # - UPDATE … WHERE group_id IN (…) ORDER BY priority, id LIMIT n has no index for that order: it sorts the whole
 #   backlog and locks all that it read, so a second worker waits for the first.
-# - Forcing (status, priority, id) instead reads past every sooner task of every other group.
-# - Without SKIP LOCKED two workers pick the same rows and one waits, or the two deadlock; that is all that
-#   servers before MariaDB 10.6 and MySQL 8.0.1 can do. The claim is right there too, as the outer WHERE looks
-#   again, and deadlocks are retried. One row that another program holds, or has not committed yet, at the head of the
-#   queue delays it until that program's transaction ends.
+# - Forcing (status, priority, id) instead reads every earlier task of every other group.
+# - Without SKIP LOCKED two workers pick the same rows, and one waits, or they deadlock. Servers before MariaDB 10.6 and
+#   MySQL 8.0.1 cannot do better. The claim is still right: the outer WHERE checks again, and deadlocks are retried. But
+#   a held or uncommitted row at the head of the queue delays it until that transaction ends.
 #
 # The group 4294967295, which no task has, pauses all groups (queue/claims.py).
 #
-# STRAIGHT_JOIN and the forced keys: on a small or freshly filled table the optimizer would rather scan, and a
-# scanning UPDATE locks everything. Values are taken from `picked`, since a joined UPDATE promises no order of
-# its assignments.
+# STRAIGHT_JOIN and the forced keys: on a small or freshly filled table the optimizer prefers a scan, and a scanning
+# UPDATE locks everything. Values come from `picked`, because a joined UPDATE assigns in no fixed order.
 
 CLAIM = """
     UPDATE (SELECT id, due_at FROM ({picked}) AS candidates ORDER BY priority, id LIMIT ?) AS picked
@@ -59,10 +57,9 @@ LOOK_OF_ALL = "SELECT 1 FROM {table} FORCE INDEX (claim_any_group) WHERE status 
 
 
 class MySQLClaiming(Claiming):
-    """The claiming UPDATE, and looks at new rows."""
+    """The claiming UPDATE."""
 
     def claim(self, database: Database, token: int, lease_seconds: int, limit: int, groups: Sequence[int]) -> Changed:
-        """New → in progress; some rows become waiting instead."""
         dialect, values = database.dialect, claim_values(token, lease_seconds, limit, groups)
         if dialect.skips_locked:
             try:
@@ -72,9 +69,7 @@ class MySQLClaiming(Claiming):
         return Changed(database.execute(claim_statement(groups, ""), values).rowcount)
 
     def indexes(self, database: Database, groups: Sequence[int]) -> Sequence[str]:
-        """The indexes by which the claim reads the queue."""
-        # While a group is paused, or others hold the first row, the server would say of the claim itself that it finds
-        # nothing, and name no index.
+        # EXPLAIN of the claim itself names no index while a group is paused or the first row is held.
         statement = f"EXPLAIN FORMAT = TRADITIONAL {_filled(SEEN, groups, '', '>= 0')}"
         *picked, _, _ = claim_values(0, 0, 1, groups)
         return database.run(AT_ONCE, self._indexes, database, statement, picked)
@@ -85,7 +80,6 @@ class MySQLClaiming(Claiming):
         return [row[key] for row in cursor.fetchall() if row[key]]
 
     def has_new(self, database: Database, groups: Sequence[int]) -> bool:
-        """Whether a look without locks finds a new row."""
         if not groups:
             return bool(database.fetch(LOOK_OF_ALL))
         return bool(database.fetch(with_ids(LOOK_OF_GROUPS, groups), groups))
@@ -98,12 +92,12 @@ def claim_values(token: int, lease_seconds: int, limit: int, groups: Sequence[in
 
 
 def claim_statement(groups: Sequence[int], skip_locked: str) -> str:
-    """The one UPDATE; `skip_locked` ends each SELECT in it."""
+    """The UPDATE; `skip_locked` ends each SELECT in it."""
     return _filled(CLAIM, groups, skip_locked, "= 0")
 
 
 def _filled(sql: str, groups: Sequence[int], skip_locked: str, is_no_pause: str) -> str:
-    """`is_no_pause` is asked of the number of pauses."""
+    """`is_no_pause` follows the number of pauses."""
     picked = " UNION ALL ".join([PICK_OF_GROUP] * len(groups)) or PICK_OF_ALL
     filled = sql.replace("{picked}", picked).replace("{skip_locked}", skip_locked)
     return filled.replace("{is_no_pause}", is_no_pause)

@@ -1,4 +1,4 @@
-"""MySQL and MariaDB, on PyMySQL: the home ground, on old shared servers too. Other dialects say how they differ."""
+"""MySQL and MariaDB, on PyMySQL, also on old shared servers. The other dialects say how they differ from this."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ QUIET = (
     "/*M!100300 , idle_transaction_timeout = 0, idle_write_transaction_timeout = 0, "
     "idle_readonly_transaction_timeout = 0*/"
 )
-"""For a task's own connection: the task reads all rows that it asks for, and between two of its statements it may
-compute or wait for longer than hosts let a connection be idle."""
+"""For a task's own connection: the task gets all rows of its SELECTs, and may compute for longer between two
+statements than hosts let a connection be idle."""
 
 WORDS = {
     "now": "NOW(6)",
@@ -38,7 +38,7 @@ WORDS = {
     "is_undated": "due_at + 0 = 0",
     "greatest": "GREATEST",
     "insert_or_ignore": "INSERT IGNORE",
-    # The INSERT itself returns the id of the row that stands: a look could miss that row in an old snapshot.
+    # The INSERT itself returns the id of the existing row: a SELECT could miss that row in an old snapshot.
     "keep_standing": "ON DUPLICATE KEY UPDATE unique_key = unique_key, id = LAST_INSERT_ID(id)",
     "any_key": "UNHEX(?)",
     "given": "VALUES({})",
@@ -65,7 +65,7 @@ class MySQLDialect(Dialect):
     def __init__(self, dsn: Dsn, table: str) -> None:
         super().__init__(table)
         self._dsn = dsn
-        # In full, as a caller's session may be in another database of the server.
+        # The full name: a caller's session may use another database of the server.
         database = dsn.database.replace("`", "``").replace("{", "{{").replace("}", "}}")
         self.callers_quoted = f"`{database}`.{WORDS['quoted']}"
         self.abilities = Abilities()
@@ -85,7 +85,7 @@ class MySQLDialect(Dialect):
 
     @staticmethod
     def upsert(changes: Mapping[str, str], condition: str, key: str = "unique_key") -> str:
-        # MySQL has no condition for all changes together.
+        # MySQL has no single condition for all changes.
         new = {column: f"IF({condition}, {to}, {column})" if condition else to for column, to in changes.items()}
         returns_id = ", id = LAST_INSERT_ID(id)" if key == "unique_key" else ""
         return f"ON DUPLICATE KEY UPDATE {assignments(new)}{returns_id}"
@@ -96,7 +96,7 @@ class MySQLDialect(Dialect):
         first = int(place.execute(sql, values).lastrowid)
         if count == 1:
             return (first,)
-        # InnoDB gives the rows of one INSERT … VALUES consecutive ids, in the steps of this variable (Galera sets it).
+        # InnoDB gives the rows of one INSERT … VALUES consecutive ids, in steps of this variable (Galera sets it).
         step = int(place.rows("SELECT @@SESSION.auto_increment_increment LIMIT 1")[0][0])
         return range(first, first + count * step, step)
 
@@ -104,9 +104,8 @@ class MySQLDialect(Dialect):
         return int(place.execute(sql, values).lastrowid)
 
     def insert_keyed(self, place: Rows, sql: str, values: Sequence[Any], keys: Sequence[str]) -> Sequence[int]:
-        # In REPEATABLE READ a plain SELECT sees the database as it was at the transaction's first look. A locking one
-        # sees the right row, which is locked already. With several keys it would wait for rows beside them, so it is
-        # sent for one key at a time.
+        # In REPEATABLE READ a plain SELECT reads the transaction's first snapshot. A locking one sees the right row,
+        # which is already locked. With several keys it would wait for neighbouring rows, so each key has its own.
         place.execute(sql, values)
         ids = ids_of_keys(place, keys) if self.abilities.isolation == READ_COMMITTED else {}
         for unseen in [key for key in keys if key.encode() not in ids]:
@@ -115,9 +114,9 @@ class MySQLDialect(Dialect):
 
     # ---- a caller's own connection
 
-    # The server converts an instant from the session's time zone to the column's. NOW(6) plus an interval would be an
-    # hour off across a change of summer time, and UNIX_TIMESTAMP(NOW(6)) in the hour that comes twice. UNIX_TIMESTAMP()
-    # is right; it lacks the microseconds.
+    # The server converts instants from the session's time zone. NOW(6) plus an interval would be an hour off across a
+    # change of summer time, and UNIX_TIMESTAMP(NOW(6)) in the repeated hour. UNIX_TIMESTAMP() is right, but lacks the
+    # microseconds.
     callers_words: ClassVar[dict[str, str]] = {
         "after": "FROM_UNIXTIME(UNIX_TIMESTAMP() + MICROSECOND(NOW(6)) * 0.000001 + ?)",
         "instant": "CONVERT_TZ(?, '+00:00', @@SESSION.time_zone)",
@@ -132,7 +131,7 @@ class MySQLDialect(Dialect):
 
     def open_task_connection(self, pace: Pace) -> Any:
         try:
-            # With the defaults of the driver and the server, except QUIET: the task may do anything with it.
+            # The task may do anything with it, so all but QUIET are defaults of the driver and the server.
             connection = log_in(self._dsn, pace.connect_seconds, autocommit=False, init_command=QUIET)
             set_isolation(connection, self.abilities)
             if self.abilities.isolation != READ_COMMITTED:
@@ -145,9 +144,9 @@ class MySQLDialect(Dialect):
         set_timeout(connection, seconds)
 
     def was_closed(self, connection: Any) -> bool:
-        return bool(connection._closed)  # public is only `open`, which is False for a broken one, too
+        return bool(connection._closed)  # the public `open` is False for a broken one too
 
-    # ---- beside the tasks
+    # ---- other
 
     def facts(self) -> Facts:
         from .facts import FACTS
@@ -156,7 +155,7 @@ class MySQLDialect(Dialect):
 
 
 def _allow_renewals(connection: Any) -> None:
-    # MariaDB may refuse a write to a row that was changed since the transaction's snapshot. Then no task whose lease
-    # was renewed meanwhile could be completed.
+    # MariaDB may refuse a write to a row that was changed after the transaction's snapshot. A renewed lease would then
+    # prevent the task's completion.
     with suppress(pymysql.MySQLError), connection.cursor() as cursor:
         cursor.execute("SET innodb_snapshot_isolation = OFF")

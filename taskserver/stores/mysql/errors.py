@@ -1,6 +1,6 @@
-"""What errors of MySQL, MariaDB and their driver mean: which are worth another try, and what a person can do.
+"""What errors of MySQL, MariaDB and their driver mean: which deserve a retry, and what a person can do.
 
-Errors are known by their numbers: some servers have no texts, and others translate them.
+Errors are recognized by number: some servers have no texts, and others translate them.
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ from ...settings.dsn import Dsn
 from ..dialect import HELD, LIMITED, NO_RIGHT, no_tables, other_columns
 
 MALFORMED = (AssertionError, struct.error, LookupError, TypeError, AttributeError, ArithmeticError)
-"""What the driver raises if an answer is not one of MySQL's."""
+"""What the driver raises for an answer that is not MySQL's."""
 DRIVER_ERRORS = (pymysql.MySQLError, OSError, RuntimeError, ValueError, *MALFORMED)
 MAX_TEXT_LENGTH = 500
 """An error's text comes from any server, and goes into cron's mail."""
 
 NO_ID_LEFT = 1467
-"""MariaDB says the same if an INSERT of many rows holds the counter of ids for longer than our lock waits last."""
+"""MariaDB also says this if an INSERT of many rows holds the counter of ids for longer than our lock timeout."""
 TOO_LONG = 1153
 RIGHTS_MISSING = frozenset({1142, 1143})  # on a table, on a column
 PROCESS_MISSING = 1227
@@ -50,19 +50,18 @@ CLEAR_PASSWORD = 2061
 DAMAGES = (1034, 1194, 1712, 1877)  # of a table or an index
 
 KINDS: dict[int | None, type[DatabaseError]] = {
-    # Deadlocks, locks that did not come in time or at once, snapshots in which a row changed, no room for more locks,
-    # and statements that an administrator or a time limit ended.
+    # Deadlocks, lock timeouts, NOWAIT, rows changed after a snapshot, too many locks, statements that an administrator
+    # or a time limit ended.
     **dict.fromkeys((1020, 1028, 1205, 1206, 1213, 1317, NO_ID_LEFT, 1614, 1969, 3024, 3572), Conflict),
     # The connection is gone: a shutdown, a KILL, an idle timeout, the network.
     **dict.fromkeys((0, 1053, 1077, 1079, 1152, 1158, 1159, 1160, 1161, 1180, 1184, 1927), ConnectionLost),
     **dict.fromkeys((2006, 2013, 2014, 2055, 3168, 3169, 4031), ConnectionLost),
     # Too many connections or threads; no memory for one more.
     **dict.fromkeys((1037, 1040, 1041, 1135, 1203, 1226), ServerFull),
-    # Not reached; read-only or offline for a while, as in a failover or a backup; a full disk; too many transactions;
-    # no quorum; damaged.
+    # Unreachable; read-only or offline, as in a failover or a backup; a full disk; too many transactions; no quorum.
     **dict.fromkeys((2002, CANNOT_CONNECT, 1036, 1290, 1792, 1836, 3032, 1021, 1030, 1114, 1637, 1047), Unavailable),
     **dict.fromkeys(DAMAGES, Unavailable),
-    # By a key, a foreign one, a check, or a trigger's SIGNAL.
+    # By a key, a foreign key, a check, or a trigger's SIGNAL.
     **dict.fromkeys((1062, 1216, 1217, 1451, 1452, 1644, 3819, 4025), Refused),
     **dict.fromkeys((1060, 1061), AlreadyThere),  # a column, an index
     TOO_LONG: TooLong,
@@ -130,7 +129,7 @@ def number_of(error: BaseException | None) -> int | None:
 
 
 def error_of(error: BaseException, dsn: Dsn, table: str, where: str = "", is_login: bool = False) -> DatabaseError:
-    """Our error for an error of a driver; `where` it came from, if on a caller's connection."""
+    """Our error for a driver's error; `where` names a caller's connection."""
     number, where = number_of(error), where or dsn.place
     text = " ".join(str(error.args[-1] if error.args else error)[:MAX_TEXT_LENGTH].split())
     text = text.partition(". Please drop the table")[0]  # which would lose it
@@ -163,7 +162,7 @@ def error_of(error: BaseException, dsn: Dsn, table: str, where: str = "", is_log
 
 def _kind_of(number: int | None, text: str) -> type[DatabaseError]:
     if number == UNKNOWN and "in multi-table update" in text:
-        return Conflict  # an administrator ended a claim as it wrote
+        return Conflict  # an administrator ended a claim
     return KINDS.get(number, DatabaseError)
 
 
@@ -192,19 +191,19 @@ SOCKETS = (
     "/var/lib/mysql/mysql.sock",
     "/tmp/mysql.sock",
 )
-"""Where MySQL servers put their sockets, the most usual place first."""
+"""Usual places of a MySQL server's socket, the most usual first."""
 
 
 def _folder_of_sockets() -> str | None:
-    """The first folder for a server's socket that this host has; None without one: no server was installed here."""
+    """The first of these folders on this host; None: no server was installed here."""
     folders = (os.path.dirname(path) for path in SOCKETS)
     return next((folder for folder in folders if folder != "/tmp" and os.path.isdir(folder)), None)
 
 
 def usual_socket(host: str) -> str | None:
-    """The socket that `localhost` means, as it does for PHP on the same host; None without one, and for other hosts.
+    """The socket that `localhost` means, as for PHP on this host; None without one, and for other hosts.
 
-    A socket that another account made is none: in /tmp anyone could, while the server is away.
+    Ignores sockets of other accounts: anyone could make one in /tmp while the server is down.
     """
     if host != "localhost":
         return None

@@ -16,7 +16,7 @@ from .errors import PROCESS_MISSING, RIGHTS_MISSING, number_of
 OLDEST_MARIADB = (10, 3)
 OLDEST_MYSQL = (5, 7)
 MIN_PACKET_BYTES = 4 * 1024 * 1024
-"""A statement with arguments of 1 MiB, which quoting may double, and room to spare."""
+"""For a statement with arguments of 1 MiB, which quoting may double, and some spare room."""
 
 
 # ---- the connection and the server
@@ -44,7 +44,7 @@ def _judge_version(rows: Sequence[Sequence[Any]]) -> Finding:
     ((version, comment),) = rows
     is_mariadb = "mariadb" in f"{version} {comment}".lower()
     name, oldest = ("MariaDB", OLDEST_MARIADB) if is_mariadb else ("MySQL", OLDEST_MYSQL)
-    # Some MariaDB servers put 5.5.5- before their version, for old replicas.
+    # Some MariaDB servers prefix their version with 5.5.5- for old replicas.
     found = re.match(r"(?:5\.5\.5-)?(\d+)\.(\d+)", version)
     numbers = (int(found[1]), int(found[2])) if found else (0, 0)
     if numbers < oldest:
@@ -66,7 +66,7 @@ def _judge_packet(value: str) -> Finding:
     return ok_if(int(value) >= MIN_PACKET_BYTES, words)
 
 
-# InnoDB gives trx_started in the time zone of its host, whatever the session's, which is UTC.
+# InnoDB gives trx_started in its host's time zone; the session's is UTC.
 OLDEST_TRANSACTION = """
     SELECT TIMESTAMPDIFF(SECOND, trx_started, CONVERT_TZ(NOW(), '+00:00', 'SYSTEM')), trx_mysql_thread_id,
         COALESCE(user, 'another account'), COALESCE(command, 'prepared')

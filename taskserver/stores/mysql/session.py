@@ -1,8 +1,8 @@
 """A connection to MySQL or MariaDB on PyMySQL: login and TLS, settings of the session, statements.
 
-The server chooses how the password is sent. Some ways show it: mysql_clear_password and dialog, sha256_password and
-caching_sha2_password inside TLS or encrypted with a key that the server has just sent. Another program that listens in
-the server's place could choose one of these.
+The server chooses how the password is sent. Some ways reveal it: mysql_clear_password, dialog, and sha256_password and
+caching_sha2_password inside TLS or encrypted with a key that the server just sent. A program that impersonates the
+server could choose one of these.
 """
 
 from __future__ import annotations
@@ -24,16 +24,16 @@ from ..words import MAX_UTF8_BYTES, SHORT_BYTES, Write
 from .errors import CLEAR_PASSWORD, DRIVER_ERRORS, NEEDS_TLS, TLS_FAILED, TOO_LONG, number_of, usual_socket
 
 # Hosts change the defaults of sessions, so these are set:
-# - UTC: in a zone with summer time NOW() gives one hour twice a year.
-# - Strict, so that no value is cut silently; with backslash escapes, as PyMySQL quotes with them.
-# - Locks of rows and tables are waited for in turns of a second, between which signals are heard and patience ends.
+# - UTC: in a zone with summer time NOW() repeats one hour a year.
+# - Strict, so that no value is cut silently; with backslash escapes, which PyMySQL uses.
+# - Lock timeouts of a second: between two waits, signals are handled and the patience can end.
 # - A host's max_join_size refuses a claim among many tasks, sql_safe_updates refuses every claim, sql_select_limit
-#   hides tasks that were claimed, and completion_type CHAIN or RELEASE undoes what follows a COMMIT. Without
-#   unique_checks a key may exist twice.
-# - autocommit: MySQL's greeting says that it is on even if it is off for all, and the driver believes that. From 0 to 1
-#   it ends a transaction that an init_connect began.
-# - A host's limit on a statement's time is meant for web pages. Ours are short, or somebody waits for their end.
-# Each server passes over the comments that are not for it.
+#   hides claimed tasks, and completion_type CHAIN or RELEASE undoes what follows a COMMIT. Without unique_checks a key
+#   may exist twice.
+# - autocommit: MySQL's greeting says that it is on even if the host turned it off, and the driver believes that.
+#   Setting it from 0 to 1 ends a transaction that an init_connect began.
+# - A host's statement timeout is meant for web pages. Our statements are short, or a person waits for them.
+# Each server ignores the comments for other servers.
 SESSION = (
     "SET time_zone = '+00:00', sql_mode = 'STRICT_ALL_TABLES', innodb_lock_wait_timeout = 1, lock_wait_timeout = 1, "
     "sql_big_selects = 1, autocommit = 0, autocommit = 1, sql_safe_updates = 0, "
@@ -45,23 +45,23 @@ READ_COMMITTED = "READ COMMITTED"
 REPEATABLE_READ = "REPEATABLE READ"
 
 ANY_BYTES = "taskserver_any_bytes"
-"""UTF-8 that decodes each invalid byte to a lone surrogate: MariaDB stores some that programs make of emojis."""
+"""UTF-8 that decodes each invalid byte to a lone surrogate: MariaDB may store half an emoji."""
 
 
 class Abilities:
-    """What the store's first connection found out about the server, for all its connections."""
+    """What the store's first connection learned about the server."""
 
     isolation = ""
-    """REPEATABLE READ if replication is by statements, as the server then refuses to write in READ COMMITTED."""
+    """REPEATABLE READ if replication is by statement, which refuses writes in READ COMMITTED."""
 
 
 # ---- login
 
 
 class _Password(bytes):
-    """A password that a server gets only if it may see it.
+    """A password that only a trusted server gets.
 
-    The driver hashes a password, or else adds a zero byte, which ends it in every form that shows it.
+    The driver either hashes a password, or adds a zero byte to it before it sends it.
     """
 
     is_trusted: Callable[[], bool]
@@ -73,10 +73,10 @@ class _Password(bytes):
 
 
 def log_in(dsn: Dsn, seconds: float, **options: Any) -> Any:
-    """A connection of the driver, made with a DSN's address and TLS. Raises the driver's errors."""
+    """A driver's connection to a DSN's address, with its TLS. Raises the driver's errors."""
     if dsn.tls_mode or not dsn.is_loopback:
         return _log_in(dsn, dsn.tls_mode or "preferred", seconds, options)
-    # Nobody can listen in on a loopback address. TLS only costs time there, unless the login needs it.
+    # Nobody can intercept a loopback address. TLS only costs time there, unless the login needs it.
     try:
         return _log_in(dsn, "disabled", seconds, options)
     except (pymysql.MySQLError, RuntimeError) as error:
@@ -87,7 +87,7 @@ def log_in(dsn: Dsn, seconds: float, **options: Any) -> Any:
 
 def _log_in(dsn: Dsn, ssl_mode: str, seconds: float, options: dict[str, Any]) -> Any:
     password = _Password(dsn.password.encode("utf-8", "surrogateescape"))
-    # `localhost` may mean ::1, where most servers do not listen, so that any account of the host can.
+    # `localhost` may mean ::1, where most servers do not listen, so any account of the host could.
     is_mere_localhost = dsn.host == "localhost" and not dsn.is_verified
     connection = pymysql.Connection(
         user=dsn.user or None,
@@ -98,7 +98,7 @@ def _log_in(dsn: Dsn, ssl_mode: str, seconds: float, options: dict[str, Any]) ->
         database=dsn.database,
         charset="utf8mb4",
         connect_timeout=seconds,
-        # Equal: the driver would make system calls for each change between different ones.
+        # Equal, because the driver makes a system call to switch between different ones.
         read_timeout=seconds,
         write_timeout=seconds,
         ssl_disabled=ssl_mode == "disabled",
@@ -106,7 +106,7 @@ def _log_in(dsn: Dsn, ssl_mode: str, seconds: float, options: dict[str, Any]) ->
         defer_connect=True,
         **options,
     )
-    asking: Callable[[], Any] = ref(connection)  # which has the password
+    asking: Callable[[], Any] = ref(connection)  # a strong one would be a cycle: the connection has the password
 
     def is_trusted() -> bool:
         if dsn.is_verified:
@@ -119,7 +119,7 @@ def _log_in(dsn: Dsn, ssl_mode: str, seconds: float, options: dict[str, Any]) ->
 
 
 def _ssl_context(ssl_mode: str, ca_file: str) -> ssl.SSLContext | None:
-    """The context of a TLS connection. None leaves TLS to the driver: off, or unverified where the server has it."""
+    """The context of a TLS connection. None leaves TLS to the driver: off, or unverified if the server offers it."""
     if ssl_mode in ("disabled", "preferred"):
         return None
     try:
@@ -127,7 +127,7 @@ def _ssl_context(ssl_mode: str, ca_file: str) -> ssl.SSLContext | None:
     except OSError as error:
         why = "it holds none" if isinstance(error, ssl.SSLError) else error.strerror
         raise pymysql.OperationalError(TLS_FAILED, f"certificates cannot be read from ssl-ca: {why}") from None
-    # The certificates that servers make for themselves fail the strict check that is Python 3.13's default.
+    # Self-made certificates fail the strict check that is the default of Python 3.13.
     context.verify_flags &= ~ssl.VERIFY_X509_STRICT
     context.check_hostname = ssl_mode == VERIFY_IDENTITY
     if ssl_mode == "required" and not ca_file:
@@ -136,7 +136,7 @@ def _ssl_context(ssl_mode: str, ca_file: str) -> ssl.SSLContext | None:
 
 
 def set_isolation(connection: Any, abilities: Abilities) -> None:
-    """Choose the isolation of a new connection by the server's replication."""
+    """Set the isolation of a new connection according to the server's replication."""
     with connection.cursor() as cursor:
         if not abilities.isolation:
             cursor.execute(BINLOG)
@@ -147,7 +147,7 @@ def set_isolation(connection: Any, abilities: Abilities) -> None:
 
 def set_timeout(connection: Any, seconds: float | None) -> None:
     """Set how long a connection waits for each answer; None: for ever."""
-    connection._read_timeout = connection._write_timeout = seconds  # the driver has no public setter for these
+    connection._read_timeout = connection._write_timeout = seconds  # the driver has no public setter
 
 
 # ---- statements
@@ -164,17 +164,17 @@ class MySQLSession(Session):
         self._abilities = abilities
         self._login_error = login_error
         self._packet_bytes = 0
-        """The server's limit on a statement; 0 until a statement is long enough to ask for it."""
+        """The server's maximum statement; 0 until a statement is long enough to need it."""
 
     def connect(self, pace: Pace) -> None:
-        # Count matched rows, not changed ones: a write that changes nothing has found its claim all the same.
+        # Count matched rows, not changed ones: a write that changes nothing still found its claim.
         flags = CLIENT.FOUND_ROWS | CLIENT.MULTI_STATEMENTS
         try:
             connection = log_in(
                 self._dsn, pace.connect_seconds, autocommit=True, client_flag=flags, init_command=SESSION
             )
             set_isolation(connection, self._abilities)
-        except Exception as error:  # the driver may raise anything if the server is not one of MySQL's
+        except Exception as error:  # the driver may raise anything if it is not a MySQL server
             raise self._login_error(error) from None
         connection.encoding = ANY_BYTES
         self._packet_bytes = 0
@@ -196,7 +196,7 @@ class MySQLSession(Session):
         return self.cursor
 
     def _send(self, text: str) -> None:
-        """Send a text. Raises an error like the driver's if it is too long: the server would hang up on it."""
+        """Send a statement. Raises an error like the driver's if it is too long: the server would disconnect."""
         if len(text) * MAX_UTF8_BYTES > SHORT_BYTES:
             size = len(text.encode("utf-8", "surrogateescape"))
             if size > SHORT_BYTES:
@@ -217,8 +217,8 @@ class MySQLSession(Session):
 
 
 def filled(cursor: Any, sql: str, values: Sequence[Any]) -> str:
-    """A statement with its values filled in, in the driver's quotes: its protocol has no parameters."""
-    # As the driver does, at a lower cost: numbers need no quotes. It would quote the name of a Status.
+    """A statement with its values, quoted by the driver: its protocol has no parameters."""
+    # Cheaper than the driver's own way, which would also send the name of a Status instead of its number.
     escape = cursor.connection.escape
     return sql % tuple([int(value) if isinstance(value, int) else escape(value) for value in values])
 

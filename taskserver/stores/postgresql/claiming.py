@@ -1,4 +1,4 @@
-"""The claim on PostgreSQL: the dialect's hard part. One statement that also returns the tasks."""
+"""The claim on PostgreSQL: one statement that also returns the tasks."""
 
 from __future__ import annotations
 
@@ -11,18 +11,17 @@ from ..dialect import Claiming
 from ..queue.claims import CLAIMED, most_inline
 from ..words import with_ids
 
-# Each group gives the ids of its first rows in order, straight from claim_by_group: the candidates, more than are
-# wanted. They are reached by primary key and locked one by one, in order, until as many are had as are wanted. So a
-# claim reads groups times candidates index entries, however many rows wait, are finished, or belong to others. What
-# goes wrong in other forms:
+# Each group gives the ids of its first rows in order, straight from claim_by_group: the candidates, more than needed.
+# They are reached by primary key and locked one by one, in order, until there are enough. So a claim reads groups times
+# candidates index entries, whatever the size of the table. What goes wrong in other forms:
 #
-# - group_id = ANY(…) ORDER BY priority, id LIMIT n reads past every sooner task of every other group.
-# - A lock inside of each group's SELECT locks n rows a group, of which other workers get none.
-# - Without MATERIALIZED the planner may run the SELECT again for each row of the UPDATE. And where the list of
-#   candidates has no end of its own, another worker's commit has the statement run for minutes: PostgreSQL then goes
-#   through the whole list anew for each row that was changed meanwhile.
+# - group_id = ANY(…) ORDER BY priority, id LIMIT n reads every earlier task of every other group.
+# - A lock inside each group's SELECT locks n rows per group, which other workers then cannot get.
+# - Without MATERIALIZED the planner may run the SELECT again for each row of the UPDATE. Without a LIMIT of the
+#   candidates, another worker's commit makes the statement run for minutes: PostgreSQL scans the whole list again for
+#   each row that was changed meanwhile.
 #
-# Limits are literals: of a bound one the planner assumes that it takes a tenth of the table.
+# Limits are literals: for a bound limit the planner assumes a tenth of the table.
 
 CLAIM = """
     WITH candidates AS MATERIALIZED (
@@ -57,19 +56,18 @@ LOOK_OF_GROUPS = "SELECT 1 FROM {table} WHERE {group_status} = 0 AND group_id IN
 LOOK_OF_ALL = "SELECT 1 FROM {table} WHERE {any_status} = 0 LIMIT 1"
 
 CANDIDATES_PER_TASK = 5
-"""Other workers' claims may have the first candidates in their hands."""
+"""Other workers may hold the first candidates."""
 MORE_CANDIDATES = 20
-"""So many times more of them are looked at where others hold all."""
+"""The factor for the next try if others hold all candidates."""
 MAX_CANDIDATES = 200_000
 
 
 class PostgreSQLClaiming(Claiming):
-    """The claiming statement, and looks at new rows; of one store."""
+    """The claiming statement."""
 
     def claim(self, database: Database, token: int, lease_seconds: int, limit: int, groups: Sequence[int]) -> Changed:
-        """New → in progress; some rows may become waiting instead."""
         picked, of_groups = _picked(groups), [value for group in groups for value in (group, group)]
-        most, inline, may_try_again = CANDIDATES_PER_TASK * limit, most_inline(limit), True
+        most, inline, can_retry = CANDIDATES_PER_TASK * limit, most_inline(limit), True
         while True:
             sql = _filled(CLAIM.replace("{picked}", picked), most=most, limit=limit)
             rows = database.rows(sql, (*of_groups, token, lease_seconds, inline, inline))
@@ -78,23 +76,21 @@ class PostgreSQLClaiming(Claiming):
                 break
             if candidates == most and most < MAX_CANDIDATES:  # others hold all of these
                 most = min(most * MORE_CANDIDATES, MAX_CANDIDATES)
-            elif candidates and may_try_again:  # others took them since this look, and may have left new ones
-                may_try_again = False
+            elif candidates and can_retry:  # others just took them, but there may be new ones
+                can_retry = False
             else:
                 return Changed(0)
         return Changed(len(rows), [ClaimedTask(*task) for _, _, status, *task in rows if status == Status.IN_PROGRESS])
 
     def has_new(self, database: Database, groups: Sequence[int]) -> bool:
-        """Whether a look without locks finds a new row."""
         if not groups:
             return bool(database.fetch(LOOK_OF_ALL))
         return bool(database.fetch(with_ids(LOOK_OF_GROUPS, groups), groups))
 
     def indexes(self, database: Database, groups: Sequence[int]) -> Sequence[str]:
-        """The indexes by which the claim reads the queue."""
         values = [value for group in groups for value in (group, group)]
         plan = database.fetch(f"EXPLAIN {_filled(_picked(groups), most=1)}", values)
-        # As: Index Only Scan using jobs_queue_claim_by_group on jobs_queue; in quotes where a letter is a capital
+        # As: Index Only Scan using jobs_queue_claim_by_group on jobs_queue; in quotes if it has capital letters
         used = (re.search(rf'using "?{database.dialect.table}_(\w+)', str(row[0])) for row in plan)
         return [found[1] for found in used if found]
 

@@ -33,11 +33,11 @@ RETURNING_ID = " RETURNING id"
 RETURNING_KEY = " RETURNING unique_key, id"
 
 WORDS = {
-    # Differs from MySQL: now() is the begin of the transaction, and clock_timestamp() keeps a condition from an index.
+    # Differs from MySQL: now() is the start of the transaction, and clock_timestamp() cannot use an index.
     "now": "statement_timestamp()",
     "after": "statement_timestamp() + make_interval(secs => ?)",
     "age": "CAST(EXTRACT(EPOCH FROM statement_timestamp() - {}) AS float8)",
-    # In each time zone: behind a transaction pooler no setting of a session holds.
+    # In UTC in every time zone: a session's settings do not last behind a transaction pooler.
     "text": "to_char({} AT TIME ZONE 'UTC', 'YYYY-MM-DD HH24:MI:SS.US')",
     "instant": "CAST(? AS timestamp) AT TIME ZONE 'UTC'",
     "this_hour": "date_trunc('hour', statement_timestamp(), 'UTC')",
@@ -47,14 +47,14 @@ WORDS = {
     "greatest": "GREATEST",
     "insert_or_ignore": "INSERT",
     "or_ignore": "ON CONFLICT DO NOTHING",
-    # Not DO UPDATE, which would write the row again.
+    # DO UPDATE would write the row again.
     "keep_standing": "ON CONFLICT (unique_key) WHERE unique_key IS NOT NULL DO NOTHING",
     "any_key": "convert_from(decode(?, 'hex'), 'UTF8')",
     "given": "EXCLUDED.{}",
-    "standing": "{0}.{1}",  # a bare column could be either of the two
+    "standing": "{0}.{1}",  # a bare column would be ambiguous
     "quoted": '"{}"',
-    # Differs from MySQL: there are no hints. Each index has the status in a form of its own (schema.postgresql.sql),
-    # and only looks that should read that index use this form.
+    # Differs from MySQL: no hints. Each index has its own form of the status (schema.postgresql.sql); only a SELECT
+    # that should use this index uses this form.
     "by_key": "",
     "by_status": "",
     "by_due": "",
@@ -63,7 +63,7 @@ WORDS = {
     "undated_order": "due_at DESC,",
     "undated_order_up": "due_at,",
     "any_status": "(status - 0)",
-    # As on SQLite, DISTINCT would read every entry of an index, so each group is searched behind the last.
+    # As on SQLite, DISTINCT would read every entry of an index, so each group is searched after the last one.
     "groups_of_status": """
         WITH RECURSIVE found (group_id) AS (
             SELECT (SELECT MIN(group_id) FROM {0} WHERE (0 + status) = {2})
@@ -80,7 +80,7 @@ WORDS = {
 
 
 def numbered(sql: str) -> str:
-    """A statement with PostgreSQL's own marks, $1, $2, in place of each `?`."""
+    """A statement with PostgreSQL's marks $1, $2 instead of `?`."""
     numbers = count(1)
     return re.sub(r"\?", lambda _: f"${next(numbers)}", sql)
 
@@ -109,7 +109,7 @@ class PostgreSQLDialect(Dialect):
     """
 
     def make_place(self, database: Database) -> None:
-        """Raises DatabaseError if the database cannot hold every text, or the tables belong to another account."""
+        """Raises DatabaseError if the database cannot store every text, or another account owns the tables."""
         encoding = database.fetch_value("SELECT current_setting('server_encoding')")
         if encoding != "UTF8":
             raise DatabaseError(
@@ -131,7 +131,7 @@ class PostgreSQLDialect(Dialect):
 
     @staticmethod
     def upsert(changes: Mapping[str, str], condition: str, key: str = "unique_key") -> str:
-        rows = " WHERE unique_key IS NOT NULL" if key == "unique_key" else ""  # as its index has it
+        rows = " WHERE unique_key IS NOT NULL" if key == "unique_key" else ""  # as in its index
         where = f" WHERE {condition}" if condition else ""
         return f"ON CONFLICT ({key}){rows} DO UPDATE SET {assignments(changes)}{where}"
 
@@ -151,8 +151,8 @@ class PostgreSQLDialect(Dialect):
         return ids
 
     def insert_key(self, place: Rows, sql: str, values: Sequence[Any], key: str) -> int:
-        # A row that has the key already is not returned, as it stays as it is. The next statement sees it, even if
-        # another transaction has just committed it, unless a worker has deleted it since.
+        # An existing row is unchanged, so it is not returned. The next statement sees it, even if it was committed just
+        # now, unless a worker has deleted it.
         rows = place.rows(sql + RETURNING_ID, values)
         return int(rows[0][0]) if rows else id_of_key(place, key)
 
@@ -167,7 +167,7 @@ class PostgreSQLDialect(Dialect):
 
     # ---- a caller's own connection
 
-    # Locks the row without writing it: until the caller commits, no worker can claim or delete it.
+    # Locks the row without writing it: no worker can claim or delete it before the caller commits.
     callers_words: ClassVar[dict[str, str]] = {
         "keep_standing": "ON CONFLICT (unique_key) WHERE unique_key IS NOT NULL "
         "DO UPDATE SET unique_key = EXCLUDED.unique_key WHERE FALSE"
@@ -180,14 +180,14 @@ class PostgreSQLDialect(Dialect):
     def callers_cursor(self, connection: Any) -> Any:
         if not isinstance(connection, psycopg.Connection):
             return connection.cursor()
-        if connection.pgconn.pipeline_status:  # where a statement's outcome comes late
+        if connection.pgconn.pipeline_status:  # where outcomes arrive late
             raise InvalidTask("connection is in pipeline mode; allowed: one outside of `with connection.pipeline()`")
         return psycopg.Cursor(connection, row_factory=tuple_row)
 
     # ---- a task's own transaction
 
-    # The driver begins the transaction itself. A task may compute, or wait for a lock, for longer than hosts let a
-    # statement or a transaction take. The settings are for this transaction only, as a pooler keeps no others.
+    # The driver begins the transaction. A task may compute, or wait for a lock, for longer than a host's timeouts. The
+    # settings are for this transaction only: a pooler keeps no others.
     begin_task = """
         SELECT pg_catalog.set_config(name, '0', true) FROM pg_catalog.pg_settings
         WHERE name IN
@@ -209,15 +209,15 @@ class PostgreSQLDialect(Dialect):
         return connection.closed and not connection.broken
 
     def close_task_connection(self, connection: Connection) -> None:
-        # Differs from MySQL: a statement goes on without its client, and keeps its locks from the next attempt. Only a
-        # new libpq can cancel it without a long wait.
+        # Differs from MySQL: a statement continues without its client and would block the next attempt. Only a new
+        # libpq can cancel it quickly.
         with suppress(*DRIVER_ERRORS):
             is_busy = connection.info.transaction_status == TransactionStatus.ACTIVE
             if is_busy and psycopg.capabilities.has_cancel_safe():
                 connection.cancel_safe(timeout=CANCEL_SECONDS)
         super().close_task_connection(connection)
 
-    # ---- beside the tasks
+    # ---- other
 
     def notices(self, database: Database) -> Notices:
         from .notices import Notices

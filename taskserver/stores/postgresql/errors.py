@@ -1,6 +1,6 @@
-"""What errors of PostgreSQL and its driver mean: which are worth another try, and what a person can do.
+"""What errors of PostgreSQL and its driver mean: which deserve a retry, and what a person can do.
 
-Differs from MySQL: an error is known by its SQLSTATE. A failed login has none, only a text, in English as a rule.
+Differs from MySQL: an error is recognized by its SQLSTATE. A failed login has only a text, usually in English.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from ...errors import (
 from ...settings.dsn import Dsn
 from ..dialect import HELD, LIMITED, NO_RIGHT, no_tables, other_columns
 
-DRIVER_ERRORS = (psycopg.Error, OSError, ValueError, ArithmeticError)  # the last two by values in an answer
+DRIVER_ERRORS = (psycopg.Error, OSError, ValueError, ArithmeticError)  # the last two for values in an answer
 MAX_TEXT_LENGTH = 500
 """An error's text comes from any server, and goes into cron's mail."""
 
@@ -37,10 +37,9 @@ NO_SCHEMA = "3F000"
 KEY_TAKEN = "23505"
 
 KINDS: dict[str, type[DatabaseError]] = {
-    # Serialization failures and deadlocks, locks that did not come in time or at once, and statements that an
-    # administrator or a time limit ended.
+    # Serialization failures, deadlocks, lock timeouts, NOWAIT, statements that an administrator or a time limit ended.
     **dict.fromkeys(("40001", "40P01", "55P03", "57014"), Conflict),
-    # The server ended the connection: a shutdown, a crash, a dropped database, a host's limits on idle ones.
+    # The server ended the connection: a shutdown, a crash, a dropped database, an idle timeout.
     **dict.fromkeys(("57P01", "57P02", "57P04", "57P05", "25P03", "25P04"), ConnectionLost),
     **dict.fromkeys(("53300", "53400"), ServerFull),
     # It starts or stops; no space, no memory, a failing disk; a standby takes no writes.
@@ -48,7 +47,7 @@ KINDS: dict[str, type[DatabaseError]] = {
     **dict.fromkeys(("42701", "42P07", "42710"), AlreadyThere),
     **dict.fromkeys(("25P01", "3B001"), NoTransaction),  # or no such savepoint
     **dict.fromkeys(("54000", "54023"), TooLong),
-    # A pooler shares sessions: a prepared statement is not there, or one of its name is.
+    # A pooler shares sessions: a prepared statement is missing, or its name is taken.
     **dict.fromkeys(("26000", "42P05", "42601", "0A000"), NotUnderstood),
     # Whole classes: of connections, of constraints, of errors that a trigger raises.
     "08": ConnectionLost,
@@ -104,7 +103,7 @@ AT_LOGIN = (
     (r"permission denied for database", DatabaseError, "grant this account CONNECT on it"),
     (r"too many (clients|connections)|remaining connection slots|no more connections", ServerFull, LIMITED),
     (r"the database system is", Unavailable, "it starts or stops: wait"),
-    # If TLS is a second try, what the server said at the first one counts.
+    # If TLS was a second try, the server's answer to the first one counts.
     (r"^(?!.*FATAL).*(SSL|TLS)|certificate", DatabaseError, "check sslmode and sslrootcert in TASKSERVER_DSN"),
     (r"invalid response to|unsupported frontend protocol|received invalid", DatabaseError, STRANGER),
     (r"", Unavailable, AT_ADDRESS),
@@ -118,12 +117,12 @@ def state_of(error: BaseException | None) -> str:
 
 
 def kind_of(state: str) -> type[DatabaseError]:
-    """The class of our error for a SQLSTATE, which says whether it deserves another try."""
+    """The class of our error for a SQLSTATE."""
     return KINDS.get(state) or KINDS.get(state[:2], DatabaseError)
 
 
 def error_of(error: BaseException, dsn: Dsn, table: str, where: str = "", is_login: bool = False) -> DatabaseError:
-    """Our error for an error of a driver; `where` it came from, if on a caller's connection."""
+    """Our error for a driver's error; `where` names a caller's connection."""
     state, text, where = state_of(error), text_of(error), where or dsn.place
     kind, hint = kind_of(state), HINTS.get(state, "")
     if state == TABLE_MISSING:
@@ -132,7 +131,7 @@ def error_of(error: BaseException, dsn: Dsn, table: str, where: str = "", is_log
         return other_columns(where, table, text)
     if is_login and not state:
         pattern, kind, hint = next(meaning for meaning in AT_LOGIN if re.search(meaning[0], text))
-        # libpq may have tried twice, with TLS and without: only what the server said about this is shown.
+        # libpq may have tried twice, with TLS and without: show only the answer that matched.
         said = [line for line in str(error).splitlines() if "FATAL" in line and re.search(pattern, line)]
         text = " ".join(said[0][:MAX_TEXT_LENGTH].split()) if said else text
     elif state == RIGHTS_MISSING and (schema := re.search(r"for schema (\w+)", text)):
@@ -151,7 +150,7 @@ def _meaning_for_ids(error: BaseException, state: str, table: str) -> tuple[type
     """The class and the hint if there is no next id, or an id or a key is taken."""
     diagnosis = getattr(error, "diag", None)
     if getattr(diagnosis, "schema_name", None) == "pg_catalog":
-        return AlreadyThere, ""  # another connection makes the same table at the same time
+        return AlreadyThere, ""  # another connection is creating the same table
     if state == NO_ID_LEFT:
         how = f"delete the row of {table} (or {table}_done) with the greatest id, then {NEXT_ID.format(table, 'id')}"
         return DatabaseError, f"no id is left: {how}"
@@ -162,7 +161,7 @@ def _meaning_for_ids(error: BaseException, state: str, table: str) -> tuple[type
 
 
 def text_of(error: BaseException) -> str:
-    """The text of a driver's error, on one line; of a server's error its first line."""
+    """The text of a driver's error on one line; for a server's error its main message."""
     diagnosis = getattr(error, "diag", None)
     text = getattr(diagnosis, "message_primary", None) or str(error)
     return " ".join(text[:MAX_TEXT_LENGTH].split())

@@ -1,7 +1,6 @@
 """The doctor's checks of a PostgreSQL database.
 
-Any account may read the catalog. It sees how long the sessions of other accounts are open only with the role
-pg_read_all_stats.
+Any account may read the catalog. Only with the role pg_read_all_stats can it see the transactions of other accounts.
 """
 
 from __future__ import annotations
@@ -31,7 +30,7 @@ def _connection(asked: Asked) -> tuple[Any, ...]:
     session = asked.database.session()
     tls = ""
     if session.connection.pgconn.ssl_in_use:
-        # Behind a pooler the server describes its connection to that.
+        # Behind a pooler, the server describes the pooler's connection.
         rows = asked.database.fetch(TLS) if session.commits_by_itself else ()
         tls = str(rows[0][0]) if rows else "TLS"
     return asked.dsn, user, tls
@@ -53,7 +52,7 @@ def _judge_version(rows: Sequence[Sequence[Any]]) -> Finding:
     return ok(words)
 
 
-# The settings with which sessions of this account begin: ours set some of them.
+# The account's defaults: our sessions change some of them.
 OFF = """
     SELECT name FROM pg_settings
     WHERE reset_val = 'off' AND name IN ('fsync', 'full_page_writes', 'synchronous_commit') ORDER BY 1

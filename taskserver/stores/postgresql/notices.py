@@ -1,11 +1,11 @@
-"""What wakes a waiting worker on PostgreSQL: a notice of each INSERT of tasks (LISTEN, NOTIFY).
+"""Wakes a waiting worker on PostgreSQL when tasks are added (LISTEN, NOTIFY).
 
-A trigger sends the notice, without payload (the schema's function `…_notify`). Notices are expensive: commits that send
-some wait for one another. So the trigger sends none unless a worker waits. It sees that by an advisory lock: a waiting
-worker holds the lock, and an INSERT tries to share it. The lock ends with the worker's session.
+A trigger sends a notice without payload (the schema's function `…_notify`). Notices are expensive: commits with notices
+wait for each other. So the trigger sends one only while a worker waits. A waiting worker holds an advisory lock, which
+the INSERT tries to share. The lock ends with the worker's session.
 
-A notice is only a hint. Some changes send none: retries, resumed groups, schedules, tasks that become due, and an
-INSERT that ran before the worker waited. The worker finds them with its look once a second.
+A notice is only a hint. Some changes send none: retries, resumed groups, schedules, due tasks, and an INSERT before the
+wait. The worker finds them with its look once a second.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ class Notices:
         self._database = database
         self.is_listening = False
         self.was_notified = False
-        """Whether a notice ended the last rest."""
+        """Whether a notice ended the last wait."""
 
     def begin(self) -> None:
-        """Listen for INSERTs from now on; look for new tasks afterwards. Called before each look.
+        """Listen for INSERTs. Call it before each look, so that no task is missed.
 
-        Does nothing behind a transaction pooler, where a notice reaches any session.
+        Does nothing behind a transaction pooler, where a notice may reach another session.
         """
         self.is_listening = self._database.run(AT_ONCE, self._listen)
 
@@ -43,7 +43,7 @@ class Notices:
         return True
 
     def wait(self, seconds: float) -> bool:
-        """Rest for so long at most; whether a notice came."""
+        """Wait for at most so long; whether a notice came."""
         self.was_notified = False
         connection = self._database.session().connection
         if not self.is_listening or connection is None:
@@ -51,13 +51,13 @@ class Notices:
             return False
         try:
             self.was_notified = any(True for _ in connection.notifies(timeout=seconds, stop_after=1))
-        except DRIVER_ERRORS:  # the connection is lost: the look connects again
+        except DRIVER_ERRORS:  # the connection is lost: the next look reconnects
             self._database.disconnect()
             return True
         return self.was_notified
 
     def end(self) -> None:
-        """Get no notices any more, so that producers need not send any for this worker."""
+        """Stop listening, so that producers send no notices for this worker."""
         if self.is_listening and self._database.is_connected:
             self._database.run(AT_ONCE, self._database.execute, END)
         self.is_listening = False

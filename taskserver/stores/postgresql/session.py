@@ -1,9 +1,9 @@
 """A connection to PostgreSQL on psycopg: login, settings of the session, the wait for answers, statements.
 
-Differs from MySQL: a transaction pooler (pgbouncer, `pool_mode = transaction`) may stand between us and the server. It
-gives each transaction another of the server's sessions, so settings, prepared statements and LISTEN do not last. Such a
-connection is recognized at login: the process id that it was given is not the server's. There each statement gets a
-transaction, which begins with the settings, and nothing is prepared.
+Differs from MySQL: there may be a transaction pooler (pgbouncer, `pool_mode = transaction`) between us and the server.
+It may give each transaction another session, so settings, prepared statements and LISTEN do not last. We recognize it
+at login: the connection's process id is not the server's. Then each statement has a transaction, which begins with the
+settings, and nothing is prepared.
 """
 
 from __future__ import annotations
@@ -36,16 +36,16 @@ if TYPE_CHECKING:
 
 HAS_REQUIRE_AUTH = 160000
 
-# Hosts change the defaults of sessions. Locks are waited for in turns of a second, between which signals are heard and
-# patience ends. The statistics of a queue are always old and may say that no task is new: by them the planner would
-# read all rows instead of an index, or compile a statement that takes a millisecond.
+# Hosts change the defaults of sessions. Lock timeouts of a second: between two waits, signals are handled and the
+# patience can end. A queue's statistics are always old and may say that no task is new: the planner would then scan the
+# table instead of an index, or compile a statement that takes a millisecond.
 SESSION_SETTINGS = {
     "timezone": "UTC",
     "lock_timeout": "1s",
     "statement_timeout": "0",
     **dict.fromkeys(("enable_seqscan", "enable_bitmapscan", "enable_hashjoin", "enable_mergejoin", "jit"), "off"),
 }
-# The server notices a dead client within a minute and rolls back what it left open; the default is two hours.
+# The server notices a dead client within a minute and rolls back its transaction; the default is two hours.
 SETTINGS_OF_SESSION = {
     "default_transaction_isolation": "read committed",
     "tcp_keepalives_idle": "30",
@@ -63,14 +63,14 @@ SET_IF_DIRECT = f"{_set_all(SESSION_SETTINGS | SETTINGS_OF_SESSION, False)} WHER
 BEGIN_POOLED = f"BEGIN ISOLATION LEVEL READ COMMITTED; {_set_all(SESSION_SETTINGS, True)}"
 
 NEVER_BY_ITSELF = 2**62
-"""Uses after which the driver prepares a statement without being asked; None would mean that it prepares none."""
+"""The driver prepares only what we ask for; None would disable preparing."""
 MAX_IN_ONE = 10
-"""Writes that go as one statement. With more, hardly two rounds are equal: each would be planned and kept."""
+"""Writes in one statement. With more, each round would be a new statement to plan and keep."""
 NUMBERED_MARK = re.compile(r"\$\d+")
 REPLACEMENT = "\ufffd"
 MAX_BIGINT = 2**63
 
-# The driver logs what it cannot undo on a broken connection. Without a handler Python prints it: cron would mail it.
+# The driver logs failed rollbacks on broken connections. Without a handler, Python prints them, and cron mails them.
 getLogger("psycopg").addHandler(NullHandler())
 
 T = TypeVar("T")
@@ -92,12 +92,12 @@ class Connection(psycopg.Connection[tuple[Any, ...]]):
 
 
 def _wait_for_answer(gen: Generator[Wait, Any, T], seconds: float) -> Generator[Wait, Any, T]:
-    """The driver's wait, which wakes ten times a second. Raises OperationalError after so long without a byte."""
+    """The driver's wait, which wakes ten times a second. Raises OperationalError after `seconds` without a byte."""
     ends_at = monotonic() + seconds
     try:
         wanted = next(gen)
         while True:
-            # Checked before the wait: a process that was stopped meanwhile finds the answer at its next look.
+            # Checked before the wait, so that a process resumed after SIGSTOP still finds the answer.
             is_over = monotonic() > ends_at
             ready = yield wanted
             if ready:
@@ -113,7 +113,7 @@ def _wait_for_answer(gen: Generator[Wait, Any, T], seconds: float) -> Generator[
 
 
 class _NumberLoader(Loader):
-    """Sums are NUMERIC: whole ones become ints, as a COUNT is."""
+    """Sums are NUMERIC: whole ones become ints."""
 
     def load(self, data: Buffer) -> int | float:
         text = bytes(data)
@@ -131,11 +131,11 @@ class _FlagLoader(Loader):
 
 
 def connect_to(dsn: Dsn, seconds: float, **options: Any) -> Connection:
-    """A connection of the driver; `options` are those of its `connect`. Raises the driver's errors.
+    """A driver's connection; `options` are those of its `connect`. Raises the driver's errors.
 
-    The server chooses how the password is sent: as a proof (scram-sha-256, md5), or itself (password, ldap, pam). The
-    latter is only for a verified server, or one at a socket that nobody else can have made. libpq before version 16
-    cannot refuse it: unless a server's account listens on this host, we insist on scram-sha-256 bound to TLS there.
+    The server chooses whether it gets a proof of the password (scram-sha-256, md5) or the password (password, ldap,
+    pam). Only a verified server, or one at a socket of a server's account, may get the password. libpq before 16 cannot
+    refuse to send it: there we require scram-sha-256 bound to TLS, unless a server's account listens on this host.
     """
     is_trusted = dsn.is_verified or (
         bool(dsn.unix_socket) and peer.is_of_server(dsn.unix_socket, peer.POSTGRESQL_ACCOUNTS)
@@ -153,11 +153,11 @@ def connect_to(dsn: Dsn, seconds: float, **options: Any) -> Connection:
         "sslrootcert": dsn.tls_ca,
     }
     keywords = {name: value for name, value in keywords.items() if value}  # libpq takes the rest from its environment
-    # `localhost` may mean ::1, where most servers do not listen: any account of the host could. Not from PGHOSTADDR.
+    # `localhost` may mean ::1, where most servers do not listen, so any account could. PGHOSTADDR is ignored.
     keywords["hostaddr"] = "127.0.0.1" if dsn.host == "localhost" else ""
     if not is_trusted and "PGREQUIREAUTH" not in os.environ:
         keywords |= {"channel_binding": "require"} if is_old else {"require_auth": "!password"}
-    # Nobody can listen in on a loopback address. TLS only costs time there, unless the server or an old libpq needs it.
+    # Nobody can intercept a loopback address. TLS only costs time there, unless the server or an old libpq needs it.
     if dsn.is_loopback and (is_trusted or not is_old) and not {"PGSSLMODE", "PGSERVICE"}.intersection(os.environ):
         keywords.setdefault("sslmode", "allow")
     return Connection.connect(
@@ -165,7 +165,7 @@ def connect_to(dsn: Dsn, seconds: float, **options: Any) -> Connection:
         connect_timeout=max(1, int(seconds)),
         application_name=f"taskserver {os.getpid()}",
         client_encoding="utf8",
-        keepalives_idle=30,  # a cable that was cut is noticed, also while nothing is sent
+        keepalives_idle=30,  # notices a cut cable even if nothing is sent
         keepalives_interval=10,
         keepalives_count=3,
         gssencmode="disable",
@@ -186,7 +186,7 @@ class PostgreSQLSession(Session):
         self._dsn = dsn
         self._login_error = login_error
         self.commits_by_itself = False
-        """Once connected: whether the session is the server's own, so that there is no transaction pooler."""
+        """Whether there is no transaction pooler; known once connected."""
 
     def connect(self, pace: Pace) -> None:
         try:
@@ -198,7 +198,7 @@ class PostgreSQLSession(Session):
                 cursor_factory=psycopg.RawCursor,
             )
             adapters = self.connection.adapters
-            # By their size ints would be sent as one of four types, and a statement be prepared for each.
+            # Otherwise ints would have one of four types by size, and a statement would be prepared for each.
             adapters.register_dumper(int, Int8Dumper)
             adapters.register_loader("numeric", _NumberLoader)
             adapters.register_loader("bool", _FlagLoader)
@@ -229,12 +229,12 @@ class PostgreSQLSession(Session):
     def send(self, sql: str, values: Sequence[Any] = ()) -> Any:
         self.cursor.execute(sql, bindable(values) if values else None)
         if sql == "COMMIT" and self.cursor.statusmessage != "COMMIT":
-            # After an error in the transaction the server answers ROLLBACK, which is no error.
+            # After an error in the transaction the server answers ROLLBACK without an error.
             raise psycopg.errors.InFailedSqlTransaction("the transaction was rolled back")
         return self.cursor
 
     def send_joined(self, writes: Sequence[Write], are_apart: bool) -> list[int]:
-        # Writes take less time as one statement than in a transaction.
+        # One statement is faster than a transaction.
         if are_apart and 1 < len(writes) <= MAX_IN_ONE:
             one = joined_writes(tuple(sql for sql, _ in writes))
             values = [value for _, several in writes for value in several]
@@ -254,26 +254,26 @@ class PostgreSQLSession(Session):
 
 @lru_cache(100)
 def joined_writes(writes: tuple[str, ...]) -> str:
-    """One statement of several writes, each with marks from $1 on; it returns how many rows each matched.
+    """One statement of several writes, each with marks from $1 on; returns how many rows each matched.
 
-    All of them see the rows as they were before it.
+    All of them see the rows as they were before the statement.
     """
     parts: list[str] = []
     numbers = count(1)
     for number, sql in enumerate(writes):
-        # Each mark stands once.
+        # Each mark occurs once.
         parts.append(f"w{number} AS ({re.sub(NUMBERED_MARK, lambda _: f'${next(numbers)}', sql)} RETURNING 1)")
     counts = ", ".join(f"(SELECT COUNT(*) FROM w{number})" for number in range(len(writes)))
     return f"WITH {', '.join(parts)} SELECT {counts}"
 
 
 def bindable(values: Sequence[Any]) -> list[Any]:
-    """The values in forms that the server takes."""
+    """The values in forms that the server accepts."""
     return [_bindable(value) for value in values]
 
 
 def _bindable(value: Any) -> Any:
-    """A text without NUL and halves of characters; for an id beyond 64 bits, as MySQL has, a float that equals none."""
+    """Replaces NUL and lone surrogates in texts; an id beyond 64 bits, as in MySQL, becomes a float."""
     if type(value) is str:
         if "\0" in value:
             value = value.replace("\0", REPLACEMENT)

@@ -35,21 +35,18 @@ LOOK_OF_ALL = "SELECT EXISTS (SELECT 1 FROM {table} {by_order} WHERE status = 0)
 
 
 class SQLiteClaiming(Claiming):
-    """The claiming UPDATE, and looks at new rows."""
+    """The claiming UPDATE."""
 
     def claim(self, database: Database, token: int, lease_seconds: int, limit: int, groups: Sequence[int]) -> Changed:
-        """New → in progress; some rows may become waiting instead."""
         sql = CLAIM.replace("{picked}", _picked(groups))
         return Changed(database.execute(sql, (token, lease_seconds, limit, *groups)).rowcount)
 
     def has_new(self, database: Database, groups: Sequence[int]) -> bool:
-        """Whether a look without locks finds a new row."""
         if not groups:
             return bool(database.fetch_value(LOOK_OF_ALL))
         return any(database.fetch_value(LOOK_OF_GROUP, (group,)) for group in groups)
 
     def indexes(self, database: Database, groups: Sequence[int]) -> Sequence[str]:
-        """The indexes by which the claim reads the queue."""
         plan = database.fetch(f"EXPLAIN QUERY PLAN {_picked(groups)}", (0, 0, 1, *groups))
         # As: SEARCH jobs_queue USING INDEX jobs_queue_claim_by_group (status=? AND group_id=?)
         used = (re.search(rf"INDEX {database.dialect.table}_(\w+)", str(row[-1])) for row in plan)
@@ -57,9 +54,9 @@ class SQLiteClaiming(Claiming):
 
 
 def _picked(groups: Sequence[int]) -> str:
-    """Each group gives its first rows in order, straight from the index; those few are put in order together.
+    """Each group gives its first rows in order, straight from the index; these few are sorted together.
 
-    Marks are numbered, as old SQLite binds 999 values a statement: the limit is the third, the groups follow it.
+    Marks are numbered, because old SQLite binds at most 999 values: the limit is the third, the groups follow.
     """
     of_groups = [PICK_OF_GROUP.replace("{group}", f"?{4 + index}") for index in range(len(groups))]
     return " UNION ALL ".join(of_groups) or PICK_OF_ALL

@@ -1,6 +1,6 @@
-"""SQLite, on the standard library's driver: the embedded default, for several processes at once.
+"""SQLite, on the standard library's driver: the embedded default, for several processes.
 
-Differs from MySQL: one transaction writes at a time, so no statement locks rows.
+Differs from MySQL: only one transaction can write at a time, so no statement locks rows.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ WORDS = {
     "by_status": 'INDEXED BY "{}_claim_by_group"',
     "by_due": 'INDEXED BY "{}_wake_due"',
     "by_order": 'INDEXED BY "{}_claim_any_group"',  # of all new tasks
-    # Differs from MySQL: SQLite's DISTINCT reads every entry of an index, so each group is looked for behind the last.
+    # Differs from MySQL: DISTINCT would read every entry of an index, so each group is searched after the last one.
     "groups_of_status": """
         WITH RECURSIVE found (group_id) AS (
             SELECT MIN(group_id) FROM {0} {1} WHERE status = {2}
@@ -72,7 +72,6 @@ class SQLiteDialect(Dialect):
     for_update = ""
 
     def __init__(self, path: Path, table: str, synchronous: str = "full") -> None:
-        """`synchronous` is one of those that the settings allow."""
         if sqlite3.sqlite_version_info < OLDEST_SQLITE:
             raise DatabaseError(f"SQLite {sqlite3.sqlite_version} is too old: 3.24 or newer is needed")
         super().__init__(table)
@@ -82,9 +81,9 @@ class SQLiteDialect(Dialect):
 
     def error(self, error: BaseException, where: str = "") -> DatabaseError:
         found = error_of(error, where or self._path, self.table)
-        if isinstance(found, Conflict):  # which comes after seconds of waiting
-            # The lock may be that of a connection which a failed task left open: its cache of statements refers to it,
-            # so only a collection closes it.
+        if isinstance(found, Conflict):  # after seconds of waiting
+            # A connection that a failed task left open may hold the lock. It is part of a reference cycle with its
+            # cache of statements, so only a collection closes it.
             gc.collect()
         return found
 
@@ -93,7 +92,7 @@ class SQLiteDialect(Dialect):
         path = self._path
         try:
             make_private_folder(path.parent)
-            # A file that is there is not opened: closing it would drop this process's locks on it.
+            # Do not open an existing file: closing it would drop this process's locks on it.
             with suppress(FileExistsError):
                 os.close(os.open(os.path.realpath(path), os.O_CREAT | os.O_EXCL | os.O_RDWR, _FILE_RIGHTS))
         except OSError as error:
@@ -101,7 +100,7 @@ class SQLiteDialect(Dialect):
                 f"{path} cannot be made: {error.strerror}: let this user write {path.parent}, or name another file in "
                 "TASKSERVER_DSN"
             ) from error
-        # The file keeps this mode. In it readers never wait for the writer, nor the writer for readers.
+        # The file keeps this mode, in which readers and the writer do not wait for each other.
         journal = database.fetch_value("PRAGMA journal_mode = WAL")
         if journal != "wal":
             raise DatabaseError(
@@ -124,10 +123,10 @@ class SQLiteDialect(Dialect):
 
     # ---- add
 
-    rows_per_statement = 200  # old SQLite binds 999 values a statement
+    rows_per_statement = 200  # old SQLite binds at most 999 values
 
     def key(self, key: str) -> str:
-        return key  # each connection is in UTF-8, and there is no function for hexadecimal
+        return key  # every connection uses UTF-8, and there is no function for hexadecimal
 
     def insert(self, place: Rows, sql: str, values: Sequence[Any], count: int) -> Sequence[int]:
         # There is one writer, so the rows of an INSERT get consecutive ids.
@@ -148,7 +147,7 @@ class SQLiteDialect(Dialect):
         return any(file and os.path.samefile(file, self._path) for _, _, file in rows.rows("PRAGMA database_list"))
 
     def keeps_transaction(self, cursor: Any) -> bool:
-        # A savepoint begins a transaction itself. The driver does before a write, unless the caller forbade it.
+        # A savepoint alone begins a transaction. The driver begins one before a write, unless the caller disabled that.
         connection = cursor.connection
         begins = getattr(connection, "isolation_level", "") is not None and getattr(connection, "autocommit", 0) != 1
         return begins or connection.in_transaction
@@ -161,11 +160,11 @@ class SQLiteDialect(Dialect):
         return open_connection(self._path, self._synchronous, self.error)
 
     def close_task_connection(self, connection: Connection) -> None:
-        with suppress(*DRIVER_ERRORS):  # cursors of a failed task, which its traceback holds, would keep the lock
+        with suppress(*DRIVER_ERRORS):  # cursors in a failed task's traceback would keep the lock
             connection.rollback()
         super().close_task_connection(connection)
 
-    # ---- beside the tasks
+    # ---- other
 
     def facts(self) -> Facts:
         from .facts import FACTS
@@ -173,7 +172,7 @@ class SQLiteDialect(Dialect):
         return FACTS
 
 
-# ---- a database in memory: a file of this process, in memory where the host allows it
+# ---- a database in memory: a file of this process, in memory if the host allows it
 
 PREFIX, NAME = "taskserver-", "memory.db"
 
@@ -189,12 +188,12 @@ def make_private_file() -> Path:
 
 
 def is_private_file(path: Path) -> bool:
-    """Whether a path looks like one of these."""
+    """Whether a path looks like one of `make_private_file`."""
     return path.name == NAME and path.parent.name.startswith(PREFIX)
 
 
 def remove_with(owner: object, path: Path) -> None:
-    """Remove the file with its folder once the owner is gone, or this process ends."""
+    """Remove the file and its folder when the owner is collected or this process ends."""
     import shutil
     import weakref
 

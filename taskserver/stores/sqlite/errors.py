@@ -1,7 +1,6 @@
-"""What errors of SQLite and its driver mean: which are worth another try, and what a person can do.
+"""What errors of SQLite and its driver mean: which deserve a retry, and what a person can do.
 
-Differs from MySQL: errors are known by their texts. SQLite's own numbers are many, and older drivers do not pass them
-on.
+Differs from MySQL: errors are recognized by text, because older drivers do not pass on SQLite's numbers.
 """
 
 from __future__ import annotations
@@ -44,12 +43,12 @@ NO_ID_LEFT = (
     "; if there is space, no id is left behind the greatest one: delete that row, then run "
     "UPDATE sqlite_sequence SET seq = 0 WHERE name = '{}'"
 )
-"""SQLite has the same words for it. A quota does not show in the space that is free."""
+"""SQLite says "is full" for this too. A quota does not show in the free space."""
 ROOM_BYTES = 1_000_000
 
 
 def error_of(error: BaseException, path: Path | str, table: str) -> DatabaseError:
-    """Our error for an error of the driver."""
+    """Our error for a driver's error."""
     text = " ".join(str(error).split())
     if isinstance(error, sqlite3.IntegrityError):
         return Refused(f"{path}: {text}")
@@ -59,7 +58,7 @@ def error_of(error: BaseException, path: Path | str, table: str) -> DatabaseErro
         return other_columns(path, table, text)
     kind, hint = next((meaning for words, meaning in MEANINGS.items() if words in text), (DatabaseError, ""))
     if "is full" in text:
-        from shutil import disk_usage  # an empty run does not pay for it
+        from shutil import disk_usage  # imported late, to keep empty runs fast
 
         hint += NO_ID_LEFT if disk_usage(Path(path).parent).free > ROOM_BYTES else ""
     return kind(f"{path}: {text}: {hint.format(table)}" if hint else f"{path}: {text}")

@@ -1,7 +1,7 @@
 """A connection to an SQLite file on the standard library's driver: its files, forks, statements.
 
-Differs from MySQL: every transaction takes the write lock when it begins, as a reader that becomes a writer later could
-not wait for the lock. And a connection is no more than this process's files: a fork copies it, a task can close it.
+Differs from MySQL: every transaction takes the write lock when it begins, because a reader that becomes a writer could
+not wait for the lock. And a connection is only open files of this process: a fork copies them, a task can close them.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from ..dialect import Pace, Session, missing
 from .errors import DRIVER_ERRORS
 
 LOCK_WAIT_SECONDS = 2.0
-"""One turn of waiting for the writer; between turns a signal is heard and the patience ends."""
+"""One wait for the writer; between two waits, signals are handled and the patience can end."""
 FILES_CHANGED = (
     "what is open is no longer the file at this path with its log: a task has closed files that are not its own, or "
     "opened this one by other means than SQLite, or somebody has put another in its place; see docs/guarantees.md"
@@ -31,7 +31,7 @@ Identity = tuple[int, int]
 
 
 def identity_of(file: str | Path | int) -> Identity | None:
-    """The identity of a file, by its path or descriptor; None if there is none."""
+    """The identity of a file, by path or descriptor; None if it does not exist."""
     try:
         found = os.stat(file)
     except OSError:
@@ -43,26 +43,25 @@ def identity_of(file: str | Path | int) -> Identity | None:
 
 
 class Connection(sqlite3.Connection):
-    """The driver's connection. If its files are others by now, it is abandoned: nothing is written, it is never closed.
+    """The driver's connection. If its files were replaced, it is abandoned: never written to, never closed.
 
-    A close writes the log into the database's file and removes the log, by names that may lead to other files by then.
+    Closing writes the log into the database's file and removes the log, by names that may now mean other files.
     """
 
     in_use = threading.RLock()
     """Its session's lock, once it has a session."""
     files: Sequence[tuple[Sequence[str | int], Identity]] = ()
-    """The database's file, the log's index, and this process's descriptors of the first, as they were when it opened.
+    """The database's file, this process's descriptors of it, and the log's index, as they were at opening.
 
-    A task that opens the database's file by other means than SQLite, and closes it, drops this process's locks: another
-    process then removes the log that is in use here, with its index. (A look at the log itself would make each commit a
-    third slower: Linux gives exact times to a file that was looked at, and has to write them.) A task that closes
-    descriptors which are not its own would make SQLite write to the files that it opens next.
+    If a task opens and closes the database's file without SQLite, this process loses its locks: another process may
+    then remove the log and its index while we use them. (Checking the log itself would make each commit a third slower:
+    Linux must then write exact times for it.) If a task closes descriptors that are not its own, SQLite would write to
+    the next files that get their numbers.
     """
 
     @property
     def is_abandoned(self) -> bool:
-        """Whether nothing may be written by it any more."""
-        for files, seen in self.files:  # in plain loops: this comes before each verb
+        for files, seen in self.files:  # plain loops: this runs before each verb
             for file in files:
                 if identity_of(file) == seen:
                     break
@@ -83,8 +82,8 @@ class Connection(sqlite3.Connection):
 
 # ---- forks
 
-# The open connections of this process; the abandoned ones; those that a fork left in it amid a transaction; and the
-# files of the descriptors that a fork left in it, except those of our connections.
+# This process's open connections; the abandoned ones; those inherited from a fork during a transaction; and the files
+# of inherited descriptors, except those of our connections.
 _open: weakref.WeakSet[Connection] = weakref.WeakSet()
 _abandoned: list[Connection] = []
 _unfinished: list[Connection] = []
@@ -92,23 +91,23 @@ _inherited: dict[int, Identity | None] = {}
 
 
 def _close_inherited() -> None:
-    """In a forked child: close the connections that its parent had open.
+    """In a forked child: close the parent's connections.
 
-    SQLite keeps one account of its locks for each file and process, and a fork copies the account without the locks. A
-    connection that the child opens beside an inherited one takes the file for locked, and a parent that closes last
-    removes the log into which the child goes on writing. Amid a transaction a connection stays open, as a close would
-    roll back the parent's transaction: beside it the child can open no other. Nor can it beside a connection of the
-    program's own, which is not ours to close.
+    SQLite records its locks for each file in the process, and a fork copies the record without the locks. With an
+    inherited connection, a new one in the child would believe that it holds locks, and the parent's last close would
+    remove the log while the child writes to it. A connection in a transaction stays open, because closing it would roll
+    back the parent's transaction; then the child can open no other. The same is true for a connection of the program
+    itself, which we may not close.
     """
     for connection in list(_open):
-        with suppress(sqlite3.ProgrammingError):  # it is closed, and something still refers to it
+        with suppress(sqlite3.ProgrammingError):  # it is already closed
             if connection in _abandoned:
                 continue
-            # The parent's heartbeat may be amid a statement: the child would wait for its end for ever.
+            # If the parent's heartbeat was in a statement, its lock is never released in the child.
             if connection.in_transaction or not connection.in_use.acquire(blocking=False):
                 _unfinished.append(connection)
             else:
-                # Not Connection.close(): the log may be gone, or another, if the parent closed its connection since.
+                # Not Connection.close(): the log may be missing or new if the parent has closed its connection.
                 sqlite3.Connection.close(connection)
     _open.clear()
     _inherited.clear()
@@ -120,7 +119,7 @@ if hasattr(os, "register_at_fork"):  # Windows has no fork
 
 
 def _descriptors() -> dict[int, Identity | None]:
-    """The files of this process's descriptors; empty if the system does not list them, as at their limit."""
+    """The files of this process's descriptors; empty if the system cannot list them, as at their limit."""
     with suppress(OSError):
         return {number: identity_of(number) for number in map(int, os.listdir("/dev/fd"))}
     return {}
@@ -130,7 +129,7 @@ def _descriptors() -> dict[int, Identity | None]:
 
 
 def open_connection(path: Path, synchronous: str, error_of: Callable[[BaseException], DatabaseError]) -> Connection:
-    """A connection to an existing file, with this word for PRAGMA synchronous. Raises DatabaseError."""
+    """A connection to an existing file; `synchronous` is for the PRAGMA. Raises DatabaseError."""
     try:
         os.stat(path)
     except FileNotFoundError:  # or its folder
@@ -146,7 +145,7 @@ def open_connection(path: Path, synchronous: str, error_of: Callable[[BaseExcept
                 f"{path}: this process was forked while the program had this file open, as by a connection of its own; "
                 "close that before the fork"
             )
-        del _inherited[number]  # closed since: this number may be that of our own connection next
+        del _inherited[number]  # it was closed: our own connection may get this number next
     if any(kept.files[0][1] == database for kept in _abandoned):
         # SQLite would share locks and descriptors with the abandoned connection.
         raise DatabaseError(f"{path}: {FILES_CHANGED}; this process cannot open it any more")
@@ -154,16 +153,16 @@ def open_connection(path: Path, synchronous: str, error_of: Callable[[BaseExcept
         connection = sqlite3.connect(
             path,
             timeout=LOCK_WAIT_SECONDS,
-            isolation_level=None,  # our own statements begin and commit transactions
+            isolation_level=None,  # we begin and commit transactions ourselves
             check_same_thread=False,  # close() closes the connections of all threads
             factory=Connection,
         )
         _open.add(connection)
-        # With `full` a commit is on the disk when it returns, as on MySQL. SQLite opens its log here.
+        # With `full`, a commit is on the disk when it returns, as on MySQL. SQLite opens its log here.
         connection.execute(f"PRAGMA synchronous = {synchronous}")
     except DRIVER_ERRORS as error:
         raise error_of(error) from error
-    real = os.path.realpath(path)  # a link's log lies beside the file that it leads to
+    real = os.path.realpath(path)  # the log is next to the link's target
     own = [number for number, identity in _descriptors().items() if identity == database]
     files: list[tuple[Sequence[str | int], Identity | None]] = [([str(path)], database), (own, database)]
     files.append(([f"{real}-shm"], identity_of(f"{real}-shm")))
@@ -188,7 +187,7 @@ class SQLiteSession(Session):
 
     def connect(self, pace: Pace) -> None:
         connection = open_connection(self._path, self._synchronous, self._error_of)
-        # Text that is no UTF-8 must not end a worker; the code that uses the text finds the surrogates.
+        # Invalid UTF-8 must not end a worker; the code that uses the text handles the surrogates.
         connection.text_factory = lambda value: value.decode("utf-8", "surrogateescape")
         connection.in_use = self.in_use
         self.cursor = connection.cursor()
@@ -212,5 +211,5 @@ class SQLiteSession(Session):
 
 
 def _bindable(value: Any) -> Any:
-    """The value; for an id beyond 64 bits, as MySQL has, a float that equals none."""
+    """An id beyond 64 bits, as MySQL has, becomes a float that no id equals."""
     return float(value) if isinstance(value, int) and abs(value) >= 2**63 else value
