@@ -1,8 +1,8 @@
-"""Adding tasks: one, many, and one whose unique key a row may already have.
+"""Adding tasks: one, many, and with a unique key that an existing row may have.
 
-A row that has the key stays as it is, or becomes new as its producer now describes it (`rerun`). A rerun of a running
-row sets `attempts` to 0, which no other running row has, as its start was counted. So the writes that finish a task
-(finishes.py) ask for attempts above 0; a running row with 0 becomes new at its end.
+An existing row is unchanged, or a rerun makes it new with the new values. A rerun of a running row sets `attempts` to
+0, which no other running row has, because its start was counted. So the writes that finish a task (finishes.py) require
+attempts above 0; a running row with 0 becomes new when it ends.
 """
 
 from __future__ import annotations
@@ -20,15 +20,15 @@ from ..retrying import RetryPolicy, Scope
 from ..words import MAX_UTF8_BYTES, in_portions
 
 MAX_STATEMENT_BYTES = 400_000
-"""Old servers take 1 MiB a statement, and quoting may double its length."""
+"""Old servers accept statements of 1 MiB, and quoting may double the length."""
 MAX_DEPENDENCY_VALUES = 600
-"""Old SQLite binds 999 values a statement."""
+"""Old SQLite binds at most 999 values."""
 PLAIN_VALUES = 4
 ANY_VALUES = 11
 
 
 class Adding:
-    """The INSERTs of producers, in a transaction that the caller has begun. They raise InvalidTask, DatabaseError."""
+    """The INSERTs of producers, in the caller's transaction. Raises InvalidTask, DatabaseError."""
 
     # ---- add: → new, waiting
 
@@ -45,9 +45,9 @@ class Adding:
 
     IS_RUNNING = "{old_status} = 1 AND {old_started_at} IS NOT NULL"
     # A running row keeps status, claim and lease. A row that waits for other tasks (status 5 without an instant) still
-    # waits. MySQL assigns from left to right: the status asks for the old instant, so it comes before claim and
-    # instant. These ask whether the row is running, which its new status says as well. After a delayed rerun every row
-    # that is not running has status 5: there the instant comes first.
+    # waits. MySQL assigns from left to right. The status reads the old instant, so it comes before claim and instant;
+    # these ask whether the row is running, which the new status also says. A delayed rerun gives status 5 to every row
+    # that is not running, so there the instant comes first.
     RERUN: ClassVar = {
         "task": "{given_task}",
         "args": "{given_args}",
@@ -75,20 +75,20 @@ class Adding:
         """,
         "status": f"CASE WHEN {IS_RUNNING} THEN 1 ELSE 5 END",
     }
-    # The condition of all assignments: it asks for the old version, so that is assigned last.
+    # The condition of all assignments reads the old version, so the version is assigned last.
     IS_NEWER = "{given_version} IS NULL OR {old_version} IS NULL OR {given_version} > {old_version}"
 
     def __init__(self, place: Rows, what_now: str = "nothing was added") -> None:
-        """`what_now` ends the message about a task that is found invalid after its row was inserted."""
+        """`what_now` ends the message about a task that turns out to be invalid after its INSERT."""
         self._place = place
         self._what_now = what_now
 
     def insert_all(
         self, tasks: Iterable[NewTask], name: Callable[[int], str] = "task {}".format
     ) -> Iterator[Sequence[int]]:
-        """Insert tasks, a portion a statement; each portion's ids, in order.
+        """Insert tasks, a statement for each portion; each portion's ids, in order.
 
-        `name` makes the name of a task in a message from its number, counted from 1.
+        `name` makes a task's name for messages from its number, from 1 on.
         """
         before = 0
         for portion in portions(tasks, self._place):
@@ -96,13 +96,13 @@ class Adding:
             before += len(portion)
 
     def insert_plain(self, task: NewTask) -> int:
-        """Insert a task for which `is_plain` is true; its id."""
+        """Insert a task that `is_plain`; its id."""
         return self._place.dialect.insert(self._place, self.ADD_ONE_PLAIN, task[:PLAIN_VALUES], 1)[0]
 
     def insert(self, tasks: Sequence[NewTask], names: Sequence[str] = ("",)) -> Sequence[int]:
         """Insert tasks of one kind by one statement, then their dependencies; the tasks' ids, in order.
 
-        A message about a task starts with its name among `names`.
+        Messages start with the task's name in `names`.
         """
         place, first = self._place, tasks[0]
         if is_plain(first):
@@ -127,7 +127,7 @@ class Adding:
         return place.dialect.insert_keyed(place, sql, values, keys)
 
     def _insert_dependencies(self, tasks: Sequence[NewTask], ids: Sequence[int], names: Sequence[str]) -> None:
-        """Insert a row for each task and parent; dependencies.py decides whether the task has to wait."""
+        """Insert a row for each task and parent; dependencies.py decides whether the task must wait."""
         values: list[int] = []
         newer = ""
         for name, task, child_id in zip(names, tasks, ids, strict=True):
@@ -138,18 +138,18 @@ class Adding:
                     f"{name}depends_on names {parent_id}, and this task would be {child_id}: a task can wait only for "
                     f"those that were added before it; {self._what_now}"
                 )
-            for bindable in sorted({min(one, MAX_SIGNED) for one in parents}):  # SQLite takes no larger number
+            for bindable in sorted({min(one, MAX_SIGNED) for one in parents}):  # SQLite's greatest number
                 values += bindable, child_id
         for portion in in_portions(values, MAX_DEPENDENCY_VALUES):
             rows = ", ".join([self.ADD_DEPENDENCY] * (len(portion) // 2))
             self._place.execute(self.ADD_DEPENDENCIES + rows, portion)
-        # Raised last: if the caller commits nevertheless, the task has its edge, and does not run.
+        # Raised last: even if the caller commits, the task has its edge and does not run.
         if newer:
             raise InvalidTask(newer)
 
 
 class Producing:
-    """The verbs of producers, in our own transactions. They raise InvalidTask, DatabaseError."""
+    """The verbs of producers, in our own transactions. Raises InvalidTask, DatabaseError."""
 
     def __init__(self, database: Database) -> None:
         self._database = database
@@ -158,14 +158,14 @@ class Producing:
         self._add_any = self._add_plain._replace(scope=Scope.TRANSACTION)
 
     def add(self, task: NewTask) -> int:
-        """→ new, or waiting. The id of the new row, or of the row that has the key already."""
+        """→ new, or waiting; the id of the new row, or of the existing row with the key."""
         if is_plain(task):
             return self._database.run(self._add_plain, self._adding.insert_plain, task)
         task_id = self._database.run(self._add_any, self._adding.insert, [task])[0]
         if task.depends_on is not None:
             from .dependencies import Dependencies
 
-            # Decide at once whether it has to wait; if that fails, a worker's next look does it.
+            # Decide now whether it must wait; if that fails, a worker's next look decides.
             with suppress(DatabaseError):
                 Dependencies(self._database).decide([task_id])
         return task_id
@@ -191,7 +191,7 @@ def is_plain(task: NewTask) -> bool:
 
 
 def _kind(task: NewTask) -> tuple[bool, ...]:
-    """What decides about the INSERT of a task: the same for all tasks of a statement."""
+    """What determines a task's INSERT: equal for all tasks of a statement."""
     return is_plain(task), task.unique_key is None, task.rerun, task.version is None, _is_later(task)
 
 
@@ -209,9 +209,9 @@ def _all_values(task: NewTask, dialect: Dialect) -> Sequence[Any]:
 
 
 def portions(tasks: Iterable[NewTask], place: Rows) -> Iterator[list[NewTask]]:
-    """The tasks of each statement: of one kind, within the limits of a statement, and each key only once.
+    """The tasks for each statement: of one kind, within its limits, each key once.
 
-    PostgreSQL changes no row twice in one statement.
+    PostgreSQL cannot change a row twice in one statement.
     """
     portion: list[NewTask] = []
     keys: set[str] = set()

@@ -1,8 +1,7 @@
-"""Starts, renewals and completions of several tasks in one write: of those of one call, and of those of one round.
+"""Starts, renewals and completions of several tasks in one write: the tasks of one call or of one round.
 
-The tasks given to a verb are of one claim, and at most as many as one statement takes ids. If others hold one of the
-rows, the free rows are locked and written without it. A task whose completion could not be written here is left to the
-verbs of single tasks, which know every special case.
+A verb takes tasks of one claim, at most as many as one statement takes ids. If a row is held, the free rows are locked
+and written without it. The verbs for single tasks, which handle every special case, complete what fails here.
 """
 
 from __future__ import annotations
@@ -25,17 +24,17 @@ def _of_many(sql: str) -> str:
 
 
 def _while_ready(sql: str) -> str:
-    """A write after which a task may be given back: of a new row, updated_at is the instant since which it is ready."""
+    """Keep updated_at: the task may be released, and a new row has been ready since its updated_at."""
     return sql.replace("updated_at = {now}", "updated_at = updated_at")
 
 
 class Batches:
-    """Verbs for several tasks at once. Raises DatabaseError."""
+    """Verbs for several tasks. Raises DatabaseError."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
         self._database = store.database
-        # If the database has one writer, others hold all rows or none.
+        # With one writer, others hold all rows or none.
         self._writer_seconds = store.database.conflict_seconds if store.has_one_writer else 0
 
     # ---- start: in progress, unstarted → in progress, started
@@ -48,12 +47,11 @@ class Batches:
     def start(self, tasks: Sequence[ClaimedTask], max_attempts: int) -> set[int]:
         """In progress, unstarted → in progress, started; the ids of the started tasks.
 
-        Others hold the rows of the remaining tasks, or took them. `max_attempts` is the limit for tasks whose row has
-        none.
+        The other rows are held or reclaimed. `max_attempts` is the limit for rows without one.
         """
         claim, ids = tasks[0].claim, _ids_of(tasks)
         try:
-            # With its commit in one round trip, if the server joins statements.
+            # One round trip for the write and its commit, if the server joins statements.
             [matched], _ = self._database.write_together(
                 [self._starting(claim, max_attempts, ids)], self._writer_seconds
             )
@@ -65,21 +63,21 @@ class Batches:
                 return self._database.write(*self._starting(claim, max_attempts, free))
 
             matched = work_free(self._database, ids, start).changed
-        # An earlier try whose connection broke may have started the others.
+        # An earlier try may have started the others before its connection broke.
         return set(ids) if matched == len(ids) else self.started(tasks)
 
     def _starting(self, claim: int, max_attempts: int, ids: Sequence[int]) -> Write:
         return with_ids(self.START_SEVERAL, ids), (max_attempts, self._store.lease_seconds, *ids, claim)
 
     def unstarted(self, tasks: Sequence[ClaimedTask]) -> set[int]:
-        """The ids of the tasks that this worker still has, and did not start."""
+        """The ids of tasks that this worker still has and did not start."""
         return self._ids(self.SELECT_UNSTARTED, tasks)
 
     def started(self, tasks: Sequence[ClaimedTask]) -> set[int]:
-        """The ids of the tasks that this worker started and still has."""
+        """The ids of tasks that this worker started and still has."""
         return self._ids(self.SELECT_STARTED, tasks)
 
-    # ---- unstart: in progress, started → new, where none of the task's code ran
+    # ---- unstart: in progress, started → new, if none of the task's code ran
 
     UNSTART = """
         UPDATE {table} {by_key}
@@ -91,8 +89,7 @@ class Batches:
     def unstart(self, tasks: Sequence[ClaimedTask]) -> int:
         """In progress, started → new, with the attempt uncounted; how many.
 
-        A task that a rerun changed since its start becomes new, too. One that was cancelled, or whose row others hold,
-        is left as it is until its lease ends.
+        Also a task that was rerun since its start. A cancelled task, or a held row, stays until its lease ends.
         """
         return self._write(self.UNSTART, (), tasks)
 
@@ -101,7 +98,7 @@ class Batches:
     RENEW_SEVERAL = _while_ready(_of_many(RENEW))
 
     def renew(self, tasks: Sequence[ClaimedTask]) -> bool:
-        """Renew the leases of started tasks, except for rows that others hold. Whether any claim still stands."""
+        """Renew the leases of started tasks, except held rows. Whether any claim still holds."""
         return bool(self._write(self.RENEW_SEVERAL, (self._store.lease_seconds,), tasks) or self.started(tasks))
 
     # ---- finish: in progress, started → done
@@ -111,8 +108,8 @@ class Batches:
     def complete(self, tasks: Sequence[ClaimedTask]) -> tuple[set[int], bool]:
         """In progress, started → gone, archived or done; the ids of the completed tasks.
 
-        The others are left to `advance`: tasks whose claim was taken away, changed or awaited tasks, rows that others
-        hold. The flag says whether they may be done all the same, as a connection broke before its answer came.
+        `advance` handles the others: lost claims, changed or awaited tasks, held rows. The flag says whether they are
+        in doubt: a connection broke before its answer came.
         """
         claim, ids = tasks[0].claim, _ids_of(tasks)
         writes = self._completing(claim, ids)
@@ -133,10 +130,10 @@ class Batches:
     def complete_and_start(
         self, ended: Sequence[ClaimedTask], tasks: Sequence[ClaimedTask], max_attempts: int
     ) -> tuple[bool, bool]:
-        """Both in one commit, `ended` → gone, archived or done, and `tasks` → started: all of them, or none.
+        """In one commit, `ended` → gone, archived or done, and `tasks` → started. Whether all were written.
 
-        None if a row was changed, or others hold it: `complete` and `start` then do what can be done. The second flag
-        says whether all may be done then, as a connection broke before its answer came.
+        Nothing is written if a row was changed or is held: then use `complete` and `start`. The second flag says
+        whether that is in doubt: a connection broke before its answer came.
         """
         claim = tasks[0].claim
         writes = self._completing(claim, _ids_of(ended))
@@ -145,7 +142,7 @@ class Batches:
 
     # ---- start again: in progress, started → in progress, started once more
 
-    # Only a row that no person changed, retried or cancelled meanwhile.
+    # Only a row that was not changed, retried or cancelled meanwhile.
     START_AGAIN = """
         UPDATE {table} {by_key}
         SET attempts = attempts + 1, started_at = {now}, due_at = {after}, progress = NULL, updated_at = {now}
@@ -154,9 +151,9 @@ class Batches:
     WAS_STARTED_AGAIN = "SELECT 1 FROM {table} WHERE id = ? AND status = 1 AND claim = ? AND attempts = ?"
 
     def start_again(self, task: ClaimedTask) -> bool:
-        """In progress, started → started once more: another attempt is counted, and the lease renewed.
+        """In progress, started → started again: counts an attempt and renews the lease.
 
-        False if the row is not as its start left it.
+        False if the row changed since its start.
         """
         attempts = task.attempts + 1
         values = (self._store.lease_seconds, task.id, task.claim, attempts)
@@ -168,7 +165,7 @@ class Batches:
     # ---- several rows
 
     def _write_all(self, writes: Sequence[Write], least: Sequence[int]) -> tuple[bool, bool]:
-        """Whether all writes were done, in one commit, as each matched so many rows; and if not, whether in doubt."""
+        """Write all in one commit if each matches its `least` rows. Whether it did, and otherwise whether in doubt."""
         policy = RetryPolicy(Scope.TRANSACTION, self._writer_seconds)
         try:
             self._database.run(policy, self._database.write_each, writes, least)
@@ -179,7 +176,7 @@ class Batches:
         return True, False
 
     def _write(self, sql: str, values: Sequence[object], tasks: Sequence[ClaimedTask]) -> int:
-        """Write to the tasks' rows that nobody holds; how many. The values stand before the ids, the claim behind."""
+        """Write to the tasks' free rows; how many. The values come before the ids, the claim after them."""
         write = partial(self._database.write_ids, sql, before=values, after=(tasks[0].claim,))
         return write_free(self._database, _ids_of(tasks), write, self._database.conflict_seconds)
 
@@ -188,5 +185,5 @@ class Batches:
 
 
 def _ids_of(tasks: Sequence[ClaimedTask]) -> list[int]:
-    """The tasks' ids in order: every writer locks its rows in this order."""
+    """The tasks' ids in order, as every writer locks rows in this order."""
     return sorted([task.id for task in tasks])

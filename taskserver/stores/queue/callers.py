@@ -1,10 +1,10 @@
-"""Adding and completing on a caller's own connection, of any driver, as a part of the caller's transaction.
+"""Adding and completing on a caller's own connection, of any driver, inside the caller's transaction.
 
-Only INSERTs, SELECTs and the writes of a completion go there: no COMMIT, no ROLLBACK, no SET. No statement is retried:
-a deadlock undoes the caller's writes, too, and only the caller can repeat those.
+It sends only INSERTs, SELECTs and the writes of a completion: no COMMIT, no ROLLBACK, no SET. It retries nothing: a
+deadlock rolls back the caller's writes too, and only the caller can repeat them.
 
 The caller's session may have any time zone, character set and form of rows. So texts are sent in ASCII, keys in
-hexadecimal, instants in words that are right in each time zone (Dialect.callers_words), and only ids are read.
+hexadecimal, instants in SQL that is right in each time zone (Dialect.callers_words), and only ids are read.
 """
 
 from __future__ import annotations
@@ -46,11 +46,11 @@ WHAT_NOW = "roll your transaction back, as its row is part of that"
 COMPLETION = "taskserver_completes"
 """Set before a completion's writes."""
 CLOCKS_DIFFER_SECONDS = 86_400
-"""The database's clock decides when a delay ends, and this host's may differ."""
+"""The database's clock, which decides when a delay ends, may differ from this host's."""
 
 
 class Callers:
-    """The verbs on a given connection. They raise InvalidTask, DatabaseError."""
+    """The verbs on a caller's connection. Raises InvalidTask, DatabaseError."""
 
     def __init__(self, dialect: Dialect, mode: str, lease_seconds: int) -> None:
         self._dialect = dialect
@@ -61,7 +61,7 @@ class Callers:
     # ---- producers
 
     def add(self, connection: object, task: NewTask) -> int:
-        """→ new, or waiting, once the caller commits. The id of the new row, or of the row that has the key already."""
+        """→ new, or waiting, once the caller commits; the id of the new row, or of the existing row with the key."""
         with self.on(connection) as rows:
             return Adding(rows, WHAT_NOW).insert([_checked(task)])[0]
 
@@ -74,7 +74,7 @@ class Callers:
     REACHES = "SELECT id FROM {table} WHERE id = 0"
 
     def check(self, connection: object) -> None:
-        """Raises InvalidTask or DatabaseError if a connection does not reach the queue's table."""
+        """Raises InvalidTask or DatabaseError if the connection does not reach the queue's table."""
         with self.on(connection) as rows:
             rows.rows(self.REACHES)
 
@@ -83,18 +83,18 @@ class Callers:
     def complete(self, connection: object, finish: Finish) -> Outcome:
         """In progress, started → gone, archived, done, or new as the next stage, once the caller commits.
 
-        LOST: the row no longer carries our claim. Raises InvalidTask if the connection is in no transaction, and
-        Conflict if the database rolled that back.
+        LOST: the row no longer has our claim. Raises InvalidTask if there is no transaction, and Conflict if the
+        database rolled it back.
         """
         with self.on(connection) as rows:
             self._set_savepoint(rows)
             try:
                 return self._complete(rows, finish)
             except BaseException as error:
-                try:  # else the caller could commit a part of the writes
+                try:  # otherwise the caller could commit a part of the writes
                     rows.execute(f"ROLLBACK TO {COMPLETION}")
                 except DatabaseError:
-                    # The caller's writes are gone, too: a trigger of theirs may roll back everything.
+                    # The caller's writes are gone too: a trigger may roll back everything.
                     if isinstance(error, DatabaseError) and is_refusal(error):
                         raise Conflict(f"{error}; it rolled the whole transaction back") from error
                 raise
@@ -119,7 +119,7 @@ class Callers:
 
     @contextmanager
     def on(self, connection: object) -> Iterator[CallersRows]:
-        """In the `with`, statements on a caller's connection, by a cursor of ours that is closed at the end."""
+        """In the `with`, statements on a caller's connection, with a cursor of ours."""
         connection = ask(self._dialect, unwrapped, connection)
         cursor = ask(self._dialect, self._dialect.callers_cursor, connection)
         try:
@@ -141,26 +141,25 @@ class CallersRows(Rows):
     """The statements of one call on a caller's connection."""
 
     max_keyed_rows = 1
-    """The id of a single row is found without reading its key."""
+    """Finds the id of a row without reading its key."""
 
     def __init__(self, dialect: Dialect, statements: Statements, cursor: Any) -> None:
         super().__init__(dialect, statements)
         self.cursor = cursor
 
     def execute(self, sql: str, values: Sequence[Any] = ()) -> Any:
-        """Send one statement; our cursor."""
         # Django replaces marks only if it gets a list, even an empty one.
         ask(self.dialect, self.cursor.execute, self.compose(sql), list(values))
         return self.cursor
 
     def rows(self, sql: str, values: Sequence[Any] = ()) -> Sequence[tuple[Any, ...]]:
-        """The rows of a SELECT as tuples, in whatever form the connection returns them."""
+        """The rows of a SELECT as tuples, even if the connection returns another form."""
         rows = ask(self.dialect, self.execute(sql, values).fetchall)
         return [tuple(row.values() if isinstance(row, Mapping) else row) for row in rows]
 
 
 def ask(dialect: Dialect, work: Callable[..., T], *args: Any) -> T:
-    """Do work in the caller's driver; its errors become ours."""
+    """Do work in the caller's driver, and translate its errors."""
     try:
         return work(*args)
     except InvalidTask:
@@ -185,7 +184,7 @@ def _error_of(dialect: Dialect, error: Exception) -> DatabaseError:
 
 
 def unwrapped(connection: object) -> Any:
-    """The connection itself; of SQLAlchemy's, the driver's beneath it. Raises InvalidTask."""
+    """The connection, or the driver's connection inside SQLAlchemy's. Raises InvalidTask."""
     found: Any = connection
     if any("Async" in cls.__name__ for cls in type(found).__mro__) or getattr(found, "async_", 0) == 1:
         raise InvalidTask("connection is one of asyncio; allowed: one that waits for its answers")
@@ -198,7 +197,7 @@ def unwrapped(connection: object) -> Any:
 
 def _driver_of(connection: object, cursor: object) -> tuple[str, str]:
     """The kind of database and the parameter mark. Raises InvalidTask."""
-    # By the cursor: a pool wraps only the connection, and Django wraps both.
+    # From the cursor: a pool wraps only the connection, and Django wraps both.
     for name in _packages(cursor):
         if name in DRIVERS:
             kind, mark = DRIVERS[name]
@@ -207,12 +206,12 @@ def _driver_of(connection: object, cursor: object) -> tuple[str, str]:
 
 
 def _not_allowed(connection: object) -> InvalidTask:
-    # Its text is never shown: an address holds a password.
+    # Its text is never shown: an address may hold a password.
     return InvalidTask(f"connection is of the type {type(connection).__name__}; allowed: {ALLOWED}")
 
 
 def _packages(part: object) -> list[str]:
-    """The packages of an object's class and its base classes: shop, pymysql, builtins."""
+    """The packages of an object's class and base classes, such as shop, pymysql, builtins."""
     # Not type(): a tool that wraps cursors to measure them sets `__class__` to the cursor's.
     return [cls.__module__.partition(".")[0] for cls in part.__class__.__mro__]
 
@@ -222,7 +221,7 @@ def _with_percent_marks(sql: str) -> str:
 
 
 def _checked(task: NewTask) -> NewTask:
-    """The task, if its delay ends within the database's time: we cannot ask this database. Raises InvalidTask."""
+    """The task. Raises InvalidTask if its delay ends after the greatest instant, which we cannot ask this database."""
     seconds = task.delay_seconds
     if seconds is not None and time.time() + seconds > LAST_INSTANT.timestamp() - CLOCKS_DIFFER_SECONDS:
         # MySQL would store NULL, and the task would wait for ever.

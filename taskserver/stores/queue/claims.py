@@ -1,6 +1,6 @@
-"""Claims: new tasks taken for this worker by one UPDATE, read back, and given back if they were not started.
+"""Claims: one UPDATE takes new tasks for this worker; those that it does not start are released.
 
-The UPDATE is the dialect's (mysql/claiming.py has the essay on it). A claim passes over paused groups.
+The UPDATE is the dialect's (mysql/claiming.py has the essay on it). A claim skips paused groups.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ from ..database import Database
 from ..retrying import HELD_PATIENCE_SECONDS, RetryPolicy, Scope
 
 MAX_INLINE_BYTES = 16 * 1024
-"""Longer texts stay in the database until their task's turn: a thousand of 1 MiB each fit into no small host."""
+"""Longer texts stay in the database until their task's turn: a small host cannot hold a thousand of 1 MiB."""
 MAX_CLAIM_BYTES = 4 * 1024 * 1024
-"""Arguments, and stages, that one claim holds at most: of a claim of many rows, shorter ones stay there, too."""
+"""The maximum of arguments and of stages in one claim: in a claim of many rows, shorter texts stay there too."""
 
 SCHEDULE_KEY = "CASE WHEN unique_key >= 'schedule:' AND unique_key < 'schedule;' THEN unique_key END"
 """The unique_key of a task that a schedule added; NULL for others."""
-# updated_at may lie in the future or be no instant, as a producer wrote it: the wait then counts as 0.
+# A producer may have written an updated_at in the future or an invalid one: the wait is then 0.
 CLAIMED = f"""
     id, task, CASE WHEN {{args_bytes}} <= ? THEN args END, {{args_bytes}},
     attempts, max_attempts, claim, group_id, CASE WHEN {{updated_at_age}} > 0 THEN {{updated_at_age}} ELSE 0.0 END,
@@ -39,25 +39,26 @@ _RANDOM_BITS = 32
 """The lower half of a claim token."""
 
 PAUSE_OF_ALL = MAX_GROUP_ID + 1
-"""The row of this group, which no task has, pauses all groups; the dialects' claims ask for it, too."""
+"""The row of this group, which no task has, pauses all groups; the dialects' claims check it too."""
 LISTED_SECONDS = 1.0
-"""While groups are paused, the list of the others with new tasks is kept for so long; longer if listing takes long."""
+"""While groups are paused, a worker lists the others that have new tasks. It keeps the list for so long, or for
+LISTED_PER_SECOND times as long as listing took."""
 LISTED_PER_SECOND = 10.0
 MAX_LISTED_GROUPS = 1_000_000
 MAX_LISTED_ROWS = 4000
-"""A claim of listed groups reads so many rows in all."""
+"""The rows that a claim of listed groups reads in all."""
 
 HELD_POLICY = RetryPolicy(Scope.STATEMENT, HELD_PATIENCE_SECONDS)
 
 
 class Claims:
-    """The verbs of a worker before it starts a task. They raise DatabaseError."""
+    """The verbs of a worker before it starts a task. Raises DatabaseError."""
 
     def __init__(self, database: Database, lease_seconds: int) -> None:
         self._database = database
         self._lease_seconds = lease_seconds
         self._groups: Sequence[int] = ()
-        """While some groups are paused: others with new tasks, which claims name."""
+        """The listed groups that claims name, while others are paused."""
         self._listed_until = 0.0
         """By time.monotonic."""
 
@@ -67,14 +68,14 @@ class Claims:
     READ_TEXTS = "SELECT args, stages FROM {table} WHERE id = ? AND status = 1 AND claim = ?"
 
     def claim(self, limit: int, groups: Sequence[int], number: int | None = None) -> Claim:
-        """New → in progress for up to `limit` rows of `groups` (none: of all), in order of priority, then id.
+        """New → in progress for up to `limit` rows of `groups` (none: all), in order of priority, then id.
 
-        A new row among them whose due_at is in the future becomes waiting instead. If others hold the rows, the claim
-        gets nothing rather than wait for them: the caller looks again. `number` is the worker's, which its claims name.
+        A row with due_at in the future becomes waiting. The claim does not wait for held rows: the caller looks again.
+        `number` is the worker's; its tokens contain it.
         """
         is_listed = not groups and time.monotonic() < self._listed_until
         of_groups = self._groups if is_listed else groups
-        if is_listed:  # it reads, and locks, up to `limit` rows of each group
+        if is_listed:  # it reads and locks up to `limit` rows of each group
             limit = min(limit, max(MAX_LISTED_ROWS // len(of_groups), 1))
         database, token = self._database, new_token(number)
         try:
@@ -84,7 +85,7 @@ class Claims:
         except Conflict as error:
             changed, in_doubt = Changed(0), error.in_doubt
         tasks, rows = changed.tasks or [], changed.rows
-        if in_doubt:  # an earlier try, whose connection broke, may have claimed these rows or others
+        if in_doubt:  # an earlier try may have claimed these rows or others before its connection broke
             found = self.read(token, limit)
             tasks, rows = found[:limit], max(rows, len(found))
             self.release(found[limit:])
@@ -99,21 +100,18 @@ class Claims:
         return Claim(tasks, rows)
 
     def read(self, token: int, count: int) -> list[ClaimedTask]:
-        """The tasks of a claim of up to `count` rows, in the order in which they are to run."""
+        """The tasks of a claim of up to `count` rows, in the order in which they run."""
         most = most_inline(count)
         return [ClaimedTask(*row) for row in self._database.fetch(self.READ_CLAIM, (most, most, token))]
 
     def fetch_texts(self, task: ClaimedTask) -> ClaimedTask:
-        """The task with its arguments and stages; without any if the claim was lost."""
+        """The task with its arguments and stages, or without if the claim was lost."""
         row = self._database.fetch_first(self.READ_TEXTS, (task.id, task.claim))
         args, stages = row or (None, None)
         return task._replace(args=args, stages=stages)
 
     def has_new(self, groups: Sequence[int]) -> bool:
-        """Whether a plain look, which takes no locks and waits for none, finds a new row in these groups.
-
-        Rows of paused groups do not count.
-        """
+        """Whether these groups have a new row, except paused ones; without locks."""
         has_new = self._database.dialect.claiming.has_new
         if not has_new(self._database, groups):
             return False
@@ -123,24 +121,21 @@ class Claims:
             return not are_all
         if not groups:
             return self._list_groups(paused)
-        beside = [group for group in groups if group not in paused]
-        return bool(beside) and has_new(self._database, beside)
+        unpaused = [group for group in groups if group not in paused]
+        return bool(unpaused) and has_new(self._database, unpaused)
 
     # ---- pauses: no claim takes rows of a paused group
 
     PAUSED = "SELECT group_id FROM {paused} ORDER BY group_id"
 
     def paused(self) -> tuple[list[int], bool]:
-        """The groups that are paused by themselves, in order; whether all are, also those that are first used later."""
+        """The groups that are paused one by one, in order; whether all groups are, including future ones."""
         groups = [row[0] for row in self._database.fetch(self.PAUSED)]
         are_all = groups[-1:] == [PAUSE_OF_ALL]
         return groups[:-1] if are_all else groups, are_all
 
     def _list_groups(self, paused: Collection[int]) -> bool:
-        """List the groups that have new tasks, except paused ones; by chance, if one claim cannot name all.
-
-        Whether there are any.
-        """
+        """List unpaused groups with new tasks, a random choice if one claim cannot name all. Whether there are any."""
         began_at = time.monotonic()
         sql = self._database.words["groups_of_status"].format("{table}", "{by_status}", 0)
         new = {row[1] for row in self._database.fetch(sql, (MAX_LISTED_GROUPS,))}
@@ -155,15 +150,14 @@ class Claims:
     RESUME_ALL = "DELETE FROM {paused}"
 
     def pause(self, groups: Iterable[int]) -> list[int]:
-        """Stop claims of these groups' tasks, from the next claim on; the groups that were not paused before."""
+        """Stop claims of these groups, from the next claim on; the groups that were not paused before."""
         return [group for group in groups if self._database.change(self.PAUSE, (group,)) == 1]
 
     def pause_all(self) -> None:
-        """Stop all claims, from the next one on."""
         self.pause([PAUSE_OF_ALL])
 
     def resume(self, groups: Iterable[int]) -> list[int]:
-        """Allow claims of these groups' tasks again; the groups that were paused.
+        """Allow claims of these groups again; the groups that were paused.
 
         Raises InvalidTask while all groups are paused.
         """
@@ -173,7 +167,7 @@ class Claims:
         return [group for group in groups if self._database.change(self.RESUME, (group,)) == 1]
 
     def resume_all(self) -> int:
-        """Allow claims of every group's tasks again; how many pauses ended."""
+        """Allow all claims again; how many pauses ended."""
         return self._database.change(self.RESUME_ALL)
 
     # ---- release: in progress, unstarted → new
@@ -186,11 +180,11 @@ class Claims:
     def release(self, tasks: Collection[ClaimedTask]) -> int:
         """In progress, unstarted → new for tasks of one claim; how many. No attempt is counted.
 
-        A row that others hold is left until its lease ends.
+        A held row stays until its lease ends.
         """
         if not tasks:
             return 0
-        from ..free_rows import write_free  # mostly all tasks of a claim are started
+        from ..free_rows import write_free  # usually all tasks of a claim are started
 
         claim, seconds = next(iter(tasks)).claim, self._database.conflict_seconds
         release = partial(self._database.write_ids, self.RELEASE, after=(claim,))
@@ -200,7 +194,7 @@ class Claims:
 
 
 def most_inline(count: int) -> int:
-    """The longest text, in bytes, that comes with its task in a claim of so many rows."""
+    """The longest text, in bytes, that a claim of so many rows returns with its task."""
     return min(MAX_INLINE_BYTES, MAX_CLAIM_BYTES // count)
 
 
@@ -210,13 +204,13 @@ def new_number() -> int:
 
 
 def new_token(number: int | None = None) -> int:
-    """A random claim token, from 0 to 2^63 - 1, of the worker of this number; None: of any."""
+    """A random claim token, from 0 to 2^63 - 1; with the worker's number, if given."""
     low = int.from_bytes(os.urandom(4), "big")
     return (new_number() if number is None else number) << _RANDOM_BITS | low
 
 
 def number_of(token: int) -> int:
-    """The number of the worker that has a claim token."""
+    """The worker's number in a claim token."""
     return token >> _RANDOM_BITS
 
 

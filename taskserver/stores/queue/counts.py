@@ -1,8 +1,7 @@
 """How many rows a queue has, by group, status and name, how old the new ones are, and which may need a person.
 
-A page that shows a count is loaded again and again, and a count of every row takes as long as there are rows. So each
-of these statements reads so many entries of an index at most, and takes no lock. None of them may sort: MariaDB sorts
-all rows of a status for `due_at IS NULL ORDER BY due_at, id`.
+Pages reload often, and counting every row takes time. So each statement reads a limited number of index entries and
+takes no lock. None may sort: MariaDB sorts all rows of a status for `due_at IS NULL ORDER BY due_at, id`.
 """
 
 from __future__ import annotations
@@ -17,29 +16,29 @@ from ..records import OTHER, QueueCount
 from ..words import in_portions, marks
 
 MAX_COUNTED = 100_000
-"""Rows that one look counts, the same share for each group and status."""
+"""Rows that one look counts, with an equal share for each group and status."""
 MIN_SHARE = 100
 MAX_OF_STATUS = 1000
-"""Groups of a status; rows of further ones are not counted."""
+"""Groups of a status; rows of more groups are not counted."""
 MAX_GROUPS_BY_PRIORITY = 200
 LOOKS_PER_STATEMENT = 50
 NAMES_SAMPLE = 1000
-"""Rows of a status whose names are read, and new ones whose ages are."""
+"""Rows of a status of which names, or ages of new tasks, are read."""
 HEADS = 20
-"""Rows at the head of a group's last priority, among which the oldest is looked for."""
+"""The first rows of a group's last priority, of which ages are read."""
 MAX_EXPIRED = 10_000
 """Expired claims that are counted."""
 NO_STATUS = ("= 6", "> 7")
-"""Conditions of numbers that are no Status."""
+"""Conditions for numbers that are no Status."""
 BY_AGE = (Status.NEW, Status.IN_PROGRESS, Status.ERROR, Status.WAITING)
-"""The names of their first rows are read, of the others those of the newest."""
+"""Names are read from their first rows; for other statuses, from the newest."""
 
 Look = tuple[str, Sequence[Any]]
 """A SELECT and its values."""
 
 
 class NameCount(NamedTuple):
-    """How many rows have a name, a group and a status."""
+    """How many rows have this name, group and status."""
 
     task: str
     group_id: int
@@ -52,15 +51,15 @@ class Counted(NamedTuple):
 
     counts: list[QueueCount]
     cut: frozenset[int]
-    """The statuses of which there may be further groups, which were not counted."""
+    """Statuses with groups that were not counted."""
 
 
 class ExpiredClaims(NamedTuple):
-    """Claims with an expired lease that no run reclaimed."""
+    """Claims with an expired lease that were not reclaimed."""
 
     rows: int
     oldest_seconds: float
-    """Since the oldest of these leases expired."""
+    """Since the oldest lease expired."""
 
 
 class Counts:
@@ -83,7 +82,7 @@ class Counts:
     """
 
     def by_group(self, groups: Sequence[int] = ()) -> Counted:
-        """Rows by group and status, in that order; only of these groups (none: of all, OTHER as well)."""
+        """Rows by group and status, in that order, of these groups; none: of all, with OTHER."""
         pairs = [(int(status), group) for status in Status for group in groups] if groups else self._pairs()
         share = max(MAX_COUNTED // max(len(pairs), 1), MIN_SHARE)
         looks: list[Look] = [(self.COUNT, (*pair, *pair, share + 1)) for pair in pairs]
@@ -99,7 +98,7 @@ class Counts:
         return Counted(counts, frozenset(cut))
 
     def _pairs(self) -> list[tuple[int, int]]:
-        """Each status and group that rows have, up to MAX_OF_STATUS of a status."""
+        """The pairs of status and group in the queue, up to MAX_OF_STATUS for a status."""
         sql = f"SELECT * FROM ({self._database.words['groups_of_status']}) AS grouped"
         looks: list[Look] = [(sql.format("{table}", "{by_status}", int(status)), (MAX_OF_STATUS,)) for status in Status]
         return [(int(status), int(group)) for status, group in self._rows_of(looks)]
@@ -112,14 +111,14 @@ class Counts:
             rows += self._database.fetch(joined, [value for _, values in some for value in values])
         return rows
 
-    # The first rows by id, of any group and priority; updated_at is the instant since which a new row is ready.
+    # The first rows by id, of any group and priority. A new row has been ready since its updated_at.
     AGES = """
         SELECT group_id, MAX({created_at_age}), MAX({updated_at_age}) FROM (
             SELECT group_id, created_at, updated_at FROM {table} {by_due}
             WHERE {due_status} = 0 AND due_at IS NULL LIMIT ?
         ) AS first_ones GROUP BY group_id
     """
-    # A priority that never has its turn is the last of its group.
+    # A starving priority is the last of its group.
     AGES_OF_LAST = """
         SELECT ? AS group_id, MAX({created_at_age}), MAX({updated_at_age}) FROM (
             SELECT created_at, updated_at, due_at FROM {table} {by_status}
@@ -131,9 +130,9 @@ class Counts:
     """
 
     def _ages(self, groups: Sequence[int]) -> dict[int, tuple[float, float]]:
-        """The seconds since the oldest new row of each of these groups was added, and since one is ready.
+        """For each group, the seconds since its oldest new row was added, and since one has been ready.
 
-        Looked for among the first new rows of all, and those of a group's last priority.
+        Reads only the first new rows, and the first ones of each group's last priority.
         """
         if not groups:
             return {}
@@ -142,7 +141,7 @@ class Counts:
         ages: dict[int, tuple[float, float]] = {}
         for group, added, ready in self._rows_of(looks):
             if added is not None and ready is not None:
-                before = ages.get(int(group), (0.0, 0.0))  # the clock of the program that added a row may be ahead
+                before = ages.get(int(group), (0.0, 0.0))  # a producer's clock may be ahead
                 ages[int(group)] = max(before[0], float(added)), max(before[1], float(ready))
         return ages
 
@@ -153,7 +152,7 @@ class Counts:
     """
 
     def up_to(self, most: int, status: Status, groups: Sequence[int] = ()) -> int:
-        """The rows of a status in these groups (none: in all); `most` if there are more."""
+        """How many rows of a status these groups have (none: all groups), at most `most`."""
         condition = f" AND group_id IN ({marks(len(groups))})" if groups else ""
         found: int = self._database.fetch_value(self.UP_TO.replace("{groups}", condition), (status, *groups, most))
         return found
@@ -171,7 +170,7 @@ class Counts:
     )
 
     def by_name(self) -> list[NameCount]:
-        """Rows by name, group and status: of each status the first NAMES_SAMPLE rows, of ended ones the newest."""
+        """Rows by name, group and status, among the first NAMES_SAMPLE rows of each status (the newest if ended)."""
         rows = self._database.fetch(self.NAMES, [NAMES_SAMPLE] * len(Status))
         return [NameCount(str(task), group, status, count) for status, task, group, count in map(as_texts, rows)]
 
@@ -201,16 +200,16 @@ class Counts:
     """
 
     def expired(self, seconds: float) -> ExpiredClaims:
-        """The claims whose lease ended more than so many seconds ago."""
+        """Claims with a lease that ended more than `seconds` ago."""
         rows, oldest = self._database.fetch(self.EXPIRED, [-seconds])[0]
         return ExpiredClaims(rows, float(oldest or 0))
 
     def undated(self) -> int:
-        """How many rows in error, and of the oldest waiting ones, wait for neither an instant nor a task."""
+        """How many tasks in error, and of the oldest waiting ones, wait for neither an instant nor a task."""
         rows: int = self._database.fetch_value(self.UNDATED, [NAMES_SAMPLE] * 2)
         return rows
 
     def orphaned(self) -> int:
-        """How many of the oldest waiting rows wait only for tasks that are deleted or have ended."""
+        """How many of the oldest waiting tasks wait only for deleted or ended tasks."""
         rows: int = self._database.fetch_value(self.ORPHANED, [NAMES_SAMPLE])
         return rows
