@@ -21,7 +21,7 @@ from tests.support.rows import Rows, as_instant
 
 NAMES = ("tasks.a", "tasks.b", "tasks.ß")
 ERRORS = (None, "ValueError: no", "ValueError: no\n  at line 3", "ValueError: No", "")
-ROWS = 70
+ROWS = 50
 
 
 def fill(rows: Rows, random: Random) -> list[dict[str, Any]]:

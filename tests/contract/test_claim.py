@@ -28,7 +28,10 @@ from tests.contract.verbs import (
     take_away,
     wake,
 )
+from tests.support.databases import EACH_SERVER
+from tests.support.locks import holding
 from tests.support.processes import WAIT_SECONDS
+from tests.support.queues import server_skips_locked
 from tests.support.rows import Rows
 from tests.support.threads import together
 
@@ -71,6 +74,18 @@ def test_a_look_for_new_rows_waits_for_nobody(store: Store, rows: Rows) -> None:
     assert [store.claims.has_new(groups) for groups in ((), (3, 5))] == [True, True]
     rows.execute("COMMIT")
     assert [store.claims.has_new(groups) for groups in ((), (3, 5))] == [False, False]
+
+
+@EACH_SERVER
+@pytest.mark.parametrize("groups", [(), (0,)], ids=["all", "some"])
+def test_a_claim_goes_behind_any_number_of_rows_that_others_hold(
+    store: Store, queue_dsn: str, groups: tuple[int, ...]
+) -> None:
+    if not server_skips_locked(queue_dsn):
+        pytest.skip("it has no SKIP LOCKED")
+    added = add_many(store, [PLAIN] * 1000)
+    with holding(queue_dsn, f"id < {added[900]}"):
+        assert ids(claim(store, 10, *groups)) == added[900:910]
 
 
 def test_threads_of_one_store_have_connections_of_their_own(store: Store, rows: Rows) -> None:

@@ -96,10 +96,12 @@ def test_the_age_of_a_group_is_that_of_its_oldest_row_since_it_was_added_and_sin
     put(rows, ("a", 3, 0), priority=-5, added=100, ready=100)
     put(rows, ("a", 5, 0), added=1, ready=1)
     put(rows, ("a", 6, 4), added=9000, ready=9000)
+    put(rows, ("a", 7, 0), due=rows.after(3600), added=9000, ready=9000)
     ages: dict[int, object] = {one.group_id: (one.oldest_seconds, one.ready_seconds) for one in row_counts(store)}
     assert ages[3] == (pytest.approx(5000, abs=30), pytest.approx(100, abs=30))
     assert ages[5] == (pytest.approx(1, abs=30), pytest.approx(1, abs=30))
     assert ages[6] == (None, None)
+    assert ages[7] == (None, None), "its time is in the future, so it does not wait"
 
 
 def test_a_task_that_starves_behind_sooner_ones_and_behind_another_group_is_seen(
@@ -112,12 +114,6 @@ def test_a_task_that_starves_behind_sooner_ones_and_behind_another_group_is_seen
     put(rows, ("a", 5, 0), added=40, ready=20)
     ages = {one.group_id: one.ready_seconds for one in row_counts(store)}
     assert ages == {group: pytest.approx(ready, abs=30) for group, ready in ((0, 9), (1, 172_800), (5, 20))}
-
-
-def test_a_row_whose_time_lies_ahead_does_not_wait(store: Store, rows: Rows) -> None:
-    put(rows, ("a", 3, 0), due=rows.after(3600), added=86_400, ready=86_400)
-    (count,) = row_counts(store)
-    assert (count.rows, count.ready_seconds) == (1, None)
 
 
 def test_many_groups_of_one_status_hide_no_other_status(

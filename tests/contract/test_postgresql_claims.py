@@ -146,19 +146,6 @@ def test_writes_to_one_row_read_that_row_alone(store: Store, plan: Callable[...,
         assert buffers < 100
 
 
-@pytest.mark.parametrize("groups", [(), (0,)], ids=["all", "some"])
-def test_a_claim_goes_behind_any_number_of_rows_that_another_transaction_holds(
-    store: Store, postgresql_dsn: str, groups: tuple[int, ...]
-) -> None:
-    added = add_many(store, [PLAIN] * 3000)
-    other = Rows(postgresql_dsn)
-    other.execute("BEGIN")
-    other.execute(f"SELECT * FROM jobs_queue WHERE id < {added[2900]} FOR UPDATE")
-    assert ids(claim(store, 10, *groups)) == added[2900:2910]
-    other.execute("ROLLBACK")
-    other.close()
-
-
 def test_a_row_that_another_claim_took_since_it_was_seen_is_left(
     store: Store, postgresql_dsn: str, postgresql_server: PostgreSQLServer
 ) -> None:
