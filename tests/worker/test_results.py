@@ -188,4 +188,3 @@ def test_a_result_longer_than_the_server_takes_is_dropped_and_its_task_is_done(
         assert (result.done, result.failed, result.fatal) == (3, 0, 0)
         assert states(site, *ids) == [(2, 1), (2, None), (2, 2)]
         assert "longer than the server takes (max_allowed_packet)" in caplog.text
-        site.close()

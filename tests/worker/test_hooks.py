@@ -1,0 +1,367 @@
+"""TASKSERVER_SETUP, TASKSERVER_BETWEEN and TASKSERVER_ON_FAILURE: when they are called, and that they fail no task."""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from taskserver import FailedAttempt, SettingError, Stop
+from taskserver.worker import hooks
+from taskserver.worker.hooks import HookMissing, find_hook
+from tests.support.documents import blocks
+from tests.support.processes import wait_until
+from tests.support.queues import Queue
+from tests.support.sites import Site
+
+CODE = """
+import sqlite3
+import time
+
+from taskserver import Retry, task
+
+calls = []
+
+def note():
+    calls.append("note")
+
+def fail():
+    calls.append("fail")
+    raise ValueError("no luck")
+
+def later():
+    raise Retry("not yet")
+
+@task(on_fatal="rescue", max_attempts=1)
+def rescued():
+    calls.append("rescued")
+    raise KeyError("first")
+
+def rescue(error):
+    calls.append("rescue")
+
+@task(on_fatal="rescue_in_vain", max_attempts=1)
+def in_vain():
+    raise KeyError("first")
+
+def rescue_in_vain(error):
+    raise ValueError("second")
+
+@task(transactional=True)
+def transfer():
+    calls.append("transfer")
+    raise ValueError("rolled back")
+
+@task(batch=5)
+def index(items):
+    calls.append(f"index {len(items)}")
+
+@task(commit_every=5)
+def quick():
+    calls.append("quick")
+
+@task(timeout=0.2)
+def nap():
+    time.sleep(60)
+
+def hold(path):
+    held = sqlite3.connect(path, timeout=60)
+    held.execute("INSERT INTO jobs_queue (task) VALUES ('theirs')")
+    raise ValueError("with a transaction that is open")
+"""
+LOST = "status = 1, attempts = 2, claim = 1, started_at = created_at, due_at = created_at"
+
+
+def named(site: Site, name: str) -> str:
+    return f"{site.name}.{name}"
+
+
+class Hooked(Site):
+    """Its on_fatal names are those of its own module."""
+
+    def __init__(self, dsn: str, folder: Path, code: str, settings: Any) -> None:
+        super().__init__(dsn, folder, code, settings)
+        self.file.write_text(code.replace('on_fatal="', f'on_fatal="{self.name}.'))
+
+    def add(self, *names: str) -> None:
+        for name in names:
+            self.add_args(name, {} if name == "index" else None)
+
+
+SITE = Hooked
+
+
+# ---- when they are called
+
+
+def test_each_is_called_around_the_calls_of_tasks_and_the_setup_before_their_import(
+    make_site: Callable[..., Hooked], site_dsn: str
+) -> None:
+    def setup() -> None:
+        assert site.name not in sys.modules
+        site.module.calls.append("setup")
+
+    site: Hooked = make_site(
+        site_dsn,
+        setup=setup,
+        between=lambda: site.module.calls.append("-"),
+        on_failure=lambda failed: site.module.calls.append(f"told {failed.task.rpartition('.')[2]}"),
+    )
+    site.add("note", "fail", "rescued", "transfer", "index", "index", "quick", "quick")
+    site.run()
+    assert site.module.calls == [
+        *("setup", "-", "note", "-", "fail", "-", "told fail", "-", "rescued", "-", "rescue", "-", "told rescued"),
+        *("-", "transfer", "-", "told transfer", "-", "index 2", "-", "quick", "-", "quick"),
+    ]
+
+
+def test_an_empty_run_calls_none(make_site: Callable[..., Hooked], site_dsn: str) -> None:
+    site = make_site(site_dsn, setup="no_site:setup", between="no_site:between")
+    site.add_args("note", delay=60)
+    assert site.run().taken == 0
+
+
+def test_the_ends_of_the_tasks_before_are_written_when_it_is_called_between(
+    make_site: Callable[..., Hooked], site_dsn: str
+) -> None:
+    done: list[int] = []
+    site: Hooked = make_site(site_dsn, mode="mark", between=lambda: done.append(site.rows.statuses().count(2)))
+    site.add("note", "note", "note")
+    site.run()
+    assert done == [0, 0, 1, 2]
+
+
+def test_it_is_called_once_before_a_worker_waits(make_site: Callable[..., Hooked], site_dsn: str) -> None:
+    site: Hooked = make_site(site_dsn, pauses="0.02,0.05,1", between=lambda: site.module.calls.append("-"))
+    site.add("note")
+    site.run(linger=0.2)
+    assert site.module.calls == ["-", "-", "note", "-"]
+
+
+def test_the_failure_hook_is_called_with_each_attempt_that_failed(
+    make_site: Callable[..., Hooked], site_dsn: str
+) -> None:
+    found: list[FailedAttempt] = []
+    site = make_site(site_dsn, on_failure=found.append)
+    site.add("fail", "later", "rescued", "in_vain", "transfer", "nap", "fail", "note")
+    site.rows.set("attempts = 1, max_attempts = 2 WHERE id = 7")
+    site.run()
+    names = ["fail", "later", "rescued", "in_vain", "transfer", "nap", "fail"]
+    assert [(one.id, one.task) for one in found] == [(n, named(site, name)) for n, name in enumerate(names, start=1)]
+    assert [(type(one.error).__name__, one.attempt, one.is_fatal) for one in found] == [
+        *(("ValueError", 1, False), ("Retry", 1, False), ("KeyError", 1, False), ("KeyError", 1, True)),
+        *(("ValueError", 1, False), ("TaskInterrupted", 1, False), ("ValueError", 2, True)),
+    ]
+
+
+def test_the_failure_hook_is_called_for_rows_that_can_never_run_and_for_lost_tasks(
+    make_site: Callable[..., Hooked], site_dsn: str
+) -> None:
+    """Not for cancelled ones. A person who reclaims or runs a task calls it, too."""
+    found: list[FailedAttempt] = []
+    site = make_site(site_dsn, on_failure=found.append)
+    site.server.add_task("os.system", ["true"])
+    site.add("fail", "fail", "fail")
+    site.rows.set(f"{LOST} WHERE id > 1")
+    site.rows.set("max_attempts = 2 WHERE id = 3")
+    site.rows.set("error_text = 'cancelled' WHERE id = 4")
+    site.run(1)
+    assert sorted((one.id, one.attempt, one.is_fatal) for one in found) == [(1, 0, True), (2, 2, False), (3, 2, True)]
+    errors = {one.id: str(one.error) for one in found}
+    assert errors[1].startswith("'os.system' is in none of the modules")
+    assert errors[2].startswith("lost: its worker vanished")
+    found.clear()
+    site.rows.set(f"{LOST} WHERE id = 2")
+    site.server.reclaim()
+    site.server.run_task(2)
+    assert [(one.id, one.attempt) for one in found] == [(2, 2), (2, 3)]
+
+
+def test_no_other_task_is_started_while_the_failure_hook_is_called(
+    make_site: Callable[..., Hooked], site_dsn: str
+) -> None:
+    started: list[object] = []
+    look = "SELECT id FROM jobs_queue WHERE status = 1 AND started_at IS NOT NULL"
+    site: Hooked = make_site(site_dsn, on_failure=lambda failed: started.append(site.rows.execute(look)))
+    site.add("fail", "transfer", "fail", "note")
+    site.run()
+    assert started == [[]] * 3
+
+
+@pytest.mark.parametrize("has_hook", [False, True])
+def test_what_a_failed_task_holds_is_let_go_before_its_failure_is_written(
+    make_site: Callable[..., Hooked], sqlite_dsn: str, has_hook: bool
+) -> None:
+    found: list[FailedAttempt] = []
+    site = make_site(sqlite_dsn, db_patience=1, on_failure=found.append if has_hook else None)
+    site.add_args("hold", [sqlite_dsn.removeprefix("sqlite:///")])
+    site.add("note")
+    result = site.run()
+    assert (result.done, result.failed, len(found)) == (1, 1, has_hook)
+
+
+# ---- what they do wrong
+
+
+def exits() -> None:
+    raise SystemExit(3)
+
+
+def raises() -> None:
+    raise ValueError("no\nmail")
+
+
+def hangs() -> None:
+    time.sleep(60)
+
+
+ODD = {
+    raises: "failed: ValueError: no (",
+    exits: "failed: SystemExit: 3 (",
+    hangs: "failed: TaskInterrupted: it ran for longer than its timeout of ",
+}
+
+
+@pytest.mark.parametrize("odd", [raises, exits])
+def test_the_failure_of_a_setup_is_one_line_and_costs_no_attempt(
+    make_site: Callable[..., Hooked], site_dsn: str, odd: Callable[[], None]
+) -> None:
+    site = make_site(site_dsn, setup=odd)
+    site.add("note", "note")
+    with pytest.raises(SettingError) as caught:
+        site.run()
+    assert str(caught.value).startswith(f"TASKSERVER_SETUP: setup {ODD[odd]}")
+    assert "\n" not in str(caught.value)
+    assert site.columns("status, attempts, started_at, error_text") == [(0, 0, None, None)] * 2
+
+
+def test_a_setup_that_hangs_ends_and_others_have_the_tasks_meanwhile(
+    make_site: Callable[..., Hooked], site_dsn: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(hooks, "MAX_SETUP_SECONDS", 1.5)
+    seen: list[list[int]] = []
+
+    def hang() -> None:
+        wait_until(lambda: site.rows.statuses() == [0, 0])  # given back before their lease of a second ends
+        seen.append(site.rows.statuses())
+        time.sleep(60)
+
+    site: Hooked = make_site(site_dsn, lease=1, setup=hang)
+    site.add("note", "note")
+    with pytest.raises(SettingError, match=r"it ran for longer than its timeout of 1\.5 s"):
+        site.run()
+    assert seen == [[0, 0]]
+    assert site.columns("status, attempts") == [(0, 0)] * 2
+
+
+def test_a_run_that_is_asked_to_stop_during_its_setup_starts_no_task(
+    make_site: Callable[..., Hooked], site_dsn: str
+) -> None:
+    stop = Stop()
+    site = make_site(site_dsn, setup=stop.ask)
+    site.add("note")
+    assert (site.run(stop=stop).taken, site.columns("status, attempts")) == (0, [(0, 0)])
+
+
+@pytest.mark.parametrize("setting", ["between", "on_failure"])
+@pytest.mark.parametrize("odd", ODD)
+def test_one_that_misbehaves_fails_no_task_and_is_told_once_a_run(
+    make_site: Callable[..., Hooked],
+    site_dsn: str,
+    caplog: pytest.LogCaptureFixture,
+    setting: str,
+    odd: Callable[[], None],
+) -> None:
+    """One that hangs is left alone: after the first time, the one for failures after the third."""
+    calls: list[object] = []
+
+    def hook(*failed: object) -> None:
+        calls.append(failed)
+        odd()
+
+    caplog.set_level("INFO")
+    site = make_site(site_dsn, lease=2, **{setting: hook})
+    site.add("fail", "fail", "fail", "fail", "note")
+    result = site.run()
+    assert (result.done, result.failed, result.fatal) == (1, 4, 0)
+    told = [(record.levelname, record.getMessage()) for record in caplog.records]
+    told = [(level, line) for level, line in told if line.startswith("TASKSERVER_")]
+    assert [level for level, _ in told] == ["WARNING"] + ["INFO"] * (len(calls) - 1)
+    assert told[0][1].startswith(f"TASKSERVER_{setting.upper()}: {setting} {ODD[odd]}")
+    if odd is hangs:
+        assert len(calls) == (1 if setting == "between" else 3)
+        assert told[-1][1].endswith("; it is not called again in this run")
+
+
+MISSING = {
+    "no_module:tell": "ModuleNotFoundError: No module named 'no_module'",
+    "json:tell": "AttributeError: module 'json' has no attribute 'tell'",
+    "json:__name__": "it is no function, but of type str",
+    "tests.worker.test_hooks:waits": "it is an async def function, which nobody awaits; name a plain one, which may",
+    "tests.worker.test_hooks:yields": "it is a generator function, and calling it would run nothing",
+}
+
+
+async def waits() -> None: ...
+
+
+def yields() -> Any:
+    yield
+
+
+@pytest.mark.parametrize("name", MISSING)
+def test_what_cannot_be_called_is_said_in_a_sentence(name: str) -> None:
+    with pytest.raises(HookMissing) as caught:
+        find_hook(name)
+    assert str(caught.value).startswith(MISSING[name])
+
+
+def test_a_hook_that_is_missing_is_told_once_a_run_and_fails_no_task(
+    make_site: Callable[..., Hooked], site_dsn: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    site = make_site(site_dsn, on_failure="no_module:tell")
+    site.add("fail", "fail", "note")
+    assert site.run().done == 1
+    end = "cannot be had: ModuleNotFoundError: No module named 'no_module'; it is not called again in this run"
+    assert caplog.text.count(f"TASKSERVER_ON_FAILURE: no_module:tell {end}") == 1
+    site = make_site(site_dsn, setup="no_module:tell")
+    site.add("note")
+    with pytest.raises(SettingError, match="TASKSERVER_SETUP: no_module:tell cannot be had: ModuleNotFoundError"):
+        site.run()
+
+
+# ---- what the documents say, and the doctor
+
+
+def test_the_hook_of_the_documents_mails_a_fatal_task_by_sendmail(
+    make_site: Callable[..., Hooked], site_dsn: str, tmp_path: Path
+) -> None:
+    sendmail, mail = tmp_path / "sendmail", tmp_path / "mail"
+    sendmail.write_text(f'#!/bin/sh\necho "$@" >"{mail}"; cat >>"{mail}"\n')
+    sendmail.chmod(0o755)
+    (code,) = [block.text for block in blocks("docs/logging.md") if "/usr/sbin/sendmail" in block.text]
+    alerts: dict[str, Any] = {}
+    exec(code.replace("/usr/sbin/sendmail", str(sendmail)), alerts)
+    site = make_site(site_dsn, on_failure=alerts["tell"])
+    site.add("fail")
+    site.rows.execute("INSERT INTO jobs_queue (task) VALUES (?)", ["tasks.no\nBcc: someone@example.org"])
+    site.run()
+    text = mail.read_text()
+    assert text.startswith(
+        "-t -i\nTo: you@example.org\nSubject: task 2 'tasks.no\\nBcc: someone@example.org' is fatal\n"
+    )
+
+
+def test_the_doctor_says_what_fails_in_the_setup_and_looks_at_no_module_then(queue: Queue) -> None:
+    (queue.folder / "site_of_tests.py").write_text("def setup(): raise ValueError('no mail\\nat all')\n")
+    ended = queue.client("doctor", "--json", env={"TASKSERVER_SETUP": "site_of_tests:setup"})
+    found = {one["name"]: (one["level"], one["words"]) for one in json.loads(ended.stdout)["findings"]}
+    assert found["setup"][0] == "critical"
+    words = "TASKSERVER_SETUP: site_of_tests:setup failed: ValueError: no mail (site_of_tests.py, line 1)"
+    assert words in found["setup"][1]
+    assert not {"modules", "callables"} & set(found)
