@@ -245,20 +245,6 @@ def test_a_mail_has_nothing_of_a_row_that_a_terminal_obeys(served: Queue) -> Non
     assert all(line.isprintable() for line in said.split("\n"))
 
 
-def test_a_module_that_is_broken_is_critical_for_its_groups_until_others_are_done(queue: Queue) -> None:
-    queue.deployment.write_tasks("def note(:\n")
-    queue.add("tasks.note", None, 3)
-    queue.run_here()
-    for groups, code in (([], CRITICAL), (["--group=3"], CRITICAL), (["--group=5"], OK)):
-        assert check(queue, *groups)[0] == code
-    queue.sql(f"UPDATE jobs_queue SET updated_at = {queue.ago(60)}")
-    queue.deployment.write_tasks("def note() -> None: ...\n")
-    queue.add("tasks.note", None, 5)
-    queue.run_quietly()
-    assert check(queue)[0] == WARNING
-    assert "could not be imported" in report(queue)["findings"][0]["words"]
-
-
 def test_a_database_that_is_away_is_mailed_once_an_hour_by_each_line_and_so_is_its_end(served: Queue) -> None:
     away = {"TASKSERVER_TABLE": "not_there"}
     for options in ([], ["--group=5"]):

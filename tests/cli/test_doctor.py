@@ -10,7 +10,6 @@ import json
 import os
 import re
 from contextlib import closing
-from typing import Any
 
 import psycopg
 import pytest
@@ -83,17 +82,6 @@ def test_each_check_is_a_line_with_its_level_its_name_and_what_was_found(healthy
     assert "Fix: chmod 600 " in line
     also = f", and {len(accepted)} accepted" if accepted else ""
     assert verdict == f"0 critical, 1 warning, of {len(lines)} checks{also}"
-
-
-def test_the_doctor_changes_nothing(healthy: Queue) -> None:
-    healthy.add_many([(0, status) for status in (0, 1, 2, 4)])
-
-    def everything() -> list[list[tuple[Any, ...]]]:
-        return [healthy.sql(f"SELECT * FROM jobs_queue{table}") for table in ("", "_done", "_workers", "_schema")]
-
-    before = everything()
-    Report(healthy)
-    assert everything() == before
 
 
 def with_login(dsn: str, login: str) -> str:

@@ -71,12 +71,6 @@ def test_wrong_tables_are_answered_with_what_to_do(
     assert_told(queue.here(*command), 1, *words)
 
 
-def test_a_letter_that_a_column_of_latin1_lacks_names_the_column_and_its_fix(mysql_queue: Queue) -> None:
-    mysql_queue.sql("ALTER TABLE jobs_queue MODIFY task VARCHAR(255) CHARACTER SET latin1 NOT NULL")
-    ended = mysql_queue.here("add", "tasks.\N{GREEK SMALL LETTER OMEGA}")
-    assert_told(ended, 1, "column", "task", "character set of schema.sql")
-
-
 # ---- the server
 
 
@@ -109,9 +103,6 @@ SERVERS = {
     "did not add the user to it": ("", "USER:SECRET", "DB", INIT, ("1044", "grant this user rights on it", "panel")),
     "gave no right to create tables": (
         *("SELECT, INSERT, UPDATE ON `DB`.*", "USER:SECRET", "DB"), INIT, ("CREATE", "1142", "grant", "client.py init"),
-    ),
-    "gave the worker the web's user": (
-        *("INSERT ON `DB`.jobs_queue", "USER:SECRET", "DB"), STATUS, ("SELECT", "1142", "grant", "UPDATE"),
     ),
 }  # fmt: skip
 """By what a person did: the rights of an account, login and database of that person, a command, and its answer."""

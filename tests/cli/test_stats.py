@@ -69,10 +69,7 @@ def test_of_many_groups_a_person_sees_the_largest_and_the_sum_of_the_rest(queue:
 SINCE: dict[Any, list[int]] = {
     None: [1, 7, 2, 40, 4],
     0: [4],
-    3600: [2, 40, 4],
     timedelta(hours=2): [2, 40, 4],
-    timedelta(hours=3): [7, 2, 40, 4],
-    1e12: [1, 7, 2, 40, 4],
     datetime(1, 1, 1, tzinfo=timezone.utc): [1, 7, 2, 40, 4],
     datetime.max.replace(tzinfo=timezone(timedelta(hours=-5))): [],
 }

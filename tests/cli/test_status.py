@@ -103,20 +103,6 @@ def test_status_tells_when_which_worker_ran_and_why_it_ended(queue: Queue) -> No
     assert "released; the one before began 5 min earlier" in text_of(queue, "status")
 
 
-def test_groups_that_no_run_serves_and_paused_groups_are_named_in_words(queue: Queue) -> None:
-    queue.run_quietly(1, [3])
-    for group_id in (3, 4, 5):
-        queue.add("tasks.note", group_id=group_id)
-    with TaskServer(queue.dsn) as server:
-        server.pause(5)
-        status = server.status()
-    assert [run.groups for run in status.runs] == ["groups 3"]
-    assert (list(status.paused_groups), list(status.unserved_groups)) == ([5], [4])
-    text = text_of(queue, "status")
-    assert "warning: 1 new task in group 4, which no worker takes" in text
-    assert "paused: group 5 is paused, with 1 new task" in text
-
-
 def test_an_overview_holds_some_running_tasks_and_counts_them_all(queue: Queue) -> None:
     running = "INSERT INTO jobs_queue (task, status, group_id, started_at, progress) VALUES ('tasks.note', 1, 7, {}, ?)"
     for number in range(MAX_RUNNING + 1):
