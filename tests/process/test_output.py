@@ -44,7 +44,7 @@ def say_past_print():
     sys.stdout.buffer.write(b'bytes')
     subprocess.run(['echo', 'from a child'])
 
-def tell_password():
+def show_password():
     started = subprocess.run(["env"], capture_output=True, text=True).stdout
     note([started.count("hunter2"), str(os.environ).count("hunter2")])
 
@@ -170,7 +170,7 @@ def test_no_connection_gets_the_number_of_a_standard_stream_that_a_task_closed(m
 
 @pytest.mark.parametrize("program", ["worker", "client"])
 def test_a_password_in_the_environment_reaches_no_program_that_a_task_starts(queue: Queue, program: str) -> None:
-    queue.add("tasks.tell_password")
+    queue.add("tasks.show_password")
     env = {"TASKSERVER_PASSWORD": "hunter2", "TASKSERVER_DSN": queue.dsn}
     ended = queue.worker("1", **env) if program == "worker" else queue.client("run", "1", env=env)
     assert ended.returncode == 0, ended.stderr

@@ -190,9 +190,9 @@ def test_of_100_000_quick_tasks_none_is_lost_and_no_worker_dies_but_by_our_kills
         if workers and len(killed) < 20:
             killed.append(random.choice(workers))
             os.kill(killed[-1], signal.SIGKILL)
-    code, _, told = end_of(process)
-    died = re.findall(r"process (\d+), a worker of this line, died: signal 9", told)
-    assert (code, told.count(" died: ")) == (1, len(died))
+    code, _, errors = end_of(process)
+    died = re.findall(r"process (\d+), a worker of this line, died: signal 9", errors)
+    assert (code, errors.count(" died: ")) == (1, len(died))
     assert set(map(int, died)) <= set(killed)
     assert len(died) >= len(killed) - 4  # a worker may end well just before our kill
     wait_until(lambda: queue.worker(*line, **short).returncode == 0 and set(queue.statuses()) == {2})
@@ -235,8 +235,8 @@ def test_a_host_that_refuses_a_process_is_asked_again(queue: Queue) -> None:
     process = queue.start(0, "--processes", 2, PYTHONPATH=str(queue.folder))
     wait_until(lambda: len(workers_of(process)) == 2)
     queue.go()
-    code, _, told = end_of(process)
-    assert (code, told.count("the host lets no process be started now")) == (0, 2)
+    code, _, errors = end_of(process)
+    assert (code, errors.count("the host lets no process be started now")) == (0, 2)
 
 
 def test_a_host_that_refuses_all_processes_ends_the_line(queue: Queue) -> None:

@@ -93,7 +93,7 @@ def leaves_a_thread_that_hears_the_signal():
 
     threading.Thread(target=work).start()
 
-def is_told_to_end_between_its_last_look_and_its_clean_up():
+def gets_a_signal_between_its_last_look_and_its_clean_up():
     def limit(*args):
         signal.raise_signal(signal.SIGTERM)
         limit_clean_up(*args)
@@ -231,7 +231,7 @@ DEAFENING = {"ignores": "signal.SIG_IGN", "dies of": "signal.SIG_DFL", "handles"
 
 
 @pytest.mark.parametrize("handler", DEAFENING.values(), ids=DEAFENING.keys())
-def test_a_task_that_ignores_or_handles_signals_does_so_for_itself_alone(queue: Queue, handler: str) -> None:
+def test_a_task_that_ignores_or_handles_signals_does_so_only_for_itself(queue: Queue, handler: str) -> None:
     queue.define(f"def deafen():\n    for number in NUMBERS: signal.signal(number, {handler})\n")
     for task, args in (("deafen", None), ("late", None), ("deafen", None), ("breaks_a_pipe", None)):
         queue.add(f"tasks.{task}", args)
@@ -265,7 +265,7 @@ def test_a_worker_that_waits_for_a_thread_ends_at_the_first_signal(queue: Queue,
 @pytest.mark.parametrize(
     "name",
     [
-        "is_told_to_end_between_its_last_look_and_its_clean_up",
+        "gets_a_signal_between_its_last_look_and_its_clean_up",
         "leaves_a_thread_that_hears_the_signal",  # as one does that wakes nobody, since Python is about to wait
     ],
 )

@@ -25,7 +25,7 @@ Made = Callable[[], Coroutine[Any, Any, Any]]
 
 
 def hang() -> None:
-    # A function of its own: in a loop of the `try` itself, Python 3.13 forgets the `finally` where a thread is struck.
+    # A function of its own: in a loop of the `try` itself, Python 3.13 forgets the `finally` after an interrupt.
     until = time.monotonic() + WAIT_SECONDS
     while time.monotonic() < until:
         pass
@@ -75,7 +75,7 @@ def test_a_coroutine_that_outruns_its_timeout_cleans_up_and_so_do_all_that_it_be
 
 
 @pytest.mark.parametrize("is_child", [False, True])
-def test_a_coroutine_that_never_awaits_is_struck_where_it_is(is_child: bool) -> None:
+def test_a_coroutine_that_never_awaits_is_interrupted_where_it_is(is_child: bool) -> None:
     steps: list[str] = []
 
     async def busy() -> None:
@@ -131,7 +131,7 @@ def test_a_coroutine_that_returns_though_it_was_cancelled_has_returned() -> None
         assert limit.has_interrupted
 
 
-def test_a_cancelled_coroutine_is_told_why() -> None:
+def test_a_cancelled_coroutine_gets_the_reason() -> None:
     async def task() -> None:
         limit.interrupt(limit.number, CANCELLED)
         await asyncio.sleep(60)
@@ -156,7 +156,7 @@ def test_a_task_is_cancelled_also_where_a_child_that_nobody_awaits_has_asked() -
         limit.call(20, as_plain(task))
 
 
-def test_a_second_wish_to_stop_cancels_a_coroutine_whoever_utters_it() -> None:
+def test_a_second_request_to_stop_cancels_a_coroutine() -> None:
     stop, steps = Stop(), list[str]()
 
     async def task() -> None:

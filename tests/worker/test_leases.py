@@ -250,7 +250,7 @@ def test_the_completion_of_a_worker_that_was_taken_for_dead_is_accepted(queue: Q
 
 MEANWHILE = {
     "retried": "UPDATE jobs_queue SET status = 0",
-    "retried, all attempts anew": "UPDATE jobs_queue SET status = 0, attempts = 0, error_text = NULL, "
+    "retried, with no attempts used": "UPDATE jobs_queue SET status = 0, attempts = 0, error_text = NULL, "
     "max_attempts = NULL, claim = NULL, started_at = NULL, finished_at = NULL",
     "deleted": "DELETE FROM jobs_queue",
     "cancelled with a reason": "UPDATE jobs_queue SET error_text = 'cancelled by hand'",

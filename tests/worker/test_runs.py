@@ -181,7 +181,7 @@ def test_a_stop_from_another_thread_interrupts_neither_the_task_nor_that_thread(
 # ---- the record of runs
 
 
-def test_each_host_and_groups_have_one_row_that_tells_of_the_last_run(queue: Queue) -> None:
+def test_each_host_and_groups_have_one_row_which_records_the_last_run(queue: Queue) -> None:
     for task, group in (("tasks.note", 3), ("tasks.fail", 5), ("os.system", 6), ("tasks.note", 7)):
         queue.add(task, None, group)
     queue.run_here(2, [6, 3, 5])
