@@ -1,16 +1,16 @@
 """Tasks that wait for others: a child starts once all its parents are done.
 
-Once a parent is fatal or cancelled, the child is fatal.
+If a parent becomes fatal or cancelled, the child becomes fatal.
 
 An edge, a row of the table of dependencies, says that a child waits for a parent. `awaited` in a parent's row says
-whether it has children: the usual writes that end a task ask for 0 there (finishes.py), so other tasks pay nothing. A
-parent with children ends by `end`, in one transaction with its children. A new child has an instant in due_at, so a
-look for due rows finds it, and `Dependencies.decide` finds out whether it has to wait.
+whether it has children. The usual writes that end a task require 0 there (finishes.py), so other tasks pay nothing.
+`end` ends a parent with children, in one transaction with them. A new child has an instant in due_at, so a look for due
+rows finds it, and `Dependencies.decide` decides whether it must wait.
 
-No child is missed, as each side locks the child's row and the parent's. If the parent ends first, the child finds it
-ended; if the child is first, the parent's end finds the edge. Locks are taken from parents to children in order of id,
-and a child's id is the greater one, so there are no deadlocks. Galera compares the writes of its nodes, not their
-locks, so all that a decision rests on is also written.
+No child is missed, because each side locks the rows of the child and the parent. If the parent ends first, the child
+sees that; if the child is first, the parent's end finds the edge. Locks are taken from parents to children in order of
+id, and a child has the greater id, so there are no deadlocks. Galera compares the writes of its nodes, not their locks,
+so a decision also writes the rows that it depends on.
 """
 
 from __future__ import annotations
@@ -31,11 +31,11 @@ GIVEN_UP = "dependency: task "
 """The error_text of a child of a fatal or cancelled task starts with this."""
 IS_GIVEN_UP = f"status = 4 AND error_text LIKE '{GIVEN_UP}%'"
 WHY_GIVEN_UP: dict[int, str] = {Status.FATAL: "is fatal", Status.CANCELLED: "was cancelled"}
-"""The statuses of a parent that give up its children, in words."""
+"""A parent with one of these statuses gives up its children."""
 
 
 class GivenUp(NamedTuple):
-    """A task that became fatal because of another one."""
+    """A task that became fatal because of another."""
 
     id: int
     task: str
@@ -73,7 +73,7 @@ HAS_NONE = "NOT EXISTS (SELECT 1 FROM {dependencies} WHERE child_id = id)"
 
 # ---- the end of a parent, in the transaction that ends it and has its row's lock
 
-# A child with an instant in due_at stays: a later look decides about it.
+# A child with an instant in due_at stays waiting: a later look decides.
 RELEASE = f"""
     UPDATE {{table}} {{by_key}} SET status = CASE WHEN due_at IS NULL AND {HAS_NONE} THEN 0 ELSE 5 END,
         updated_at = {{now}}
@@ -92,9 +92,9 @@ GIVE_UP = """
 
 
 def end(place: Rows, parent: int, status: Status) -> list[GivenUp]:
-    """The children of a done parent: waiting → new if they have no other. Of a fatal or cancelled one: waiting → fatal.
+    """Children of a done parent: waiting → new if they have no other. Of a fatal or cancelled one: waiting → fatal.
 
-    Returns the tasks that became fatal. Runs in the transaction that ends the parent and has locked its row.
+    Returns the tasks that became fatal. Runs in the transaction that ends the parent and holds its row.
     """
     if status != Status.DONE:
         return give_up_children(place, [parent], status)
@@ -102,12 +102,12 @@ def end(place: Rows, parent: int, status: Status) -> list[GivenUp]:
         _lock(place, children)
         place.write_ids(DELETE_CHILDREN, children, after=(parent,))
         place.write_ids(RELEASE, children)
-        place.write_ids(REVIVE, children)  # the parent was fatal before, and run again
+        place.write_ids(REVIVE, children)  # if the parent was fatal and then retried
     return []
 
 
 def give_up_children(place: Rows, parents: Sequence[int], status: Status = Status.FATAL) -> list[GivenUp]:
-    """Waiting → fatal for all descendants of parents of this status; those tasks. Edges stay, for a retry."""
+    """Waiting → fatal for all descendants of parents with this status; those tasks. Edges stay, for a retry."""
     given_up: list[GivenUp] = []
     failed = [(parent, status) for parent in parents]
     for parent, ended in failed:  # the list grows
@@ -122,7 +122,7 @@ def give_up_children(place: Rows, parents: Sequence[int], status: Status = Statu
 
 
 def revive_children(place: Rows, parents: Sequence[int]) -> None:
-    """Fatal → waiting and due, for all descendants that were given up because of these parents."""
+    """Fatal → waiting and due, for all descendants that were given up for these parents."""
     level = list(parents)
     while level:
         edges = [edge for ids in in_portions(level) for edge in place.rows(with_ids(EDGES_OF_PARENTS, ids), ids)]
@@ -142,9 +142,9 @@ def _lock(place: Rows, ids: Sequence[int], end: str = " {for_update}") -> list[_
     return [_Locked._make(row) for row in place.rows(with_ids(LOCK, ids) + end, ids)]
 
 
-# ---- a child: does it have to wait?
+# ---- must a child wait?
 
-# The parent's end has to see that it has children. The value toggles, so that each child writes the row.
+# The parent's end must see that it has children. The value toggles, so that each child writes the row.
 AWAIT = """
     UPDATE {table} {by_key} SET awaited = CASE awaited WHEN 1 THEN 2 ELSE 1 END, updated_at = updated_at
     WHERE id IN ({ids}) AND status <> 2
@@ -155,7 +155,7 @@ DECIDE = f"""
         status = CASE WHEN {HAS_NONE} THEN 0 ELSE 5 END, updated_at = {{now}}
     WHERE id IN ({{ids}}) AND status = 5 AND due_at <= {{now}}
 """
-# Waiting tasks whose parents a person deleted, so that no end will release them.
+# Orphans: waiting tasks with deleted or ended parents, so that no end will release them.
 IS_ORPHAN = """
     {due_status} = 5 AND due_at IS NULL AND EXISTS (SELECT 1 FROM {dependencies} WHERE child_id = id) AND NOT EXISTS (
         SELECT 1 FROM {dependencies} AS edge JOIN {table} AS parent ON parent.id = edge.parent_id
@@ -166,17 +166,17 @@ MAKE_DUE = "UPDATE {table} {by_key} SET due_at = {now} WHERE id IN ({ids}) AND s
 
 
 class Dependencies:
-    """Decides about children that are due. The verbs raise DatabaseError."""
+    """Decides whether due children must wait. Raises DatabaseError."""
 
     def __init__(self, database: Database, given_up: list[GivenUp] | None = None) -> None:
-        """Tasks that become fatal are appended to `given_up`."""
+        """Appends tasks that become fatal to `given_up`."""
         self._database = database
         self._given_up = [] if given_up is None else given_up
 
     def decide(self, children: Sequence[int]) -> int:
         """Waiting and due → new, waiting without an instant, or fatal; how many children were decided.
 
-        Children that are held by others, or whose parents are, stay for the next look.
+        If a child or its parent is held, the next look decides.
         """
         if not children:
             return 0
@@ -186,7 +186,7 @@ class Dependencies:
             if len(children) == 1 or self._database.dialect.has_one_writer:
                 return 0
         decided = held = 0
-        for child in random.sample(children, len(children)):  # in order, a held one would always delay the same ones
+        for child in random.sample(children, len(children)):  # in order, a held one would always block the same ones
             try:
                 decided += self._decide_together([child])
             except Conflict:
@@ -220,17 +220,17 @@ class Dependencies:
                 database.write_ids(DELETE_PARENTS, ids, after=(child,))
         for ids in in_portions(sorted(parents - over)):
             database.write_ids(AWAIT, ids)
-        doomed = _error_texts(edges, locked)
+        error_texts = _error_texts(edges, locked)
         given_up: list[GivenUp] = []
-        for child, error_text in sorted(doomed.items()):
-            if database.write_ids(GIVE_UP, [child], before=(error_text,)):  # else an earlier one of them gave it up
+        for child, error_text in sorted(error_texts.items()):
+            if database.write_ids(GIVE_UP, [child], before=(error_text,)):  # else an earlier child gave it up
                 given_up.append(GivenUp(child, str(locked[child].task), locked[child].group_id, error_text))
                 given_up += give_up_children(database, [child])
-        rest = [child for child in children if child not in doomed]
+        rest = [child for child in children if child not in error_texts]
         return (database.write_ids(DECIDE, rest) if rest else 0) + len(given_up), given_up
 
     def find_orphans(self) -> int:
-        """Make the next look decide about tasks whose parents a person deleted; how many."""
+        """Make orphans due, so that the next look decides about them; how many."""
         last = found = 0
         while orphans := [row[0] for row in self._database.fetch(ORPHANS, (last, MAX_IDS_PER_STATEMENT))]:
             found += self._database.change(with_ids(MAKE_DUE, orphans), orphans)
@@ -239,15 +239,15 @@ class Dependencies:
 
 
 def _error_texts(edges: Sequence[Sequence[int]], locked: Mapping[int, _Locked]) -> dict[int, str]:
-    """The waiting children that are to be given up, with their error_text."""
-    doomed: dict[int, str] = {}
+    """The error_text of each waiting child that must be given up."""
+    error_texts: dict[int, str] = {}
     for parent, child in edges:
         why = WHY_GIVEN_UP.get(locked[parent].status) if parent in locked else None
         if parent >= child:
             why = "is not older than this one"
         if why and child in locked and locked[child].status == Status.WAITING:
-            doomed.setdefault(child, f"{GIVEN_UP}{parent}, for which it waits, {why}")
-    return doomed
+            error_texts.setdefault(child, f"{GIVEN_UP}{parent}, for which it waits, {why}")
+    return error_texts
 
 
 def links(database: Database, ids: Sequence[int]) -> dict[int, Links]:

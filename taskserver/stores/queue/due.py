@@ -1,7 +1,7 @@
-"""Due rows: tasks whose time has come, and claims whose lease has ended; in a test, time can be made to pass.
+"""Due rows: waiting and failed tasks whose due_at has passed, and expired leases.
 
-Due rows are found without locks, then written by sorted primary keys; each write checks again whether its row is due.
-An UPDATE over the range of due rows would lock all rows that it reads, in the order of that index, and deadlock with
+Due rows are found without locks, then written by sorted primary keys; each write checks again that its row is due. An
+UPDATE over the range of due rows would lock all rows that it reads, in the order of that index. It would deadlock with
 claims, which lock in the order of theirs.
 """
 
@@ -22,14 +22,14 @@ if TYPE_CHECKING:
     from .dependencies import GivenUp
 
 MAX_DUE_PER_LOOK = 250
-"""Rows of each kind that one look for due rows finds: bounded, so that no transaction is long."""
+"""Rows of each kind that one look finds: a limit, so that no transaction is long."""
 
 
 class DueRows:
     """The verbs that keep a queue moving: wake and reclaim."""
 
     def __init__(self, database: Database, given_up: list[GivenUp]) -> None:
-        """Tasks that wait for a lost one are appended to `given_up`."""
+        """Appends tasks that become fatal with a lost one to `given_up`."""
         self._given_up = given_up
         self._database = database
 
@@ -48,9 +48,8 @@ class DueRows:
             "expired": (0, "{due_status} = 1 AND due_at <= {now} ORDER BY due_at"),
         }.items()
     )
-    # Schedules come along in the same look, so that queues without any pay nothing for them; the number -1 marks
-    # them. The other columns mean nothing: beside an unsigned column a 0 or NULL would make MariaDB give all of them as
-    # decimals.
+    # The same look finds schedules, so that queues without any pay nothing; -1 marks them. Their other columns mean
+    # nothing: with a 0 or NULL instead, MariaDB would return the unsigned column above as decimals.
     LOOK_FOR_SCHEDULES = """
         UNION ALL
         SELECT group_id, group_id, 0, group_id, group_id, name, group_id, 0, -1, NULL, NULL
@@ -58,7 +57,7 @@ class DueRows:
     """
 
     def look(self) -> Due:
-        """The rows whose time has come and the claims whose lease has ended; the oldest of each kind, a portion."""
+        """Due rows, schedules and expired leases: a portion of each, the oldest first."""
         found = self._database.fetch(self.LOOK + self.LOOK_FOR_SCHEDULES, [MAX_DUE_PER_LOOK] * 4)
         rows = [row for row in found if not row[8]]
         expired = [row for row in rows if row[1] == Status.IN_PROGRESS]
@@ -72,8 +71,8 @@ class DueRows:
 
     # ---- wake: waiting, error → new
 
-    # A new row's updated_at is the instant at which it became ready: a claim reads from it how long the task waited.
-    # The due_at may lie before the instant at which the task was added, or failed.
+    # A new row has been ready since its updated_at: a claim computes the task's wait from it. The due_at may be before
+    # the task was added or failed.
     WAKE = """
         UPDATE {table} {by_key}
         SET status = 0, updated_at = CASE WHEN due_at > updated_at THEN due_at ELSE updated_at END,
@@ -82,16 +81,16 @@ class DueRows:
     """
 
     def wake(self, ids: Sequence[int]) -> int:
-        """Waiting, error → new for rows whose time has come; how many. Rows that others hold are left."""
+        """Waiting, error → new for due rows; how many. Skips held rows."""
         return self._write_free(self.WAKE, ids)
 
-    # ---- reclaim: in progress with an ended lease → new, error, fatal, cancelled
+    # ---- reclaim: in progress with an expired lease → new, error, fatal, cancelled
 
     RECLAIM = """
         UPDATE {table} {by_key} SET status = 0, claim = NULL, due_at = NULL, updated_at = updated_at
         WHERE id IN ({ids}) AND status = 1 AND started_at IS NULL AND due_at <= {now}
     """
-    # The row is as the look found it: these columns decided what is to become of it.
+    # The row is as the look found it: these columns determine its new status.
     WHERE_AS_FOUND = """
         WHERE id = ? AND status = 1 AND started_at IS NOT NULL AND attempts = ? AND COALESCE(max_attempts, 0) = ?
             AND {is_cancelled} = ? AND due_at <= {now}
@@ -106,7 +105,7 @@ class DueRows:
         SET status = 3, claim = NULL, due_at = {{after}}, error_text = ?, updated_at = {{now}}
         {WHERE_AS_FOUND}
     """
-    # A task that may start once only keeps its token: its worker may be alive after all, and complete it.
+    # A task that may start only once keeps its token: its worker may be alive and complete it.
     GIVE_UP_LOST = f"""
         UPDATE {{table}} {{by_key}} SET status = ?, claim = CASE WHEN ? = 1 THEN claim END,
             unique_key = CASE WHEN {{is_cancelled}} = 0 THEN unique_key END, max_attempts = ?,
@@ -115,23 +114,23 @@ class DueRows:
     """
 
     def reclaim_unstarted(self, ids: Sequence[int]) -> int:
-        """In progress, unstarted, lease ended → new, as if never claimed; how many. Rows that others hold are left."""
+        """In progress, unstarted, lease expired → new; how many. Skips held rows."""
         return self._write_free(self.RECLAIM, ids)
 
     def _write_free(self, sql: str, ids: Sequence[int]) -> int:
         if not ids:
             return 0
-        from ..free_rows import write_free  # mostly nothing is due
+        from ..free_rows import write_free  # usually nothing is due
 
         with suppress(Conflict):
             return write_free(self._database, ids, partial(self._database.write_ids, sql))
         return 0
 
     def reclaim_lost(self, lost: LostTask, limit: int, error_text: str, retry_seconds: float | None) -> bool:
-        """In progress, started, lease ended → error, to be retried after so many seconds, or (None) fatal or cancelled.
+        """In progress, started, lease expired → error, or without `retry_seconds` fatal or cancelled.
 
-        → new if a rerun came while it ran. `limit` is how often the task may start. Whether the row was still as the
-        look found it; a row that others hold is left for the next look.
+        → new if a rerun came while it ran. `limit` is the maximum of attempts. Whether the row was still as the look
+        found it; a held row is left to the next look.
         """
         as_found = (lost.id, lost.attempts, lost.max_attempts or 0, int(lost.is_cancelled))
         end_status = None
@@ -151,13 +150,13 @@ class DueRows:
         except Conflict as error:
             return error.in_doubt
         self._given_up += given_up
-        # If the answer was cut off, the row cannot say whose write it was: better reported twice than not at all.
+        # If the answer was lost, the row does not show whose write it was. Better report it twice than never.
         return bool(matched) or in_doubt
 
     def _write(
         self, sql: str, values: Sequence[object], task_id: int, end_status: Status | None
     ) -> tuple[int, list[GivenUp]]:
-        """With `end_status` the task does not run again: its children become fatal."""
+        """With `end_status` the task will not run again: its children become fatal."""
         matched = self._database.write(sql, values)
         if not matched or end_status is None:
             return matched, []
@@ -165,21 +164,21 @@ class DueRows:
 
         return matched, end(self._database, task_id, end_status)
 
-    # ---- in a test of a site, with no worker at work: as if time passed
+    # ---- for a site's tests, without workers: pass time
 
-    # Not claims: their due_at is the end of their lease.
+    # Without claims: their due_at is the end of a lease.
     AHEAD = (
         "SELECT id, 0.0 - {due_at_age} FROM {table} WHERE {due_status} IN (0, 3, 5) AND due_at > {now} ORDER BY due_at"
     )
     MOVE = "UPDATE {table} SET due_at = {after}, updated_at = updated_at WHERE id = ? AND status IN (0, 3, 5)"
 
     def next_seconds(self) -> float | None:
-        """Seconds until the next task is due; None if none will be."""
+        """Seconds until the next task is due; None without one."""
         row = self._database.fetch_first(f"{self.AHEAD} LIMIT 1")
         return None if row is None else float(row[1])
 
     def pass_time(self, seconds: float) -> None:
-        """Move all due_at in the future nearer by so many seconds."""
+        """Move every future due_at `seconds` nearer."""
         for task_id, ahead in self._database.fetch(self.AHEAD):
             self._database.change(self.MOVE, (float(ahead) - seconds, task_id))
 

@@ -1,10 +1,10 @@
 """A worker's verbs on a claimed task: start, lease and progress while it runs, finish; and what an earlier try did.
 
-Three rules hold for every write to a claimed row: it names the row by its primary key, it names the claim token, and
-it counts the rows that it matched. The token decides who may write, never the clock.
+Three rules hold for every write to a claimed row: it names the primary key, it names the claim token, and it counts the
+rows that it matched. The token decides who may write, never the clock.
 
-Finishes are written together with the next start, in one commit. A finish that matched nothing was overtaken: by its
-own earlier try, by a rerun, a cancel or a dependency, or by another worker. The row says by which of them.
+Finishes are written in one commit with the next start. A finish that matched nothing came too late: after its own
+earlier try, a rerun, a cancel, a dependency or another worker. The row shows after which.
 """
 
 from __future__ import annotations
@@ -28,10 +28,10 @@ START = """
 """
 """In progress, unstarted → in progress, started."""
 RENEW = "UPDATE {table} {by_key} SET due_at = {after}, updated_at = {now} WHERE id = ? AND status = 1 AND claim = ?"
-# Guards: a write does not match a row that somebody touched while its task ran. That is rare; the write matches nothing
-# then, and `FinishWrites.otherwise` follows.
+# Guards: a write does not match a row that was changed while its task ran. That is rare; `FinishWrites.otherwise`
+# follows then.
 #   attempts > 0        no rerun, which sets attempts to 0
-#   is_cancelled = 0    no cancel: a cancelled task is not retried, and has no next stage
+#   is_cancelled = 0    no cancel: a cancelled task is not retried and has no next stage
 #   awaited = 0         no task waits for this one: otherwise its end updates them in the same transaction
 
 IS_OURS = "id = ? AND status = 1 AND claim = ? AND (attempts > 0 OR started_at IS NULL)"
@@ -44,8 +44,8 @@ MARK = f"""
         updated_at = {{now}}
     WHERE {IS_ALONE}
 """
-# A move is three writes in one transaction. The first takes the row's lock and says whether the claim still stands. The
-# others find only the row that it marked, by a status that nobody else sees.
+# A move is three writes in one transaction. The first locks the row and shows whether the claim still holds. The others
+# match only the row that it marked, by a status that nobody else can see.
 MARK_TO_MOVE = MARK.replace("status = 2, awaited = 0, claim = NULL,", "status = 6, awaited = 0,")
 ARCHIVE = """
     INSERT INTO {done} ({columns}) SELECT {archived_columns} FROM {table}
@@ -53,9 +53,9 @@ ARCHIVE = """
 """
 DELETE_ARCHIVED = "DELETE FROM {table} WHERE id = ? AND status = 6 AND claim = ?"
 COMPLETE = {"delete": (DELETE,), "mark": (MARK,), "move": (MARK_TO_MOVE, ARCHIVE, DELETE_ARCHIVED)}
-# For a row that the database does not delete: it gives up its key, which the next task may need.
+# For a row that could not be deleted: it loses its key, which the next task may need.
 KEEP = MARK.replace("status = 2,", "status = 2, unique_key = NULL,")
-# The same after a DELETE that silently did nothing, by row level security, a rule or a trigger.
+# The same after a DELETE that silently did nothing, because of row level security, a rule or a trigger.
 KEEP_UNDELETED = KEEP.replace(IS_ALONE, "id = ? AND status IN (1, 6) AND claim = ?")
 RETRY = f"""
     UPDATE {{table}} {{by_key}}
@@ -76,9 +76,9 @@ GIVE_UP = f"""
         updated_at = {{now}}
     WHERE {IS_ALONE} AND ({{is_cancelled}} = 0 OR started_at IS NULL)
 """
-# A cancelled task gives up its key: a producer may add the same again.
+# A cancelled task loses its key: a producer may add the same task again.
 GIVE_UP_CANCELLED = GIVE_UP.replace("status = 4,", "status = 7, unique_key = NULL,")
-# → new, as the next stage of its pipeline.
+# In progress → new, as the next stage of a pipeline.
 NEXT_STAGE = f"""
     UPDATE {{table}} {{by_key}}
     SET status = 0, task = ?, args = ?, group_id = COALESCE(?, group_id), priority = COALESCE(?, priority),
@@ -86,20 +86,20 @@ NEXT_STAGE = f"""
         error_text = NULL, progress = NULL, updated_at = {{now}}
     WHERE {IS_OURS} AND {{is_cancelled}} = 0
 """
-# A rerun came while the task ran → new, however the attempt ended.
+# A rerun came while the task ran: in progress → new, however the attempt ended.
 RUN_AGAIN = """
     UPDATE {table} {by_key} SET status = 0, claim = NULL, due_at = NULL, error_text = NULL, updated_at = {now}
     WHERE id = ? AND status = 1 AND claim = ? AND started_at IS NOT NULL AND attempts = 0 AND {is_cancelled} = 0
 """
-# The task was cancelled while it ran → cancelled: after an attempt that failed, or in place of the next stage or rerun.
+# A cancel came while the task ran: → cancelled after a failed attempt, or instead of the next stage or rerun.
 CANCEL = """
     UPDATE {table} {by_key}
     SET status = 7, unique_key = NULL, claim = NULL, due_at = NULL, finished_at = {now}, updated_at = {now}
     WHERE id = ? AND status = 1 AND claim = ? AND started_at IS NOT NULL AND {is_cancelled} = 1
         AND (attempts = 0 OR ? = 1)
 """
-# A lost task that may start once only: fatal, as its worker seemed to have vanished → in progress, to be completed in
-# the same transaction. A person who did something to it meanwhile took its status or its token away.
+# A lost task that may start only once, and whose worker is alive: fatal → in progress, completed in the same
+# transaction. If a person changed it meanwhile, its status or token differs.
 RESUME = """
     UPDATE {table} {by_key} SET status = 1, attempts = CASE WHEN attempts > 0 THEN attempts ELSE 1 END
     WHERE id = ? AND status = 4 AND claim = ? AND max_attempts = 1 AND error_text LIKE 'lost: %'
@@ -107,16 +107,16 @@ RESUME = """
 
 
 class FinishWrites:
-    """The writes for a finish, in the mode of a queue."""
+    """The writes for a finish, by the queue's mode."""
 
     def __init__(self, mode: str, lease_seconds: int) -> None:
         self._mode = mode
         self._lease_seconds = lease_seconds
 
-    # ---- nobody touched the task while it ran
+    # ---- the task was not changed while it ran
 
     def of(self, finish: Finish) -> list[Write]:
-        """In progress → as asked. The first write matches nothing if somebody touched the task while it ran."""
+        """In progress → as asked. The first write matches nothing if the task was changed while it ran."""
         claimed = (finish.task.id, finish.task.claim)
         if finish.next_stage is not None:
             task, group_id, priority, max_attempts, args = finish.next_stage
@@ -136,7 +136,7 @@ class FinishWrites:
     def otherwise(self, place: Rows, finish: Finish) -> tuple[Outcome, list[GivenUp]]:
         """In progress → new, cancelled or as asked, with its children; the outcome, and the children given up."""
         claimed = (finish.task.id, finish.task.claim)
-        # The first write takes the row's lock, if the claim stands: else the row could change between two writes.
+        # The first write locks the row if the claim holds: otherwise the row could change between two writes.
         if not place.write(RENEW, (self._lease_seconds, *claimed)):
             return Outcome.LOST, []
         if place.write(RUN_AGAIN, claimed):
@@ -146,7 +146,7 @@ class FinishWrites:
         return self._as_asked(place, finish)
 
     def late(self, place: Rows, finish: Finish) -> Outcome:
-        """Fatal, lost → as asked, for a task that may start only once and whose worker is alive after all."""
+        """Fatal, lost → as asked, for a task that may start only once and whose worker is alive."""
         if not place.write(RESUME, (finish.task.id, finish.task.claim)):
             return Outcome.LOST
         return self._as_asked(place, finish)[0]
@@ -158,7 +158,7 @@ class FinishWrites:
         return outcome, end(place, finish.task.id, _status_after(finish)) if is_over else []
 
     def keep(self, place: Rows, finish: Finish) -> Outcome:
-        """In progress → done for a completed task whose row is ours, and was not deleted when it was asked for."""
+        """In progress → done for a completed task of ours whose row the database did not delete."""
         is_done = finish.error_text is None and finish.next_stage is None
         is_kept = is_done and place.write(KEEP_UNDELETED, (finish.task.id, finish.task.claim)) == 1
         return Outcome.KEPT if is_kept else Outcome.LOST
@@ -175,10 +175,10 @@ def _with_result(mark: str) -> str:
 
 
 class Finishes:
-    """The verbs of a worker at the end of a task, and at the start of the next."""
+    """The verbs of a worker at the end of a task and at the start of the next."""
 
     def __init__(self, database: Database, mode: str, lease_seconds: int, given_up: list[GivenUp]) -> None:
-        """Tasks that become fatal because of a finished one are appended to `given_up`."""
+        """Appends tasks that become fatal with a finished one to `given_up`."""
         self._database = database
         self._given_up = given_up
         self._writes = FinishWrites(mode, lease_seconds)
@@ -192,10 +192,9 @@ class Finishes:
         Finishes: in progress → gone, archived, done, error, fatal, cancelled, or new. Start: in progress, unstarted →
         in progress, started. Returns each finish's Outcome, and whether the task was started.
 
-        LOST means that the row does not carry our claim any more. `is_repeated` says that an earlier call with the same
-        finishes may have taken effect: a row that is as that would have left it is not LOST. With finishes and a start,
-        a held row raises Conflict at once: the caller then writes the finishes first, as ended tasks must not wait for
-        the row of one that has not begun.
+        LOST: the row no longer has our claim. `is_repeated`: an earlier call with the same finishes may have taken
+        effect; then a row with its result is not LOST. With finishes and a start, a held row raises Conflict at once:
+        the caller then writes only the finishes, which must not wait for the row of an unstarted task.
         """
         writes = [self._writes.of(finish) for finish in finishes]
         flat = [write for several in writes for write in several]
@@ -220,7 +219,7 @@ class Finishes:
         return outcomes, has_started
 
     def _outcome_of(self, finish: Finish, matched: Sequence[int], in_doubt: bool) -> Outcome:
-        """The outcome of a finish whose writes matched so many rows each; what they left undone is done here."""
+        """The outcome of a finish by the rows that its writes matched; does what they could not."""
         if all(matched):
             return Outcome.AS_ASKED
         if matched[0]:  # a move whose row was not deleted
@@ -239,7 +238,7 @@ class Finishes:
         return outcome
 
     def _complete_late(self, finish: Finish) -> Outcome:
-        """fatal, lost → gone, archived or done for a task that may start once only, unless a person changed it."""
+        """Fatal, lost → gone, archived or done for a task that may start only once, unless a person changed it."""
         outcome, in_doubt = self._in_transaction(self._writes.late, finish)
         was_written = in_doubt and outcome is Outcome.LOST and self._effect_of(finish) is not Outcome.LOST
         return Outcome.AS_ASKED if was_written else outcome
@@ -250,7 +249,7 @@ class Finishes:
 
     # ---- while the task runs
 
-    # A row that a rerun changed meanwhile gets no limit: it may name another callable.
+    # After a rerun the row gets no limit: it may name another callable.
     LIMIT_ATTEMPTS = """
         UPDATE {table} {by_key}
         SET max_attempts = COALESCE(max_attempts, CASE WHEN attempts > 0 THEN ? END), due_at = {after},
@@ -259,15 +258,12 @@ class Finishes:
     """
 
     def limit_attempts(self, task: ClaimedTask, max_attempts: int) -> bool:
-        """Record a started task's limit that was not known at its start, and renew its lease.
-
-        Whether the claim still stands.
-        """
+        """Record a limit that was unknown at the task's start, and renew the lease. Whether the claim still holds."""
         values = (max_attempts, self._lease_seconds, task.id, task.claim)
         return self._database.change(self.LIMIT_ATTEMPTS, values) == 1
 
     def renew(self, task: ClaimedTask) -> bool:
-        """Renew the lease of a started task. Whether the claim still stands."""
+        """Renew the lease of a started task. Whether the claim still holds."""
         return self._database.change(RENEW, (self._lease_seconds, task.id, task.claim)) == 1
 
     HAS_RERUN = """
@@ -275,11 +271,10 @@ class Finishes:
     """
 
     def has_rerun(self, task: ClaimedTask) -> bool:
-        """Whether a rerun came while the task ran."""
         return bool(self._database.fetch(self.HAS_RERUN, (task.id, task.claim)))
 
-    # A lost task that may start once only keeps its token: it counts as claimed still, as it can be completed late. A
-    # person's UPDATE may have made a cancelled task new again, and have left its token there, too.
+    # A lost task that may start only once keeps its token and counts as claimed, because it can be completed late. A
+    # person's UPDATE may also leave the token in a cancelled task that is new again.
     STILL_CLAIMED = """
         SELECT id, CASE WHEN status = 1 THEN {is_cancelled} ELSE 0 END FROM {table} {by_key}
         WHERE id IN ({ids}) AND claim = ?
@@ -289,35 +284,35 @@ class Finishes:
     """
 
     def still_claimed(self, tasks: Sequence[ClaimedTask]) -> dict[int, bool]:
-        """The running tasks of one call that still carry their claim, by id; whether a person cancelled each."""
+        """The tasks of one call that still have their claim, by id; whether each was cancelled."""
         rows = self._database.fetch_ids(self.STILL_CLAIMED, [task.id for task in tasks], (tasks[0].claim,))
         return {row[0]: bool(row[1]) for row in rows}
 
     def write_progress(self, tasks: Sequence[ClaimedTask], progress: str, conflict_seconds: float) -> int:
-        """Store how far the running tasks of one call have come; how many of them still carried their claim.
+        """Store the progress of the tasks of one call; how many still have their claim.
 
-        Raises Conflict if others hold one of the rows for `conflict_seconds`.
+        Raises Conflict if a row is held for `conflict_seconds`.
         """
         database, ids = self._database, sorted([task.id for task in tasks])
-        # Not repeatable: a progress is not worth a wait for an absent database.
+        # Not repeatable: progress is not worth a wait for an unavailable database.
         policy = RetryPolicy(Scope.STATEMENT, conflict_seconds, is_repeatable=False)
         sql = with_ids(self.WRITE_PROGRESS, ids)
         return database.run(policy, database.write, sql, (progress, *ids, tasks[0].claim))
 
-    # ---- the effect of an earlier try, by the row
+    # ---- the effect of an earlier try, as the row shows it
 
     FIND = "SELECT status, claim, started_at IS NOT NULL, error_text, attempts, stage FROM {table} WHERE id = ?"
 
     LOOK_FOR_CLAIM = "SELECT 1 FROM {table} WHERE id = ? AND claim = ?"
 
     def find_committed(self, finish: Finish, outcome: Outcome) -> Outcome | None:
-        """The outcome of a finish that was written on another connection; None while the row carries our claim."""
+        """The outcome of a finish that was written on another connection; None while the row has our claim."""
         if self._database.fetch(self.LOOK_FOR_CLAIM, (finish.task.id, finish.task.claim)):
             return None
         return outcome if self._effect_of(finish) is not Outcome.LOST else Outcome.LOST
 
     def resolve(self, finish: Finish, outcome: Outcome) -> Outcome | None:
-        """The same, once no transaction can change it any more: waits for one that has the row's lock, and renews."""
+        """The same, but final: it renews the lease, and so waits for a transaction that holds the row."""
         renewal = (self._lease_seconds, finish.task.id, finish.task.claim)
         if self._database.change(RENEW, renewal) == 1:
             return None
@@ -328,7 +323,7 @@ class Finishes:
         return row is not None and row[:3] == (Status.IN_PROGRESS, task.claim, 1)
 
     def _effect_of(self, finish: Finish) -> Outcome:
-        """The outcome of an earlier try of this finish; LOST if the row is not as that try would have left it."""
+        """The outcome of an earlier try of this finish; LOST if the row does not show its effect."""
         row = self._database.fetch_first(self.FIND, (finish.task.id,))
         if row is None:
             return Outcome.AS_ASKED if finish.error_text is None else Outcome.LOST
@@ -336,12 +331,12 @@ class Finishes:
         if claim == finish.task.claim:
             return Outcome.LOST
         if finish.next_stage is not None and stage > finish.task.stage:
-            return Outcome.AS_ASKED  # whatever became of the row since
+            return Outcome.AS_ASKED
         if status == Status.NEW and attempts == 0:
             return Outcome.RUN_AGAIN
         if finish.next_stage is not None:
             return Outcome.CANCELLED if error_text == CANCELLED else Outcome.LOST
         if finish.error_text is None and error_text != CANCELLED:
             return Outcome.AS_ASKED if status == Status.DONE else Outcome.LOST
-        # By its text, not its status: the task may have been woken since.
+        # By its text, not its status: the task may have become new since.
         return {finish.error_text: Outcome.AS_ASKED, CANCELLED: Outcome.CANCELLED}.get(error_text, Outcome.LOST)
