@@ -1,8 +1,8 @@
-"""One write to many rows, beside running workers: operations.py and pruning.py have the verbs.
+"""One write to many rows while workers run: operations.py and pruning.py have the verbs.
 
-The rows are looked for without locks. Each portion of them is then locked by primary key, checked again, written and
-committed. So a worker waits no longer than one portion takes, and an interrupted write keeps its finished portions. One
-UPDATE of all rows would lock each row that it reads until its end: workers would stand still, or deadlock with it.
+The rows are found without locks. Each portion is then locked by primary key, checked again, written and committed. So a
+worker waits only for one portion, and an interrupted write keeps its finished portions. A single UPDATE would hold all
+rows that it reads until its end: workers would wait or deadlock.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ from ..words import MAX_IDS_PER_STATEMENT, in_portions, marks
 
 MAX_IDS_PER_LOOK = 10_000
 HELD_SECONDS = 5.0
-"""Rows that others hold are tried again for so long."""
+"""How long held rows are retried."""
 
 Condition = tuple[str, Sequence[Any]]
-"""A condition of rows, and its values."""
+"""A condition in SQL, and its values."""
 OnWritten = Callable[[Sequence[int]], object]
 """Called with the ids of each written portion."""
 
@@ -35,31 +35,31 @@ class Verb(NamedTuple):
 
     name: str
     done: str
-    """What it has done to a row, as a participle."""
+    """What it did to a row: a participle."""
     applies_to: str
-    """For which rows it is, in words."""
+    """Its rows, in words."""
     statuses: Sequence[Status]
-    """Those of the rows; empty: the archive's rows have none."""
+    """The rows' statuses; empty for the archive."""
     write: str
     """The statement, without its WHERE."""
     values: Sequence[Any] = ()
-    """Those of the statement."""
+    """The statement's values."""
     only: str = "1 = 1"
-    """What else is true of the rows, in SQL."""
+    """A further condition of the rows."""
     then: Callable[[Database, Sequence[int]], object] | None = None
-    """Further writes for the ids of written rows, in the same transaction."""
+    """Further writes for written rows, by id, in the same transaction."""
     needs_decision: bool = False
-    """Whether written rows may be waiting ones, about which a look then decides."""
+    """Whether written rows may now be waiting for other tasks: a look must decide about them."""
     undone: str = ""
-    """For rows that were not written yet, with marks for the values of `write`: a look finds no row twice."""
+    """The condition of rows that are not written yet, with marks for `values`, so that no row is found twice."""
     table: str = "{table}"
     key: str = "id"
     hint: str = "{by_status}"
-    """The hint for the index by which the rows are looked for."""
+    """The hint for the index that finds the rows."""
 
     @property
     def condition(self) -> str:
-        """For which rows it is, in SQL, with `{status}` for the status by which an index has the rows."""
+        """Its rows in SQL, with `{status}` for the index's form of the status."""
         numbers = ", ".join(f"{status:d}" for status in self.statuses)
         return f"{{status}} IN ({numbers}) AND {self.only}" if numbers else self.only
 
@@ -69,11 +69,11 @@ class Written(NamedTuple):
 
     changed: int
     held: Sequence[int]
-    """The ids of rows that were left, as others held them."""
+    """The ids of held rows, which were not written."""
 
 
 class ManyRows:
-    """The rows that a verb applies to and that were chosen. Raises DatabaseError."""
+    """The chosen rows to which a verb applies. Raises DatabaseError."""
 
     def __init__(
         self,
@@ -94,7 +94,6 @@ class ManyRows:
     # ---- look, without locks
 
     def count(self) -> int:
-        """How many rows there are."""
         found: int = self._look("COUNT(*)")[0][0]
         return found
 
@@ -106,7 +105,7 @@ class ManyRows:
 
     def _look(self, what: str, end: str = "", values: Sequence[Any] = ()) -> Sequence[Sequence[Any]]:
         verb = self._verb
-        # A look reads the index of status and group; a write goes by key.
+        # A look uses the index of status and group, a write the key.
         condition = self._condition.replace("{status}", "{group_status}")
         undone, its_values = (f"AND {verb.undone}", verb.values) if verb.undone else ("", ())
         sql = f"SELECT {what} FROM {verb.table} {verb.hint} WHERE {condition} {undone} {end}"
@@ -123,9 +122,9 @@ class ManyRows:
     def write(
         self, ids: Iterable[int] | None = None, limit: int | None = None, held_seconds: float = HELD_SECONDS
     ) -> Written:
-        """Write to the rows: to those of `ids`, to the first `limit` in order of their keys, or to all.
+        """Write to the rows: those among `ids`, the first `limit` by key, or all.
 
-        Rows that others hold are tried again for `held_seconds`. An interrupted write keeps the portions that it wrote.
+        Held rows are retried for `held_seconds`. An interrupted write keeps its finished portions.
         """
         if ids is not None:
             changed, left = self._write(self.look_among(ids)[:limit])
@@ -140,7 +139,6 @@ class ManyRows:
         return Written(changed, left)
 
     def _write_all(self) -> Written:
-        """Write to all rows, whatever their order."""
         changed = 0
         while True:
             found = self.look(MAX_IDS_PER_LOOK, in_order=False)
@@ -150,7 +148,7 @@ class ManyRows:
                 return Written(changed, left)
 
     def _write(self, ids: Sequence[int]) -> Written:
-        """Write to the rows that nobody holds."""
+        """Write to the free rows."""
         database, left = self._database, set(ids)
         for portion in in_portions(ids, MAX_IDS_PER_STATEMENT):
             began_at = time.monotonic()
@@ -165,8 +163,8 @@ class ManyRows:
         return Written(len(ids) - len(left), sorted(left))
 
     def _write_locked(self, ids: Sequence[int]) -> int:
-        # The condition once more: on servers with statement-based replication the first write may begin the transaction
-        # again, and so without the locks.
+        # The condition again: with statement-based replication, the first write may restart the transaction without its
+        # locks.
         self._database.write_ids(self._write_by_key, ids, self._verb.values, self._chosen)
         if self._verb.then is not None:
             self._verb.then(self._database, ids)
@@ -184,7 +182,7 @@ def chosen_by(selection: Selection) -> Condition:
     if selection.task is not None:
         found.append(("task = ?", [selection.task]))
     if selection.error is not None:
-        found.append(("{error_position} = 1", [selection.error]))  # LIKE of SQLite takes a and A for the same
+        found.append(("{error_position} = 1", [selection.error]))  # SQLite's LIKE ignores case
     if (line := selection.error_line) is not None:
         found.append(("({error_bytes} = ? OR {error_position} = 1)", [line, f"{line}\n"]))
     if selection.status is not None:

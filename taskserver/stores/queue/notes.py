@@ -1,4 +1,4 @@
-"""Notes of a queue: accepted findings, reported alarms, keys of requests that added tasks, ends of scheduled tasks."""
+"""Notes of a queue: accepted findings, reported alarms, keys of requests that added tasks, last runs of schedules."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ MAX_NAME = 190
 MAX_READ = 1000
 """Notes that are read, or deleted, at once."""
 ADDED = "added"
-"""The kind of the notes with senders' keys."""
+"""The kind of notes with senders' keys."""
 MAX_CONFLICT_SECONDS = 10.0
 """The wait for another sender of the same key: web servers end requests after half a minute."""
 KEY_KEPT_SECONDS = 7 * 86_400.0
-"""A sender's key is kept for so long."""
+"""How long a sender's key is kept."""
 
 
 class Note(NamedTuple):
-    """A text under a name, of which the first word is the kind."""
+    """A text under a name; the name's first word is the kind."""
 
     name: str
     value: str
@@ -39,11 +39,11 @@ def _notes_of(rows: Sequence[Row]) -> list[Note]:
 
 
 class KeyTaken(Exception):
-    """The key was given before, with other tasks."""
+    """The key was used before with other tasks."""
 
 
 class Notes:
-    """The notes of one queue. The verbs raise DatabaseError."""
+    """The notes of one queue. Raises DatabaseError."""
 
     def __init__(self, database: Database) -> None:
         self._database = database
@@ -56,24 +56,23 @@ class Notes:
     REMOVE = "DELETE FROM {notes} WHERE name = ?"
 
     def find(self, name: str) -> Note | None:
-        """The note of this name."""
         return next(iter(self.find_all([name])), None)
 
     def find_all(self, names: Sequence[str]) -> list[Note]:
-        """The notes of these names that there are."""
+        """The existing notes with these names."""
         return _notes_of(self._database.fetch_ids(self.FIND_ALL, names))
 
     def of_kind(self, kind: str) -> list[Note]:
-        """The notes whose names begin with a word and a blank, in order of their names."""
+        """The notes with names that begin with a word and a blank, in order of name."""
         found = _notes_of(self._database.fetch(self.OF_KIND, (f"{kind} ", f"{kind}!")))  # "!" follows the blank
         return [note for note in found if note.name.startswith(f"{kind} ")]  # MySQL ignores blanks at the end
 
     def put(self, name: str, value: str) -> None:
-        """Write a note, in place of one of this name."""
+        """Write a note, or replace the one with this name."""
         self._database.change(self._put_sql(), (name, value))
 
     def put_all(self, notes: Iterable[tuple[str, str]]) -> None:
-        """Write names and values in one commit; in order of their names, so that two programs do not deadlock."""
+        """Write names and values in one commit, in order of name, so that two programs do not deadlock."""
         sql = self._put_sql()
         self._database.write_together([(sql, note) for note in sorted(notes)], self._database.conflict_seconds)
 
@@ -93,9 +92,9 @@ class Notes:
     END = "DELETE FROM {notes} WHERE name = ? AND value = ?"
 
     def replace(self, name: str, read: str | None, value: str | None) -> bool:
-        """Write a note in place of the one that was read; None is no note. Whether it was this program that wrote.
+        """Replace the value that was read; None: no note. Whether this program, not another one, replaced it.
 
-        Two programs may get True if the answer to a write was lost: better two mails than none.
+        If an answer is lost, two programs may get True: better two mails than none.
         """
         if read is None:
             sql, values = self.MAKE, [name, value]
@@ -106,7 +105,7 @@ class Notes:
         written, in_doubt = self._database.change_in_doubt(sql, values)
         return bool(written) or in_doubt
 
-    # ---- add once, however often a sender repeats its request: a note with its key is committed with the tasks
+    # ---- add once, even if the sender repeats the request: a note with its key is committed with the tasks
 
     READ = "SELECT value FROM {notes} WHERE name = ?"
     COMPLETE = "UPDATE {notes} SET value = ? WHERE name = ?"
@@ -117,7 +116,7 @@ class Notes:
     """
 
     def add_once(self, tasks: Sequence[NewTask], key: str, digest: str) -> list[int]:
-        """→ new, or waiting, all or none, unless they were added under this key before; their ids.
+        """→ new, or waiting, all or none, unless this key already added them; their ids.
 
         `digest` identifies the tasks. Raises KeyTaken, InvalidTask.
         """
@@ -127,7 +126,7 @@ class Notes:
 
     def _add_once(self, tasks: Sequence[NewTask], name: str, digest: str) -> list[int]:
         self._database.write(self.EXPIRE, (name, -KEY_KEPT_SECONDS))
-        # The note comes first: a second sender of the same key waits here until the first has committed.
+        # The note comes first: a second sender of the same key waits here for the first one's commit.
         if not self._database.write(self.MAKE, (name, "")):
             ((value,),) = self._database.rows(self.READ, (name,))
             found = json.loads(value)
@@ -139,7 +138,7 @@ class Notes:
         return ids
 
     def forget_added(self) -> None:
-        """Delete some of the keys that are too old."""
+        """Delete a portion of the old keys."""
         names = [row[0] for row in self._database.fetch(self.OLD, (-KEY_KEPT_SECONDS,))]
         if names:
             self._database.change(with_ids("DELETE FROM {notes} WHERE name IN ({ids})", names), names)

@@ -1,6 +1,6 @@
 """An operator's verbs: retry, cancel, delete, priority, reclaim by force, run one task.
 
-Each of the first five is one UPDATE, which many_rows.py does to the chosen rows, a portion a transaction.
+Each of the first five is one write, which many_rows.py does to the chosen rows in portions.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ from .store import Store
 Chosen = int | Iterable[int] | Selection
 """An id, some ids, or a Selection."""
 DECIDE_SECONDS = 10.0
-"""After a retry, waiting tasks are decided about for so long; a worker decides about the rest."""
+"""How long we decide about waiting tasks after a retry; a worker decides about the rest."""
 RUNNABLE = (Status.NEW, Status.IN_PROGRESS, Status.ERROR, Status.WAITING)
 
 # ---- retry: error, fatal, cancelled → new
 
-# The row keeps its error until the task succeeds, but not the word `cancelled`, which asks for the task's end. A claim
-# token goes: a lost worker that turns out to be alive must not complete a task that a person wants to run again. A task
-# that waits for others becomes waiting: a look decides whether it still has to wait (dependencies.py).
+# The row keeps its error until the task succeeds, but not the word `cancelled`, which would cancel it again. It loses
+# its claim token: a lost worker that is alive must not complete a task that a person wants to run again. A task that
+# waits for others becomes waiting: a look decides whether it must still wait (dependencies.py).
 RETRIED = f"""
     attempts = 0, due_at = CASE WHEN {{is_linked}} THEN {{now}} END, claim = NULL,
     finished_at = NULL, updated_at = {{now}},
@@ -52,13 +52,13 @@ RETRY = Verb(
     needs_decision=True,
 )
 RETRY_PIPELINES = RETRY._replace(only="stages IS NOT NULL")
-"""For the tasks that `retry_as` leaves out."""
+"""For the tasks that `retry_as` skips."""
 
 
 def retry_as(task: str | Callable[..., Any]) -> Verb:
-    """The same under another name, for tasks whose name was misspelt. Raises InvalidTask.
+    """RETRY under another name, for a misspelt task. Raises InvalidTask.
 
-    Not for pipelines: the stages of a row name callables, too, and a row whose task differs from its stage is fatal.
+    Not for pipelines: their stages name callables too, and a row whose task differs from its stage is fatal.
     """
     name = named(task)[0]
     return RETRY._replace(
@@ -71,22 +71,22 @@ def retry_as(task: str | Callable[..., Any]) -> Verb:
     )
 
 
-# ---- cancel: new, waiting, error, claimed, lost → cancelled; running → running, with the word for its heartbeat
+# ---- cancel: new, waiting, error, claimed, lost → cancelled; running → running, until its heartbeat interrupts it
 
 RUNS = Adding.IS_RUNNING
-# A lost task is fatal already, but its worker may be alive and complete it. After a cancel it cannot.
+# A lost task is already fatal, but its worker may be alive and complete it. After a cancel it cannot.
 IS_LOST = "status = 4 AND claim IS NOT NULL AND error_text LIKE 'lost: %'"
 ARE_CANCELLED = "SELECT id FROM {table} {by_key} WHERE id IN ({ids}) AND status = 7 AND awaited <> 0"
 
 
 def _give_up_children(database: Database, ids: Sequence[int]) -> None:
-    """Waiting → fatal for the children of cancelled tasks that do not run."""
+    """Waiting → fatal for the children of cancelled tasks that are not running."""
     parents = [row[0] for row in database.rows(with_ids(ARE_CANCELLED, ids), ids)]
     give_up_children(database, parents, Status.CANCELLED)
 
 
-# A task that a rerun changed while it ran keeps attempts of 0: so the cancel holds for its rerun, however this attempt
-# ends. MySQL assigns from left to right: all other assignments ask for the old status, so the status comes last.
+# A running task with a rerun keeps its 0 attempts, so the cancel also applies to the rerun, however this attempt ends.
+# MySQL assigns from left to right: all other assignments read the old status, so the status comes last.
 CANCEL = Verb(
     name="cancel",
     done="cancelled",
@@ -121,26 +121,26 @@ DELETE = Verb(
     then=_delete_edges,
 )
 
-# ---- priority: for tasks that may run yet; for a task in progress, of its next attempt
+# ---- priority: for tasks that may still run; for a task in progress, for its next attempt
 
 PRIORITY = Verb(
     name="priority",
     done="moved to another priority",
     applies_to="new, waiting, in error or in progress",
     statuses=RUNNABLE,
-    # updated_at stays: of a new row it is the instant since which it is ready.
+    # updated_at stays: a new row has been ready since then.
     write="UPDATE {table} {by_key} SET priority = ?, updated_at = updated_at",
     undone="priority <> ?",
 )
 
 
 def to_priority(number: int) -> Verb:
-    """PRIORITY, with the one that tasks get. Raises InvalidTask."""
+    """PRIORITY with its value. Raises InvalidTask."""
     check_field("priority", number)
     return PRIORITY._replace(done=f"moved to priority {number}", values=(number,))
 
 
-# ---- end leases: of claims that hold, so that their tasks are taken back
+# ---- end leases: of held claims, so that a look reclaims their tasks
 
 END_LEASE = Verb(
     name="reclaim",
@@ -153,10 +153,10 @@ END_LEASE = Verb(
 
 
 class Preview(NamedTuple):
-    """The rows to which a verb would be done."""
+    """The rows that a verb would change."""
 
     rows: int
-    """How many there are."""
+    """How many."""
     first: list[TaskRow]
 
 
@@ -164,28 +164,28 @@ class Reclaimed(NamedTuple):
     """The counts of a reclaim."""
 
     forced: int
-    """Claims whose lease still held, and was ended."""
+    """Leases that were ended early."""
     woken: int
-    """Waiting and failed tasks whose time had come → new."""
+    """Due waiting and failed tasks → new."""
     unstarted: int
-    """Claimed tasks that were not started → new."""
+    """Claimed, unstarted tasks → new."""
     lost: int
-    """Started tasks → error or fatal, for a lost attempt."""
+    """Started tasks → error or fatal."""
     orphaned: int
-    """Waiting tasks whose parents somebody deleted; a look decides again whether they wait."""
+    """Orphans; a look decides again whether they wait."""
     left: int
-    """Tasks left unchanged, as others held them."""
+    """Held tasks, which were not changed."""
 
 
 class Operations:
-    """An operator's verbs over one queue. They raise InvalidTask, DatabaseError."""
+    """An operator's verbs on one queue. Raises InvalidTask, DatabaseError."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
         self._database = store.database
 
     def retry(self, tasks: Chosen, as_task: str | Callable[..., Any] | None = None) -> int:
-        """Error, fatal, cancelled → new, with attempts 0, perhaps renamed; how many."""
+        """Error, fatal, cancelled → new, with 0 attempts and perhaps a new name; how many."""
         return self.do(RETRY if as_task is None else retry_as(as_task), tasks)
 
     def cancel(self, tasks: Chosen) -> int:
@@ -193,11 +193,11 @@ class Operations:
         return self.do(CANCEL, tasks)
 
     def set_priority(self, tasks: Chosen, priority: int) -> int:
-        """Give tasks that may run yet another priority; how many."""
+        """Set the priority of tasks that may still run; how many."""
         return self.do(to_priority(priority), tasks)
 
     def do(self, verb: Verb, tasks: Chosen) -> int:
-        """From → to, as the verb says; how many rows. Raises Conflict if others held some of them."""
+        """From → to, as the verb says; how many rows. Raises Conflict if some are held."""
         changed, held = self.change(verb, selection_of(tasks))
         if held:
             raise Conflict(
@@ -207,7 +207,7 @@ class Operations:
         return changed
 
     def change(self, verb: Verb, selection: Selection, on_written: OnWritten = lambda ids: None) -> Written:
-        """From → to, as the verb says, for all chosen rows that it applies_to."""
+        """From → to, as the verb says, for all chosen rows to which it applies."""
         rows = ManyRows(self._database, verb, chosen_by(selection), on_written)
         written = rows.write(selection.ids, selection.limit)
         if written.changed and verb.needs_decision:
@@ -231,7 +231,7 @@ class Operations:
         shown = self._database.fetch_ids(self.SHOW, first[: min(most, limit)])
         return Preview(limit, [task_row(row) for row in shown])
 
-    # ---- what became of changed tasks, for a person
+    # ---- the state of changed tasks
 
     GIVEN_UP_AMONG = f"SELECT id FROM {{table}} WHERE id IN ({{ids}}) AND {IS_GIVEN_UP}"
     STILL_RUNNING = (
@@ -240,14 +240,14 @@ class Operations:
     )
 
     def given_up_among(self, ids: Sequence[int]) -> int:
-        """How many of these tasks are fatal because of a task for which they wait."""
+        """How many of these tasks are fatal because of a parent."""
         return len(self._database.fetch_ids(self.GIVEN_UP_AMONG, ids))
 
     def still_running(self) -> list[TaskRow]:
-        """The cancelled tasks that still run: their workers have not seen it yet, or are gone."""
+        """Cancelled tasks that still run: their workers have not noticed, or are gone."""
         return [task_row(row) for row in self._database.fetch(self.STILL_RUNNING)]
 
-    # ---- claim one: new, waiting, error, fatal, cancelled → in progress, whatever its group and its time
+    # ---- claim one: new, waiting, error, fatal, cancelled → in progress, regardless of group and due_at
 
     # MySQL assigns from left to right: the status comes last. A task that waits for others is not claimed.
     CLAIM_ONE = """
@@ -259,9 +259,9 @@ class Operations:
     """
 
     def claim_one(self, task_id: int) -> ClaimedTask:
-        """New, waiting, error, fatal, cancelled → in progress for one task; an ended one gets attempts 0.
+        """New, waiting, error, fatal, cancelled → in progress for one task; an ended one gets 0 attempts.
 
-        Raises InvalidTask, which says why not, and Conflict if others hold its row.
+        Raises InvalidTask with the reason, and Conflict if the row is held.
         """
         token = new_token()
         try:

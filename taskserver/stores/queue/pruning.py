@@ -1,4 +1,4 @@
-"""Deletes old rows, a portion a transaction: finished tasks, archived tasks, and stats.
+"""Deletes old rows in portions: finished tasks, archived tasks, and stats.
 
 A task's age counts from its end, by the database's clock.
 """
@@ -18,12 +18,12 @@ from .operations import DELETE
 from .store import Store
 
 PORTION = 1000
-"""Rows at which one run looks."""
+"""Rows that one run checks."""
 
-# A person who sets the status by hand may leave finished_at empty.
+# A person who changes the status may leave finished_at empty.
 OLD = "COALESCE(finished_at, updated_at) < {after}"
 _KINDS = {
-    # By key, as the old rows come first in order of id, and are most of the table.
+    # By key: the old rows have the first ids and are most of the table.
     "done": Verb("prune", "deleted", "done", (Status.DONE,), "{delete_task}", hint="{by_key}"),
     "fatal": DELETE._replace(statuses=(Status.FATAL,)),
     "cancelled": DELETE._replace(statuses=(Status.CANCELLED,)),
@@ -33,7 +33,7 @@ _KINDS = {
 }
 YOUNG, HOLDS_KEY, PRUNABLE = range(3)
 OLDEST = {
-    # Done rows have no due_at, so that they stand in this index in order of id.
+    # Done rows have no due_at, so this index has them in order of id.
     "done": f"""
         SELECT id, CASE WHEN unique_key IS NOT NULL THEN {HOLDS_KEY} WHEN {OLD} THEN {PRUNABLE} ELSE {YOUNG} END
         FROM {{table}} {{by_due}} WHERE {{due_status}} = 2 AND due_at IS NULL AND id > ?
@@ -46,13 +46,13 @@ OLDEST = {
 }
 NEWEST = "SELECT MAX(id) FROM {table}"
 KINDS = (*_KINDS, "stats")
-"""The kinds that can be named: tasks that are done, fatal, cancelled or archived, and stats."""
+"""Tasks that are done, fatal, cancelled or archived, and stats."""
 COMPLETED = ("done", "archived")
-"""The kinds that are meant if none is named: nobody has to look at these rows any more."""
+"""The default kinds, which need nobody's attention."""
 
 
 class Pruned(NamedTuple):
-    """How many rows of each kind were deleted, or would be."""
+    """How many rows of each kind were or would be deleted."""
 
     done: int = 0
     fatal: int = 0
@@ -60,7 +60,7 @@ class Pruned(NamedTuple):
     archived: int = 0
     stats: int = 0
     held: int = 0
-    """Old rows that were left, since others held them all the time."""
+    """Old rows that were held, and so not deleted."""
 
     @property
     def deleted(self) -> int:
@@ -71,10 +71,7 @@ class Pruning:
     """Deletes old rows of some kinds. Raises DatabaseError."""
 
     def __init__(self, store: Store, older_than: Duration, kinds: Collection[str], keys: bool) -> None:
-        """`older_than` is an age, a duration. With `keys`, rows that hold a unique_key are deleted, too.
-
-        Raises InvalidTask.
-        """
+        """With `keys`, rows that have a unique_key are deleted too. Raises InvalidTask."""
         self._database = store.database
         self._ago = (-check_duration("older_than", older_than, MAX_DAYS),)
         self.kinds = [kind for kind in KINDS if kind in (kinds or COMPLETED)]
@@ -105,26 +102,26 @@ class Pruning:
         return Pruned(**counts, held=held)
 
     def run_portion(self, kind: str) -> int:
-        """Done → gone for old ones among the first rows of an index: it costs the same however many stay."""
+        """Done → gone for old rows among the first of an index: a large table costs no more than a small one."""
 
         def look(after: int) -> Sequence[Sequence[int]]:
             return self._database.fetch(OLDEST[kind], (*self._ago, after, PORTION))
 
         found = [*look(0)]
         if len(found) == PORTION and sum(state == HOLDS_KEY for _, state in found) > PORTION // 2:
-            # These stay, whatever their age, and would hide the rows behind them from every run.
-            last = found[-1][0]  # another run may have deleted it, and all behind it
+            # Rows with a key stay, and would hide the rows after them from every run.
+            last = found[-1][0]  # another run may have deleted it and all rows after it
             found += look(random.randint(last, max(last, self._database.fetch_value(NEWEST) or 0)))
         ids = [key for key, state in found if state == PRUNABLE][:PORTION]
         return self._rows(kind).write(ids, held_seconds=0).changed if ids else 0
 
     def _rows(self, kind: str) -> ManyRows:
-        # The archive keeps no key from being used again.
-        spares = not self._keys and kind != "archived"
-        old = f"{OLD} AND unique_key IS NULL" if spares else OLD
+        # Keys in the archive are not unique and may be deleted.
+        keeps_keys = not self._keys and kind != "archived"
+        old = f"{OLD} AND unique_key IS NULL" if keeps_keys else OLD
         return ManyRows(self._database, _KINDS[kind], (old, self._ago))
 
-    # An hour a statement, as the key of stats begins with the hour.
+    # One statement for each hour: the key of stats begins with the hour.
     OLDEST_HOUR = "SELECT {hour_text} FROM {stats} WHERE hour < {after} ORDER BY hour LIMIT 1"
     DELETE_HOUR = "DELETE FROM {stats} WHERE hour = {instant}"
 
@@ -136,7 +133,7 @@ class Pruning:
 
 
 def prune(store: Store, older_than: Duration, keys: bool, *of_kinds: bool) -> Pruned:
-    """Delete old rows of the KINDS that are true, as Pruning does. Raises SettingError, InvalidTask, DatabaseError."""
+    """Delete old rows of the KINDS that are true. Raises SettingError, InvalidTask, DatabaseError."""
     kinds = dict(zip(KINDS, of_kinds, strict=True))
     for name, flag in (*kinds.items(), ("keys", keys)):
         check_kind(name, flag, bool, "True or False")
@@ -144,9 +141,6 @@ def prune(store: Store, older_than: Duration, keys: bool, *of_kinds: bool) -> Pr
 
 
 def prune_portion(store: Store, keep_seconds: int) -> int:
-    """Done → gone for the oldest of the rows that the queue's mode keeps, if they are so old; how many of a portion.
-
-    Raises DatabaseError.
-    """
+    """Done → gone for a portion of the old rows that the queue's mode keeps; how many. Raises DatabaseError."""
     kind = {"mark": "done", "move": "archived"}.get(store.mode)
     return Pruning(store, keep_seconds, [kind], keys=False).run_portion(kind) if kind else 0
