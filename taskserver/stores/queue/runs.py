@@ -1,7 +1,7 @@
 """The record of runs, and the workers at work now.
 
-One row for each host and groups shows whether cron runs the worker. One row for each process that has tasks, or waits
-for some, shows who runs what: a worker's number is the upper half of its claim tokens.
+One row for each host and groups shows whether cron runs the worker. One row for each process that has or waits for
+tasks shows who runs what: a worker's number is the upper half of its claim tokens.
 """
 
 from __future__ import annotations
@@ -22,15 +22,13 @@ if TYPE_CHECKING:
     from ..records import WorkerProcess
 
 GONE_SECONDS = MAX_SECONDS + 86_400
-"""A process that has written nothing for so long, on another host perhaps, is gone: no task may run for longer."""
-
-
+"""A process that wrote nothing for so long is gone, even on another host: no task may run longer."""
 RUN_KEPT_SECONDS = 30 * 86_400
-"""The record of a host and groups without a run is kept for so long: a container has a new name each time."""
+"""How long the record of a host and groups is kept after its last run: each container has a new host name."""
 
 
 class LeftTask(NamedTuple):
-    """A task that a process which is gone had claimed."""
+    """A task that a dead process had claimed."""
 
     id: int
     task: str
@@ -38,12 +36,12 @@ class LeftTask(NamedTuple):
 
 
 class Runs:
-    """The last run of each host and groups. The verbs raise Conflict if others hold the record, and DatabaseError."""
+    """The last run of each host and groups. Raises DatabaseError, and Conflict if the record is held."""
 
     def __init__(self, database: Database) -> None:
         self._database = database
 
-    # What began since `after` is a worker of the same line: it does not show how often cron starts the line.
+    # A run that began since `after` is another worker of the same line, not an earlier start by cron.
     BEGIN = """
         UPDATE {workers}
         SET pid = ?, previous_started_at = CASE WHEN started_at >= {after} THEN previous_started_at ELSE started_at END,
@@ -62,7 +60,7 @@ class Runs:
     def begin(
         self, host: str, group_ids: str, seconds: float = HELD_PATIENCE_SECONDS, line_seconds: float = 0.0
     ) -> None:
-        """Record that a run begins in this process; others that hold the record are waited for so long.
+        """Record that a run begins in this process; waits up to `seconds` for a held record.
 
         `line_seconds` is the age of a line of several workers.
         """
@@ -73,9 +71,9 @@ class Runs:
     def end(
         self, host: str, group_ids: str, seconds: float, reason: str, counts: Sequence[int], has_begun: bool = True
     ) -> None:
-        """Record how a run ended that began `seconds` ago, with its tasks taken, done, fatal, lost and released.
+        """Record the end of a run that began `seconds` ago; `counts`: taken, done, fatal, lost, released.
 
-        It writes the begin again, as another run may have written its own since. `has_begun`: the begin was recorded.
+        Writes the start again, because another run may have overwritten it. `has_begun`: the start was recorded.
         """
         if not has_begun:
             self.begin(host, group_ids, MIN_CONFLICT_SECONDS)
@@ -86,7 +84,7 @@ class Runs:
     FORGET = "DELETE FROM {workers} WHERE host = ? AND group_ids = ? AND started_at < {after}"
 
     def forget_old(self) -> None:
-        """Delete the records of hosts and groups that had no run for RUN_KEPT_SECONDS; those that others hold stay."""
+        """Delete the records of hosts and groups without a run for RUN_KEPT_SECONDS; skips held ones."""
         for host, group_ids in self._database.fetch(self.OLD, (-RUN_KEPT_SECONDS,)):
             with suppress(Conflict):
                 self._change(HELD_PATIENCE_SECONDS, self.FORGET, (host, group_ids, -RUN_KEPT_SECONDS))
@@ -94,8 +92,8 @@ class Runs:
     AT_WORK = "SELECT number, pid, identity FROM {processes} WHERE host = ?"
 
     def at_work(self, host: str) -> list[tuple[int, int, str]]:
-        """Number, process id and identity of each worker at work on a host."""
-        # SQLite's may hold anything.
+        """Number, process id and identity of each worker on a host."""
+        # SQLite may store any type.
         return [row for row in self._database.fetch(self.AT_WORK, (host,)) if tuple(map(type, row)) == (int, int, str)]
 
     def _change(self, seconds: float, sql: str, values: Sequence[object]) -> int:
@@ -106,7 +104,7 @@ class Runs:
 
 
 class Processes:
-    """The rows of worker processes. The verbs raise DatabaseError."""
+    """The rows of worker processes. Raises DatabaseError."""
 
     def __init__(self, database: Database) -> None:
         self._database = database
@@ -129,7 +127,7 @@ class Processes:
     """
 
     def begin(self, number: int, host: str, group_ids: str, identity: str) -> None:
-        """Record that this process is at work, and delete the rows of those that vanished long ago."""
+        """Record that this process is at work; delete the rows of processes that are long gone."""
         self._change(self.BEGIN, (number, host, group_ids, os.getpid(), identity))
         self._change(self.FORGET, (-GONE_SECONDS,))
 
@@ -138,15 +136,14 @@ class Processes:
         self._change(self.SHOW, (*counts, number))
 
     def end(self, number: int) -> None:
-        """Record that a process is no longer at work."""
         self._change(self.END, (number,))
 
     def mark_ended(self, number: int) -> bool:
-        """Record that a process vanished. Whether that was not recorded before."""
+        """Record that a process is gone. False if that was already recorded."""
         return self._change(self.MARK_ENDED, (number,)) == 1
 
     def _change(self, sql: str, values: Sequence[object]) -> int:
-        policy = RetryPolicy(Scope.STATEMENT, HELD_PATIENCE_SECONDS)  # only people read these rows
+        policy = RetryPolicy(Scope.STATEMENT, HELD_PATIENCE_SECONDS)  # not important: only people read these rows
         return self._database.run(policy, self._database.write, sql, values)
 
     def all(self) -> list[WorkerProcess]:
@@ -157,7 +154,7 @@ class Processes:
         rows = self._database.fetch(self.ALL)
         return [WorkerProcess(**by_name(WorkerProcess._fields, row)) for row in rows]
 
-    # ---- the tasks of processes that are gone
+    # ---- the tasks of dead processes
 
     CLAIMED = """
         SELECT id, task, started_at IS NOT NULL, claim
@@ -169,7 +166,7 @@ class Processes:
     """
 
     def claimed_by(self, numbers: Collection[int]) -> dict[int, list[LeftTask]]:
-        """The tasks that these processes have claimed, by the number of each."""
+        """The tasks that these processes have claimed, by process number."""
         tasks: dict[int, list[LeftTask]] = {number: [] for number in numbers}
         for task_id, task, is_started, claim in self._database.fetch(self.CLAIMED):
             if isinstance(claim, int) and number_of(claim) in tasks:
@@ -177,11 +174,8 @@ class Processes:
         return tasks
 
     def end_leases(self, number: int, tasks: Sequence[LeftTask]) -> None:
-        """End the leases of tasks that a process has claimed, so that the next look takes them back.
-
-        A row that others hold is left until its lease ends.
-        """
-        from ..free_rows import write_free  # few workers vanish
+        """End the leases of a process's tasks, so that the next look reclaims them; skips held rows."""
+        from ..free_rows import write_free  # few workers die
 
         write = partial(self._database.write_ids, self.END_LEASES, after=tokens_of(number))
         with suppress(Conflict):

@@ -1,6 +1,6 @@
 """Periodic tasks: producers put schedules into a table, and workers add a task when a schedule is due.
 
-A look for due rows names the schedules (`Due.schedules`), and the run fires each. Python computes the next time
+A look for due rows finds the schedules (`Due.schedules`), and the run fires each. Python computes the next time
 (model/schedule.py) from the planned time and the database's clock.
 """
 
@@ -31,29 +31,27 @@ from .store import Store
 LOG = getLogger("taskserver")
 
 RETRY_INVALID_SECONDS = 3600
-"""An invalid schedule is tried again after so long: otherwise cron would mail the same line each minute."""
+"""The pause after an invalid schedule: otherwise cron would mail the same line every minute."""
 FIRE = RetryPolicy(Scope.TRANSACTION, HELD_PATIENCE_SECONDS)
 RUN_NOW = RetryPolicy(Scope.TRANSACTION, MIN_CONFLICT_SECONDS, is_repeatable=False)
 SYNCED = "schedules"
-"""The name of the note with the names of the schedules that the last sync was given."""
+"""The note with the names of the last sync's schedules."""
 MAX_NAMES_BYTES = 60_000
-"""MySQL's TEXT takes 65,535."""
+"""MySQL's TEXT holds 65,535."""
 KEY_PREFIX = "schedule:"
-"""This and the schedule's name are the unique_key of its tasks."""
-
-
+"""Followed by the schedule's name, it is the unique_key of its tasks."""
 RAN = "ran"
-"""The kind of the notes of how the last task of each schedule ended: by the mode `delete` no row tells it."""
+"""The kind of notes about the last run of each schedule, as the mode `delete` leaves no row."""
 
 
 class ScheduledRun(NamedTuple):
-    """How the last task of a schedule ended, which is known also once its row is deleted."""
+    """How the last task of a schedule ended; known even if its row is deleted."""
 
     started_at: datetime
     status: int
     """2 done, 3 error, 4 fatal."""
     seconds: float | None
-    """How long it ran; None if its worker vanished."""
+    """How long it ran; None if its worker died."""
 
     @property
     def words(self) -> str:
@@ -66,7 +64,7 @@ class ScheduledRun(NamedTuple):
         return f"{on_day(self.started_at)}, {ended}"
 
     def as_dict(self) -> dict[str, Any]:
-        """The run with the name of its status."""
+        """The run, with its status by name."""
         return {**self._asdict(), "status": name_of_status(self.status)}
 
 
@@ -76,19 +74,19 @@ class StoredSchedule(NamedTuple):
     schedule: ScheduleRow
     next_at: datetime | None
     next_seconds: float | None
-    """Below 0 if it is late; None if `next_at` is no instant."""
+    """Below 0 if it is late; None if `next_at` is invalid."""
     fault: str | None
     """Why no task can be added."""
     held: str | None = None
-    """The task that has its key and has not ended: until then its times add nothing."""
+    """The unfinished task that has its key: no task is added until it ends."""
     is_silenced: bool = False
-    """Whether that task waits for something else, or is not due for more than a day."""
+    """Whether that task waits for other tasks, or is not due for more than a day."""
     last: ScheduledRun | None = None
-    """None if none has ended yet."""
+    """None if no run has ended yet."""
 
     @property
     def when_due(self) -> str:
-        """When it comes, as `in 3 min` or `late by 2 h`; `now` within the minute in which a crontab looks."""
+        """As `in 3 min` or `late by 2 h`; `now` in the minute that cron may need to start a worker."""
         if self.next_seconds is None:
             return ""
         late = f"late by {age(-self.next_seconds)}" if self.next_seconds <= -60 else "now"
@@ -104,31 +102,31 @@ class Synced(NamedTuple):
 
 
 class _Planned(NamedTuple):
-    """A row and the database's clock, as one look read them."""
+    """A row and the database's clock, read together."""
 
     schedule: ScheduleRow
     next_at: str
     now: str
 
     def following(self) -> str:
-        """The time after the planned one. Raises InvalidTask, and SettingError if this host lacks cronsim."""
+        """The time after the planned one. Raises InvalidTask, and SettingError without cronsim."""
         check_schedule(self.schedule)
         now = _instant(self.now)
         return _text(next_time(self.schedule, utc(self.next_at) or now, now))
 
 
 class Schedules:
-    """The periodic tasks of a queue. The verbs raise DatabaseError."""
+    """The periodic tasks of a queue. Raises DatabaseError."""
 
     def __init__(self, store: Store) -> None:
         self._database = store.database
         self._reported: set[str] = set()
 
-    # ---- put: made, or changed
+    # ---- put: make or change
 
     COLUMNS = ", ".join(ScheduleRow._fields)
     PUT = f"INSERT INTO {{schedules}} ({COLUMNS}, next_at) VALUES (?, ?, ?, ?, ?, ?, ?, ?, {{instant}})"
-    # Assigned first: MySQL assigns from left to right, and this compares old timing and new.
+    # Assigned first: MySQL assigns from left to right, and this compares the old timing with the new one.
     NEXT_AT = """
         CASE WHEN COALESCE({old_every_seconds}, 0) = COALESCE({every_seconds}, 0)
             AND COALESCE({old_cron}, '') = COALESCE({cron}, '') AND {old_timezone} = {timezone}
@@ -137,7 +135,7 @@ class Schedules:
     REMOVE = "DELETE FROM {schedules} WHERE name = ?"
 
     def put(self, schedule: ScheduleRow) -> datetime:
-        """Make a schedule, or change the one of its name; a changed timing also changes its next time.
+        """Make a schedule, or change the one with its name; a new timing also gives a new next time.
 
         Returns the next time, which is in the past if a run is late. Raises InvalidTask, SettingError.
         """
@@ -156,21 +154,18 @@ class Schedules:
         return f"{self.PUT} {self._database.upsert(changes, '', 'name')}"
 
     def remove(self, name: str) -> bool:
-        """Delete a schedule, and none of its tasks; whether there was one. Raises InvalidTask."""
+        """Delete a schedule, but not its tasks; whether it existed. Raises InvalidTask."""
         removed, in_doubt = self._database.change_in_doubt(self.REMOVE, (check_text("name", name),))
         if removed:
             Notes(self._database).remove(_note_name(KEY_PREFIX + name))
         return bool(removed) or in_doubt
 
-    # ---- sync: a note has the names that the last one was given
+    # ---- sync: a note has the names of the last sync
 
     LOCK = "INSERT INTO {notes} (name, value, noted_at) VALUES (?, '[]', {now})"
 
     def sync(self, schedules: Sequence[ScheduleRow]) -> Synced:
-        """Make and change these, and delete those that only an earlier sync was given: all in one transaction.
-
-        Raises InvalidTask.
-        """
+        """In one transaction, make and change these, and delete those of earlier syncs only. Raises InvalidTask."""
         wanted = {schedule.name: schedule for schedule in schedules}
         names = json.dumps(sorted(wanted))
         if len(names) > MAX_NAMES_BYTES:
@@ -179,7 +174,7 @@ class Schedules:
         return self._database.run(policy, self._sync, wanted, names)
 
     def _sync(self, wanted: dict[str, ScheduleRow], names: str) -> Synced:
-        # The note is held from here on: of two deploys at once, the second reads what the first has written.
+        # This locks the note: of two deploys at once, the second waits and reads what the first wrote.
         given = {"noted_at": self._database.words["given"].format("noted_at")}
         self._database.write(f"{self.LOCK} {self._database.upsert(given, '', 'name')}", (SYNCED,))
         ((value,),) = self._database.rows(Notes.READ, (SYNCED,))
@@ -208,7 +203,7 @@ class Schedules:
     """
 
     def all(self) -> list[StoredSchedule]:
-        """All schedules, in order of their next times."""
+        """All schedules, in order of next time."""
         found = [_stored(_planned(row)) for row in self._database.fetch(f"{self.ALL} ORDER BY next_at, name")]
         keys = [KEY_PREFIX + stored.schedule.name for stored in found if stored.fault is None]
         held = {
@@ -232,41 +227,41 @@ class Schedules:
         row = self._database.fetch_first(f"{self.ALL} WHERE name = ?", (name,))
         return None if row is None else _planned(row)
 
-    # ---- fire: its time has come → a new task, and the next time
+    # ---- fire: a due schedule → a new task, and the next time
     #
-    # The row is read without a lock, so the write names the time that was read: only one of all workers that read it
-    # finds it unchanged, and adds the task in the same transaction. A worker that is killed then leaves neither write.
+    # The row is read without a lock, so the write names the time that was read: only one of the workers finds it
+    # unchanged, and adds the task in the same transaction. If that worker is killed, both writes are rolled back.
 
     MOVE = "UPDATE {schedules} SET next_at = {instant} WHERE name = ? AND next_at = {instant}"
     RETRY_LATER = "UPDATE {schedules} SET next_at = {after} WHERE name = ? AND next_at = {instant}"
     ADD = "INSERT INTO {table} (task, args, group_id, priority, unique_key) VALUES (?, ?, ?, ?, ?)"
-    # A task of an earlier time has the key until it has ended, and stays as it is, so that two tasks of one schedule
-    # never run at once. An ended one becomes new, as by a rerun. MySQL assigns from left to right: the status comes
-    # last, as the condition of each assignment asks for it.
+    # An earlier task has the key until it ends, and is not changed, so two tasks of one schedule never run at once.
+    # An ended one becomes new, as by a rerun. MySQL assigns from left to right: the status comes last, because each
+    # assignment reads it.
     HAS_ENDED = "{old_status} IN (2, 4, 7)"
     RUN_AGAIN = {
         column: to for column, to in Adding.RERUN.items() if column not in ("max_attempts", "version", "status")
     } | {"max_attempts": "NULL", "claim": "NULL", "due_at": "NULL", "status": "0"}
 
     def fire_all(self, names: Sequence[str]) -> int:
-        """→ new by schedules that are due, up to one that others hold; how many next times were written."""
+        """→ new by due schedules, until one is held; how many next times were written."""
         fired = 0
         try:
-            for name in random.sample(names, len(names)):  # in order, a held one would keep those behind it waiting
+            for name in random.sample(names, len(names)):  # in order, a held one would always block the next ones
                 fired += self.fire(name)
         except Conflict:
-            pass  # the next look tries it again
+            pass  # the next look retries
         return fired
 
     def fire(self, name: str) -> bool:
-        """→ new by a due schedule, whose next time is written; whether that was written.
+        """→ new by a due schedule; whether its next time was written.
 
-        The fault of a schedule is logged once a run; an invalid one is put off. Raises Conflict if others hold the row.
+        Logs a schedule's fault once a run, and postpones an invalid one. Raises Conflict if the row is held.
         """
         try:
             planned = self._find(name)
             if planned is None or planned.next_at > planned.now:
-                return False  # another worker was here
+                return False  # another worker was faster
             try:
                 following = planned.following()
             except InvalidTask as error:
@@ -277,25 +272,25 @@ class Schedules:
         except (Conflict, Unavailable):
             raise
         except (DatabaseError, SettingError, UnicodeEncodeError) as error:
-            # No id is left, this host lacks cronsim, or a name in SQLite is no UTF-8: the other tasks still run.
+            # Such as: no id is left, cronsim is missing, a name in SQLite is invalid. The other tasks still run.
             self._report(name, error)
             return False
 
     def _move_and_add(self, name: str, planned: _Planned, following: str) -> int:
         moved = self._database.write(self.MOVE, (following, name, planned.next_at))
         if moved:
-            # Read again under the lock: a deploy script may have changed it.
+            # Read again under the lock: a deployment may have changed it.
             self._add((self._find(name) or planned).schedule)
         return moved
 
     def _add(self, schedule: ScheduleRow) -> int:
-        """→ new; the id. A task of an earlier time that has not ended stays as it is: then it is that task's."""
+        """→ new; the id. An earlier task that has not ended is not changed: then it is that task's id."""
         key, sql = KEY_PREFIX + schedule.name, f"{self.ADD} {self._database.upsert(self.RUN_AGAIN, self.HAS_ENDED)}"
         values = (schedule.task, schedule.args, schedule.group_id, schedule.priority, key)
         return self._database.dialect.insert_key(self._database, sql, values, key)
 
     def run_now(self, name: str) -> int:
-        """→ new by a schedule before its time, which stays; the id, as `_add` says. Raises InvalidTask."""
+        """→ new by a schedule now; its next time stays. The id, as from `_add`. Raises InvalidTask."""
         return self._database.run(RUN_NOW, self._add_now, check_text("name", name))
 
     def _add_now(self, name: str) -> int:
@@ -306,7 +301,7 @@ class Schedules:
         return self._add(found.schedule)
 
     def _report(self, name: str, fault: Exception) -> None:
-        """Log a schedule's fault once a run, the first one as a warning."""
+        """Log a schedule's fault once a run; only the first one is a warning."""
         if name not in self._reported:
             level = INFO if self._reported else WARNING
             LOG.log(level, "schedule %s: %s", name, fault, extra={ONCE_AN_HOUR: True})
@@ -334,9 +329,9 @@ ALL_NAMES = "SELECT name FROM {schedules}"
 
 
 def note_ends(database: Database, ends: Iterable[tuple[str | bytes, int, float | None, float]]) -> None:
-    """Note how tasks of schedules ended: their keys, statuses, for how long they ran, and seconds since they ended.
+    """Note how tasks of schedules ended: key, status, seconds that they ran, seconds since the end.
 
-    Of a lost one: None, and seconds since it began. A task whose key names no schedule leaves no note.
+    For a lost one: None, and the seconds since its start. Ignores keys of deleted schedules.
     """
     keys = {KEY_PREFIX + name for row in database.fetch(ALL_NAMES) for name in as_texts(row)}
     notes = [(_note_name(key), json.dumps(end)) for key, *end in map(as_texts, ends) if key in keys]
@@ -349,7 +344,7 @@ def _note_name(key: str) -> str:
 
 
 def _last_run(note: Note | None) -> ScheduledRun | None:
-    """None if the note is missing, or says nothing that can be read."""
+    """None if the note is missing or invalid."""
     if note is None or note.noted_at is None:
         return None
     try:

@@ -1,9 +1,9 @@
 """The stats of a queue: counts and times by hour, group and task name. Workers add to them, operators read them.
 
-A run that finds no task does not import this file.
+A run without tasks does not import this file.
 """
 
-# Annotations are not deferred here: named tuples compile deferred ones, which each short run would pay for.
+# Annotations are not deferred here: named tuples compile deferred ones, which slows down each short run.
 
 from collections.abc import Iterable, Sequence
 from datetime import datetime, timedelta, timezone
@@ -17,7 +17,7 @@ from ..words import in_portions
 from .store import Store
 
 CONFLICT_SECONDS = 2.0
-"""Adding to the stats is tried again for so long while others are in its way."""
+"""How long an add is retried after conflicts."""
 MAX_ROWS_PER_STATEMENT = 50
 MAX_SUMS = 10_000
 """Sums that one look reads."""
@@ -25,33 +25,33 @@ HOUR_SECONDS = 3600
 NO_CALLABLE = "(no callable)"
 """Stands for the empty task name."""
 NO_HOUR = datetime(1970, 1, 1, tzinfo=timezone.utc)
-"""Stands for an hour that is no instant, and for all hours together."""
+"""Stands for an invalid hour, and for all hours together."""
 
 
 class HourStats(NamedTuple):
     """The stats of one hour, group and task name."""
 
     hour: datetime
-    """The begin of the hour."""
+    """The start of the hour."""
     group_id: int
     task: str
-    """Empty for rows whose callable was not found, and for tasks beyond the greatest number of names."""
+    """Empty if the callable was not found, or if there were too many names."""
     begun: int = 0
     """First attempts of tasks."""
     attempts: int = 0
     """Attempts that are done, failed or lost."""
     done: int = 0
     failed: int = 0
-    """Attempts that failed, whether or not another one follows."""
+    """Failed attempts, whether or not they are retried."""
     fatal: int = 0
-    """Tasks that will not run again: their last attempt failed or was lost, or they could not be started at all."""
+    """Tasks that will not be retried: their last attempt failed or was lost, or they could not start."""
     lost: int = 0
     """Attempts whose worker died."""
     ran_seconds: float = 0.0
-    """The sum over the attempts that are done or failed; the next three are of these attempts, too."""
+    """The sum over attempts that are done or failed; so are the next three."""
     slowest_seconds: float = 0.0
     waited_seconds: float = 0.0
-    """The sum of the waits, each from the instant at which the task was ready to its start."""
+    """The sum of the waits, from ready to started."""
     longest_wait_seconds: float = 0.0
 
     @property
@@ -61,7 +61,7 @@ class HourStats(NamedTuple):
 
     @property
     def mean_wait_seconds(self) -> float | None:
-        """From the instant at which a task was ready to the start of the attempt; None if none is done or failed."""
+        """From ready to started; None if no attempt is done or failed."""
         return self._mean(self.waited_seconds)
 
     def as_dict(self) -> dict[str, Any]:
@@ -75,22 +75,22 @@ class HourStats(NamedTuple):
 
 
 class RecentStats(NamedTuple):
-    """The stats of this hour so far and of the hour before, each hour in one row."""
+    """The stats of this hour so far and of the hour before."""
 
     this_hour: HourStats
     hour_before: HourStats
     by_group: dict[int, HourStats]
-    """Both hours together by group id; of groups in which something was done."""
+    """Both hours together, by group id; only groups with stats."""
 
 
 KEY = ("hour", "group_id", "task")
 COLUMNS = HourStats._fields[len(KEY) :]
 GREATEST = ("slowest_seconds", "longest_wait_seconds")
-"""Columns that keep the greatest value; all others keep the sum."""
+"""Columns with the greatest value; all others have the sum."""
 
 
 def totals_by(column: str, stats: Iterable[HourStats]) -> list[HourStats]:
-    """One total for each value of a column (`hour`, `group_id` or `task`), in order of the values."""
+    """One total for each value of a column (`hour`, `group_id` or `task`), in order of value."""
     by_value: dict[Any, list[HourStats]] = {}
     for one in stats:
         by_value.setdefault(getattr(one, column), []).append(one)
@@ -98,7 +98,7 @@ def totals_by(column: str, stats: Iterable[HourStats]) -> list[HourStats]:
 
 
 def total(several: Sequence[HourStats]) -> HourStats:
-    """All rows in one, under the hour, group and name of the first row."""
+    """All in one, with the hour, group and name of the first."""
     columns: dict[str, Any] = {
         name: (max if name in GREATEST else sum)(getattr(one, name) for one in several) for name in COLUMNS
     }
@@ -113,16 +113,15 @@ class Stats:
 
     # ---- add: a worker's counts since its last add
 
-    # Rows are sorted by the primary key, so that workers that write at the same time do not deadlock. The hour is that
-    # of the database's clock; a worker's own may be wrong.
+    # Rows are sorted by primary key, so that workers do not deadlock. The hour is by the database's clock.
     ADD = f"INSERT INTO {{stats}} ({', '.join(KEY + COLUMNS)}) VALUES "
     ADD_ROW = f"({{this_hour}}, {', '.join('?' * (len(HourStats._fields) - 1))})"
 
     def add(self, rows: Iterable[tuple[Any, ...]]) -> None:
-        """Add to the stats of this hour; each row is a group, a name and the columns of COLUMNS.
+        """Add to the stats of this hour; each row is a group, a name and COLUMNS.
 
-        After a broken connection it does not try again: a count may be lost, but is never counted twice. After a
-        Conflict nothing was added.
+        It is not retried after a broken connection: counts may be lost, but are never added twice. After a Conflict
+        nothing was added.
         """
         policy = RetryPolicy(Scope.TRANSACTION, CONFLICT_SECONDS, is_repeatable=False)
         self._database.run(policy, self._add, sorted(rows))
@@ -147,7 +146,7 @@ class Stats:
     THIS_HOUR = "SELECT {this_hour_text}"
 
     def hours(self, since: Duration | datetime | None = None) -> list[HourStats]:
-        """The stats of the hours that ended after `since`, and of this hour; None: of all hours.
+        """The stats of this hour and of those that ended after `since`; None: of all hours.
 
         `since` is an aware datetime, or a duration before now. Raises SettingError.
         """
@@ -157,9 +156,9 @@ class Stats:
         return self._sums(KEY, begin, value, MAX_SIGNED)
 
     def sums(self, since_seconds: float, *keys: str) -> list[HourStats]:
-        """The stats of the hours that ended since so many seconds ago, summed up by one or more of KEY, in order.
+        """The stats of the hours that ended in the last `since_seconds`, summed up by columns of KEY, in order.
 
-        The largest MAX_SUMS sums at most. A column that is no key is empty, or 0.
+        Only the MAX_SUMS largest sums. Other columns of KEY are empty or 0.
         """
         return self._sums(keys, "{after}", -since_seconds - HOUR_SECONDS, MAX_SUMS)
 
@@ -170,7 +169,6 @@ class Stats:
         return sorted(_stats_of(keys, row) for row in rows)
 
     def recent(self) -> RecentStats:
-        """What was done in this hour so far, and in the hour before."""
         this_hour = _hour(self._database.fetch_value(self.THIS_HOUR))
         hours = this_hour, this_hour - timedelta(hours=1)
         found = [one for one in self.sums(HOUR_SECONDS, "hour", "group_id") if one.hour in hours]
@@ -180,10 +178,10 @@ class Stats:
 
 
 def _stats_of(keys: Sequence[str], row: Sequence[Any]) -> HourStats:
-    """The stats in a row of these columns of KEY and all of COLUMNS."""
+    """The stats in a row of these `keys` and COLUMNS."""
     key = dict(zip(keys, row, strict=False))
     group_id = key.get("group_id", 0)
-    # SQLite's columns may hold anything; the sums are numbers, perhaps infinite.
+    # SQLite may store any type; the sums are numbers, perhaps infinite.
     group_id = group_id if type(group_id) is int else 0
     numbers: dict[str, Any] = {
         name: (float if name.endswith("_seconds") else int)(value if isfinite(value) else 0)

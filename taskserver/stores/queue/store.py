@@ -1,8 +1,8 @@
 """The queue in one database: the parts that hold its verbs.
 
-Nothing above the stores sees SQL, a cursor or a driver's error. A part that an empty run does not need is imported when
-it is first used. `store.` are attributes of Store; the others are classes over a store, for verbs that few runs need.
-All verbs, in the order of a task's life, with their transitions (gone: deleted, or moved to the archive):
+Nothing above the stores sees SQL, a cursor or a driver's error. Parts that an empty run does not need are imported on
+first use. `store.` are attributes of Store; the others are classes over a store, for verbs that few runs need. All
+verbs, in the order of a task's life, with their transitions (gone: deleted, or moved to the archive):
 
     adding.py        store.producing   add, add_many       → new, waiting
     callers.py       store.callers     add, add_many       → new, waiting
@@ -70,7 +70,7 @@ if TYPE_CHECKING:
 
 
 class Store:
-    """One queue; connects when it is first used."""
+    """One queue; connects on first use."""
 
     def __init__(self, database: Database, mode: str, lease_seconds: int) -> None:
         self.mode = mode
@@ -80,7 +80,7 @@ class Store:
         self.runs = Runs(self.database)
         self.processes = Processes(self.database)
         self.given_up: list[GivenUp] = []
-        """Tasks that became fatal because of others, for a run to report."""
+        """Tasks that became fatal because of others, for the run's report."""
         self.due = DueRows(self.database, self.given_up)
         self.claims = Claims(self.database, lease_seconds)
 
@@ -90,7 +90,6 @@ class Store:
 
     @property
     def has_one_writer(self) -> bool:
-        """Whether a transaction that writes keeps all others from writing."""
         return self.database.dialect.has_one_writer
 
     # ---- for producers
@@ -103,7 +102,7 @@ class Store:
 
     @cached_property
     def callers(self) -> Callers:
-        """The verbs on callers' own connections to the same queue."""
+        """The verbs on callers' own connections."""
         from .callers import Callers
 
         return Callers(self.database.dialect, self.mode, self.lease_seconds)
@@ -125,5 +124,5 @@ class Store:
         return Views(self.database)
 
     def close(self) -> None:
-        """Close the connections of all threads, other threads' after their verbs; the next use connects again."""
+        """Close the connections of all threads, after their current verbs; the next use connects again."""
         self.database.close()

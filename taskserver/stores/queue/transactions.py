@@ -1,10 +1,10 @@
-"""A task's own transaction: begun before its code runs, and committed together with its completion.
+"""A task's own transaction: it begins before the task's code, and commits together with the completion.
 
     open → begin, SAVEPOINT → the task's code → check: RELEASE SAVEPOINT → complete → commit
 
-Whatever ends the transaction also ends the savepoint: while that stands, the transaction is the one that was begun.
-Leases and failures are written on other connections meanwhile. The completion is written last, and names the claim: if
-the lease was lost, it matches no row, and all is rolled back.
+Anything that ends the transaction also ends the savepoint: while it exists, the transaction is still ours. Leases and
+failures are written on other connections. The completion is written last and names the claim: if the lease was lost, it
+matches no row, and everything is rolled back.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ from .store import Store
 
 SAVEPOINT = "SAVEPOINT taskserver_task"
 COMMIT = "COMMIT /* of a task, with its completion */"
-"""An administrator, or a test, recognizes it by the comment."""
+"""The comment is for administrators and tests."""
 OUR_SECONDS = 60.0
-"""The wait for the answer to a statement of ours: longer than a server waits for a lock."""
+"""The timeout of our own statements: longer than a server waits for a lock."""
 
 ENDED_BY_TASK = (
     "a transactional task may not end its transaction itself, as what it writes is committed with its completion: it "
@@ -38,10 +38,10 @@ FAILED_IN_TASK = (
 
 
 class Transactions:
-    """The transactions of one run's tasks, one after the other. The verbs raise DatabaseError."""
+    """The transactions of one run's tasks, one after the other. Raises DatabaseError."""
 
     connection: Any = None
-    """The driver's, for the task's code."""
+    """The driver's connection, for the task's code."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
@@ -59,7 +59,7 @@ class Transactions:
     def begin(self, task: ClaimedTask) -> bool:
         """Begin the transaction of a started task. False if its lease was lost.
 
-        Only a database with one writer is asked: the wait for its lock may have been longer than the lease.
+        Only checked with one writer: the wait for its lock may have been longer than the lease.
         """
         dialect = self._database.dialect
         dialect.set_timeout(self.connection, OUR_SECONDS)
@@ -70,7 +70,7 @@ class Transactions:
         return not self._store.has_one_writer or bool(self._database.fetch(self.IS_OURS, (task.id, task.claim)))
 
     def _retrying(self, errors: tuple[type[DatabaseError], ...], work: Callable[..., T], *args: str) -> T:
-        """Do work, and retry it after these errors with the run's patience."""
+        """Do work; retry after these errors, with the run's patience."""
         tries = self._database.tries(RetryPolicy(Scope.STATEMENT, self._database.conflict_seconds))
         while True:
             try:
@@ -82,7 +82,7 @@ class Transactions:
     # ---- after the task's code
 
     def check(self) -> None:
-        """Raises Fatal if the transaction was ended, Conflict if it can only be rolled back."""
+        """Raises Fatal if the task ended the transaction, Conflict if it can only be rolled back."""
         dialect = self._database.dialect
         dialect.set_timeout(self.connection, OUR_SECONDS)
         if dialect.was_closed(self.connection):
@@ -109,7 +109,7 @@ class Transactions:
             self._execute(COMMIT)
         except DatabaseError:
             self.close()
-            # The broken transaction holds the row's lock for as long as it may still be committed.
+            # The broken transaction holds the row as long as it may still be committed.
             found = self._store.finishes.resolve(finish, outcome)
             if found is None:
                 raise
@@ -117,7 +117,7 @@ class Transactions:
         return outcome
 
     def close(self) -> None:
-        """Close the connection, which rolls back an open transaction."""
+        """Close the connection, and so roll back an open transaction."""
         closing, self.connection = self.connection, None
         began_at, self._began_at = self._began_at, None
         if closing is not None:
@@ -126,7 +126,7 @@ class Transactions:
             rest_after(began_at)
 
     def _execute(self, sql: str) -> None:
-        """Send one statement on the task's connection, once."""
+        """Send a statement on the task's connection, without retries."""
         dialect = self._database.dialect
         try:
             self.connection.cursor().execute(sql)

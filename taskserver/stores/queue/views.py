@@ -1,7 +1,7 @@
 """What people see of a queue: lists, pages, single tasks, running ones, errors and runs. Changes nothing.
 
-No index has the tasks of a group, or of a name, in the order of their ids. So a page looks through a window: so many
-rows at most in the order of an index, and never by OFFSET. The next page goes on behind the window.
+No index has the tasks of a group or a name in order of id. So a page searches a window: a limited number of rows in the
+order of an index, never by OFFSET. The next page starts after the window.
 """
 
 from __future__ import annotations
@@ -36,20 +36,20 @@ from .many_rows import chosen_by
 MAX_IN_PROGRESS = 10_000
 """Rows in progress that are counted."""
 RUNNING_SAMPLE = 1000
-"""Rows in progress among which the running ones are shown."""
+"""Rows in progress that `running` searches."""
 ERRORS_SAMPLE = 1000
-"""Rows of each status whose errors `recent_errors` reads."""
+"""Rows of each status that `recent_errors` reads."""
 WINDOW = 5000
-"""Rows that one page looks through."""
+"""Rows that one page searches."""
 
 
 class InProgress(NamedTuple):
-    """Tasks in progress, counted."""
+    """How many tasks are in progress."""
 
     running: dict[int, int]
-    """By group; the others are claimed and wait for their turn."""
+    """Started tasks, by group."""
     claimed: dict[int, int]
-    """By the number of their worker."""
+    """Unstarted tasks, by the number of their worker."""
 
 
 class Views:
@@ -65,7 +65,6 @@ class Views:
     """
 
     def runs(self) -> list[LastRun]:
-        """The last run of each host and groups."""
         return [LastRun(**by_name(LastRun._fields, row)) for row in self._database.fetch(self.RUNS)]
 
     # ---- tasks in progress
@@ -86,12 +85,11 @@ class Views:
     """
 
     def running(self, limit: int) -> list[RunningTask]:
-        """Running tasks, `limit` at most: those that report progress first, then the oldest."""
+        """At most `limit` running tasks: first those that report progress, then the oldest."""
         rows = self._database.fetch(self.RUNNING, (RUNNING_SAMPLE, limit))
         return [running_task(row, number_of(claim) if isinstance(claim, int) else None) for *row, claim in rows]
 
     def in_progress(self) -> InProgress:
-        """How many tasks are running, and how many are claimed and not started."""
         found = InProgress({}, {})
         for claim, group, count in self._database.fetch(self.COUNT_IN_PROGRESS, (MAX_IN_PROGRESS,)):
             if group is not None:
@@ -107,7 +105,7 @@ class Views:
     STATE = "id, task, status, attempts, result, error_text, progress"
 
     def show(self, task_id: int) -> TaskRow | None:
-        """One task, from the queue, or else the last one of this id in the archive."""
+        """One task from the queue, or else the last one with this id in the archive."""
         row = self._find("{readable}", task_id)
         return task_row(row) if row else None
 
@@ -120,10 +118,10 @@ class Views:
     ARCHIVED_STATES = f"SELECT {STATE} FROM {{done}} WHERE id IN ({{ids}}) ORDER BY done_id"
 
     def states(self, ids: Sequence[int]) -> dict[int, TaskState]:
-        """Those of these tasks that are there, in this order."""
+        """The existing ones of these tasks, in this order."""
         found = {row[0]: task_state(row) for row in self._database.fetch_ids(self.STATES, ids)}
         archived = self._database.fetch_ids(self.ARCHIVED_STATES, [one for one in ids if one not in found])
-        found |= {row[0]: task_state(row) for row in archived}  # the last one of an id counts
+        found |= {row[0]: task_state(row) for row in archived}  # the last one with an id wins
         return {one: found[one] for one in ids if one in found}
 
     def _find(self, columns: str, task_id: int) -> Row | None:
@@ -133,8 +131,8 @@ class Views:
 
     # ---- errors, counted by their first lines
 
-    # Tasks that were given up because of others are one line, the last. The last attempt of a fatal task ended at
-    # finished_at; that of a task in error at updated_at, as its row was last written then.
+    # Tasks that were given up because of others have one line, the last. A fatal task's last attempt ended at
+    # finished_at; that of a task in error at updated_at, when its row was last written.
     LINE = f"""
         SUBSTR(CASE WHEN {IS_GIVEN_UP} THEN '{GIVEN_UP_LINE}'
             WHEN {{error_position}} > 0 THEN SUBSTR(error_text, 1, {{error_position}} - 1)
@@ -164,7 +162,7 @@ class Views:
     def errors(
         self, groups: Iterable[int] | None = None, task: str | None = None, limit: int | None = None
     ) -> list[ErrorCount]:
-        """Tasks in error and fatal by the first line of their errors, the most frequent first: `limit` lines at most.
+        """Failed tasks by the first line of their errors: at most `limit` lines, the most frequent first.
 
         Raises SettingError, InvalidTask.
         """
@@ -174,7 +172,7 @@ class Views:
             return self._errors(self.FAILED.replace("{condition}", condition), values, most)
 
     def recent_errors(self, most: int, groups: Sequence[int] = ()) -> list[ErrorCount]:
-        """The same among the ERRORS_SAMPLE fatal tasks that were added last, and as many in error."""
+        """The same among the newest ERRORS_SAMPLE fatal tasks, and as many in error."""
         condition, values = chosen_by(Selection(groups=groups or None))
         return self._errors(f"({self.FAILED_LAST}) AS recent WHERE {condition}", [*[ERRORS_SAMPLE] * 2, *values], most)
 
@@ -189,7 +187,7 @@ class Views:
 
     LIST = "SELECT {readable}, 0 FROM {table} WHERE {condition} ORDER BY id DESC LIMIT ?"
     HAPPENED = ("created_at", "started_at", "finished_at", "CASE WHEN status = 3 THEN updated_at END")
-    """When a task was added, last started and ended; one in error ended as its row was last written."""
+    """When a task was added, last started and ended; a task in error ended at its updated_at."""
 
     def list(
         self,
@@ -200,11 +198,10 @@ class Views:
         since: Duration | datetime | None = None,
         limit: int = 100,
     ) -> list[TaskRow]:
-        """The newest tasks, `limit` at most: of these statuses and groups (None: of all), and of this name.
+        """The newest tasks, at most `limit`, of these statuses and groups (None: all) and this name.
 
-        `error` is the begin of their error_text, byte by byte. `since`, a duration before now or an aware
-        datetime, restricts them to those that were added, started or ended since. Raises SettingError,
-        InvalidTask.
+        `error` is the start of their error_text, byte by byte. `since` is a duration before now or an aware datetime:
+        only tasks that were added, started or ended since. Raises SettingError, InvalidTask.
         """
         check_number("limit", limit, 1, MAX_SIGNED, SettingError)
         condition, values = chosen_by(Selection(groups=check_groups(groups), task=task, error=error))
@@ -236,23 +233,23 @@ def _statuses(status: int | Iterable[int]) -> list[int]:
 
 
 class Place(NamedTuple):
-    """Where a page begins: behind the task of this id."""
+    """Where a page starts: after the task with this id."""
 
     id: int = MAX_SIGNED
     due_at: str | None = None
-    """Its instant as text in UTC, among those that have one."""
+    """Its instant as text in UTC, if it has one."""
 
 
 FIRST = Place()
-"""Before all tasks; among those of a status, before all without an instant, the newest first."""
+"""Before all tasks without an instant, the newest first."""
 DATED = Place(0, "1000-01-01 00:00:00.000000")
 """Before all tasks with an instant, the next first."""
 BY_TIME = (Status.ERROR, Status.WAITING)
-"""Statuses whose pages begin with those that have an instant; others end with these, of which there are few."""
+"""Their pages start with tasks that have an instant; the others end with these, as there are few."""
 
 
 class _Seen(NamedTuple):
-    """A row that a page looked at."""
+    """A row of a window."""
 
     place: Place
     attempts: int
@@ -264,13 +261,13 @@ class TaskPage(NamedTuple):
 
     tasks: list[TaskRow]
     next_place: Place | None
-    """Where the next page begins; None if this is the last."""
+    """Where the next page starts; None after the last page."""
     is_cut: bool = False
-    """Whether there may be more tasks, which no further page shows."""
+    """Whether there may be more tasks that no other page shows."""
 
 
 class Pages:
-    """The tasks of one queue, for a person who turns pages. Raises DatabaseError, and InvalidTask of a Selection."""
+    """The tasks of one queue, page by page. Raises DatabaseError, and InvalidTask for a Selection."""
 
     def __init__(self, database: Database) -> None:
         self._database = database
@@ -288,7 +285,7 @@ class Pages:
     LISTED = "SELECT {listed}, 0 FROM {table} WHERE id IN ({ids})"
 
     def page(self, chosen: Selection, place: Place, most: int) -> TaskPage:
-        """`most` tasks at most: the newest first; those in error or waiting for an instant the next first."""
+        """At most `most` tasks, the newest first; those in error or waiting for an instant, the next first."""
         looked = most + 1 if chosen == Selection(status=chosen.status) else WINDOW
         rows = self._rows(chosen, place, looked)
         wanted = [row.place for row in rows if row.is_wanted]
@@ -296,14 +293,14 @@ class Pages:
         return TaskPage(self._listed([at.id for at in wanted[:most]]), last)
 
     def most_attempts(self, chosen: Selection, most: int) -> TaskPage:
-        """Those with the most attempts in the first window, `most` at most."""
+        """Those with the most attempts in the first window, at most `most`."""
         rows = self._rows(chosen, FIRST, WINDOW)
         found = sorted((-row.attempts, -row.place.id) for row in rows if row.is_wanted)
         tasks = self._listed([-negative for _, negative in found[:most]])
         return TaskPage(tasks, None, len(rows) == WINDOW or len(found) > most)
 
     def _rows(self, chosen: Selection, place: Place, most: int) -> list[_Seen]:
-        """The rows behind a place in their order, `most` at most."""
+        """The rows after a place in order, at most `most`."""
         by_time = chosen.status in BY_TIME
         at = DATED if by_time and place == FIRST else place
         rows = self._window(chosen, at, most)
@@ -324,6 +321,6 @@ class Pages:
         return [_Seen(Place(row_id, at.due_at and due), attempts, bool(yes)) for row_id, due, attempts, yes in rows]
 
     def _listed(self, ids: list[int]) -> list[TaskRow]:
-        """The tasks of these ids, in this order, without those that went meanwhile."""
+        """The tasks with these ids that still exist, in this order."""
         found = {row[0]: task_row(row) for row in self._database.fetch_ids(self.LISTED, ids)}
         return [found[one] for one in ids if one in found]
