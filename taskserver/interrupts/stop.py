@@ -60,12 +60,12 @@ class Stop:
         `rest` rests for the seconds that it is given; the wait is over where it returns something true.
         """
         until = time.monotonic() + seconds
-        while not (is_to_end := self.is_to_end()) and (left := until - time.monotonic()) > 0:
+        while not (should_end := self.should_end()) and (left := until - time.monotonic()) > 0:
             if rest(min(left, LOOK_SECONDS)):
                 break
-        return not is_to_end
+        return not should_end
 
-    def is_to_end(self) -> bool:
+    def should_end(self) -> bool:
         """Whether the run is to end after its task."""
         if self.lookouts:
             self.look()

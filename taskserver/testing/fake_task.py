@@ -42,7 +42,7 @@ class FakeTask:
     def row(self) -> None:
         """None: there is no row."""
 
-    def tell_progress(self, progress: str) -> None:
+    def report_progress(self, progress: str) -> None:
         """Keep a progress, which is in the form of a row's column."""
         reported = read_progress(progress)
         if reported is not None:

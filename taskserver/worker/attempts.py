@@ -1,4 +1,4 @@
-"""Starts attempts, calls their code, and decides how each ends: the steps that every way to run a task has.
+"""Starts attempts, calls their code, and decides how each ends.
 
 start (with the finishes of the tasks before, in one commit) → call → complete, or retry, or fatal
 """
@@ -28,7 +28,7 @@ from .task_context import CallPlan, enter, leave
 
 
 class Attempts:
-    """The steps of one run's attempts. Raises DatabaseError; no error of user code gets out."""
+    """The steps of one run's attempts. Raises DatabaseError, but no error of user code."""
 
     def __init__(self, run: RunContext, hooks: Hooks, finishing: Finishing, reporter: Reporter) -> None:
         self._run = run
@@ -38,19 +38,19 @@ class Attempts:
         self._reporter = reporter
 
     def limit_of(self, task: ClaimedTask, found: TaskCallable | None) -> int:
-        """How often a task may start: its row says it, else its callable, else the settings."""
+        """How often a task may start, by its row, else its callable, else the settings."""
         return self.usual_limit(found) if task.max_attempts is None else task.max_attempts
 
     def usual_limit(self, found: TaskCallable | None) -> int:
-        """How often a task of this callable may start if its row does not say it."""
+        """How often a task of this callable may start if its row sets no limit."""
         return (found.options.max_attempts if found else None) or self._run.settings.max_attempts
 
     # ---- start
 
     def start(self, attempt: Attempt) -> bool:
-        """Start a task, unless it is started, and write the finishes of the tasks before. False: its claim is gone."""
+        """Start a task if needed, and write the pending finishes. False if its claim is gone."""
         self._run.heartbeat.start()
-        if attempt.has_started:  # for the import of its module, or with others of its round
+        if attempt.has_started:  # to import its module, or with others of its round
             return True
         if not self._start([attempt.task], attempt.limit or attempt.task.max_attempts):
             self._reporter.report_unstarted(attempt.task)
@@ -59,11 +59,11 @@ class Attempts:
         return True
 
     def start_together(self, tasks: Sequence[ClaimedTask], limit: int) -> tuple[set[int], list[ClaimedTask]]:
-        """Start tasks of one claim in one write; the ids of those started, and tasks whose rows others hold.
+        """Start tasks of one claim in one write. Returns the started ids, and the tasks whose rows others lock.
 
         `limit` is recorded in rows that have none.
         """
-        if not tasks:  # the first was started for its import, and no other is ready
+        if not tasks:  # the first was started to import its module, and no other is ready
             return set(), []
         self._run.heartbeat.start()
         ids = self._start(tasks, limit)
@@ -78,7 +78,7 @@ class Attempts:
         asked_at = time.monotonic()
         ids = self._finishing.save_and_start(tasks, limit)
         if ids and time.monotonic() - asked_at > self._run.settings.lease_seconds / 2:
-            # The host stood still, or the database was away: another worker may have reclaimed them since.
+            # The host froze, or the database was away: another worker may have reclaimed them.
             self._batches.renew(tasks)
             ids = self._batches.started(tasks)
         return ids
@@ -90,7 +90,7 @@ class Attempts:
     # ---- call
 
     def plan(self, attempt: Attempt) -> CallPlan:
-        """The call of one attempt; before its row is ready it is the import of its module."""
+        """The plan of one call; before the row is ready, that of the import of its module."""
         own = attempt.call.callable.options.timeout_seconds if attempt.call else None
         seconds = self._run.settings.timeout_seconds if own is None else own
         return CallPlan([attempt.task], seconds, attempt.limit or self.limit_of(attempt.task, None))
@@ -98,9 +98,9 @@ class Attempts:
     def call(
         self, plan: CallPlan, attempt: Attempt, function: Callable[..., object], *args: Any
     ) -> tuple[Failure | None, Any]:
-        """Call user code under its timeout and the heartbeat: its failure, or None and its return value.
+        """Call user code with its timeout and the heartbeat. Returns its failure, or None and its return value.
 
-        After a second signal the call is not made, and fails.
+        After a second signal it fails without a call.
         """
         self._hooks.between(plan)
         if self._run.stop.insisted:
@@ -119,18 +119,18 @@ class Attempts:
     # ---- finish
 
     def finish(self, attempt: Attempt, failure: Failure | None, returned: Returned = NOTHING) -> None:
-        """End a started attempt: done or the next stage, or as `fail` decides."""
+        """End a started attempt: done, the next stage, or as `fail` decides."""
         if failure is None:
             self._finishing.add(attempt, self.completion(attempt.task, returned))
         else:
             self.fail(attempt, failure)
 
     def completion(self, task: ClaimedTask, returned: Returned) -> Finish:
-        """The finish of a task whose call ended well."""
+        """The finish of a task whose call succeeded."""
         if returned is NOTHING:
             return Finish(task)
         if returned.fault:
-            self._reporter.report_unkept_result(task, returned.fault)
+            self._reporter.report_dropped_result(task, returned.fault)
         return Finish(task, next_stage=returned.next_stage, result=returned.result)
 
     def fail(self, attempt: Attempt, failure: Failure) -> None:
@@ -153,27 +153,27 @@ class Attempts:
                 self._call_on_fatal(attempt, failure, options.on_fatal)
 
     def end_failed(self, attempt: Attempt, failure: Failure, finish: Finish) -> None:
-        """End an attempt whose failure is logged."""
+        """End an attempt whose failure is logged already."""
         self._finishing.add(attempt, finish, self._reporter.without_frames(failure))
 
     def retry_seconds(self, attempt: Attempt, failure: Failure) -> float:
-        """Seconds until a task is retried that failed in this attempt."""
+        """Seconds until the task is retried after this attempt failed."""
         if failure.delay_seconds is not None:
             return failure.delay_seconds
         backoff = (attempt.call.callable.options.backoff if attempt.call else None) or self._run.settings.backoff
         return backoff.seconds_after(attempt.task.attempts + 1)
 
     def _call_on_fatal(self, attempt: Attempt, failure: Failure, on_fatal: str) -> None:
-        """Call `on_fatal` with the task's arguments and the error: the task is done if it returns.
+        """Call `on_fatal` with the task's arguments and the error: if it returns, the task is done.
 
-        A task that was changed while it ran is run again instead.
+        If the task was changed while it ran, it runs again instead.
         """
         task, finishes = attempt.task, self._run.store.finishes
-        self._finishing.save()  # tasks that have ended must not wait for this call
+        self._finishing.save()  # finished tasks must not wait for this call
         finish = Finish(task, failure.text)
         if not finishes.has_rerun(task):
-            self._reporter.report_handed_over(task, on_fatal)
-            # The lease may be nearly over, and the task may have changed the objects that it got as arguments.
+            self._reporter.report_on_fatal(task, on_fatal)
+            # The lease may end soon, and the task may have changed its argument objects.
             if not finishes.renew(task):
                 self._reporter.report_lost(task, "before what is called for that")
                 return

@@ -1,10 +1,10 @@
 """Runs several tasks of one callable in one call: `@task(batch=N)`. One start, one call, one finish for all of them.
 
-A batch is here the tasks of one call: of one name and one claim, never started before. Every other task of such a
-callable is called by itself, and so is each of a batch whose call raised:
+A batch is the tasks of one call: same name, same claim, never started before. Other tasks of such a callable are called
+one by one. If the call of a batch raises, its tasks are called one by one too:
 
     take them → prepare each → start all → call → complete all that are done, fail the others
-                                             ↘ it raised: each is started once more, and called by itself
+                                             ↘ it raised: start each again, and call it by itself
 """
 
 from __future__ import annotations
@@ -30,12 +30,12 @@ from .reporting import Reporter
 from .run_context import RunContext
 
 MAX_CALL_BYTES = 2 * 1024 * 1024
-"""Arguments of one call, as JSON: as objects they may take thirty times as much memory."""
+"""Of the arguments of one call, as JSON; as objects they may need thirty times as much memory."""
 CANCELLED_BESIDE = "TaskInterrupted: another task of the same call was cancelled"
 
 
 class BatchCalls:
-    """Runs tasks, several in one call if the claim has several."""
+    """Runs several tasks in one call if the claim has several."""
 
     def __init__(self, run: RunContext, attempts: Attempts, finishing: Finishing, reporter: Reporter) -> None:
         self._run = run
@@ -44,10 +44,10 @@ class BatchCalls:
         self._finishing = finishing
         self._reporter = reporter
         self._renewed_at = 0.0
-        """When the leases of started tasks that wait for their turn were renewed, by time.monotonic."""
+        """When the leases of waiting started tasks were renewed, by time.monotonic."""
 
     def run(self, first: Attempt) -> None:
-        """Start a task, unless it is started, with others like it, and call once for all of them."""
+        """Start a task with others like it, and make one call for all of them."""
         others = self._take_others(first)
         if not others:
             if self._attempts.start(first):
@@ -62,7 +62,7 @@ class BatchCalls:
     # ---- take, prepare and start
 
     def _take_others(self, first: Attempt) -> list[ClaimedTask]:
-        """Take the claimed tasks that are to be called with this one."""
+        """Take the claimed tasks that share the call of this one."""
         assert first.call is not None
         most = first.call.callable.options.batch or 1
         if first.task.attempts or most == 1:
@@ -71,7 +71,7 @@ class BatchCalls:
         return self._run.heartbeat.claimed.take_alike(first.task.task, count, MAX_CALL_BYTES - first.task.text_bytes)
 
     def _start_together(self, first: Attempt, others: Sequence[ClaimedTask]) -> list[Attempt]:
-        """Start tasks in one write, once they are ready; the attempts that are started."""
+        """Prepare tasks and start them in one write. Returns the started attempts."""
         assert first.call is not None
         ready = self._prepare(others, first.call)
         claimed = self._run.heartbeat.claimed
@@ -79,11 +79,11 @@ class BatchCalls:
         try:
             self._finishing.save()
             self._renewed_at = time.monotonic()
-            # The first task's row may say another limit, for itself only.
+            # The row of the first task may have its own limit.
             limit = self._attempts.usual_limit(first.call.callable)
             ids, held = self._attempts.start_together([attempt.task for attempt in attempts], limit)
         except BaseException:
-            claimed.put_back([attempt.task for attempt in ready])  # a release leaves those that were started
+            claimed.put_back([attempt.task for attempt in ready])  # a release skips started ones
             raise
         claimed.put_back(held)
         self._count_taken(-len(held))
@@ -93,10 +93,7 @@ class BatchCalls:
         return [attempt for attempt in (first, *ready) if attempt.has_started]
 
     def _prepare(self, others: Sequence[ClaimedTask], alike: Call) -> list[Attempt]:
-        """Make attempts at tasks that were taken: bad rows are over with that.
-
-        What memory has no room for is put back.
-        """
+        """Prepare attempts at the taken tasks; bad rows end here. Put back what does not fit into memory."""
         ready: list[Attempt] = []
         left = deque(others)
         try:
@@ -114,7 +111,7 @@ class BatchCalls:
         return ready
 
     def _prepared(self, claimed: ClaimedTask, alike: Call) -> Attempt | None:
-        """An attempt with its arguments read; None if the row is bad, and over with that."""
+        """An attempt with its arguments; None if the row is bad, which ends it."""
         attempt = Attempt(claimed)
         try:
             task = attempt.task = fetch_texts(claimed, self._run.store.claims.fetch_texts)
@@ -146,7 +143,7 @@ class BatchCalls:
             self._fall_back(attempts, failure)
 
     def _call_alone(self, attempt: Attempt) -> None:
-        """Call for one started task: if that raises, the task has failed."""
+        """Call one started task: if that raises, the task fails."""
         failure, outcomes, attempt.ran_seconds = self._call([attempt])
         outcome = outcomes[0] if outcomes else NOTHING
         if isinstance(outcome, Failure):
@@ -155,14 +152,14 @@ class BatchCalls:
             self._attempts.finish(attempt, failure, outcome)
 
     def _call(self, attempts: Sequence[Attempt]) -> tuple[Failure | None, list[Any] | None, float]:
-        """Call once for all: how that failed, or the outcome of each, None if all are done; and its seconds."""
+        """Make one call for all. Returns its failure, the outcomes (None if all are done), and its seconds."""
         calls = [attempt.call for attempt in attempts if attempt.call is not None]
-        # Interrupted with one that was cancelled, tasks that may not start again would be fatal.
-        heeds_cancel = len(attempts) == 1 or all(attempt.limit > 1 for attempt in attempts)
-        whole = Attempt(attempts[0].task)  # times the call for all of them
+        # A cancel interrupts all tasks of the call: those that may not start again would become fatal.
+        is_cancellable = len(attempts) == 1 or all(attempt.limit > 1 for attempt in attempts)
+        whole = Attempt(attempts[0].task)  # measures the time of the whole call
         failure, outcomes = self._attempts.call(
             self._attempts.plan(attempts[0])._replace(
-                tasks=[attempt.task for attempt in attempts], heeds_cancel=heeds_cancel
+                tasks=[attempt.task for attempt in attempts], is_cancellable=is_cancellable
             ),
             whole,
             run_batch,
@@ -175,7 +172,7 @@ class BatchCalls:
     # ---- finish: the call returned
 
     def _finish_together(self, attempts: Sequence[Attempt], outcomes: Iterable[Any] | None) -> None:
-        """Complete the tasks that are done, in one write, then fail the others."""
+        """Complete the done tasks in one write, then fail the others."""
         failed: list[tuple[Attempt, Failure]] = []
         for attempt, outcome in zip(attempts, outcomes or repeat(NOTHING), strict=False):
             if isinstance(outcome, Failure):
@@ -189,10 +186,10 @@ class BatchCalls:
     # ---- one by one: the call raised
 
     def _fall_back(self, attempts: Sequence[Attempt], failure: Failure) -> None:
-        """Start each task once more, and call for it by itself: a bad one then spoils nothing but itself.
+        """Start each task again, and call it by itself, so that a bad one affects only itself.
 
-        But tasks that may not start again fail with the error of the call, as do all once the run is to end. All are
-        postponed if the call asked for that.
+        Tasks that may not start again fail with the error of the call; if the run must end, all do. If the call raised
+        Later, all are postponed.
         """
         tasks = [attempt.task for attempt in attempts]
         if failure.later_seconds is not None:
@@ -215,12 +212,12 @@ class BatchCalls:
                 self._call_again(attempt, failure)
 
     def _call_again(self, attempt: Attempt, failure: Failure) -> None:
-        """Start a task once more whose first attempt failed with others, and call for it by itself."""
+        """Start a task again after its batch failed, and call it by itself."""
         self._finishing.save()
         task = attempt.task
         failed = attempt.finish = Finish(task, failure.text, 0.0)
         if not self._batches.start_again(task):
-            # Its write finds out how the task was changed while it ran.
+            # The task was changed while it ran: the write of its end finds out how.
             self._attempts.end_failed(attempt, failure, failed)
             return
         self._reporter.count(attempt)
@@ -228,7 +225,7 @@ class BatchCalls:
         again.call, again.limit = attempt.call, attempt.limit
         assert again.call is not None
         try:
-            # The arguments are read once more: the call may have changed the objects that it got.
+            # Parse the arguments again: the call may have changed its argument objects.
             again.call = again.call._replace(args=[[read_item(task.args)]])
         except MemoryError:
             self._attempts.fail(again, failure_of(no_room_for(task)))
@@ -236,7 +233,7 @@ class BatchCalls:
         self._call_alone(again)
 
     def _in_turn(self, attempts: Sequence[Attempt]) -> Iterator[Attempt]:
-        """Started tasks, one by one; the leases of tasks that wait for their turn are renewed meanwhile."""
+        """Yield started tasks one by one, and renew the leases of the waiting ones meanwhile."""
         waiting = self._run.heartbeat.waiting = deque(attempt.task for attempt in attempts)
         try:
             for attempt in attempts:

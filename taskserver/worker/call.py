@@ -1,6 +1,6 @@
-"""Calls a task's callable, and puts its return or its exception in words.
+"""Calls a task's callable, and describes its return value or exception.
 
-Stands between a run and user code: nothing that a row or a task does gets past it as an exception.
+Stands between a run and user code: no exception of a row or a task gets past it.
 """
 
 from __future__ import annotations
@@ -19,49 +19,49 @@ from ..model.attempt import NextStage
 from ..model.task_options import Options
 from .preparing import Call
 
-MAX_ASIDE_SECONDS = 10.0
-"""User code that is no task's call may run so long; less if the lease is short: meanwhile no lease is renewed."""
+MAX_SIDE_CALL_SECONDS = 10.0
+"""How long user code other than a task may run; less if the lease is short, as no lease is renewed meanwhile."""
 
 
 class WrongOutcomes(TypeError):
-    """The return value of a callable of several tasks does not give an outcome for each."""
+    """The return value of a batch has not one outcome for each task."""
 
 
 class Returned(NamedTuple):
-    """The return value of a call that ended well: the task's result, or the arguments of its next stage."""
+    """The return value of a successful call: the task's result, or the arguments of its next stage."""
 
     next_stage: NextStage | None = None
     result: str | None = None
-    """The result as JSON, where it is kept."""
+    """The result as JSON, if it is kept."""
     fault: str = ""
-    """Why the result is not kept, though it was to be."""
+    """Why the result could not be kept."""
 
 
 class Failure(NamedTuple):
-    """An exception of user code, in plain words: its own code may do anything when it is asked."""
+    """An exception of user code as text, because its own methods may do anything."""
 
     error: BaseException | None
-    """The exception: never touched here, only handed on to user code. None if there was none."""
+    """Never used here, only passed on to user code. None if there was none."""
     text: str
-    """The words for the column error_text."""
+    """For the column error_text."""
     full_text: str = ""
-    """The words for the log, with the whole traceback."""
+    """For the log, with the whole traceback."""
     delay_seconds: float | None = None
-    """The delay that a Retry chose, else None."""
+    """The delay of a Retry, else None."""
     later_seconds: float | None = None
-    """The delay that a Later chose, else None."""
+    """The delay of a Later, else None."""
     is_retry: bool = False
-    """Whether the task asked for another attempt, by a Retry."""
+    """Whether the task raised Retry."""
     is_raised: bool = False
-    """Whether the exception came out of user code, or was returned by it as an outcome; else it is ours."""
+    """Whether user code raised it, or returned it as an outcome; else it is our own."""
     was_cancelled: bool = False
-    """Whether the call was interrupted because a person cancelled a task of it."""
+    """Whether a person cancelled a task of the call, which interrupted it."""
     why_fatal: str = ""
-    """Why an option allows no retry, in words; empty if none forbids it."""
+    """Why an option forbids a retry; empty if none does."""
 
     def is_a(self, *kinds: type[BaseException]) -> bool:
         """Whether the exception is of one of these types, as `except` would see it."""
-        # isinstance would ask the exception for its class, and issubclass the metaclass of a type of the site's own.
+        # isinstance and issubclass may run code of the exception's class or metaclass.
         return is_kind(type(self.error), kinds)
 
     @property
@@ -70,8 +70,8 @@ class Failure(NamedTuple):
         return self.is_a(Fatal) or self.why_fatal != ""
 
     def with_options(self, options: Options) -> Failure:
-        """The failure with what the options of the task's callable say of it."""
-        if not self.is_raised:  # an error of the database at the commit, say, is not the task's own, and may pass
+        """The failure, fatal if the options of the callable forbid a retry."""
+        if not self.is_raised:  # e.g. a database error at the commit: not the task's own, and may be temporary
             return self
         return self._replace(why_fatal=options.why_fatal(cast("type[BaseException]", type(self.error))))
 
@@ -79,7 +79,7 @@ class Failure(NamedTuple):
 def run_user_code(
     alarm: Alarm, timeout_seconds: float, function: Callable[..., object], *args: Any
 ) -> tuple[Failure | None, Any]:
-    """Run user code: how it failed, or None and its return value."""
+    """Run user code. Returns its failure, or None and its return value."""
     worker = os.getpid()
     try:
         returned = alarm.call(timeout_seconds, function, *args)
@@ -92,20 +92,20 @@ def run_user_code(
 
 
 def _described(error: BaseException, alarm: Alarm) -> Failure:
-    """An exception in words, or by its type alone if it takes too long."""
+    """The exception as text; only its type if that takes too long."""
     try:
-        return alarm.call(aside_seconds(alarm), failure_of_raised, error)
-    except BaseException:  # it hangs, or ends the process, when it is asked
+        return alarm.call(side_call_seconds(alarm), failure_of_raised, error)
+    except BaseException:  # its own methods hang, or end the process
         return undescribed(error)
 
 
-def aside_seconds(alarm: Alarm) -> float:
-    """How long user code may run that is no task's call."""
-    return min(MAX_ASIDE_SECONDS, alarm.again_after_seconds)
+def side_call_seconds(alarm: Alarm) -> float:
+    """How long user code other than a task may run."""
+    return min(MAX_SIDE_CALL_SECONDS, alarm.again_after_seconds)
 
 
 def failure_of(error: BaseException) -> Failure:
-    """An exception in words; its own code may hang, or end the process."""
+    """The exception as text; its own methods may hang, or end the process."""
     kind = type(error)
     if issubclass(kind, BadTask):  # says all in its one line
         return Failure(error, describe(error))
@@ -118,29 +118,29 @@ def failure_of(error: BaseException) -> Failure:
 
 
 def failure_of_raised(error: BaseException) -> Failure:
-    """The same of an exception that user code raised, or returned as an outcome."""
+    """The same for an exception that user code raised, or returned as an outcome."""
     return failure_of(error)._replace(is_raised=True)
 
 
 def undescribed(error: BaseException) -> Failure:
-    """A failure whose exception does not give its text."""
+    """A failure whose exception has no usable text."""
     return Failure(error, f"{class_name(type(error))}: {NO_TEXT}", is_raised=True)
 
 
 def _chosen_delay(error: BaseException) -> float | None:
-    """The seconds that a Retry or Later asks for; None if it asks for none, or for something that is no delay."""
+    """The seconds that a Retry or Later asks for; None if it has no valid delay."""
     try:
         delay: float | None = error.delay  # type: ignore[attr-defined]
-    except BaseException:  # a class of the task's own
+    except BaseException:  # a subclass of the task's own
         return None
     return delay if is_delay(delay) else None
 
 
 def run_call(call: Call) -> object:
-    """Call the callable. Its return value. Raises whatever the callable raises."""
+    """Call the callable, and return its value. Raises what it raises."""
     returned: object = call.callable.call(*call.args, **call.kwargs)
     if returned is not None and _has_not_run(returned):
-        # No retry would help a stage, whose return value is wanted.
+        # A retry would not help a stage, whose return value is needed.
         alone = WrongOutcomes if call.callable.options.batch else TypeError
         kind = alone if call.next_stage is None else Fatal
         raise kind(_not_run(returned))
@@ -148,10 +148,10 @@ def run_call(call: Call) -> object:
 
 
 def _has_not_run(returned: object) -> bool:
-    """Whether a return value is a function's body that nobody will run: the work is not done then."""
+    """Whether a return value is a coroutine or generator that nobody runs: then the work is not done."""
     kind = type(returned)
     if issubclass(kind, Coroutine) or kind is GeneratorType:
-        cast(Any, returned).close()  # it would warn that it was never awaited
+        cast(Any, returned).close()  # else it warns that it was never awaited
         return True
     return kind is AsyncGeneratorType
 
@@ -162,29 +162,29 @@ def _not_run(returned: object) -> str:
 
 
 def run_alone(call: Call, keeps_result: bool) -> Returned:
-    """Call the callable for one task. `keeps_result`: whether its result is kept where no stage follows to get it.
+    """Call the callable for one task. `keeps_result`: whether its result is kept if no stage follows.
 
-    Raises whatever the callable raises, and Fatal where the return value can't be the arguments of the next stage.
+    Raises what the callable raises, and Fatal if the next stage can't take the return value.
     """
     return returned_as(run_call(call), call.next_stage, keeps_result)
 
 
 def returned_as(value: object, following: NextStage | None, keeps_result: bool) -> Returned:
-    """A return value as the task's result, or as the next stage's arguments. Raises Fatal where it can't be those."""
+    """A return value as the task's result, or as the next stage's arguments. Raises Fatal if it can't be those."""
     if following is not None:
         return Returned(stage_after(value, following))
     return NOTHING if value is None or not keeps_result else _kept(value)
 
 
 def _kept(value: object) -> Returned:
-    """The return value as JSON: the task is done, even where it cannot be kept."""
+    """The return value as JSON; the task is done even if it cannot be kept."""
     from ..model.results import write_result  # few tasks return anything
 
     try:
         return Returned(result=write_result(value))
     except InvalidTask as error:
         return Returned(fault=str(error))
-    except BaseException as error:  # a value of a task's own class may raise anything as it is written, or hang
+    except BaseException as error:  # an object of the task's own class may raise anything, or hang
         return Returned(fault=f"what it returned raises {class_name(type(error))} as JSON")
 
 
@@ -194,10 +194,10 @@ NOTHING = Returned()
 def run_batch(
     call: Call, followings: Sequence[NextStage | None], keeps_results: bool
 ) -> list[Failure | Returned] | None:
-    """Call a callable that takes several tasks. For each task its Failure or its Returned.
+    """Call a callable that takes several tasks. Returns a Failure or a Returned for each task.
 
-    `followings` are the next stages, one for each task. None if all tasks are done and none has a result. Raises
-    whatever the callable raises, and WrongOutcomes if the return value does not tell of each task.
+    `followings` are the next stages, one for each task. None means that all tasks are done without a result. Raises
+    what the callable raises, and WrongOutcomes if there is not one outcome for each task.
     """
     returned = run_call(call)
     if returned is None and not any(followings):
@@ -207,7 +207,7 @@ def run_batch(
 
 
 def _one_for_each(returned: object, count: int) -> Sequence[object]:
-    """The elements of a returned list, read past the methods of a class of its own. Raises WrongOutcomes."""
+    """The elements of a returned list, without calling methods of its class. Raises WrongOutcomes."""
     kind = type(returned)
     if not issubclass(kind, (list, tuple)):
         raise WrongOutcomes(f"it returned {kind.__name__}; {_ALLOWED}")
@@ -222,8 +222,8 @@ _ALLOWED = "allowed: None where all are done, or a list with an outcome for each
 
 def _outcome(value: object, following: NextStage | None, keeps_result: bool) -> Failure | Returned:
     if issubclass(type(value), type) and issubclass(cast(type, value), BaseException):
-        value = cast("type[BaseException]", value)()  # as `raise` would
-    if issubclass(type(value), BaseException):  # without asking it
+        value = cast("type[BaseException]", value)()  # as `raise` does
+    if issubclass(type(value), BaseException):
         return failure_of_raised(cast(BaseException, value))
     if value is not None and _has_not_run(value):
         return failure_of_raised((TypeError if following is None else Fatal)(_not_run(value)))
@@ -234,11 +234,11 @@ def _outcome(value: object, following: NextStage | None, keeps_result: bool) -> 
 
 
 def stage_after(returned: object, following: NextStage) -> NextStage:
-    """The next stage with the return value of the one before it as arguments. Raises Fatal where it can be none."""
+    """The next stage with the return value of this one as arguments. Raises Fatal if it cannot take them."""
     try:
         return following._replace(args=write_arguments(returned, "what it returned"))
     except Exception as error:
-        # A value of a task's own class may raise anything as it is written, and as its error is shown.
+        # An object of the task's own class may raise anything, and str() of that error too.
         fault = error if isinstance(error, InvalidTask) else f"what it returned raises {type(error).__name__} as JSON"
         raise Fatal(
             f"{fault}; the next stage, {following.task}, gets an object as keywords, an array as positions, None as no "

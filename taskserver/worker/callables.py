@@ -1,7 +1,7 @@
 """Finds the function that the name in a row may call, and nothing else.
 
-A name is looked up only in the dictionaries of the listed modules: no getattr is done on the way, so neither a property
-nor a module's __getattr__ runs, and nothing but a listed module is imported.
+A name is looked up only in the dictionaries of the listed modules, without getattr. So no property and no module's
+__getattr__ runs, and only listed modules are imported.
 """
 
 from __future__ import annotations
@@ -31,13 +31,11 @@ if TYPE_CHECKING:
 
 MAX_NAMES_SHOWN = 5
 BROKEN_SECONDS = 10.0
-"""A module that could not be imported is tried again after so long: an upload may be incomplete for a moment only.
-
-Not at once, as an import may be slow, and many rows may name it."""
+"""Time until a broken module is imported again: an upload may have been incomplete, but imports can be slow."""
 
 
 class TaskCallable(NamedTuple):
-    """The callable that a row's name stands for."""
+    """The callable that a row names."""
 
     call: Callable[..., Any]
     options: Options
@@ -45,15 +43,15 @@ class TaskCallable(NamedTuple):
 
 
 class Place(NamedTuple):
-    """A place that a name may mean."""
+    """A module and a path in it."""
 
     module: str
     path: tuple[str, ...]
-    """The function's name, or the class's and its method's."""
+    """The name of a function, or of a class and its method."""
 
 
 def readings(name: str) -> Iterator[Place]:
-    """The places that a name may mean: one with a colon; else the last part, or the last two, may be the path."""
+    """The places that a name may mean: with a colon one; else the path is the last part or the last two."""
     module, colon, path = name.partition(":")
     if colon:
         splits = [(module.split("."), path.split("."))]
@@ -65,26 +63,24 @@ def readings(name: str) -> Iterator[Place]:
             yield Place(".".join(module_parts), tuple(path_parts))
 
 
-class _Breakage(NamedTuple):
-    """The failed import of a module."""
-
+class _FailedImport(NamedTuple):
     text: str
     at: float
     """By time.monotonic."""
 
 
 class Callables:
-    """The callables of the listed modules, found by name, and kept once found."""
+    """Finds the callables of the listed modules by name, and caches them."""
 
     def __init__(self, modules: Sequence[str], folder: Path | None = None) -> None:
-        """`modules` are names, or packages as `name.*`; messages name `folder` as the one that has the modules."""
+        """`modules` are names, or packages as `name.*`; messages name `folder` as their place."""
         self._exact = tuple(name for name in modules if not name.endswith(".*"))
         self._packages = tuple(name[:-2] for name in modules if name.endswith(".*"))
         self._listed = ", ".join(modules)
         self._found: dict[str, TaskCallable] = {}
-        self._broken: dict[str, _Breakage] = {}
-        self._handed_out: set[str] = set()
-        """Names of broken modules whose texts `newly_broken` returned."""
+        self._broken: dict[str, _FailedImport] = {}
+        self._reported: set[str] = set()
+        """Broken modules that `new_failures` returned."""
         self._folder = folder
 
     # ---- what was found, and modules that are broken
@@ -94,40 +90,40 @@ class Callables:
         return self._found.get(name)
 
     def would_import(self, name: str) -> bool:
-        """Whether finding this callable may run the code of a module that is not imported yet."""
+        """Whether finding this callable imports a new module."""
         return name not in self._found and any(
-            place.module not in sys.modules and not self._breakage_of(place.module) and self._is_listed(place.module)
+            place.module not in sys.modules and not self._failed_import(place.module) and self._is_listed(place.module)
             for place in readings(name)
         )
 
     def find_imported(self, name: str) -> TaskCallable | None:
-        """The callable of this name; None if a module must be imported for it, or if it may not run."""
+        """The callable of this name; None if its module is not imported, or if it may not run."""
         try:
             return self._found.get(name) or (None if self.would_import(name) else self.find(name))
-        except Exception:  # reported at its own task's turn
+        except Exception:  # reported when its task runs
             return None
 
-    def newly_broken(self) -> list[str]:
-        """The texts of modules that broke since the last call: each module once, however often it is tried again."""
-        new = [name for name in self._broken if name not in self._handed_out]
-        self._handed_out.update(new)
+    def new_failures(self) -> list[str]:
+        """The errors of modules that failed to import since the last call; each module only once."""
+        new = [name for name in self._broken if name not in self._reported]
+        self._reported.update(new)
         return [self._broken[name].text for name in new]
 
-    def forget_breakage(self, name: str) -> None:
-        """Let the module of this name be imported again: its import was interrupted, so it need not be broken."""
+    def forget_failed_import(self, name: str) -> None:
+        """Allow the import of this module again: it was interrupted, so the module may be fine."""
         for module in [module for module in self._broken if name.startswith(module)]:
             del self._broken[module]
 
-    def _breakage_of(self, module: str) -> _Breakage | None:
-        breakage = self._broken.get(module)
-        return breakage if breakage and time.monotonic() < breakage.at + BROKEN_SECONDS else None
+    def _failed_import(self, module: str) -> _FailedImport | None:
+        failed = self._broken.get(module)
+        return failed if failed and time.monotonic() < failed.at + BROKEN_SECONDS else None
 
     # ---- finding one
 
     def find(self, name: str) -> TaskCallable:
         """The callable of this name.
 
-        Raises BadTask where nothing of that name may run, ModuleBroken where its module cannot be imported.
+        Raises BadTask if nothing of that name may run, ModuleBroken if its module cannot be imported.
         """
         found = self._found.get(name)
         if found is None:
@@ -135,7 +131,7 @@ class Callables:
         return found
 
     def look_up(self, name: str) -> TaskCallable:
-        """What `find` keeps. Raises like that."""
+        """The same, not cached."""
         if len(name) > MAX_TASK_LENGTH:
             raise BadTask(f"{shown(name)} is longer than {MAX_TASK_LENGTH} characters")
         place = self._locate(name)
@@ -145,7 +141,7 @@ class Callables:
         return self._method(name, place, namespace)
 
     def module_of(self, name: str) -> tuple[ModuleType, tuple[str, ...]]:
-        """The listed module of a name, imported, and the callable's path in it. Raises like `find`."""
+        """The imported module of a name, and the callable's path in it. Raises like `find`."""
         place = self._locate(name)
         return self.import_module(place.module), place.path
 
@@ -160,7 +156,7 @@ class Callables:
         )
 
     def _hint(self, name: str) -> str:
-        """The name that one in no listed module may mean, guessed from the name itself."""
+        """A guess which name was meant."""
         if name in self._exact:
             return f"; name a function of it, as {name}.function"
         places = readings(f"{self._exact[0]}.{name}" if name.isidentifier() and self._exact else name)
@@ -171,10 +167,7 @@ class Callables:
         return ""
 
     def _is_below_package(self, module: str) -> bool:
-        """Whether a module is public, and a listed package or below one.
-
-        Modules with an underscore are private, and to import a __main__ would run it.
-        """
+        """Whether a module is public, and a listed package or below one. Importing a __main__ would run it."""
         for package in self._packages:
             below = module.removeprefix(f"{package}.")
             if module == package or (below != module and not why_private(below.split("."))):
@@ -182,13 +175,13 @@ class Callables:
         return False
 
     def _exists(self, module: str) -> bool:
-        """Whether there is such a module at or below a listed package: a name may go on with a class instead."""
+        """Whether this module exists at or below a listed package; the name may be that of a class instead."""
         if module in self._packages or module in sys.modules:
             return True
         parent = module.rpartition(".")[0]
         if not self._exists(parent):
             return False
-        # The import system would ask a module that is no package for its __path__, and run its __getattr__.
+        # The import system would read __path__ of a plain module, and so run its __getattr__.
         folders = namespace_of_module(self.import_module(parent)).get("__path__")
         try:
             return folders is not None and PathFinder.find_spec(module, folders) is not None
@@ -200,15 +193,15 @@ class Callables:
 
     def import_module(self, name: str) -> ModuleType:
         """Import a listed module. Raises ModuleBroken, BadTask."""
-        if breakage := self._breakage_of(name):
-            raise ModuleBroken(breakage.text)
+        if failed := self._failed_import(name):
+            raise ModuleBroken(failed.text)
         if self._broken.pop(name, None):
             importlib.invalidate_caches()
         try:
             module = importlib.import_module(name)
         except BaseException as error:  # a module may call sys.exit() too
             text = why_not_imported(name, error, self._folder)
-            self._broken[name] = _Breakage(text, time.monotonic())
+            self._broken[name] = _FailedImport(text, time.monotonic())
             raise ModuleBroken(text) from error
         if not issubclass(type(module), ModuleType):
             raise BadTask(f"{name} has put something else in the place of its module")
@@ -225,14 +218,14 @@ class Callables:
         if value.__module__ != place.module:
             raise BadTask(
                 f"{name!r} is not defined in {place.module} but comes from {value.__module__}, by an import or by a "
-                f"decorator without functools.wraps; {self._mend_of_import(place, value)}"
+                f"decorator without functools.wraps; {self._fix_of_import(place, value)}"
             )
-        # Another name for a function of the module is fine; a function that a decorator left has a name of its own.
+        # An alias of a function in the module is fine; a function that a decorator made has another name.
         if namespace.get(value.__name__) is not held:
             raise BadTask(f"{name!r} is {value.__qualname__!r} inside: {NAMELESS}")
         return _ready(name, value, of_django or value)
 
-    def _mend_of_import(self, place: Place, function: FunctionType) -> str:
+    def _fix_of_import(self, place: Place, function: FunctionType) -> str:
         module = function.__module__
         if function.__qualname__ == function.__name__:  # else a decorator made it
             if self._is_listed(module):
@@ -277,7 +270,7 @@ class Callables:
 
 
 def _look_up(name: str, place: Place, namespace: dict[str, Any]) -> Any:
-    """The value in a module's namespace that a name stands for. Raises BadTask."""
+    """The value of a name in a module's namespace. Raises BadTask."""
     part, exported = place.path[0], _exported(namespace)
     if part in exported and part in namespace:
         return namespace[part]
@@ -290,7 +283,7 @@ def _look_up(name: str, place: Place, namespace: dict[str, Any]) -> Any:
 
 
 def _instead(part: str, names: Sequence[str]) -> str:
-    """The end of the message that a name is not there: the name that may be meant, or the first names there are."""
+    """The end of the message that a name is missing: a similar name, or the first names."""
     if meant := nearest(part, names):
         return f"; did you mean {meant!r}?"
     more = ", …" if len(names) > MAX_NAMES_SHOWN else ""
@@ -298,7 +291,7 @@ def _instead(part: str, names: Sequence[str]) -> str:
 
 
 def _exported(namespace: dict[str, Any]) -> frozenset[str]:
-    """The names in a module's __all__, or all without one. An object of another kind is not asked: it exports none."""
+    """The names in a module's __all__, or all names without one. An __all__ of another type exports none."""
     exported = namespace.get("__all__")
     names = list(namespace) if exported is None else exported
     if type(names) not in (list, tuple):
@@ -330,7 +323,7 @@ def _of_django(value: object) -> DjangoCall | None:
 
 
 def _kind(value: object) -> str:
-    """A value's kind in words, from its type alone: to ask the value itself could run its code."""
+    """A value's kind as text, only from its type: the value's own methods must not run."""
     kind = type(value)
     if kind is FunctionType:
         return "a plain function"

@@ -1,4 +1,4 @@
-"""The tasks of one claim that wait for their turn: the run takes them one by one, or the heartbeat gives them back.
+"""The pending tasks of one claim: the run takes them one by one, or the heartbeat releases them.
 
 Some may be started already, with others of their round (rounds.py): these come first.
 """
@@ -18,37 +18,37 @@ from ..stores.queue.batches import Batches
 LOG = getLogger("taskserver")
 
 MAX_TURN_SECONDS = 1.0
-"""The rest of a claim is left after so long: it has slower tasks than those before, which other workers may share, and
-behind which more urgent ones would wait."""
+"""After this time the rest of a claim is released: its tasks are slow, other workers may take them, and more urgent
+tasks must not wait behind them."""
 
 
 class Claimed:
-    """Claimed tasks of which no code has run. Two threads take from them: under a lock, so that each task goes once."""
+    """Claimed tasks whose code has not run. Two threads take from them, under a lock."""
 
     is_claimed_again = False
-    """Whether the next claim takes its tasks at once, as more of them run together."""
+    """Whether the tasks are released for a larger claim, as more of them run together."""
 
     def __init__(self, tasks: Sequence[ClaimedTask], claimed_at: float, lease_seconds: float) -> None:
-        """`claimed_at` is the instant of the claim, by time.monotonic."""
+        """`claimed_at` is by time.monotonic."""
         self._lock = Lock()
         self._waiting = deque(tasks)
         self._started_ids: set[int] = set()
-        """Of all that were ever started here."""
+        """Of all tasks that were ever started here."""
         self._unreleased: list[ClaimedTask] = []
-        """Started tasks whose release was tried: they get no turn, as some may be new again, and others'."""
+        """Started tasks whose release is uncertain: they do not run, as other workers may have them."""
         self._leave_at = claimed_at + MAX_TURN_SECONDS
         self.lease_ends_at = claimed_at + lease_seconds
         self.give_back_at = claimed_at + lease_seconds / 2
-        """By time.monotonic: nobody sits on tasks that have not run for longer than half a lease."""
+        """By time.monotonic: no worker holds pending tasks for longer than half a lease."""
         self.released = 0
-        """How many tasks were given back so far."""
+        """Number of released tasks so far."""
 
     def __bool__(self) -> bool:
-        with self._lock:  # a release that is under way may have to put tasks back
+        with self._lock:  # a running release may have to put tasks back
             return bool(self._waiting or self._unreleased)
 
     def is_stale(self) -> bool:
-        """Whether to give the tasks back rather than start them. A round that is begun goes on for longer."""
+        """Whether to release the tasks instead of starting them; later if a round is started."""
         now = time.monotonic()
         return now >= self.give_back_at or (now >= self._leave_at and not self.has_started)
 
@@ -58,15 +58,14 @@ class Claimed:
         with self._lock:
             return self._waiting.popleft() if self._waiting else None
 
-    def take_if(self, suits: Callable[[ClaimedTask], bool]) -> ClaimedTask | None:
-        """The next task, if it suits."""
+    def take_if(self, matches: Callable[[ClaimedTask], bool]) -> ClaimedTask | None:
         with self._lock:
-            return self._waiting.popleft() if self._waiting and suits(self._waiting[0]) else None
+            return self._waiting.popleft() if self._waiting and matches(self._waiting[0]) else None
 
     def take_alike(self, name: str, count: int, most_bytes: int) -> list[ClaimedTask]:
-        """Up to `count` tasks of this name that were never started, wherever they stand; in their order.
+        """Up to `count` tasks of this name that were never started, in their order.
 
-        Their arguments and stages have at most so many bytes together.
+        `most_bytes` is the limit for all their arguments and stages together.
         """
         taken: list[ClaimedTask] = []
         with self._lock:
@@ -81,17 +80,14 @@ class Claimed:
         return taken
 
     def put_back(self, tasks: Sequence[ClaimedTask]) -> None:
-        """Put tasks that were taken before all others, in this order.
-
-        Where a start of them is in doubt, a release leaves those that are started.
-        """
+        """Put taken tasks back before all others, in this order; a release skips those that were started after all."""
         with self._lock:
             self._waiting.extendleft(reversed(tasks))
 
-    # ---- tasks that are started, and wait for their turn
+    # ---- started tasks that wait for their turn
 
     def put_started(self, tasks: Sequence[ClaimedTask]) -> None:
-        """Put tasks that are started, and of which no code ran, before all others."""
+        """Put started tasks, whose code has not run, before all others."""
         with self._lock:
             self._started_ids.update(task.id for task in tasks)
             self._waiting.extendleft(reversed(tasks))
@@ -111,10 +107,7 @@ class Claimed:
     # ---- release
 
     def release(self, store: Store) -> None:
-        """Give back all of the tasks. Raises DatabaseError, and then still has them.
-
-        It also still has started tasks whose rows others hold, as a page whose transaction is open.
-        """
+        """Release all tasks. Keeps them if it raises DatabaseError, and started tasks whose rows others lock."""
         with self._lock:
             started = [*self._unreleased, *(task for task in self._waiting if task.id in self._started_ids)]
             if started:

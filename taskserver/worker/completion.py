@@ -1,7 +1,7 @@
 """The completion of a task in a transaction of its own code: `taskserver.complete(connection)`.
 
-The task's code writes the end of its row on the connection on which it writes its own rows, and commits both. The row
-says afterwards whether that commit came to pass: a row that still carries the claim was not completed.
+The task's code writes the end of its row on its own connection, beside its own rows, and commits both. Afterwards the
+row shows whether that was committed: a row that still has the claim was not completed.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ MAX_ROLLBACK_SECONDS = 60.0
 
 
 class NotCompleted(TaskServerError):
-    """The task ended well, and the transaction in which it completed itself is not there."""
+    """The task returned, but the transaction that completes it was not committed."""
 
 
 class Completions:
-    """Makes the completions of one run's tasks."""
+    """Writes the completions of one run's tasks."""
 
     def __init__(self, run: RunContext, attempts: Attempts, finishing: Finishing, reporter: Reporter) -> None:
         self._run = run
@@ -40,20 +40,20 @@ class Completions:
         self._reporter = reporter
 
     def check_interrupts(self) -> None:
-        """Raises TaskInterrupted if the running code was interrupted, and kept that to itself.
+        """Raises TaskInterrupted if the running code swallowed an interrupt.
 
-        It may have cut off an answer of the database, so that each statement gets the answer to the one before it.
+        It may have cut off an answer of the database: each statement would get the answer to the one before it.
         """
         if self._run.alarm.has_interrupted or self._run.stop.insisted:
             raise TaskInterrupted(WENT_ON)
 
     def finish_of(self, attempt: Attempt, value: object) -> Finish:
-        """The finish of a task with this result. Raises Fatal if that can't be the arguments of the next stage."""
+        """The finish of a task with this result. Raises Fatal if the next stage can't take it."""
         following = attempt.call.next_stage if attempt.call else None
         return self._attempts.completion(attempt.task, returned_as(value, following, self._run.keeps_results))
 
     def write(self, connection: object, finish: Finish) -> tuple[Finish, Outcome]:
-        """Write a completion in the transaction of a connection; the finish that was written, and its outcome.
+        """Write a completion in the transaction of a connection. Returns the written finish and its outcome.
 
         Raises Fatal, InvalidTask, DatabaseError.
         """
@@ -69,7 +69,7 @@ class Completions:
         return finish, callers.complete(connection, finish)
 
     def finish(self, completion: Completion, failure: Failure | None) -> None:
-        """End an attempt whose code has asked to complete it: completed if that was committed, else failed."""
+        """End an attempt whose code called complete(): completed if that was committed, else failed."""
         attempt, committed = completion.attempt, self._committed(completion)
         if committed is None:
             self._attempts.fail(attempt, failure or failure_of(NotCompleted(NOT_COMMITTED)))
@@ -80,15 +80,14 @@ class Completions:
         self._finishing.settle(attempt, finish, outcome)
 
     def _committed(self, completion: Completion) -> tuple[Finish, Outcome] | None:
-        """After the task's code: the finish that was committed, and its outcome; None where none was.
+        """The committed finish and its outcome; None if nothing was committed. Raises DatabaseError.
 
-        What the code left open is rolled back: it may have locked the task's row, and on SQLite all others. Raises
-        DatabaseError.
+        An open transaction of the task's code is rolled back: it may lock the task's row, and on SQLite all rows.
         """
         finishes, written = self._run.store.finishes, completion.written
         found = finishes.find_committed(*written) if written else None
         if found is None:
-            # The driver may raise anything where the connection is closed, and wait long where the network is silent.
+            # The driver may raise anything if the connection is closed, and wait long if the network is dead.
             for how in ("rollback", "close"):
                 failure, _ = run_user_code(
                     self._run.alarm, MAX_ROLLBACK_SECONDS, methodcaller(how), completion.connection
@@ -104,11 +103,11 @@ class Completion:
     """The completion of one running task by its own code."""
 
     connection: object = None
-    """The connection on which the task's code completed it last."""
+    """The connection of the last complete()."""
     written: tuple[Finish, Outcome] | None = None
     """The finish that was written there, and its outcome."""
     is_asked_for = False
-    """Whether the task's code has begun to complete it."""
+    """Whether the task's code called complete()."""
 
     def __init__(self, completions: Completions, attempt: Attempt) -> None:
         self._completions = completions
@@ -124,8 +123,8 @@ class Completion:
             self.connection = connection
         self._completions.check_interrupts()
         finish = self._completions.finish_of(self.attempt, value)
-        self._completions.check_interrupts()  # it may have been interrupted while the result was written as JSON
-        before, self.written = self.written, (finish, Outcome.AS_ASKED)  # it may be interrupted from here on
+        self._completions.check_interrupts()  # an interrupt may have come while the result was converted to JSON
+        before, self.written = self.written, (finish, Outcome.AS_ASKED)  # an interrupt may come from here on
         written = self._completions.write(connection, finish)
         if written[1] is not Outcome.LOST:
             self.written, self.connection = written, connection

@@ -1,7 +1,7 @@
-"""Tasks of Django's own Tasks API: what a worker calls for one, and its TaskResult.
+"""Tasks of Django's own Tasks API: how a worker calls one, and its TaskResult.
 
-A listed module has an object of Django's class Task in the place of the function. This module is imported with the
-first such task: a module of the site has imported Django by then.
+A listed module has an object of Django's class Task instead of a function. This module is imported with the first such
+task: then the site has imported Django already.
 """
 
 from __future__ import annotations
@@ -44,9 +44,9 @@ STATES: dict[int, Any] = {
 }
 """Django's states of rows that are not READY."""
 MOST_PRIORITY = 100
-"""Of Django's; the least is its negative."""
+"""In Django; its negative is the least."""
 UNKNOWN_WORKER = "unknown"
-"""In `worker_ids`, for each attempt: a row has their number, not the names of the workers."""
+"""In `worker_ids`, once for each attempt: a row has no names of workers."""
 
 
 class DjangoCall:
@@ -61,7 +61,7 @@ class DjangoCall:
 
     def __call__(self, /, *args: Any, **kwargs: Any) -> Any:
         """Call the task, between Django's signals. Raises what it raises."""
-        # Not by Task.call: that runs a coroutine in a thread, where no timeout reaches it.
+        # Not by Task.call: that runs a coroutine in a thread, which no timeout can interrupt.
         function = as_plain(self._await) if iscoroutinefunction(self.function) else self.function
         attempt = _Attempt(self)
         try:
@@ -73,7 +73,7 @@ class DjangoCall:
         return attempt.complete(returned)
 
     async def _await(self, *args: Any, **kwargs: Any) -> Any:
-        # In the thread in which Django's database works for a coroutine.
+        # In the thread that Django uses for the database work of coroutines.
         close = sync_to_async(close_old_connections)
         await close()
         returned = await self.function(*args, **kwargs)
@@ -97,19 +97,18 @@ class _Attempt:
         close_old_connections()
 
     def begin(self) -> None:
-        """Report that the task starts. An interrupt may meet a receiver: then `fail` has to follow, too."""
-        # A receiver that fails must not fail the task: Django logs its error.
+        """Report that the task starts. If an interrupt hits a receiver, call `fail`, too."""
+        # Robust: a receiver must not fail the task; Django logs its error.
         task_started.send_robust(type(self._backend), task_result=self._result)
 
     def complete(self, returned: Any) -> Any:
-        """Report what the task returned. Returns it as JSON, or unchanged if it is none: the worker reports that."""
-        with suppress(Exception):  # the work is done all the same
+        """Report the return value. Returns it normalized, or unchanged if it can't be JSON: the worker reports that."""
+        with suppress(Exception):  # the task is done anyway
             returned = normalize_json(returned)
         self._end(SUCCESSFUL, _return_value=returned)
         return returned
 
     def fail(self, error: BaseException) -> None:
-        """Report what the task raised."""
         kind = type(error)
         was_cancelled = kind is TaskInterrupted and error.args == (CANCELLED,)
         has_failed = self._is_last or was_cancelled or not self._options.allows_retry(kind)
@@ -120,20 +119,20 @@ class _Attempt:
     def _end(self, state: Any, **more: Any) -> None:
         more |= {"status": state} | ({} if state == READY else {"finished_at": now()})
         for name, value in more.items():
-            object.__setattr__(self._result, name, value)  # as Django's own backends do: the class is frozen
+            object.__setattr__(self._result, name, value)  # the class is frozen; Django's backends do the same
         task_finished.send_robust(type(self._backend), task_result=self._result)
         close_old_connections()
 
 
 def close_old_connections() -> None:
-    """As Django does between two requests, except for one in a transaction, as of a test."""
+    """As Django does between requests, but not in a transaction, e.g. of a test."""
     for connection in connections.all(initialized_only=True):
         if not connection.in_atomic_block:
             connection.close_if_unusable_or_obsolete()
 
 
 def _backend_for(task: Any) -> Any:
-    """The task's backend, if it is ours; else the first of ours: `using(backend=…)` may have brought the task here."""
+    """The task's backend if it is ours, else our first one: `using(backend=…)` may have added the task."""
     for backend in (task.get_backend(), *task_backends.all()):
         if hasattr(backend, "queue_of"):
             return backend
@@ -144,14 +143,14 @@ def _backend_for(task: Any) -> Any:
 
 
 def task_result(row: TaskRow, task: Any, backend: Any) -> Any:
-    """Django's TaskResult of a row, as far as rows have that. Raises BadTask if the row has bad arguments.
+    """Django's TaskResult of a row. Raises BadTask if the row has bad arguments.
 
-    Its `errors` are only the last one; `started_at` and `last_attempted_at` are both the start of the last attempt.
+    `errors` has only the last one; `started_at` and `last_attempted_at` are both the start of the last attempt.
     """
     state = READY if row.state == "claimed" else STATES.get(row.status, READY)
     args, kwargs = read_arguments(row.columns["args"])
     result = TaskResult(
-        # SQL may have written a group without a queue, and any priority.
+        # SQL may write a group without a queue, and any priority.
         task=replace(
             task,
             backend=backend.alias,
@@ -177,7 +176,7 @@ def task_result(row: TaskRow, task: Any, backend: Any) -> Any:
 
 
 def _errors(error_text: str | None) -> list[Any]:
-    """The last error. A row has the name of the exception's class without its module, except for Python's own."""
+    """The last error. A row has the class name without its module: complete only for Python's own exceptions."""
     if not error_text:
         return []
     name = error_text.partition(":")[0]
@@ -186,5 +185,5 @@ def _errors(error_text: str | None) -> list[Any]:
 
 
 def _instant(instant: datetime | None) -> datetime | None:
-    """An instant of a row: aware, or with USE_TZ = False naive in the site's time zone."""
+    """Aware, or with USE_TZ = False naive in the site's time zone."""
     return instant if instant is None or settings.USE_TZ else make_naive(instant, get_default_timezone())

@@ -1,10 +1,10 @@
-"""Finishes that are not written yet: gathered here, and written together with the start of the next task.
+"""Pending finishes: collected here, and written together with the start of the next task.
 
-The finish of one task and the start of the next share a commit: both are on the disk before the next task's code runs,
-and a task costs one commit instead of two. Tasks of one round (rounds.py) or call (batch.py) are finished together.
+The finish of one task and the start of the next share a commit. Both are on disk before the next task's code runs, and
+a task costs one commit instead of two. Tasks of one round (rounds.py) or call (batch.py) are finished together.
 
     add → save_and_start (with the next start), save, or save_old (between tasks, and by the heartbeat during one)
-        → settle: what the store made of it is counted and logged (reporting.py)
+        → settle: the outcome is counted and logged (reporting.py)
 """
 
 from __future__ import annotations
@@ -23,44 +23,41 @@ from .call import Failure
 from .reporting import Reporter
 
 SAVE_SECONDS = 1.0
-"""Finishes of a round wait so long for others; less if the lease is short."""
+"""How long finishes of a round wait for others; less if the lease is short."""
 MAX_UNSAVED = 50
-"""Finishes with a statement each that are written at once. Bad rows end unstarted, so a whole claim may gather."""
+"""Pending finishes that need a statement each: a whole claim may consist of bad rows."""
 MAX_KEPT_BYTES = 16 * 1024
-"""Longer arguments of tasks that have ended are dropped: many may wait for their write."""
+"""Longer arguments of ended tasks are dropped, as many finishes may be pending."""
 TOO_LONG_RESULT = "is longer than the server takes (max_allowed_packet)"
 TOO_LONG_TEXT = "Fatal: what it returned, for the next stage, is longer than the server takes (max_allowed_packet)"
 
 
 class Finishing:
-    """The finishes of one run's tasks, from the end of each attempt to the write that records it.
-
-    The verbs that write raise DatabaseError, and then still have what is not written.
-    """
+    """The pending finishes of one run. If a write raises DatabaseError, the rest stays pending."""
 
     def __init__(self, store: Store, reporter: Reporter) -> None:
         self._store = store
         self._batches = Batches(store)
         self._reporter = reporter
         self._lock = RLock()
-        """Held by a thread that gathers or writes."""
+        """Held while a thread adds or writes."""
         self._ended: list[Attempt] = []
         self._save_seconds = min(SAVE_SECONDS, store.lease_seconds / 12)
         self._save_at = 0.0
-        """When the oldest of them is to be written."""
+        """When the oldest of them is written."""
         self._not_plain = 0
-        """How many of them take a statement each."""
+        """How many of them need a statement each."""
         self._in_doubt = False
-        """Whether an error while they were written left open if they are."""
+        """Whether an error left it unknown if they are written."""
         self.has_failed = False
         """Whether any of them failed, or was a bad row."""
         self.has_due = False
-        """Whether a task that has ended may have made something due: another task that waited for it, say."""
+        """Whether an ended task may have made something due, such as a task that waited for it."""
 
-    # ---- gather
+    # ---- collect
 
     def add(self, attempt: Attempt, finish: Finish, failure: Failure | None = None) -> None:
-        """Gather how an attempt ends; `failure` is for the failure hook."""
+        """Add the finish of an attempt; `failure` is for the failure hook."""
         with self._lock:
             if attempt.task.text_bytes > MAX_KEPT_BYTES:
                 attempt.task = attempt.task._replace(args=None, stages=None)
@@ -80,7 +77,7 @@ class Finishing:
     # ---- write
 
     def save(self) -> None:
-        """Write the gathered finishes: those of tasks that are simply done with one statement."""
+        """Write the pending finishes: one statement for all plain completions."""
         with self._lock:
             try:
                 self._complete_plain()
@@ -91,8 +88,8 @@ class Finishing:
             self._in_doubt = self.has_failed = False
 
     def save_old(self) -> None:
-        """The same once they have waited for a second; the heartbeat's thread calls it, too."""
-        # The run's own thread may be done with the task, and wait for the rows that the other one writes.
+        """The same if they have waited for a second; the heartbeat's thread calls it, too."""
+        # Don't block: the run's thread may hold the lock and wait for rows that this one writes.
         if self._ended and now() >= self._save_at and self._lock.acquire(blocking=False):
             try:
                 self.save()
@@ -100,7 +97,7 @@ class Finishing:
                 self._lock.release()
 
     def save_and_start(self, tasks: Sequence[ClaimedTask], limit: int | None) -> set[int]:
-        """The same, and start tasks of one claim, in one commit if that goes; the ids of the started tasks.
+        """The same, and start tasks of one claim, in one commit if possible. Returns the started ids.
 
         `limit` is recorded in rows that have none.
         """
@@ -129,7 +126,7 @@ class Finishing:
     # ---- one statement for several
 
     def _complete_plain(self) -> None:
-        """Write the finishes of tasks that are simply done; whatever is special about a row leaves it gathered."""
+        """Write the plain completions; special rows stay pending."""
         plain = [attempt for attempt in self._ended if attempt.finish.is_plain]
         if len(plain) < 2:
             return
@@ -137,7 +134,7 @@ class Finishing:
             completed, in_doubt = self._batches.complete([attempt.task for attempt in plain])
         except DatabaseError as error:
             self._in_doubt = self._in_doubt or error.in_doubt
-            if is_refusal(error):  # one of them may be to blame: each is written by itself
+            if is_refusal(error):  # one row may be the cause: write each by itself
                 return
             raise
         self._in_doubt = self._in_doubt or in_doubt
@@ -147,7 +144,7 @@ class Finishing:
                 self._reporter.report(attempt, Outcome.AS_ASKED)
 
     def _complete_and_start(self, tasks: Sequence[ClaimedTask], limit: int) -> bool:
-        """Finish tasks that are simply done, and start others of their claim: all in one commit, or nothing."""
+        """Write plain completions and start other tasks of the claim: all in one commit, or nothing."""
         ended = self._ended
         if not ended or not all(attempt.finish.is_plain for attempt in ended):
             return False
@@ -161,20 +158,20 @@ class Finishing:
             raise
         self._in_doubt = self._in_doubt or in_doubt
         if is_done:
-            self._are_written([Outcome.AS_ASKED] * len(ended))
+            self._settle_all([Outcome.AS_ASKED] * len(ended))
         return is_done
 
     # ---- a statement for each
 
     def _save_and_start_one(self, start: Start) -> bool:
-        """Write the gathered finishes and a start in one commit. Whether the start found its claim.
+        """Write the pending finishes and a start in one commit. Returns whether the start found its claim.
 
-        A row that others hold, or that the database refuses to write, must not cost the other tasks their ends.
+        If one row is locked or refused, the others are still written.
         """
         try:
             return self._advance(start)
         except DatabaseError as error:
-            if not self._ended or not (_is_of_a_row(error) or isinstance(error, Conflict)):
+            if not self._ended or not (_is_refused_row(error) or isinstance(error, Conflict)):
                 raise
             in_doubt = error.in_doubt
         self.save()
@@ -182,12 +179,12 @@ class Finishing:
         return self._advance(start)
 
     def _save_rest(self) -> None:
-        """Write what is gathered in one commit, and each by itself if that is refused for a row of them."""
+        """Write the pending finishes in one commit; each by itself if one row is refused."""
         if len(self._ended) > 1:
             try:
                 self._advance()
             except DatabaseError as error:
-                if not _is_of_a_row(error):
+                if not _is_refused_row(error):
                     raise
         several, in_doubt = self._ended, self._in_doubt
         try:
@@ -202,7 +199,7 @@ class Finishing:
             try:
                 self._advance()
             except DatabaseError as error:
-                if not (_is_of_a_row(error) and self._ends_otherwise(error)):
+                if not (_is_refused_row(error) and self._simplify_finish(error)):
                     raise
 
     def _advance(self, start: Start | None = None) -> bool:
@@ -212,19 +209,19 @@ class Finishing:
         except DatabaseError as error:
             self._in_doubt = self._in_doubt or error.in_doubt
             raise
-        self._are_written(outcomes)
+        self._settle_all(outcomes)
         return has_started
 
-    def _are_written(self, outcomes: Sequence[Outcome]) -> None:
+    def _settle_all(self, outcomes: Sequence[Outcome]) -> None:
         several, self._ended = self._ended, []
         self._not_plain, self._in_doubt, self.has_failed = 0, False, False
         for attempt, outcome in zip(several, outcomes, strict=True):
             self.settle(attempt, attempt.finish, outcome)
 
-    def _ends_otherwise(self, error: DatabaseError) -> bool:
-        """End the one gathered attempt so that its row can be written; False if it is so already.
+    def _simplify_finish(self, error: DatabaseError) -> bool:
+        """Change the one pending finish so that its row can be written; False if there is nothing to change.
 
-        A text that is too long is left out; the row of a completed task stays, marked done.
+        A text that is too long is left out. The row of a completed task stays, marked done.
         """
         attempt = self._ended[0]
         finish = attempt.finish
@@ -232,13 +229,13 @@ class Finishing:
             if finish.next_stage is not None:
                 attempt.finish = Finish(attempt.task, TOO_LONG_TEXT)  # no retry would help
             elif finish.result is not None:
-                self._reporter.report_unkept_result(attempt.task, TOO_LONG_RESULT)
+                self._reporter.report_dropped_result(attempt.task, TOO_LONG_RESULT)
                 attempt.finish = finish._replace(result=None)
         elif finish.error_text is None and finish.next_stage is None and finish.keep_reason is None:
             attempt.finish = finish._replace(keep_reason=str(error))
         return attempt.finish is not finish
 
 
-def _is_of_a_row(error: DatabaseError) -> bool:
-    """Whether the database refuses what one row is to become, and other rows may be written."""
+def _is_refused_row(error: DatabaseError) -> bool:
+    """Whether the database refuses this row, but may accept others."""
     return is_refusal(error) or isinstance(error, TooLong)

@@ -1,9 +1,8 @@
-"""The heartbeat: a thread that does what is due while a task's code has the worker's own thread.
+"""The heartbeat: a thread that does what is due while a task's code uses the worker's main thread.
 
-It renews the leases of the call's tasks, looks for a cancel, stores progress, writes the finishes of tasks that ended
-before the call in the same round, and gives back claimed tasks that the worker can't start in time. The alarm
-interrupts what it finds cancelled or lost, and faulthandler ends a process that nothing can interrupt. It has a
-connection of its own, opened when it first has something to write.
+It renews leases, checks for a cancel, stores progress, writes pending finishes of the round, and releases claimed tasks
+that the worker can't start in time. The alarm interrupts cancelled or lost tasks, and faulthandler ends a process that
+nothing can interrupt. The thread opens its own connection when it first writes.
 """
 
 from __future__ import annotations
@@ -39,22 +38,22 @@ OVERDUE = (
     "standard error show where it hangs"
 )
 MIN_ANSWER_SECONDS = 2.5
-"""The shortest wait for an answer: longer than the server itself waits for a lock, two seconds on MySQL 5.7."""
+"""The shortest timeout of an answer: longer than the server waits for a lock, two seconds on MySQL 5.7."""
 AT_MOST_EVERY_SECONDS = 0.9 * LOOK_AT_CALL_SECONDS
-"""So that a look that comes a second after the last one is not too early."""
+"""Less than a second, so that the next tick is not too early."""
 MAX_WRITE_SECONDS = 30.0
-"""Between two calls the run may wait so long for an answer, beside the time for which it tries again."""
+"""How long the run may wait for an answer between two calls, besides its retries."""
 STANDARD_ERROR = 2
-"""By its number, which we keep open: sys.stderr may be any object by the time at which a task hangs."""
+"""The file descriptor: a task may replace sys.stderr with any object."""
 
 
 class Heartbeat:
-    """Runs beside one run of a worker, from its first task on; used in a `with` around that run."""
+    """Runs beside one run, from its first task on; used in a `with` around that run."""
 
     def __init__(
         self, store: Store, alarm: Alarm, lease_seconds: float, timeout_seconds: float, ends_process: bool
     ) -> None:
-        """`timeout_seconds` is that of callables without one of their own. `ends_process`: the process is ours."""
+        """`timeout_seconds` is the default of callables. `ends_process`: the process is ours, and may be ended."""
         self._store = store
         self._alarm = alarm
         self._lease = lease_seconds
@@ -68,20 +67,19 @@ class Heartbeat:
         self._call: TaskContext | None = None
         self._ran_last = ""
         self.claimed = Claimed((), 0.0, 0.0)
-        """Tasks of the last claim that are not started yet."""
+        """Pending tasks of the last claim."""
         self.waiting: Collection[ClaimedTask] = ()
-        """Started tasks that wait to be called again, or to be finished with others: their leases are renewed with that
-        of the running call."""
+        """Started tasks that wait for their turn: their leases are renewed with those of the running call."""
         self.save_old: Callable[[], object] = lambda: None
-        """Writes finishes of a round that have waited for a second."""
+        """Writes finishes that have waited for a second."""
         self._was_refused = False
-        """Whether the server had no connection left for the heartbeat, which was logged."""
+        """Whether it was logged that the server has no connection left for the heartbeat."""
 
     def __enter__(self) -> Heartbeat:
         return self
 
     def __exit__(self, *error: object) -> None:
-        # Joined: a thread that outlives the interpreter's end takes the process down with it.
+        # Join: a thread that outlives the interpreter crashes the process.
         self._is_over.set()
         if self._thread is not None:
             self._thread.join()
@@ -89,13 +87,12 @@ class Heartbeat:
             faulthandler.cancel_dump_traceback_later()
 
     def start(self) -> None:
-        """Start the thread before a task, unless it runs. Raises HostLimit if the host allows no thread or no file."""
+        """Start the thread if needed. Raises HostLimit if the host allows no more threads or files."""
         check_open_files(self._ran_last)
         if self._thread is not None:
             return
         thread = threading.Thread(target=self._run_thread, name="taskserver-heartbeat", daemon=True)
-        # The thread inherits the mask: the kernel gives a signal to any thread that takes it, and would not wake up the
-        # task then.
+        # The thread inherits the mask. Without it, the kernel might give it a signal that must wake up the task.
         mask = signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals()) if HAS_TIMER else None
         try:
             thread.start()
@@ -109,16 +106,16 @@ class Heartbeat:
         self._thread = thread
 
     def guard(self, tasks: Sequence[ClaimedTask], claimed_at: float) -> Claimed:
-        """Give back these tasks in time that were claimed at that instant of time.monotonic."""
+        """Release these tasks in time if they do not start; `claimed_at` is by time.monotonic."""
         self.claimed = Claimed(tasks, claimed_at, self._lease)
         return self.claimed
 
     def is_within_lease(self) -> bool:
-        """Whether the lease of the last claim still holds for its unstarted tasks."""
+        """Whether the lease of the last claim still holds for its pending tasks."""
         return now() < self.claimed.lease_ends_at
 
     def begin(self, plan: CallPlan) -> TaskContext:
-        """Watch over a call that is about to begin. The context in which its code runs."""
+        """Watch a call that begins now. Returns the context of its code."""
         self._call = call = TaskContext(plan, self._alarm, self._store)
         covered_until = self._process_ends_at - self._lease
         if call.ends_at > covered_until or call.ends_at < covered_until == INFINITY:
@@ -126,7 +123,7 @@ class Heartbeat:
         return call
 
     def end(self) -> bool:
-        """The call has ended. Whether it was interrupted because a person cancelled a task of it."""
+        """End the watch. Returns whether the call was interrupted because a person cancelled a task of it."""
         call, self._call, self._quiet_since = self._call, None, now()
         if self._process_ends_at < self._quiet_since + self._timeout + self._lease:
             self._limit_process()
@@ -147,19 +144,19 @@ class Heartbeat:
             self._store.database.disconnect()
 
     def _beat(self, call: TaskContext | None) -> bool:
-        """Do what is due, each step by itself. False if one has failed."""
+        """Do what is due, each step by itself. False if one failed."""
         steps: list[Callable[[Any], None]] = []
         if call is not None:
             self._note_overdue(call)
             steps = [self._renew, self._look_for_interrupt, self._save_old, self._store_progress]
-        if self.claimed:  # without a call, too: the run may wait for its database
+        if self.claimed:  # without a call, too: the run may wait for the database
             steps.append(self._give_back)
         return False not in [self._try(step, call) for step in steps]
 
     def _try(self, step: Callable[[Any], None], call: TaskContext | None) -> bool:
-        """Do one step: a row that somebody locks must not keep the others from theirs. Whether that worked."""
+        """Do one step, so that a locked row blocks only this one. Returns whether it worked."""
         try:
-            # A dead connection gives no answer: another one must renew the lease, of which a third is over, in time.
+            # A dead connection gives no answer: a new one must renew the lease in time, and a third of it is over.
             with self._store.database.without_retries(max(self._lease / 2, MIN_ANSWER_SECONDS)):
                 if self._call is call:
                     step(call)
@@ -173,24 +170,23 @@ class Heartbeat:
             return False
 
     def _renew(self, call: TaskContext) -> None:
-        """Renew the leases every third of a lease."""
         if now() >= call.renew_at:
             has_claim = renew(self._store, [*call.tasks, *tuple(self.waiting)])
-            # Not for long after its timeout: whatever ends the call does so before a lease is over.
+            # Not long after its timeout: the call is ended before the lease is over.
             is_last = now() >= call.ends_at + self._lease / 3 or not has_claim
             call.renew_at = INFINITY if is_last else now() + self._lease / 3
 
     def _look_for_interrupt(self, call: TaskContext) -> None:
-        """Look every third of a lease, and each second while the code asks; interrupt what was cancelled or lost."""
+        """Interrupt a cancelled or lost call. Looks every third of a lease, and every second while the code asks."""
         if now() < call.looked_at + (AT_MOST_EVERY_SECONDS if call.is_asking else self._lease / 3):
             return
         call.is_asking, call.looked_at = False, now()
         cancelled_by_id = self._store.finishes.still_claimed(call.tasks)
-        if call.has_completion:  # by which its rows may have changed
+        if call.has_completion:  # its rows may have changed by that
             return
         if not cancelled_by_id:
             call.why = LOST_LEASE
-        elif any(cancelled_by_id.values()) and call.plan.heeds_cancel:
+        elif any(cancelled_by_id.values()) and call.plan.is_cancellable:
             call.why = CANCELLED
             LOG.info("%s: cancelled, and is interrupted", call)
         if call.why:
@@ -206,13 +202,13 @@ class Heartbeat:
             call.store_progress(0.0)
 
     def _give_back(self, call: TaskContext | None) -> None:
-        """Give back the unstarted tasks after half a lease, or a third of one under one call."""
+        """Release pending tasks after half a lease, or after a third of one in one call."""
         give_back_at = min(self.claimed.give_back_at, call.give_back_at) if call else self.claimed.give_back_at
         if now() >= give_back_at and not (call and call.plan.holds_lock):
             self.claimed.release(self._store)
 
     def _note_overdue(self, call: TaskContext) -> None:
-        """Say that a call goes on a lease after its end: the process ends soon, and shows where it hangs."""
+        """Log a call that still runs a lease after its timeout: the process ends soon, and shows where it hangs."""
         if self._alarm.is_insisted:
             call.ends_at = min(call.ends_at, now())
         if self._ends_process and now() >= call.ends_at + self._lease and not call.is_overdue:
@@ -222,9 +218,9 @@ class Heartbeat:
     # ---- the end of a process that nothing can interrupt
 
     def _limit_process(self) -> None:
-        """Have the process end a lease after the timeout of what runs, or could begin now, and show all stacks.
+        """Make the process end, and show all stacks, a lease after the timeout of the current or next call.
 
-        At each turn, and before a call that may take longer: not before each, as that takes 50 us.
+        Called at each tick, and before a call that may take longer; not before every call, as that costs 50 us.
         """
         if not self._ends_process:
             return
@@ -232,7 +228,7 @@ class Heartbeat:
             call = self._call
             if call is not None:
                 ends_at = call.ends_at
-            else:  # a call may begin now, or the run wait for its database
+            else:  # a call may begin now, or the run may wait for the database
                 quiet_since = max(self._quiet_since, self._runs_session.used_at)
                 ends_at = quiet_since + self._timeout + self._store.database.conflict_seconds + MAX_WRITE_SECONDS
             self._process_ends_at = ends_at + self._lease * 4 / 3
@@ -240,10 +236,10 @@ class Heartbeat:
                 faulthandler.cancel_dump_traceback_later()
             else:
                 seconds = max(self._process_ends_at - now(), 0.001)
-                with suppress(RuntimeError):  # it takes a thread, which a host may refuse: the next turn tries again
+                with suppress(RuntimeError):  # it needs a thread, which the host may refuse: the next tick tries again
                     faulthandler.dump_traceback_later(seconds, exit=True, file=STANDARD_ERROR)
 
 
 def renew(store: Store, tasks: Sequence[ClaimedTask]) -> bool:
-    """Let the leases of started tasks begin again. Whether the claim of any of them still stands."""
+    """Renew the leases of started tasks. Returns whether any of them is still ours."""
     return store.finishes.renew(tasks[0]) if len(tasks) == 1 else Batches(store).renew(tasks)

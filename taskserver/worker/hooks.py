@@ -1,11 +1,11 @@
 """Functions of a site that a run calls beside its tasks: TASKSERVER_SETUP, TASKSERVER_BETWEEN, TASKSERVER_ON_FAILURE.
 
-Each is found by name and called under a timeout, while the heartbeat watches. Rows cannot name them: this is not
-callables.py. They are user code, which must never fail a task or block the run:
+Each is found by name and called with a timeout and the heartbeat. Only settings can name them, rows cannot. They are
+user code, which must never fail a task or block the run:
 
-    setup     once, before the run's first task: the tasks are claimed, and none is started, so its failure costs none
+    setup     once, before the first task is started, so its failure costs no attempt
     between   before each call of a task's code, and before a run waits for new tasks
-    failure   after each failed attempt, once its end is written, and while no task is started
+    failure   after each failed attempt, when its end is written and no task is started
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from ..model.attempt import FailedAttempt
 from ..model.functions import why_not_runnable
 from ..settings.table import PREFIX
 from ..settings.table import Hook as Named
-from .call import Failure, aside_seconds, run_user_code
+from .call import Failure, run_user_code, side_call_seconds
 from .run_context import RunContext
 from .task_context import CallPlan
 
@@ -39,19 +39,19 @@ LOG = getLogger("taskserver")
 NOBODY_AWAITS = "which nobody awaits; name a plain one, which may asyncio.run it"
 NO_TASK = CallPlan((), 0.0, 0)
 MAX_SETUP_SECONDS = 60.0
-"""A setup that takes longer is interrupted, and has failed."""
+"""A setup that takes longer is interrupted, which is a failure."""
 MAX_TOGETHER_SECONDS = 30.0
-"""No call of the failure hook begins so long after the first one for failures that were written together."""
+"""For all calls of the failure hook for failures that were written together."""
 MAX_LEAVING_SECONDS = 1.0
-"""The same in a run that ends."""
+"""The same if the run ends."""
 
 
 class HookMissing(SettingError):
-    """There is no such function."""
+    """There is no such function, or it cannot be a hook."""
 
 
 def find_hook(hook: str | Callable[..., object]) -> Callable[..., object]:
-    """The function of a name, `module:function`; a function that is given itself. Raises HookMissing."""
+    """The function `module:function`, or a given function if it can be a hook. Raises HookMissing."""
     found = _named(hook) if isinstance(hook, str) else hook
     if not callable(found):
         raise HookMissing(f"it is no function, but of type {type(found).__name__}")
@@ -64,7 +64,7 @@ def find_hook(hook: str | Callable[..., object]) -> Callable[..., object]:
 
 
 def call_hook(function: Callable[..., object], *args: object) -> None:
-    """Call the function of a hook. Raises HookMissing if it only made a coroutine, and what the function raises."""
+    """Call the function of a hook. Raises what it raises, and HookMissing if it returned a coroutine."""
     returned = function(*args)
     if isinstance(returned, CoroutineType):
         returned.close()
@@ -80,13 +80,13 @@ def _named(name: str) -> Any:
 
 
 class Hook:
-    """One function of the site in one run, imported by its first call."""
+    """One function of the site, imported when first called."""
 
     def __init__(self, key: str, hook: Named, run: RunContext, max_hung: int = 1) -> None:
-        """`key` is the setting's, without TASKSERVER_. After `max_hung` interrupted calls it is called no more."""
+        """`key` is that of the setting, without TASKSERVER_. It is disabled after `max_hung` interrupted calls."""
         self.setting = f"{PREFIX}{key}"
         self.name = hook if isinstance(hook, str) else key.lower()
-        """What messages call the function."""
+        """Its name in messages."""
         self._hook = hook
         self._run = run
         self._hung_left = max_hung
@@ -97,11 +97,11 @@ class Hook:
         return self._hook is not None
 
     def call(self, plan: CallPlan, *args: Any) -> Failure | None:
-        """Call it within the timeout of a plan; the failure, or None.
+        """Call it with the timeout of a plan. Returns its failure, or None.
 
-        A function that could not be imported is not called again.
+        A function that failed to import is not called again.
         """
-        with suppress(HostLimit):  # then a timer interrupts it, and nothing else
+        with suppress(HostLimit):  # then only the timer interrupts it
             self._run.heartbeat.start()
         self._run.heartbeat.begin(plan)
         try:
@@ -122,7 +122,7 @@ class Hook:
             call_hook(self._hook, *args)
 
     def log(self, failure: Failure, extra: Mapping[str, object] | None = None) -> None:
-        """Log a call that failed: the first one of a run is a warning, and only that one has its traceback."""
+        """Log a failed call: the first of a run as a warning with its traceback, the others as info."""
         level, full_text = (INFO, "") if self._has_warned else (WARNING, failure.full_text)
         self._has_warned = True
         no_more = "" if self.is_set else "; it is not called again in this run"
@@ -139,26 +139,26 @@ class Hooks:
         self._between = Hook("BETWEEN", run.settings.between, run)
         self._failure = Hook("ON_FAILURE", run.settings.on_failure, run, max_hung=3)
         self._is_set_up: bool | None = None if self._setup.is_set else True
-        """None before the call of the setup."""
+        """None before the setup is called."""
         self._has_worked = False
         """Whether code of the site has run since the last call between tasks."""
         self.pending: deque[FailedAttempt] = deque()
-        """Failed attempts for which the failure hook is to be called."""
+        """Failed attempts that the failure hook has not seen yet."""
 
     # ---- setup
 
     def set_up(self) -> bool:
-        """Call the setup, the first time; whether code of the site may run.
+        """Call the setup the first time. Returns whether code of the site may run.
 
-        False if it failed before, or was interrupted as the run ends. Raises SetupFailed if it fails now, HostLimit.
+        False if it failed before, or the end of the run interrupted it. Raises SetupFailed if it fails now, HostLimit.
         """
         if self._is_set_up is None:
-            # A hook's call would do without this thread. But a host that allows none can run no task: the run ends.
+            # A hook would not need this thread. But if the host allows none, no task can run: the run ends.
             self._run.heartbeat.start()
-            plan = NO_TASK._replace(timeout_seconds=MAX_SETUP_SECONDS, heeds_cancel=False, name=self._setup.setting)
+            plan = NO_TASK._replace(timeout_seconds=MAX_SETUP_SECONDS, is_cancellable=False, name=self._setup.setting)
             failure = self._setup.call(plan)
             self._is_set_up = failure is None
-            if failure is not None and not self._run.stop.asked:  # a signal may have ended it, or what it started
+            if failure is not None and not self._run.stop.asked:  # else the signal may have ended it
                 error = SetupFailed(f"{self._setup.setting}: {self._setup.name} {in_words_with_place(failure)}")
                 error.full_text = failure.full_text
                 raise error from failure.error
@@ -167,18 +167,18 @@ class Hooks:
     # ---- between
 
     def between(self, plan: CallPlan = NO_TASK) -> None:
-        """Call it before the call of this plan, whose leases are renewed meanwhile."""
+        """Call the hook before the call of this plan, and renew its leases meanwhile."""
         if not self._between.is_set or self._run.stop.insisted:
             return
-        seconds = aside_seconds(self._run.alarm)
-        plan = plan._replace(timeout_seconds=seconds, completion=None, heeds_cancel=False, name=self._between.setting)
+        seconds = side_call_seconds(self._run.alarm)
+        plan = plan._replace(timeout_seconds=seconds, completion=None, is_cancellable=False, name=self._between.setting)
         failure = self._between.call(plan)
         self._has_worked = True
         if failure is not None and not self._run.stop.insisted:
             self._between.log(failure)
 
     def before_wait(self) -> None:
-        """Call it if no code of the site follows for a while."""
+        """Call the hook before a run waits, if code of the site has run since its last call."""
         if self._has_worked:
             self.between()
             self._has_worked = False
@@ -187,24 +187,23 @@ class Hooks:
 
     @property
     def has_failure_hook(self) -> bool:
-        """Whether there is one that may be called."""
         return self._failure.is_set
 
     def call_later(self, failed: FailedAttempt) -> None:
-        """Note a failed attempt for `call_pending`; any thread may."""
+        """Keep a failed attempt for `call_pending`. Thread-safe."""
         if self._failure.is_set:
             self.pending.append(failed)
 
     def call_pending(self) -> None:
-        """Call the failure hook for each attempt that was noted; in the run's own thread, while no task is started.
+        """Call the failure hook for each kept attempt: in the run's own thread, while no task is started.
 
-        Each call gets some seconds, all have an end, and no error of them gets out. Raises SetupFailed, HostLimit.
+        Each call has a timeout, all together too, and no error gets out. Raises SetupFailed, HostLimit.
         """
         if not self.pending or not self.set_up():
             return
-        self.between()  # a call that failed may have left a broken connection
+        self.between()  # a failed call may have left a broken connection
         began_at = time.monotonic()
-        while self.pending and self._failure.is_set and self._may_go_on(began_at):
+        while self.pending and self._failure.is_set and self._has_time(began_at):
             self._call_for(self.pending.popleft())
         if self.pending and self._failure.is_set:
             is_leaving = self._run.limits.should_leave()
@@ -215,14 +214,14 @@ class Hooks:
             )
         self.pending.clear()
 
-    def _may_go_on(self, began_at: float) -> bool:
+    def _has_time(self, began_at: float) -> bool:
         most = MAX_LEAVING_SECONDS if self._run.limits.should_leave() else MAX_TOGETHER_SECONDS
         return not self._run.stop.insisted and time.monotonic() - began_at < most
 
     def _call_for(self, failed: FailedAttempt) -> None:
-        seconds = aside_seconds(self._run.alarm)
+        seconds = side_call_seconds(self._run.alarm)
         name = f"{self._failure.setting}, called for task {failed.id} {failed.task},"
-        plan = NO_TASK._replace(timeout_seconds=seconds, heeds_cancel=False, name=name)
+        plan = NO_TASK._replace(timeout_seconds=seconds, is_cancellable=False, name=name)
         failure = self._failure.call(plan, failed)
         if failure is not None:
             extra = about_task(failed.id, failed.task, failed.attempt, in_words(failure), failure.full_text)
@@ -230,14 +229,14 @@ class Hooks:
 
 
 def in_words(failure: Failure) -> str:
-    """What became of the call of a hook, as the end of a sentence about it; one line."""
+    """How the call of a hook failed, as the end of a sentence; one line."""
     is_missing = failure.is_a(HookMissing)
     words, text = ("cannot be had", str(failure.error)) if is_missing else ("failed", failure.text)
     return f"{words}: {text.partition(chr(10))[0]}"
 
 
 def in_words_with_place(failure: Failure) -> str:
-    """The same, with the file and line of the site that raised an error."""
+    """The same, with the file and line of the site that raised the error."""
     if failure.error is None or failure.is_a(HookMissing):
         return in_words(failure)
     return f"{in_words(failure)}{raised_at(failure.error)}"

@@ -1,13 +1,13 @@
-"""The life of a claimed task, from its turn to its end. Imported and made with a run's first task.
+"""The life of a claimed task, from its turn to its end. Imported with a run's first task.
 
-    take up → fetch its texts → import its module, if that is new → find the callable → start → call → finish
+    take → fetch its texts → import its module, if it is new → find the callable → start → call → finish
 
-    who writes started_at    Attempts.start and start_together, in the commit of the finishes of the tasks before
-    what a timeout meets     only code of the site: a task's below Attempts.call, a hook's below Hook.call
-    a lost lease             seen by the start, the heartbeat's look and the finish: each finds no row of its token
-    a worker that is killed  leaves its row in progress, with the attempt counted; maintenance.py reclaims it when the
-                             lease ends, also if the task had ended and its finish was not written. Only what was
-                             claimed and not started comes back at once, with the next run on its host
+    started_at        is written by Attempts.start and start_together, in the commit of the pending finishes
+    a timeout         interrupts only code of the site: below Attempts.call for a task, below Hook.call for a hook
+    a lost lease      is found by the start, the heartbeat and the finish: no row has the token
+    a killed worker   leaves its row in progress, with the attempt counted. maintenance.py reclaims it when the lease
+                      expires, even if the task had ended and its finish was pending. The next run on the host releases
+                      tasks that were claimed and not started
 
 Three options of a callable change this: `transactional` (transactional.py), `batch` (batch.py) and `commit_every`
 (rounds.py).
@@ -38,7 +38,7 @@ LOG = getLogger("taskserver")
 
 
 class Life:
-    """Lives through the tasks of one run, one after the other. Raises DatabaseError; no error of user code gets out."""
+    """Runs the tasks of one run, one after the other. Raises DatabaseError, but no error of user code."""
 
     def __init__(self, run: RunContext) -> None:
         self._run = run
@@ -52,10 +52,10 @@ class Life:
         self._batches = BatchCalls(run, self._attempts, self.finishing, self._reporter)
         self._rounds = Rounds(run, self._attempts, self.finishing, self._reporter)
 
-    def live(self, task: ClaimedTask) -> None:
+    def run(self, task: ClaimedTask) -> None:
         """Run one claimed task. Its finish is written with the next start, or by `Finishing.save`.
 
-        It is put back if a larger claim has others that run with it: `Claimed.is_claimed_again`.
+        It is put back if a larger claim may have others that run with it: `Claimed.is_claimed_again`.
         """
         self._run.result.taken += 1
         attempt = Attempt(task)
@@ -99,7 +99,7 @@ class Life:
     # ---- before its call
 
     def _make_ready(self, attempt: Attempt) -> bool:
-        """Find what the row is to call. False if the task is over with that.
+        """Find the callable of the row. False if the task ended here.
 
         Raises BadTask, ModuleBroken, MemoryError.
         """
@@ -117,9 +117,9 @@ class Life:
         return True
 
     def _import(self, attempt: Attempt) -> bool:
-        """Start a task and import its module: an import can kill or hang a worker as a task can, so it is an attempt.
+        """Start a task and import its module. An import can kill or hang a worker, so it counts as an attempt.
 
-        False if the task is over with that. Raises BadTask.
+        False if the task ended here. Raises BadTask.
         """
         task = attempt.task
         _check_attempts_of_row(task)
@@ -129,8 +129,8 @@ class Life:
         if failure is None or failure.is_a(BadTask):  # a bad row fails again when its callable is looked up
             attempt.ran_seconds = 0.0  # the import was for all tasks of the module
             return True
-        if failure.was_cancelled:  # which does not mean that the module is broken
-            self._run.callables.forget_breakage(task.task)
+        if failure.was_cancelled:  # the module may be fine
+            self._run.callables.forget_failed_import(task.task)
         elif failure.is_a(ModuleBroken) and self._run.needs_newer_code(task):
             self._leave(attempt, failure.text)
             return False
@@ -141,7 +141,7 @@ class Life:
     # ---- a row that cannot be made ready
 
     def _end_unready(self, attempt: Attempt, error: BadTask | ModuleBroken | MemoryError) -> None:
-        """End a row that can never run, or fail one that cannot run now, as far as this run knows."""
+        """End a row that can never run; fail one that this run cannot run now."""
         task = attempt.task
         if not isinstance(error, MemoryError) and self._run.needs_newer_code(task):
             self._leave(attempt, error)
@@ -159,16 +159,16 @@ class Life:
                 self._attempts.fail(attempt, failure)
 
     def _refuse(self, attempt: Attempt, error: BadTask) -> None:
-        """End a bad row. Nothing of it was called: an attempt that its start counted is taken back."""
-        failure = failure_of(BadTask(*error.args))  # made again: the frames that raised it hold the arguments
+        """End a bad row. Its code did not run, so a counted start is uncounted."""
+        failure = failure_of(BadTask(*error.args))  # a copy: the frames of the original hold the arguments
         if isinstance(error, AttemptsUsedUp):
             row = self._run.store.views.show(attempt.task.id)
-            if row is not None and row.error:  # that of its last attempt, as that it was lost
+            if row is not None and row.error:  # of its last attempt, e.g. that it was lost
                 failure = failure._replace(text=both(row.error, failure.text))
         self.finishing.add(attempt, Finish(attempt.task, failure.text, is_uncounted=attempt.has_started), failure)
 
     def _leave(self, attempt: Attempt, why: object) -> None:
-        """Leave a row to a later run: this one has older code than the files, and ends."""
+        """Leave a row to a later run: this run has stale code, and ends."""
         LOG.info("task %d is left to a run that has the code of today's files: %s", attempt.task.id, why)
         self._run.limits.is_outdated = True
         self._put_back(attempt)
@@ -180,5 +180,5 @@ class Life:
 
 
 def _check_attempts_of_row(task: ClaimedTask) -> None:
-    """Raises BadTask if a task may not start any more, before the limit of its callable is known."""
+    """Raises BadTask if the row allows no more starts; the limit of its callable is not known yet."""
     check_attempts(task, MAX_ATTEMPTS if task.max_attempts is None else task.max_attempts)

@@ -1,11 +1,11 @@
 """The limits of a run: when it ends, how much it claims, and what still fits into its time.
 
-A new limit is a field of Limits, checked in `checked_limits`, and a line in `RunLimits.reason_to_end`, or in
-`_reason_of_host` if tasks in hand must heed it, too. Its reason stands in result.py; `TaskServer.run` and
-cli/worker_options.py take it.
+To add a limit: a field of Limits, its check in `checked_limits`, and a line in `RunLimits.reason_to_end`, or in
+`_reason_of_host` if it also stops tasks in hand. Its reason is in result.py, its options in `TaskServer.run` and
+cli/worker_options.py.
 """
 
-# Annotations are not deferred here: named tuples compile deferred ones, which each empty run would pay for.
+# No deferred annotations here: named tuples would compile them in every empty run.
 
 import os
 import sys
@@ -26,33 +26,33 @@ class Limits(NamedTuple):
     """The limits that a person sets for a run."""
 
     max_tasks: int = 0
-    """Tasks that the run takes up at most; 0: no limit."""
+    """0: no limit."""
     batch: int = 100
-    """Tasks that are claimed at once at most."""
+    """Most tasks of one claim."""
     max_seconds: float | None = None
     max_megabytes: float | None = None
     """Memory of the process at which nothing more is started, in units of 1,000,000 bytes."""
     linger_seconds: float | None = None
-    """The run waits for new tasks until it is so old; None: it ends once its queue is empty."""
+    """Age of the run until which it waits for new tasks; None: it ends when its queue is empty."""
 
 
 NO_LIMITS = Limits()
 CLAIM_SECONDS = 0.5
-"""A claim takes as many tasks as this run needs so long for: later ones may be more urgent, and others may be idle."""
+"""Work of one claim: not more, as later tasks may be more urgent, and other workers idle."""
 FEW_FILES, SPARE_FILES = 100, 16
-"""So many open files leave room under any limit; so few that are left are none for the next task."""
+"""Open files that no limit forbids, and free ones that the next task needs."""
 LONGEST_SHARE = 0.9
-"""Of the time of a run: assume that no task needs more."""
+"""Of a run's time: no task is assumed to need more."""
 OVERTAKEN_SECONDS = 3600.0
 OVERTAKEN_TIMES = 3
-"""A task that has been ready for so long, and so many times as long as each that was started before it in its run, is
-started though it may not fit: else it might always find more urgent ones before it."""
+"""A task that waited at least so long, and so many times longer than every other task of the run, starts even if it may
+not fit: else more urgent tasks could overtake it for ever."""
 
 
 def checked_limits(
     max_tasks: int, batch: int, max_time: Duration | None, max_memory: float | None, linger: Duration | None
 ) -> Limits:
-    """The limits that `TaskServer.run` was given. Raises SettingError, which names the limit."""
+    """The limits of `TaskServer.run`. Raises SettingError, which names the limit."""
     return Limits(
         check_number("max_tasks", max_tasks, 0, wrong=SettingError),
         check_number("batch", batch, 1, MAX_BATCH, SettingError),
@@ -76,18 +76,18 @@ class ClaimSize:
     def __init__(self, most: int) -> None:
         self._most = most
         self._left = 1
-        """How many more tasks the run may take up."""
+        """How many more tasks the run may take."""
         self._least = 1
-        """The N of a batch or round that was met since the last claim."""
+        """The N of a batch or round that was found since the last claim."""
         self._seconds = CLAIM_SECONDS
-        """How long a task of this run takes, with what the queue costs."""
+        """Usual time of a task in this run, with the overhead of the queue."""
         self._asked = 1
-        """How many the last claim took at most."""
+        """Size of the last claim."""
         self._was_full = True
-        """Whether it got so many."""
+        """Whether the last claim got that many."""
 
     def next(self, left: int | None) -> int:
-        """The size of the next claim; `left` is how many more tasks the run may take up, None: any number."""
+        """The size of the next claim; `left` is how many more tasks the run may take, None: any number."""
         self._left = self._most if left is None else left
         self._asked, self._least = self._size(), 1
         return self._asked
@@ -97,7 +97,7 @@ class ClaimSize:
         return max(min(max(fill, self._least), self._most, self._left), 1)
 
     def note(self, tasks: int, seconds: float) -> None:
-        """Learn from a claim of which so many tasks were taken up: of slower ones at once, of quicker ones soon."""
+        """Learn from a claim of which so many tasks ran: adapt to slower ones at once, to faster ones gradually."""
         if tasks:
             self._seconds = max(seconds / tasks, (self._seconds + 3 * seconds / tasks) / 4)
 
@@ -105,13 +105,13 @@ class ClaimSize:
         self._was_full = tasks == self._asked
 
     def want(self, tasks: int) -> bool:
-        """Let the next claim take this many together. Whether it gets more than the last one, as far as is known."""
+        """Ask for this many in the next claim. Returns whether it will probably get more than the last one."""
         self._least = max(self._least, tasks)
         return self._was_full and tasks > self._asked and self._size() > self._asked
 
 
 class RunLimits:
-    """The limits of one run, and how far it has gone."""
+    """The limits of one run, and how much of them it has used."""
 
     def __init__(self, limits: Limits, stop: Stop, result: RunResult) -> None:
         self._limits = limits
@@ -120,34 +120,34 @@ class RunLimits:
         self._result = result
         self._began_at = time.monotonic()
         self._waited_seconds = 0.0
-        """How long it waited for new tasks."""
+        """Time that it waited for new tasks."""
         self._known_seconds = 0.0
-        """How long tasks of the name took for which `fits` was asked last; 0: nothing is known."""
+        """The time that `fits` was last asked about; 0: unknown."""
         self._longest_wait = 0.0
-        """The longest wait among the tasks that were started so far."""
+        """Of the tasks that were started so far."""
         self._is_full = False
-        """Whether a task was left since it would not fit into the time that is left."""
+        """Whether a task was left because it may not fit into the remaining time."""
         self.is_outdated = False
-        """Whether the files of its modules hold newer code, which a task needs."""
+        """Whether a task needs newer code, which the files have."""
         self.called_with_others = 0
-        """How many of the tasks that were taken up had no call of their own."""
+        """How many of the taken tasks shared a call."""
         self.claim_size = ClaimSize(limits.batch)
 
     def reason_to_end(self) -> Reason | None:
-        """The reason for which nothing more is to be claimed or started; None while there is none."""
+        """Why nothing more should be claimed or started; None if the run goes on."""
         limits, taken = self._limits, self._result.taken
-        if self._stop.is_to_end():
+        if self._stop.should_end():
             return Reason.STOPPED if self._stop.asked else Reason.HANDED_OVER
         if limits.max_tasks and taken >= limits.max_tasks:
             return Reason.MAX_TASKS
         return self._reason_of_host(taken - self.called_with_others)
 
     def should_leave(self) -> bool:
-        """Whether tasks in hand are left, too, if they would be started one by one."""
-        return self._stop.is_to_end() or self._reason_of_host(self._result.taken) is not None
+        """Whether tasks in hand should not be started one by one either."""
+        return self._stop.should_end() or self._reason_of_host(self._result.taken) is not None
 
     def _reason_of_host(self, calls: int) -> Reason | None:
-        """The reason by time or memory. The next call may take as long as the `calls` so far took on average."""
+        """The reason by time or memory; the next call is assumed to take as long as the mean of the `calls` so far."""
         limits = self._limits
         if self.is_outdated:
             return Reason.OUTDATED
@@ -158,10 +158,10 @@ class RunLimits:
         return Reason.MAX_MEMORY if limits.max_megabytes is not None and self.is_too_large() else None
 
     def fits(self, seconds: float, waited_seconds: float) -> bool:
-        """Whether to start a task that may take so long, and has waited so long; the run ends if it does not fit.
+        """Whether to start a task that may take so long, and has waited so long. If not, the run ends.
 
-        The first task of a run that has not lingered is started in any case: a task that fits into no run would never
-        run else. So is one that others overtake all the time; in a backlog, where all have waited, none is.
+        The first task of a run always starts, unless the run has lingered: else a task that fits into no run would
+        never run. So does a task that is always overtaken, but not in a backlog, where all have waited.
         """
         most, self._known_seconds = self._limits.max_seconds, seconds
         is_first = self._result.taken == 0 and not self._waited_seconds
@@ -172,14 +172,11 @@ class RunLimits:
         return not self._is_full
 
     def _usual_seconds(self, calls: int) -> float:
-        """Seconds that each of the `calls` so far took on average, with what the queue costs."""
+        """Mean seconds of the `calls` so far, with the overhead of the queue."""
         return (self.elapsed() - self._waited_seconds) / calls if calls else 0.0
 
     def wait(self, seconds: float, rest: Callable[[float], object] = time.sleep) -> bool:
-        """Wait for new tasks for so long at most. False where the run is to end, or does not linger any more.
-
-        `rest` is as `Stop.wait` has it.
-        """
+        """Wait at most so long for new tasks; `rest` is that of `Stop.wait`. False if the run should end."""
         limits = self._limits
         ends = [end for end in (limits.linger_seconds, limits.max_seconds) if end is not None]
         left = min(ends) - self.elapsed() if limits.linger_seconds is not None else 0.0
@@ -195,14 +192,11 @@ class RunLimits:
         return most is not None and process_megabytes() > most
 
     def tasks_left(self) -> int | None:
-        """How many more tasks the run may take up; None: any number."""
+        """How many more tasks the run may take; None: any number."""
         return self._limits.max_tasks - self._result.taken if self._limits.max_tasks else None
 
     def max_together(self, max_items: int) -> int:
-        """How many tasks, up to `max_items`, one call may have in the time that is left: 1 at least.
-
-        The task that was taken up last is one of them.
-        """
+        """How many tasks, from 1 to `max_items`, one call may have in the remaining time, with the last taken one."""
         usual_seconds = max(self._usual_seconds(self._result.taken - 1), self._known_seconds)
         if self._limits.max_seconds is None or not usual_seconds:
             return max_items
@@ -213,19 +207,19 @@ class RunLimits:
 
 
 def process_megabytes() -> float:
-    """The memory that this process holds, in units of 1,000,000 bytes; its peak where the system tells that alone."""
+    """Memory of this process in units of 1,000,000 bytes; its peak if the system reports only that."""
     try:
         with open("/proc/self/statm", "rb") as file:
             return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE") / 1e6
     except (OSError, ValueError, IndexError):
-        import resource  # a system with /proc does not need it
+        import resource  # not needed with /proc
 
         peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
         return peak / 1e6 if sys.platform == "darwin" else peak * 1024 / 1e6
 
 
 def check_open_files(ran_last: str) -> None:
-    """Raises HostLimit if tasks have used up the open files of this process: the next ones would only fail."""
+    """Raises HostLimit if tasks have used up the open files of this process."""
     try:
         lowest_free = os.dup(2)
         os.close(lowest_free)
@@ -241,7 +235,7 @@ def check_open_files(ran_last: str) -> None:
 
 
 def _most_files() -> float:
-    import resource  # few runs have so many
+    import resource  # few runs get here
 
     most = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
     return float("inf") if most == resource.RLIM_INFINITY else most

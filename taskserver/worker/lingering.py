@@ -1,7 +1,7 @@
-"""Waiting for new tasks in a run that lingers: short pauses after work, longer ones while the queue stays empty.
+"""Waits for new tasks in a run that lingers: short pauses after work, longer ones while the queue stays empty.
 
-Each look costs the database two small queries: one for what is due (maintenance.py), and one for a new task. On
-PostgreSQL a notice of an INSERT ends a pause early (stores/postgresql/notices.py).
+Each look costs two small queries: one for due work (maintenance.py), one for a new task. On PostgreSQL a notice of an
+INSERT ends a pause early (stores/postgresql/notices.py).
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class Lingering:
         groups: Sequence[int],
         on_look: Callable[[], object],
     ) -> None:
-        """Without `groups` the run waits for tasks of all; `on_look` is called after each look that found none."""
+        """No `groups`: all; `on_look` is called after each look that found nothing."""
         self._on_look = on_look
         self._store = store
         self._pauses = pauses
@@ -36,17 +36,17 @@ class Lingering:
         self._maintenance = maintenance
         self._groups = groups
         self._notices = store.database.dialect.notices(store.database)
-        # At random: cron starts the workers of many sites at the same instant.
+        # Random, as cron starts the workers of many sites at the same time.
         self._pause = pauses.when_empty * random.uniform(0.5, 1.0)
         if self._notices:
-            self.has_worked()  # until the first look nothing wakes it
+            self.has_worked()  # no notice wakes it before the first look
 
     def has_worked(self) -> None:
-        """Note that there were tasks, and that others may follow soon."""
+        """Shorten the next pause, as more tasks may follow soon."""
         self._pause = self._pauses.after_work
 
     def wait(self) -> bool:
-        """Wait for a new task. False once the time is over, with none. Raises DatabaseError."""
+        """Wait for a new task. False if the time is over. Raises DatabaseError."""
         notices = self._notices
         rest = notices.wait if notices else time.sleep
         has_found = False
@@ -56,7 +56,7 @@ class Lingering:
                 notices.begin()
             has_found = self._look()
             if not has_found:
-                if was_notified:  # of tasks that others took, or of other groups: a short pause without notices
+                if was_notified:  # others took the tasks, or they are in other groups: a short pause without notices
                     notices.end()
                     self.has_worked()
                 self._on_look()
@@ -67,7 +67,7 @@ class Lingering:
     def _look(self) -> bool:
         maintenance = self._maintenance
         maintenance.look()
-        return maintenance.is_to_look_again or self._store.claims.has_new(self._groups)
+        return maintenance.should_look_again or self._store.claims.has_new(self._groups)
 
     def _next_pause(self) -> float:
         pause, longest = self._pause, self._pauses.when_empty

@@ -1,7 +1,7 @@
-"""The due work of a queue, in all groups: to wake tasks, take back lost ones, settle dependencies, fire schedules.
+"""The due work of a queue, in all groups: wake tasks, reclaim lost ones, settle dependencies, fire schedules.
 
-A run looks for it before each claim, once a second at most, and between tasks where one that ended may have made
-something due; at once where the last look found any.
+A run looks for it before each claim, at most once a second. It also looks after tasks that may have made something due,
+and at once after a look that found work.
 """
 
 from __future__ import annotations
@@ -32,35 +32,32 @@ LOOK_EVERY_SECONDS = 1.0
 MAX_RECLAIM_SECONDS = 5.0
 
 LOST_TEXT = f"{LOST}: its worker vanished, hung, or could not record its end, and its lease ended"
-VANISHED_TEXT = f"{LOST}: its worker, process {{}}, ended while it ran, or could not record its end"
+DEAD_WORKER_TEXT = f"{LOST}: its worker, process {{}}, ended while it ran, or could not record its end"
 NOTHING_DUE = Due([], [], [], [], [])
 
 
 class Maintenance:
-    """Looks for rows whose time has come, and does what they wait for: a portion with each look."""
+    """Looks for due rows, and does a portion of their work with each look."""
 
     def __init__(
         self,
         store: Store,
         settings: Settings,
         stats: Callable[[], RunStats],
-        tell_lost: Callable[[LostTask, str, bool], object],
+        on_lost: Callable[[LostTask, str, bool], object],
     ) -> None:
-        """`stats` gives the stats of the run, which are made with the first task that is counted.
-
-        `tell_lost` is called with a task whose worker vanished, its error, and whether the task is fatal.
-        """
-        self._tell_lost = tell_lost
+        """`stats` returns the stats of the run; `on_lost` gets a lost task, its error, and whether it is fatal."""
+        self._on_lost = on_lost
         self._store = store
         self._settings = settings
         self._stats = stats
         self._schedules: Schedules | None = None
         self._dependencies: Dependencies | None = None
         self._errors_of_lost: dict[int, str] = {}
-        """The errors of tasks whose process is gone, by their ids."""
+        """By the ids of tasks whose process is dead."""
         self._looked_at = float("-inf")
-        self.is_to_look_again = False
-        """Whether the next look is not to wait for its time: there may be more that is due."""
+        self.should_look_again = False
+        """Whether the next look comes at once, as more may be due."""
 
     # ---- in a run
 
@@ -68,14 +65,14 @@ class Maintenance:
         return time.monotonic() - self._looked_at >= LOOK_EVERY_SECONDS
 
     def look(self) -> bool:
-        """Do a portion of the work that is due, unless the last look was just now. Whether more may be due.
+        """Do a portion of the due work, unless the last look was just now. Returns whether more may be due.
 
         Raises DatabaseError.
         """
         self.report_given_up()
-        if not self.is_to_look_again and not self.is_time():
+        if not self.should_look_again and not self.is_time():
             return False
-        self._looked_at, self.is_to_look_again = time.monotonic(), False
+        self._looked_at, self.should_look_again = time.monotonic(), False
         due = self._store.due.look()
         if due == NOTHING_DUE:
             return False
@@ -88,27 +85,25 @@ class Maintenance:
         if unstarted or lost:
             LOG.info("reclaimed %d claimed and %d running tasks from dead workers", unstarted, lost)
         if lost:
-            self._stats().write()  # the task under which one worker vanished may take the next one along
-        # A portion at most was done: the run looks again before the next claim.
-        self.is_to_look_again = True
-        # A task that waited for others may have others that wait for it, as may a lost one that is fatal now.
+            self._stats().write()  # the task that killed one worker may kill this one too
+        self.should_look_again = True
+        # Other tasks may wait for a settled or a lost one.
         largest = max(len(due.to_wake), len(due.unstarted) + len(due.lost), len(due.schedules))
         return bool(linked or lost) or largest >= MAX_DUE_PER_LOOK
 
-    def take_back_from_vanished(self, host: str) -> None:
-        """Have the next look take back what workers of this host had claimed whose process is gone. Raises Unavailable.
+    def reclaim_from_dead_workers(self, host: str) -> None:
+        """End the leases of unstarted tasks of dead workers on this host: the next look releases them.
 
-        What they had started keeps its lease, as a program that the task started may still be at it. Other hosts cannot
-        know that a process is gone.
+        Started tasks keep their lease, as a program that the task started may still run. Other hosts cannot know that a
+        process is dead. Raises Unavailable.
         """
         with optional_step("the claims of workers that are gone cannot be taken back now"):  # their leases end
             at_work = self._store.runs.at_work(host)
             gone = {number: pid for number, pid, identity in at_work if has_ended(pid, identity)}
             for number, tasks in (self._store.processes.claimed_by(gone) if gone else {}).items():
-                self._take_back(number, gone[number], tasks)
+                self._end_leases_of(number, gone[number], tasks)
 
-    def _take_back(self, number: int, pid: int, tasks: Sequence[LeftTask]) -> None:
-        """Take back what the worker of this number had claimed, and remember the errors of what it had started."""
+    def _end_leases_of(self, number: int, pid: int, tasks: Sequence[LeftTask]) -> None:
         started = [task for task in tasks if task.is_started]
         self._store.processes.end_leases(number, [task for task in tasks if not task.is_started])
         if self._store.processes.mark_ended(number) and started:
@@ -119,16 +114,16 @@ class Maintenance:
             )
         if not started:
             self._store.processes.end(number)
-        self._errors_of_lost |= {task.id: VANISHED_TEXT.format(pid) for task in started}
-        self.is_to_look_again = True
+        self._errors_of_lost |= {task.id: DEAD_WORKER_TEXT.format(pid) for task in started}
+        self.should_look_again = True
 
     # ---- for operators
 
     def do_all(self) -> tuple[int, int, int, int, int]:
-        """Do all due work at once but for schedules, which are left to the runs.
+        """Do all due work at once, except schedules, which are left to the runs.
 
-        How many tasks were woken, taken back unstarted, taken back lost; how many waited for tasks that are gone; and
-        how many still are due. Raises DatabaseError.
+        Returns how many tasks were woken, reclaimed unstarted, reclaimed lost, orphaned (they waited for deleted ones),
+        and are still due. Raises DatabaseError.
         """
         counts = [0, 0, 0, 0]
         orphaned = self._dependencies_of_queue().find_orphans()
@@ -145,7 +140,7 @@ class Maintenance:
     # ---- each kind of work
 
     def _settle(self, due: Due) -> tuple[int, int, int, int]:
-        """How many tasks were woken, taken back unstarted, taken back lost, and settled with their dependents."""
+        """Returns how many tasks were woken, reclaimed unstarted, reclaimed lost, and settled with their dependents."""
         woken = self._store.due.wake(due.to_wake)
         unstarted = self._store.due.reclaim_unstarted(due.unstarted)
         lost = self._reclaim_lost(due.lost)
@@ -154,14 +149,14 @@ class Maintenance:
         return woken, unstarted, lost, linked
 
     def _reclaim_lost(self, lost: Sequence[LostTask]) -> int:
-        """How many tasks were taken back. Rows that others hold take long: the rest is left to the next look then."""
+        """Returns how many tasks were reclaimed. Locked rows take long: then the rest is left to the next look."""
         until = time.monotonic() + MAX_RECLAIM_SECONDS
-        # Not in order: held rows would keep all rows behind them from their turn.
+        # In random order: else locked rows would always block the rows behind them.
         in_any_order = random.sample(lost, len(lost))
         return sum(self._reclaim(one) for one in in_any_order if time.monotonic() < until)
 
     def _reclaim(self, lost: LostTask) -> bool:
-        """Take back a task whose worker vanished: that attempt failed. Whether its row was still so."""
+        """Fail the attempt of a task whose worker died. Returns whether its row was unchanged."""
         limit = self._settings.max_attempts if lost.max_attempts is None else lost.max_attempts
         is_last = not lost.should_rerun and (lost.is_cancelled or lost.attempts >= limit)
         text = CANCELLED if lost.is_cancelled else self._errors_of_lost.get(lost.id, LOST_TEXT)
@@ -174,7 +169,7 @@ class Maintenance:
                 return True
             self._stats().lost(lost, is_last)
             self._log_lost(lost, text, is_last)
-            self._tell_lost(lost, text, is_last)
+            self._on_lost(lost, text, is_last)
         return is_reclaimed
 
     def _log_lost(self, lost: LostTask, text: str, is_fatal: bool) -> None:
@@ -190,7 +185,7 @@ class Maintenance:
         return self._dependencies
 
     def report_given_up(self) -> None:
-        """Count and log tasks that became fatal because of others that they wait for."""
+        """Count and log tasks that became fatal because a task they wait for did."""
         while self._store.given_up:
             task = self._store.given_up.pop(0)
             self._stats().given_up(task.group_id, task.task)
@@ -198,7 +193,7 @@ class Maintenance:
             LOG.error("task %d %s is fatal: %s", task.id, task.task, task.error_text, extra=extra)
 
     def _fire(self, names: Sequence[str]) -> int:
-        """Add the tasks of schedules whose time has come. How many schedules have another time now."""
+        """Add the tasks of due schedules. Returns how many schedules have a new time."""
         if not names:
             return 0
         if self._schedules is None:

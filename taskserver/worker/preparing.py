@@ -1,6 +1,6 @@
-"""Makes a claimed row ready to run: its arguments, its callable, and whether the two fit.
+"""Prepares a claimed row: its arguments, its callable, and whether the two fit.
 
-Nothing of a row or of a listed module gets past it as an exception but BadTask, ModuleBroken and MemoryError.
+A row or a listed module can cause only BadTask, ModuleBroken and MemoryError here.
 """
 
 from __future__ import annotations
@@ -18,23 +18,23 @@ from .callables import Callables, TaskCallable
 
 
 class AttemptsUsedUp(BadTask):
-    """A task that may not start any more: its worker vanished while its module was imported, or its limit fell."""
+    """The task may not start again: its worker died during the import of its module, or its limit was lowered."""
 
 
 class Call(NamedTuple):
-    """A callable with arguments that it takes."""
+    """A callable with valid arguments."""
 
     callable: TaskCallable
     args: list[Any]
     kwargs: dict[str, Any]
     next_stage: NextStage | None = None
-    """The stage of a pipeline that gets the return value; None where none follows."""
+    """The stage of a pipeline that gets the return value; None if none follows."""
 
 
 def fetch_texts(task: ClaimedTask, fetch: Callable[[ClaimedTask], ClaimedTask]) -> ClaimedTask:
-    """The task with its arguments and stages, which its claim left in the database if they are long.
+    """The task with its arguments and stages: the claim does not fetch long ones.
 
-    They are kept: a rerun may change the row while the task runs, and on_fatal gets what the task got. Raises BadTask,
+    They are kept, as a rerun may change the row while the task runs, and on_fatal gets the same. Raises BadTask,
     DatabaseError.
     """
     if task.is_undated:
@@ -50,15 +50,12 @@ def fetch_texts(task: ClaimedTask, fetch: Callable[[ClaimedTask], ClaimedTask]) 
 
 
 def prepare(task: ClaimedTask, callables: Callables) -> Call:
-    """Make a row ready to run; `task` has its arguments and stages.
-
-    Raises BadTask if the row can never run, ModuleBroken if its module cannot be imported, MemoryError.
-    """
+    """Raises BadTask if the row can never run, ModuleBroken if its module cannot be imported, MemoryError."""
     try:
         return _prepare(task, callables)
     except (TaskServerError, MemoryError):
         raise
-    except Exception as error:  # a listed module can hold objects as odd as any row
+    except Exception as error:  # a listed module may have strange objects
         raise BadTask(f"it cannot be made ready: {describe(error)}") from error
 
 
@@ -73,7 +70,7 @@ def _prepare(task: ClaimedTask, callables: Callables) -> Call:
 
 
 def no_room_for(task: ClaimedTask) -> MemoryError:
-    """The error of a task whose arguments do not fit into memory; at another time, or on another host, they may."""
+    """The error of a task whose arguments do not fit into memory now, on this host."""
     return MemoryError(f"its arguments, {task.args_bytes} bytes as JSON, do not fit into the memory of this worker")
 
 
@@ -85,7 +82,7 @@ def next_stage_of(task: ClaimedTask) -> NextStage | None:
 
 
 def check_attempts(task: ClaimedTask, max_attempts: int) -> None:
-    """Raises BadTask if a task may not start any more."""
+    """Raises BadTask if the task may not start again."""
     if max_attempts < 1:
         raise BadTask(
             f"its max_attempts is {max_attempts}; to run it, set that to NULL or to a number from 1 on, and status to 0"

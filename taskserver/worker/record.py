@@ -1,4 +1,4 @@
-"""What others can see of a run: the record of its begin and end, and the process that is at work now."""
+"""What others see of a run: the record of its begin and end, and its process while it works."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ LOG = getLogger("taskserver")
 SHOW_EVERY_SECONDS = 5.0
 SHOW_LIFE_SECONDS = 60.0
 LINE_SLACK_SECONDS = 10.0
-"""The write of a run's begin may wait so long for others, and compares with the database's clock after that."""
+"""The write of a run's begin may wait so long for others before it reads the database's clock."""
 _MAX_TEXT = 255
 
 
@@ -31,17 +31,17 @@ class RunRecord:
     def __init__(
         self, store: Store, groups: Sequence[int], result: RunResult, line_began_at: float | None = None
     ) -> None:
-        """Without `groups` the run takes tasks of all; `line_began_at` is as `Stop` has it."""
+        """No `groups`: all; `line_began_at` is that of `Stop`."""
         self._line_began_at = line_began_at
         self._store = store
         self._result = result
         self.host = host_name()
         self.groups = groups_text(groups)
         self.number = new_number()
-        """The worker's number, with which its claim tokens begin."""
+        """The worker's number: its claim tokens start with it."""
         self._has_begun = False
-        """Whether the record says that this run began."""
-        self._is_at_work = False
+        """Whether the begin is recorded."""
+        self._is_registered = False
         self._shown_at = float("-inf")
         """By time.monotonic."""
 
@@ -54,11 +54,11 @@ class RunRecord:
             self._has_begun = True
         except Conflict as error:
             if self._store.has_one_writer:
-                raise  # who holds the record holds all
+                raise  # the record is locked, and so is everything else
             LOG.info("tasks run, though others hold the record of runs: %s", error)
 
     def end(self, reason: Reason, seconds: float) -> None:
-        """Record how the run ended, after so many seconds. Raises DatabaseError."""
+        """Record the end of the run. Raises DatabaseError."""
         result = self._result
         result.end(reason, seconds)
         try:
@@ -67,42 +67,42 @@ class RunRecord:
             if self._store.has_one_writer or reason is Reason.ERROR:
                 raise
             LOG.warning("this run is not recorded, as others hold the record of runs: %s", error)
-        self.leave()
+        self.unregister()
 
     # ---- the process at work
 
-    def be_at_work(self) -> None:
-        """Show that this process has tasks now, or waits for some. Raises Unavailable where the database is away."""
-        if self._is_at_work:
+    def register(self) -> None:
+        """Show that this process has tasks, or waits for some. Raises Unavailable if the database is away."""
+        if self._is_registered:
             return
         with optional_step("this worker is not shown among those at work"):
             self._store.processes.begin(self.number, self.host, self.groups, own_identity())
-            self._is_at_work = True
+            self._is_registered = True
         with optional_step("old records of runs stay", DEBUG):
             self._store.runs.forget_old()
 
     def show(self, every_seconds: float = SHOW_EVERY_SECONDS) -> None:
-        """Show the counts so far, unless that was done less than so long ago. Raises Unavailable."""
-        if not self._is_at_work or time.monotonic() < self._shown_at + every_seconds:
+        """Show the counts so far, at most every so many seconds. Raises Unavailable."""
+        if not self._is_registered or time.monotonic() < self._shown_at + every_seconds:
             return
         with optional_step("the counts so far are not shown", DEBUG):
             self._store.processes.show(self.number, self._result.all_counts())
         self._shown_at = time.monotonic()
 
-    def show_life(self) -> None:
-        """The same where nothing has changed, unless that was done a minute ago. Raises Unavailable."""
+    def show_alive(self) -> None:
+        """The same if nothing changed, at most once a minute. Raises Unavailable."""
         self.show(SHOW_LIFE_SECONDS)
 
-    def leave(self) -> None:
-        """Show that this process is at work no more."""
-        if self._is_at_work:
-            self._is_at_work = False
-            with suppress(DatabaseError):  # the next run here finds that the process is gone
+    def unregister(self) -> None:
+        """Show that this process no longer works."""
+        if self._is_registered:
+            self._is_registered = False
+            with suppress(DatabaseError):  # the next run here finds that the process is dead
                 self._store.processes.end(self.number)
 
 
 def groups_text(groups: Sequence[int]) -> str:
-    """Groups as the record of runs keeps them: `3,5,6`, or `all`; a list too long for it ends in a checksum."""
+    """Groups for the record of runs: `3,5,6`, or `all`; a list that is too long ends in a checksum."""
     text = ",".join(map(str, groups)) or ALL_GROUPS
     if len(text) <= _MAX_TEXT:
         return text

@@ -1,4 +1,4 @@
-"""The result of a run: its counts, and the reason for which it ended."""
+"""The result of a run: its counts, and why it ended."""
 
 from __future__ import annotations
 
@@ -6,21 +6,21 @@ from enum import Enum
 
 
 class Reason(str, Enum):
-    """The reason for which a run ended."""
+    """Why a run ended."""
 
     EMPTY = "empty"
-    """No new task was left in its groups."""
+    """No new task is left in its groups."""
     MAX_TASKS = "max_tasks"
     MAX_TIME = "max_time"
     MAX_MEMORY = "max_memory"
     CROWDED = "crowded"
-    """New tasks were there, and other sessions held their rows for longer than the run's patience."""
+    """Other sessions locked all new tasks for longer than the run's patience."""
     HANDED_OVER = "handed_over"
     """Another worker waited for the slot of this one, which lingered (worker.py --linger)."""
     OUTDATED = "outdated"
-    """It met a task that its code cannot run, and the files hold newer code: the next run imports that."""
+    """A task needs newer code, which the files have: the next run imports it."""
     STOPPED = "stopped"
-    """The run was asked to stop, as by a signal."""
+    """The run was asked to stop, for example by a signal."""
     ERROR = "error"
     """An error ended the run, such as a database that went away."""
 
@@ -39,17 +39,17 @@ BECAUSE = {
 
 
 def counts_in_words(done: int, failed: int, fatal: int, lost: int) -> str:
-    """Counts as a person reads them: `3 done, 1 to be tried again, 0 fatal`."""
+    """Counts for a person: `3 done, 1 to be tried again, 0 fatal`."""
     more = (f", {failed} to be tried again" if failed else "", f", {lost} lost" if lost else "")
     return f"{done} done{more[0]}, {fatal} fatal{more[1]}"
 
 
 class RunResult:
-    """The counts of a run, which grow while it runs; `reason` and `seconds` stand once it ended."""
+    """The counts of a run, which grow while it runs; `reason` and `seconds` are set at its end."""
 
     def __init__(self) -> None:
         self.taken = 0
-        """Tasks that the run took up, bad rows too."""
+        """Tasks that the run took, bad rows too."""
         self.done = 0
         self.failed = 0
         """Attempts that failed, whose tasks will be retried."""
@@ -57,11 +57,11 @@ class RunResult:
         self.cancelled = 0
         """Tasks that a person cancelled while the run had them."""
         self.postponed = 0
-        """Tasks that asked to be run later; no attempt of them is counted."""
+        """Tasks that raised Later, which counts no attempt."""
         self.lost = 0
-        """Tasks that another worker took over while this one had them; that worker's run counts their ends."""
+        """Tasks whose claim this run lost; another run counts their ends."""
         self.released = 0
-        """Tasks that were claimed, and given back unstarted."""
+        """Tasks that were claimed and released unstarted."""
         self.seconds = 0.0
         self.reason: Reason | None = None
 
@@ -79,9 +79,9 @@ class RunResult:
         self.seconds = seconds
 
     def all_counts(self) -> tuple[int, ...]:
-        """Taken, done, failed, fatal, lost and released, as a worker at work shows them."""
+        """Taken, done, failed, fatal, lost and released, as a running worker shows them."""
         return self.taken, self.done, self.failed, self.fatal, self.lost, self.released
 
     def counts(self) -> tuple[int, ...]:
-        """Taken, done, fatal, lost and released, as the record of runs has them; what is left of `taken` failed."""
+        """Taken, done, fatal, lost and released for the record of runs; the rest of `taken` failed."""
         return self.taken - self.cancelled - self.postponed, self.done, self.fatal, self.lost, self.released

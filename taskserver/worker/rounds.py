@@ -1,10 +1,10 @@
 """Rounds: tasks of `@task(commit_every=N)` that are started in one commit, called one by one, finished in one commit.
 
-A round is up to N neighbours in their claim whose modules are imported. Those that wait for their turn stand before all
-others of the claim (claimed.py), and are given back uncounted as these are. Finishes wait for others of the round, a
-second at most, or share the commit of the next start.
+A round is up to N neighbours in their claim whose modules are imported. Its waiting tasks come before all others of the
+claim (claimed.py), and are released uncounted like them. Finishes wait at most a second for others of the round, or
+share the commit of the next start.
 
-Only tasks that were never started share a round: a task that kills its worker costs the others of its round one
+Only tasks that were never started share a round. A task that kills its worker costs the others of its round one
 attempt, and none of them shares a round again.
 """
 
@@ -20,7 +20,7 @@ from .reporting import Reporter
 from .run_context import RunContext
 
 LOOK_AT_ROUND_SECONDS = 1.0
-"""What became of tasks that wait for their turn is looked up so often; more often if the lease is short."""
+"""How often waiting tasks are checked for a cancel or a lost lease; more often if the lease is short."""
 
 
 class Rounds:
@@ -32,14 +32,14 @@ class Rounds:
         self._finishing = finishing
         self._reporter = reporter
         self._cancelled_by_id: dict[int, bool] = {}
-        """Of the tasks that carried their claim at the last look: whether a person cancelled each."""
+        """Tasks that had their claim at the last look, and whether a person cancelled each."""
         self._look_seconds = min(LOOK_AT_ROUND_SECONDS, run.settings.lease_seconds / 12)
         self._looked_at = 0.0
 
     # ---- start
 
     def start(self, attempt: Attempt) -> bool:
-        """Start a task together with its neighbours, unless it is started. False: its claim is gone."""
+        """Start a task with its neighbours, unless it is started. False if its claim is gone."""
         others = [] if attempt.has_started else self._take_neighbours(attempt)
         if not others:
             return self._attempts.start(attempt)
@@ -47,7 +47,7 @@ class Rounds:
         try:
             ids, held = self._attempts.start_together([first, *others], self._usual_limit(first))
         except BaseException:
-            claimed.put_back(others)  # a release leaves those that were started
+            claimed.put_back(others)  # a release skips started ones
             raise
         claimed.put_back([task for task in held if task is not first])
         claimed.put_started([task for task in others if task.id in ids])
@@ -55,33 +55,33 @@ class Rounds:
         if first.id in ids:
             self._attempts.note_start(attempt)
             return True
-        # Others hold its row: that is waited for, as with any task.
+        # If others lock its row, wait for it, as for any task.
         return self._attempts.start(attempt) if first in held else False
 
     def _take_neighbours(self, attempt: Attempt) -> list[ClaimedTask]:
-        """Take the tasks that are started with this one, up to the first that must not be."""
+        """Take the tasks that can start with this one, up to the first that can't."""
         room = self._room(attempt.task)
         if room < 2:
             return []
         others: list[ClaimedTask] = []
         limit = self._usual_limit(attempt.task)
 
-        def suits(task: ClaimedTask) -> bool:
+        def matches(task: ClaimedTask) -> bool:
             nonlocal room
             room = min(room, self._room(task))
             return len(others) + 2 <= room and self._usual_limit(task) == limit
 
         claimed = self._run.heartbeat.claimed
-        while task := claimed.take_if(suits):
+        while task := claimed.take_if(matches):
             others.append(task)
         return others
 
     def _room(self, task: ClaimedTask) -> int:
-        """The most tasks of a round with this one: 1 if it has to be started by itself."""
+        """The largest round for this task; 1 if it must start by itself."""
         found = self._run.callables.find_imported(task.task)
         if found is None or found.options.commit_every is None or task.attempts or task.is_undated:
             return 1
-        # A task that may start only once must not lose its start by another one's crash.
+        # A task with one attempt must not lose it by another one's crash.
         return found.options.commit_every if self._attempts.limit_of(task, found) > 1 else 1
 
     def _usual_limit(self, task: ClaimedTask) -> int:
@@ -90,7 +90,7 @@ class Rounds:
     # ---- turn by turn
 
     def may_run(self, attempt: Attempt) -> bool:
-        """Whether the code of a task may run: started with others, it may be cancelled or lost since."""
+        """Whether the code of a task may run: a task that was started with others may be cancelled or lost since."""
         task, claimed = attempt.task, self._run.heartbeat.claimed
         if not claimed.was_started(task):
             return True

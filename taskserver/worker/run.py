@@ -1,8 +1,8 @@
-"""One run of a worker: the life of its tasks from claim to finish, and the reason for which it ends.
+"""One run of a worker: the life of its tasks from claim to finish, and why it ends.
 
-    do due work (maintenance.py) → claim → run each task (life.py) → give back the tasks that were not started
+    do due work (maintenance.py) → claim → run each task (life.py) → release the tasks that were not started
 
-The loop goes round until a limit is met (limits.py, which says how to add one), or no new task is left.
+The loop ends when a limit is reached (limits.py shows how to add one), or when no new task is left.
 """
 
 from __future__ import annotations
@@ -47,11 +47,11 @@ PRUNE_EVERY_SECONDS = 60
 FIRST_CROWDED_PAUSE_SECONDS = 0.005
 MAX_CROWDED_PAUSE_SECONDS = 1.0
 MAX_HELD_SECONDS = 3.0
-"""A run waits so long at most for rows that are to be given back; then they wait for the end of their lease."""
+"""How long a run tries to release locked rows; then they wait for the end of their lease."""
 
 
 class Runner:
-    """Takes tasks of some groups from a store and runs them, until a limit is met or none is left."""
+    """Runs tasks of some groups until a limit is reached or no task is left."""
 
     def __init__(
         self,
@@ -63,10 +63,7 @@ class Runner:
         on_progress: Callable[[RunResult], object] | None = None,
         callables: Callables | None = None,
     ) -> None:
-        """Without `groups` it takes tasks of all; `on_progress` is called after each task, or call of several.
-
-        `callables` are what may run; by default those that the settings list.
-        """
+        """No `groups`: all; `on_progress` is called after each call. `callables`: by default those of the settings."""
         self._store = store
         self._settings = settings
         self._groups = groups
@@ -76,25 +73,25 @@ class Runner:
         self._result = RunResult()
         self._record = RunRecord(store, groups, self._result, self._stop.line_began_at)
         self._limits = RunLimits(limits, self._stop, self._result)
-        self._maintenance = Maintenance(store, settings, self._stats_of_run, self._lost)
+        self._maintenance = Maintenance(store, settings, self._stats_of_run, self._on_lost)
         self._stats: RunStats | None = None
         self._life: Life | None = None
         self._lingering = self._linger() if limits.linger_seconds is not None else None
         self._run_context: RunContext
-        """There with the first task."""
+        """Set with the first task."""
         self._open = ExitStack()
         self._pruned_at = float("-inf")
 
     def run(self) -> RunResult:
-        """Run tasks until there is a reason to end. Raises DatabaseError."""
+        """Raises DatabaseError."""
         with self._store.database.with_patience(), self._open:
             self._store.tables.check()
             self._record.begin()
             LOG.info("run begins: groups %s", self._record.groups)
             try:
-                self._maintenance.take_back_from_vanished(self._record.host)
+                self._maintenance.reclaim_from_dead_workers(self._record.host)
                 if self._lingering is not None:
-                    self._record.be_at_work()
+                    self._record.register()
                 reason = self._until_reason()
                 self._write_stats()
                 if reason is not Reason.STOPPED:
@@ -120,9 +117,9 @@ class Runner:
     # ---- for operators
 
     def run_one(self, task: ClaimedTask, claimed_at: float) -> RunResult:
-        """Run a task that is claimed already, apart from the record of runs. Raises DatabaseError.
+        """Run a claimed task, without a record of the run. Raises DatabaseError.
 
-        `claimed_at` is the instant of the claim, by time.monotonic.
+        `claimed_at` is by time.monotonic.
         """
         self._record.number = number_of(task.claim)
         with self._store.database.with_patience(), self._open:
@@ -130,14 +127,14 @@ class Runner:
                 self._run_claim(Claim([task], 1), claimed_at)
             finally:
                 self._write_stats()
-                self._record.leave()
+                self._record.unregister()
         self._result.end(self._limits.reason_to_end() or Reason.MAX_TASKS, self._limits.elapsed())
         return self._result
 
     def reclaim(self) -> tuple[int, int, int, int, int]:
         """Do all due work at once: the counts of `Maintenance.do_all`. Raises DatabaseError."""
         with self._open:
-            self._maintenance.take_back_from_vanished(self._record.host)
+            self._maintenance.reclaim_from_dead_workers(self._record.host)
             counts = self._maintenance.do_all()
             self._write_stats()
             self._call_failure_hook()
@@ -148,7 +145,7 @@ class Runner:
     def _until_reason(self) -> Reason:
         pauses = _pauses()
         while not (reason := self._limits.reason_to_end()):
-            has_more_due = self._maintenance.look()  # at most once a second, unless there was something
+            has_more_due = self._maintenance.look()  # at most once a second, unless it found work
             self._call_failure_hook()
             claimed_at = time.monotonic()
             size = self._limits.claim_size.next(self._limits.tasks_left())
@@ -160,8 +157,8 @@ class Runner:
                     self._lingering.has_worked()
                 continue
             if has_more_due:
-                continue  # the rows that were woken may be other groups', and more are due: look again
-            # A claim that got nothing is no sign of an empty queue: others may hold the rows that it would have got.
+                continue  # the woken rows may be of other groups, and more are due: look again
+            # An empty claim does not prove that the queue is empty: others may lock the rows.
             is_crowded = self._store.claims.has_new(self._groups)
             if not (is_crowded and pauses.pause(self._settings.patience_seconds)) and not self._wait_for_tasks():
                 reason = Reason.CROWDED if is_crowded else Reason.EMPTY
@@ -171,9 +168,9 @@ class Runner:
         return reason
 
     def _run_claim(self, claim: Claim, claimed_at: float) -> None:
-        """Run tasks of one claim, and give back those that were not started."""
+        """Run tasks of one claim, and release those that were not started."""
         if not claim.tasks:
-            return  # the time of all its rows lies ahead: they wait now
+            return  # all its rows are due in the future: they wait now
         read_at, taken_before = time.monotonic(), self._result.taken
         LOG.debug("claimed %d tasks", len(claim.tasks))
         try:
@@ -193,27 +190,27 @@ class Runner:
         self._limits.claim_size.note(self._result.taken - taken_before, time.monotonic() - claimed_at)
 
     def _run_tasks(self, claimed: Claimed, life: Life) -> None:
-        """Run tasks of one claim until there is a reason to end, or they are too old.
+        """Run tasks of one claim until there is a reason to end, or the claim is stale.
 
-        The first task is tried even then, or slow claims would never get anything done: its start checks the claim. The
-        heartbeat gives the others back if a task takes long.
+        The first task runs even then, else slow claims would never get anything done: its start checks the claim. The
+        heartbeat releases the others if a task takes long.
         """
-        is_to_run = True  # the first one in any case
-        while is_to_run and not self._limits.reason_to_end() and (task := claimed.take()):
+        has_time = True  # the first one in any case
+        while has_time and not self._limits.reason_to_end() and (task := claimed.take()):
             try:
                 if not self._fits(task):
                     claimed.put_back([task])
                     return
-                life.live(task)
+                life.run(task)
             except BaseException:
                 if not claimed.was_started(task):  # else its code may have run
                     claimed.put_back([task])
                 raise
             self._between_tasks(claimed, life)
-            is_to_run = not (claimed.is_claimed_again or claimed.is_stale())
+            has_time = not (claimed.is_claimed_again or claimed.is_stale())
 
     def _fits(self, task: ClaimedTask) -> bool:
-        """Whether to start a task, by what tasks of its name took of late; the run ends if it does not fit."""
+        """Whether to start a task, by the recent times of its name. If not, the run ends."""
         if not self._limits.has_max_time:
             return True
         seconds = self._stats_of_run().usual_seconds(task.task)
@@ -225,30 +222,30 @@ class Runner:
         return fits
 
     def _between_tasks(self, claimed: Claimed, life: Life) -> None:
-        """Tell how far the run is, and do what is due: each about once a second at most."""
+        """Show the progress of the run, and do due work: each about once a second at most."""
         finishing = life.finishing
         finishing.save_old()
         self._on_progress(self._result)
         self._record.show()
         if finishing.has_due and self._maintenance.is_time():
-            finishing.save()  # tasks that have ended must not wait for the look
+            finishing.save()  # finished tasks must not wait for the look
             finishing.has_due = False
             self._maintenance.look()
         if self._run_context.stats.are_due():
-            finishing.save()  # tasks that have ended must not wait for their stats
+            finishing.save()  # finished tasks must not wait for their stats
             self._run_context.stats.write()
         has_news = finishing.has_failed and life.hooks.has_failure_hook
         if (has_news or life.hooks.pending) and not claimed.has_started:
-            finishing.save()  # a hook that ends the process must cost no other task an attempt
+            finishing.save()  # a hook that ends the process must not cost another task an attempt
             self._call_failure_hook()
 
     def _save(self, finishing: Finishing) -> None:
         finishing.save()
         if finishing.has_due:
-            finishing.has_due, self._maintenance.is_to_look_again = False, True
+            finishing.has_due, self._maintenance.should_look_again = False, True
 
     def _release(self, claimed: Claimed) -> None:
-        """Give back all that was not run; wait for held rows of started tasks, so that these lose no attempt."""
+        """Release the tasks that did not run; wait for locked rows of started ones, so that they lose no attempt."""
         pauses = _pauses()
         claimed.release(self._store)
         while claimed and pauses.pause(MAX_HELD_SECONDS):
@@ -257,12 +254,12 @@ class Runner:
             self._result.released += claimed.released
 
     def _call_failure_hook(self) -> None:
-        """Call TASKSERVER_ON_FAILURE for failed attempts whose ends are written; no task is started meanwhile."""
+        """Call TASKSERVER_ON_FAILURE for failed attempts whose ends are written, while no task is started."""
         if self._life is not None:
             self._life.hooks.call_pending()
 
     def _wait_for_tasks(self) -> bool:
-        """Wait for new tasks, if the run lingers. False once its time is over, with none."""
+        """Wait for new tasks if the run lingers. False if there are none and its time is over."""
         if self._lingering is None:
             return False
         if self._life is not None:
@@ -273,7 +270,7 @@ class Runner:
         return self._lingering.wait()
 
     def _prune(self) -> None:
-        """Delete a portion of the done rows that are older than TASKSERVER_KEEP, once a minute at most."""
+        """Delete a portion of the done rows that are older than TASKSERVER_KEEP, at most once a minute."""
         keep_seconds = self._settings.keep_seconds
         if keep_seconds is None or time.monotonic() - self._pruned_at < PRUNE_EVERY_SECONDS:
             return
@@ -284,7 +281,7 @@ class Runner:
             if deleted := prune_portion(self._store, keep_seconds):
                 LOG.info("deleted %s older than TASKSERVER_KEEP", count_of(deleted, "done task"))
 
-    # ---- made when they are needed: an empty run imports nothing of it
+    # ---- created when needed: an empty run does not import these
 
     def _linger(self) -> Lingering:
         from .lingering import Lingering
@@ -295,7 +292,7 @@ class Runner:
             self._limits,
             self._maintenance,
             self._groups,
-            self._record.show_life,
+            self._record.show_alive,
         )
 
     def _life_of_run(self) -> Life:
@@ -304,7 +301,7 @@ class Runner:
             from .run_context import watching
 
             stats = self._stats_of_run()
-            self._record.be_at_work()
+            self._record.register()
             self._run_context = self._open.enter_context(
                 watching(*(self._store, self._settings, self._stop, self._result, stats, self._limits, self._callables))
             )
@@ -312,7 +309,7 @@ class Runner:
             self._open.callback(self._call_failure_hook)  # if an error ends the run
         return self._life
 
-    def _lost(self, lost: LostTask, text: str, is_fatal: bool) -> None:
+    def _on_lost(self, lost: LostTask, text: str, is_fatal: bool) -> None:
         if self._settings.on_failure is not None:
             error = TaskServerError(text)
             self._life_of_run().hooks.call_later(FailedAttempt(lost.id, lost.task, lost.attempts, error, is_fatal))
@@ -330,7 +327,7 @@ class Runner:
 
 
 def _pauses() -> Pauses:
-    """The pauses between claims from a queue whose rows others hold."""
+    """The pauses between claims while others lock the rows."""
     return Pauses(FIRST_CROWDED_PAUSE_SECONDS, MAX_CROWDED_PAUSE_SECONDS)
 
 
@@ -347,7 +344,7 @@ def run_task(store: Store, settings: Settings, task_id: int, stop: Stop | None) 
 
 
 def reclaim(store: Store, settings: Settings, force: Selection | None) -> Reclaimed:
-    """Wake what is due and take back what ended leases hold, all of it; with a Selection also what chosen claims hold.
+    """Wake all due tasks and reclaim those with expired leases; `force` also reclaims claims that still hold.
 
     Raises SettingError, InvalidTask, DatabaseError.
     """

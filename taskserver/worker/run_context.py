@@ -1,4 +1,4 @@
-"""What all parts of one run share, made with its first task. Most runs of a crontab find none, and import no json."""
+"""What all parts of one run share, created with its first task. Most runs of cron find none, and import no json."""
 
 from __future__ import annotations
 
@@ -24,23 +24,22 @@ from .result import RunResult
 from .stats import RunStats
 
 MAY_BE_OLDER_SECONDS = 60.0
-"""An upload takes its time: a row that was added by so much before its end may need the new code, too."""
+"""An upload takes time: a row that was added this long before its end may need the new code, too."""
 
 
 class CodeFiles:
-    """The `.env`, and the files of imported modules that lie in the deployment's folder or belong to listed ones."""
+    """The `.env`, and the files of imported modules in the deployment's folder or of listed packages."""
 
     def __init__(self, folder: Path, modules: Sequence[str], since: float) -> None:
-        """`since`, by time.time, is when the process began: what is older, the process has."""
+        """`since` is when the process began, by time.time: it has all code that is older."""
         self._folder = os.path.join(folder, "")
         self._packages = {name.partition(".")[0] for name in modules}
         self._since = since
 
     def are_newer_for(self, waited_seconds: float) -> bool:
-        """Whether a task that has been ready for so long may need a newer file than this process has read.
+        """Whether a task that waited so long may need a newer file than this process has read.
 
-        A task that was there long before the change is no such task: so a file that changes all the time cannot have
-        one left for ever.
+        Not if it was added long before the change: else a file that changes all the time would keep it for ever.
         """
         changed_at = max(map(_changed_at, self._paths()))
         return self._since < changed_at and time.time() - waited_seconds > changed_at - MAY_BE_OLDER_SECONDS
@@ -54,14 +53,14 @@ class CodeFiles:
 
 
 def _changed_at(path: str) -> float:
-    """When a file was written or put there, which an upload that keeps the time of the last change does not hide."""
+    """When a file was written or put there, even if the upload kept its old mtime."""
     with suppress(OSError):
         return os.stat(path).st_ctime
     return 0.0
 
 
 class RunContext(NamedTuple):
-    """One run, as its parts know it."""
+    """One run, for its parts."""
 
     store: Store
     settings: Settings
@@ -73,15 +72,15 @@ class RunContext(NamedTuple):
     stats: RunStats
     limits: RunLimits
     code_files: CodeFiles | None
-    """None if no other process with newer code follows, as the process belongs to others."""
+    """None if the process is not ours: no process with newer code will follow."""
 
     def needs_newer_code(self, task: ClaimedTask) -> bool:
-        """Whether another process may run a task that this one cannot, as its code was put there later."""
+        """Whether a new process may be able to run this task, as newer code was uploaded."""
         return self.code_files is not None and self.code_files.are_newer_for(task.waited_seconds)
 
     @property
     def keeps_results(self) -> bool:
-        """Whether the rows of completed tasks stay, and with them the results of the tasks."""
+        """Whether the rows of completed tasks stay, with their results."""
         return self.settings.mode != "delete"
 
 
@@ -95,7 +94,7 @@ def watching(
     limits: RunLimits,
     callables: Callables | None,
 ) -> Iterator[RunContext]:
-    """In the `with`, code of tasks can run: it has a timeout, and the heartbeat beside it."""
+    """In the `with`, code of tasks can run with a timeout and the heartbeat."""
     callables = callables or Callables(settings.modules, settings.folder)
     code_files = CodeFiles(settings.folder, settings.modules, stop.began_at()) if stop.ends_process else None
     with (

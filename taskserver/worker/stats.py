@@ -1,8 +1,7 @@
-"""The stats of one run: the ends of its tasks, added up in memory, written once a minute and at the run's end.
+"""The stats of one run: summed in memory, written once a minute and at the run's end.
 
-They stand between reporting.py, which counts every attempt that has ended, and the table (stores/queue/stats.py). An
-attempt is counted as a whole once its end is known, so that at any time all counted starts are done, failed or lost.
-Counts that are not written yet are lost with a run that is killed.
+reporting.py counts every ended attempt here, and stores/queue/stats.py has the table. An attempt is counted when it
+ends, so all counted starts are done, failed or lost. A killed run loses its unwritten counts.
 """
 
 from __future__ import annotations
@@ -22,19 +21,19 @@ LOG = getLogger("taskserver")
 
 WRITE_EVERY_SECONDS = 60.0
 MAX_STATS_KEYS = 500
-"""Pairs of a group and a name: a producer chooses both, and must not fill the table with them."""
+"""Pairs of a group and a name: producers choose both, and must not fill the table."""
 NO_NAME = ""
 ANY_OTHER = (0, NO_NAME)
 USUAL_OF_SECONDS = 3 * 86_400
-"""How long tasks take is read of the last days."""
+"""The usual times of tasks are those of the last days."""
 MAX_TIMES_MEAN = 10
-"""A slowest run beyond so many times the mean was an exception, and says nothing of the next one."""
+"""A slowest run beyond so many times the mean is an outlier."""
 MAX_WAIT_SECONDS = 1e10
-"""A longer wait is not counted: a row may say whatever it likes of when it was ready."""
+"""A longer wait is not counted: a row may have any ready time."""
 
 
 class Counts:
-    """The counts of one group and name: the columns of the table."""
+    """The counts of one group and name, as the columns of the table."""
 
     __slots__ = COLUMNS
 
@@ -57,17 +56,14 @@ class Counts:
 
 
 class RunStats:
-    """Counts the ends of the tasks of one run, and writes the counts from time to time."""
+    """Counts the ends of one run's tasks, and writes the counts from time to time."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
         self._stats = Stats(store)
         self._counts: dict[tuple[int, str], Counts] = {}
         self._scheduled: dict[str | bytes, tuple[Status, float | None, float]] = {}
-        """Of the last task of each schedule: how it ended, how long it ran, and when it ended, by time.monotonic.
-
-        Of a lost one: None, and when it began.
-        """
+        """Last task of each schedule: status, seconds, and end by time.monotonic; if lost, None and its begin."""
         self._write_at = time.monotonic() + WRITE_EVERY_SECONDS
         self._claimed_at = time.monotonic()
         self._usual: dict[str, float] | None = None
@@ -75,11 +71,11 @@ class RunStats:
     # ---- count
 
     def claimed(self, at: float) -> None:
-        """Note a claim at that instant of time.monotonic; each of its tasks says how long it had waited by then."""
+        """Set the time of the claim, by time.monotonic: the `waited_seconds` of its tasks end there."""
         self._claimed_at = at
 
     def waited(self, task: ClaimedTask) -> float:
-        """Seconds from the instant at which a task was ready to now."""
+        """Seconds since the task was ready."""
         before = task.waited_seconds if task.waited_seconds < MAX_WAIT_SECONDS else 0.0
         return before + time.monotonic() - self._claimed_at
 
@@ -99,7 +95,7 @@ class RunStats:
         self._note_scheduled(attempt.task, Status.FATAL if is_fatal else Status.ERROR, attempt.ran_seconds)
 
     def refused(self, task: ClaimedTask, name: str) -> None:
-        """Count a bad row that became fatal without an attempt."""
+        """Count an invalid row that became fatal without an attempt."""
         self._of(task.group_id, name).fatal += 1
         self._note_scheduled(task, Status.FATAL, 0.0)
 
@@ -111,11 +107,11 @@ class RunStats:
 
     def given_up(self, group_id: int, name: str) -> None:
         """Count a task that became fatal without an attempt, because it waited for a fatal one."""
-        self._of(group_id, name if _may_be_name(name) else NO_NAME).fatal += 1
+        self._of(group_id, name if _is_valid_name(name) else NO_NAME).fatal += 1
 
     def lost(self, lost: LostTask, is_fatal: bool) -> None:
-        """Count an attempt whose worker vanished, and so could not count it."""
-        counts = self._of(lost.group_id, lost.task if _may_be_name(lost.task) else NO_NAME)
+        """Count an attempt whose worker died and so could not count it."""
+        counts = self._of(lost.group_id, lost.task if _is_valid_name(lost.task) else NO_NAME)
         counts.begun += lost.attempts == 1
         counts.attempts += 1
         counts.lost += 1
@@ -135,7 +131,7 @@ class RunStats:
         return time.monotonic() >= self._write_at
 
     def write(self) -> None:
-        """Add the counts to the table, and start again from zero. Raises no DatabaseError: counts are worth no task."""
+        """Add the counts to the table, and start from zero. Raises no DatabaseError, as stats must not fail a task."""
         self._write_at = time.monotonic() + WRITE_EVERY_SECONDS
         counts, self._counts = self._counts, {}
         if not counts:
@@ -164,7 +160,7 @@ class RunStats:
     # ---- read from the table
 
     def usual_seconds(self, name: str) -> float:
-        """How long a task of this name may take: as its slowest run of late; 0 if none is known. Raises Unavailable."""
+        """How long a task of this name may take, by its slowest recent run; 0: unknown. Raises Unavailable."""
         if self._usual is None:
             self._usual = self._read_usual()
         return self._usual.get(name, 0.0)
@@ -180,6 +176,6 @@ class RunStats:
         }
 
 
-def _may_be_name(text: str) -> bool:
-    """Whether a callable may have this name; a lost row's worker had found it, but rows can be forged."""
+def _is_valid_name(text: str) -> bool:
+    """Whether a callable can have this name: a lost row may have any text."""
     return all(part.isidentifier() for part in text.replace(":", ".").split("."))

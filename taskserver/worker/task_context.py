@@ -1,7 +1,7 @@
-"""The face of a run towards a task's own code: current_task(), progress(), complete(), connection().
+"""What a task's own code can call: current_task(), progress(), complete(), connection().
 
-They find the task by a context variable, which is set for the length of its call. Outside of a task the first two do
-nothing, so that a function can be called by hand, or in a test, as it is.
+They find the task by a context variable that is set during its call. Outside of a task the first two do nothing, so
+that functions can be called by hand or in tests.
 """
 
 from __future__ import annotations
@@ -25,66 +25,66 @@ if TYPE_CHECKING:
 LOG = getLogger("taskserver")
 
 LOOK_AT_CALL_SECONDS = 1.0
-"""Progress is stored so often at most; and so often the heartbeat looks for a cancel while a task's code asks."""
+"""How often progress is stored at most, and how often the heartbeat looks for a cancel while a task's code asks."""
 ANSWER_TO_TASK_SECONDS = 3.0
-"""Wait so long for an answer: longer than the server itself waits for a lock."""
+"""Timeout of an answer: longer than the server waits for a lock."""
 MAX_LAST_WAIT_SECONDS = 4.5
-"""Wait so long for others that hold the row as the last progress is stored, at the end of a call."""
+"""How long the last progress, at the end of a call, waits for a locked row."""
 
 
 class OwnCompletion(Protocol):
     """The completion of a task by its own code: see completion.py."""
 
     is_asked_for: bool
-    """Whether the task's code has begun to complete it."""
+    """Whether the task's code called complete()."""
 
     def complete(self, connection: object, value: object) -> None:
-        """Complete the task, with this value as its result, in the transaction of a connection."""
+        """Complete the task with this result in the transaction of a connection."""
 
 
 class CallPlan(NamedTuple):
-    """A call that is about to begin."""
+    """What is known of a call before it begins."""
 
     tasks: Sequence[ClaimedTask]
-    """The tasks whose code is called; several if their callable takes several; none if it is a hook."""
+    """The tasks whose code is called; several for a batch, none for a hook."""
     timeout_seconds: float
     """0: no limit."""
     max_attempts: int
     """How often the first of the tasks may start."""
     completion: OwnCompletion | None = None
-    """The completion by the task's own code; None if that cannot complete it."""
-    heeds_cancel: bool = True
-    """Whether the call is interrupted once a person cancels one of its tasks."""
+    """None if the task's own code cannot complete it."""
+    is_cancellable: bool = True
+    """Whether a cancel of one of its tasks interrupts the call."""
     connection: Any = None
-    """The driver's connection, which holds the task's own transaction; None outside of one."""
+    """The driver's connection with the task's own transaction; None outside of one."""
     holds_lock: bool = False
-    """Whether that transaction keeps everybody else from writing. Then nobody can take the task away, or renew it."""
+    """Whether that transaction blocks all other writers: nobody can reclaim the task then, or renew its lease."""
     name: str = ""
-    """What messages call it if it is no task's."""
+    """Its name in messages if it is not the call of a task."""
 
 
 class CurrentTask(NamedTuple):
-    """The running task as its code may know it; where one call is for several tasks, the first of them."""
+    """The running task, for its own code; in a batch the first one."""
 
     id: int
     attempt: int
-    """The number of this attempt, from 1 on."""
+    """The number of this attempt, starting with 1."""
     limit: int
     """How often the task may start."""
     time_left: float | None
     """Seconds until it is interrupted; None without a timeout."""
     ids: tuple[int, ...]
-    """The ids of all tasks of this call."""
+    """Of all tasks of this call."""
 
 
 class TaskLabel(NamedTuple):
-    """The running task as lines of a log name it."""
+    """The running task, for lines of a log."""
 
     id: int
     task: str
     attempt: int
     others: int = 0
-    """Where one call is for several tasks: how many there are beside the first of them, which this is."""
+    """In a batch, how many tasks there are besides this first one."""
 
     def __str__(self) -> str:
         others = f" and {self.others} others" if self.others else ""
@@ -94,35 +94,32 @@ class TaskLabel(NamedTuple):
 def current_task() -> CurrentTask | None:
     """The task whose code runs here; None outside of one.
 
-    Interrupts a task that was cancelled, or whose lease was lost; it asks no database.
+    Interrupts a task that was cancelled, or whose lease was lost. It does not query the database.
     """
     context = _context_of_call()
     return None if context is None else context.current()
 
 
 def progress(done: float, total: float | None = None, text: str | None = None) -> None:
-    """Tell how far the task has come whose code runs here; outside of one this does nothing.
+    """Report the progress of the task whose code runs here; outside of one this does nothing.
 
-    Stored within two seconds, at most once a second, the latest one last. `text` is cut after 200 characters.
-    Interrupts a task that was cancelled, or whose lease was lost. Raises SettingError where `done` or `total` is no
-    number.
+    It is stored within two seconds, at most once a second. `text` is cut after 200 characters. Interrupts a task that
+    was cancelled, or whose lease was lost. Raises SettingError if `done` or `total` is not a number.
     """
     written = write_progress(done, total, text)
     context = _context_of_call()
     if context is not None:
-        context.tell_progress(written)
+        context.report_progress(written)
 
 
 def complete(connection: object, result: object = None) -> None:
     """Complete the task whose code runs here, in the open transaction of a connection to the queue's database.
 
-    The connection is any that `add_task(connection=…)` takes. The completion counts once you commit it there, with
-    whatever else you wrote; where that transaction is rolled back, or never committed, this attempt has failed.
-    `result` is kept as a return value would be, and goes to the next stage of a pipeline; what the function itself
-    returns does not count then.
-    Raises LeaseLost where the task is not this worker's any more: the transaction must be rolled back. Raises
-    InvalidTask for a connection that cannot be used, DatabaseError, and TaskServerError where no task runs here that
-    can be completed so, or where it was completed before.
+    The connection is any that `add_task(connection=…)` takes. The task is complete when you commit there, with your own
+    rows. If you roll back, or never commit, this attempt fails. `result` is used instead of the return value: it is
+    kept, and goes to the next stage of a pipeline.
+    Raises LeaseLost if this worker has lost the task: then roll back. Raises InvalidTask for an unusable connection,
+    DatabaseError, and TaskServerError if no such task runs here, or if it was completed before.
     """
     context = _context_of_call()
     if context is None:
@@ -133,8 +130,8 @@ def complete(connection: object, result: object = None) -> None:
 def connection() -> Any:
     """The connection of the transaction that completes the task whose code runs here.
 
-    Rows that are written there and the task's completion are committed together. It is the driver's connection:
-    PyMySQL's, or sqlite3's. Raises TaskServerError outside of a task with @task(transactional=True).
+    Rows that you write there and the task's completion are committed together. It is the driver's connection, such as
+    PyMySQL's or sqlite3's. Raises TaskServerError outside of a task with @task(transactional=True).
     """
     context = _context_of_call()
     found = None if context is None else context.connection
@@ -144,7 +141,7 @@ def connection() -> Any:
 
 
 class CallContext(Protocol):
-    """What stands between the code of one call and its tasks."""
+    """What the code of one call sees of its run."""
 
     @property
     def running(self) -> TaskLabel: ...
@@ -155,12 +152,12 @@ class CallContext(Protocol):
     def connection(self) -> Any: ...
     @property
     def completion(self) -> OwnCompletion: ...
-    def tell_progress(self, progress: str) -> None: ...
+    def report_progress(self, progress: str) -> None: ...
     def row(self) -> TaskRow | None: ...
 
 
 def current_row() -> TaskRow:
-    """The row of the task whose code runs here, of a batch that of its first. Raises LeaseLost, DatabaseError."""
+    """The row of the task whose code runs here; in a batch, of the first one. Raises LeaseLost, DatabaseError."""
     context = _context_of_call()
     row = None if context is None else context.row()
     if row is None:
@@ -169,25 +166,25 @@ def current_row() -> TaskRow:
 
 
 class TaskContext:
-    """One call, between its code and the heartbeat: the code says and asks, the heartbeat stores and looks."""
+    """One call, between its code and the heartbeat: the code reports and asks, the heartbeat stores and looks."""
 
     why = ""
-    """Why the heartbeat has it interrupted; empty if it does not."""
+    """Why the heartbeat interrupts it; empty if it does not."""
     progress: str | None = None
-    """The latest progress, unless it is stored."""
+    """The latest progress, if it is not stored yet."""
     is_asking = False
     """Whether the code has asked since the heartbeat last looked for a cancel."""
     is_overdue = False
-    """Whether it was logged that nothing ends it."""
+    """Whether it was logged that it still runs after its timeout."""
     is_over = False
-    """Whether the call has ended: a thread that the task left behind may still ask."""
+    """Whether the call has ended: a thread that the task left may still ask."""
 
     def __init__(self, plan: CallPlan, alarm: Alarm, store: Store) -> None:
         self.plan = plan
         self.tasks = plan.tasks
         self.number = alarm.number + 1
         self.began_at = now()
-        """This and what follows are instants by the alarm's clock."""
+        """All times here are by the alarm's clock."""
         self.ends_at = self.began_at + plan.timeout_seconds if alarm.rings and plan.timeout_seconds else INFINITY
         is_fixed = plan.holds_lock or not plan.tasks
         self.looked_at = INFINITY if is_fixed else self.began_at
@@ -206,7 +203,7 @@ class TaskContext:
 
     @property
     def running(self) -> TaskLabel:
-        """Asks no row, and so can be had for each line of a log."""
+        """Cheap enough for each line of a log, as it reads no row."""
         first, *others = self.tasks
         return TaskLabel(first.id, first.task, first.attempts + 1, len(others))
 
@@ -218,35 +215,35 @@ class TaskContext:
         ids = tuple([task.id for task in self.tasks])
         return CurrentTask(first.id, first.attempts + 1, self.plan.max_attempts, time_left, ids)
 
-    def tell_progress(self, progress: str) -> None:
-        """Have the heartbeat store this progress. Raises TaskInterrupted as `current` does."""
+    def report_progress(self, progress: str) -> None:
+        """Let the heartbeat store this progress. Raises TaskInterrupted like `current`."""
         self._ask()
         if not self.plan.holds_lock and not self.has_completion:
             self.progress = progress
 
     def _ask(self) -> None:
-        """Raise TaskInterrupted if the heartbeat has found a reason; let it look within a second."""
+        """Raise TaskInterrupted if the heartbeat has found a reason; else make it look within a second."""
         if self.why and not self.is_over and not self.has_completion:
             self._alarm.interrupt_here(self.why)
-        if now() >= self.began_at + LOOK_AT_CALL_SECONDS:  # most tasks ask as they begin, and end soon
+        if now() >= self.began_at + LOOK_AT_CALL_SECONDS:  # most tasks ask at their begin, and end soon
             self.is_asking = True
 
     @property
     def has_completion(self) -> bool:
-        """Whether the task's code writes to its row itself, so that there is nothing to look for and to store."""
+        """Whether the task's code writes to its row itself: then there is nothing to look for or to store."""
         return self.plan.completion is not None and self.plan.completion.is_asked_for
 
     @property
     def connection(self) -> Any:
         """The driver's connection; None outside of a transaction. Raises TaskServerError in a forked process."""
         found = self.plan.connection
-        if found is not None and os.getpid() != self._pid:  # whose end, or close(), would break it for the task
+        if found is not None and os.getpid() != self._pid:  # its exit or close() would break it for the task
             raise TaskServerError("taskserver.connection() is the task's own: a process that it forked opens another")
         return found
 
     @property
     def completion(self) -> OwnCompletion:
-        """The task's completion by its own code. Raises TaskServerError if that cannot complete it."""
+        """Raises TaskServerError if the task's own code cannot complete it."""
         completion = self.plan.completion
         if self.connection is not None:
             raise TaskServerError(
@@ -268,7 +265,7 @@ class TaskContext:
 
     def store_progress(self, conflict_seconds: float) -> None:
         """Store the latest progress, if there is one. Raises DatabaseError."""
-        # One at a time: the heartbeat's write of an earlier one must not come after the last one, by the call's thread.
+        # One at a time: the heartbeat must not write an old progress after the call's thread wrote the last one.
         with self._storing:
             progress = self.progress
             if progress is not None:
@@ -277,7 +274,7 @@ class TaskContext:
                     self.progress = None
 
     def end(self) -> None:
-        """The call has ended: store its last progress, and wait for others that hold the row, as its end does."""
+        """End the call: store its last progress, and wait for a locked row."""
         self.is_over = True
         if self.progress is not None and not self.has_completion:
             try:
@@ -290,7 +287,7 @@ _current: ContextVar[CallContext | None] = ContextVar("taskserver_context", defa
 
 
 _latest: tuple[CallContext, frozenset[int | None]] | None = None
-"""The context of the call that began last, and the threads that were there before, if there were any of tasks."""
+"""The context of the latest call, and the threads that existed before it, if any were left by tasks."""
 OUR_THREADS = 2
 
 
@@ -302,8 +299,7 @@ def _context_of_call() -> CallContext | None:
 def running_task() -> TaskLabel | None:
     """The task whose code runs here, if any; for a program in which one task runs at a time.
 
-    A thread has no context variables of the one that started it, before Python 3.14: one that began after the task did
-    counts as the task's.
+    Before Python 3.14 a thread does not inherit context variables: a thread that began after the task counts as its.
     """
     context = _context_of_call()
     if context is None and _latest is not None:
@@ -314,11 +310,11 @@ def running_task() -> TaskLabel | None:
     return None if context is None else context.running
 
 
-# Two functions, as a context manager would cost each task more than both.
+# Two functions, as a context manager would be slower.
 
 
 def enter(context: CallContext) -> Token[CallContext | None]:
-    """From here on the code of the context's tasks runs, until `leave` gets what this returns."""
+    """Set the context of the code that runs from here on. Pass what this returns to `leave`."""
     global _latest
     has_others = threading.active_count() > OUR_THREADS
     _latest = context, frozenset(thread.ident for thread in threading.enumerate()) if has_others else frozenset()
@@ -326,5 +322,5 @@ def enter(context: CallContext) -> Token[CallContext | None]:
 
 
 def leave(token: Token[CallContext | None]) -> None:
-    """The code of these tasks has ended."""
+    """Reset the context: the code has ended."""
     _current.reset(token)

@@ -3,7 +3,7 @@
     connect → start → begin → call → complete in the same transaction → commit
                                    ↘ it failed, or cannot be committed: roll back → fail
 
-The transaction has a connection of its own. A failure is written on the run's, as for any other task.
+The transaction has its own connection. A failure is written on the run's connection, as for any other task.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from .reporting import Reporter
 from .run_context import RunContext
 
 MAX_CAUSES = 5
-"""Errors beneath one error among which the driver's is looked for."""
+"""How deep the driver's error is searched among the causes of an error."""
 
 
 class TransactionalCalls:
@@ -42,8 +42,8 @@ class TransactionalCalls:
     def run(self, attempt: Attempt) -> None:
         """Run one task."""
         try:
-            self._transactions.open()  # before the start: without a connection no attempt is counted
-        except ServerFull as error:  # the tasks behind it run
+            self._transactions.open()  # before the start, so that no attempt is counted without a connection
+        except ServerFull as error:  # the other tasks run
             self._reporter.report_no_connection(attempt.task, error)
             seconds = self._attempts.retry_seconds(attempt, failure_of(error))
             self._finishing.add(attempt, postponed(attempt.task, str(error), seconds))
@@ -61,7 +61,7 @@ class TransactionalCalls:
             self._attempts.fail(attempt, failure)
 
     def _call(self, attempt: Attempt) -> Failure | None:
-        """Begin, call and commit; the failure if nothing was committed."""
+        """Begin, call and commit. Returns the failure if nothing was committed."""
         try:
             if not self._transactions.begin(attempt.task):
                 self._reporter.report_lost(attempt.task, "before its code ran")
@@ -75,7 +75,7 @@ class TransactionalCalls:
         return self._commit(attempt, returned) if failure is None else self._checked(failure)
 
     def _commit(self, attempt: Attempt, returned: Returned) -> Failure | None:
-        """Commit what the task wrote, and its completion; the failure if nothing was committed."""
+        """Commit what the task wrote, and its completion. Returns the failure if nothing was committed."""
         try:
             self._completions.check_interrupts()
             self._transactions.check()
@@ -90,9 +90,9 @@ class TransactionalCalls:
         return None
 
     def _checked(self, failure: Failure) -> Failure:
-        """The failure of a task, which is fatal if the task may have committed by itself."""
-        # After an interrupt the next statement might get a late answer. And errors that make the database roll back
-        # everything, as a deadlock, leave nothing to be committed twice.
+        """The failure of a task; fatal if the task may have committed itself."""
+        # After an interrupt the next statement might get a late answer. And after an error such as a deadlock the
+        # database has rolled back everything, so nothing can be committed twice.
         if failure.is_a(TaskInterrupted) or self._has_rolled_back(failure.error):
             return failure
         try:
@@ -105,7 +105,7 @@ class TransactionalCalls:
         return failure
 
     def _has_rolled_back(self, error: BaseException | None) -> bool:
-        """Whether the driver raised this error, or one beneath it, for a transaction that the database rolled back."""
+        """Whether this error, or a cause of it, is the driver's and says that the database rolled back."""
         dialect = self._run.store.database.dialect
         kinds = [kind for kind in dialect.driver_errors if kind.__module__ != "builtins"]
         for _ in range(MAX_CAUSES):

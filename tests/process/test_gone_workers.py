@@ -6,7 +6,7 @@ import re
 import socket
 
 from taskserver.model.task import Status
-from taskserver.worker.maintenance import VANISHED_TEXT
+from taskserver.worker.maintenance import DEAD_WORKER_TEXT
 from tests.support.printed import json_of, text_of
 from tests.support.processes import assert_silent, end_of, freeze, kill, thaw, wait_until
 from tests.support.queues import Queue
@@ -89,7 +89,7 @@ def test_a_task_that_ends_its_process_is_told_by_the_next_run_and_others_come_ba
     assert process["ended_at"] is not None
     queue.end_leases()
     assert_silent(queue.worker())
-    assert queue.errors() == [VANISHED_TEXT.format(ended.pid)]
+    assert queue.errors() == [DEAD_WORKER_TEXT.format(ended.pid)]
     queue.run_here()
     assert json_of(queue, "status")["workers"] == []
 

@@ -15,7 +15,7 @@ import pytest
 
 from taskserver.cli.processes import Processes
 from taskserver.cli.worker_options import Options
-from taskserver.worker.maintenance import VANISHED_TEXT
+from taskserver.worker.maintenance import DEAD_WORKER_TEXT
 from tests.support.processes import assert_one_line, assert_silent, end_of, is_alive, kill, wait_until
 from tests.support.queues import Queue
 
@@ -129,7 +129,7 @@ def test_a_worker_that_dies_is_replaced_and_what_it_had_not_started_runs(queue: 
     assert queue.statuses() == [1]
     queue.end_leases()
     assert_silent(queue.worker())
-    assert queue.errors() == [VANISHED_TEXT.format(pid)]
+    assert queue.errors() == [DEAD_WORKER_TEXT.format(pid)]
 
 
 def test_the_pause_before_a_dead_worker_is_replaced_grows_up_to_five_seconds(queue: Queue) -> None:

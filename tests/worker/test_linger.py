@@ -98,7 +98,7 @@ def test_a_look_costs_two_queries_or_three_where_notices_come(
                 if next(left, None) is None:
                     stop.ask()
 
-            monkeypatch.setattr(RunRecord, "show_life", has_looked)
+            monkeypatch.setattr(RunRecord, "show_alive", has_looked)
             sent.clear()
             server.run(groups=groups, linger=LONG, stop=stop)
             return len(sent)
