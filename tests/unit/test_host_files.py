@@ -6,10 +6,13 @@ import errno
 import os
 import stat
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
 from taskserver.errors import HostLimit, SettingError
+from taskserver.host import files
 from taskserver.host.files import close_to_others, make_private_folder, network_file_system, write_atomically
 
 
@@ -115,3 +118,34 @@ def test_a_link_is_followed_to_where_the_file_would_lie(tmp_path: Path, table: P
 
 def test_without_a_table_nothing_can_be_told(tmp_path: Path) -> None:
     assert network_file_system("/shop.db", tmp_path / "not there") is None
+
+
+# ---- who else may write a file
+
+
+def of(uid: int, gid: int, mode: int) -> Any:
+    """A path of this owner, group and rights."""
+    return SimpleNamespace(stat=lambda: SimpleNamespace(st_uid=uid, st_gid=gid, st_mode=mode))
+
+
+@pytest.mark.parametrize(
+    ("path", "members", "who"),
+    [
+        (of(5, 7, 0o644), [], ""),
+        (of(0, 7, 0o600), [], ""),
+        (of(5, 7, 0o646), [], "any account"),
+        (of(6, 7, 0o644), [], "its owner eve"),
+        (of(5, 7, 0o664), [], ""),  # the private group of an account
+        (of(5, 7, 0o664), ["root"], ""),
+        (of(5, 7, 0o664), ["eve"], "the group you"),
+        (of(5, 8, 0o664), [], "the group users"),
+        (of(5, 0, 0o664), ["eve"], ""),
+    ],
+)
+def test_root_the_owner_of_the_folder_and_their_private_groups_are_trusted(
+    monkeypatch: pytest.MonkeyPatch, path: Any, members: list[str], who: str
+) -> None:
+    groups = {0: "root", 7: "you", 8: "users"}
+    monkeypatch.setattr("grp.getgrgid", lambda gid: SimpleNamespace(gr_name=groups[gid], gr_mem=members))
+    monkeypatch.setattr(files, "account_name", {0: "root", 5: "you", 6: "eve"}.get)
+    assert files.who_else_may_write(path, of(5, 7, 0o755)) == who
