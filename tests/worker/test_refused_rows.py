@@ -15,28 +15,20 @@ CODE = """
 import taskserver
 from taskserver import task
 
-calls = []
-connect = None
-has_money = False
+calls, connect = [], None
 
 def note(number):
     calls.append(number)
 
-def pay(connection, number):
-    if has_money:
-        connection.cursor().execute(f"INSERT INTO money VALUES ({number})")
-
 @task(transactional=True, backoff="fixed:0")
 def transfer(number):
     calls.append(number)
-    pay(taskserver.connection(), number)
 
 @task(backoff="fixed:0")
 def complete(number):
     calls.append(number)
     connection = connect()
     connection.cursor().execute("BEGIN")
-    pay(connection, number)
     taskserver.complete(connection)
     connection.commit()
     connection.close()
@@ -47,29 +39,21 @@ def many(items):
 """
 
 
-def keep(site: Site, row_id: int) -> None:
-    for statement in REFUSE_DELETE[site.rows.kind]:
-        site.rows.execute(statement.format(row_id))
-
-
-def let_go(site: Site) -> None:
-    site.rows.execute(LET_DELETE[site.rows.kind])
-
-
 @pytest.fixture(params=["delete", "move"])
 def site(make_site: Callable[..., Site], site_dsn: str, request: pytest.FixtureRequest) -> Iterator[Site]:
     site = make_site(site_dsn, mode=request.param)
+    site.module.connect = lambda: new_connection(site.store)
     yield site
-    let_go(site)
+    site.rows.execute(LET_DELETE[site.rows.kind])
 
 
 @pytest.mark.parametrize("name", ["note", "many", "transfer", "complete"])
 def test_a_row_that_cannot_go_stays_as_done_and_spoils_no_other(
     site: Site, caplog: pytest.LogCaptureFixture, name: str
 ) -> None:
-    site.module.connect = lambda: new_connection(site.store)
     ids = [site.add_args(name, {"number": number}) for number in range(6)]
-    keep(site, ids[3])
+    for statement in REFUSE_DELETE[site.rows.kind]:
+        site.rows.execute(statement.format(ids[3]))
     result = site.run()
     assert (result.done, result.failed, result.fatal, result.lost) == (6, 0, 0, 0)
     assert sorted(site.module.calls) == list(range(6))
@@ -93,8 +77,8 @@ END_SILENT = {"sqlite": "DROP TRIGGER keeping", "postgresql": "DROP FUNCTION kee
 
 
 @pytest.mark.parametrize("mode", ["delete", "move"])
-@pytest.mark.parametrize("kind", SILENT)
 @pytest.mark.parametrize("name", ["note", "many", "transfer", "complete"])
+@pytest.mark.parametrize("kind", SILENT)
 def test_a_row_that_is_silently_not_deleted_is_marked_done_and_its_task_runs_once(
     make_site: Callable[..., Site],
     request: pytest.FixtureRequest,
@@ -120,23 +104,3 @@ def test_a_row_that_is_silently_not_deleted_is_marked_done_and_its_task_runs_onc
         assert site.run().taken == 0
     finally:
         site.rows.execute(END_SILENT[kind])
-
-
-@pytest.mark.parametrize("name", ["transfer", "complete"])
-def test_a_task_whose_whole_transaction_a_trigger_rolled_back_is_not_done(
-    sqlite_site: Site, caplog: pytest.LogCaptureFixture, name: str
-) -> None:
-    site = sqlite_site
-    site.rows.execute("CREATE TABLE money (number)")
-    site.module.connect = lambda: new_connection(site.store)
-    site.module.has_money = True
-    ids = [site.add_args(name, {"number": number}) for number in range(3)]
-    (keeping,) = REFUSE_DELETE["sqlite"]
-    site.rows.execute(keeping.format(ids[1]).replace("ABORT", "ROLLBACK"))
-    result = site.run()
-    assert (result.done, result.failed, result.lost) == (2, 1, 0)
-    assert site.rows.execute("SELECT number FROM money") == [(0,), (2,)]
-    ((row_id, status, error),) = site.columns("id, status, error_text")
-    assert (row_id, status) == (ids[1], 3)
-    assert "an order names it; it rolled the whole transaction back" in error
-    assert "could not be deleted" not in caplog.text
