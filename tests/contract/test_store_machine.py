@@ -152,17 +152,15 @@ def test_a_late_completion_is_accepted_unless_a_person_decided_otherwise(place: 
     machine.drain()
 
 
-def test_of_two_workers_that_seemed_to_vanish_the_second_alone_may_complete(place: Place) -> None:
-    machine, first, held = a_lost_task(place)
+def test_of_two_workers_that_seemed_to_vanish_only_the_second_may_complete(place: Place) -> None:
+    machine, worker, held = a_lost_task(place)
     machine.retry(machine.model.tasks[0])
-    second, held_again = lose(machine, machine.workers[1])
+    second = lose(machine, machine.workers[1])
     assert place.happened["lost, its token kept"] == 2
-    machine.finish_late(first, held, Ending.WELL)
-    machine.all_is_as_the_model_says()
-    assert place.happened["finished late"] == 0
-    machine.finish_late(second, held_again, Ending.WELL)
-    machine.all_is_as_the_model_says()
-    assert place.happened["finished late"] == 1
+    for count, (worker, held) in enumerate(((worker, held), second)):
+        machine.finish_late(worker, held, Ending.WELL)
+        machine.all_is_as_the_model_says()
+        assert place.happened["finished late"] == count
 
 
 @pytest.mark.parametrize("is_lost", [False, True], ids=["", "lost"])
