@@ -157,6 +157,19 @@ def test_several_are_completed_and_others_started_in_one_commit_or_not_at_all(
     assert len(rows.all()) == (4 if mode == "mark" else 2)
 
 
+@in_each_mode
+def test_of_several_only_those_are_completed_that_are_ours(
+    open_store: Callable[..., Store], rows: Rows, mode: str
+) -> None:
+    store = open_store(mode)
+    add_many(store, [PLAIN] * 3)
+    tasks = claim(store)
+    assert len(Batches(store).start(tasks, 10)) == 3
+    take_away(rows, tasks[1].id)
+    assert Batches(store).complete(tasks) == ({tasks[0].id, tasks[2].id}, False)
+    assert rows.row(tasks[1].id)["status"] == Status.IN_PROGRESS
+
+
 def test_many_finishes_are_answered_in_their_order(store: Store, rows: Rows) -> None:
     add_many(store, [PLAIN] * 4)
     tasks = claim(store)
