@@ -11,11 +11,9 @@ from datetime import datetime
 
 import pytest
 
-from taskserver import DatabaseError, SettingError
-from taskserver.stores.queue import many_rows
+from taskserver import SettingError
 from taskserver.stores.queue.operations import CANCEL, RETRY, retry_as
 from tests.support.kinds_of_rows import FAR, KINDS, put, put_all_kinds
-from tests.support.locks import holding
 from tests.support.processes import (
     Run,
     assert_one_line,
@@ -23,28 +21,8 @@ from tests.support.processes import (
 from tests.support.queues import LONG_AGO, Queue
 
 TASKS = """
-import os, time, taskserver
-
 def fail(text="no luck"):
-    note(text)
     raise ValueError(text)
-
-def wait(text="waits"):
-    note(text)
-    while not (HERE / "go").exists():
-        time.sleep(0.01)
-
-def wait_and_fail():
-    wait()
-    raise ValueError("by itself")
-
-def fail_first(name):
-    note(name)
-    try:
-        os.close(os.open(HERE / f"seen-{name}", os.O_CREAT | os.O_EXCL))
-    except FileExistsError:
-        return
-    raise ValueError("the first time")
 
 def speak():
     print("it speaks")
@@ -74,20 +52,6 @@ def test_a_misspelt_task_runs_under_the_name_that_its_retry_gives_it(queue: Queu
     assert_one_line(client("retry", "--all", "--as", "note"), 2, "client.py: --as: task is 'note'; allowed: module.")
     queue.run_quietly()
     assert queue.notes() == ["0", "1", "2"]
-
-
-def test_a_program_and_a_person_hear_of_rows_that_others_hold(
-    mysql_queue: Queue, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(many_rows, "HELD_SECONDS", 0.2)
-    ids = [put(mysql_queue, 0) for _ in range(3)]
-    server = mysql_queue.server
-    with holding(mysql_queue.dsn, f"id = {ids[0]}"):
-        with pytest.raises(DatabaseError, match=f"2 tasks of jobs_queue were changed, and 1 left .*, as {ids[0]}: try"):
-            server.cancel(ids)
-        ended = mysql_queue.here("cancel", str(ids[0]))
-    assert (ended.returncode, ended.stdout) == (1, "0 tasks cancelled\n")
-    assert ended.stderr == "1 task left, as other programs hold them: try again\n"
 
 
 # ---- the commands

@@ -221,16 +221,6 @@ def test_a_task_that_was_taken_over_raises_lease_lost_and_leaves_nothing(
     assert (site.effects(), site.states()) == ([], [(1, 1)])
 
 
-def test_a_task_that_is_rerun_meanwhile_has_its_effects_and_runs_again(site: Paying) -> None:
-    def rerun() -> None:
-        site.add("pay", 2, unique_key="one", rerun=True)
-
-    site.at("begun", rerun)
-    site.add("pay", 1, unique_key="one")
-    site.run(1)
-    assert (site.effects(), site.columns("args, status, attempts, claim")) == ([1, 101], [("[2]", 0, 0, None)])
-
-
 def test_an_interrupt_that_was_swallowed_lets_nothing_be_completed(site: Paying) -> None:
     site.add("swallow_an_interrupt", 1)
     site.run()

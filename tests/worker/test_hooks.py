@@ -77,10 +77,6 @@ def hold(path):
 LOST = "status = 1, attempts = 2, claim = 1, started_at = created_at, due_at = created_at"
 
 
-def named(site: Site, name: str) -> str:
-    return f"{site.name}.{name}"
-
-
 class Hooked(Site):
     """Its on_fatal names are those of its own module."""
 
@@ -136,13 +132,6 @@ def test_the_ends_of_the_tasks_before_are_written_when_it_is_called_between(
     assert done == [0, 0, 1, 2]
 
 
-def test_it_is_called_once_before_a_worker_waits(make_site: Callable[..., Hooked], site_dsn: str) -> None:
-    site: Hooked = make_site(site_dsn, pauses="0.02,0.05,1", between=lambda: site.module.calls.append("-"))
-    site.add("note")
-    site.run(linger=0.2)
-    assert site.module.calls == ["-", "-", "note", "-"]
-
-
 def test_the_failure_hook_is_called_with_each_attempt_that_failed(
     make_site: Callable[..., Hooked], site_dsn: str
 ) -> None:
@@ -152,7 +141,9 @@ def test_the_failure_hook_is_called_with_each_attempt_that_failed(
     site.rows.set("attempts = 1, max_attempts = 2 WHERE id = 7")
     site.run()
     names = ["fail", "later", "rescued", "in_vain", "transfer", "nap", "fail"]
-    assert [(one.id, one.task) for one in found] == [(n, named(site, name)) for n, name in enumerate(names, start=1)]
+    assert [(one.id, one.task) for one in found] == [
+        (n, f"{site.name}.{name}") for n, name in enumerate(names, start=1)
+    ]
     assert [(type(one.error).__name__, one.attempt, one.is_fatal) for one in found] == [
         *(("ValueError", 1, False), ("Retry", 1, False), ("KeyError", 1, False), ("KeyError", 1, True)),
         *(("ValueError", 1, False), ("TaskInterrupted", 1, False), ("ValueError", 2, True)),

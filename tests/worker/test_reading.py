@@ -62,24 +62,6 @@ def test_a_listed_task_has_its_columns_with_their_types(make_site: Any, site_dsn
     assert is_now(later.due_at - timedelta(seconds=600))
 
 
-def test_tasks_are_listed_by_all_that_the_command_takes(make_site: Any, site_dsn: str) -> None:
-    site: Site = make_site(site_dsn, mode="mark")
-    well, fails, gone = (site.add_args(name, args) for name, args in (("well", [1]), ("fails", None), ("gone", None)))
-    new = site.add_args("well", [2], group_id=3)
-    site.run(groups=[0])
-    for chosen, ids in (
-        ({"limit": 2}, [new, gone]),
-        ({"status": Status.FATAL}, [gone]),
-        ({"status": [Status.ERROR, Status.DONE]}, [fails, well]),
-        ({"error": "Fatal: go"}, [gone]),
-        ({"groups": [3, 5]}, [new]),
-        ({"task": f"{site.name}.well"}, [new, well]),
-        ({"since": timedelta(hours=1)}, [new, gone, fails, well]),
-        ({"since": datetime.now(timezone.utc) + timedelta(hours=1)}, []),
-    ):
-        assert [row.id for row in site.server.list(**chosen)] == ids, chosen
-
-
 @pytest.mark.parametrize(
     ("chosen", "kind", "words"),
     [
@@ -95,17 +77,6 @@ def test_a_wrong_choice_is_named_with_what_is_allowed(
 ) -> None:
     with pytest.raises(kind, match=words):
         make_site(sqlite_dsn).server.list(**chosen)
-
-
-def test_a_row_that_other_programs_wrote_is_listed_as_far_as_it_can_be_read(make_site: Any, sqlite_dsn: str) -> None:
-    site: Site = make_site(sqlite_dsn)
-    site.rows.execute(
-        "INSERT INTO jobs_queue (task, args, status, created_at, updated_at, progress, result)"
-        " VALUES ('tasks.a', '{no json', 9, 'yesterday', 7, '[]', 'x')"
-    )
-    (row,) = site.server.list()
-    assert (row.args, row.status, row.created_at, row.updated_at) == ("{no json", 9, None, None)
-    assert (row.progress, row.result) == (None, None)
 
 
 def test_errors_have_instants_and_print_as_before(make_site: Any, site_dsn: str) -> None:

@@ -30,26 +30,21 @@ import taskserver
 
 NOTES = []
 
-
 def note(text):
     NOTES.append(text)
-
 
 def fail(text):
     inside = text.upper()
     raise ValueError(inside)
 
-
 def note_and_add(text):
     taskserver.TaskServer.from_env().add_task("tasks.note", [text])
     note("first")
-
 
 def add_again():
     with taskserver.TaskServer.from_env() as server:
         server.add_task("tasks.add_again", delay=3600)
     note("again")
-
 
 @taskserver.task(backoff="fixed:60", max_attempts=2)
 def fail_once():
@@ -57,11 +52,9 @@ def fail_once():
     note(attempt)
     raise taskserver.Retry("not yet")
 
-
 @taskserver.task(transactional=True)
 def pay():
     taskserver.connection().execute("INSERT INTO paid VALUES (1)")
-
 
 class Letters:
     @staticmethod

@@ -10,7 +10,6 @@ import pytest
 
 from tests.support.databases import EACH_DATABASE, EACH_SERVER
 from tests.support.effects import EffectsSite
-from tests.support.pgbouncer import pooled
 from tests.support.rows import Rows
 from tests.support.threads import together
 
@@ -189,16 +188,3 @@ def test_an_error_that_a_task_kept_to_itself_undoes_what_it_wrote_on_postgresql(
     for (status, error), row in zip(errors.values(), site.columns("status, attempts, error_text"), strict=True):
         assert row[:2] == (status, 1)
         assert row[2].startswith(error)
-
-
-def test_behind_a_pooler_of_transactions_each_task_has_its_own_transaction(
-    make_site: Callable[..., EffectsSite], emptied_postgresql_dsn: str
-) -> None:
-    with pooled(emptied_postgresql_dsn) as dsn:
-        site = make_site(dsn)
-        for number in range(10):
-            site.add_args("effect", [number])
-        site.add_args("end", [COMMIT, "goes on", 30])
-        site.run()
-        assert (site.effects(), site.states()) == ([*range(10), 30], [(4, 1)])
-        site.close()
