@@ -1,8 +1,8 @@
 """Arguments of a task as JSON text: written for a producer, read for a worker.
 
-An object becomes keyword arguments, an array positional ones. Reading is strict: values that some JSON parsers take
-and others refuse (NaN, Infinity, numbers that overflow) are refused. What is written is ASCII, as PHP's json_encode()
-writes it, so that a connection of any character set stores it.
+An object becomes keyword arguments, an array positional ones. Reading is strict: it refuses values that only some JSON
+parsers accept (NaN, Infinity, overflowing numbers). Writing is in ASCII, as PHP's json_encode() does, so that a
+connection with any character set can store it.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from ..messages.text import shown, truncate_middle
 MAX_ARGS_BYTES = 1024 * 1024
 MAX_KEY_SHOWN = 40
 MAX_PLACE = 100
-"""Characters of the place of a value that JSON cannot hold."""
+"""Characters in a message of the path to an invalid value."""
 
 Arguments = tuple[list[Any], dict[str, Any]]
 """Positional and keyword arguments."""
@@ -29,7 +29,7 @@ encode = json.JSONEncoder(allow_nan=False, separators=(",", ":")).encode
 
 
 def write_arguments(args: object, what: str = "args") -> str | None:
-    """The JSON text of a dict, list, tuple or None. Raises InvalidTask, which calls the arguments `what`."""
+    """The JSON text of a dict, list, tuple or None; `what` names it in messages. Raises InvalidTask."""
     if args is None:
         return None
     if not isinstance(args, (dict, list, tuple)):
@@ -41,10 +41,10 @@ def write_arguments(args: object, what: str = "args") -> str | None:
 
 
 def write_json(value: object, most_bytes: int, what: str) -> str:
-    """The JSON text of a value. Raises InvalidTask, which calls the value `what`, and says why there is no text."""
+    """The JSON text of a value; `what` names it in messages. Raises InvalidTask."""
     try:
         text = encode(value)
-        if "\\ud" in text:  # half a character alone, which other languages refuse, or one beyond the first 65,536
+        if "\\ud" in text:  # a character beyond the first 65,536, or half of one, which other languages refuse
             json.dumps(value, ensure_ascii=False).encode()
     except RecursionError:
         raise InvalidTask(f"{what} is nested too deep") from None
@@ -57,7 +57,7 @@ def write_json(value: object, most_bytes: int, what: str) -> str:
 
 
 def _unwritable(value: object, place: str) -> str | None:
-    """The first value in this one that JSON cannot hold, in a sentence; None if none is found."""
+    """A sentence about the first invalid value inside this one; None without one."""
     where = truncate_middle(place, MAX_PLACE)
     try:
         if isinstance(value, dict):
@@ -74,7 +74,7 @@ def _unwritable(value: object, place: str) -> str | None:
         elif not isinstance(value, (str, int, float, type(None))):
             fix = "write str(x), x.isoformat(), x.pk or list(x), say"
             return f"{where} is of type {type(value).__name__}, which JSON cannot hold: {fix}"
-    except Exception:  # code of the value's own class; or it is nested deeper than this search gets
+    except Exception:  # code of the value's class, or too deep nesting
         return None
     return None
 
@@ -83,19 +83,19 @@ def _unwritable(value: object, place: str) -> str | None:
 
 
 def read_arguments(text: str | None) -> Arguments:
-    """The positional and the keyword arguments in a row's JSON text. Raises BadTask."""
+    """The positional and keyword arguments in a row's JSON text. Raises BadTask."""
     return as_call(read_item(text))
 
 
 def as_call(value: Any, *, takes_list: bool = False) -> Arguments:
-    """A task's object or array as arguments; with `takes_list` those of a callable that gets one list of them."""
+    """A task's object or array as arguments; with `takes_list`, for a callable that takes a list of tasks."""
     if takes_list:
         return [[value]], {}
     return ([], value) if isinstance(value, dict) else (value, {})
 
 
 def read_item(text: str | None) -> dict[str, Any] | list[Any]:
-    """The object or the array in a row's JSON text; {} for NULL, which means no arguments. Raises BadTask."""
+    """The object or array in a row's JSON text; {} for NULL, which means no arguments. Raises BadTask."""
     if text is None:
         return {}
     if not text:
@@ -111,7 +111,7 @@ def read_item(text: str | None) -> dict[str, Any] | list[Any]:
 
 
 def check_size(size: int | None) -> None:
-    """Refuse arguments by their size in bytes, before they are fetched. Raises BadTask."""
+    """Refuse too large arguments before they are fetched. Raises BadTask."""
     if size is not None and size > MAX_ARGS_BYTES:
         raise BadTask(
             f"args is {size} bytes long; allowed: {MAX_ARGS_BYTES}; keep the rest elsewhere, and give its place"
@@ -119,7 +119,7 @@ def check_size(size: int | None) -> None:
 
 
 def describe_bare(value: object) -> str:
-    """Words for a value that stands where an object or an array belongs, and for how to make one of it."""
+    """A value that is no object or array, in words, with the fix."""
     match value:
         case bool():
             return "true or false"
@@ -132,7 +132,7 @@ def describe_bare(value: object) -> str:
 
 
 def parse_json(text: str, what: str = "args") -> Any:
-    """The value of a JSON text, read strictly. Raises BadTask, which calls the text `what`."""
+    """The value of a JSON text, read strictly; `what` names the text in messages. Raises BadTask."""
     try:
         text.encode()
         return _decode(text)

@@ -1,6 +1,6 @@
 """How long a failed task waits for its next attempt."""
 
-# Annotations are not deferred here: named tuples compile deferred ones, which each empty run would pay for.
+# Annotations are not deferred here: named tuples compile deferred ones, which slows down each empty run.
 
 import random
 from typing import NamedTuple
@@ -11,21 +11,21 @@ from .checks import is_whole
 
 DAY_SECONDS = 86_400
 MAX_DOUBLINGS = 17
-"""2^17 seconds are more than a day; a higher power would only cost time."""
+"""2^17 seconds are more than a day."""
 
 _KINDS = ("exponential", "linear", "fixed")
 
 
 class Backoff(NamedTuple):
-    """How the seconds before a retry grow, from `seconds` on; `kind` is exponential, linear or fixed."""
+    """How the wait before a retry grows; `kind` is exponential, linear or fixed."""
 
     kind: str
     seconds: int
 
     def seconds_after(self, attempts: int) -> float:
-        """The seconds before the next attempt, after so many attempts: at most a day, plus up to 10 % at random.
+        """The wait after so many attempts: at most a day, plus up to 10 % at random.
 
-        Without chance, tasks that failed together would come back together.
+        The random part spreads the retries of tasks that failed together.
         """
         seconds = self.seconds
         if self.kind == "exponential":
@@ -36,7 +36,7 @@ class Backoff(NamedTuple):
 
 
 def parse_backoff(key: str, value: str) -> Backoff:
-    """Read `exponential:60`, `fixed:5m` and the like; `key` is what an error calls it. Raises SettingError."""
+    """Read `exponential:60`, `fixed:5m` and the like; `key` names it in errors. Raises SettingError."""
     kind, _, wait = value.partition(":") if isinstance(value, str) else ("", "", "")
     seconds = read_number(wait, or_span=True)
     if kind not in _KINDS or not is_whole(seconds, 0, DAY_SECONDS):

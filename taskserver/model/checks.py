@@ -1,6 +1,6 @@
-"""Checks of single values that come from Python. Each error names the value and what is allowed.
+"""Checks of single values from Python. Each error names the value and what is allowed.
 
-What is given for a task raises InvalidTask, all else SettingError: `wrong` says which.
+Values for a task raise InvalidTask, all others SettingError: `wrong` is the class.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ FIELD_LIMITS = {
     "priority": (MIN_PRIORITY, MAX_PRIORITY),
     "max_attempts": (1, MAX_ATTEMPTS),
 }
-"""The least and the greatest number in each of these fields."""
+"""The least and the greatest number for each field."""
 Wrong = type[TaskServerError]
 
 
 def is_whole(value: object, least: int, most: int | None = None) -> TypeGuard[int]:
-    """Whether a value is a whole number within limits, both allowed; `most` None is no limit."""
+    """Whether a value is a whole number from `least` to `most`, inclusive; None: no limit."""
     return type(value) is int and least <= value and (most is None or value <= most)
 
 
@@ -36,7 +36,7 @@ def whole_numbers(least: int, most: int | None = None) -> str:
 
 
 def check_number(name: str, value: Any, least: int, most: int | None = None, wrong: Wrong = InvalidTask) -> int:
-    """A whole number within limits, as in `is_whole`."""
+    """A number that `is_whole`."""
     if not is_whole(value, least, most):
         raise wrong(f"{name} is {shown(value)}; allowed: {whole_numbers(least, most)}")
     return value
@@ -56,11 +56,11 @@ def check_positive(name: str, value: float | None, unit: str) -> float | None:
 
 
 def check_duration(name: str, value: Duration, most_days: int | None = None, wrong: Wrong = InvalidTask) -> float:
-    """The seconds of a duration, from 0 on up to so many days; without that limit above 0."""
+    """The seconds of a duration, from 0 to so many days; without a limit, above 0."""
     seconds = duration_seconds(value)
     if type(seconds) not in (int, float):
         is_right = False
-    elif most_days is None:  # infinite is right, but no whole number that no float holds
+    elif most_days is None:  # infinity is valid, but not an int too large for a float
         is_right = 0 < seconds <= sys.float_info.max or seconds == inf
     else:
         is_right = 0 <= seconds <= most_days * 86_400
@@ -71,7 +71,7 @@ def check_duration(name: str, value: Duration, most_days: int | None = None, wro
 
 
 def check_key(name: str, key: str) -> str:
-    """A key of 1 to MAX_KEY_BYTES bytes, as databases compare it byte by byte. Raises InvalidTask."""
+    """A key of 1 to MAX_KEY_BYTES bytes. Raises InvalidTask."""
     try:
         size = len(key.encode()) if isinstance(key, str) else 0
     except UnicodeEncodeError:
@@ -83,7 +83,7 @@ def check_key(name: str, key: str) -> str:
 
 
 def check_text(what: str, text: str) -> str:
-    """A text that can be written in UTF-8, as every database asks. Raises InvalidTask."""
+    """A text that is valid UTF-8, as every database requires. Raises InvalidTask."""
     try:
         text.encode()
     except (AttributeError, UnicodeEncodeError):
@@ -92,20 +92,20 @@ def check_text(what: str, text: str) -> str:
 
 
 def check_kind(name: str, value: object, kinds: Any, allowed: str) -> None:
-    """Refuse a value of any other types than `kinds`, as isinstance takes them. Raises SettingError."""
+    """Refuse a value that is no instance of `kinds`. Raises SettingError."""
     if not isinstance(value, kinds):
         raise SettingError(f"{name} is {shown(value)}; allowed: {allowed}")
 
 
 def check_list(name: str, value: object, allowed: str, wrong: Wrong = InvalidTask) -> Iterable[Any]:
-    """Anything that gives items one by one, but for what is no list of them: text, bytes, and mappings."""
+    """Any iterable except text, bytes and mappings."""
     if isinstance(value, (str, bytes, Mapping)) or not isinstance(value, Iterable):
         raise wrong(f"{name} is {shown(value)}; allowed: {allowed}")
     return value
 
 
 def check_groups(groups: Iterable[int] | None) -> Sequence[int] | None:
-    """Group ids in order, each once, from 1 to MAX_GROUPS of them; or None for every group. Raises SettingError."""
+    """1 to MAX_GROUPS group ids, sorted and distinct; None: every group. Raises SettingError."""
     if groups is None:
         return None
     given = check_list("groups", groups, "a list of numbers, as [3], or None for every group", SettingError)

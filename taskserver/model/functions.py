@@ -1,6 +1,6 @@
-"""A function that may run: what arguments it takes, and what a producer that gives the function itself learns at once.
+"""A function as a task: its parameters, and early checks for a producer that passes the function itself.
 
-Imported once there is a function to look at: an add by name has no use for signatures.
+Imported only for functions: an add by name needs no signatures.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _GETS_LIST = ": with @task(batch=…) it gets one list"
 
 
 def why_not_runnable(function: object) -> str | None:
-    """Why calling a function would run nothing; None if it would run."""
+    """Why calling a function would run nothing; None if it runs."""
     if type(function) is FunctionType and function.__code__.co_flags & (CO_GENERATOR | CO_ASYNC_GENERATOR):
         return "is a generator function, and calling it would run nothing; name a plain function that runs it"
     return None
@@ -43,14 +43,14 @@ class Parameters:
     def __init__(self, call: Callable[..., Any] | Signature) -> None:
         """Raises InvalidTask if the callable's own code makes its signature unreadable."""
         try:
-            # Of the outermost function: a decorator may add parameters of its own.
+            # The outermost function's: a decorator may add parameters.
             self._signature = call if isinstance(call, Signature) else signature(call, follow_wrapped=False)
         except Exception as error:
             raise InvalidTask(f"its signature cannot be read: {describe(error)}") from None
         self._last_fit: tuple[object, ...] | None = None
 
     def __str__(self) -> str:
-        """The parameters in words, for a message; default values are left out, as they may be secrets."""
+        """The parameters for a message, without default values, which may be secrets."""
         parameters = self._signature.parameters.values()
         defaults = [_NONE if one.default is _NONE else _Hidden() for one in parameters]
         shown = zip(parameters, defaults, strict=True)
@@ -58,14 +58,14 @@ class Parameters:
 
     def check(self, args: Sequence[Any], kwargs: dict[str, Any]) -> None:
         """Raises TypeError if the callable does not take these arguments."""
-        # Number and names decide, so tasks that look like the last one need no further check.
+        # Number and names decide, so tasks that look like the last one need no check.
         shape = (len(args), *kwargs)
         if shape != self._last_fit:
             self._signature.bind(*args, **kwargs)
             self._last_fit = shape
 
     def argument_error(self, name: str, args: Sequence[Any], kwargs: dict[str, Any], *, takes_list: bool) -> str | None:
-        """Why the callable of this name does not take these arguments, in a sentence; None if it does."""
+        """Why the callable with this name does not take these arguments, in a sentence; None if it does."""
         try:
             self.check(args, kwargs)
         except TypeError as error:
@@ -78,10 +78,7 @@ class Parameters:
     def by_name(
         self, positions: Sequence[Any], keywords: Mapping[str, Any], left_out: int = 0
     ) -> dict[str, Any] | None:
-        """Arguments that are given in both ways, all by name; None if some have only a position.
-
-        Of the first `left_out` parameters none is given.
-        """
+        """All arguments by name; None if some are positional only. Skips the first `left_out` parameters."""
         first = list(self._signature.parameters.values())[left_out : left_out + len(positions)]
         names = [one.name for one in first if one.kind is Parameter.POSITIONAL_OR_KEYWORD]
         if len(names) < len(positions) or not keywords.keys().isdisjoint(names):
@@ -90,21 +87,21 @@ class Parameters:
 
 
 class GivenFunction(NamedTuple):
-    """A function, static or class method, which a worker finds by its name."""
+    """A function, static or class method that a worker can find by its name."""
 
     name: str
     options: Options
     parameters: Parameters
 
     def check_arguments(self, args: Any) -> None:
-        """Refuse arguments that it does not take; they are a dict, a list, a tuple or None. Raises InvalidTask."""
+        """Refuse a dict, list, tuple or None that it does not take as arguments. Raises InvalidTask."""
         takes_list = self.options.batch is not None
         positions, keywords = as_call({} if args is None else args, takes_list=takes_list)
         if argument_error := self.parameters.argument_error(self.name, positions, keywords, takes_list=takes_list):
             raise InvalidTask(argument_error)
 
     def args_of(self, positions: Sequence[Any], keywords: dict[str, Any]) -> Sequence[Any] | dict[str, Any]:
-        """The `args` of a task that makes this call: JSON has positions or names, not both. Raises InvalidTask."""
+        """The `args` of a task for this call: either a list or a dict. Raises InvalidTask."""
         if self.options.batch is not None:
             raise InvalidTask(f"{self.name} takes a list of tasks, as @task(batch=…) says: add_task takes one of them")
         if argument_error := self.parameters.argument_error(self.name, positions, keywords, takes_list=False):
@@ -129,7 +126,7 @@ class GivenFunction(NamedTuple):
         unique_key: str | NotGiven | None,
         rerun: bool | NotGiven,
     ) -> tuple[int, int, str | None, bool]:
-        """The last four for a task with these arguments, as @task says what is left out. Raises InvalidTask."""
+        """The last four for a task with these arguments, with the defaults of @task. Raises InvalidTask."""
         self.check_arguments(args)
         options = self.options
         key = self._key_of(args) if unique_key is NOT_GIVEN else unique_key
@@ -149,10 +146,10 @@ class GivenFunction(NamedTuple):
 
 
 def given_function(function: Any) -> GivenFunction:
-    """What is known of a function, static or class method. Raises InvalidTask for anything else."""
+    """What we know about a function, static or class method. Raises InvalidTask for anything else."""
     if isinstance(function, str):
         raise InvalidTask(f"task is {shown(function)}, a name; allowed here: the function itself")
-    # Anything else may have no hash; the check of its name refuses it.
+    # Anything else may be unhashable; the check of its name refuses it.
     return _known(function) if type(function) in (FunctionType, MethodType) else _look_at(function)
 
 
@@ -168,4 +165,4 @@ def _look_at(function: Any) -> GivenFunction:
 
 
 _known = lru_cache(maxsize=1024)(_look_at)
-"""Looked at once: to read a signature takes as long as to add a task."""
+"""Cached: reading a signature takes as long as adding a task."""

@@ -1,4 +1,4 @@
-"""The name of a task's callable: its form, and the function that a producer gives in its place."""
+"""The name of a task's callable, or the function that a producer passes instead."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ _NAME = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*[.:][^\W\d]\w*(\.[^\W\d]\w*)*")
 
 
 def name_of(task: str | Callable[..., Any]) -> str:
-    """The name of a callable, given by its name or as the function itself. Raises InvalidTask."""
+    """The name of a callable, given as a name or as the function. Raises InvalidTask."""
     return check_name(task) if isinstance(task, str) else _name_of_function(task)
 
 
 @lru_cache(maxsize=1024)
 def check_name(name: str) -> str:
-    """A name in the form of a callable's; whether the callable exists is not looked at. Raises InvalidTask."""
+    """A valid name for a callable, which need not exist. Raises InvalidTask."""
     if len(name) > MAX_TASK_LENGTH or not _NAME.fullmatch(name):
         raise InvalidTask(
             f"task is {shown(name)}; allowed: module.function, module.Class.method or module:Class.method, "
@@ -53,13 +53,13 @@ def _name_of_function(function: object) -> str:
 def _place_of(function: Any) -> tuple[str, str]:
     """The module of a function or a class method, and its name there. Raises InvalidTask."""
     module = qualified_name = None
-    # By its type: a mock says of itself that it is a function.
+    # By its type: a mock claims to be a function.
     if type(function) is FunctionType:
         module, qualified_name = function.__module__, function.__qualname__
     elif (
         type(function) is MethodType and type(function.__func__) is FunctionType and isinstance(function.__self__, type)
     ):
-        # A class method runs for the class that it was taken from; a base class may have defined it.
+        # A class method runs for the class it was taken from; a base class may define it.
         cls = function.__self__
         module, qualified_name = cls.__module__, f"{cls.__qualname__}.{function.__func__.__name__}"
     if isinstance(module, str) and qualified_name:
@@ -68,14 +68,14 @@ def _place_of(function: Any) -> tuple[str, str]:
 
 
 def other_kind(value: object) -> str:
-    """A value that is no task's function, in words: what it is, and what to give in its place."""
-    if foreign := task_of_other_queue(value):
-        return foreign
+    """A value that is no task's function, in words, with the fix."""
+    if words := task_of_other_queue(value):
+        return words
     return f"{shown(value)}{_OTHER_KINDS.get(type(value).__name__, '')}"
 
 
 def task_of_other_queue(value: object) -> str | None:
-    """What another queue's decorator made of a function, in words, with the fix; None for any other value."""
+    """A task of another queue's decorator, in words, with the fix; None for any other value."""
     for kind in mro_of(type(value)):
         module = module_of(kind)
         queue = OTHER_QUEUES.get(module.partition(".")[0]) if isinstance(module, str) else None
@@ -94,19 +94,19 @@ _OTHER_KINDS = {
 
 
 def _why_never_found(module: str, qualified_name: str, function: object) -> str | None:
-    """Why no worker finds a function under its name, whichever modules are listed; None where one may."""
+    """Why no worker can find a function by its name; None if one may."""
     path = qualified_name.split(".")
     if "<" in qualified_name:
         return f"cannot be found by its name: it is inside another function, {NAMELESS}; define it in a module"
     if len(path) > 2:
         return "is inside a class of a class, where no worker looks; allowed: module.function or module.Class.method"
-    # Read past the class: nothing of it runs.
+    # Read from __dict__, so that none of the class's code runs.
     cls = getattr(sys.modules.get(module), "__dict__", {}).get(path[0]) if len(path) == 2 else None
     is_plain_method = isinstance(cls, type) and vars(cls).get(path[1]) is function
     return why_private(path) or (PLAIN_METHOD if is_plain_method else None)
 
 
 def why_private(path: Iterable[str]) -> str | None:
-    """Why what stands at this path of a module is private, in words; None where it is not."""
+    """Why this path in a module is private, in words; None if it is not."""
     private = next((part for part in path if part.startswith("_")), None)
     return private and f"is private: {private!r} begins with an underscore; rename it if it may run"

@@ -1,6 +1,6 @@
-"""A new task, checked before it becomes a row. Imported with the first task that is added: most runs add none."""
+"""A new task, checked before it becomes a row. Imported late, because most runs add no task."""
 
-# Annotations are not deferred here: named tuples compile deferred ones, which each producer would pay for.
+# Annotations are not deferred here: named tuples compile deferred ones, which slows down each producer.
 
 from collections.abc import Callable, Iterable, Mapping
 from datetime import datetime, timezone
@@ -17,7 +17,7 @@ from .task import MAX_ID, NOT_GIVEN, NotGiven, given_or
 MAX_DELAY_DAYS = 3660
 FIRST_INSTANT = datetime(1970, 1, 2, tzinfo=timezone.utc)
 LAST_INSTANT = datetime(2038, 1, 19, 3, 14, 7, tzinfo=timezone.utc)
-"""The last instant that the columns of most MySQL servers hold; other databases have the same limit."""
+"""The last instant for most MySQL servers, and so for all databases."""
 MAX_VERSION = 2**63 - 1
 MAX_PARENTS = 100_000
 
@@ -31,18 +31,18 @@ class NewTask(NamedTuple):
     priority: int
     max_attempts: int | None = None
     delay_seconds: float | None = None
-    """The task waits so long, by the database's clock; None where due_at says until when."""
+    """How long the task waits, by the database's clock; None with a due_at."""
     due_at: str | None = None
-    """The task waits until this instant: YYYY-MM-DD HH:MM:SS.ffffff in UTC."""
+    """Until when the task waits: YYYY-MM-DD HH:MM:SS.ffffff in UTC."""
     unique_key: str | None = None
     rerun: bool = False
-    """Whether a row that has the key becomes new again; otherwise it stays as it is."""
+    """Whether an existing row with the key becomes new again; otherwise it is not changed."""
     version: int | None = None
-    """A rerun changes no row of this version or a newer one."""
+    """A rerun does not change a row with this version or a newer one."""
     stages: str | None = None
     """The stages of a pipeline, as JSON; the fields above are the first stage's."""
     depends_on: str | None = None
-    """Ids of the tasks that this task waits for, as 3,5."""
+    """The ids of its parents, as 3,5."""
 
 
 def new_task(
@@ -59,7 +59,7 @@ def new_task(
     stages: object = None,
     depends_on: Iterable[int] | None = None,
 ) -> NewTask:
-    """A checked task, or with `stages` a checked pipeline; what is left out is as @task says of a function itself.
+    """A checked task, or with `stages` a checked pipeline; for a function, @task gives the defaults.
 
     Raises InvalidTask, which names the wrong value and what is allowed.
     """
@@ -103,7 +103,7 @@ def _check_rerun(unique_key: str | None, rerun: bool, version: int | None) -> No
 
 
 def _parents(depends_on: object, key: str | None) -> str | None:
-    """Ids as the text 3,5, each once and in order; None if there are none. Raises InvalidTask."""
+    """Sorted, distinct ids as the text 3,5; None without ids. Raises InvalidTask."""
     ids = list(islice(check_list("depends_on", depends_on, "a list of ids of tasks"), MAX_PARENTS + 1))
     if len(ids) > MAX_PARENTS:
         raise InvalidTask(f"depends_on names more than {MAX_PARENTS} tasks, which is the most that are allowed")
@@ -118,17 +118,17 @@ def _parents(depends_on: object, key: str | None) -> str | None:
 
 
 def _wait(delay: Duration | None, at: object, has_parents: bool) -> tuple[float | None, str | None]:
-    """For how many seconds, or until when, a task waits."""
+    """How many seconds, or until when, a task waits."""
     if delay is not None and at is not None:
         raise InvalidTask("it has delay and at; allowed: one of them")
     seconds = None if delay is None else check_duration("delay", delay, MAX_DELAY_DAYS)
     due_at = None if at is None else _instant(at)
-    # A task that waits for others is looked at when it is due: at once, unless it names an instant.
+    # A task with parents is due at once, unless it names an instant: a look must decide whether it waits.
     return seconds or (0.0 if has_parents and due_at is None else None), due_at
 
 
 def _instant(at: object) -> str:
-    """An instant as the column due_at takes it. Raises InvalidTask."""
+    """An instant in the form of due_at. Raises InvalidTask."""
     try:
         instant = read_instant(at) if isinstance(at, str) else at
     except ValueError:
@@ -146,8 +146,8 @@ def _instant(at: object) -> str:
 
 
 def read_instant(text: str) -> datetime:
-    """The instant that a text in ISO 8601 stands for. Raises ValueError."""
-    # Before 3.11 Python does not know this form of UTC.
+    """The instant of a text in ISO 8601. Raises ValueError."""
+    # Python before 3.11 does not know Z.
     return datetime.fromisoformat(text.replace("Z", "+00:00"))
 
 
@@ -155,7 +155,7 @@ _EXAMPLE = '{"task": …, "args": …}'
 
 
 def new_task_from(description: Mapping[str, Any]) -> NewTask:
-    """A checked task from its description, such as {"task": "tasks.send", "args": {…}}. Raises InvalidTask."""
+    """A checked task from a description such as {"task": "tasks.send", "args": {…}}. Raises InvalidTask."""
     if not isinstance(description, Mapping):
         raise InvalidTask(f"it is {shown(description)}; allowed: an object such as {_EXAMPLE}")
     if "task" not in description and "stages" not in description:
@@ -170,7 +170,7 @@ def new_task_from(description: Mapping[str, Any]) -> NewTask:
 
 
 def new_tasks_from(descriptions: Iterable[Mapping[str, Any]]) -> list[NewTask]:
-    """The tasks that descriptions stand for. Raises InvalidTask, which says the number of the wrong one, from 1 on."""
+    """Checked tasks from descriptions. Raises InvalidTask with the number of the wrong one, from 1 on."""
     tasks = []
     given = check_list("tasks", descriptions, f"a list of objects such as {_EXAMPLE}")
     for number, description in enumerate(given, start=1):

@@ -1,7 +1,7 @@
-"""The stages of a pipeline: one row that becomes new for one callable after the other.
+"""The stages of a pipeline: one row that becomes new for one callable after another.
 
-A row keeps all of its stages as JSON and counts the stages that are over; its other columns hold the values of the
-current stage. A value that a stage leaves out stays as the row has it; only max_attempts starts over with each stage.
+A row has all its stages as JSON and counts the finished ones; its other columns have the values of the current stage. A
+stage without a value keeps the row's value, except max_attempts, which starts over with each stage.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ if TYPE_CHECKING:
 
 MAX_STAGES = 100
 MAX_STAGES_BYTES = 60_000
-"""The column of MySQL takes not much more."""
+"""The column of MySQL holds little more."""
 
 STAGE_KEYS = ("task", "group_id", "priority", "max_attempts")
 _Stage = tuple[NextStage, "GivenFunction | None"]
-"""A stage, and what is known of its function where that itself is given."""
+"""A stage, and what we know about its function if that was passed."""
 _EXAMPLE = '"tasks.resize", or {"task": "tasks.resize", "group_id": 5}'
 
 
@@ -35,8 +35,7 @@ def new_stages(
 ) -> tuple[list[NextStage], str]:
     """The checked stages of a producer, and their JSON text. Raises InvalidTask.
 
-    A value that a stage leaves out is the one given here, or else as @task says of the stage's function.
-    `args` are the first stage's; what the others get is not known yet.
+    A stage without a value gets the one given here, or else that of @task. `args` are the first stage's.
     """
     check_field("group_id", given_or(group_id, 0))
     check_field("priority", given_or(priority, 0))
@@ -89,17 +88,17 @@ def _check(stage: object) -> _Stage:
 
 
 def named(task: str | Callable[..., Any]) -> tuple[str, GivenFunction | None]:
-    """The name of a callable, and what is known of its function if that itself is given. Raises InvalidTask."""
+    """The name of a callable, and what we know about its function if that was passed. Raises InvalidTask."""
     if isinstance(task, str):
         return check_name(str(task)), None
-    from .functions import given_function  # it reads signatures, for which a name has no use
+    from .functions import given_function  # only functions need signatures
 
     function = given_function(task)
     return function.name, function
 
 
 def next_stage(task: ClaimedTask) -> NextStage | None:
-    """The stage that follows a row's current stage; None after the last one. Raises BadTask."""
+    """The stage after the row's current one; None after the last. Raises BadTask."""
     stages = read_stages(task.stages)
     if not 0 <= task.stage < len(stages):
         at = f"stage {task.stage + 1} of {len(stages)}"
@@ -125,6 +124,6 @@ def read_stages(text: str | None) -> list[NextStage]:
 
 
 def check_stages_size(size: int) -> None:
-    """Refuse the stages of a row by their size in bytes. Raises BadTask."""
+    """Refuse too large stages. Raises BadTask."""
     if size > MAX_STAGES_BYTES:
         raise BadTask(f"stages is longer than {MAX_STAGES_BYTES} bytes")

@@ -182,7 +182,7 @@ def chosen_by(selection: Selection) -> Condition:
     if selection.task is not None:
         found.append(("task = ?", [selection.task]))
     if selection.error is not None:
-        found.append(("{error_position} = 1", [selection.error]))  # SQLite's LIKE ignores case
+        found.append(("{error_position} = 1", [selection.error]))  # LIKE of SQLite ignores case
     if (line := selection.error_line) is not None:
         found.append(("({error_bytes} = ? OR {error_position} = 1)", [line, f"{line}\n"]))
     if selection.status is not None:
