@@ -70,6 +70,12 @@ def test_a_failed_task_stays_as_fatal_with_its_error(open_store: Callable[..., S
     assert not store.claims.has_new(())
 
 
+def test_a_bad_row_is_fatal_and_its_attempt_is_not_counted(store: Store, rows: Rows) -> None:
+    task = a_running_task(store)
+    assert end(store, ENDINGS["uncounted"](task)) == Outcome.AS_ASKED
+    assert rows.one("status", "attempts", "error_text") == (4, 0, "BadTask: x")
+
+
 # ---- the fence (test_fences.py has it by verb and state), and one commit
 
 

@@ -26,9 +26,9 @@ def test_a_start_counts_the_attempt_and_stamps_the_row_once_a_claim(
     store.producing.add(PLAIN._replace(max_attempts=said))
     task = claim_one(store)
     assert task.max_attempts == said
-    rows.set(f"due_at = {rows.after(5)}")
+    rows.set(f"due_at = {rows.after(5)}, attempts = 2")
     assert start(store, task, max_attempts=9)
-    assert rows.one("status", "attempts", "max_attempts", "claim") == (1, 1, limit, task.claim)
+    assert rows.one("status", "attempts", "max_attempts", "claim") == (1, 3, limit, task.claim)
     started_at, due_at = rows.one("started_at", "due_at")
     assert rows.seconds_from_now(started_at) == pytest.approx(0, abs=30)
     assert (as_instant(due_at) - as_instant(started_at)).total_seconds() == pytest.approx(LEASE_SECONDS, abs=1)
