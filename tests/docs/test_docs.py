@@ -51,7 +51,7 @@ TESTED = (
     "settings",
 )
 OF_WORK = ("docs/work/", "docs/php.md", "docs/wordpress.md")
-"""These pages are followed by tests/work/test_pages.py."""
+"""These pages are followed by tests/docs/test_recipes_pages.py."""
 
 NOT_RUN = {
     (TUTORIAL, "/home/you/"): "a picture of folders",
@@ -99,7 +99,7 @@ NOT_RUN = {
     ("docs/flask.md", "* * * * *"): "the same",
     **dict.fromkeys(
         [("docs/django.md", begin) for begin in ("TASKS =", "from django.core", "from datetime", "LOGGING =")],
-        "for Django 6: run by tests/django_tasks",
+        "for Django 6: run by tests/producers/test_django_tasks.py",
     ),
     **{(TESTING, f"# {name}.py\n"): "run by tests/docs/test_testing_page.py" for name in TESTED},
 }

@@ -20,7 +20,7 @@ from tests.support.deployment import ROOT, Deployment
 from tests.support.documents import blocks, sections
 from tests.support.shops import Shop
 
-SITE = Path(__file__).parent / "site"
+SITE = Path(__file__).parent / "django_site"
 PYTHON = ROOT / ".servers" / "django6" / "bin" / "python"
 LEAST_TESTS = 35
 
