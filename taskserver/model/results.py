@@ -1,6 +1,6 @@
 """A task's progress and its result, in its row: written by workers, read by pages.
 
-Both are JSON text. Any program may have written the row, so a text that cannot be read counts as not there.
+Both are JSON text. Any program may have written the row, so an invalid text counts as missing.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from .task import Status, known_status
 
 MAX_RESULT_BYTES = 64 * 1024
 MAX_FAULT = 227
-"""Characters of the reason why a result cannot be kept."""
+"""Characters of the reason why a result cannot be stored."""
 MAX_PROGRESS_TEXT = 200
 """Characters; a longer text is cut."""
 MAX_NUMBER = 2**53
@@ -24,17 +24,17 @@ MAX_NUMBER = 2**53
 
 
 class Progress(NamedTuple):
-    """How far a task has come."""
+    """The progress of a task."""
 
     done: float
     """In the task's own units."""
     total: float | None = None
-    """The value of `done` at the end; None where it is not known."""
+    """The value of `done` at the end; None if unknown."""
     text: str | None = None
 
     @property
     def fraction(self) -> float | None:
-        """The part that is done, from 0 to 1; None where the total is not known."""
+        """The part that is done, from 0 to 1; None if the total is unknown."""
         return min(max(self.done / self.total, 0.0), 1.0) if self.total else None
 
     def __str__(self) -> str:
@@ -42,7 +42,7 @@ class Progress(NamedTuple):
         if self.total is not None:
             amount += f" of {self.total:.15g}"
         if (fraction := self.fraction) is not None:
-            # Rounded, as 0.29 of 1 is 29 %, but 100 % only at the end.
+            # Rounded, so that 0.29 of 1 is 29 %, but 100 % only at the end.
             amount += f" ({min(math.floor(round(fraction * 100, 6)), 100 if fraction == 1 else 99)} %)"
         return f"{amount}: {self.text}" if self.text else amount
 
@@ -53,18 +53,18 @@ class TaskState(NamedTuple):
     id: int
     task: str
     status: int
-    """A Status; another number where some other program wrote one."""
+    """A Status, or another number that a program wrote."""
     attempts: int
     """How often the task was started."""
     result: Any
-    """The result, read from JSON; None where none is kept."""
+    """The result; None if none is stored."""
     error: str | None
-    """The last error, `Type: message` in the first line; None once the task succeeded."""
+    """The last error, with `Type: message` on the first line; None once the task succeeded."""
     progress: Progress | None
 
     @property
     def is_over(self) -> bool:
-        """Whether the task is done, fatal or cancelled: it does not change any more by itself."""
+        """Whether the task is done, fatal or cancelled, and so will not change by itself."""
         return self.status in (Status.DONE, Status.FATAL, Status.CANCELLED)
 
 
@@ -72,7 +72,7 @@ class TaskState(NamedTuple):
 
 
 def write_result(value: object) -> str:
-    """The JSON text of a task's result. Raises InvalidTask, which says why there is none."""
+    """The JSON text of a task's result. Raises InvalidTask with the reason."""
     try:
         return write_json(value, MAX_RESULT_BYTES, "what it returned")
     except InvalidTask as error:
@@ -86,7 +86,7 @@ def write_progress(done: object, total: object, text: object) -> str:
     report: dict[str, object] = {"done": _number("done", done)}
     if total is not None:
         report["total"] = _number("total", total)
-    if text is not None:  # a lone surrogate is no JSON to other languages
+    if text is not None:  # other languages refuse a lone surrogate
         report["text"] = str.__str__(text)[:MAX_PROGRESS_TEXT].encode(errors="replace").decode()
     return encode(report)
 
@@ -94,7 +94,7 @@ def write_progress(done: object, total: object, text: object) -> str:
 def _number(name: str, value: Any) -> float:
     try:
         number = value if type(value) is int else float(value)  # numpy's numbers, and Decimal
-    except Exception:  # an array, a signalling NaN; a class of its own may raise anything
+    except Exception:  # an array, a signalling NaN; a site's class may raise anything
         number = -1
     if isinstance(value, (bool, str, bytes)) or not 0 <= number <= MAX_NUMBER:
         raise SettingError(f"progress: {name} is {shown(value)}; allowed: a number from 0 to 2^53")
@@ -105,7 +105,7 @@ def _number(name: str, value: Any) -> float:
 
 
 def read_result(text: object) -> Any:
-    """The value of a result's text; None where it cannot be read."""
+    """The value of a result's text; None if it is invalid."""
     try:
         return parse_json(text) if isinstance(text, str) else None
     except BadTask:
@@ -113,7 +113,7 @@ def read_result(text: object) -> Any:
 
 
 def read_progress(text: object) -> Progress | None:
-    """The Progress of a row's text; None where it cannot be read."""
+    """The Progress in a row's text; None if it is invalid."""
     report = read_result(text)
     if not isinstance(report, dict):
         return None
@@ -128,18 +128,18 @@ def _is_number(value: Any) -> TypeGuard[float]:
 
 
 def as_texts(row: Sequence[Any]) -> list[Any]:
-    """The values of a row, bytes as text: MySQL gives keys as bytes, and SQLite keeps bytes in any column."""
+    """The values of a row, with bytes as text: MySQL returns keys as bytes, and SQLite stores bytes in any column."""
     return [value.decode(errors="backslashreplace") if type(value) is bytes else value for value in row]
 
 
 def by_name(names: Sequence[str], row: Sequence[Any]) -> dict[str, Any]:
-    """The values of a row by the names of its columns, as texts; those whose names end with `_at` are instants."""
+    """The values of a row by column name; those with `_at` are instants, and bytes become text."""
     values = zip(names, as_texts(row), strict=False)
     return {name: utc(value) if name.endswith("_at") else value for name, value in values}
 
 
 def task_state(row: Sequence[Any]) -> TaskState:
-    """The state of a task from its row, whose columns are those of a TaskState."""
+    """A TaskState from its row."""
     task_id, task, status, attempts, result, error, progress = row
     task, error = as_texts((task, error))
     returned = read_result(result) if status == Status.DONE else None

@@ -1,7 +1,7 @@
-"""A periodic task: the checks of what its producer gives, and the instant of its next time.
+"""A periodic task: checks of the producer's values, and its next time.
 
-Stands between the producer and the table of schedules (stores/queue/schedules.py). Knows no database and no clock:
-each instant is given by the caller, who has it from the database.
+The table of schedules is in stores/queue/schedules.py. This file uses no database and no clock: its callers pass the
+database's instants.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ if TYPE_CHECKING:
 
 UTC = "UTC"
 MAX_SCHEDULE_NAME_BYTES = 200
-"""The name, after a prefix, is the unique_key of the tasks that the schedule adds."""
+"""With a prefix, the name is the unique_key of the schedule's tasks."""
 MAX_EVERY_SECONDS = MAX_DELAY_DAYS * 86_400
 MAX_CRON_LENGTH = 255
 MAX_ZONE_LENGTH = 64
-"""The column of MySQL takes no more."""
+"""The column of MySQL holds no more."""
 CRON_FIELDS = 5
 CRON_EXAMPLE = "*/5 * * * *"
 
@@ -41,7 +41,7 @@ class _Named(TypedDict):
 
 
 class Schedule(_Named, total=False):
-    """A periodic task as `TaskServer.sync_schedules` takes it: a dict with the arguments of `TaskServer.schedule`."""
+    """A periodic task for `TaskServer.sync_schedules`: a dict with the arguments of `TaskServer.schedule`."""
 
     args: object
     every: Duration
@@ -52,7 +52,7 @@ class Schedule(_Named, total=False):
 
 
 class ScheduleRow(NamedTuple):
-    """A periodic task, as its producer gave it, in the order of its columns."""
+    """A periodic task, in the order of its columns."""
 
     name: str
     task: str
@@ -65,11 +65,11 @@ class ScheduleRow(NamedTuple):
     cron: str | None
     """A cron expression of five fields; None if `every_seconds` gives the times."""
     timezone: str
-    """The time zone in which `cron` is read."""
+    """The time zone of `cron`."""
 
     @property
     def timing(self) -> str:
-        """The times of the schedule in words."""
+        """Its times in words."""
         if self.cron is not None:
             return f"{cron_in_words(self.cron)} {self.timezone}"
         seconds = self.every_seconds
@@ -89,11 +89,11 @@ COMMON_FORMS = (
     (r"([0-9]+) ([0-9]+) \* \* ([0-7])", "weekly on {2} {1:0>2}:{0:0>2}"),
     (r"([0-9]+) ([0-9]+) \* \* 1-5", "Mon to Fri {1:0>2}:{0:0>2}"),
 )
-"""Forms of cron expressions, and how people say them."""
+"""Common cron expressions and their words."""
 
 
 def cron_in_words(expression: str) -> str:
-    """A common cron expression as people say it, as `daily 03:30`; any other as it is."""
+    """A common cron expression in words, as `daily 03:30`; any other unchanged."""
     for form, words in COMMON_FORMS:
         if found := re.fullmatch(form, expression):
             minute_and_hour, day = found.groups()[:2], found.groups()[2:]
@@ -111,15 +111,15 @@ def new_schedule(
     group_id: int | NotGiven = NOT_GIVEN,
     priority: int | NotGiven = NOT_GIVEN,
 ) -> ScheduleRow:
-    """A checked schedule. Raises InvalidTask, and SettingError where the library for `cron` is missing."""
+    """A checked schedule. Raises InvalidTask, and SettingError if the package for `cron` is missing."""
     check_schedule_name(name)
-    described = new_task(task, args, group_id, priority, unique_key=None)  # its tasks have a key of their own
+    described = new_task(task, args, group_id, priority, unique_key=None)  # its tasks have their own key
     if not isinstance(timezone, str):
         raise InvalidTask(f"timezone is {shown(timezone)}; allowed: UTC, or a name as Europe/Berlin")
     if every is not None and timezone != UTC:
         raise InvalidTask("it has every and a timezone, which only cron has a use for; every counts seconds")
     if isinstance(cron, str):
-        cron = " ".join(cron.split())  # more blanks make no other schedule
+        cron = " ".join(cron.split())  # more blanks do not change a schedule
     schedule = ScheduleRow(name, *described[:4], _seconds(every), cron, timezone)
     _check_timing(schedule)
     return schedule
@@ -129,7 +129,7 @@ SCHEDULE_KEYS = new_schedule.__code__.co_varnames[: new_schedule.__code__.co_arg
 
 
 def new_schedules(schedules: Iterable[Schedule]) -> list[ScheduleRow]:
-    """Checked schedules. Raises as `new_schedule` does, and names the wrong one."""
+    """Checked schedules. Raises like `new_schedule`, with the number and name of the wrong one."""
     rows: dict[str, ScheduleRow] = {}
     for number, given in enumerate(check_list("schedules", schedules, f"a list, as [{_EXAMPLE}]"), start=1):
         try:
@@ -158,7 +158,7 @@ _EXAMPLE = 'Schedule(name="nightly", task=…, cron="30 3 * * *")'
 
 
 def check_schedule(schedule: ScheduleRow) -> None:
-    """Check a schedule from a row, which any program may have written. Raises as `new_schedule` does."""
+    """Check a schedule from a row, which any program may have written. Raises like `new_schedule`."""
     check_schedule_name(schedule.name)
     check_name(schedule.task)
     try:
@@ -169,10 +169,10 @@ def check_schedule(schedule: ScheduleRow) -> None:
 
 
 def check_schedule_name(name: str) -> None:
-    """Refuse a name that is empty, too long, or cannot be printed. Raises InvalidTask."""
-    # No blanks at its ends, since MySQL compares without them.
-    is_sayable = isinstance(name, str) and name.isprintable() and name == name.strip()
-    if not is_sayable or not 1 <= len(name.encode()) <= MAX_SCHEDULE_NAME_BYTES:
+    """Refuse a name that is empty, too long or unprintable. Raises InvalidTask."""
+    # No blanks at its ends, because MySQL ignores them in comparisons.
+    is_printable = isinstance(name, str) and name.isprintable() and name == name.strip()
+    if not is_printable or not 1 <= len(name.encode()) <= MAX_SCHEDULE_NAME_BYTES:
         raise InvalidTask(
             f"name is {shown(name)}; allowed: a text of 1 to {MAX_SCHEDULE_NAME_BYTES} bytes in UTF-8, without control "
             "characters, and without blanks at its ends"
@@ -180,16 +180,16 @@ def check_schedule_name(name: str) -> None:
 
 
 def next_time(schedule: ScheduleRow, planned: datetime, now: datetime) -> datetime:
-    """The first time after now, in UTC, of a checked schedule whose last time was `planned`; both instants are aware.
+    """The first time after now, in UTC, of a checked schedule; `planned` was its last time. Both are aware.
 
-    Raises InvalidTask where no time comes before the end of the database's time.
+    Raises InvalidTask if there is none before LAST_INSTANT.
     """
     try:
-        if schedule.every_seconds:  # whole steps after the planned time, not after now: a late look shifts no beat
+        if schedule.every_seconds:  # whole steps after the planned time, so that a late look does not shift the times
             step = timedelta(seconds=schedule.every_seconds)
             found: datetime | None = planned + step * (max((now - planned) // step, 0) + 1)
         else:
-            # Where clocks are put back, a time of day comes twice. The library means the first: it may be over.
+            # When clocks go back, a time of day repeats. The library returns the first one, which may be in the past.
             times = _cron(schedule.cron, now.astimezone(_zone(schedule.timezone)))
             found = next((one.astimezone(timezone.utc) for one in times if one > now), None)
     except OverflowError:  # beyond the year 9999
@@ -227,7 +227,7 @@ def _zone(name: str) -> tzinfo:
     if name == UTC:
         return timezone.utc
     try:
-        # Python takes a/a/a/… for packages within each other, and would look for each of them.
+        # Python treats a/a/a/… as nested packages, and would search each of them.
         return ZoneInfo(name if len(name) <= MAX_ZONE_LENGTH else "")
     except (ZoneInfoNotFoundError, ValueError, TypeError, OSError):
         if not available_timezones():
@@ -238,7 +238,7 @@ def _zone(name: str) -> tzinfo:
 
 
 def _cron(expression: str | None, after: datetime) -> CronSim:
-    """The times of a cron expression after an instant, in that instant's time zone. Raises as `new_schedule` does."""
+    """The times of a cron expression after an instant, in that instant's time zone. Raises like `new_schedule`."""
     try:
         from cronsim import CronSim, CronSimError
     except ImportError:
@@ -249,7 +249,7 @@ def _cron(expression: str | None, after: datetime) -> CronSim:
     if not isinstance(expression, str) or len(expression) > MAX_CRON_LENGTH:
         raise InvalidTask(f"cron is {shown(expression)}; {_ALLOWED_CRON}")
     try:
-        # The library also takes a sixth field, for seconds.
+        # The library also accepts a sixth field, for seconds.
         if len(expression.split()) != CRON_FIELDS:
             raise CronSimError("it has not five fields")
         return CronSim(expression, after)

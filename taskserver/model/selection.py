@@ -1,6 +1,6 @@
-"""Which tasks an operator means: by id, group, task name and error, as `retry`, `cancel` and `priority` take them."""
+"""The tasks that an operator chooses, by id, group, task name and error, for `retry`, `cancel` and `priority`."""
 
-# Annotations are not deferred here: named tuples compile deferred ones, which each empty run would pay for.
+# Annotations are not deferred here: named tuples compile deferred ones, which slows down each empty run.
 
 from collections.abc import Iterable, Sequence, Set
 from datetime import datetime
@@ -14,29 +14,29 @@ from .task import MAX_GROUP_ID, MAX_GROUPS, MAX_ID, MAX_SIGNED, Status, name_of_
 
 
 class Selection(NamedTuple):
-    """Tasks that meet every condition given here; with no condition, every task that the verb is for.
+    """Tasks that meet all these conditions; without conditions, every task to which the verb applies.
 
-    Empty `ids` or `groups` mean no task: a program may have looked for some, and found none.
+    Empty `ids` or `groups` mean no task: a program may have searched for some and found none.
     """
 
     ids: Sequence[int] | None = None
     groups: Sequence[int] | None = None
     task: str | None = None
-    """The callable's name, as the row has it."""
+    """The callable's name, as in the row."""
     error: str | None = None
-    """The beginning of the error_text, compared byte by byte."""
+    """The start of the error_text, compared byte by byte."""
     limit: int | None = None
     """At most so many of these tasks, in order of id."""
     error_line: str | None = None
-    """The first line of the error_text, the whole of it, byte by byte."""
+    """The whole first line of the error_text, compared byte by byte."""
     status: int | None = None
-    """Their status, as 4 for fatal; of those that the verb is for."""
+    """One of the statuses to which the verb applies, such as 4 for fatal."""
     since: Duration | datetime | None = None
-    """They ended, or were written to last, since then: a duration before now, or an aware datetime."""
+    """When they ended or were last written, at the earliest: a duration before now, or an aware datetime."""
 
 
 def selection_of(tasks: int | Iterable[int] | Selection) -> Selection:
-    """The Selection that an id, some ids, or a Selection stand for. Raises InvalidTask."""
+    """A Selection from an id, some ids, or a Selection. Raises InvalidTask."""
     if isinstance(tasks, Selection):
         return tasks
     if isinstance(tasks, int):

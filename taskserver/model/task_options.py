@@ -1,4 +1,4 @@
-"""The options that a tasks module gives its callables with `@taskserver.task(…)`, beside their code."""
+"""The options of callables, which a tasks module sets with `@taskserver.task(…)`."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from .names import name_of
 from .task import MAX_SECONDS
 
 MAX_TASKS_TOGETHER = 500
-"""Tasks in one call of a batch, or in one round: their ids stand in one statement, and old SQLite binds 999 values."""
+"""Tasks in one call of a batch, or in one round: one statement has their ids, and old SQLite binds at most 999."""
 
 _ATTRIBUTE = "__taskserver_options__"
 
@@ -26,7 +26,7 @@ ExceptionTypes = type[BaseException] | tuple[type[BaseException], ...]
 
 
 class Options(NamedTuple):
-    """The options of a callable, as `task` describes them; None leaves an option to the settings."""
+    """The options of a callable, see `task`; None: as the settings say."""
 
     max_attempts: int | None = None
     backoff: Backoff | None = None
@@ -44,14 +44,14 @@ class Options(NamedTuple):
     fatal_on: tuple[type[BaseException], ...] = ()
 
     def allows_retry(self, kind: type[BaseException]) -> bool:
-        """Whether a task with attempts left is tried again that raised an exception of this type."""
+        """Whether a task that raised an exception of this type is retried if it has attempts left."""
         return not (issubclass(kind, Fatal) or self.why_fatal(kind))
 
     def why_fatal(self, kind: type[BaseException]) -> str:
-        """Why a task that raised an exception of this type is fatal by these options; empty if it is not."""
-        if issubclass(kind, (Fatal, Retry, TaskInterrupted)):  # a timeout is none of the task's own, and may pass
+        """Why an exception of this type makes a task fatal by these options; empty if it does not."""
+        if issubclass(kind, (Fatal, Retry, TaskInterrupted)):  # a timeout is not the task's own error
             return ""
-        # As `except` would see it: issubclass would ask the metaclass of a type of the site's own.
+        # As `except` sees it: issubclass would run the metaclass of a site's type.
         if is_kind(kind, self.fatal_on):
             return "fatal_on names it"
         return "" if self.retry_on is None or is_kind(kind, self.retry_on) else "retry_on does not name it"
@@ -80,21 +80,21 @@ def task(
     fatal_on: ExceptionTypes | None = None,
 ) -> Callable[[F], F]: ...
 def task(function: Any = None, **given: Any) -> Any:
-    """Give a callable options of its own; the function itself is not changed.
+    """Set options of a callable; the function itself is not changed.
 
-    `max_attempts`: starts; the row's own wins. `backoff`: as TASKSERVER_BACKOFF. `timeout`: as "5m"; 0 is no limit.
+    `max_attempts`: starts; the row's own value wins. `backoff`: as TASKSERVER_BACKOFF. `timeout`: as "5m"; 0: no limit.
     `on_fatal`: a callable of the listed modules, or its name. It is called after the last attempt failed, with the same
-    arguments and `error=`, the exception; if it returns, the task counts as done.
+    arguments and `error=`, the exception. If it returns, the task is done.
     `batch`: the callable takes a list of the arguments of up to so many tasks, each an object or an array. It returns
-    None if all are done, or a list with an exception for each task that failed, in their order.
-    `transactional`: the callable runs inside the transaction that completes its task, with its writes to
+    None if all are done, or a list in their order, with an exception for each failed task.
+    `transactional`: the callable runs inside the transaction that completes its task. It writes with
     `taskserver.connection()`.
-    `commit_every`: up to so many tasks, or those of one second, share the commit of their starts and that of their
-    ends. If the worker dies meanwhile, tasks that have run may run again.
-    `group_id`, `priority`, `unique_key`, `rerun`: for tasks that are added by this function itself, unless the producer
-    gives them. `unique_key` is a text, or a function that takes the task's arguments and returns one.
-    `retry_on`, `fatal_on`: exceptions, as `except` takes them. With `retry_on` a task that raises anything else is
-    fatal at once; so is one that raises what `fatal_on` names, which wins. `Retry` and `Fatal` hold all the same.
+    `commit_every`: up to so many tasks, or those of one second, share the commits of their starts and ends. If the
+    worker dies, finished tasks may run again.
+    `group_id`, `priority`, `unique_key`, `rerun`: defaults for tasks that are added by passing this function.
+    `unique_key` is a text, or a function that takes the task's arguments and returns one.
+    `retry_on`, `fatal_on`: exceptions, as `except` takes them. With `retry_on`, any other exception is fatal at once,
+    and so are those of `fatal_on`, which wins. `Retry` and `Fatal` still work.
     Raises SettingError; the module then cannot be imported.
     """
     options = _checked(given)
@@ -118,7 +118,7 @@ def options_of(function: FunctionType) -> Options:
     return options if type(options) is Options else NO_OPTIONS
 
 
-# ---- checks: each takes the name and the value of an option, and returns what Options has
+# ---- checks: from the name and the value of an option to the value in Options
 
 
 def _flag(name: str, value: Any) -> bool:
