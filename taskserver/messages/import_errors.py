@@ -1,4 +1,4 @@
-"""Words for why a listed module cannot be imported: the error, its line, and the fix."""
+"""Why a listed module cannot be imported: the error, its line, and the fix."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from .programs import BESIDE
 
 _PYTHONS_OWN = os.path.join(os.path.dirname(importlib.__file__), "")
 _INSTALLED = re.compile(r"[\\/](?:site|dist)-packages[\\/]|^" + re.escape(os.path.dirname(os.__file__)))
-"""Begins the path of a file that the site did not write."""
+"""Matches paths of files that the site did not write."""
 _FIXES = (
     (r"(Syntax|Value|UnicodeDecode)Error: .*(codec can't|null byte|Non-UTF-8|encoding)", "save the file as UTF-8 text"),
     (
@@ -23,11 +23,11 @@ _FIXES = (
     ),
     (r"PermissionError: ", "let this user read it"),
 )
-"""The beginning of an error, and its fix."""
+"""The start of an error, and its fix."""
 
 
 def why_not_imported(module: str, error: BaseException, folder: Path | None) -> str:
-    """The error of a module's import in words; `folder` is where modules are looked for, if that is known."""
+    """The error of a module's import in words; `folder` is where modules are searched, if known."""
     missing = str(error.name) if type(error) is ModuleNotFoundError else ""
     if missing and f"{module}.".startswith(f"{missing}."):
         place = f"{BESIDE} ({folder})" if folder else BESIDE
@@ -48,13 +48,13 @@ def _file(module: str) -> str:
 
 
 def raised_at(error: BaseException) -> str:
-    """The file and line that raised an error, of the site's own files if one had a part in that.
+    """The file and line that raised an error, if possible in the site's own files.
 
-    Empty for a file that could not be read: its error says where.
+    Empty for a file that could not be read: its error has the place.
     """
     frames = [(frame.f_code.co_filename, line) for frame, line in walk_tb(traceback_of(error))]
     others = [(file, line) for file, line in frames if not file.startswith(("<", OUR_FOLDER, _PYTHONS_OWN))]
     own = [(os.path.basename(file), line) for file, line in others if not _INSTALLED.search(file)]
-    # A package has many an __init__.py: the folder of the file says which.
+    # Packages have many files named __init__.py, so show the folder too.
     place = own[-1:] or [("/".join(Path(file).parts[-2:]), line) for file, line in others[-1:]]
     return f" ({place[0][0]}, line {place[0][1]})" if place else ""

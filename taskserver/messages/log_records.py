@@ -1,4 +1,4 @@
-"""The extra attributes of the package's log records, for logs and for Sentry; and what a run logs and goes on."""
+"""The extra attributes of the package's log records, for logs and Sentry; and steps whose errors are only logged."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from ..errors import DatabaseError, Unavailable
 LOG = getLogger("taskserver")
 
 FULL_TEXT = "_full_text"
-"""The traceback in words. Sentry's SDK shows all attributes but those that begin with an underscore."""
+"""The traceback as text. Sentry's SDK shows all attributes except those with a leading underscore."""
 LOG_ONLY = "_log_only"
-"""Marks an error that needs no person yet: standard error, and with it cron's mail, does without it."""
+"""Marks an error that needs nobody yet: it is not on standard error, and so not in cron's mail."""
 ONCE_AN_HOUR = "_once_an_hour"
-"""Marks a warning that each run would repeat until somebody fixes it: standard error has it once an hour."""
+"""Marks a warning that each run would repeat until it is fixed: standard error has it once an hour."""
 
 
 def about_task(
@@ -27,7 +27,7 @@ def about_task(
     is_fatal: bool = False,
     log_only: bool = False,
 ) -> dict[str, object]:
-    """The `extra` of a record about one task; `error` is the first line of its error, `full_text` the traceback."""
+    """The `extra` of a record about a task; `error` is the first line of its error, `full_text` the traceback."""
     extra: dict[str, object] = {"task_id": task_id, "task": task, "attempt": attempt}
     if error:
         extra |= {"error": error, FULL_TEXT: full_text, LOG_ONLY: log_only}
@@ -36,10 +36,7 @@ def about_task(
 
 @contextmanager
 def optional_step(words: str, level: int = INFO) -> Iterator[None]:
-    """In the `with` stands what a run can do without, as it may lack the right: its error is logged.
-
-    Raises Unavailable.
-    """
+    """The `with` is a step that a run can skip if it lacks the right: errors are logged. Raises Unavailable."""
     try:
         yield
     except Unavailable:

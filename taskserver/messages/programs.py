@@ -1,4 +1,4 @@
-"""The names of our two programs: files beside the package, or commands where pip has installed it."""
+"""The names of our two programs: files beside the package, or commands if pip installed it."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ BESIDE = "in the deployment's folder" if IS_INSTALLED else "beside worker.py"
 
 
 def install_command(package: str) -> str:
-    """The command that installs a package, also where the host forbids to change its Python."""
+    """The command that installs a package, even if the host does not allow changes to its Python."""
     from shlex import quote
 
     if sys.prefix != sys.base_prefix:  # a virtual environment
         return f"{sys.executable} -I -m pip install {quote(package)}"
-    # As a rule the folder of worker.py, and always a folder from which the program imports.
+    # Usually the folder of worker.py, and always one from which the program imports.
     return f"{sys.executable} -I -m pip install --target {quote(_BESIDE)} {quote(package)}"
 
 
 def client_in(folder: Path) -> str:
-    """The begin of a line of client.py, as a crontab and a shell take it."""
+    """The start of a command line of client.py, for a crontab or a shell."""
     from shlex import quote
 
     python = quote(sys.executable or "python3")

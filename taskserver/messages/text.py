@@ -1,4 +1,4 @@
-"""Texts, numbers, spans of time and instants for people: harmless for a terminal, a mail or a log."""
+"""Texts, numbers, durations and instants for people: safe for a terminal, a mail or a log."""
 
 from __future__ import annotations
 
@@ -16,23 +16,23 @@ MAX_ERROR_LENGTH = 1000
 MAX_VALUE_LENGTH = 80
 """Characters of a value in a message."""
 MAX_COMPARED = 300
-"""Names that one mistyped name is compared with; a file may hold any number of them."""
+"""Names that a mistyped name is compared with; a file may have any number of them."""
 MAX_LINE = 12_000
-"""Characters of a line; what a row names may be of any length, and cron mails lines."""
+"""Characters of a line; texts in rows may be of any length, and cron mails lines."""
 
 
 def printable(text: str) -> str:
-    """The text as `escaped` gives it, without its middle where it is too long for a line."""
+    """The text `escaped`, without its middle if it is too long for a line."""
     return truncate_middle(escaped(truncate_middle(text, MAX_LINE)), MAX_LINE)
 
 
 def truncate_middle(text: str, most: int) -> str:
-    """The text in at most so many characters, with its begin and its end."""
+    """The text in at most so many characters: its start and its end."""
     return text if len(text) <= most else f"{text[: most // 2]}…{text[1 - most // 2 :]}"
 
 
 def escaped(text: str) -> str:
-    r"""The text in one line, with `\n`, `\x1b` and the like in place of characters that a terminal obeys."""
+    r"""The text in one line, with `\n`, `\x1b` and the like instead of control characters."""
     if text.isprintable():
         return text
     return "".join(
@@ -41,7 +41,7 @@ def escaped(text: str) -> str:
 
 
 def letters(json_text: str) -> str:
-    r"""JSON text with its letters as people read them, as `é` for `\u00e9`; what does not print stays escaped."""
+    r"""JSON text with readable letters, as `é` for `\u00e9`; unprintable characters stay escaped."""
     import json  # few programs show arguments
 
     def read(found: re.Match[str]) -> str:
@@ -55,12 +55,12 @@ _UNITS = (("d", 86_400), ("h", 3600), ("min", 60))
 
 
 def _in_largest_unit(seconds: float) -> tuple[float, str]:
-    """Seconds in the unit that a person would use: the largest of which there are two."""
+    """Seconds in the largest unit of which there are at least two."""
     return next(((seconds / length, unit) for unit, length in _UNITS if seconds >= 2 * length), (seconds, "s"))
 
 
 def age(seconds: float | None) -> str:
-    """Seconds in a person's unit, rounded, as `3 min`; empty for None."""
+    """Seconds, rounded, as `3 min`; empty for None."""
     if seconds is None:
         return ""
     amount, unit = _in_largest_unit(max(seconds, 0))
@@ -68,7 +68,7 @@ def age(seconds: float | None) -> str:
 
 
 def in_units(seconds: float | None) -> str:
-    """Seconds in a person's unit, with about two significant digits, as `1.5 s` or `250 ms`; empty for None."""
+    """Seconds with about two significant digits, as `1.5 s` or `250 ms`; empty for None."""
     if seconds is None:
         return ""
     if seconds < 1:
@@ -78,7 +78,7 @@ def in_units(seconds: float | None) -> str:
 
 
 def when(seconds: float | None) -> str:
-    """After how long something comes, as `in 3 min`; empty for None."""
+    """As `in 3 min` or `now`; empty for None."""
     return "" if seconds is None else f"in {age(seconds)}" if seconds > 0 else "now"
 
 
@@ -87,13 +87,13 @@ def count_of(rows: int, noun: str) -> str:
     return f"{rows} {noun}{'' if rows == 1 else 's'}"
 
 
-# ---- numbers and spans of time, as people write them
+# ---- numbers and durations, as people write them
 
 
 def read_number(text: str, or_span: bool = False) -> float | None:
-    """The number that a text is, as 5, -5, 0.5 or 1e3, or also the seconds of a span as 5m; None for any other text.
+    """The number in a text such as 5, -5, 0.5 or 1e3, or the seconds of a span such as 5m; None for other texts.
 
-    A whole one is an int. Not by int() and float(), which take blanks, underscores, digits of every script, and inf.
+    A whole one is an int. int() and float() would also accept blanks, underscores, digits of every script, and inf.
     """
     if re.fullmatch(r"-?[0-9]{1,20}", text):
         return int(text)
@@ -104,11 +104,11 @@ def read_number(text: str, or_span: bool = False) -> float | None:
 
 Duration = float | str | timedelta
 DURATIONS = 'seconds, a text as "5m", or a timedelta'
-"""What a duration may be, for messages."""
+"""The valid durations, for messages."""
 
 
 def duration_seconds(value: object) -> Any:
-    """The seconds of a duration; None for any other text, and any other value as it is: its caller refuses it."""
+    """The seconds of a duration; None for other texts, and other values unchanged: the caller refuses them."""
     if isinstance(value, str):
         return span_seconds(value)
     return value.total_seconds() if isinstance(value, timedelta) else value
@@ -118,7 +118,7 @@ def duration_seconds(value: object) -> Any:
 
 
 def nearest(name: str, names: Iterable[str], likeness: float = 0.65) -> str | None:
-    """The most similar of these names, at least by `likeness` (0 to 1), whatever the case; None without one."""
+    """The most similar name, by at least `likeness` (0 to 1), ignoring case; None without one."""
     from difflib import get_close_matches  # imported with the first mistake
 
     by_folded = {one[:MAX_VALUE_LENGTH].casefold(): one for one in islice(names, MAX_COMPARED)}
@@ -127,24 +127,24 @@ def nearest(name: str, names: Iterable[str], likeness: float = 0.65) -> str | No
 
 
 def shown(value: object) -> str:
-    """The repr of a value in a message, cut where it is long."""
+    """The repr of a value for a message, cut if it is long."""
     try:
         text = repr(value)
-    except Exception:  # an integer too long to be written, or a repr that fails
+    except Exception:  # a too long integer, or a repr that fails
         return f"a {type(value).__name__} that cannot be shown"
     return text if len(text) <= MAX_VALUE_LENGTH else f"{text[: MAX_VALUE_LENGTH - 1]}…"
 
 
-# ---- instants, in this host's time zone, which is named; JSON has them in UTC
+# ---- instants, in this host's time zone, with its name; in JSON in UTC
 
 
 def zone() -> str:
-    """The name of this host's time zone as it is now, as UTC or CET."""
+    """The current name of this host's time zone, as UTC or CET."""
     return datetime.now().astimezone().strftime("%Z")
 
 
 def in_sentence(instant: datetime | None, form: str = "%Y-%m-%d %H:%M:%S %Z") -> str:
-    """An instant with the name of its zone; empty for None."""
+    """An instant with its zone's name; empty for None."""
     return f"{local(instant):{form}}" if instant else ""
 
 
@@ -154,7 +154,7 @@ def exactly(instant: datetime | None) -> str:
 
 
 def time_of_day(instant: datetime) -> str:
-    """The hour and minute of an instant of today."""
+    """The hour and minute of an instant."""
     return in_sentence(instant, "%H:%M %Z")
 
 
@@ -169,7 +169,7 @@ def on_day(instant: datetime | None) -> str:
 
 
 def utc(text: str | None) -> datetime | None:
-    """The instant that a row has as text in UTC; None for any other text, as a column of SQLite may hold."""
+    """The instant of a text in UTC; None for any other value, as SQLite may store."""
     try:
         return datetime.fromisoformat(text).replace(tzinfo=timezone.utc) if text else None
     except (ValueError, TypeError):
@@ -177,14 +177,14 @@ def utc(text: str | None) -> datetime | None:
 
 
 def iso(instant: datetime | None) -> str | None:
-    """An instant as JSON readers know it: 2026-01-31T12:00:00.000000Z."""
+    """An instant for JSON: 2026-01-31T12:00:00.000000Z."""
     if instant is None:
         return None
     return instant.astimezone(timezone.utc).isoformat(timespec="microseconds").replace("+00:00", "Z")
 
 
 def plain(value: Any) -> Any:
-    """A value as JSON has it: instants and infinite numbers as texts, records by the names of their fields."""
+    """A value for JSON: instants and infinite numbers as texts, records as objects."""
     if isinstance(value, datetime):
         return iso(value)
     if hasattr(value, "as_dict"):
@@ -199,21 +199,21 @@ def plain(value: Any) -> Any:
 
 
 def local(instant: datetime) -> datetime:
-    """An instant in this host's zone; in its own at the end of time, as a column of SQLite may hold."""
+    """An instant in this host's zone; unchanged at the limits of time, as SQLite may store."""
     try:
         return instant.astimezone()
     except (ValueError, OverflowError, OSError):
         return instant
 
 
-# ---- arguments that may be copied into a terminal or a crontab
+# ---- arguments to copy into a terminal or a crontab
 
 
 def prefix_in_shell(text: str) -> str:
-    """The begin of a text as an argument that may be copied into a terminal or a crontab; empty where there is none.
+    """The start of a text as an argument to copy into a terminal or a crontab; may be empty.
 
-    It ends before the first character that would command a terminal, or that cron changes: % is a new line to it, and
-    some take two backslashes for one.
+    It ends before the first control character or % (which cron changes to a new line) or backslash (which some crons
+    reduce).
     """
     from shlex import quote  # most programs show no such line
 
@@ -222,10 +222,10 @@ def prefix_in_shell(text: str) -> str:
 
 
 def error_in_shell(line: str) -> str:
-    """The arguments by which client.py chooses an error: by the whole line, or by the begin that may be copied."""
+    """The argument with which client.py selects an error, by its whole line or by the start that can be copied."""
     from shlex import quote
 
     begin = prefix_in_shell(line)
     is_whole = begin == quote(line) and len(line) < MAX_ERROR_LENGTH
     option = "--error-line" if is_whole else "--error"
-    return f"{option}={begin}" if begin else ""  # by "=", as a line may begin with "-"
+    return f"{option}={begin}" if begin else ""  # with "=", because a line may start with "-"

@@ -1,9 +1,9 @@
-"""TASKSERVER_DSN, taken apart: which database, where, and as whom.
+"""Parses TASKSERVER_DSN: which database, where, and as which user.
 
-No error repeats any part of a DSN: in a mistyped one each part may be a piece of the password.
+No error repeats any part of a DSN: in a mistyped one, each part may be a piece of the password.
 """
 
-# Annotations are not deferred here: named tuples compile deferred ones, which each empty run would pay for.
+# Annotations are not deferred here: named tuples compile deferred ones, which slows down each empty run.
 
 from pathlib import Path
 from typing import NamedTuple
@@ -20,33 +20,33 @@ FORMS = (
 MEMORY = ":memory:"
 VERIFY_IDENTITY = "verify_identity"
 VERIFYING = (VERIFY_IDENTITY, "verify-ca", "verify-full")
-"""The modes of TLS that verify who answers."""
+"""The TLS modes that verify the server."""
 WITH_TLS = ("required", "require", *VERIFYING)
-"""The modes in which nothing goes without TLS."""
+"""The TLS modes that never send anything without TLS."""
 SYSTEM = "system"
-"""In place of PostgreSQL's sslrootcert: the authorities that the system trusts."""
+"""As PostgreSQL's sslrootcert: the authorities that the system trusts."""
 
 
 class Dsn(NamedTuple):
-    """A database: of a MySQL, MariaDB or PostgreSQL server, or an SQLite file, which has none but the first fields."""
+    """A database of a MySQL, MariaDB or PostgreSQL server, or an SQLite file, which uses only the first fields."""
 
     kind: str
     """`mysql`, `postgresql` or `sqlite`."""
     database: str
-    """Its name; of SQLite the path, from the program's folder, or `:memory:`."""
+    """Its name; for SQLite the path, relative to the program's folder, or `:memory:`."""
     synchronous: str = "full"
-    """What a commit of SQLite waits for: `full`, its disk; `normal`, nothing: a power cut may cost the last commits."""
+    """For SQLite. `full`: a commit waits for the disk; `normal`: a power cut may lose the last commits."""
     user: str = ""
     password: str = ""
-    """libpq looks for an empty user or password in its own environment and ~/.pgpass."""
+    """If empty, libpq uses its environment and ~/.pgpass; so for the user."""
     host: str = ""
-    """A name or an address; of PostgreSQL also the folder of a socket. Empty if only `unix_socket` was named."""
+    """A name or an address; for PostgreSQL also a socket's folder. Empty if only `unix_socket` was named."""
     port: int = 0
     unix_socket: str = ""
     tls_mode: str = ""
-    """As the server's own programs name it; empty: the default for this address."""
+    """By the server's own names; empty: the default for this address."""
     tls_ca: str = ""
-    """The file with the server's authority, or SYSTEM."""
+    """The file of the server's certificate authority, or SYSTEM."""
 
     def __repr__(self) -> str:
         return f"Dsn({self.kind} {self.place})"
@@ -61,17 +61,17 @@ class Dsn(NamedTuple):
     @property
     def is_loopback(self) -> bool:
         """Whether the connection stays on this host."""
-        host = self.host  # 127.example.org is somebody else's
+        host = self.host  # not 127.example.org
         is_address = host == "::1" or (host.startswith("127.") and host.replace(".", "").isdigit())
         return self.kind == "sqlite" or bool(self.unix_socket) or host == "localhost" or is_address
 
     @property
     def is_verified(self) -> bool:
-        """Whether it is sure who answers: the server's certificate is verified, or it is a file."""
+        """Whether the server's certificate is verified, or it is a file."""
         return self.kind == "sqlite" or self.tls_mode in VERIFYING or bool(self.tls_ca)
 
     def database_file(self, folder: Path) -> Path | None:
-        """The file, which programs of this host open themselves; None of a server and for `:memory:`."""
+        """The file; None for a server and for `:memory:`."""
         return Path(folder, self.database) if self.kind == "sqlite" and self.database != MEMORY else None
 
 
@@ -81,7 +81,7 @@ class _Kind(NamedTuple):
     name: str
     port: int
     options: dict[str, tuple[str, ...]]
-    """What may stand behind the `?`, each with its values; (): any text. Of modes of TLS, the strictest comes last."""
+    """The options after `?` and their values; (): any text. The strictest TLS mode comes last."""
 
 
 _SQLITE = _Kind("sqlite", 0, {"synchronous": ("full", "normal")})
@@ -99,7 +99,7 @@ _BY_SCHEME = {"sqlite": _SQLITE, "mysql": _MYSQL, "mariadb": _MYSQL, "postgresql
 
 
 def parse_dsn(text: str, password: str = "") -> Dsn:
-    """Take a DSN apart; `password`, not percent-encoded, wins over the password in the DSN.
+    """Parse a DSN; `password`, not percent-encoded, wins over the password in the DSN.
 
     Raises SettingError, which says what is allowed and repeats nothing of the text.
     """
@@ -123,14 +123,14 @@ def _parse_file(rest: str) -> Dsn:
     path = unquote(written)
     if not path or path.endswith("/") or "\0" in path:
         raise _wrong("it names no database file")
-    if "mode=memory" in query:  # as Django names the database of its tests
+    if "mode=memory" in query:  # as in Django's tests
         raise _wrong("it is a database in memory, which no other connection has: in Django, set TEST NAME to a file")
     (synchronous,) = _options(_SQLITE, query, "; in the name of a file, a '?' is written %3F")
     return Dsn("sqlite", path, synchronous.lower() or "full")
 
 
 def _parse_server(kind: _Kind, rest: str, password: str) -> Dsn:
-    # Split at the last @ before anything else: passwords hold / ? # : and @ unencoded often enough.
+    # Split at the last @ first: many passwords have an unencoded / ? # : or @.
     login, _, location = rest.rpartition("@")
     user, _, written_password = login.partition(":")
     location, _, query = location.partition("?")
@@ -182,11 +182,11 @@ def _parse_address(address: str, default_port: int, has_login: bool) -> tuple[st
 
 
 def _host_and_socket(before: str, behind: str, port: int) -> tuple[str, str]:
-    """The host of a PostgreSQL server, which may stand behind the `?` too, and its socket if the host is a folder."""
+    """The host of a PostgreSQL server, from before or after the `?`, and its socket if the host is a folder."""
     if behind and before not in ("", "localhost", behind):
         raise _wrong("it names one host before its '?' and another one behind it")
     host = behind or before
-    # An @ is how libpq marks a socket that lies in no folder, and so is nobody's.
+    # In libpq an @ means a socket without a file, and so without an owner.
     if not host or host.startswith("@"):
         raise _wrong("it names no host: localhost as a rule, or the folder of a socket as ?host=/run/postgresql")
     if "," in host:
@@ -196,7 +196,7 @@ def _host_and_socket(before: str, behind: str, port: int) -> tuple[str, str]:
 
 
 def _options(kind: _Kind, query: str, hint: str = "") -> list[str]:
-    """The values of the options, in the order of their kind; empty for what is not given."""
+    """The values of a kind's options, in order; empty if not given."""
     given = dict.fromkeys(kind.options, "")
     for part in filter(None, query.split("&")):
         name, _, value = part.partition("=")
@@ -204,7 +204,7 @@ def _options(kind: _Kind, query: str, hint: str = "") -> list[str]:
             raise _wrong(f"after its '?' stands something other than {', '.join(given)}{hint}")
         if given[name]:
             raise _wrong(f"it gives {name} twice")
-        # An empty value comes of a variable that is not set, and would mean weaker TLS than its writer meant.
+        # An empty value is usually an unset variable, and would mean weaker TLS than intended.
         if not value:
             raise _wrong(f"it gives {name} no value")
         given[name], allowed = unquote(value), kind.options[name]
@@ -221,7 +221,7 @@ def _check_tls(kind: _Kind, mode: str, ca: str, socket: str) -> None:
         return
     if ca == SYSTEM and mode != VERIFYING[-1]:
         raise _wrong(f"its sslrootcert {SYSTEM} is only for the sslmode {VERIFYING[-1]}")
-    # libpq would look for a relative one in the current folder, which for cron is another.
+    # libpq would search a relative path in the current folder, which differs under cron.
     if ca and ca != SYSTEM and not ca.startswith("/"):
         raise _wrong(f"its sslrootcert is neither an absolute path nor {SYSTEM}")
     if socket and mode in WITH_TLS:
@@ -229,7 +229,7 @@ def _check_tls(kind: _Kind, mode: str, ca: str, socket: str) -> None:
 
 
 def _check_characters(dsn: Dsn) -> None:
-    """Drivers would end with errors of their own; a password of MySQL may hold any bytes."""
+    """Drivers would raise other errors; only MySQL's passwords may have any bytes."""
     text = "".join(map(str, dsn if dsn.kind == "postgresql" else dsn._replace(password="")))
     if "\0" in text or any("\ud800" <= character <= "\udfff" for character in text):
         raise _wrong("it, or its password, holds a zero byte (%00) or bytes that are no UTF-8")
@@ -240,5 +240,5 @@ def _decoded(text: str) -> str:
 
 
 def _wrong(why: str) -> SettingError:
-    """The error of a DSN; `why` repeats nothing of it."""
+    """The error for a DSN; `why` repeats nothing of it."""
     return SettingError(f"TASKSERVER_DSN is wrong: {why}; allowed: {FORMS}")

@@ -1,7 +1,7 @@
-"""The `.env` file: read with python-dotenv, and every key in it checked.
+"""Reads the `.env` file with python-dotenv and checks every key.
 
-An error names a line by its number and repeats nothing of it: each part of a mistyped line may be of the password.
-Imported only if there is such a file: an installation that keeps its settings in the environment does not pay for it.
+An error gives a line's number but repeats nothing of it: each part of a mistyped line may be a piece of the password.
+Imported only if the file exists.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from .table import ALL_KEYS, GONE, PREFIX, letters_of, nearest_key
 
 
 def read_env_file(path: Path) -> dict[str, str]:
-    """The settings of a `.env` that are not empty, by key. Raises SettingError, and OSError if it can't be read."""
+    """The non-empty settings of a `.env`, by key. Raises SettingError, and OSError if it cannot be read."""
     try:
         # utf-8-sig: Windows editors put a byte order mark before the first key.
         text = path.read_bytes().decode("utf-8-sig")
@@ -36,9 +36,9 @@ def read_env_file(path: Path) -> dict[str, str]:
 
 
 def _fault_of(binding: Binding) -> str:
-    """The end of the sentence about a line that is wrong; empty for one that is right."""
+    """The end of the sentence about a wrong line; empty for a valid one."""
     key, value = binding.key or "", binding.value
-    if binding.error:  # a line that is passed over could be the mode or the password
+    if binding.error:  # an ignored line could be the mode or the password
         return "is not of the form KEY=value, or a quote in it is not closed; in quotes a ' of the value is written \\'"
     if key in GONE:
         return f"sets {key}, which {GONE[key]}"
@@ -52,6 +52,6 @@ def _fault_of(binding: Binding) -> str:
 
 
 def _line_of(binding: Binding) -> int:
-    """The number of a setting's own line: the parser counts the empty lines before it to it."""
+    """The line number of a setting: the parser includes the empty lines before it."""
     text = binding.original.string
     return int(binding.original.line) + len(re.findall(r"\r\n|\n|\r", text[: len(text) - len(text.lstrip())]))

@@ -3,7 +3,7 @@
 Read once when a program starts. A wrong value is a SettingError that names the key and what is allowed.
 """
 
-# Annotations are not deferred here: named tuples compile deferred ones, which each empty run would pay for.
+# Annotations are not deferred here: named tuples compile deferred ones, which slows down each empty run.
 
 import os
 import sys
@@ -21,14 +21,14 @@ from .table import ALL_KEYS, GONE, PREFIX, SETTINGS, Hook, RunPauses, fields_of,
 
 NAMES_LIKE_ENV = ("env", ".env.txt", "env.txt")
 _hidden: dict[str, str] = {}
-"""Settings that were taken out of the environment; only this process still knows them."""
+"""Settings that were removed from the environment; only this process still has them."""
 
 
 class Settings(NamedTuple):
-    """All settings, each as the type that the program works with."""
+    """All settings, parsed."""
 
     folder: Path
-    """Relative paths start here, and it is importable."""
+    """Relative paths start here, and its modules can be imported."""
     dsn: Dsn
     table: str = DEFAULT_TABLE
     mode: str = "delete"
@@ -40,7 +40,7 @@ class Settings(NamedTuple):
     """0: no limit."""
     patience_seconds: int = 30
     keep_seconds: int | None = None
-    """How long done rows stay that a mode keeps; None: for ever."""
+    """How long done rows are kept; None: for ever."""
     pauses: RunPauses = RunPauses()
     log_file: Path | None = None
     log_level: str = "info"
@@ -51,15 +51,12 @@ class Settings(NamedTuple):
 
     @property
     def queue(self) -> str:
-        """The name of the queue, without secrets: its database and its table."""
+        """Database and table, without secrets."""
         return f"{self.dsn.place} {self.table}"
 
 
 def program_folder(given: str | Path | None = None) -> Path:
-    """The folder that is given, or else that of the program that was started; of a prompt or `-c`, the current one.
-
-    Raises SettingError.
-    """
+    """The given folder, or the started program's; for a prompt or `-c`, the current one. Raises SettingError."""
     if given is not None and not isinstance(given, (str, Path)):
         raise SettingError(f"folder is {shown(given)}; allowed: a path, as a text or a pathlib.Path")
     if given:
@@ -69,21 +66,18 @@ def program_folder(given: str | Path | None = None) -> Path:
 
 
 def make_importable(folder: Path) -> None:
-    """Let modules in this folder be imported, as tasks.py beside worker.py."""
+    """Make modules in this folder importable, such as tasks.py beside worker.py."""
     if str(folder) not in sys.path:
         sys.path.insert(0, str(folder))
 
 
 def make_settings(folder: str | Path | None, given: Mapping[str, Any]) -> Settings:
-    """The settings that are given in Python, by name; `folder` as in `program_folder`. Raises SettingError."""
+    """Settings from Python, by name; `folder` as in `program_folder`. Raises SettingError."""
     return _settings(program_folder(folder), given, in_python=True)
 
 
 def load_settings(folder: Path, environ: Mapping[str, str] = os.environ, env_file: Path | None = None) -> Settings:
-    """Read and check every setting of a deployment; `env_file` is the `.env` in its folder unless given.
-
-    Raises SettingError.
-    """
+    """Read and check all settings of a deployment; `env_file` defaults to its `.env`. Raises SettingError."""
     found = found_settings(folder, environ, env_file)
     if "dsn" not in found:
         file = env_file or folder / ".env"
@@ -105,7 +99,7 @@ def _settings(folder: Path, given: Mapping[str, Any], in_python: bool = False) -
 
 
 def found_settings(folder: Path, environ: Mapping[str, str], env_file: Path | None) -> dict[str, str]:
-    """The texts of all settings that are given, by name; a blank value is none. Raises SettingError."""
+    """The non-empty settings as texts, by name. Raises SettingError."""
     in_file, in_environment = given_settings(folder, environ, env_file)
     return {key.removeprefix(PREFIX).lower(): value for key, value in (in_file | in_environment).items()}
 
@@ -113,7 +107,7 @@ def found_settings(folder: Path, environ: Mapping[str, str], env_file: Path | No
 def given_settings(
     folder: Path, environ: Mapping[str, str], env_file: Path | None
 ) -> tuple[dict[str, str], dict[str, str]]:
-    """What the `.env` gives by key, and what the environment gives, which wins. Raises SettingError."""
+    """The settings of the `.env` by key, and those of the environment, which win. Raises SettingError."""
     if env_file is not None and not env_file.is_file():
         raise SettingError(f"there is no file {env_file}, from which --env has settings read; allowed: a plain file")
     in_file = _settings_in(env_file or folder / ".env")
@@ -121,16 +115,16 @@ def given_settings(
     for key in given:
         if key in GONE:
             raise SettingError(f"the environment sets {key}, which {GONE[key]}")
-        # Only what is very much like a setting is refused: others in the environment may begin as ours do.
+        # Refuse only keys that are very similar to a setting: other programs' variables may have our prefix.
         if key not in ALL_KEYS and (meant := nearest_key(key, 0.85)):
             raise SettingError(f"the environment names {key[:60]}, which is no setting; did you mean {meant}?")
     return in_file, {key: given[key] for key in ALL_KEYS if key in given}
 
 
 def sources(folder: Path, env_file: Path | None) -> tuple[str, list[str]]:
-    """Which settings are given, and where, in words without a value; and those by which the environment overrules.
+    """Which settings are given where, in words without values; and the keys that the environment overrides.
 
-    The latter are the keys to which the `.env` gives another value. Raises SettingError.
+    These have another value in the `.env`. Raises SettingError.
     """
     in_file, in_environment = given_settings(folder, os.environ, env_file)
     file = env_file or folder / ".env"
@@ -143,9 +137,9 @@ def sources(folder: Path, env_file: Path | None) -> tuple[str, list[str]]:
 
 
 def hide_secrets() -> None:
-    """Take passwords out of the environment, which programs that tasks start inherit.
+    """Remove passwords from the environment, which programs that tasks start would inherit.
 
-    `load_settings` still finds them in this process, and in those that it forks. Call it after a first `load_settings`.
+    `load_settings` still finds them in this process and its forks. Call this after a first `load_settings`.
     """
     for key in ("TASKSERVER_PASSWORD", "TASKSERVER_DSN"):
         value = os.environ.get(key)
@@ -155,7 +149,7 @@ def hide_secrets() -> None:
 
 
 def _settings_in(env_file: Path) -> dict[str, str]:
-    """The settings of a `.env` by key; none where there is no such file. Raises SettingError."""
+    """The settings of a `.env` by key, if the file exists. Raises SettingError."""
     try:
         if not env_file.exists() or env_file.is_dir():
             return {}
@@ -170,7 +164,7 @@ def _settings_in(env_file: Path) -> dict[str, str]:
 
 
 def misnamed(env_file: Path) -> str:
-    """The end of the message that nothing is set: a file beside it that an upload named wrong; empty without one."""
+    """The end of the message that nothing is set: a misnamed file in the same folder; empty without one."""
     other = next((name for name in NAMES_LIKE_ENV if env_file.with_name(name).is_file()), None)
     return f"; {env_file.with_name(other)} is not read: rename it to {env_file.name}" if other else ""
 
@@ -179,7 +173,7 @@ def misnamed(env_file: Path) -> str:
 
 
 def require_dotenv(folder: Path) -> None:
-    """Raise SettingError, with the way out, where the package that reads `.env` is missing."""
+    """Raises SettingError, with the fix, if the package that reads `.env` is missing."""
     try:
         import dotenv  # noqa: F401
     except ImportError:
@@ -189,7 +183,7 @@ def require_dotenv(folder: Path) -> None:
 
 
 def how_to_install(folder: Path, package: str) -> str:
-    """The way out where a required package is missing; `folder` is the program's, the package named as it is there."""
+    """The fix for a missing required package; `folder` is the program's."""
     if (folder / "START-HERE.txt").exists():
         return f"the folder {folder / package} is missing, or not whole: upload it again"
     python = folder / ".venv" / "bin" / "python"

@@ -1,6 +1,6 @@
-"""The settings of the status page: who may see it, act from it, read its metrics, and add tasks over HTTP.
+"""The settings of the status page: who may see it, act on it, read its metrics, and add tasks over HTTP.
 
-Workers do not read them: a mistake in them must stop only the page.
+Workers do not read them: a mistake here must stop only the page.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from .table import Parser, Setting, fields_of, one_of
 
 Network = IPv4Network | IPv6Network
 SOCKET = IPv6Network("::/128")
-"""Stands for a Unix socket, at whose other end there is no address."""
+"""Stands for a Unix socket, which has no address."""
 
 _PASSWORD = r"pbkdf2:sha256:[1-9][0-9]{0,7}\$[^$\s]+\$[0-9a-f]{64}"
 _SHA256 = r"[0-9a-f]{64}"
@@ -38,51 +38,46 @@ class AddToken(NamedTuple):
 
     name: str
     sha256: str
-    """Of the token, in hexadecimal digits."""
+    """Of the token, in hexadecimal."""
     tasks: tuple[str, ...]
-    """Names of callables, `module.*` for all of a module, or `*`."""
+    """Names of callables, `module.*` for a whole module, or `*`."""
     groups: tuple[int, ...] | None
     """None: every group."""
 
     def allows_task(self, task: str) -> bool:
-        """Whether it may add tasks of this name."""
         return any(
             one in ("*", task) or (one.endswith(".*") and task.startswith((one[:-1], f"{one[:-2]}:")))
             for one in self.tasks
         )
 
     def allows_group(self, group_id: int) -> bool:
-        """Whether it may add to this group."""
         return self.groups is None or group_id in self.groups
 
 
 class PageSettings(NamedTuple):
-    """The settings of the page, each as the type that it works with."""
+    """The settings of the page, parsed."""
 
     password_hash: str = ""
-    """Empty: no password is asked for."""
+    """Empty: no password."""
     allow: tuple[Network, ...] = ()
-    """The networks from which the page may be seen; empty: from everywhere."""
+    """The networks that may see the page; empty: all."""
     proxies: tuple[Network, ...] = ()
-    """Whose word on a visitor's address, and on https, is believed."""
+    """Proxies that are trusted about a visitor's address and https."""
     hosts: tuple[str, ...] = ()
-    """Names by which the page may be opened without a password and https."""
+    """Host names that need no password and no https."""
     may_act: bool = False
     metrics_sha256: str = ""
-    """Of the token for the metrics; empty: there are none."""
+    """Of the token for the metrics; empty: no metrics."""
     add_tokens: tuple[AddToken, ...] = ()
 
     @property
     def is_enabled(self) -> bool:
-        """Whether anybody may see the page."""
+        """Whether anyone may see the page."""
         return bool(self.password_hash or self.allow)
 
 
 def load_page_settings(folder: Path, env_file: Path | None = None) -> PageSettings:
-    """Read and check the page's settings, of the files as in `load_settings`.
-
-    Raises SettingError, which repeats no hash.
-    """
+    """Read and check the page's settings. Raises SettingError, which repeats no hash."""
     settings = PageSettings(**fields_of(PAGE_SETTINGS, found_settings(folder, os.environ, env_file)))
     if settings.may_act and not settings.password_hash:
         raise SettingError("TASKSERVER_PAGE_ACTIONS is yes without TASKSERVER_PAGE_PASSWORD: set both, or neither")
@@ -101,7 +96,7 @@ def _secret(pattern: str, what: str, printed_by: str) -> Parser:
 
 
 def _networks(**words: Network) -> Parser:
-    """Takes addresses and networks with commas or blanks between them, and these words for others."""
+    """Takes addresses and networks with commas or blanks between them; `words` stand for others."""
 
     def parse(key: str, value: str) -> tuple[Network, ...]:
         networks = []

@@ -1,9 +1,9 @@
-"""The settings as a table: a row each, with the function that takes its value from a text or from Python.
+"""The settings as a table: each row has the function that parses a value from a text or from Python.
 
-Such a function raises a SettingError that names the setting, the value, and what is allowed.
+These functions raise a SettingError that names the setting, the value, and what is allowed.
 """
 
-# Annotations are not deferred here: named tuples compile deferred ones, which each empty run would pay for.
+# Annotations are not deferred here: named tuples compile deferred ones, which slows down each empty run.
 
 import re
 from collections.abc import Callable, Mapping, Sequence
@@ -22,14 +22,14 @@ LOG_LEVELS = ("debug", "info", "warning", "error")
 LOG_FORMATS = ("text", "json")
 MAX_PAUSE_SECONDS = 3600
 MAX_DAYS = 36_500
-"""The greatest age of rows: an older one would lie before the begin of the databases' calendars."""
+"""The greatest age of rows: an older one would be before the first date of the databases."""
 
 Parser = Callable[[str, Any], Any]
-"""Takes what an error calls the setting, and the value as a text or as Python has it."""
+"""Takes the setting's name for errors, and the value as a text or from Python."""
 Hook = str | Callable[..., object] | None
 """`module:function`, or in Python the function itself."""
 
-# Compiled when they are used: most settings are left alone, and a run is started each minute.
+# Compiled when used: most settings are not set, and a run starts each minute.
 _TABLE = r"[A-Za-z_][A-Za-z0-9_]{0,39}"
 _NAME = r"[^\W\d]\w*(\.[^\W\d]\w*)*"
 _MODULE = rf"{_NAME}(\.\*)?"
@@ -53,11 +53,11 @@ class RunPauses(NamedTuple):
     """Pauses in seconds. From the first to the second, and up to the third, each is twice as long as the one before."""
 
     after_work: float = 0.1
-    """Before the first look of a run that lingers, once it has done all tasks that were there."""
+    """Before the first look of a lingering run after its last task."""
     when_empty: float = 1.0
-    """Between its looks, while the queue stays empty."""
+    """Between its looks while the queue is empty."""
     after_error: float = 5.0
-    """At most between two tries of a run to reach a database that is away."""
+    """The longest pause between two tries to reach an unavailable database."""
 
 
 # ---- values
@@ -86,7 +86,7 @@ def one_of(allowed: Sequence[str]) -> Parser:
 
 
 def whole_number(least: int, most: int, is_time: bool = False, is_optional: bool = False) -> Parser:
-    """Takes a whole number within limits, both allowed; of seconds also a span as 5m; if it may lack also None."""
+    """Takes a whole number from `least` to `most`, as a time also a span such as 5m, if optional also None."""
     allowed = whole_numbers(least, most) + (f", of seconds, or a span {SPAN_EXAMPLES}" if is_time else "")
 
     def parse(name: str, value: object) -> int | None:
@@ -101,7 +101,7 @@ def whole_number(least: int, most: int, is_time: bool = False, is_optional: bool
 
 
 def span_to_keep(name: str, value: object) -> int | None:
-    """Takes a span with its unit: 30 may have meant days. In Python also a number of seconds, or None."""
+    """Takes a span with its unit, because 30 could mean days; in Python also a number of seconds or None."""
     if isinstance(value, str) and not span_seconds(value):
         raise _wrong(name, value, "a span with its unit, as 30d")
     seconds: int | None = whole_number(1, MAX_DAYS * DAY_SECONDS, is_time=True, is_optional=True)(name, value)
@@ -109,13 +109,13 @@ def span_to_keep(name: str, value: object) -> int | None:
 
 
 def hook(example: str) -> Parser:
-    """Takes the name of a function as `module:function`, in Python also the function itself or None."""
+    """Takes `module:function`, in Python also the function itself or None."""
     named = matching(_HOOK, f"module:function, as {example}")
     return lambda name, value: value if value is None or callable(value) else named(name, value)
 
 
 def modules(name: str, value: object) -> tuple[str, ...]:
-    """Takes module names with commas between them, in Python also a list or tuple of them; each counts once."""
+    """Takes module names with commas between them, in Python also a list or tuple; removes duplicates."""
     parts = value.split(",") if isinstance(value, str) else value
     names = [part.strip() for part in parts if isinstance(part, str)] if isinstance(parts, (list, tuple)) else []
     is_all = bool(names) and isinstance(parts, (list, tuple)) and len(names) == len(parts)
@@ -166,7 +166,7 @@ SETTINGS = (
     Setting("between", "between", hook("django.db:close_old_connections")),
     Setting("on_failure", "on_failure", hook("alerts:tell")),
 )
-"""The settings of the programs, but for TASKSERVER_DSN and TASKSERVER_PASSWORD, which are parsed together (dsn.py)."""
+"""All settings of the programs except TASKSERVER_DSN and TASKSERVER_PASSWORD, which dsn.py parses together."""
 SETTING_KEYS = (f"{PREFIX}DSN", f"{PREFIX}PASSWORD", *(one.key for one in SETTINGS))
 PAGE_KEYS = (
     "TASKSERVER_PAGE_PASSWORD",
@@ -177,14 +177,14 @@ PAGE_KEYS = (
     "TASKSERVER_METRICS_TOKEN",
     "TASKSERVER_ADD_TOKENS",
 )
-"""The settings that only the status page reads; page.py has their rows, which import more."""
+"""The settings of the status page; page.py has their rows, which import more."""
 ALL_KEYS = SETTING_KEYS + PAGE_KEYS
 GONE = {"TASKSERVER_WARN_AFTER": f"is gone: delete it; {CLIENT} check --mail reports what fails"}
 """Settings of earlier versions, and what to do instead."""
 
 
 def fields_of(table: Sequence[Setting], given: Mapping[str, Any], in_python: bool = False) -> dict[str, Any]:
-    """The fields of the settings that are given by name; an error calls each by its key, or in Python by its name."""
+    """The fields of the given settings; errors name a setting by its key, or in Python by its name."""
     return {
         one.field: one.parse(one.name if in_python else one.key, given[one.name]) for one in table if one.name in given
     }
@@ -194,13 +194,13 @@ def fields_of(table: Sequence[Setting], given: Mapping[str, Any], in_python: boo
 
 
 def letters_of(key: str) -> str:
-    """The letters and digits of a key, in capitals: all spellings of one name have them in common."""
+    """The letters and digits of a key, in capitals: equal for all spellings."""
     return "".join(filter(str.isalnum, key)).upper()
 
 
 def nearest_key(key: str, likeness: float) -> str | None:
-    """The setting that a mistyped key may have meant: alike by at least `likeness`, from 0 to 1; else None."""
-    # Without the prefix, by which all keys would be alike.
+    """The setting that a mistyped key may mean, with at least `likeness` from 0 to 1; or None."""
+    # Without the prefix, which makes all keys similar.
     by_letters = {letters_of(one.removeprefix(PREFIX)): one for one in ALL_KEYS}
     found = nearest(letters_of(key).removeprefix(letters_of(PREFIX)), by_letters, likeness)
     return by_letters[found] if found else None
