@@ -96,7 +96,7 @@ def _work(settings: Settings, options: Options, stop: Stop) -> int:
             LOG.error(str(error), extra={FULL_TEXT: error.full_text, LOG_ONLY: True})
             raise
         # A person at a terminal sees that all is well, and reads no mails.
-        if has_run and not os.isatty(2) and once.is_over():
+        if has_run and not os.isatty(2) and once.end_outage():
             LOG.info(OVER)
             say(f"{WORKER}: {OVER}")
         return Exit.OK
@@ -152,7 +152,7 @@ def _take_slot(slots: Slots, server: TaskServer, options: Options, stop: Stop) -
         if options.linger is None:
             has_slot, others = slots.take(), "at work here"
         else:
-            has_slot, others = slots.take_or_succeed(stop.wait), "at work here, and one more waits for each of them"
+            has_slot, others = slots.take_or_wait(stop.wait), "at work here, and one more waits for each of them"
     except OSError as error:
         server.store.tables.check()  # the database may lie in the same folder: its error matters more
         raise (HostLimit if error.errno in NO_ROOM else SettingError)(
@@ -160,7 +160,7 @@ def _take_slot(slots: Slots, server: TaskServer, options: Options, stop: Stop) -
             "writable for their user, or free some space, or count none with --slots 0"
         ) from None
     if has_slot and options.linger is not None:
-        stop.lookouts.append(lambda: stop.relieve() if slots.has_successor() else None)
+        stop.lookouts.append(lambda: stop.hand_over() if slots.has_successor() else None)
     elif not has_slot and not stop.asked:
         LOG.info("%s of these groups %s already: this one leaves", count_of(options.max_workers, "worker"), others)
     return has_slot

@@ -1,6 +1,6 @@
-"""What a person has accepted: a finding that cannot be changed on their host, by its name, once and with a reason.
+"""Findings that a person has accepted, with a reason, because they cannot be fixed on this host.
 
-It is kept in the database, for all hosts of a queue. No face counts such a finding; each shows it apart.
+They are kept in the database, for all hosts of a queue. They are shown separately, and do not count.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ MAX_REASON = 1000
 
 
 class Accepted(NamedTuple):
-    """A finding that was accepted."""
+    """One accepted finding."""
 
     finding: Finding
     reason: str
@@ -33,15 +33,15 @@ class Accepted(NamedTuple):
 
 
 class Acceptances(NamedTuple):
-    """All that was accepted."""
+    """All accepted findings."""
 
     notes: Mapping[str, Note]
     """By the names of the findings: the reason, and since when."""
     fault: str = ""
-    """Why it cannot be read; empty if it can."""
+    """Why they cannot be read; empty if they can."""
 
-    def apart(self, findings: Iterable[Finding]) -> tuple[list[Finding], list[Accepted]]:
-        """The findings that count, and those that were accepted; what is ok is never accepted."""
+    def split(self, findings: Iterable[Finding]) -> tuple[list[Finding], list[Accepted]]:
+        """The findings that count, and the accepted ones; an ok finding is never accepted."""
         counted, accepted = [], []
         for finding in findings:
             note = self.notes.get(finding.name)
@@ -53,13 +53,13 @@ class Acceptances(NamedTuple):
 
     @property
     def findings(self) -> list[Finding]:
-        """That it cannot be read."""
+        """The finding that they cannot be read."""
         why = "what you accepted counts again"
         return [Finding("accepted", Level.UNKNOWN, self.fault, why)] if self.fault else []
 
 
 def read_accepted(store: Store) -> Acceptances:
-    """What was accepted; nothing if this account may not read it. Raises Unavailable."""
+    """The accepted findings; none if this account may not read them. Raises Unavailable."""
     try:
         notes = Notes(store.database).of_kind(KIND)
     except Unavailable:
@@ -78,6 +78,6 @@ def accept(store: Store, name: str, reason: str) -> None:
 
 
 def withdraw(store: Store, name: str) -> bool:
-    """Accept a finding no more; whether it was accepted. Raises DatabaseError."""
-    # Names are ASCII, and a server need not compare others with them.
+    """Stop accepting a finding. Returns whether it was accepted. Raises DatabaseError."""
+    # Names are ASCII: the server need not compare other text with them.
     return name.isascii() and Notes(store.database).remove(f"{KIND} {name}")

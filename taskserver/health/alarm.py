@@ -1,6 +1,6 @@
-"""The alarm: what `client.py check --mail` has reported, kept in the database, so that each change is mailed once.
+"""What `client.py check --mail` has reported: kept in the database, so that each change is mailed once.
 
-While all is well there is no note. If several hosts look at once, one of them changes the note, and that one reports.
+If all is well, there is no note. If several hosts check at once, only the one that changes the note sends a mail.
 """
 
 from __future__ import annotations
@@ -22,23 +22,23 @@ from .status import QueueStatus
 
 KIND = "check"
 AWAY_SECONDS = 3600.0
-"""A finding is over once it has been away for so long: what comes back before is no news."""
+"""A finding is over when it was away for so long; if it returns earlier, it is not news."""
 NEVER_FLAPS = "fatal"
-"""Ended by a person, so it is over as soon as it is away: other tasks that are fatal are news."""
+"""A person ends this finding, so it is over at once: new fatal tasks are news."""
 DEGREES = 64
-"""Of one level: a finding that is worse by a degree is news."""
+"""Per level: a finding that gets worse by a degree is news."""
 MANY_FATAL = 8
-"""From so many fatal tasks on, twice as many are news."""
+"""From this number of fatal tasks on, only twice as many are news."""
 
 
 class Reported(NamedTuple):
     """A finding that was reported."""
 
     first: datetime
-    """When it was found first."""
+    """When it was first found."""
     last: datetime
     degree: int
-    """The worst that was reported."""
+    """The worst reported one."""
 
     @property
     def seconds(self) -> float:
@@ -47,23 +47,23 @@ class Reported(NamedTuple):
 
 
 Alarm = Mapping[str, Reported]
-"""What was reported and is not over, by name."""
+"""Reported findings that are not over, by name."""
 
 
 class Change(NamedTuple):
-    """What is to be mailed now."""
+    """What to mail now."""
 
     alarm: Alarm
     over: Alarm
     before: str | None
-    """The note that was there."""
+    """The note before."""
     after: str | None
     fault: str = ""
-    """Why it cannot be noted: then it is mailed each time."""
+    """Why the note cannot be written: then each check sends a mail."""
 
 
 def changed(store: Store, name: str, status: QueueStatus) -> Change | None:
-    """Note what is found; what this program is to mail, None if nothing is news."""
+    """Write the note. Returns what this program should mail; None if nothing is news."""
     notes = Notes(store.database)
     try:
         found = notes.find(name)
@@ -77,15 +77,15 @@ def changed(store: Store, name: str, status: QueueStatus) -> Change | None:
     return change if has_noted and (over or is_news(before, alarm)) else None
 
 
-def take_back(store: Store, name: str, change: Change) -> None:
-    """Note what was before, if that can be, as nobody has read the mail: the next look reports it."""
+def restore(store: Store, name: str, change: Change) -> None:
+    """Restore the old note if possible, as the mail was not sent: the next check reports the change."""
     if change.after != change.before:
         with suppress(DatabaseError):
             Notes(store.database).replace(name, change.after, change.before)
 
 
 def alarm_of(status: QueueStatus, before: Alarm) -> tuple[dict[str, Reported], dict[str, Reported]]:
-    """What is reported from now on, and what is over."""
+    """The reported findings from now on, and those that are over."""
     now = status.now or datetime.now(timezone.utc)
     alarm = {}
     for finding in bad(status.findings):
@@ -102,12 +102,12 @@ def alarm_of(status: QueueStatus, before: Alarm) -> tuple[dict[str, Reported], d
 
 
 def is_news(before: Alarm, alarm: Alarm) -> bool:
-    """Whether a finding is new, or worse than what was reported."""
+    """Whether a finding is new, or worse than reported."""
     return any(name not in before or reported.degree > before[name].degree for name, reported in alarm.items())
 
 
 def bad(findings: Sequence[Finding]) -> list[Finding]:
-    """The findings that count."""
+    """The warnings and critical findings."""
     return [finding for finding in findings if finding.level in (Level.WARNING, Level.CRITICAL)]
 
 
@@ -117,7 +117,7 @@ def _degree(finding: Finding, status: QueueStatus) -> int:
 
 
 def _read(text: str | None) -> dict[str, Reported]:
-    """An alarm from a note's text, in which anybody may have put anything."""
+    """An alarm from a note's text, which may be invalid."""
     try:
         return {
             str(name): Reported(began, seen, int(degree))
@@ -129,7 +129,7 @@ def _read(text: str | None) -> dict[str, Reported]:
 
 
 def name_of(limits: Limits, groups: Sequence[int]) -> str:
-    """The name of the note of an alarm: other limits or groups are another alarm."""
+    """The name of the note: other limits or groups are another alarm."""
     given = {name: limit for name, limit in limits.items() if limit != LIMITS.get(name)}
     parts = [f"{name}={':'.join(map(str, limit))}" for name, limit in sorted(given.items())]
     parts += [f"groups={','.join(map(str, groups))}"] if groups else []

@@ -1,4 +1,4 @@
-"""Which runs come in time, and which groups they serve; judged from the record of runs, which it does not read."""
+"""Which runs are on time, and which groups they serve, by given records of runs."""
 
 from __future__ import annotations
 
@@ -8,23 +8,23 @@ from ..model.task import ALL_GROUPS, MAX_GROUP_ID
 from ..stores.records import LastRun
 
 MIN_LATE_SECONDS = 3600
-"""No run is late before this, however often cron starts it."""
+"""No run is late before this, even if cron starts it more often."""
 LATE_UNLESS_KNOWN_SECONDS = 86_400
-"""A run is late after this if nothing shows how often cron starts it."""
+"""A run is late after this if it is unknown how often cron starts it."""
 RECENT_SECONDS = 7 * 86_400
 """Older records of runs belong to removed hosts and crontab lines."""
 
 
 def seconds_since_start(run: LastRun) -> float:
-    """Seconds since a run began; infinite if the record holds no instant that can be."""
+    """Seconds since a run began; infinite if the record has no valid time."""
     seconds = run.started_seconds_ago
-    # An instant in the future was written by a wrong clock: it does not show when a worker ran.
+    # A time in the future comes from a wrong clock.
     return float("inf") if seconds is None or seconds < -MIN_LATE_SECONDS else max(float(seconds), 0.0)
 
 
 def late_after_seconds(run: LastRun) -> float:
-    """The seconds since its begin after which a run is late."""
-    # A run that is still at work keeps the slot: the runs that cron starts meanwhile leave before they are recorded.
+    """How long after its begin a run is late."""
+    # A run that still works keeps the slot: the runs that cron starts meanwhile leave without a record.
     if run.every_seconds is None or not run.ended_at:
         return LATE_UNLESS_KNOWN_SECONDS
     return max(3 * run.every_seconds, MIN_LATE_SECONDS)
@@ -41,7 +41,7 @@ def in_time(runs: Iterable[LastRun]) -> list[LastRun]:
 
 
 def is_stuck(run: LastRun) -> bool:
-    """Whether a run ended with an error and gave back all that it had claimed, as if a setup fails."""
+    """Whether a run ended with an error and released all that it claimed, for example because a setup failed."""
     return run.reason == "error" and run.released > 0 and not run.taken
 
 
@@ -49,38 +49,38 @@ def is_stuck(run: LastRun) -> bool:
 
 
 def groups_in(records: Iterable[str]) -> set[int] | None:
-    """The groups that the `group_ids` of records name together; None: all groups, as far as it shows."""
+    """All groups in the `group_ids` of records; None: all groups, or too many for the record."""
     named = set[int]()
     for group_ids in records:
-        # A list that was too long for the record ends in a checksum.
+        # A list that is too long for the record ends in a checksum.
         if group_ids == ALL_GROUPS or "..." in group_ids:
             return None
-        # A record may have a number that Python refuses to read.
+        # A record may have a number that is too long for Python's int().
         groups = [group for group in group_ids.split(",") if len(group) <= len(str(MAX_GROUP_ID))]
         named.update(int(group) for group in groups if group.isascii() and group.isdigit())
     return named
 
 
 def serves(group_ids: str, groups: Sequence[int]) -> bool:
-    """Whether a worker of these `group_ids` takes tasks of one of the groups; without groups, of any."""
+    """Whether a worker of these `group_ids` takes tasks of one of the groups; no groups: of any."""
     named = groups_in([group_ids])
     return not groups or named is None or not named.isdisjoint(groups)
 
 
 def groups_served(runs: Iterable[LastRun]) -> set[int] | None:
-    """The groups that runs in time serve; None: all groups, or nothing is known as no run is in time."""
+    """The groups that runs on time serve; None: all groups, or unknown as no run is on time."""
     prompt = in_time(runs)
     return groups_in(run.group_ids for run in prompt) if prompt else None
 
 
 def unserved(groups: Iterable[int], runs: Iterable[LastRun]) -> list[int]:
-    """The groups among these that no run in time serves; none if no run is in time: then cron has stopped."""
+    """The groups that no run on time serves; empty if no run is on time, as cron has stopped then."""
     served = groups_served(runs)
     return [] if served is None else [group for group in groups if group not in served]
 
 
 def stopped(runs: Sequence[LastRun], at_work: Iterable[str]) -> list[LastRun]:
-    """Late runs whose groups are covered by no run in time, nor by a worker at work, whose `group_ids` are given."""
+    """Late runs whose groups no run on time serves, nor a running worker; `at_work` has the `group_ids` of those."""
     served = groups_in([*(run.group_ids for run in in_time(runs)), *at_work])
     if served is None:
         return []

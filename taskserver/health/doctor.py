@@ -1,4 +1,4 @@
-"""Every check of a deployment; later checks rely on earlier ones."""
+"""Every check of a deployment; later checks depend on earlier ones."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from .judge import JUDGES, judge
 from .status import read_status
 
 PATIENT = float("inf")
-"""How many seconds a person in a shell waits for the answer to one statement."""
+"""Seconds that a person in a shell waits for the answer to one statement."""
 
 
 def acceptable(store: Store) -> frozenset[str]:
@@ -41,10 +41,7 @@ def acceptable_of_installation(store: Store) -> frozenset[str]:
 def accepted_in(
     folder: Path, answer_seconds: float = PATIENT, env_file: Path | None = None
 ) -> tuple[Acceptances, frozenset[str]]:
-    """What was accepted for the queue of a deployment, and the names of what a page offers to accept.
-
-    Both as far as they can be read.
-    """
+    """The accepted findings of a deployment's queue, and the names that a page can accept, if they can be read."""
     try:
         with _opened(load_settings(folder, env_file=env_file), answer_seconds) as store:
             return read_accepted(store), acceptable_of_installation(store)
@@ -59,10 +56,9 @@ def examine(
     for_page: bool = False,
     only_reads: bool = False,
 ) -> Iterator[Finding]:
-    """Every check of the deployment in a folder, as far as earlier findings allow.
+    """Every check of a deployment's folder, if earlier findings allow it.
 
-    `answer_seconds`: the longest wait for the database's answer to one statement. `for_page`: a web server asks;
-    `only_reads`: for a page that only shows.
+    `answer_seconds`: timeout of one statement. `for_page`: a web server asks; `only_reads`: for a page without actions.
     """
     try:
         yield from _of_files(files.of_program(folder, env_file))
@@ -80,7 +76,7 @@ def examine(
             for finding in examine_database(Asked(store.database, settings.dsn, settings.mode, only_reads)):
                 has_claim_index &= finding.name != "claim_index" or finding.level is not Level.CRITICAL
                 yield finding
-            if has_claim_index:  # without it no count comes to an end in time
+            if has_claim_index:  # without it counts take too long
                 task_names = names_in(store, Schedules(store).all())
                 yield from _of_queue(store, settings)
     except DatabaseError as error:
@@ -113,24 +109,24 @@ def _opened(settings: Settings, answer_seconds: float) -> Iterator[Store]:
 
 
 def names_in(store: Store, schedules: Sequence[StoredSchedule]) -> tuple[str, ...]:
-    """The callables of the next rows and of schedules, each once. Raises DatabaseError."""
+    """The callables of pending rows and of schedules, each once. Raises DatabaseError."""
     to_run = (Status.NEW, Status.ERROR, Status.WAITING)
     named = {one.task for one in Counts(store.database).by_name() if one.status in to_run}
     return tuple(sorted(named.union(stored.schedule.task for stored in schedules)))
 
 
 def _of_queue(store: Store, settings: Settings) -> Iterator[Finding]:
-    """One finding of each judge, also if it is ok. Raises DatabaseError."""
+    """One finding of each judge, even if it is ok. Raises DatabaseError."""
     fix = f"{crontab_line(settings.folder)} into your crontab; look at cron's mail, and at both paths in the line"
     for finding in judge(read_status(store, settings)):
         yield finding._replace(fix=fix) if finding.name == "cron" and finding.level else finding
 
 
 def crontab_line(folder: Path) -> str:
-    """Which line belongs into the crontab."""
+    """What to do to get a line into the crontab."""
     if not IS_INSTALLED:
         return "paste a line of crontab.example"
-    # As a rule the command is beside Python; pip has another place for the commands of a user.
+    # Usually the command is beside Python, but `pip install --user` has another place.
     program = Path(sys.executable).with_name(WORKER)
     words = [str(program)] if program.exists() else [sys.executable, "-m", "taskserver", "worker"]
     return f"paste */5 * * * * {shlex.join([*words, '--folder', str(folder)])}"

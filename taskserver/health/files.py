@@ -1,4 +1,4 @@
-"""The files of a deployment: its packages and settings, where it lies, and who else may read or change it."""
+"""Checks of a deployment's files: its packages and settings, its place, and who else may read or change it."""
 
 from __future__ import annotations
 
@@ -37,12 +37,12 @@ MAX_FILES_SHOWN, MAX_OPEN_SHOWN = 5, 3
 
 
 def of_program(folder: Path, env_file: Path | None = None) -> Iterator[Finding]:
-    """What needs no settings. Raises OSError if a file cannot be looked at."""
+    """Checks that need no settings. Raises OSError if a file cannot be read."""
     return findings_of(OF_PROGRAM, folder, env_file or folder / ".env")
 
 
 def of_deployment(settings: Settings, env_file: Path | None = None) -> Iterator[Finding]:
-    """What the settings name. Raises OSError and SettingError."""
+    """Checks of what the settings name. Raises OSError and SettingError."""
     yield from findings_of(OF_DEPLOYMENT, settings, env_file)
     if (database := settings.dsn.database_file(settings.folder)) is not None:
         yield from findings_of(OF_DATABASE_FILE, database)
@@ -52,21 +52,21 @@ def of_deployment(settings: Settings, env_file: Path | None = None) -> Iterator[
 
 
 def whole(program: Path) -> Finding:
-    """Whether the files of a bundle are those that its list has with their hashes. Raises OSError."""
+    """Whether the files of a bundle match the hashes in its list. Raises OSError."""
     lines = [line.partition("  ") for line in (program / FILE_LIST).read_text(errors="replace").splitlines()]
-    spoilt = [place for digest, _, place in lines if _hash_of(program / place) != digest]
-    if lines and not spoilt:
+    damaged = [place for digest, _, place in lines if _hash_of(program / place) != digest]
+    if lines and not damaged:
         return ok(f"{len(lines)} files in {program} are as in its {FILE_LIST}")
-    more = f" and {len(spoilt) - MAX_FILES_SHOWN} more" if len(spoilt) > MAX_FILES_SHOWN else ""
+    more = f" and {len(damaged) - MAX_FILES_SHOWN} more" if len(damaged) > MAX_FILES_SHOWN else ""
     return critical(
-        f"not as in the bundle, or missing in {program}: {', '.join(spoilt[:MAX_FILES_SHOWN]) or FILE_LIST}{more}",
+        f"not as in the bundle, or missing in {program}: {', '.join(damaged[:MAX_FILES_SHOWN]) or FILE_LIST}{more}",
         "an upload that was cut off leaves files empty or short, and the program does anything then",
         "upload them again, or the whole folder; in FileZilla the tab Failed transfers must be empty afterwards",
     )
 
 
 def _hash_of(path: Path) -> str:
-    """The hash of a file's content, empty if there is none; FTP may have changed the ends of lines."""
+    """The hash of a file, empty if it is missing; FTP may have changed the line ends."""
     try:
         return hashlib.sha256(path.read_bytes().replace(b"\r\n", b"\n")).hexdigest()
     except (FileNotFoundError, NotADirectoryError, IsADirectoryError):
@@ -84,15 +84,15 @@ def _web_folder(folder: Path, env_file: Path) -> Finding:
 
 
 def _served_by(folder: Path) -> Path | None:
-    """The nearest folder, from this one upwards, that a web server seems to show; None without one."""
+    """The nearest folder, from this one upwards, that a web server seems to serve; None if there is none."""
     folder, home = Path(os.path.realpath(folder)), None
-    with suppress(KeyError, OSError, ImportError):  # the owner is unknown; Windows has no pwd
+    with suppress(KeyError, OSError, ImportError):  # the owner may be unknown; Windows has no pwd
         import pwd
 
         home = Path(os.path.realpath(pwd.getpwuid(folder.stat().st_uid).pw_dir))
     for upper in (folder, *folder.parents):
         if upper == home:
-            # The host chooses the home's name and the folders above it: Plesk's is /var/www/vhosts/example.org.
+            # The host chooses the home's name and the folders above it, such as Plesk's /var/www/vhosts/example.org.
             return upper if _has_page(upper) else None
         if upper.name in WEB_FOLDERS or _has_page(upper):
             return upper
@@ -110,7 +110,7 @@ def _env_file(folder: Path, env_file: Path) -> Finding:
 
 
 def _private(path: Path, rights: str, why: str) -> Finding:
-    """Whether only the owner of a file or folder may read it; who may write it, `code` says. Raises OSError."""
+    """Whether only the owner of a file or folder may read it; `code` checks who may write it. Raises OSError."""
     mode = stat.S_IMODE(path.stat().st_mode)
     if mode & 0o055:
         return warning(f"{path} has the rights {mode:04o}", why, _chmod(rights, path))
@@ -118,7 +118,7 @@ def _private(path: Path, rights: str, why: str) -> Finding:
 
 
 def _chmod(rights: str, path: Path) -> str:
-    """The command that gives a file or folder these rights, and the way without a shell."""
+    """How to give a file or folder these rights, with and without a shell."""
     return f"chmod {rights} {path} (by FTP: file permissions {rights})"
 
 
@@ -152,10 +152,10 @@ def _settings(settings: Settings, env_file: Path | None) -> Finding:
 
 
 def _code(settings: Settings, env_file: Path | None) -> Finding:
-    """Whether other accounts may change what the programs run, read and write."""
+    """Whether other accounts may change what the programs run, read or write."""
     folder, open_ones, fixes = settings.folder, list[str](), dict[str, None]()
-    for path in dict.fromkeys([env_file or folder / ".env", *_ours(settings)]):
-        with suppress(OSError):  # a link to nowhere, or gone meanwhile
+    for path in dict.fromkeys([env_file or folder / ".env", *_trusted_paths(settings)]):
+        with suppress(OSError):  # a broken link, or deleted meanwhile
             if who := who_else_may_write(path, folder):
                 is_inside = folder in path.parents
                 open_ones.append(f"{path.relative_to(folder) if is_inside else path} ({who})")
@@ -170,14 +170,14 @@ def _code(settings: Settings, env_file: Path | None) -> Finding:
     )
 
 
-def _ours(settings: Settings) -> Iterator[Path]:
-    """What must be ours alone to write."""
+def _trusted_paths(settings: Settings) -> Iterator[Path]:
+    """Files and folders that only we may write."""
     folder, database = settings.folder, settings.dsn.database_file(settings.folder)
     yield from (above for above in Path(os.path.realpath(folder)).parents if not above.stat().st_mode & stat.S_ISVTX)
     yield from (folder, *sorted(folder.glob("*.py")), folder / "var")
     if database is not None:
         database = Path(os.path.realpath(database))
-        yield from (database.parent, database)  # a log beside it, or a file in its place, would be read as its own
+        yield from (database.parent, database)  # SQLite would trust a journal beside it, or a file that replaces it
     for name in ("taskserver", *dict.fromkeys(module.partition(".")[0] for module in settings.modules)):
         spec = PathFinder.find_spec(name, [str(folder), *sys.path])
         if spec and spec.submodule_search_locations:
@@ -199,14 +199,14 @@ def _var(settings: Settings, env_file: Path | None) -> Finding:
                 "a worker that cannot use its locks, its log or its database ends at once",
                 f"{rights}, or rename {path} and run {CLIENT} init, as the account that cron uses",
             )
-    if fault := _write_some(path):
+    if fault := _probe_write(path):
         words = f"nothing can be written into {path}: {fault}"
         return critical(words, "logs end in mid-line, and tasks' files, too", "make room")
     return _private(path, "700", "what lies in it is private")
 
 
-def _write_some(path: Path) -> str | None:
-    """Why a file without a name cannot be filled there; a quota shows in no other way."""
+def _probe_write(path: Path) -> str | None:
+    """Why a temporary file cannot be written there: the only way to see a quota."""
     try:
         with tempfile.TemporaryFile(dir=path) as file:
             file.write(bytes(PROBE_BYTES))
@@ -228,7 +228,7 @@ def _log(settings: Settings, env_file: Path | None) -> Finding | None:
     if not os.access(path.parent, os.W_OK):
         why = "it cannot be rotated at 10 MB, and grows without end"
         return warning(f"its folder {path.parent} cannot be written", why, "let this user write there")
-    if not str(path).startswith(OF_SYSTEM) and (fault := _write_some(path.parent)):
+    if not str(path).startswith(OF_SYSTEM) and (fault := _probe_write(path.parent)):
         return critical(f"nothing can be written beside {path}: {fault}", "what workers log is lost", "make room")
     if served := _served_by(path.parent):
         words = f"{path} looks like a part of the web folder {served}"
@@ -238,7 +238,7 @@ def _log(settings: Settings, env_file: Path | None) -> Finding | None:
 
 
 def page(folder: Path, env_file: Path | None = None) -> Finding | None:
-    """What is wrong with the status page; None if it is not set up."""
+    """The finding for the status page; None if it is not set up."""
     try:
         settings = load_page_settings(folder, env_file)
     except SettingError as error:

@@ -1,6 +1,6 @@
-"""The judge of a queue: each judgement once, with its limits. Every face shows its findings and judges nothing.
+"""The judges of a queue, with their limits. Status, check, page and metrics only show their findings.
 
-A judge makes one finding, also if all is well: the doctor shows those, too.
+Each judge returns one finding, even if all is well: the doctor shows those, too.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ from .coverage import groups_served, in_time, is_stuck, seconds_since_start, sto
 from .status import QueueStatus, read_status
 
 SHORT_SECONDS = 1000
-"""A shorter span is written in seconds, as its limits are."""
+"""A shorter span is shown in seconds, like its limits."""
 FEW_ATTEMPTS = 5
-"""Fewer attempts say nothing about how many fail."""
+"""With fewer attempts the share of failures means nothing."""
 MAX_NAMED = 3
 """Groups, runs and schedules in one sentence."""
 MAX_GROUPS_NAMED = 10
@@ -34,13 +34,12 @@ MORE_WORKERS = f"more workers (a second crontab line, or --processes), or fewer 
 
 
 class Limit(NamedTuple):
-    """The greatest values that are ok, and that are only a warning; None: no value is critical."""
+    """Greater values are a warning, or critical; None: never critical."""
 
     warning: float
     critical: float | None = None
 
     def level_of(self, value: float) -> Level:
-        """The level of a value."""
         if self.critical is not None and value > self.critical:
             return Level.CRITICAL
         return Level.WARNING if value > self.warning else Level.OK
@@ -58,15 +57,15 @@ LIMITS: Limits = {
     "orphaned": Limit(0),
     "schedules": Limit(3600),  # seconds for which one is late
 }
-"""By the name of the finding. `cron` (seconds since the last run began) is judged by its own rhythm without a limit
-here; `ready` (tasks) has no limit unless it is given."""
+"""By the name of the finding. Without a given limit, `cron` (seconds since the last run began) is judged by its usual
+interval, and `ready` (tasks) is always ok."""
 
 
 # ---- workers
 
 
 def cron(status: QueueStatus, limits: Limits) -> Finding:
-    """Whether cron runs workers, by its own rhythm; and each line of a crontab that stopped."""
+    """Whether cron runs workers at its usual interval, and whether a line of a crontab has stopped."""
     fix = LOOK_AT_CRON
     why = "tasks stay where they are"
     level = _silence(status, limits)
@@ -88,7 +87,7 @@ def cron(status: QueueStatus, limits: Limits) -> Finding:
 
 
 def _silence(status: QueueStatus, limits: Limits) -> Level:
-    """How bad it is that no run began lately; it hurts while tasks are ready."""
+    """The level if no run began recently; critical while tasks are ready."""
     seconds = silence_seconds(status)
     if "cron" in limits and status.runs:
         return limits["cron"].level_of(seconds)
@@ -98,7 +97,7 @@ def _silence(status: QueueStatus, limits: Limits) -> Level:
 
 
 def silence_seconds(status: QueueStatus) -> float:
-    """Since the last run began: 0 while a worker is at work, infinite if none ran."""
+    """Since the last run began; 0 while a worker runs, infinite if none ever ran."""
     if any(map(status.is_at_work, status.workers)):
         return 0.0
     return min(map(seconds_since_start, status.runs), default=float("inf"))
@@ -107,7 +106,7 @@ def silence_seconds(status: QueueStatus) -> float:
 def _begun(run: LastRun) -> str:
     ago = seconds_since_start(run)
     began = f"{age(ago)} ago" if ago < float("inf") else "at an instant that is invalid"
-    # Two crontab lines of the same groups may begin in one minute: the time between them says nothing.
+    # Two crontab lines of the same groups may begin at once: the time between them means nothing.
     every = f", {age(run.every_seconds)} after the one before" if (run.every_seconds or 0) >= 1 else ""
     return f"the last run for {run.groups} on {run.host} began {began}{every}"
 
@@ -124,7 +123,7 @@ def runs(status: QueueStatus, limits: Limits) -> Finding:
 
 
 def lost(status: QueueStatus, limits: Limits) -> Finding:
-    """Whether workers were killed under their tasks."""
+    """Whether workers were killed while they ran tasks."""
     attempts = sum(hour.lost for hour in status.hours)
     gone = sum(bool(worker.has_ended) for worker in status.workers)
     level = limits["lost"].level_of(attempts + gone)
@@ -142,7 +141,7 @@ def lost(status: QueueStatus, limits: Limits) -> Finding:
 
 
 def leases(status: QueueStatus, limits: Limits) -> Finding:
-    """Whether tasks of vanished workers were not taken back."""
+    """Whether tasks of dead workers were not reclaimed."""
     if not (level := limits["leases"].level_of(status.lapsed)):
         return ok("no expired lease waits to be taken back")
     words = (
@@ -171,7 +170,7 @@ def groups(status: QueueStatus, limits: Limits) -> Finding:
 
 
 def describe_unserved(among: Iterable[int], last_runs: Sequence[LastRun]) -> str | None:
-    """The groups among these that no run in time serves, in words; None if every one is served."""
+    """The groups that no run on time serves, as text; None if all are served."""
     left_out = unserved(among, last_runs)
     if not left_out:
         return None
@@ -179,7 +178,7 @@ def describe_unserved(among: Iterable[int], last_runs: Sequence[LastRun]) -> str
 
 
 def paused(status: QueueStatus, limits: Limits) -> Finding:
-    """Which groups are paused: a person did that, so it is ok until it seems to be forgotten."""
+    """Which groups are paused: a person did that, so it is ok unless it seems to be forgotten."""
     if not status.paused_groups and not status.are_all_paused:
         return ok("no group is paused")
     held = [status.groups[group] for group in status.paused_groups if group in status.groups]
@@ -205,7 +204,7 @@ def waiting(status: QueueStatus, limits: Limits) -> Finding:
         return ok("no task waits for a worker")
     words = f"a ready task of group {group} has waited for {age(seconds)}"
     level, silence = limits["waiting"].level_of(seconds), _silence(status, limits)
-    if level <= silence:  # it waits for cron, whose finding says so
+    if level <= silence:  # it waits for cron, which has its own finding
         return ok(words)
     why, fix = "workers are behind", MORE_WORKERS
     if silence:
@@ -249,14 +248,14 @@ def fatal(status: QueueStatus, limits: Limits) -> Finding:
 
 
 def failing(status: QueueStatus, limits: Limits) -> Finding:
-    """Whether tasks fail together: for a module that cannot be imported, or most of them, or many."""
+    """Whether a module cannot be imported, most attempts fail, or many tasks are in error."""
     why, in_error = "each is retried until its attempts are used up", status.total.rows[Status.ERROR]
     broken = [error for error in status.errors if error.kind == ModuleBroken.__name__ and error.rows > error.fatal]
-    if broken:  # of several modules one that may still be broken
+    if broken:  # of several modules, prefer one that may still be broken
         return _of_module(min(broken, key=lambda one: _was_done_since(one, status)), status, why)
     hours = () if status.chosen_groups else (status.hour_before, status.this_hour)  # they count all groups
     failed, done = sum(hour.failed for hour in hours), sum(hour.done for hour in hours)
-    # If no task is in error or fatal any more, those that failed have gone well since, or are gone.
+    # If no task is in error or fatal, the failed ones have succeeded since, or were deleted.
     if (in_error or status.fatal.rows) and failed > done and failed + done >= FEW_ATTEMPTS:
         words = f"{failed} of {failed + done} attempts failed since {time_of_day(status.hour_before.hour)}"
         return warning(words, why, ERRORS)
@@ -275,7 +274,7 @@ def _of_module(error: ErrorCount, status: QueueStatus, why: str) -> Finding:
 
 
 def _was_done_since(error: ErrorCount, status: QueueStatus) -> bool:
-    """Whether a worker that began since has done a task: then the cause may be gone."""
+    """Whether a newer worker has done a task: then the cause may be fixed."""
     workers: Sequence[LastRun | WorkerProcess] = (*status.runs, *status.workers)
     begun = [(one.started_at, one.done) for one in workers] + [(one.hour, one.done) for one in status.hours]
     return error.last_seen is not None and any(at and at > error.last_seen and done for at, done in begun)
@@ -292,7 +291,7 @@ def stray(status: QueueStatus, limits: Limits) -> Finding:
 
 
 def orphaned(status: QueueStatus, limits: Limits) -> Finding:
-    """Whether tasks wait only for tasks that are gone."""
+    """Whether tasks wait only for deleted tasks."""
     rows = status.orphaned
     if not (level := limits["orphaned"].level_of(rows)):
         return ok("no task waits only for tasks that are gone")
@@ -332,11 +331,11 @@ def judge(status: QueueStatus, limits: Limits = LIMITS) -> list[Finding]:
 
 
 def judged(store: Store, settings: Settings, limits: Limits = LIMITS, chosen_groups: Sequence[int] = ()) -> QueueStatus:
-    """Read a queue, or some of its groups, with what is found in it; changes nothing. Raises DatabaseError."""
+    """Read a queue, or some of its groups, with its findings; changes nothing. Raises DatabaseError."""
     most = {status: int(max(limits[name][0], limits[name][1] or 0)) for status, name in COUNTED if name in limits}
     status = read_status(store, settings, chosen_groups, most)
     accepted = read_accepted(store)
-    counted, apart = accepted.apart(worst_first(judge(status, limits)))
+    counted, apart = accepted.split(worst_first(judge(status, limits)))
     return status._replace(findings=counted + accepted.findings, accepted=apart)
 
 
@@ -345,7 +344,7 @@ COUNTED = ((Status.NEW, "ready"), (Status.FATAL, "fatal"))
 
 
 def worst_first(findings: Iterable[Finding]) -> list[Finding]:
-    """The findings that are not ok, the worst first."""
+    """The findings that are not ok, worst first."""
     return sorted((one for one in findings if one.level), key=lambda one: -one.level)
 
 
@@ -353,7 +352,7 @@ def worst_first(findings: Iterable[Finding]) -> list[Finding]:
 
 
 def span(seconds: float) -> str:
-    """A span of time as `412 s`, or `3 h` if it is long."""
+    """`412 s`, or `3 h` if it is long."""
     if seconds == float("inf"):
         return "an unknown time"
     return f"{seconds:.0f} s" if seconds < SHORT_SECONDS else age(seconds)

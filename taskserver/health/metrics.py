@@ -1,11 +1,11 @@
-"""A queue's metrics in Prometheus' text form: what `client.py metrics` prints, and whatever else is to serve them.
+"""A queue's metrics in Prometheus' text format, as `client.py metrics` prints them.
 
-Gauges alone: each is read from the database as it is asked for. The stats by the hour could be summed up to counters,
-but a total falls when old hours are pruned, which Prometheus takes for a restart: `rate()` would count all that is left
-once more. So there are the figures of this hour and of the last whole one, which need no `rate()`.
+Only gauges, read from the database on demand. Hourly stats could be summed to counters, but a sum falls when old hours
+are pruned. Prometheus would take that for a restart, and `rate()` would count the rest again. So there are gauges of
+this hour and of the last whole one, which need no `rate()`.
 
-Rows name groups and tasks, and each new value of a label costs Prometheus memory for hours: the largest have a label of
-their own, the rest is summed up. No host and no process id is a label.
+Rows name groups and tasks, and each new label costs Prometheus memory for hours. So only the largest have their own
+label, and the rest is summed up. No host and no process id is a label.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from prometheus_client import Metric
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
-"""Of the text; node exporter's files have the same form, and every Prometheus reads it."""
+"""Every Prometheus reads it, and node exporter's files have the same format."""
 PACKAGE = "prometheus-client>=0.20,<1"
 METRIC_PREFIX = "taskserver_"
 OTHER_LABEL = "other"
@@ -44,7 +44,7 @@ Labels = tuple[str, ...]
 
 
 class Gauge(NamedTuple):
-    """One metric: its values by those of its labels."""
+    """One metric: its values by its labels."""
 
     name: str
     about: str
@@ -53,13 +53,10 @@ class Gauge(NamedTuple):
 
 
 def read_metrics(store: Store, settings: Settings) -> str:
-    """The metrics of a queue.
-
-    Raises DatabaseError (`metrics_when_away` is for that), and SettingError where the package is missing.
-    """
+    """Raises DatabaseError (then use `metrics_when_away`), and SettingError if the package is missing."""
     status = judged(store, settings)
     stats = Stats(store)
-    # By itself, so that the names of one hour leave room for those of the other.
+    # Two reads, so that each hour has room for its names.
     this_hour = stats.sums(0, *KEY)
     before = [one for one in stats.sums(HOUR_SECONDS, *KEY) if one.hour != status.this_hour.hour]
     return metrics_text(status, [*before, *this_hour])
@@ -71,7 +68,7 @@ def metrics_text(status: QueueStatus, recent: Sequence[HourStats]) -> str:
 
 
 def metrics_when_away() -> str:
-    """What can be told without a database: that it is away. Raises SettingError as above."""
+    """The metrics while the database is away. Raises SettingError as above."""
     return _as_text(_of_program(is_up=False))
 
 
@@ -167,14 +164,14 @@ def _of_hour(when: str, stats: Sequence[HourStats], group_label: Mapping[int, st
 
 
 def _labels(sizes: Mapping[T, float], most: int) -> dict[T, str]:
-    """The label of each: only the largest have one of their own."""
+    """The label of each: only the largest have their own."""
     ordered = sorted(sizes, key=lambda one: -sizes[one])
     return {one: _label(str(one)) if place < most else OTHER_LABEL for place, one in enumerate(ordered)}
 
 
 def _label(text: str) -> str:
-    """A text of a row: the library escapes what the form needs; a terminal must obey nothing that is in it."""
-    # To Prometheus an empty label is none.
+    """A label from a row's text, safe for a terminal; the library escapes what the format needs."""
+    # For Prometheus an empty label is a missing one.
     return truncate_middle(escaped(truncate_middle(text, MAX_LABEL)), MAX_LABEL) or NO_CALLABLE
 
 
@@ -183,7 +180,7 @@ def _status_label(code: int) -> str:
 
 
 def _sums(samples: Iterable[tuple[T, float]]) -> dict[T, float]:
-    # Prometheus refuses the whole text where two samples have the same labels.
+    # Prometheus refuses the whole text if two samples have the same labels.
     sums: dict[T, float] = {}
     for labels, value in samples:
         sums[labels] = sums.get(labels, 0.0) + value
@@ -218,7 +215,7 @@ def _as_text(gauges: Iterable[Gauge]) -> str:
                     family.add_metric(labels, value)
                 yield family
 
-    # A registry of its own: the common one has this process's memory and Python's garbage collector.
+    # Our own registry: the default one has this process's memory and Python's garbage collector.
     registry = CollectorRegistry()
     registry.register(OneLook())
     return generate_latest(registry).decode()

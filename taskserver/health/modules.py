@@ -1,6 +1,6 @@
-"""Whether the listed modules can be imported, and hold the callables that the next rows name.
+"""Whether the listed modules can be imported, and have the callables that pending rows name.
 
-They are imported in another process: there a module that ends, hangs or prints disturbs nothing.
+They are imported in another process, so that a module may exit, hang or print.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ from ..settings.load import Settings, make_importable
 MAX_IMPORT_SECONDS = 60
 MAX_NAMES_SHOWN = 5
 MAX_REFUSED = 100
-"""Refused names, after which no more are looked up: suggestions take time."""
+"""After so many refused names no more are looked up: suggestions take time."""
 NAME_A_FUNCTION = f"name a function as module:function; the module lies {BESIDE}, or where Python finds it"
 
 
 def findings(settings: Settings, names: Sequence[str] | None, for_page: bool = False) -> Iterator[Finding]:
-    """Findings for the listed modules, the callables that rows name (None: they could not be read), and each hook.
+    """Findings for the listed modules, the names in rows (None: they could not be read), and each hook.
 
-    `for_page`: a web server asks, as whose account no setup is called: what that opens and writes is the worker's.
+    `for_page`: a web server asks. Its account must not call the setup, whose files belong to the worker.
     """
     if for_page and settings.setup is not None:
         words = "not looked at here, as TASKSERVER_SETUP is called before they are imported"
@@ -44,7 +44,7 @@ def findings(settings: Settings, names: Sequence[str] | None, for_page: bool = F
     if isinstance(answer, Finding):
         yield answer._replace(name="modules")
     else:
-        # After a setup that failed nothing else was looked up.
+        # After a failed setup nothing else was looked up.
         yield from findings_of(CHECKS[:1] if answer.setup else CHECKS, settings, names, answer)
 
 
@@ -113,35 +113,35 @@ sys.path[:] = sys.argv[2:]
 from taskserver.health.modules import write_answer
 write_answer(sys.argv[1])
 """
-# Until it has our path, Python would look in the current folder first, which may be another account's.
+# First set our path: Python would search the current folder first, which may belong to another account.
 
 
 class Answer(NamedTuple):
     """The answer of the other process."""
 
     broken: dict[str, str]
-    """The reason why a module cannot be imported, by module."""
+    """Why a module cannot be imported, by module."""
     refused: dict[str, str]
-    """The reason why a callable may not run, by its name in the rows."""
+    """Why a callable may not run, by its name in the rows."""
     hooks: dict[str, str]
-    """The reason why a function of the settings cannot be called, by its `module:function`; empty if it can."""
+    """Why a function of the settings cannot be called, by its `module:function`; empty if it can."""
     setup: str
-    """The reason why TASKSERVER_SETUP failed; then nothing else was looked up. Empty if it did not."""
+    """Why TASKSERVER_SETUP failed; then nothing else was looked up. Empty if it did not fail."""
 
 
 def _ask(settings: Settings, names: Sequence[str]) -> Answer | Finding:
-    """Have another process call the setup, import the modules, and look up the names and hooks.
+    """Let another process call the setup, import the modules, and look up the names and hooks.
 
-    Returns what is wrong if it gives no answer in time. Raises OSError if no process can be started.
+    Returns a Finding if it does not answer in time. Raises OSError if no process can be started.
     """
     hooks = [hook for hook in (settings.between, settings.on_failure) if isinstance(hook, str)]
     setup = settings.setup if isinstance(settings.setup, str) else None
     question = json.dumps([str(settings.folder), settings.modules, names, hooks, setup]).encode()
     nowhere = subprocess.DEVNULL
     limit = MAX_IMPORT_SECONDS
-    # The answer is a file: a process that an import left behind would hold a pipe open.
+    # The answer is a file: a process that an import started might keep a pipe open.
     with NamedTemporaryFile() as file:
-        # -B: another account that asks leaves no bytecode beside the modules.
+        # -B: another account must not leave bytecode beside the modules.
         command = [sys.executable, "-B", "-c", LOOK_UP, file.name, *sys.path]
         try:
             subprocess.run(command, check=False, input=question, stdout=nowhere, stderr=nowhere, timeout=limit)
@@ -158,7 +158,7 @@ def _ask(settings: Settings, names: Sequence[str]) -> Answer | Finding:
 
 
 def write_answer(path: str) -> None:
-    """In the other process: look up, write the answer, and end at once, without Python's own clean-up."""
+    """In the other process: look up, write the answer, and exit at once without Python's clean-up."""
     process = os.getpid()
     try:
         text = json.dumps(_look_up(*json.load(sys.stdin)))
@@ -195,12 +195,12 @@ def _look_up(folder: str, listed: list[str], names: list[str], hooks: list[str],
 
 
 def _why_not(call: Callable[[], object]) -> str:
-    """The reason why this fails; empty if it does not."""
+    """Why this fails; empty if it does not."""
     from ..worker.call import Failure
     from ..worker.hooks import in_words_with_place
 
     try:
         call()
-    except BaseException as error:  # it calls sys.exit(), say
+    except BaseException as error:  # e.g. of sys.exit()
         return in_words_with_place(Failure(error, describe(error)))
     return ""

@@ -1,10 +1,9 @@
-"""The state of a queue, read once: what `server.status()` returns, and what every face shows.
+"""The state of a queue, read once: `server.status()` returns it; command, page, check and metrics show it.
 
-Facts only; judge.py judges them. Each statement behind it is bounded, so that it costs little however many rows there
-are, and none takes a lock.
+Only facts; judge.py judges them. Its statements are bounded, so they stay cheap with many rows, and none takes a lock.
 """
 
-# Annotations are not deferred here: named tuples compile deferred ones.
+# No deferred annotations here, as named tuples would compile them.
 
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
@@ -28,22 +27,22 @@ from .coverage import serves, unserved
 MAX_RUNNING = 20
 """Running tasks in a status."""
 SEEN_SECONDS = 600.0
-"""A worker that gave no sign of life for longer may be gone: its task runs, or it was killed."""
+"""A worker without a sign of life for longer may be dead, or runs a long task."""
 MIN_TASK_SECONDS = 0.002
-"""What a start and a finish cost at least, beside the task itself."""
+"""Least cost of a start and a finish, besides the task itself."""
 MAX_NAMES = 50
 MAX_ERRORS = 20
 HOURS = 24
 MAX_STATEMENT_SECONDS = 8
-"""Less than we wait for an answer, so that nothing goes on at the server for a program that gave up."""
+"""Less than our timeout for an answer, so that the server stops before we give up."""
 
 
 class Count(NamedTuple):
-    """How many tasks there are."""
+    """A number of tasks."""
 
     rows: int
     is_more: bool = False
-    """Whether there are more, which were not counted."""
+    """Whether there are more that were not counted."""
 
     def __str__(self) -> str:
         return f"{self.rows}{'+' if self.is_more else ''}"
@@ -53,34 +52,32 @@ class GroupStatus(NamedTuple):
     """The rows of one group, or of the whole queue."""
 
     rows: Mapping[int, int]
-    """Rows by status: every Status in order, then -1 for those with a number that is no status, if there are any."""
+    """Rows by status: every Status in order, then -1 for unknown numbers, if there are any."""
     oldest_new_seconds: float | None = None
     """Since the oldest new row was added; None if no row is new."""
     oldest_ready_seconds: float | None = None
-    """Since it is ready: a delayed or retried task was added long before."""
+    """Since it became ready, which is later for a delayed or retried task."""
     uncounted: frozenset[int] = frozenset()
-    """The statuses of which there are more rows than were counted."""
+    """Statuses that have more rows than were counted."""
     claimed: int = 0
     """Tasks in progress that wait for their turn."""
     running: int = 0
     seconds_left: float | None = None
-    """How long its new tasks and those in progress will take at the pace of those that ran of late.
-
-    None if no worker has any of them now, and for the whole queue.
-    """
+    """How long its new and running tasks will take at the recent pace; None if no worker has any of them, and for the
+    whole queue."""
 
     def as_dict(self) -> dict[str, Any]:
-        """The counts by the names of their statuses, and the rest."""
+        """For JSON, with the counts by names of statuses."""
         uncounted = [name_of_status(status) for status in sorted(self.uncounted)]
         return {**by_name(self.rows), **self._asdict(), "uncounted": uncounted}
 
 
 class QueueStatus(NamedTuple):
-    """A queue at one instant."""
+    """A queue at one moment."""
 
     table: str
     mode: str
-    """What becomes of a completed row: one of MODES."""
+    """One of MODES."""
     database: str
     """The database's address, without user and password."""
     now: datetime
@@ -89,46 +86,46 @@ class QueueStatus(NamedTuple):
     groups: Mapping[int, GroupStatus]
     """By group id, in order; only groups that have rows."""
     has_more_groups: bool
-    """Whether there may be further groups, which were not counted."""
+    """Whether there may be more groups that were not counted."""
     chosen_groups: Sequence[int]
-    """Those of which this is the status; empty: all."""
+    """The groups of this status; empty: all."""
     ready: Count
     """New tasks outside of paused groups."""
     fatal: Count
     paused_groups: Sequence[int]
     are_all_paused: bool
-    """Whether all groups are paused, those that come up later included."""
+    """Whether all groups are paused, including future ones."""
     unserved_groups: Sequence[int]
-    """Groups with new tasks that are not paused, and that no run serves."""
+    """Groups with new tasks that no run serves and that are not paused."""
     runs: Sequence[LastRun]
     """The last run of each host and groups."""
     workers: Sequence[WorkerProcess]
-    """The workers at work, the oldest first."""
+    """Running workers, oldest first."""
     running: Sequence[RunningTask]
-    """At most MAX_RUNNING: those that report progress first, then the oldest."""
+    """At most MAX_RUNNING: those with progress first, then the oldest."""
     schedules: Sequence[StoredSchedule]
     """The next first."""
     names: Mapping[str, Mapping[int, int]]
-    """Rows by status, by task name, the most frequent first: MAX_NAMES at most."""
+    """Rows by status, by task name, most frequent first: at most MAX_NAMES."""
     unnamed: frozenset[int]
-    """The statuses of which there are more rows than had their names read."""
+    """Statuses that have more rows than names were read."""
     errors: Sequence[ErrorCount]
-    """What the tasks failed with that failed last, the most frequent first: MAX_ERRORS at most."""
+    """Recent errors, most frequent first: at most MAX_ERRORS."""
     this_hour: HourStats
-    """What was done since the hour began, in all groups."""
+    """All groups since the hour began."""
     hour_before: HourStats
     hours: Sequence[HourStats]
-    """Those of the last 24 in which something was done, the oldest first."""
+    """Those of the last 24 with any work, oldest first."""
     lapsed: int
-    """Claims that no run took back, though their lease expired one lease ago or more."""
+    """Claims whose lease expired at least one lease ago, and that no run reclaimed."""
     lapsed_seconds: float
     """Since the oldest of these leases expired."""
     undated: int
-    """Tasks that wait for neither an instant nor a task: no worker ever takes them."""
+    """Tasks that wait for neither a time nor a task: no worker ever takes them."""
     orphaned: int
     """Tasks that wait only for tasks that were deleted or have ended."""
     findings: Sequence[Finding] = ()
-    """What is not ok, the worst first."""
+    """Findings that are not ok, worst first."""
     accepted: Sequence[Accepted] = ()
     """Findings that a person has accepted; they do not count."""
 
@@ -145,22 +142,19 @@ class QueueStatus(NamedTuple):
 
     @property
     def strange(self) -> int:
-        """Rows with a number that is no status: no worker ever takes them."""
+        """Rows with an unknown status: no worker ever takes them."""
         return self.total.rows.get(OTHER, 0)
 
     def is_at_work(self, worker: WorkerProcess) -> bool:
-        """Whether a worker is at work, as far as that is known here: a hung one is not, though its process may live.
-
-        It was seen of late, or the leases of tasks that it runs hold: in the midst of a long one it may be quiet.
-        """
+        """Whether a worker seems to work: it was seen recently, or its tasks have a lease (a long task is silent)."""
         holds = not self.lapsed and any(task.number == worker.number for task in self.running)
         return not worker.has_ended and (holds or (worker.seen_seconds_ago or 0.0) <= SEEN_SECONDS)
 
     def as_dict(self) -> dict[str, Any]:
-        """The status for JSON: instants as 2026-01-31T12:00:00.000000Z, statuses by their names."""
+        """For JSON: times as 2026-01-31T12:00:00.000000Z, statuses by their names."""
         report: dict[str, Any] = plain(self._asdict())
         report |= {"level": str(self.level), "words": self.words, "unnamed": list(map(name_of_status, self.unnamed))}
-        # At the top as well, where monitoring scripts read them.
+        # Also at the top, for monitoring scripts.
         ages = {key: report["total"][key] for key in ("oldest_new_seconds", "oldest_ready_seconds")}
         report |= {**ages, "all_paused": report.pop("are_all_paused")}
         report["groups"] = [{"group_id": group, **plain(rows)} for group, rows in self.groups.items()]
@@ -174,7 +168,7 @@ class QueueStatus(NamedTuple):
 
 
 def by_name(rows: Mapping[int, int]) -> dict[str, int]:
-    """Counts by the names of their statuses."""
+    """Counts by names of statuses."""
     return {name_of_status(status): count for status, count in rows.items()}
 
 
@@ -184,10 +178,9 @@ def by_name(rows: Mapping[int, int]) -> dict[str, int]:
 def read_status(
     store: Store, settings: Settings, groups: Sequence[int] = (), up_to: Mapping[Status, int] | None = None
 ) -> QueueStatus:
-    """Read a queue, or only some groups of it; changes nothing. Raises DatabaseError.
+    """Read a queue, or some of its groups; changes nothing. Raises DatabaseError, such as Conflict after a timeout.
 
-    `up_to`: how many new and fatal tasks are counted at least, if there are so many. Raises Conflict if the database
-    is too busy to answer in time.
+    `up_to`: how many new and fatal tasks are counted exactly.
     """
     with store.database.with_statement_timeout(MAX_STATEMENT_SECONDS):
         return _read(store, settings, groups, up_to or {})
@@ -256,7 +249,7 @@ def _read(store: Store, settings: Settings, chosen: Sequence[int], up_to: Mappin
 
 
 def by_group(counts: Sequence[QueueCount]) -> dict[int, list[QueueCount]]:
-    """The counts of each group, in order of the ids."""
+    """The counts of each group, in order of ids."""
     of_group: dict[int, list[QueueCount]] = {}
     for count in sorted(counts, key=lambda one: one.group_id):
         of_group.setdefault(count.group_id, []).append(count)
@@ -267,7 +260,7 @@ def _group(counts: Sequence[QueueCount], running: int, recent: HourStats | None 
     rows: dict[int, int] = dict.fromkeys(Status, 0)
     for count in counts:
         rows[count.status] = rows.get(count.status, 0) + count.rows
-    # Counted apart: they may differ by an instant.
+    # The counts may be from different moments.
     claimed = max(rows[Status.IN_PROGRESS] - running, 0)
     status = GroupStatus(
         rows,
@@ -281,7 +274,7 @@ def _group(counts: Sequence[QueueCount], running: int, recent: HourStats | None 
 
 
 def seconds_left(group: GroupStatus, recent: HourStats | None) -> float | None:
-    """How long a group will take by what its tasks took in this hour and the one before, and how many run at once."""
+    """How long a group will take, by its mean time in this hour and the one before, and the number of running tasks."""
     mean = recent and recent.mean_run_seconds
     if mean is None or not (group.claimed or group.running):
         return None
@@ -326,7 +319,7 @@ def _rows_of(names: Sequence[NameCount], status: int) -> int:
 
 
 def workers_of(store: Store, claimed: Mapping[int, int]) -> list[WorkerProcess]:
-    """The workers of all hosts, the oldest first; `claimed` has their unstarted tasks. Raises DatabaseError."""
+    """The workers of all hosts, oldest first; `claimed` has their unstarted tasks. Raises DatabaseError."""
     here, workers = host_name(), []
     for worker in store.processes.all():
         is_here = worker.host == here
@@ -335,12 +328,12 @@ def workers_of(store: Store, claimed: Mapping[int, int]) -> list[WorkerProcess]:
     return workers
 
 
-def find_gone(store: Store, tasks: Sequence[TaskRow]) -> int:
-    """Mark those of these tasks whose process has ended, as far as that is known here; how many."""
+def mark_gone(store: Store, tasks: Sequence[TaskRow]) -> int:
+    """Mark tasks whose process is known to have ended. Returns how many."""
     running = [task for task in tasks if task.state == "running"]
     try:
         numbers = {worker.number for worker in workers_of(store, {}) if worker.has_ended} if running else ()
-    except DatabaseError:  # as without the right to read them
+    except DatabaseError:  # e.g. without the right to read them
         return 0
     for task in running:
         claim = task.columns["claim"]

@@ -1,6 +1,6 @@
-"""Files and folders of a deployment: made private, replaced as a whole, and judged by who may write them and where.
+"""Files and folders of a deployment: make them private, replace them atomically, check who else may write them.
 
-Each run imports this for its slots, so the modules that few runs need are imported in the functions.
+Each run imports this for its slots, so rarely needed modules are imported in the functions.
 """
 
 from __future__ import annotations
@@ -33,15 +33,15 @@ ROOT = 0
 
 
 def make_private_folder(path: Path) -> None:
-    """Make a folder for its owner only, closed to web servers; leave an existing one as it is. Raises OSError."""
+    """Make a folder for its owner only, closed to web servers; keep an existing one. Raises OSError."""
     if not path.is_dir():
         for folder in (*reversed(path.absolute().parents), path):
-            folder.mkdir(mode=0o700, exist_ok=True)  # another process may make it just now
+            folder.mkdir(mode=0o700, exist_ok=True)  # another process may make it now
         close_to_others(path)
 
 
 def close_to_others(path: Path) -> None:
-    """Make a folder private, whatever rights it was uploaded with. Raises OSError."""
+    """Make an existing folder private. Raises OSError."""
     path.chmod(0o700)
     if not (path / ".htaccess").exists():
         descriptor = os.open(path / ".htaccess", os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o644)
@@ -50,20 +50,20 @@ def close_to_others(path: Path) -> None:
 
 
 def make_folder_in_memory(prefix: str) -> Path:
-    """Make a folder with a new name, for this user only; in memory if the host has such a place. Raises OSError."""
+    """Make a new folder for this user only, in memory if the host allows that. Raises OSError."""
     import tempfile
 
     return Path(tempfile.mkdtemp(prefix=prefix, dir=IN_MEMORY if os.access(IN_MEMORY, os.W_OK) else None))
 
 
 def write_atomically(path: Path, text: str, mode: int) -> None:
-    """Write a file with these rights, whatever the umask is: its readers find the old text or the new one.
+    """Write a file with these rights, regardless of the umask: readers see the old text or the new one.
 
-    A link in its place is replaced, not followed. Raises SettingError if the file cannot be there, and HostLimit if the
-    host has no room for it; then the old file stays.
+    A link is replaced, not followed. Raises SettingError if the file cannot be written, HostLimit if the disk is full;
+    then the old file stays.
     """
     try:
-        # A rename would put a file in the place of /dev/null, for root.
+        # As root, a rename would replace /dev/null.
         if path.exists() and not path.is_file():
             raise SettingError(f"{path} cannot be written: it is not a file")
         _replace(path, text, mode)
@@ -75,14 +75,14 @@ def write_atomically(path: Path, text: str, mode: int) -> None:
 def _replace(path: Path, text: str, mode: int) -> None:
     import tempfile
 
-    # In the same folder, as a rename works within one file system. No reader of `*.html` or `*.prom` takes this name.
+    # In the same folder, as a rename needs the same file system. The name does not match `*.html` or `*.prom`.
     descriptor, temporary = tempfile.mkstemp(".tmp", ".taskserver-", path.parent)
     try:
         with open(descriptor, "w", encoding="utf-8", errors="backslashreplace") as file:
             file.write(text)
             file.flush()
             os.chmod(temporary, mode)
-            os.fsync(descriptor)  # otherwise a file system may have the new name without the text after a power cut
+            os.fsync(descriptor)  # else a power cut may leave the new name without the text
         os.replace(temporary, path)
     except BaseException:
         with suppress(OSError):
@@ -91,10 +91,7 @@ def _replace(path: Path, text: str, mode: int) -> None:
 
 
 def fill_standard_descriptors() -> None:
-    """Open those of the descriptors 0 to 2 that a caller or a task has closed, on nothing.
-
-    Otherwise the next file or connection gets such a number, and prints go into it.
-    """
+    """Open closed descriptors from 0 to 2 on /dev/null, else the next file or connection gets what is printed."""
     while (descriptor := os.open(os.devnull, os.O_RDWR)) <= 2:
         os.set_inheritable(descriptor, True)
     os.close(descriptor)
@@ -104,9 +101,9 @@ def fill_standard_descriptors() -> None:
 
 
 def who_else_may_write(path: Path, folder: Path) -> str:
-    """Which other accounts may write a file or folder, in words; empty for nobody. Raises OSError.
+    """Which other accounts may write a file or folder, as text; empty: none. Raises OSError.
 
-    Root, this account and the owner of the program's `folder` are trusted. Access control lists are not seen.
+    Root, this account and the owner of the program's `folder` are trusted. Access control lists are ignored.
     """
     if not hasattr(os, "geteuid"):  # Windows has other rights
         return ""
@@ -131,7 +128,7 @@ def account_name(uid: int) -> str:
 
 
 def _shared_group(gid: int, trusted: set[int]) -> str:
-    """A group's name; empty for root's, and for the private one of the same name that many hosts give each account."""
+    """A group's name; empty for root's, and for the private group that many hosts give each account."""
     import grp
 
     names = {account_name(uid) for uid in trusted}
@@ -152,14 +149,14 @@ OWN_FILE = "name a file of its own, as var/taskserver.log"
 
 
 class LogFault(NamedTuple):
-    """Why a file must not be the log, and what to do."""
+    """Why a file can't be the log, and what to do."""
 
     what: str
     fix: str
 
 
 def why_no_log(path: Path, folder: Path) -> LogFault | None:
-    """Why a file must not be the log; None if it may: it is renamed when full, and later deleted.
+    """Why a file can't be the log, which is renamed when full and later deleted; None if it can.
 
     `folder` is the program's. Raises OSError.
     """
@@ -169,18 +166,18 @@ def why_no_log(path: Path, folder: Path) -> LogFault | None:
     if not path.parent.is_dir():
         fix = f"{CLIENT} init makes it" if is_in_var else f"make it, or {OWN_FILE}"
         return LogFault(f"there is no folder {path.parent}", fix)
-    # Others could put a link to any file of ours in its place.
+    # Others could replace it with a link to any file of ours.
     if who := who_else_may_write(path.parent, folder):
         fix = f"rename it by FTP and run {CLIENT} init" if is_in_var else f"let nobody else write there, or {OWN_FILE}"
         return LogFault(f"{who} of this host may write {path.parent}", fix)
-    # Opening a pipe would wait for its reader.
+    # Opening a pipe would block until it has a reader.
     if path.exists() and not (path.is_file() or path.is_char_device()):
         return LogFault(f"{path} is not a file", OWN_FILE)
     return LogFault(f"{path} is a database", OWN_FILE) if _is_database(path) else None
 
 
 def _is_database(path: Path) -> bool:
-    with suppress(OSError), path.open("rb") as file:  # it does not exist yet, or cannot be read
+    with suppress(OSError), path.open("rb") as file:  # it may not exist yet
         return file.read(len(SQLITE_BEGIN)) == SQLITE_BEGIN
     return False
 
@@ -188,7 +185,7 @@ def _is_database(path: Path) -> bool:
 # ---- network file systems
 
 MOUNT_TABLE = Path("/proc/self/mountinfo")
-NETWORK_TYPES = frozenset(  # without 9p: some containers see their own disk by it
+NETWORK_TYPES = frozenset(  # without 9p, which some containers use for their own disk
     (
         *("nfs", "nfs4", "cifs", "smb2", "smb3", "smbfs", "ncpfs", "afs", "auristorfs", "coda", "moosefs", "mfs"),
         *("ceph", "ceph-fuse", "glusterfs", "lustre", "beegfs", "gpfs", "orangefs", "pvfs2", "panfs", "juicefs"),
@@ -198,9 +195,9 @@ NETWORK_TYPES = frozenset(  # without 9p: some containers see their own disk by 
 
 
 def network_file_system(path: str | Path, mount_table: Path | None = None) -> str | None:
-    """The type of network file system that holds a path, such as `nfs4`: SQLite's locks do not work there.
+    """The type of a path's network file system, such as `nfs4`: SQLite's locks do not work there.
 
-    The path need not exist yet. None for a disk of this host, and if that is unknown, as on systems without /proc.
+    The path need not exist. None for a local disk, or if it is unknown, as on systems without /proc.
     """
     try:
         lines = (mount_table or MOUNT_TABLE).read_bytes().splitlines()
@@ -212,6 +209,6 @@ def network_file_system(path: str | Path, mount_table: Path | None = None) -> st
         mount, _, source = line.partition(b" - ")
         # Spaces in a path are written as \040.
         point = mount.split()[4].decode("unicode_escape").encode("latin-1", "replace").rstrip(b"/") + b"/"
-        if real.startswith(point) and len(point) >= len(longest):  # of several mounts on one point the last one counts
+        if real.startswith(point) and len(point) >= len(longest):  # the last of several mounts on one point counts
             longest, kind = point, os.fsdecode(source.split()[0])
     return kind if kind.removeprefix("fuse.") in NETWORK_TYPES else None

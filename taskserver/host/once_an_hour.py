@@ -1,7 +1,7 @@
-"""The same words at most once an hour: cron starts a worker each minute, and mails what it says.
+"""Prints each error at most once an hour: cron starts a worker each minute, and mails what it prints.
 
-An empty file stands for each error, named by a checksum; its time is that of the last mail. Empty files can be made on
-a full disk, too. One more stands for an outage of the database, so that its end is said.
+Each error has an empty file, named by a checksum, with the time of the last mail. Empty files work even on a full disk.
+One more marks an outage of the database, so that its end is reported.
 """
 
 from __future__ import annotations
@@ -20,18 +20,18 @@ from .process_identity import host_name
 
 AN_HOUR = 3600.0
 MAX_SILENT_SECONDS = 8 * 86_400.0
-"""A program that has said nothing for so long is another one by now."""
+"""Files of programs that were silent for longer are deleted."""
 OUTAGE = "outage"
 LONG_SECONDS = 100.0
-"""The end of an outage that was over sooner is worth no mail."""
+"""The end of a shorter outage is not reported."""
 OVER = "the database can be used again"
 
 
 Write = Callable[[str], object]
 
 
-def place_for(deployment: Path) -> Path:
-    """The folder for the files of a deployment: at home if another account has its var/."""
+def folder_for(deployment: Path) -> Path:
+    """The folder for the files of a deployment; in the home folder if var/ belongs to another account."""
     var = deployment / "var"
     if os.path.isdir(var) and not os.access(var, os.W_OK | os.X_OK):
         return Path(os.path.expanduser("~"), f".taskserver-{crc32(bytes(deployment)):08x}")
@@ -39,29 +39,29 @@ def place_for(deployment: Path) -> Path:
 
 
 def kind_of(error: Exception) -> str:
-    """What is the same in errors that are said together: a database may be away in many ways, and name numbers."""
+    """The same for errors that are reported once: without numbers, and one for all ways to be away."""
     if isinstance(error, Unavailable):
         return "away"
     return re.sub("[^ ]*[0-9][^ ]*", "", str(error)) if isinstance(error, DatabaseError) else str(error)
 
 
 class OnceAnHour:
-    """What a program has said on this host of one deployment."""
+    """What a program of one deployment has reported on this host."""
 
     def __init__(self, deployment: Path, *who: str) -> None:
-        """`who` names the program, and its line if each is to say it itself."""
-        self._folder = place_for(deployment)
+        """`who` names the program, and its line of the crontab if each line reports by itself."""
+        self._folder = folder_for(deployment)
         # With the host's name: several hosts may share a home folder.
         self._name = _checksum(host_name(), *who)
 
     def report(self, error: Exception, write: Write) -> None:
-        """Say an error in one line; one of the database begins an outage, so that its end is said."""
-        self.say(printable(str(error)), kind_of(error), write, isinstance(error, DatabaseError))
+        """Report an error in one line; one of the database begins an outage, whose end is reported."""
+        self.write_once(printable(str(error)), kind_of(error), write, isinstance(error, DatabaseError))
 
-    def say(self, words: str, kind: str, write: Write, is_outage: bool = False) -> None:
-        """Have the words written, unless this kind was said within the hour; where `write` raises, it was not said.
+    def write_once(self, words: str, kind: str, write: Write, is_outage: bool = False) -> None:
+        """Write the words, unless this kind was written within the hour. If `write` raises, it does not count.
 
-        A person at a terminal gets them each time, and so does everybody if there is no place for the files.
+        A person at a terminal always gets them, and so does everybody if the files can't be written.
         """
         if not os.isatty(2):
             with suppress(OSError):
@@ -78,8 +78,8 @@ class OnceAnHour:
                     path.unlink()
             raise
 
-    def is_over(self) -> bool:
-        """Note that the database was there. Whether a long outage, which was said, ends here: for one process only."""
+    def end_outage(self) -> bool:
+        """End an outage, as the database answered. True if it was long and reported, but for one process only."""
         is_news = False
         with suppress(OSError):
             began_at = self._path(OUTAGE).stat().st_mtime
@@ -90,19 +90,19 @@ class OnceAnHour:
         return is_news
 
     def _note(self, kind: str) -> bool:
-        """Note that this kind is said now; False if that was within the hour. Raises OSError."""
-        self._folder.mkdir(mode=0o700, exist_ok=True)  # not var/ itself: a folder without it may be no deployment
+        """Record that this kind is written now; False if it was within the hour. Raises OSError."""
+        self._folder.mkdir(mode=0o700, exist_ok=True)  # not var/ itself: without it this may be no deployment
         path, now = self._path_of(kind), time.time()
         try:
             path.touch(0o600, exist_ok=False)
         except FileExistsError:
             if 0 <= now - path.stat().st_mtime < AN_HOUR:
                 return False
-        os.utime(path, (now, now))  # a network file system has a clock of its own
+        os.utime(path, (now, now))  # a network file system has its own clock
         return True
 
     def _clean_up(self) -> None:
-        """Delete the files that no longer count, and the folder with the last one. Raises OSError."""
+        """Delete stale files, and the folder with the last one. Raises OSError."""
         now = time.time()
         for path in self._folder.iterdir():
             if now - path.stat().st_mtime >= (AN_HOUR if path.stem == self._name else MAX_SILENT_SECONDS):

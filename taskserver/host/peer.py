@@ -1,6 +1,6 @@
-"""Whether root, our account or a database server's own account is at the other end of a connection within this host.
+"""Whether root, our account or a database server's account is at the other end of a connection within this host.
 
-Another account can listen in the server's place while the server is away, and ask for the password.
+While the server is down, another account could listen in its place and ask for the password.
 """
 
 from __future__ import annotations
@@ -14,19 +14,19 @@ from contextlib import suppress
 
 MYSQL_ACCOUNTS = ("mysql", "mariadb", "_mysql")
 POSTGRESQL_ACCOUNTS = ("postgres", "_postgres", "_postgresql", "pgsql")
-"""The accounts that packages make for a server. One kind of server must not see the passwords of the other."""
+"""The accounts that packages create. One kind of server must not see the passwords of the other."""
 SOCKET_TABLES = ("/proc/net/tcp", "/proc/net/tcp6")
 OWN, OTHER, STATE, UID, INODE = 1, 2, 3, 7, 9
-"""The columns of these tables: the socket's own address and that of its other end, and more."""
+"""Columns of these tables."""
 LISTENING_STATE = "0A"
 NOT_ACCEPTED = "0"
-"""The inode of a connection that no program has accepted, or that is closed already. It is listed as root's."""
+"""The inode of a connection that is not accepted yet, or closed. It is listed as root's."""
 MAPPED = "".join(f"{word:08X}" for word in struct.unpack("=3I", bytes(10) + b"\xff\xff"))
-"""The start of an IPv4 address that is listed as IPv6, as of a server that listens on both."""
+"""The prefix of an IPv4 address that is listed as IPv6, if the server listens on both."""
 
 
 def is_of_server(path: str, names: Sequence[str]) -> bool:
-    """Whether a Unix socket exists, and only its folder's owner or a server's account can have put it there."""
+    """Whether a Unix socket exists that only its folder's owner or a server's account can have created."""
     try:
         found, folder = os.lstat(path), os.stat(os.path.dirname(path))
     except OSError:
@@ -35,7 +35,7 @@ def is_of_server(path: str, names: Sequence[str]) -> bool:
 
 
 def is_at_other_end(connected: socket.socket, names: Sequence[str]) -> bool:
-    """Whether a server's account accepted a connection; another may listen at the port now. False if unknown."""
+    """Whether a server's account accepted this connection. False if unknown."""
     if connected.family == getattr(socket, "AF_UNIX", None):  # Windows has none
         if not hasattr(socket, "SO_PEERCRED"):
             return False

@@ -1,4 +1,4 @@
-"""The name of this host, and what tells its processes from later ones of the same id: so one is known to be gone."""
+"""The name of this host, and the identity of its processes: process ids are reused."""
 
 from __future__ import annotations
 
@@ -8,22 +8,22 @@ import socket
 _BOOT = "/proc/sys/kernel/random/boot_id"
 _NAMESPACE = "/proc/self/ns/pid"
 MAX_HOST_NAME = 255
-"""As long as the tables take it."""
+"""The length of the column."""
 MAX_PID = 2**22
-"""No kernel gives a greater one: it was forged."""
+"""The kernel's maximum: a greater one is invalid."""
 _STATE, _STARTED_AT = 0, 19
-"""The places of a process's state and start in its stat, counted behind the name."""
+"""Positions in a process's stat, after the name."""
 _ENDED = (b"Z", b"X")
-"""The states of a process that has ended, and of which its parent has not heard."""
+"""The states of a process that has ended, but was not reaped."""
 
 
 def host_name() -> str:
-    """The name of this host, as the tables keep it: plain ASCII."""
+    """The name of this host for the tables: plain ASCII."""
     return socket.gethostname().encode("ascii", "replace").decode()[:MAX_HOST_NAME]
 
 
 def own_identity() -> str:
-    """The identity of this process; empty where the system tells none, or /proc is that of another namespace."""
+    """The identity of this process; empty if it is unknown, or /proc belongs to another namespace."""
     try:
         is_ours = os.readlink("/proc/self") == str(os.getpid())
     except OSError:
@@ -32,9 +32,9 @@ def own_identity() -> str:
 
 
 def has_ended(pid: int, identity: str) -> bool | None:
-    """Whether the process of this id and identity has ended; None where that cannot be known.
+    """Whether this process has ended; None if that is unknown.
 
-    It is known of a process of the same start of the machine and of the same process namespace, as containers have.
+    It is known for processes of the same boot and the same process namespace (container).
     """
     own = own_identity()
     if not (own and identity) or own.rpartition(" ")[0] != identity.rpartition(" ")[0] or not 0 < pid <= MAX_PID:
@@ -50,12 +50,12 @@ def has_ended(pid: int, identity: str) -> bool | None:
 
 
 def _identity(process: str) -> str:
-    """The start of the machine, the process namespace, and the start of the process within that."""
+    """Boot id, process namespace, and start of the process."""
     try:
         with open(_BOOT, encoding="ascii") as file:
             boot = file.read().strip()
         with open(f"/proc/{process}/stat", "rb") as stat:
-            # A name may hold blanks and brackets.
+            # A name may have blanks and brackets.
             fields = stat.read().rpartition(b")")[2].split()
         started_at = "ended" if fields[_STATE] in _ENDED else fields[_STARTED_AT].decode()
         return f"{boot} {os.stat(_NAMESPACE).st_ino} {started_at}"

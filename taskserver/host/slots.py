@@ -1,6 +1,6 @@
-"""Slots, which limit the workers at work at once: each holds one by a lock of the kernel, which even SIGKILL frees.
+"""Slots limit the number of running workers. Each worker locks one; the kernel frees the lock even after SIGKILL.
 
-A crontab starts a worker each minute, whether or not the workers of the minutes before have ended.
+Cron starts a worker each minute, even if the workers before still run.
 """
 
 from __future__ import annotations
@@ -22,26 +22,26 @@ _taken: list[int] = []
 """The open lock files that this process holds."""
 
 
-def _leave_to_the_parent() -> None:
-    """Close the lock files in a forked child: a slot is free once its worker ends, whatever its tasks leave behind."""
+def _close_in_child() -> None:
+    """Close the lock files in a forked child, so that the slot is free when its worker ends."""
     while _taken:
         with suppress(OSError):  # a task may have closed it
             os.close(_taken.pop())
 
 
 if hasattr(os, "register_at_fork"):  # Windows has no fork
-    os.register_at_fork(after_in_child=_leave_to_the_parent)
+    os.register_at_fork(after_in_child=_close_in_child)
 
 
 class Slots:
     """The slots for workers of one database, table and groups on this host.
 
-    For each slot one successor may wait, which holds a second lock meanwhile: the worker in the slot looks for that.
-    The methods raise OSError if a file cannot be used.
+    One successor may wait for each slot. It holds a second lock, which the worker in the slot sees. The methods raise
+    OSError if a file cannot be used.
     """
 
     def __init__(self, folder: Path, host: str, queue: str, groups: str, most: int) -> None:
-        """`queue` names database and table, `folder` is the program's, `most` is the number of slots."""
+        """`queue` is database and table, `folder` the program's, `most` the number of slots."""
         # With the host's name: several hosts may share a home folder.
         self._name = f"{crc32(repr((host, queue, groups)).encode()):08x}"
         self._folder = folder / FOLDER
@@ -55,20 +55,20 @@ class Slots:
         self._make_folder()
         return any(map(self._take, self._numbers))
 
-    def take_or_succeed(self, wait: Callable[[float], bool]) -> bool:
-        """Take a slot, or wait for one as its successor until its worker leaves it.
+    def take_or_wait(self, wait: Callable[[float], bool]) -> bool:
+        """Take a slot, or wait as a successor until a worker leaves its slot.
 
-        False if each slot has a successor already, or when `wait`, which waits for so many seconds, returns False.
+        False if all slots have successors, or if `wait`, which sleeps for some seconds, returns False.
         """
         self._make_folder()
-        for _ in range(TRIES):  # a successor may not have seen yet that its slot is free
+        for _ in range(TRIES):  # a successor may not know yet that its slot is free
             if any(map(self._take_without_successor, self._numbers)):
                 return True
-            # The longest taken first: workers of one cron line must not wait for the slot that their line just took.
+            # Oldest first: workers of one cron line must not wait for the slot that their line just took.
             for number in sorted(self._numbers, key=self._taken_at):
                 lock = self._lock(number, "next")
                 if lock is not None:
-                    return self._succeed(number, lock, wait)
+                    return self._wait_as_successor(number, lock, wait)
             if not wait(LOOK_FOR_SLOT_SECONDS):
                 return False
         return any(map(self._take_from_successor, self._numbers))
@@ -82,7 +82,7 @@ class Slots:
         """Whether another worker waits for the slot of this one; False if that is unknown."""
         try:
             lock = self._lock(self._slot, "next")
-        except OSError:  # somebody has deleted the folder
+        except OSError:  # the folder was deleted
             return False
         if lock is not None:
             self._unlock(lock)
@@ -97,11 +97,11 @@ class Slots:
         if lock is None:
             return False
         self._slot, self._lock_of_slot = number, lock  # the file stays open, and so locked, until the process ends
-        os.utime(lock)  # _taken_at reads since when the slot is taken
+        os.utime(lock)  # for _taken_at
         return True
 
     def _take_without_successor(self, number: int) -> bool:
-        # Only in the slot does a newcomer look: no other worker must take it for its successor.
+        # Look only from inside the slot: else a worker might take us for its successor.
         if not self._take(number):
             return False
         if self.has_successor():
@@ -110,13 +110,13 @@ class Slots:
         return True
 
     def _take_from_successor(self, number: int) -> bool:
-        """Take a free slot whose successor is suspended, as by SIGSTOP, and so does not take it."""
+        """Take a free slot whose successor is suspended, for example by SIGSTOP."""
         if not self._take(number):
             return False
-        self._path(number, "next").unlink(missing_ok=True)  # without it no worker leaves for the suspended one
+        self._path(number, "next").unlink(missing_ok=True)  # so that no worker makes room for the suspended one
         return True
 
-    def _succeed(self, number: int, lock: int, wait: Callable[[float], bool]) -> bool:
+    def _wait_as_successor(self, number: int, lock: int, wait: Callable[[float], bool]) -> bool:
         try:
             while not self._take(number):
                 if not wait(LOOK_FOR_SLOT_SECONDS):
@@ -133,9 +133,9 @@ class Slots:
         return self._folder / f"{self._name}-{number}.{kind}"
 
     def _lock(self, number: int, kind: str) -> int | None:
-        """Lock a file: its descriptor, or None if another process has the lock."""
-        # A lock of the open file, not of the process: a process loses its lock as soon as one of its tasks opens and
-        # closes the file, as a backup of the whole folder does.
+        """Lock a file. Returns its descriptor, or None if another process has the lock."""
+        # flock, not a POSIX lock: a process loses that when one of its tasks opens and closes the file, e.g. for a
+        # backup of the folder.
         import fcntl  # Windows has none
 
         file = os.open(self._path(number, kind), os.O_RDWR | os.O_CREAT, 0o600)

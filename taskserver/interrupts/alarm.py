@@ -1,8 +1,8 @@
-"""The timer that interrupts a task: SIGALRM in the main thread, whatever the reason.
+"""The timer that interrupts a task: SIGALRM in the main thread.
 
-A timeout, a cancel, a lost lease and a second signal all make the alarm ring. Its handler raises TaskInterrupted if the
-interrupted stack holds `call_task`, and drops the alarm otherwise: it came before the task's code, or after it. A stack
-is never out of date; a flag could be, between two instructions.
+A timeout, a cancel, a lost lease and a second signal all ring the alarm. Its handler raises TaskInterrupted if
+`call_task` is on the interrupted stack. Otherwise it drops the alarm, which came before the task's code or after it. A
+stack is never stale; a flag could be, between two instructions.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import sys
 import threading
 import time
 
-# The functions of `signal` make enums of their answers, which would cost more than all else that is done for a task.
+# The functions of `signal` return enums, which would be the most expensive step of a task.
 from _signal import getsignal  # type: ignore[import-not-found]
 from collections.abc import Callable
 from logging import getLogger
@@ -40,7 +40,7 @@ _has_warned = False
 
 
 def now() -> float:
-    """The time of a clock that no test library freezes, as a task's code may do with the others."""
+    """A clock that test libraries in a task's code can't freeze."""
     return clock_gettime(CLOCK_MONOTONIC) if HAS_TIMER else time.monotonic()
 
 
@@ -57,7 +57,7 @@ def is_in_task(frame: FrameType | None) -> bool:
 
 
 def end_child(worker: int, raised: BaseException | None) -> None:
-    """End a process that a task forked, and that came out of its call, as Python would: it is no second worker."""
+    """End a process that a task forked and that returned from its call: it must not become a second worker."""
     if os.getpid() == worker:
         return
     code = raised.code if type(raised) is SystemExit else 0 if raised is None else 1
@@ -65,16 +65,16 @@ def end_child(worker: int, raised: BaseException | None) -> None:
 
 
 class RunningCoroutine(Protocol):
-    """A task's coroutine in its event loop; coroutines.py has it."""
+    """A task's coroutine in its event loop (coroutines.py)."""
 
     def cancel(self, why: str, again_after_seconds: float) -> bool:
-        """Cancel it for this reason, and after so many seconds again.
+        """Cancel it, and again after so many seconds.
 
-        False if its event loop does not get its turn: an exception must interrupt what blocks it.
+        False if its event loop is blocked: then an exception must interrupt it.
         """
 
     def is_current(self) -> bool:
-        """Whether its own code runs, and not that of a child, whose error nobody may await."""
+        """Whether its own code runs, not that of a child task, whose error might be ignored."""
 
 
 class Alarm:
@@ -89,11 +89,11 @@ class Alarm:
         self.again_after_seconds = again_after_seconds
         """Code that swallows its interrupt is interrupted again after so long."""
         self.has_interrupted = False
-        """Whether it interrupted the code of the last call, which may have kept that to itself."""
+        """Whether the code of the last call was interrupted; it may have swallowed that."""
         self.number = 0
-        """Raised as a call begins and as it ends, so that no interrupt can mean another call."""
-        self._wish = (0, "")
-        """The number of the call that is to be interrupted, and why."""
+        """Incremented at the begin and end of a call, so that no interrupt hits another call."""
+        self._request = (0, "")
+        """The number of the call to interrupt, and why."""
         self._seconds = 0.0
         self._ends_at = INFINITY
 
@@ -105,9 +105,9 @@ class Alarm:
                 LOG.warning(NO_TIMEOUTS)
             return self
         self._began_at = now()
-        self._others_handler = signal.signal(signal.SIGALRM, self._ring)
-        self._others_timer = signal.setitimer(signal.ITIMER_REAL, 0)
-        # A handler that was not set by Python is None, and cannot be put back.
+        self._previous_handler = signal.signal(signal.SIGALRM, self._ring)
+        self._previous_timer = signal.setitimer(signal.ITIMER_REAL, 0)
+        # A handler that Python did not set is None, and cannot be restored.
         numbers = (signal.SIGALRM, *self._stop.signals)
         self._handlers = [(number, handler) for number in numbers if (handler := getsignal(number)) is not None]
         self._stop.react = self._react
@@ -118,14 +118,14 @@ class Alarm:
             return
         self._stop.react = None
         signal.setitimer(signal.ITIMER_REAL, 0)  # Python's end resets the handlers: an alarm would kill the process
-        if self._others_handler is not None:
-            signal.signal(signal.SIGALRM, self._others_handler)
-        left, interval = self._others_timer
+        if self._previous_handler is not None:
+            signal.signal(signal.SIGALRM, self._previous_handler)
+        left, interval = self._previous_timer
         if left:
             signal.setitimer(signal.ITIMER_REAL, max(left - (now() - self._began_at), SOON_SECONDS), interval)
 
     def call(self, seconds: float, function: Callable[..., T], *args: Any) -> T:
-        """Call a task's own code; TaskInterrupted is raised in it after so many seconds (0: never), and again later."""
+        """Call a task's own code, and raise TaskInterrupted in it after so many seconds (0: never), and again later."""
         self.has_interrupted = False
         self._seconds = seconds
         self._ends_at = now() + seconds if seconds else INFINITY
@@ -138,51 +138,51 @@ class Alarm:
         finally:
             self._ends_at = INFINITY
             self.number += 1
-            signal.setitimer(signal.ITIMER_REAL, 0)  # one that is pending rings here, and is dropped
+            signal.setitimer(signal.ITIMER_REAL, 0)  # a pending alarm rings here, and is dropped
             for number, handler in self._handlers:
                 if getsignal(number) != handler:
                     signal.signal(number, handler)
 
     @property
     def is_insisted(self) -> bool:
-        """Whether a second signal asks the running task to end."""
+        """Whether a second signal came, to end the running task."""
         return self._stop.insisted
 
     def interrupt(self, number: int, why: str) -> None:
-        """Interrupt the call of this number, and again later, unless it is over; from any thread.
+        """Interrupt the call of this number, and again later, unless it has ended. Thread-safe.
 
-        Code that was interrupted already is left the same time to clean up.
+        If its code was interrupted already, it gets the same time to clean up.
         """
         if self.rings and number == self.number:
-            self._wish = (number, why)
+            self._request = (number, why)
             seconds = self.again_after_seconds if self.has_interrupted else SOON_SECONDS
             signal.setitimer(signal.ITIMER_REAL, seconds, self.again_after_seconds)
 
     def interrupt_here(self, why: str) -> NoReturn:
-        """Interrupt the running code, which asks for it: in place of the ring that it would meet as it cleans up."""
+        """Interrupt the running code at once, instead of by the alarm, which might hit its clean-up."""
         is_tasks_own = self._is_in_main_thread() and (Alarm.coroutine is None or Alarm.coroutine.is_current())
-        if is_tasks_own and not self.has_interrupted:  # else asking again would put the next ring off
+        if is_tasks_own and not self.has_interrupted:  # else asking again would delay the next alarm
             self.has_interrupted = True
             signal.setitimer(signal.ITIMER_REAL, self.again_after_seconds, self.again_after_seconds)
         raise TaskInterrupted(why)
 
     def _react(self) -> None:
-        """Interrupt the task after a second signal; after the first, see to it that it hears of a second one."""
+        """Interrupt the task after a second signal; after the first, make sure that a second one is seen."""
         if self._stop.insisted:
             self._ring(signal.SIGALRM, sys._getframe())
         elif not self.has_interrupted and self._is_in_main_thread() and getsignal(signal.SIGALRM) == self._ring:
-            # A second signal that comes as Python returns from this handler into a sleep is seen only once it wakes.
+            # If a second signal comes just when Python returns from here into a sleep, it is seen only after the sleep.
             signal.setitimer(signal.ITIMER_REAL, LOOK_SECONDS, self.again_after_seconds)
 
     def _is_in_main_thread(self) -> bool:
         return self.rings and threading.current_thread() is threading.main_thread()
 
     def _ring(self, _: int, frame: FrameType | None) -> None:
-        number, why = self._wish
+        number, why = self._request
         if self._stop.insisted:
             why = STOPPED
         elif number != self.number:
-            if now() < self._ends_at:  # it was meant for an earlier call
+            if now() < self._ends_at:  # it was for an earlier call
                 left = self._ends_at - now()
                 seconds = 0 if left == INFINITY else max(left, SOON_SECONDS)
                 signal.setitimer(signal.ITIMER_REAL, seconds, self.again_after_seconds)

@@ -1,8 +1,7 @@
-"""Runs an `async def` task: an event loop for each call, and the way of an interrupt to it.
+"""Runs an `async def` task in its own event loop, and interrupts it.
 
-An exception that is raised inside the event loop could break it, or be kept by a child that nobody awaits. So an
-interrupt cancels the coroutine, as asyncio does, and is raised only where the loop does not get its turn. Imported with
-the first such task: asyncio is large.
+An exception inside the event loop could break it, or get lost in a child task. So an interrupt cancels the coroutine,
+as asyncio does, and is raised only if the loop is blocked. Imported with the first such task, as asyncio is large.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ from .alarm import Alarm
 from .stop import TaskInterrupted
 
 BLOCKED_SECONDS = 0.5
-"""Code that does not come to an `await` for so long is interrupted as the code of any other task."""
+"""Code without an `await` for so long is interrupted like plain code."""
 
 
 def as_plain(function: Callable[..., Coroutine[Any, Any, Any]]) -> Callable[..., Any]:
@@ -29,12 +28,12 @@ def as_plain(function: Callable[..., Coroutine[Any, Any, Any]]) -> Callable[...,
 
 
 def _run(coroutine: Coroutine[Any, Any, Any]) -> Any:
-    """Run a coroutine in an event loop of its own: its return value. Raises whatever it raises, and TaskInterrupted."""
+    """Run a coroutine in its own event loop, and return its value. Raises what it raises, and TaskInterrupted."""
     running = _Running(coroutine)
     awaiting = running.await_it()
     try:
         asyncio.run(awaiting)
-    except RuntimeError:  # asyncio's own, after an interrupt that met its loop
+    except RuntimeError:  # asyncio's own, after an interrupt hit its loop
         if running.why:
             raise TaskInterrupted(running.why) from None
         raise
@@ -47,21 +46,21 @@ def _run(coroutine: Coroutine[Any, Any, Any]) -> Any:
 
 @cache
 def _loop_between() -> asyncio.AbstractEventLoop:
-    """The loop for plain tasks that ask for that of their thread: asyncio.run leaves it without one."""
+    """The loop for plain tasks that ask for one: asyncio.run leaves the thread without any."""
     return asyncio.new_event_loop()
 
 
 class _Running:
-    """A coroutine that runs. Its outcome is kept here, so that no frame of asyncio comes into the text of an error."""
+    """A running coroutine. Its outcome is kept here, so that errors show no frames of asyncio."""
 
     def __init__(self, coroutine: Coroutine[Any, Any, Any]) -> None:
         self._coroutine = coroutine
         self._returned: Any = None
         self._raised: BaseException | None = None
         self.why = ""
-        """Why it was cancelled here; empty while it was not."""
-        self._has_heard = True
-        """Whether the loop has had its turn since then, and cancelled it."""
+        """Why it was cancelled here; empty if it was not."""
+        self._is_delivered = True
+        """Whether the loop has cancelled it since then."""
 
     async def await_it(self) -> None:
         self._loop, self._task = asyncio.get_running_loop(), asyncio.current_task()
@@ -80,28 +79,28 @@ class _Running:
             if is_in_main_thread:
                 Alarm.coroutine = None
         if self.why or type(self._raised) is TaskInterrupted:
-            self._leave_threads_behind()
+            self._abandon_threads()
 
     def cancel(self, why: str, again_after_seconds: float) -> bool:
-        if not self._has_heard:
+        if not self._is_delivered:
             return False
-        self.why, self._has_heard = why, False
-        self._loop.call_soon_threadsafe(self._hear, again_after_seconds)
+        self.why, self._is_delivered = why, False
+        self._loop.call_soon_threadsafe(self._deliver, again_after_seconds)
         signal.setitimer(signal.ITIMER_REAL, min(BLOCKED_SECONDS, again_after_seconds), again_after_seconds)
         return True
 
     def is_current(self) -> bool:
         return asyncio.current_task() is self._task
 
-    def _hear(self, again_after_seconds: float) -> None:
-        self._has_heard = True
+    def _deliver(self, again_after_seconds: float) -> None:
+        self._is_delivered = True
         assert self._task is not None
         self._task.cancel(self.why)
         signal.setitimer(signal.ITIMER_REAL, again_after_seconds, again_after_seconds)
 
-    def _leave_threads_behind(self) -> None:
-        """Wait for no thread that an interrupted task keeps busy, neither in this loop nor in a later task."""
-        # The loop waits for the threads of its executor, as of asyncio.to_thread: for those of a new one, none.
+    def _abandon_threads(self) -> None:
+        """Don't wait for busy threads of an interrupted task, neither in this loop nor in a later task."""
+        # At its end the loop waits for the threads of its executor; a new one has none.
         self._loop.set_default_executor(ThreadPoolExecutor(1))
         asgiref: Any = sys.modules.get("asgiref.sync")  # Django's: one thread for all tasks of the process
         if asgiref is not None:

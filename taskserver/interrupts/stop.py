@@ -1,4 +1,4 @@
-"""A request to stop a run, and the exception that interrupts a task. alarm.py has the rest: an empty run needs none."""
+"""A request to stop a run, and the exception that interrupts a task. An empty run does not import alarm.py."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from collections.abc import Callable, Collection
 STOPPED = "stopped by a second signal"
 LOOK_SECONDS = 0.1
 HAS_TIMER = hasattr(signal, "setitimer")
-"""False on Windows, where no worker runs. The tasks of a site's tests run there, without timeouts."""
+"""False on Windows: no worker runs there, only the tests of a site, without timeouts."""
 
 
 class TaskInterrupted(BaseException):
@@ -20,34 +20,33 @@ class Stop:
     """A request to stop a run; each run has one. Any code, a signal handler too, may call `ask`."""
 
     ends_process = ""
-    """The name of our program, whose process may be ended with exit code 1 once a task that nothing can interrupt has
-    outrun its timeout and a lease; empty where the process belongs to others."""
+    """The name of our program, whose process may exit with code 1 if a task hangs a lease longer than its timeout;
+    empty if the process is not ours."""
 
     signals: Collection[int] = ()
-    """Signals whose handlers are put back after each task, as they belong to our program; beside SIGALRM, which is a
-    run's own."""
+    """Signals whose handlers are restored after each task, besides SIGALRM."""
 
     line_began_at: float | None = None
-    """By time.monotonic: when the line began whose workers the run's is one of; None of a line with one worker."""
+    """When a line with several workers began, by time.monotonic; None for a line with one worker."""
 
     def __init__(self) -> None:
         self._made_at = time.monotonic()
         self.asked = False
         self.insisted = False
-        self.is_relieved = False
-        """Whether the run ends once its task is over, as another worker waits for its place."""
+        self.is_handed_over = False
+        """Whether the run ends after its task because another worker waits for its slot."""
         self.lookouts: list[Callable[[], object]] = []
-        """Called between two tasks, and while a run waits: our program looks there whether the run is still wanted."""
+        """Called between two tasks, and while a run waits: they check whether the run should go on."""
         self._looked_at = 0.0
         self.react: Callable[[], object] | None = None
-        """Called after each `ask`; set by a run's alarm, which interrupts the task of this thread."""
+        """Called after each `ask`; a run's alarm sets it, to interrupt the task of this thread."""
 
     def began_at(self) -> float:
-        """By time.time: when the program began, or the line whose workers the run's is one of."""
+        """When the program began, by time.time."""
         return time.time() - (time.monotonic() - self._made_at)
 
     def look(self) -> None:
-        """Let the program look around, unless it did so a tenth of a second ago."""
+        """Call the lookouts, at most every tenth of a second."""
         now = time.monotonic()
         if now - self._looked_at >= LOOK_SECONDS:
             self._looked_at = now
@@ -55,9 +54,9 @@ class Stop:
                 look_out()
 
     def wait(self, seconds: float, rest: Callable[[float], object] = time.sleep) -> bool:
-        """Wait for so long. False at once, within a tenth of a second, where the run is to end.
+        """Wait for so long; False within a tenth of a second if the run should end.
 
-        `rest` rests for the seconds that it is given; the wait is over where it returns something true.
+        `rest` sleeps for the given seconds; the wait ends if it returns a true value.
         """
         until = time.monotonic() + seconds
         while not (should_end := self.should_end()) and (left := until - time.monotonic()) > 0:
@@ -66,14 +65,14 @@ class Stop:
         return not should_end
 
     def should_end(self) -> bool:
-        """Whether the run is to end after its task."""
+        """Whether the run should end after its task."""
         if self.lookouts:
             self.look()
-        return self.asked or self.is_relieved
+        return self.asked or self.is_handed_over
 
-    def relieve(self) -> None:
-        """End the run once its task is over, since another worker waits for its place."""
-        self.is_relieved = True
+    def hand_over(self) -> None:
+        """End the run after its task, as another worker waits for its slot."""
+        self.is_handed_over = True
 
     def ask(self) -> None:
         """The first call: finish the running task and start no other. A later call interrupts the running task, too.

@@ -27,7 +27,7 @@ def one_file(server: TaskServer, folder: Path, every_seconds: int, with_doctor: 
     server.store.tables.check()
     fatal = Pages(server.store.database).page(Selection(status=Status.FATAL), FIRST, TASKS_SHOWN)
     found = examine(folder, env_file=env_file) if with_doctor else ()
-    findings, accepted = read_accepted(server.store).apart(found)
+    findings, accepted = read_accepted(server.store).split(found)
     values = {
         **overview_values(server),
         **hours_values(server, DAYS["1"]),

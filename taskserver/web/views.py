@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 from ..errors import Conflict, DatabaseError, TablesMissing, TablesOutdated, Unavailable
 from ..health.doctor import accepted_in, examine
 from ..health.judge import describe_unserved
-from ..health.status import find_gone
+from ..health.status import mark_gone
 from ..messages.text import in_units, read_number
 from ..model.checks import is_whole, whole_numbers
 from ..model.selection import Selection
@@ -87,7 +87,7 @@ def tasks(server: TaskServer, query: Query) -> Page:
     place = _place(query)
     pages = Pages(server.store.database)
     found = pages.most_attempts(chosen, TASKS_A_PAGE) if by_attempts else pages.page(chosen, place, TASKS_A_PAGE)
-    find_gone(server.store, found.tasks)
+    mark_gone(server.store, found.tasks)
     values = {
         "page": found,
         "chosen": chosen,
@@ -111,7 +111,7 @@ def task(server: TaskServer, query: Query) -> Page:
     if task_id is None or row is None:
         which = "without an id" if task_id is None else task_id
         raise BadQuery(f"There is no task {which}. One that is done may be deleted.", 404)
-    find_gone(server.store, [row])
+    mark_gone(server.store, [row])
     of_row = Selection(ids=[row.id])
     values = {
         "task": row,
@@ -162,7 +162,7 @@ def findings_of(folder: Path, may_act: bool, answer_seconds: float) -> Page:
     """What the doctor finds; `answer_seconds` is how long it waits for the database's answer to one question."""
     found = examine(folder, answer_seconds, for_page=True, only_reads=not may_act)
     acceptances, acceptable = accepted_in(folder, answer_seconds)
-    counted, accepted = acceptances.apart(found)
+    counted, accepted = acceptances.split(found)
     return Page("doctor.html", {"findings": counted, "accepted": accepted, "acceptable": acceptable})
 
 

@@ -81,7 +81,7 @@ def a_status(groups: Mapping[int, GroupStatus] | None = None, **given: Any) -> Q
 def judged(status: QueueStatus, limits: Limits | None = None, accepted: Sequence[str] = ()) -> QueueStatus:
     """The status with its findings."""
     acceptances = Acceptances({name: Note(name, "so be it", NOW) for name in accepted})
-    counted, apart = acceptances.apart(worst_first(judge(status, {**LIMITS, **(limits or {})})))
+    counted, apart = acceptances.split(worst_first(judge(status, {**LIMITS, **(limits or {})})))
     return status._replace(findings=counted, accepted=apart)
 
 

@@ -30,7 +30,7 @@ class Host:
         return "".join(written)
 
     def is_over(self, who: str = "worker.py") -> bool:
-        return OnceAnHour(self.folder, who).is_over()
+        return OnceAnHour(self.folder, who).end_outage()
 
     def pass_time(self, seconds: float) -> None:
         for path in self.files.glob("*"):

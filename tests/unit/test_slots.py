@@ -25,7 +25,7 @@ class Successor:
 
     def __init__(self, slots: Slots, pool: ThreadPoolExecutor) -> None:
         self._waits, self._goes_on, self.is_wanted = Event(), Event(), True
-        self.has_slot: Future[bool] = pool.submit(slots.take_or_succeed, self._wait)
+        self.has_slot: Future[bool] = pool.submit(slots.take_or_wait, self._wait)
         assert self._waits.wait(10)
 
     def _wait(self, seconds: float) -> bool:
@@ -49,7 +49,7 @@ def test_a_successor_goes_before_a_newcomer_that_comes_as_the_slot_gets_free(mak
             assert successor.end()
             return False
 
-        assert not newcomer.take_or_succeed(wait)
+        assert not newcomer.take_or_wait(wait)
     waiting.leave()
 
 

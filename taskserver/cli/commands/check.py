@@ -14,7 +14,7 @@ from typing import Any
 
 from ...errors import DatabaseError, SettingError
 from ...health.accepted import accept, read_accepted, withdraw
-from ...health.alarm import Change, bad, changed, name_of, take_back
+from ...health.alarm import Change, bad, changed, name_of, restore
 from ...health.judge import LIMITS, Limit, Limits, judged, oldest_ready, silence_seconds, span
 from ...health.status import QueueStatus
 from ...host.once_an_hour import OVER, OnceAnHour
@@ -231,7 +231,7 @@ def _mail(server: TaskServer, limits: Limits, groups: tuple[int, ...]) -> int:
     except DatabaseError as error:  # which has no place for a note
         _report_once(once, error, Level.CRITICAL)
         return Level.CRITICAL
-    lines = [f"{HEAD} OK: {OVER}", ""] if once.is_over() else []
+    lines = [f"{HEAD} OK: {OVER}", ""] if once.end_outage() else []
     change = changed(server.store, name, status)
     if change:
         lines += _letter(status, change, client_in(server.settings.folder))
@@ -240,7 +240,7 @@ def _mail(server: TaskServer, limits: Limits, groups: tuple[int, ...]) -> int:
             print("\n".join(map(printable, lines)), flush=True)
         except OSError:  # nobody has read it
             if change:
-                take_back(server.store, name, change)
+                restore(server.store, name, change)
             raise
     return Level.OK
 

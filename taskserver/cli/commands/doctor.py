@@ -42,7 +42,7 @@ def run(folder: Path, options: argparse.Namespace) -> int:
     acceptances, _ = accepted_in(folder, env_file=options.env_file)
     found, accepted = list[Finding](), list[Accepted]()
     for finding in examine(folder, env_file=options.env_file):
-        counted, apart = acceptances.apart([finding])
+        counted, apart = acceptances.split([finding])
         found += counted
         accepted += apart
         if counted and not options.json:

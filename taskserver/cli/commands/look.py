@@ -8,7 +8,7 @@ from datetime import datetime
 from typing import Any
 
 from ...errors import InvalidTask
-from ...health.status import find_gone
+from ...health.status import mark_gone
 from ...messages.programs import CLIENT
 from ...messages.text import escaped, exactly, letters, when
 from ...model.task import MAX_SIGNED, Status, name_of_status
@@ -85,7 +85,7 @@ def _list(server: TaskServer, options: argparse.Namespace) -> None:
     elif not tasks:
         print("no tasks" if chosen == (None,) * 5 else "no such tasks")
     else:
-        _print_tasks(tasks, find_gone(server.store, tasks))
+        _print_tasks(tasks, mark_gone(server.store, tasks))
         if len(found) > len(tasks):
             print(f"and older ones: --limit {10 * options.limit} shows more, filters show fewer")
 
@@ -142,7 +142,7 @@ def _show(server: TaskServer, options: argparse.Namespace) -> None:
     print(f"task {task.id}: {status_name(task.status)}, in the {'archive' if task.archived else 'queue'}")
     for name, text in _columns_of(task):
         _print(name, text)
-    if find_gone(server.store, [task]):
+    if mark_gone(server.store, [task]):
         lease_ends = when(task.ready_in_seconds)
         _print("gone", f"its process has ended; the attempt has failed once its lease is over ({lease_ends})")
     elif (seconds := task.run_seconds) is not None:

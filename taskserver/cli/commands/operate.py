@@ -8,7 +8,7 @@ from functools import partial
 from typing import Any, NamedTuple
 
 from ...errors import InvalidTask
-from ...health.status import find_gone
+from ...health.status import mark_gone
 from ...messages.text import count_of
 from ...model.selection import Selection
 from ...model.task import MAX_PRIORITY, MIN_PRIORITY, Status, name_of_status
@@ -152,7 +152,7 @@ def _retry(server: TaskServer, verb: Verb, options: argparse.Namespace) -> int:
 def _cancel(server: TaskServer, verb: Verb, options: argparse.Namespace) -> int:
     count = _change(server, verb, options)
     running = Operations(server.store).still_running() if count and not options.dry_run else []
-    gone = find_gone(server.store, running)
+    gone = mark_gone(server.store, running)
     if gone:
         print(f"{count_of(gone, 'cancelled task')} of a dead worker: the next run ends it when its lease is over")
     if len(running) > gone:

@@ -75,7 +75,7 @@ def _page(folder: Path, options: argparse.Namespace) -> int:
         code, _, error = result_of(lambda: _write(folder, options))
         if error:
             once.report(error, _say)
-        elif code == Exit.OK and once.is_over():
+        elif code == Exit.OK and once.end_outage():
             _say(OVER)
         return code
     return Exit.OK

@@ -181,7 +181,7 @@ class StandardError(logging.Handler):
         elif not getattr(record, LOG_ONLY, False) and self._has_room(record):
             first = lines_of(record)[0]
             if getattr(record, ONCE_AN_HOUR, False):
-                self._once.say(first, re.sub("^task [0-9]+ ", "", first), say)
+                self._once.write_once(first, re.sub("^task [0-9]+ ", "", first), say)
             else:
                 say(first)
 
