@@ -27,7 +27,7 @@ def printable(text: str) -> str:
 
 
 def truncate_middle(text: str, most: int) -> str:
-    """The text in at most so many characters: its start and its end."""
+    """The text in at most `most` characters: its start and its end."""
     return text if len(text) <= most else f"{text[: most // 2]}…{text[1 - most // 2 :]}"
 
 

@@ -26,7 +26,7 @@ class Selection(NamedTuple):
     error: str | None = None
     """The start of the error_text, compared byte by byte."""
     limit: int | None = None
-    """At most so many of these tasks, in order of id."""
+    """The maximum of tasks, in order of id."""
     error_line: str | None = None
     """The whole first line of the error_text, compared byte by byte."""
     status: int | None = None

@@ -85,12 +85,12 @@ def task(function: Any = None, **given: Any) -> Any:
     `max_attempts`: starts; the row's own value wins. `backoff`: as TASKSERVER_BACKOFF. `timeout`: as "5m"; 0: no limit.
     `on_fatal`: a callable of the listed modules, or its name. It is called after the last attempt failed, with the same
     arguments and `error=`, the exception. If it returns, the task is done.
-    `batch`: the callable takes a list of the arguments of up to so many tasks, each an object or an array. It returns
-    None if all are done, or a list in their order, with an exception for each failed task.
+    `batch`: the maximum of tasks in one call. The callable takes a list of their arguments, each an object or an array.
+    It returns None if all are done, or a list in their order, with an exception for each failed task.
     `transactional`: the callable runs inside the transaction that completes its task. It writes with
     `taskserver.connection()`.
-    `commit_every`: up to so many tasks, or those of one second, share the commits of their starts and ends. If the
-    worker dies, finished tasks may run again.
+    `commit_every`: the maximum of tasks that share the commits of their starts and ends, or those of one second. If
+    the worker dies, finished tasks may run again.
     `group_id`, `priority`, `unique_key`, `rerun`: defaults for tasks that are added by passing this function.
     `unique_key` is a text, or a function that takes the task's arguments and returns one.
     `retry_on`, `fatal_on`: exceptions, as `except` takes them. With `retry_on`, any other exception is fatal at once,

@@ -114,7 +114,7 @@ CANCELLED_AND_LAST_GROUP = (
     WHERE status = 4 AND error_text = 'cancelled' OR group_id > 4294967294
     """,
     "UPDATE jobs_queue_schedules SET group_id = 4294967294 WHERE group_id > 4294967294",
-    # A pause of all had an instant that no clock shows; else only the last group was paused.
+    # A pause of all groups had an impossible instant; otherwise only the last group was paused.
     """
     {insert_or_ignore} INTO jobs_queue_paused (group_id, paused_at)
     SELECT 4294967294, paused_at FROM jobs_queue_paused

@@ -136,7 +136,7 @@ def _add_once(server: TaskServer, token: AddToken, key: str, new_tasks: Sequence
         abort(409, "this Idempotency-Key was given before, with other tasks")
     if random.random() < FORGET_CHANCE:
         with suppress(DatabaseError):
-            notes.forget_added()
+            notes.delete_old_keys()
     return ids
 
 

@@ -79,14 +79,14 @@ class RunRecord:
             self._store.processes.begin(self.number, self.host, self.groups, own_identity())
             self._is_registered = True
         with optional_step("old records of runs stay", DEBUG):
-            self._store.runs.forget_old()
+            self._store.runs.delete_old()
 
     def show(self, every_seconds: float = SHOW_EVERY_SECONDS) -> None:
         """Show the counts so far, at most every so many seconds. Raises Unavailable."""
         if not self._is_registered or time.monotonic() < self._shown_at + every_seconds:
             return
         with optional_step("the counts so far are not shown", DEBUG):
-            self._store.processes.show(self.number, self._result.all_counts())
+            self._store.processes.write_counts(self.number, self._result.all_counts())
         self._shown_at = time.monotonic()
 
     def show_alive(self) -> None:

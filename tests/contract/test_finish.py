@@ -230,14 +230,14 @@ def test_an_error_after_finishes_were_written_says_that_they_may_stand(
     store.producing.add(rerun("[2]"))
     written = [Finish(other), Finish(again)]
     failing = iter([True])
-    finish_otherwise = store.finishes._finish_otherwise
+    finish_changed = store.finishes._finish_changed
 
     def fail_once(step: Any) -> Outcome:
         if next(failing, False):
             raise Conflict("somebody holds it")
-        return finish_otherwise(step)
+        return finish_changed(step)
 
-    monkeypatch.setattr(store.finishes, "_finish_otherwise", fail_once)
+    monkeypatch.setattr(store.finishes, "_finish_changed", fail_once)
     with pytest.raises(Conflict) as raised:
         store.finishes.advance(written, Start(following, 3))
     assert raised.value.in_doubt

@@ -62,9 +62,9 @@ def test_tasks_of_one_key_are_added_once_until_the_key_is_old(store: Store, rows
     assert notes.add_once([PLAIN] * 2, "k", "digest") == added == [row["id"] for row in rows.all()]
     with pytest.raises(KeyTaken):
         notes.add_once([PLAIN], "k", "another digest")
-    notes.forget_added()
+    notes.delete_old_keys()
     assert len(notes.of_kind(ADDED)) == 1
     rows.execute(f"UPDATE jobs_queue_notes SET noted_at = {rows.after(-KEY_KEPT_SECONDS - 60)}")
-    notes.forget_added()
+    notes.delete_old_keys()
     assert notes.of_kind(ADDED) == []
     assert notes.add_once([PLAIN] * 2, "k", "digest") != added

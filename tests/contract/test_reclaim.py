@@ -98,7 +98,7 @@ def test_a_process_is_at_work_from_its_begin_to_its_end_and_vanishes_once(store:
     processes.begin(7, "host", "0", "identity")
     assert runs.at_work("host") == [(7, os.getpid(), "identity")]
     assert runs.at_work("another host") == []
-    processes.show(7, (6, 5, 4, 3, 2, 1))
+    processes.write_counts(7, (6, 5, 4, 3, 2, 1))
     (shown,) = processes.all()
     assert (shown.taken, shown.done, shown.failed, shown.fatal, shown.lost, shown.released) == (6, 5, 4, 3, 2, 1)
     assert [processes.mark_ended(7) for _ in range(2)] == [True, False]
@@ -148,5 +148,5 @@ def test_the_record_of_a_host_without_a_run_for_a_month_is_forgotten(store: Stor
         store.runs.begin(host, "all")
         began = rows.after(-days * 86_400)
         rows.execute(f"UPDATE jobs_queue_workers SET started_at = {began} WHERE host = '{host}'")
-    store.runs.forget_old()
+    store.runs.delete_old()
     assert [run.host for run in store.views.runs()] == ["daily", "monthly"]

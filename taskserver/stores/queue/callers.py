@@ -112,8 +112,8 @@ class Callers:
         matched = [rows.write(sql, values) for sql, values in self._writes.of(finish)]
         if matched[0]:
             return Outcome.AS_ASKED if all(matched) else self._writes.keep(rows, finish)
-        outcome, _ = self._writes.otherwise(rows, finish)
-        return self._writes.late(rows, finish) if outcome is Outcome.LOST else outcome
+        outcome, _ = self._writes.finish_changed(rows, finish)
+        return self._writes.complete_late(rows, finish) if outcome is Outcome.LOST else outcome
 
     # ---- the connection
 

@@ -23,9 +23,9 @@ MAX_OF_STATUS = 1000
 MAX_GROUPS_BY_PRIORITY = 200
 LOOKS_PER_STATEMENT = 50
 NAMES_SAMPLE = 1000
-"""Rows of a status of which names, or ages of new tasks, are read."""
+"""How many rows of a status are read for names, and of new ones for ages."""
 HEADS = 20
-"""The first rows of a group's last priority, of which ages are read."""
+"""How many first rows of a group's last priority are read for ages."""
 MAX_EXPIRED = 10_000
 """Expired claims that are counted."""
 NO_STATUS = ("= 6", "> 7")

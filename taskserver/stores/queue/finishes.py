@@ -28,7 +28,7 @@ START = """
 """
 """In progress, unstarted → in progress, started."""
 RENEW = "UPDATE {table} {by_key} SET due_at = {after}, updated_at = {now} WHERE id = ? AND status = 1 AND claim = ?"
-# Guards: a write does not match a row that was changed while its task ran. That is rare; `FinishWrites.otherwise`
+# Guards: a write does not match a row that was changed while its task ran. That is rare; `FinishWrites.finish_changed`
 # follows then.
 #   attempts > 0        no rerun, which sets attempts to 0
 #   is_cancelled = 0    no cancel: a cancelled task is not retried and has no next stage
@@ -133,7 +133,7 @@ class FinishWrites:
 
     # ---- the task was changed, cancelled or awaited while it ran: statement by statement in an open transaction
 
-    def otherwise(self, place: Rows, finish: Finish) -> tuple[Outcome, list[GivenUp]]:
+    def finish_changed(self, place: Rows, finish: Finish) -> tuple[Outcome, list[GivenUp]]:
         """In progress → new, cancelled or as asked, with its children; the outcome, and the children given up."""
         claimed = (finish.task.id, finish.task.claim)
         # The first write locks the row if the claim holds: otherwise the row could change between two writes.
@@ -145,7 +145,7 @@ class FinishWrites:
             return Outcome.CANCELLED, end(place, finish.task.id, Status.CANCELLED)
         return self._as_asked(place, finish)
 
-    def late(self, place: Rows, finish: Finish) -> Outcome:
+    def complete_late(self, place: Rows, finish: Finish) -> Outcome:
         """Fatal, lost → as asked, for a task that may start only once and whose worker is alive."""
         if not place.write(RESUME, (finish.task.id, finish.task.claim)):
             return Outcome.LOST
@@ -225,11 +225,11 @@ class Finishes:
         if matched[0]:  # a move whose row was not deleted
             return self._in_transaction(self._writes.keep, finish)[0]
         outcome = self._effect_of(finish) if in_doubt else Outcome.LOST
-        return self._finish_otherwise(finish) if outcome is Outcome.LOST else outcome
+        return self._finish_changed(finish) if outcome is Outcome.LOST else outcome
 
-    def _finish_otherwise(self, finish: Finish) -> Outcome:
+    def _finish_changed(self, finish: Finish) -> Outcome:
         """Finish a task that was changed, cancelled or awaited while it ran."""
-        (outcome, given_up), in_doubt = self._in_transaction(self._writes.otherwise, finish)
+        (outcome, given_up), in_doubt = self._in_transaction(self._writes.finish_changed, finish)
         self._given_up += given_up
         if outcome is Outcome.LOST and in_doubt:
             outcome = self._effect_of(finish)
@@ -239,7 +239,7 @@ class Finishes:
 
     def _complete_late(self, finish: Finish) -> Outcome:
         """Fatal, lost → gone, archived or done for a task that may start only once, unless a person changed it."""
-        outcome, in_doubt = self._in_transaction(self._writes.late, finish)
+        outcome, in_doubt = self._in_transaction(self._writes.complete_late, finish)
         was_written = in_doubt and outcome is Outcome.LOST and self._effect_of(finish) is not Outcome.LOST
         return Outcome.AS_ASKED if was_written else outcome
 

@@ -137,7 +137,7 @@ class Notes:
         self._database.write(self.COMPLETE, (json.dumps({"digest": digest, "ids": ids}), name))
         return ids
 
-    def forget_added(self) -> None:
+    def delete_old_keys(self) -> None:
         """Delete a portion of the old keys."""
         names = [row[0] for row in self._database.fetch(self.OLD, (-KEY_KEPT_SECONDS,))]
         if names:

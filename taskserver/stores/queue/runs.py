@@ -81,13 +81,13 @@ class Runs:
         self._change(MIN_CONFLICT_SECONDS, self.END, values)
 
     OLD = "SELECT host, group_ids FROM {workers} WHERE started_at < {after}"
-    FORGET = "DELETE FROM {workers} WHERE host = ? AND group_ids = ? AND started_at < {after}"
+    DELETE_OLD = "DELETE FROM {workers} WHERE host = ? AND group_ids = ? AND started_at < {after}"
 
-    def forget_old(self) -> None:
+    def delete_old(self) -> None:
         """Delete the records of hosts and groups without a run for RUN_KEPT_SECONDS; skips held ones."""
         for host, group_ids in self._database.fetch(self.OLD, (-RUN_KEPT_SECONDS,)):
             with suppress(Conflict):
-                self._change(HELD_PATIENCE_SECONDS, self.FORGET, (host, group_ids, -RUN_KEPT_SECONDS))
+                self._change(HELD_PATIENCE_SECONDS, self.DELETE_OLD, (host, group_ids, -RUN_KEPT_SECONDS))
 
     AT_WORK = "SELECT number, pid, identity FROM {processes} WHERE host = ?"
 
@@ -112,8 +112,8 @@ class Processes:
     BEGIN = """
         {insert_or_ignore} INTO {processes} (number, host, group_ids, pid, identity) VALUES (?, ?, ?, ?, ?) {or_ignore}
     """
-    FORGET = "DELETE FROM {processes} WHERE seen_at < {after}"
-    SHOW = """
+    DELETE_OLD = "DELETE FROM {processes} WHERE seen_at < {after}"
+    WRITE_COUNTS = """
         UPDATE {processes}
         SET seen_at = {now}, taken = ?, done = ?, failed = ?, fatal = ?, lost = ?, released = ?
         WHERE number = ?
@@ -129,11 +129,11 @@ class Processes:
     def begin(self, number: int, host: str, group_ids: str, identity: str) -> None:
         """Record that this process is at work; delete the rows of processes that are long gone."""
         self._change(self.BEGIN, (number, host, group_ids, os.getpid(), identity))
-        self._change(self.FORGET, (-GONE_SECONDS,))
+        self._change(self.DELETE_OLD, (-GONE_SECONDS,))
 
-    def show(self, number: int, counts: Sequence[int]) -> None:
+    def write_counts(self, number: int, counts: Sequence[int]) -> None:
         """Write the counts of the run so far (`RunResult.all_counts`)."""
-        self._change(self.SHOW, (*counts, number))
+        self._change(self.WRITE_COUNTS, (*counts, number))
 
     def end(self, number: int) -> None:
         self._change(self.END, (number,))

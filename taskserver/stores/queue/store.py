@@ -41,13 +41,13 @@ verbs, in the order of a task's life, with their transitions (gone: deleted, or 
     pruning.py       Pruning           run_portion         done → gone
     pruning.py       Pruning           count
     due.py           store.due         pass_time, next_seconds
-    runs.py          store.runs        begin, end, forget_old, at_work
-    runs.py          store.processes   begin, show, end, all, mark_ended, claimed_by, end_leases
+    runs.py          store.runs        begin, end, delete_old, at_work
+    runs.py          store.processes   begin, write_counts, end, all, mark_ended, claimed_by, end_leases
     stats.py         Stats             add, hours, sums, recent
     views.py         store.views       runs, running, in_progress, show, errors, recent_errors, list, state, states
     views.py         Pages             page, most_attempts
     counts.py        Counts            by_group, up_to, by_name, expired, undated, orphaned
-    notes.py         Notes             find, find_all, of_kind, put, put_all, remove, replace, forget_added
+    notes.py         Notes             find, find_all, of_kind, put, put_all, remove, replace, delete_old_keys
 """
 
 from __future__ import annotations

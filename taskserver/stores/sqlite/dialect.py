@@ -147,7 +147,7 @@ class SQLiteDialect(Dialect):
         return any(file and os.path.samefile(file, self._path) for _, _, file in rows.rows("PRAGMA database_list"))
 
     def keeps_transaction(self, cursor: Any) -> bool:
-        # A savepoint alone begins a transaction. The driver begins one before a write, unless the caller disabled that.
+        # A savepoint would begin a transaction. The driver begins one before a write, unless the caller disabled that.
         connection = cursor.connection
         begins = getattr(connection, "isolation_level", "") is not None and getattr(connection, "autocommit", 0) != 1
         return begins or connection.in_transaction
