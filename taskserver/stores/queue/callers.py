@@ -3,8 +3,8 @@
 It sends only INSERTs, SELECTs and the writes of a completion: no COMMIT, no ROLLBACK, no SET. It retries nothing: a
 deadlock rolls back the caller's writes too, and only the caller can repeat them.
 
-The caller's session may have any time zone, character set and form of rows. So texts are sent in ASCII, keys in
-hexadecimal, instants in SQL that is right in each time zone (Dialect.callers_words), and only ids are read.
+The caller's session may have any time zone, character set and form of rows. So texts are sent in ASCII, and keys in
+hexadecimal. The SQL for instants is right in each time zone (Dialect.callers_words). Only ids are read.
 """
 
 from __future__ import annotations

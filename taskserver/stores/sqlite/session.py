@@ -55,8 +55,8 @@ class Connection(sqlite3.Connection):
 
     If a task opens and closes the database's file without SQLite, this process loses its locks: another process may
     then remove the log and its index while we use them. (Checking the log itself would make each commit a third slower:
-    Linux must then write exact times for it.) If a task closes descriptors that are not its own, SQLite would write to
-    the next files that get their numbers.
+    Linux must then write exact times for it.) If a task closes descriptors of SQLite, SQLite would write to the next
+    files that get their numbers.
     """
 
     @property
@@ -93,8 +93,8 @@ _inherited: dict[int, Identity | None] = {}
 def _close_inherited() -> None:
     """In a forked child: close the parent's connections.
 
-    SQLite records its locks for each file in the process, and a fork copies the record without the locks. With an
-    inherited connection, a new one in the child would believe that it holds locks, and the parent's last close would
+    SQLite records its locks for each file in the process, and a fork copies the record without the locks. A new
+    connection in the child would then believe that it holds the inherited locks. And the parent's last close would
     remove the log while the child writes to it. A connection in a transaction stays open, because closing it would roll
     back the parent's transaction; then the child can open no other. The same is true for a connection of the program
     itself, which we may not close.
