@@ -46,6 +46,7 @@ OUTCOMES = {
     "a text": lambda: "text",
     "an error": lambda: ValueError("as it was asked to"),
     "a set": lambda: {1},
+    "what raises": lambda: Raises(a=1),
 }
 
 class Raises(dict):
@@ -107,9 +108,9 @@ def test_what_a_task_returned_can_be_asked_for(keeping: Site) -> None:
 
 
 def test_in_mode_delete_nothing_is_kept_nor_looked_at(site: Site) -> None:
-    task_id = site.add_args("return_what_raises")
-    assert site.run().done == 1
-    assert (site.module.written, site.server.get(task_id)) == ([], None)
+    ids = [site.add_args("return_what_raises"), site.add_args("give_each", ["what raises"])]
+    assert site.run().done == 2
+    assert (site.module.written, states(site, *ids)) == ([], [])
 
 
 def test_a_task_whose_result_cannot_be_kept_is_done_and_that_is_told(
