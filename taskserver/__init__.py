@@ -1,6 +1,6 @@
 """taskserver: a task queue in the database that a site has already, run by cron."""
 
-# Written so that any old Python can read it, and be told which one is needed.
+# Old Pythons must be able to parse this file, to show which version is needed.
 import sys
 
 if sys.version_info < (3, 10):
@@ -116,9 +116,9 @@ def __dir__():  # type: () -> list[str]
 
 
 def __getattr__(name):  # type: (str) -> object
-    """Import these names when they are first used: a run that finds no task does not pay for them."""
+    """Import these names when first used, so that an empty run does not pay for them."""
     if name not in _LATER:
         raise AttributeError("module 'taskserver' has no attribute " + repr(name))
-    from importlib import import_module  # the names above came without it
+    from importlib import import_module
 
     return getattr(import_module("." + _LATER[name], __name__), name)

@@ -1,6 +1,6 @@
 """The commands of an installed package: taskserver, taskserver-worker, and `python -m taskserver [worker]`.
 
-They are client.py and worker.py for the deployment in the current folder; crontabs name its folder with `--folder`.
+They are client.py and worker.py for the deployment in the current folder; in crontabs use `--folder`.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from .messages.programs import CLIENT, WORKER
 
 
 def client() -> int:
-    """Be client.py; the exit code."""
+    """Run as client.py. Returns the exit code."""
     folder = _begin(CLIENT, signal.SIGINT)
     from .cli.client import main
 
@@ -22,7 +22,7 @@ def client() -> int:
 
 
 def worker() -> int:
-    """Be worker.py; the exit code."""
+    """Run as worker.py. Returns the exit code."""
     folder = _begin(WORKER, signal.SIGINT, signal.SIGTERM)
     from .cli.worker import main
 
@@ -30,7 +30,7 @@ def worker() -> int:
 
 
 def _begin(program: str, *held_back: signal.Signals) -> Path:
-    """The current folder. These signals wait until they can be obeyed: during an import they end in a traceback."""
+    """The current folder. Blocks these signals for now: during an import they would cause a traceback."""
     if os.environ.get("GATEWAY_INTERFACE"):
         fault = "this is for cron and the shell, not for a web server"
     else:

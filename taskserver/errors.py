@@ -1,7 +1,6 @@
 """Every error that taskserver raises, under one root class.
 
-First in the order of imports: every module may import this one, and it imports none.
-Each message carries the fact and the way out, in one line, so that it can be shown as it stands.
+Every module may import this one, and it imports none. Each message is one line with the problem and the fix.
 """
 
 MAX_RETRY_DELAY_SECONDS = 366 * 86_400
@@ -19,33 +18,33 @@ class SettingError(TaskServerError):
 
 
 class SetupFailed(SettingError):
-    """TASKSERVER_SETUP failed, or cannot be had; no task was started."""
+    """TASKSERVER_SETUP failed, or was not found; no task was started."""
 
     full_text = ""
-    """The traceback in words, for a log."""
+    """The traceback, for a log."""
 
 
 class InvalidTask(TaskServerError):
-    """A value that was given for a task is wrong; nothing was added or changed."""
+    """A value for a task is invalid; nothing was added or changed."""
 
 
 class NotEnded(TaskServerError, TimeoutError):
-    """A task that was waited for has not ended in time; it goes on."""
+    """`wait` timed out; the task goes on."""
 
 
 class DatabaseError(TaskServerError):
     """The database could not be reached or used."""
 
     in_doubt = False
-    """Whether the connection broke in one of the tries, so that the write may have been committed."""
+    """Whether the connection broke during a try, so that the write may have been committed."""
 
 
 class Unavailable(DatabaseError):
-    """The database is away, or refuses for now: try again later. Nothing was done."""
+    """The database is away, or busy: retry later. Nothing was done."""
 
 
 class ServerFull(Unavailable):
-    """The server is there, and has no connection free for now."""
+    """The server has no free connection now."""
 
 
 class ConnectionLost(Unavailable):
@@ -53,35 +52,35 @@ class ConnectionLost(Unavailable):
 
 
 class Conflict(DatabaseError):
-    """A deadlock, or a lock that did not come in time. The transaction is rolled back: try again at once."""
+    """A deadlock or a lock timeout. The transaction is rolled back: retry at once."""
 
 
 class TablesMissing(DatabaseError):
-    """The queue's tables are not there."""
+    """The queue's tables do not exist."""
 
 
 class ColumnsMissing(DatabaseError):
-    """A table lacks columns of ours: it is another program's, or of another version."""
+    """A table lacks our columns: it belongs to another program or version."""
 
 
 class TablesOutdated(DatabaseError):
-    """The tables were made by another version of taskserver."""
+    """Another version of taskserver created the tables."""
 
 
 class TooLong(DatabaseError):
-    """A statement is longer than the server takes. Nothing was done."""
+    """A statement is longer than the server accepts. Nothing was done."""
 
 
 class Refused(DatabaseError):
-    """A rule of the database forbids a write to a row: a foreign key, a trigger of the site. Nothing was done."""
+    """A rule of the database forbids a write, such as a foreign key or a trigger. Nothing was done."""
 
 
 class NotUnderstood(DatabaseError):
-    """The server does not know the syntax of a statement. Nothing was done."""
+    """The server does not know the syntax. Nothing was done."""
 
 
 def is_refusal(error: DatabaseError) -> bool:
-    """Whether a write failed for a reason that no further try changes: a rule, a right, an error in a trigger."""
+    """Whether a retry of the write would not help: a rule, a missing right, an error in a trigger."""
     return not isinstance(error, (Conflict, Unavailable, TooLong, NotUnderstood))
 
 
@@ -90,7 +89,7 @@ class NoTransaction(DatabaseError):
 
 
 class AlreadyThere(DatabaseError):
-    """A column or an index that is being made exists already."""
+    """A new column or index exists already."""
 
 
 class BadTask(TaskServerError):
@@ -102,11 +101,11 @@ class ModuleBroken(TaskServerError):
 
 
 class HostLimit(TaskServerError):
-    """The host lets this program have no more threads, open files or memory."""
+    """The host allows no more threads, open files or memory."""
 
 
 class _Outcome(TaskServerError):
-    """What a task raises to say what is to become of it. Without a message it has that of the error it came from."""
+    """A task raises it to choose its outcome. Without a message it has that of its cause."""
 
     def __str__(self) -> str:
         reason = self.__cause__ if self.__suppress_context__ else self.__context__
@@ -114,7 +113,7 @@ class _Outcome(TaskServerError):
 
 
 class Retry(_Outcome):
-    """Raised by a task: this attempt failed; try again after `delay` (seconds, "5m"; None: after its backoff)."""
+    """Raised by a task: this attempt failed; retry after `delay` (seconds, "5m"; None: after its backoff)."""
 
     def __init__(self, message: str = "", *, delay: float | str | None = None) -> None:
         self.delay = None if delay is None else _delay_seconds(delay)
@@ -122,7 +121,7 @@ class Retry(_Outcome):
 
 
 class Later(_Outcome):
-    """Raised by a task that cannot run now: it runs again after `delay` (seconds, "5m"), with nothing counted."""
+    """Raised by a task that cannot run now: it runs again after `delay` (seconds, "5m"), no attempt is counted."""
 
     def __init__(self, message: str = "", *, delay: float | str) -> None:
         self.delay = _delay_seconds(delay)
@@ -139,7 +138,7 @@ def _delay_seconds(delay: object) -> float:
 
 
 def span_seconds(text: str) -> int | None:
-    """The seconds of a span of time, as 90s, 5m, 1h, 2d or 4w; None for any other text, a mere number included."""
+    """The seconds of a span such as 90s, 5m, 1h, 2d or 4w; None for any other text, even a number."""
     number, unit = text[:-1], text[-1:]
     if unit in UNIT_SECONDS and number.isascii() and number.isdigit() and len(number) <= 10:
         return int(number) * UNIT_SECONDS[unit]
@@ -149,18 +148,18 @@ def span_seconds(text: str) -> int | None:
 def _shown(value: object) -> str:
     try:
         return f"{value!r:.80}"
-    except Exception:  # an integer too long to be written, or a repr that fails
+    except Exception:  # a huge integer, or a repr that fails
         return f"a {type(value).__name__}"
 
 
 def is_delay(value: object) -> bool:
-    """Whether a value is a number of seconds that may pass before a retry."""
+    """Whether a value is a valid delay in seconds."""
     return type(value) in (int, float) and 0 <= value <= MAX_RETRY_DELAY_SECONDS  # type: ignore[operator]
 
 
 class LeaseLost(TaskServerError):
-    """A task that completes itself has lost its claim: its transaction must be rolled back, as another may run it."""
+    """A task that completes itself has lost its claim, and may run elsewhere: roll back its transaction."""
 
 
 class Fatal(_Outcome):
-    """Raised by a task: it failed for good; no other attempt follows."""
+    """Raised by a task: it failed for good, without a retry."""

@@ -1,4 +1,4 @@
-"""TaskServer: the Python face of the queue, for producers, for a site's own workers, and for our commands."""
+"""TaskServer: the Python API of the queue, for producers, for a site's own workers, and for our commands."""
 
 from __future__ import annotations
 
@@ -40,8 +40,8 @@ P = ParamSpec("P")
 class TaskServer:
     """A queue in a database: adds tasks, and runs them.
 
-    Each thread and each forked process connects when it first uses it. Close it, or use it in a `with`. All errors are
-    TaskServerErrors. A duration is a number of seconds, a text as "5m", or a timedelta.
+    Each thread and each forked process connects at its first use. Close it, or use it in a `with`. All errors are
+    TaskServerErrors. A duration is a number of seconds, a text such as "5m", or a timedelta.
     """
 
     def __init__(
@@ -66,7 +66,7 @@ class TaskServer:
     ) -> None:
         """Each argument is the setting of its name; relative paths start in `folder`, by default the program's.
 
-        `modules` may be a list of names, too, and `setup`, `between` and `on_failure` functions. Raises SettingError.
+        `modules` can also be a list; `setup`, `between` and `on_failure` can be functions. Raises SettingError.
         """
         given = locals()
         self.settings = make_settings(folder, given)
@@ -79,7 +79,7 @@ class TaskServer:
 
     @classmethod
     def from_settings(cls, settings: Settings) -> TaskServer:
-        """Take settings that are checked already."""
+        """Take checked settings."""
         check_kind("settings", settings, Settings, "the settings of another TaskServer")
         server = cls.__new__(cls)
         server.settings, server.store = settings, open_store(settings)
@@ -99,7 +99,7 @@ class TaskServer:
         self.store.close()
 
     def create_tables(self) -> None:
-        """Make the tables, or bring older ones up to date; safe to repeat."""
+        """Create or upgrade the tables; safe to repeat."""
         self.store.tables.create()
 
     # ---- producers
@@ -122,25 +122,25 @@ class TaskServer:
     ) -> int:
         """Add one task and return its id.
 
-        `task` is a callable's name or the function itself; what you leave out is then as @task says (unique_key=None:
-        no key). `args` is a dict (keywords) or a list (positions) that JSON can hold, at most 1 MiB. The task runs
-        after `delay` or from `at` on (an aware datetime), and after the tasks with the ids in `depends_on` are done.
-        While a row with the `unique_key` exists, nothing is added and the id is that row's. With `rerun` that row
-        becomes new again with what is given here, or, if it runs now, runs once more afterwards; but not if it has this
-        `version` or a newer one. Raises InvalidTask.
+        `task` is a callable's name or the function itself; then the defaults come from @task (unique_key=None: no key).
+        `args` is a dict (keywords) or a list (positions) for JSON, at most 1 MiB. The task runs after `delay` or from
+        `at` on (an aware datetime), and after the tasks in `depends_on` (ids) are done.
+        If a row with the `unique_key` exists, nothing is added and its id is returned. With `rerun` that row becomes
+        new again with these values; if it runs now, it runs again afterwards. But not if its `version` is the same or
+        newer. Raises InvalidTask.
 
-        On your own `connection` to the same database (PEP 249, or Django's) the task is part of your transaction. Every
-        failure there is a DatabaseError: roll back, and try again.
+        On your own `connection` to the same database (PEP 249, or Django's) the task is part of your transaction. After
+        a DatabaseError there, roll back and retry.
         """
-        from .model.new_task import new_task  # a worker's run seldom adds a task
+        from .model.new_task import new_task  # most runs of a worker add no task
 
         placing = (task, args, group_id, priority, max_attempts)
         return self._add(new_task(*placing, delay, at, unique_key, rerun, version, None, depends_on), connection)
 
     def enqueue(self, function: Callable[P, object], /, *args: P.args, **kwargs: P.kwargs) -> int:
-        """Add a call of a function, as @task says, and return the task's id; mypy and editors check the arguments.
+        """Add a call of a function with the options of @task, and return its id; mypy and editors check the arguments.
 
-        `add_task` has the options: delay, connection, and so on. Raises InvalidTask.
+        For delay, connection and so on use `add_task`. Raises InvalidTask.
         """
         from .model.functions import given_function
 
@@ -165,26 +165,26 @@ class TaskServer:
         """Add one task that runs several callables in turn, each with the result of the one before; return its id.
 
         A stage is a callable's name, the function itself, or a mapping of `task`, `group_id`, `priority` and
-        `max_attempts`, which are those given here, or else as @task says, if the stage leaves them out. `args` are the
-        first stage's. Otherwise as `add_task`.
+        `max_attempts`; their defaults are the arguments here, then @task. `args` are for the first stage. Otherwise as
+        `add_task`.
         """
-        from .model.new_task import new_task  # a worker's run seldom adds a task
+        from .model.new_task import new_task  # most runs of a worker add no task
 
-        given = () if stages is None else stages  # an empty list is refused, too
+        given = () if stages is None else stages  # an empty list is invalid, too
         placing = (None, args, group_id, priority, max_attempts)
         return self._add(new_task(*placing, delay, at, unique_key, rerun, version, given, depends_on), connection)
 
     def _add(self, task: NewTask, connection: object) -> int:
         if connection is not None:
-            # A worker settles whether the task has to wait: until the commit no connection of ours sees it.
+            # A worker decides whether the task must wait: our connections see it only after the commit.
             return self.store.callers.add(connection, task)
         return self.store.producing.add(task)
 
     def add_tasks(self, tasks: Iterable[Mapping[str, Any]], *, connection: object = None) -> builtins.list[int]:
         """Add many tasks in one transaction, all or none; return their ids.
 
-        Each is a mapping of the arguments of `add_task`, or of `add_pipeline`. Raises InvalidTask with the number of
-        the wrong one. On your own `connection`, tasks before the wrong one stay until you roll back.
+        Each is a mapping of the arguments of `add_task` or `add_pipeline`. Raises InvalidTask with the number of the
+        invalid one. On your own `connection`, the tasks before it stay until you roll back.
         """
         from .model.new_task import new_tasks_from
 
@@ -193,18 +193,18 @@ class TaskServer:
         return self.store.producing.add_many(new_tasks_from(tasks))
 
     def get(self, task_id: int) -> TaskState | None:
-        """Read a task's status, result, error and progress; None if it is gone, as a done one is in mode `delete`."""
+        """Read a task's status, result, error and progress; None if it was deleted, like done ones in mode `delete`."""
         return self.store.views.state(check_field("task_id", task_id, SettingError))
 
     def get_many(self, task_ids: Iterable[int]) -> dict[int, TaskState]:
-        """Read many tasks by a query for each 500; those that are gone are left out."""
+        """Read many tasks, 500 per query; deleted ones are left out."""
         given = check_list("task_ids", task_ids, "a list of ids", SettingError)
         return self.store.views.states([check_field("task_id", one, SettingError) for one in given])
 
     def wait(self, task_id: int, timeout: Duration) -> TaskState | None:
-        """Wait until a task is done, fatal or cancelled, then read it as `get` does: None if it is gone.
+        """Wait until a task is done, fatal or cancelled, then read it like `get`.
 
-        Raises NotEnded after the `timeout`. A task that waits here keeps its worker busy.
+        Raises NotEnded after the `timeout`. A task that waits here blocks its worker.
         """
         seconds, pause = check_duration("timeout", timeout, 366, SettingError), 0.05
         ends_at = time.monotonic() + seconds
@@ -229,10 +229,10 @@ class TaskServer:
         group_id: int | NotGiven = NOT_GIVEN,
         priority: int | NotGiven = NOT_GIVEN,
     ) -> datetime:
-        """Add a task `every` so often, or at the times of a `cron` expression.
+        """Add a task after `every` duration, or at the times of a `cron` expression in the `timezone`.
 
-        The same name again changes the schedule. `cron` is read in the `timezone`. Returns the next time, in UTC.
-        Raises InvalidTask, and SettingError if `cron` lacks its library.
+        The same name again changes the schedule. Returns the next time, in UTC. Raises InvalidTask, and SettingError if
+        `cron` lacks its library.
         """
         from .model.schedule import new_schedule
 
@@ -240,21 +240,21 @@ class TaskServer:
         return self._schedules().put(schedule)
 
     def sync_schedules(self, schedules: Iterable[Schedule]) -> Synced:
-        """Make the schedules be these, in one transaction, and return the names of what changed: for a deploy script.
+        """Put these schedules in one transaction, and return the names of what changed: for a deploy script.
 
-        Each is a `taskserver.Schedule(…)` with the arguments of `schedule`. Removes those that only an earlier sync
-        had; the others stay. Raises as `schedule` does.
+        Each is a `taskserver.Schedule(…)` with the arguments of `schedule`. Schedules of an earlier sync that are
+        missing here are removed; the others stay. Raises like `schedule`.
         """
         from .model.schedule import new_schedules
 
         return self._schedules().sync(new_schedules(schedules))
 
     def unschedule(self, name: str) -> bool:
-        """End a schedule; a task that it added already still runs. False where there was no such schedule."""
+        """End a schedule; its added tasks still run. False if there was no such schedule."""
         return self._schedules().remove(name)
 
     def run_schedule_now(self, name: str) -> int:
-        """Add a schedule's task at once, unless one has not ended; return its id. The next time stays. InvalidTask."""
+        """Add a schedule's task now, and return its id; the next time stays. Raises InvalidTask if one is pending."""
         return self._schedules().run_now(name)
 
     def _schedules(self) -> Schedules:
@@ -265,19 +265,19 @@ class TaskServer:
     # ---- operators
 
     def set_priority(self, task_id: int, priority: int) -> bool:
-        """Move a task that is not done; False where there is none. Raises as `retry` does."""
+        """Change the priority of a task that is not done; False if there is none. Raises like `retry`."""
         return self._operations().set_priority(check_field("task_id", task_id, SettingError), priority) == 1
 
     def retry(self, tasks: int | Iterable[int] | Selection, *, as_task: str | Callable[..., Any] | None = None) -> int:
-        """Error, fatal, cancelled → new, with attempts 0, for an id, some ids, or a Selection; how many tasks changed.
+        """Error, fatal, cancelled → new, with attempts 0, for one id, several, or a Selection. Returns their number.
 
-        `as_task` replaces a callable's misspelt name, except in pipelines. Raises InvalidTask, and DatabaseError if
-        other programs hold some of the rows.
+        `as_task` replaces a wrong name of the callable, except in pipelines. Raises InvalidTask, and DatabaseError if
+        other programs lock some of the rows.
         """
         return self._operations().retry(tasks, as_task)
 
     def cancel(self, tasks: int | Iterable[int] | Selection) -> int:
-        """New, waiting, error → cancelled; a running task is interrupted within seconds. Otherwise as `retry`."""
+        """New, waiting, error → cancelled; running tasks are interrupted within seconds. Otherwise as `retry`."""
         return self._operations().cancel(tasks)
 
     def pause(self, group_id: int) -> bool:
@@ -289,7 +289,7 @@ class TaskServer:
         return bool(self.store.claims.resume([check_field("group_id", group_id, SettingError)]))
 
     def stats(self, since: Duration | datetime | None = None) -> Sequence[HourStats]:
-        """Counts and times by hour, group and task name: since an instant, for so long, or all that is kept."""
+        """Counts and times by hour, group and task name: since a time, for a duration, or all."""
         from .stores.queue.stats import Stats
 
         return Stats(self.store).hours(since)
@@ -309,14 +309,14 @@ class TaskServer:
         since: Duration | datetime | None = None,
         limit: int = 100,
     ) -> Sequence[TaskRow]:
-        """Read the newest tasks: of a status or some, of these groups, of this name, whose error begins so.
+        """Read the newest tasks of these statuses, groups, and name, whose error starts with `error`.
 
-        `since` is when they were added, started or ended at the earliest: an aware datetime, or a duration before now.
+        `since`: only tasks added, started or ended after it; an aware datetime, or a duration before now.
         """
         return self.store.views.list(status, groups, task, error, since, limit)
 
     def status(self) -> QueueStatus:
-        """Read the queue as a whole, with what `client.py status` finds; cheap, however many rows there are."""
+        """Read the whole queue, with the findings of `client.py status`; cheap even with many rows."""
         from .health.judge import judged
 
         return judged(self.store, self.settings)
@@ -332,25 +332,25 @@ class TaskServer:
         stats: bool = False,
         keys: bool = False,
     ) -> Pruned:
-        """Delete rows that ended so long ago, of each kind that is named, or done and archived ones; return how many.
+        """Delete rows of the chosen kinds (default: done and archived) that ended so long ago; return how many.
 
-        Rows of the queue with a unique_key stay unless `keys`. Raises InvalidTask.
+        Rows with a unique_key stay in the queue unless `keys`. Raises InvalidTask.
         """
         from .stores.queue.pruning import prune
 
         return prune(self.store, older_than, keys, done, fatal, cancelled, archived, stats)
 
     def reclaim(self, force: Selection | None = None) -> Reclaimed:
-        """Wake all due tasks and take back all whose lease has ended, at once; runs do the same bit by bit.
+        """Wake all due tasks and reclaim all with an expired lease, at once; runs do the same bit by bit.
 
-        `force` also takes back chosen tasks whose lease still holds: a task whose worker is alive may run twice.
+        `force` also reclaims chosen tasks whose lease still holds: if their worker is alive, they may run twice.
         """
         from .worker.run import reclaim
 
         return reclaim(self.store, self.settings, force)
 
     def run_task(self, task_id: int, *, stop: Stop | None = None) -> RunResult:
-        """Run one new, waiting, failed or fatal task here and now. InvalidTask if it is gone, done, or in progress."""
+        """Run one new, waiting, failed or fatal task now. Raises InvalidTask if it is deleted, done or in progress."""
         from .worker.run import run_task
 
         return run_task(self.store, self.settings, check_field("task_id", task_id, SettingError), stop)
@@ -374,14 +374,14 @@ class TaskServer:
         stop: Stop | None = None,
         on_progress: Callable[[RunResult], object] | None = None,
     ) -> RunResult:
-        """Run tasks until `max_tasks` ran (0: no limit), `max_time` would be passed, or no task is left.
+        """Run tasks of `groups` (None: all) until a limit is reached or no task is left.
 
-        It starts no task once the process has `max_memory` megabytes, takes tasks of `groups` (None: all), and claims
-        at most `batch` at once. With `linger` it waits for new tasks until it is so old. `on_progress` is called after
-        each call of a task or of a batch, before the next. Returns what was done, and why the run ended.
+        The limits are `max_tasks` (0: none), `max_time`, and `max_memory` (megabytes of the process). It claims at most
+        `batch` tasks at once. With `linger` it waits for new tasks until the run is so old. `on_progress` is called
+        after each call of a task or batch. Returns what was done, and why the run ended.
 
-        Signals are left alone: a KeyboardInterrupt inside a task counts as that task's failure, and the run goes on;
-        to end it, let a signal handler call `stop.ask()`.
+        Signal handlers are not changed. A KeyboardInterrupt inside a task is a failure of that task, and the run goes
+        on; to end the run, let a signal handler call `stop.ask()`.
         """
         from .worker.limits import check_system, checked_limits
         from .worker.run import Runner

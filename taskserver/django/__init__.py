@@ -1,7 +1,6 @@
 """A backend for Django's own Tasks API (Django 6.0 and later): `@task` and `.enqueue()` of a site add tasks here.
 
-Imported by the site's Django alone, which TASKS names it to. What a worker calls for such a task, and how a row becomes
-a TaskResult, stands in worker/django_tasks.py.
+Only the site's Django imports it, because of TASKS. worker/django_tasks.py has the worker's side, and TaskResults.
 """
 
 from __future__ import annotations
@@ -42,15 +41,14 @@ NOT_FOR_DJANGO = {
     "unique_key": BY_NAME,
     "rerun": BY_NAME,
 }
-"""Options of @taskserver.task that no Django task has, and what to do in their place."""
+"""Options of @taskserver.task that Django tasks can't have, and what to do instead."""
 
 
 class Backend(BaseTaskBackend):  # type: ignore[misc]  # Django has no types
     """Adds the tasks of a Django site to the queue that the `.env` in OPTIONS["folder"] names.
 
-    OPTIONS["database"] is the alias in DATABASES on whose connection, and so in whose transaction, tasks are added:
-    default "default"; None: on a connection of taskserver's own, at once. OPTIONS["groups"] gives the group of each
-    queue, default {"default": 0}.
+    OPTIONS["database"] is the alias in DATABASES for adding tasks, in its transaction; default "default"; None: on
+    taskserver's own connection, at once. OPTIONS["groups"] is the group of each queue, default {"default": 0}.
     """
 
     supports_defer = True
@@ -58,7 +56,7 @@ class Backend(BaseTaskBackend):  # type: ignore[misc]  # Django has no types
     supports_priority = True
 
     def __init__(self, alias: str, params: Mapping[str, Any]) -> None:
-        """Raises InvalidTaskBackend, which names the wrong value and what is allowed. Settings are read when used."""
+        """Raises InvalidTaskBackend. Settings are read when used."""
         super().__init__(alias, params)
         unknown = ", ".join(sorted(self.options.keys() - set(OPTIONS)))
         if unknown:
@@ -100,7 +98,7 @@ class Backend(BaseTaskBackend):  # type: ignore[misc]  # Django has no types
         """The queue whose tasks are in this group."""
         return next((queue for queue, group in self.groups.items() if group == group_id), None)
 
-    # ---- for those who add tasks
+    # ---- for producers
 
     def validate_task(self, task: Any) -> None:
         """Raises Django's InvalidTask."""
@@ -113,10 +111,9 @@ class Backend(BaseTaskBackend):  # type: ignore[misc]  # Django has no types
                 raise InvalidTask(f"Task has @taskserver.task({name}=…), which .enqueue() does not look at: {instead}.")
 
     def enqueue(self, task: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
-        """Add a task: its TaskResult, whose `enqueued_at` is by this host's clock until it is refreshed.
+        """Add a task, and return its TaskResult; `enqueued_at` is by this host's clock until it is refreshed.
 
-        Raises Django's InvalidTask, TypeError where an argument is no JSON, and DatabaseError and SettingError of
-        taskserver.
+        Raises Django's InvalidTask, TypeError if an argument can't be JSON, and our DatabaseError and SettingError.
         """
         self.validate_task(task)
         result = TaskResult(
@@ -133,7 +130,7 @@ class Backend(BaseTaskBackend):  # type: ignore[misc]  # Django has no types
             errors=[],
             worker_ids=[],
         )
-        object.__setattr__(result, "id", str(self._add(task, result)))  # as Django's own backends do: it is frozen
+        object.__setattr__(result, "id", str(self._add(task, result)))  # frozen; Django's own backends do the same
         task_enqueued.send(type(self), task_result=result)
         return result
 
@@ -153,20 +150,20 @@ class Backend(BaseTaskBackend):  # type: ignore[misc]  # Django has no types
         except errors.InvalidTask as error:
             raise InvalidTask(str(error)) from error
 
-    # ---- for those who look at them
+    # ---- results
 
     def get_result(self, result_id: str) -> Any:
-        """The TaskResult of a task, as it is committed.
+        """The committed TaskResult of a task.
 
-        Raises TaskResultDoesNotExist, also where a task is completed and mode is `delete`, and where the row names no
-        Django task of TASKSERVER_MODULES.
+        Raises TaskResultDoesNotExist, also for a completed task in mode `delete`, and if the row names no Django task
+        of TASKSERVER_MODULES.
         """
         server = self.server
         row = server.store.views.show(_number(result_id))
         if row is None:
             raise TaskResultDoesNotExist(result_id)
         try:
-            _callables(server).find(row.task)  # nothing but a listed module is imported
+            _callables(server).find(row.task)  # imports only listed modules
             task = import_string(row.task)
             if isinstance(task, Task):
                 return task_result(row, task, self)
@@ -177,10 +174,7 @@ class Backend(BaseTaskBackend):  # type: ignore[misc]  # Django has no types
     # ---- for manage.py check
 
     def check(self, **kwargs: Any) -> list[Any]:
-        """An error for a wrong setting, a warning where the queue cannot take tasks yet.
-
-        No error then: it would keep `manage.py migrate` from running.
-        """
+        """An error for a wrong setting; a warning if the queue is not ready, as errors block `manage.py migrate`."""
         try:
             self.server.store.tables.check()
         except errors.SettingError as error:
@@ -188,7 +182,7 @@ class Backend(BaseTaskBackend):  # type: ignore[misc]  # Django has no types
         except errors.DatabaseError as error:
             return [checks.Warning(f"TASKS[{self.alias!r}]: {error}", id="taskserver.W001")]
         try:
-            if self.database is not None and self.server.settings.dsn.place != MEMORY:  # which is for tests
+            if self.database is not None and self.server.settings.dsn.place != MEMORY:  # memory is for tests
                 self.server.store.callers.check(connections[self.database])
         except (errors.DatabaseError, errors.InvalidTask) as error:
             hint = "Name the alias of the queue's database in OPTIONS['database'], or None, see docs/django.md."
@@ -198,7 +192,7 @@ class Backend(BaseTaskBackend):  # type: ignore[misc]  # Django has no types
 
 @lru_cache
 def _server(folder: Path) -> TaskServer:
-    """One for all threads: Django makes a Backend for each."""
+    """One for all threads: Django creates a Backend for each."""
     return TaskServer.from_env(folder)
 
 
@@ -216,9 +210,9 @@ def _number(result_id: str) -> int:
 
 
 def _arguments(task: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
-    """Positions, or keywords: a row has one of them, so positions beside keywords become keywords.
+    """Positions or keywords: a row has only one kind, so mixed ones become keywords.
 
-    Raises taskserver's InvalidTask where they cannot.
+    Raises taskserver's InvalidTask if they cannot.
     """
     if not (args and kwargs):
         return args or kwargs

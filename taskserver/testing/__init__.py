@@ -1,6 +1,6 @@
-"""For a site's tests: a queue of their own in the place of the site's, and tasks that seem to run. See docs/testing.md.
+"""For a site's tests: a test queue that replaces the site's, and fake running tasks. See docs/testing.md.
 
-Nothing else in the package imports it, and no setting leads here: what is allowed only in tests stays in tests.
+Nothing else in the package imports it, and no setting enables it.
 """
 
 from .added import AddedTask

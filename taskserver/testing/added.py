@@ -1,4 +1,4 @@
-"""The producers' side of a queue in a test: adds as in production, and notes each task for the test."""
+"""The producers' side of a queue in a test: adds as in production, and records each task for the test."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from ..stores.queue.callers import Callers, unwrapped
 
 
 class AddedTask(NamedTuple):
-    """A task as a producer added it."""
+    """A task that a producer added."""
 
     id: int
     task: str
-    """The callable's name; of a pipeline, that of its first stage."""
+    """The callable's name; in a pipeline, of its first stage."""
     args: dict[str, Any] | list[Any]
-    """The arguments as the callable gets them: through JSON and back; {} where there are none."""
+    """The arguments that the callable gets, after JSON; {} if there are none."""
     group_id: int
     priority: int
     delay: float | None
@@ -33,46 +33,46 @@ class AddedTask(NamedTuple):
 
 
 def added_task(task_id: int, task: NewTask) -> AddedTask:
-    """The task as a test reads it."""
+    """The task for the test."""
     delay, at = task.delay_seconds or None, utc(task.due_at)
     args = read_item(task.args)
     return AddedTask(task_id, task.task, args, task.group_id, task.priority, delay, at, task.unique_key)
 
 
-Note = Callable[[Iterable[tuple[int, NewTask]], bool], object]
-"""Called with the ids and the tasks that were added, and whether a worker sees them already."""
+Record = Callable[[Iterable[tuple[int, NewTask]], bool], object]
+"""Called with the ids and the added tasks, and whether workers can see them already."""
 
 
-class NotedProducing(Producing):
-    """Adds, and notes."""
+class RecordingProducing(Producing):
+    """Adds and records."""
 
-    def __init__(self, store: Store, note: Note) -> None:
+    def __init__(self, store: Store, record: Record) -> None:
         super().__init__(store.database)
-        self._note = note
+        self._record = record
 
     def add(self, task: NewTask) -> int:
         task_id = super().add(task)
-        self._note([(task_id, task)], True)
+        self._record([(task_id, task)], True)
         return task_id
 
     def add_many(self, tasks: Iterable[NewTask], name: Callable[[int], str] = "task {}".format) -> list[int]:
         given = list(tasks)
         ids = super().add_many(given, name)
-        self._note(zip(ids, given, strict=True), True)
+        self._record(zip(ids, given, strict=True), True)
         return ids
 
 
-class NotedCallers(Callers):
-    """Adds on callers' connections, and notes.
+class RecordingCallers(Callers):
+    """Adds on callers' connections, and records.
 
-    A site's connection does not lead to a queue in memory. What is written on it is there at once, whatever becomes of
-    the site's transaction.
+    A site's connection can't reach a queue in memory. Then tasks are added at once, even if the site's transaction is
+    rolled back.
     """
 
-    def __init__(self, store: Store, note: Note, is_in_memory: bool) -> None:
+    def __init__(self, store: Store, record: Record, is_in_memory: bool) -> None:
         super().__init__(store.database.dialect, store.mode, store.lease_seconds)
         self._store = store
-        self._note = note
+        self._record = record
         self._is_in_memory = is_in_memory
 
     def add(self, connection: object, task: NewTask) -> int:
@@ -80,10 +80,10 @@ class NotedCallers(Callers):
 
     def add_many(self, connection: object, tasks: Iterable[NewTask]) -> list[int]:
         if self._is_elsewhere(connection):
-            return self._store.producing.add_many(tasks)  # which notes them
+            return self._store.producing.add_many(tasks)  # records them
         given = list(tasks)
         ids = super().add_many(connection, given)
-        self._note(zip(ids, given, strict=True), False)
+        self._record(zip(ids, given, strict=True), False)
         return ids
 
     def check(self, connection: object) -> None:
@@ -97,7 +97,7 @@ class NotedCallers(Callers):
         return outcomes[0]
 
     def _is_elsewhere(self, connection: object) -> bool:
-        """Whether this is a connection that does not lead to a queue in memory. Raises InvalidTask if it is none."""
+        """Whether this connection can't reach the queue in memory. Raises InvalidTask if it is not a connection."""
         if not self._is_in_memory:
             return False
         connection = unwrapped(connection)

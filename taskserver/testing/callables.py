@@ -1,7 +1,7 @@
-"""The callables of a run in a test: those of production, and what a test put in the place of one.
+"""The callables of a run in a test: those of production, and replacements by the test.
 
-`monkeypatch.setattr(tasks, "greet", …)` and `mock.patch("tasks.greet")` leave a value that production refuses, as it is
-not defined in the module. It runs here if it is a mock, or a function of the test.
+After `monkeypatch.setattr(tasks, "greet", …)` or `mock.patch("tasks.greet")` production would refuse the value, as it
+is not defined in the module. Here it runs if it is a mock, or a function of the test.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ from ..worker.callables import Callables, TaskCallable
 
 
 class PatchableCallables(Callables):
-    """The callables of the listed modules, where tests may have replaced some."""
+    """The callables of the listed modules, some of them replaced by tests."""
 
     def __init__(self, settings: Settings, called: list[str]) -> None:
-        """The names of the callables are added to `called`, in the order in which they are called."""
+        """Names are added to `called` in the order of the calls."""
         super().__init__(settings.modules, settings.folder)
         self._called = called
         self._roots = tuple(f"{name.removesuffix('.*')}." for name in settings.modules)
@@ -46,7 +46,7 @@ class PatchableCallables(Callables):
         return found._replace(call=recorded)
 
     def given(self, function: Any) -> GivenFunction | None:
-        """What a test put into a listed module, where a producer gives that itself; None if it did not."""
+        """A test's replacement in a listed module that a producer adds itself; None if it is not one."""
         modules = [module for name, module in list(sys.modules.items()) if f"{name}.".startswith(self._roots)]
         for name in (name for module in modules for name in _names_in(module, function)):
             with suppress(TaskServerError):
@@ -55,7 +55,7 @@ class PatchableCallables(Callables):
         return None
 
     def _replacement(self, name: str) -> TaskCallable | None:
-        """What a test put in the place of a callable; None if it did not."""
+        """A test's replacement of a callable; None if there is none."""
         from unittest.mock import AsyncMock
 
         module, path = self.module_of(name)
@@ -67,18 +67,18 @@ class PatchableCallables(Callables):
         if not is_of_test or path[0] not in getattr(module, "__all__", path):
             return None
         options = options_of(value) if isinstance(value, FunctionType) else NO_OPTIONS
-        # A mock records that it is asked for its signature. One with a spec refuses wrong arguments by itself.
+        # A mock would record the inspection of its signature. With a spec it checks arguments by itself.
         parameters = Parameters(value if mock is None else lambda *args, **kwargs: None)
         is_async = iscoroutinefunction(value) if mock is None else isinstance(mock, AsyncMock)
         return TaskCallable(as_plain(value) if is_async else value, options, parameters)
 
     def _is_of_test(self, value: Any, module: ModuleType) -> bool:
-        """Whether a function is of neither a library nor a listed module.
+        """Whether a function belongs to the test: not to a library, nor to a listed module.
 
-        Nor of a module from which the listed one takes something else, as the decorator that made this.
+        Nor to a module that the listed one uses, for example for the decorator that made this function.
         """
         if type(value) is BuiltinFunctionType:
-            return not isinstance(value.__self__, ModuleType)  # a method, as `letters.append`
+            return not isinstance(value.__self__, ModuleType)  # a method such as `letters.append`
         function = value.__func__ if type(value) is MethodType else value
         if type(function) is not FunctionType:
             return False
@@ -90,7 +90,7 @@ class PatchableCallables(Callables):
 
 
 def _mock_of(value: object) -> object:
-    """The mock that a value is, or with autospec has; None for anything else."""
+    """The value if it is a mock, or its mock with autospec; else None."""
     from unittest.mock import NonCallableMock
 
     found = vars(value).get("mock") if type(value) is FunctionType else value
@@ -98,11 +98,11 @@ def _mock_of(value: object) -> object:
 
 
 def _names_in(module: ModuleType, function: Any) -> Iterator[str]:
-    """The names under which a module, or a class of it, holds a function."""
+    """The names of a function in a module and its classes."""
     values = list(vars(module).values())
     classes = [one for one in values if issubclass(type(one), type) and one.__module__ == module.__name__]
     for holder in (module, *classes):
-        # A class makes the method again whenever it is asked for one.
+        # A class creates a new method object at each access.
         inner = function.__func__ if type(function) is MethodType and function.__self__ is holder else function
         place = module.__name__ if holder is module else f"{module.__name__}.{holder.__name__}"
         for name, value in list(vars(holder).items()):

@@ -1,6 +1,6 @@
-"""A queue for one test, in the place of the site's: what the site adds is found there, and runs when the test says so.
+"""A queue for one test that replaces the site's: it has what the site adds, and runs it when the test asks.
 
-The runs are those of a worker. Time passes for the tasks that wait for it, and for nothing else.
+The runs are those of a worker. Time passes only for waiting tasks.
 """
 
 from __future__ import annotations
@@ -31,13 +31,13 @@ from ..worker.hooks import find_hook
 from ..worker.limits import Limits
 from ..worker.result import Reason
 from ..worker.run import Runner
-from .added import AddedTask, NotedCallers, NotedProducing, added_task
+from .added import AddedTask, RecordingCallers, RecordingProducing, added_task
 from .callables import PatchableCallables
 
 DSN = f"{PREFIX}DSN"
 MAX_TASKS = 1000
 MAX_ROUNDED_SECONDS = 0.002
-"""A database tells its time in milliseconds, and a span between two instants not quite: so much is no difference."""
+"""A database rounds times to milliseconds: a smaller difference is ignored."""
 
 
 @dataclass
@@ -45,21 +45,20 @@ class Ran:
     """What ran."""
 
     done: int = 0
-    """Tasks that are done."""
     failed: int = 0
-    """Attempts that failed, and come again."""
+    """Failed attempts that will be retried."""
     fatal: int = 0
     """Tasks that failed for good."""
     postponed: int = 0
-    """Calls that asked to run later."""
+    """Calls that raised Later."""
     called: list[str] = field(default_factory=list)
-    """The names of the callables, in the order in which they were called; one name for each call of a batch."""
+    """The names of the called callables, in order; one for each batch."""
     failures: list[FailedAttempt] = field(default_factory=list)
-    """Each attempt that failed, with its exception, and each task that can never run."""
+    """Each failed attempt with its exception, and each task that can never run."""
 
 
 class TaskQueue:
-    """The queue of a test. `task_queue` makes it."""
+    """The queue of a test, created by `task_queue`."""
 
     def __init__(self, settings: Settings, is_in_memory: bool, immediate: bool, raises: bool) -> None:
         self.immediate = immediate
@@ -67,33 +66,33 @@ class TaskQueue:
         self.raises = raises
         """Whether a task that fails raises its exception in the test."""
         self.added: list[AddedTask] = []
-        """All tasks that were added from Python since the test began, in their order, whether they ran or not."""
+        """All tasks that Python code added since the test began, in order, even if they ran."""
         self._settings = settings
         self._is_running = False
         self.store = open_store(settings)
-        self.store.producing = NotedProducing(self.store, self._hear)
+        self.store.producing = RecordingProducing(self.store, self._record)
         self.server = TaskServer.from_settings(settings)
-        """A TaskServer that uses this queue, as each of the site's does meanwhile."""
+        """A TaskServer of this queue; those of the site use it too."""
         self.path: Path | None = settings.dsn.database_file(settings.folder)
-        """The queue's SQLite file, in which a test may make the tables of a transactional task; None on MySQL."""
-        self.store.callers = NotedCallers(self.store, self._hear, is_in_memory)
+        """The queue's SQLite file, for the tables of a transactional task; None on MySQL."""
+        self.store.callers = RecordingCallers(self.store, self._record, is_in_memory)
 
-    def _hear(self, tasks: Iterable[tuple[int, NewTask]], may_run: bool) -> None:
+    def _record(self, tasks: Iterable[tuple[int, NewTask]], is_visible: bool) -> None:
         known = {task.id for task in self.added}
-        # Where a row has the key of a task that is no rerun, nothing was added.
+        # If a row had the key already, and this is no rerun, nothing was added.
         self.added += [added_task(task_id, task) for task_id, task in tasks if task.rerun or task_id not in known]
-        if self.immediate and may_run and not self._is_running:
+        if self.immediate and is_visible and not self._is_running:
             self.run_all()
 
     # ---- runs
 
     def run_all(self, until: Duration = 0, *, raises: bool | None = None, max_tasks: int = MAX_TASKS) -> Ran:
-        """Run the tasks that are ready, and those that become ready by that; with `until`, as if so much time passed.
+        """Run all ready tasks, and those that become ready by that; with `until`, as if so much time passed.
 
-        `until` is a duration, as "5m": delayed tasks and retries that become due meanwhile run in their order.
-        A task that fails raises its own exception here, once all others that were ready have run; with `raises=False`
-        all failures are in what this returns. A Retry that comes again is no failure here. Raises TaskServerError where
-        more than `max_tasks` ran, as tasks that add each other would never end.
+        `until` is a duration such as "5m": delayed tasks and retries that become due meanwhile run in order.
+        If a task fails, its exception is raised here after all other ready tasks have run; with `raises=False` all
+        failures are only returned. A Retry is no failure unless it is the last attempt. Raises TaskServerError after
+        more than `max_tasks`, as tasks that add each other would never end.
         """
         __tracebackhide__ = True
         left, due, ran = check_duration("until", until, MAX_DELAY_DAYS, SettingError), self.store.due, Ran()
@@ -116,9 +115,9 @@ class TaskQueue:
         make_importable(settings.folder)
         self._is_running = True
         try:
-            with _frames_kept() if raises else nullcontext():
+            with _keeping_frames() if raises else nullcontext():
                 result = Runner(self.store, settings, limits=Limits(max_tasks=left + 1), callables=callables).run()
-            if result.taken:  # the setup went well; to call it again would set up the site twice
+            if result.taken:  # the setup succeeded, and must not be called twice
                 self._settings = self._settings._replace(setup=None)
         finally:
             self._is_running = False
@@ -134,41 +133,40 @@ class TaskQueue:
             )
 
     def given(self, function: object) -> GivenFunction | None:
-        """What a producer gives in place of a name, where a test put it in the place of a task's function."""
+        """The test's replacement of a task's function, if a producer adds that itself."""
         return PatchableCallables(self._settings, []).given(function)
 
     def _on_failure(self, failures: list[FailedAttempt]) -> Any:
         own = self._settings.on_failure
 
-        def hear(failed: FailedAttempt) -> None:
+        def record(failed: FailedAttempt) -> None:
             failures.append(failed)
             if own is not None:
                 find_hook(own)(failed)
 
-        return hear
+        return record
 
 
-def _frames_kept() -> AbstractContextManager[object]:
-    """In the `with`, a debugger is to see the variables of a call that failed; a worker lets go of them."""
+def _keeping_frames() -> AbstractContextManager[object]:
+    """In the `with`, a debugger can see the variables of a failed call, which a worker clears."""
     from unittest.mock import patch
 
     return patch.object(reporting, "clear_frames", lambda error: None)
 
 
-# ---- in the place of the site's
+# ---- replace the site's queue
 
 
 @contextmanager
 def task_queue(
     *, immediate: bool = False, raises: bool = True, folder: str | Path | None = None, **settings: object
 ) -> Iterator[TaskQueue]:
-    """In the `with`, a queue of the test's own stands in the place of the site's; it is in memory, and empty.
+    """In the `with`, an empty queue in memory replaces the site's.
 
-    Each TaskServer of this process uses it, one that was made before, too, and so do programs that the test starts.
-    Settings are those of the environment and of the `.env` in `folder` (the current one), but for the database; each
-    may be given, as `modules="shop.tasks"`. With a `dsn` the queue is in that database: the tables are made there, and
-    what stands in them is left. With `immediate` each task is run as soon as it is added; `raises` is as in `run_all`.
-    Raises SettingError.
+    Each TaskServer of this process uses it, even an older one, and so do programs that the test starts. Settings come
+    from the environment and the `.env` in `folder` (the current one), except the database; you can pass each, such as
+    `modules="shop.tasks"`. With a `dsn` the queue is in that database: its tables are created if needed, and their rows
+    stay. With `immediate` each task runs as soon as it is added; `raises` is that of `run_all`. Raises SettingError.
     """
     private = make_folder_in_memory("the_task_queue_of_a_test-")
     try:
@@ -177,7 +175,7 @@ def task_queue(
         queue = TaskQueue(found, "dsn" not in settings, immediate, raises)
         with closing(queue.store):
             queue.store.tables.create()
-            with _in_place(queue, dsn):
+            with _replacing_site_queue(queue, dsn):
                 yield queue
     finally:
         shutil.rmtree(private, ignore_errors=True)
@@ -189,25 +187,25 @@ def _settings(folder: Path, given: dict[str, object]) -> Settings:
         if name not in names:
             raise SettingError(f"{name} is no setting; allowed: {', '.join(names)}")
     login = {f"{PREFIX}{name.upper()}": str(given[name]) for name in ("dsn", "password") if name in given}
-    # What is called between tasks may close the connection of a test, whose transaction is open.
+    # The hook between tasks might close the test's connection, whose transaction is open.
     others = {"between": None} | {name: None if value == "" else value for name, value in given.items()}
     return load_settings(folder, {**os.environ, **login})._replace(**fields_of(SETTINGS, others, in_python=True))
 
 
 @contextmanager
-def _in_place(queue: TaskQueue, dsn: str) -> Iterator[None]:
+def _replacing_site_queue(queue: TaskQueue, dsn: str) -> Iterator[None]:
     """In the `with`, each TaskServer uses this queue, and the environment names its database.
 
-    The class itself gets the store: so each TaskServer of the process has it, made before or later. What a test put in
-    the place of a function is known where a function's name is looked up, below all that a producer calls.
+    The class gets the store, so that each TaskServer of the process has it. A test's replacement of a function is found
+    where a function's name is looked up.
     """
-    from unittest.mock import patch  # it takes longer to import than all of ours
+    from unittest.mock import patch  # a slow import
 
     real = functions.given_function
 
     def keep(server: TaskServer, own: Store) -> None:
         if dsn_before and server.settings.dsn == queue.server.settings.dsn:
-            # It took the DSN from the environment, and does so again after the test.
+            # It took the DSN from the environment, and will again after the test.
             password = os.environ.get(f"{PREFIX}PASSWORD", "")
             server.settings = server.settings._replace(dsn=parse_dsn(dsn_before, password))
             own = open_store(server.settings)
@@ -219,7 +217,7 @@ def _in_place(queue: TaskQueue, dsn: str) -> Iterator[None]:
     dsn_before = os.environ.get(DSN)
     with (
         patch.object(TaskServer, "store", property(lambda server: queue.store, keep), create=True),
-        patch.object(functions, "given_function", given),  # which producers import again at each call
+        patch.object(functions, "given_function", given),  # producers import it at each call
     ):
         os.environ[DSN] = dsn
         try:
