@@ -45,9 +45,8 @@ GROUPS: dict[str, tuple[Callable[[Any], None], ...]] = {
     ),
     "For a deployment": (init.add_parser, doctor.add_parser),
 }
-"""What adds the parser of each command, which names its `run(server, options) → exit code or None`.
-
-init, doctor, check and page open what they need: they name their `run_in_folder(folder, options) → exit code`."""
+"""Add the parsers of commands. A parser sets `run(server, options) → exit code or None`, or, for init, doctor, check
+and page, `run_in_folder(folder, options) → exit code`."""
 COMMANDS = tuple(command for commands in GROUPS.values() for command in commands)
 EXAMPLES = f"""\
   {CLIENT} add tasks.send_letter '{{"to": "a@example.org"}}' --group 3 --delay 5m
@@ -63,10 +62,10 @@ def main(folder: Path, arguments: Sequence[str]) -> int:
 
 def _run(folder: Path, arguments: Sequence[str]) -> int:
     if hasattr(signal, "pthread_sigmask"):  # Windows has none
-        signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})  # the program held SIGINT back
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})  # the program blocked it
     for stream in (sys.stdout, sys.stderr):
         if reconfigure := getattr(stream, "reconfigure", None):
-            reconfigure(errors="backslashreplace")  # rows hold any character, and a terminal may lack it
+            reconfigure(errors="backslashreplace")  # rows may have characters that the terminal lacks
     if arguments[:1] == ["help"]:
         arguments = [*(one for one in arguments[1:] if one != "help"), "--help"]
     options = make_parser().parse_args(arguments)
@@ -81,7 +80,7 @@ def _run(folder: Path, arguments: Sequence[str]) -> int:
 
 
 def make_parser() -> Parser:
-    """The parser of client.py, with those of its commands."""
+    """The parser of client.py and its commands."""
     parser = Parser(prog=CLIENT)
     add_deployment(parser)
     subparsers = parser.add_subparsers(metavar="COMMAND", required=True, parser_class=Parser)

@@ -1,7 +1,7 @@
 """worker.py --processes K: K workers of one crontab line, and the supervisor that forks them.
 
-It starts another worker when one dies, and hands signals on. No code of tasks runs in it, and it has no connection.
-The next worker that begins on this host reclaims what a dead one had claimed.
+The supervisor replaces dead workers and forwards signals. It runs no code of tasks, and has no connection. The next
+worker that begins on this host reclaims the tasks of a dead one.
 """
 
 from __future__ import annotations
@@ -19,17 +19,17 @@ from ..interrupts.stop import Stop
 from ..messages.log_records import ONCE_AN_HOUR
 from ..settings.load import Settings
 from .terminal.log import set_up
-from .terminal.program import SIGNALS, WORKER_ENDED, Exit, Wishes, block_signals
+from .terminal.program import SIGNALS, WORKER_ENDED, Exit, StopRequests, block_signals
 from .worker_options import Options
 
 LOG = getLogger("taskserver")
 
 LOOK_AT_WORKERS_SECONDS = 0.1
-ONE_WISH_OF_LINE_SECONDS = 1.0
-"""Longer than in a worker: two that are handed on count there as two."""
+LINE_REQUEST_SECONDS = 1.0
+"""Longer than in a worker, so that two forwarded signals count as two there."""
 FIRST_RESTART_SECONDS = 0.5
 MAX_RESTART_SECONDS = 5.0
-"""The pause before a new worker doubles with each death of the line, up to this, and is short again after a minute."""
+"""The pause before a replacement doubles with each death up to this, and is short again after a minute."""
 CALM_SECONDS = 60.0
 MIN_SECONDS = 0.001
 
@@ -40,7 +40,7 @@ class Processes:
     """The workers of one line."""
 
     def __init__(self, settings: Settings, options: Options, work: Work) -> None:
-        """`work` runs a worker in its process, and returns the exit code."""
+        """`work` runs one worker in its process, and returns the exit code."""
         self._settings = settings
         self._options = options
         self._work = work
@@ -49,21 +49,21 @@ class Processes:
         self._workers: set[int] = set()
         """Process ids."""
         self._starts = [self._began_at] * (options.processes or 1)
-        """When further workers start, by time.monotonic."""
+        """When more workers start, by time.monotonic."""
         self._pause_seconds = FIRST_RESTART_SECONDS
         self._died_at = self._began_at
         self._signals: list[int] = []
-        """Those that were not handed on yet."""
+        """Not forwarded yet."""
         self._is_stopping = False
         self._worst = int(Exit.OK)
 
     def run(self) -> int:
-        """Run the workers until each has ended: the worst exit code. In a worker's process it raises SystemExit."""
+        """Run the workers until all have ended; return the worst exit code. In a worker's process: SystemExit."""
         set_up(self._options.verbose, self._settings)
-        wishes = Wishes(ONE_WISH_OF_LINE_SECONDS)
+        requests = StopRequests(LINE_REQUEST_SECONDS)
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # if the caller ignores it, waitpid gets no status
         for number in SIGNALS:
-            signal.signal(number, lambda number, _: self._signals.append(number) if wishes.hear(number) else None)
+            signal.signal(number, lambda number, _: self._signals.append(number) if requests.is_new(number) else None)
         signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS)
         while self._workers or self._starts:
             for start_at in [one for one in self._starts if one <= time.monotonic()]:
@@ -71,7 +71,7 @@ class Processes:
                 self._start()
             time.sleep(LOOK_AT_WORKERS_SECONDS)
             while self._signals:  # the second one interrupts the tasks
-                self._hand_on(self._signals.pop(0))
+                self._forward(self._signals.pop(0))
             for worker in list(self._workers):
                 pid, status = os.waitpid(worker, os.WNOHANG)
                 if pid:
@@ -81,7 +81,7 @@ class Processes:
 
     def _start(self) -> None:
         supervisor = os.getpid()
-        # A signal that comes before the worker has its own handlers waits.
+        # Signals wait until the worker has its own handlers.
         block_signals()
         try:
             worker = os.fork()
@@ -95,7 +95,7 @@ class Processes:
             self._start_later()
         else:
             if not worker:
-                self._be_worker(supervisor)
+                self._work_in_child(supervisor)
             self._workers.add(worker)
         signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS)
 
@@ -106,12 +106,11 @@ class Processes:
         self._pause_seconds = min(self._pause_seconds * 2, MAX_RESTART_SECONDS)
 
     def _is_over(self) -> bool:
-        """Whether the line's time is over."""
         age = time.monotonic() - self._began_at
         return any(seconds is not None and age >= seconds for seconds in (self._options.linger, self._options.max_time))
 
-    def _hand_on(self, number: int) -> None:
-        # The same signal: a worker that got it too, as by Ctrl-C, counts it once.
+    def _forward(self, number: int) -> None:
+        # The same signal: if a worker got it too, e.g. by Ctrl-C, it counts once.
         self._is_stopping = True
         self._starts.clear()
         for worker in self._workers:
@@ -133,8 +132,8 @@ class Processes:
 
     # ---- in a worker's process
 
-    def _be_worker(self, supervisor: int) -> NoReturn:
-        """Work, and end. Nothing but SystemExit gets out: it would make the worker a second supervisor."""
+    def _work_in_child(self, supervisor: int) -> NoReturn:
+        """Work, and end. Raises only SystemExit: anything else would make the worker a second supervisor."""
 
         def end_if_orphaned() -> None:
             if os.getppid() != supervisor and not self._stop.asked:
@@ -150,7 +149,7 @@ class Processes:
         raise SystemExit(status)
 
     def _options_now(self) -> Options:
-        """A worker that replaces another one has what is left of the line's time."""
+        """A replacement gets the rest of the line's time."""
         age = time.monotonic() - self._began_at
         linger, max_time = self._options.linger, self._options.max_time
         return self._options._replace(

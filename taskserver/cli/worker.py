@@ -30,7 +30,7 @@ from .terminal.program import (
     WORKER_ENDED,
     SIGNALS,
     Exit,
-    Wishes,
+    StopRequests,
     block_signals,
     deployment_of,
     result_of,
@@ -41,9 +41,9 @@ from .terminal.program import (
 from .worker_options import Options, read_options
 
 WAKE_EVERY_SECONDS = 0.2
-ONE_WISH_SECONDS = 0.1
-ONE_HANDED_ON_SECONDS = 1.0
-"""A signal to all processes of a service comes by itself, and so much later at most from the supervisor once more."""
+ONE_REQUEST_SECONDS = 0.1
+FORWARDED_SECONDS = 1.0
+"""A signal to all processes of a service may come again from the supervisor, at most so much later."""
 
 
 def main(folder: Path, arguments: list[str]) -> int:
@@ -72,7 +72,7 @@ def _run(folder: Path, options: Options) -> int:
 
 
 def _reported(once: OnceAnHour, options: Options, command: Callable[[], int]) -> int:
-    """Run a command; its error is one line, said once an hour."""
+    """Run a command, and report its error as one line once an hour."""
     code, words, error = result_of(command)
     if options.verbose and words:
         say(f"{WORKER}: {words}")
@@ -82,7 +82,7 @@ def _reported(once: OnceAnHour, options: Options, command: Callable[[], int]) ->
 
 
 def _work(settings: Settings, options: Options, stop: Stop) -> int:
-    """Be a worker, alone or one of several: the exit code."""
+    """Run one worker, and return its exit code."""
     once = OnceAnHour(settings.folder, WORKER, settings.queue)
 
     def work() -> int:
@@ -95,7 +95,7 @@ def _work(settings: Settings, options: Options, stop: Stop) -> int:
         except SetupFailed as error:
             LOG.error(str(error), extra={FULL_TEXT: error.full_text, LOG_ONLY: True})
             raise
-        # A person at a terminal sees that all is well, and reads no mails.
+        # Not for a person at a terminal, who sees that all is well.
         if has_run and not os.isatty(2) and once.end_outage():
             LOG.info(OVER)
             say(f"{WORKER}: {OVER}")
@@ -105,10 +105,10 @@ def _work(settings: Settings, options: Options, stop: Stop) -> int:
 
 
 def _run_tasks(settings: Settings, options: Options, stop: Stop) -> bool:
-    """False if no slot was free, and so nothing was asked of the database."""
+    """False if no slot was free: then the database was not used."""
     stop.ends_process = WORKER
-    stop.signals = (*SIGNALS, signal.SIGPIPE)  # of SIGPIPE's own way a broken connection would end the process
-    _obey_signals(stop, ONE_WISH_SECONDS if options.processes is None else ONE_HANDED_ON_SECONDS)
+    stop.signals = (*SIGNALS, signal.SIGPIPE)  # with the default SIGPIPE a broken connection would kill the process
+    _obey_signals(stop, ONE_REQUEST_SECONDS if options.processes is None else FORWARDED_SECONDS)
     standard_error, output = set_up(options.verbose, settings, options.processes or 1)
     with prints_to_log(sys.stdout, output), TaskServer.from_settings(settings) as server:
         groups = groups_text(sorted(set(options.groups or ())))
@@ -129,32 +129,32 @@ def _run_tasks(settings: Settings, options: Options, stop: Stop) -> bool:
             code, has_run_tasks = Exit.OK, result.taken > 0
         finally:
             if options.linger is not None:
-                slots.leave()  # a successor waits, and a thread that a task left may hold up the end of this process
-            standard_error.say_rest()
+                slots.leave()  # a successor waits, and a thread that a task left may delay the end of this process
+            standard_error.count_rest()
             status = code if options.processes is None else WORKER_ENDED + code
             _limit_clean_up(settings, status, has_run_tasks)
     _show_summary(result)
     if stop.asked and result.reason is not Reason.STOPPED:
-        os._exit(status)  # the signal came after the run's last look: it was meant for the clean-up, too
+        os._exit(status)  # the signal came after the run's last check: skip the clean-up
     return True
 
 
 def _show_summary(result: RunResult) -> None:
-    with suppress(OSError, ValueError):  # a task closed standard output, or the terminal is gone
+    with suppress(OSError, ValueError):  # a task may have closed standard output, or the terminal is gone
         if sys.stdout.isatty():
             reason = result.reason.value if result.reason else "unknown"
             print(printable(f"{result.in_words()} in {result.seconds:.1f} s; ended: {reason}"), flush=True)
 
 
 def _take_slot(slots: Slots, server: TaskServer, options: Options, stop: Stop) -> bool:
-    """Take a slot, in which a worker that lingers stays until a successor waits for it. False without one."""
+    """Take a slot; a lingering worker keeps it until a successor waits. False if none is free."""
     try:
         if options.linger is None:
             has_slot, others = slots.take(), "at work here"
         else:
             has_slot, others = slots.take_or_wait(stop.wait), "at work here, and one more waits for each of them"
     except OSError as error:
-        server.store.tables.check()  # the database may lie in the same folder: its error matters more
+        server.store.tables.check()  # the database may be in the same folder: its error is more important
         raise (HostLimit if error.errno in NO_ROOM else SettingError)(
             f"{error.filename or FOLDER} cannot be used ({error.strerror}): workers are counted there; make it "
             "writable for their user, or free some space, or count none with --slots 0"
@@ -167,36 +167,36 @@ def _take_slot(slots: Slots, server: TaskServer, options: Options, stop: Stop) -
 
 
 def _obey_signals(stop: Stop, seconds: float) -> None:
-    worker, wishes = os.getpid(), Wishes(seconds)
+    worker, requests = os.getpid(), StopRequests(seconds)
 
     def ask(number: int, frame: FrameType | None) -> None:
         if os.getpid() != worker:  # in a process that a task forked: the run belongs to its parent
             signal.signal(number, signal.SIG_DFL)
             os.kill(os.getpid(), number)
-        elif wishes.hear(number):
+        elif requests.is_new(number):
             stop.ask()
 
     for number in SIGNALS:
         signal.signal(number, ask)
-    # Called last, after what tasks register: Python takes its handlers away then, and a signal would look like a death.
+    # Called last, after functions of tasks: then Python removes its handlers, and a signal would look like a death.
     atexit.register(block_signals)
-    # worker.py held the signals back until they have a handler.
+    # worker.py blocked the signals until now.
     signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS)
 
 
 def _limit_clean_up(settings: Settings, status: int, has_run_tasks: bool) -> None:
-    """End this process in time, and free its slot: Python waits for threads and processes that tasks left behind.
+    """End this process in time, and free its slot.
 
-    It also calls what tasks left to be called at the end, as `atexit` and `__del__` do. None of that needs to end.
+    Python waits for threads and processes that tasks left, and calls their `atexit` and `__del__`: these may hang.
     """
     for number in SIGNALS:
         signal.signal(number, lambda number, frame: os._exit(status))  # the run is over
     if not has_run_tasks:
         return  # an empty run leaves nothing behind
-    # A signal that comes as Python goes to wait for a thread is seen only once Python wakes.
+    # If a signal comes just when Python starts to wait for a thread, it is seen only when Python wakes.
     signal.signal(signal.SIGALRM, lambda number, frame: None)
     signal.setitimer(signal.ITIMER_REAL, WAKE_EVERY_SECONDS, WAKE_EVERY_SECONDS)
-    atexit.register(signal.setitimer, signal.ITIMER_REAL, 0)  # later Python resets its handlers: an alarm would kill
+    atexit.register(signal.setitimer, signal.ITIMER_REAL, 0)  # after Python resets its handlers an alarm would kill
     if settings.timeout_seconds:
         import faulthandler
 

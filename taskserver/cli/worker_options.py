@@ -1,6 +1,6 @@
 """The arguments of worker.py."""
 
-# Annotations are not deferred here: named tuples compile deferred ones, which each empty run would pay for.
+# No deferred annotations here: named tuples would compile them in every empty run.
 
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -33,19 +33,19 @@ class Options(NamedTuple):
 
     @property
     def max_workers(self) -> int:
-        """How many workers of one line may be at work at once on a host; 0: no limit."""
+        """How many workers of one line may run at once on a host; 0: no limit."""
         return self.processes or USUAL_SLOTS if self.slots is None else self.slots
 
 
 def read_options(arguments: Sequence[str]) -> Options:
-    """Read the arguments; end the program where they are wrong."""
+    """Read the arguments; end the program if they are invalid."""
     return _read_plain(arguments) or _read_any(arguments)
 
 
 def _read_plain(arguments: Sequence[str]) -> Options | None:
-    """The options of a plain line such as `100 3,5,6`, as most crontabs hold it; None for any other line.
+    """The options of a plain line such as `100 3,5,6`, as in most crontabs; None for any other line.
 
-    A run that finds nothing to do costs little more than its imports, and argparse would be one of the largest.
+    An empty run costs little more than its imports, and argparse would be one of the largest.
     """
     groups = arguments[1].split(",") if len(arguments) == 2 else []
     numbers = [*arguments[:1], *groups]

@@ -96,7 +96,7 @@ def read_act(server: TaskServer, query: MultiDict[str, str]) -> Act:
     verb, is_all, chosen = query.get("verb", ""), bool(query.get("all")), selection_in(server, query)
     if verb not in DONE:
         raise BadQuery(f"verb is one of {', '.join(DONE)}.")
-    if query.get("line") not in (None, _mark_of(chosen)):
+    if query.get("line") not in (None, _fingerprint(chosen)):
         raise BadQuery("The error that was chosen is another one by now: look at the errors again.")
     if len(query.getlist("id")) > MAX_IDS:
         raise BadQuery(f"At most {MAX_IDS} tasks can be chosen by their ids.")
@@ -111,7 +111,7 @@ def read_act(server: TaskServer, query: MultiDict[str, str]) -> Act:
     return Act(verb, chosen, (verb == "retry" and query.get("as")) or None)
 
 
-def _mark_of(chosen: Selection) -> str:
+def _fingerprint(chosen: Selection) -> str:
     """Differs with the line of the error by which tasks are chosen."""
     return hashlib.sha256((chosen.error_line or "").encode("utf-8", "replace")).hexdigest()[:16]
 
@@ -131,25 +131,25 @@ def preview(server: TaskServer, query: MultiDict[str, str]) -> Page:
                 among[status] = operations.preview(verb, act.selection._replace(status=status), 0).rows
         # No more tasks than the page says are touched, whatever happens before the form is sent.
         fields.append(("limit", str(max(found.rows, 1))))
-        fields.append(("line", _mark_of(act.selection)))
+        fields.append(("line", _fingerprint(act.selection)))
         if found.rows == len(found.first):
             fields = [field for field in fields if field[0] != "id"] + [("id", str(task.id)) for task in found.first]
         found = found._replace(first=found.first[:MAX_SHOWN])
     elif act.verb == "resume" and act.selection.groups and server.store.claims.paused()[1]:
         raise BadQuery("All groups are paused: resume all of them first.")
-    shown = {"act": act, "preview": found, "fields": fields, "back": way_back(query) or link()}
+    shown = {"act": act, "preview": found, "fields": fields, "back": back_link(query) or link()}
     return Page("confirm.html", shown | {"among": among, "MAX_IDS": MAX_IDS})
 
 
-def way_back(query: Mapping[str, str]) -> str:
+def back_link(query: Mapping[str, str]) -> str:
     """The link to where an act was offered; empty if the query names none of this page."""
     back = query.get("back", "")
     return back if re.fullmatch(r"\?[\w.~%+=&-]{0,1000}", back, re.ASCII) else ""
 
 
-def way_on(query: Mapping[str, str], act: Act, rows: int) -> str:
+def next_link(query: Mapping[str, str], act: Act, rows: int) -> str:
     """The link to what is shown after an act: where it was offered, if that is still there."""
-    back = way_back(query) or link()
+    back = back_link(query) or link()
     if "like=" in back or (act.verb == "delete" and "view=task&" in back):
         back = link("errors")
     return f"{back}&{link(done=act.verb, rows=rows)[1:]}"

@@ -52,7 +52,7 @@ def asked_for(request: Request) -> str:
 
 def metrics(settings: PageSettings, server: TaskServer, files: PrivateFiles, request: Request) -> Response:
     """The queue's metrics, as text."""
-    if not _knows(settings.metrics_sha256, request):
+    if not _has_token(settings.metrics_sha256, request):
         _refuse_wrong_token(files, request)
     try:
         text = read_metrics(server.store, server.settings)
@@ -72,7 +72,7 @@ def _bearer_of(request: Request) -> str:
     return token.strip() if scheme.lower() == "bearer" else request.headers.get("X-Taskserver-Token", "").strip()
 
 
-def _knows(sha256: str, request: Request) -> bool:
+def _has_token(sha256: str, request: Request) -> bool:
     """Whether a request has the token that has this hash."""
     given = hashlib.sha256(_bearer_of(request).encode("utf-8", "replace")).hexdigest()
     return hmac.compare_digest(given, sha256)
@@ -108,7 +108,7 @@ def in_json(value: object, code: int) -> Response:
 def _add(settings: PageSettings, server: TaskServer, files: PrivateFiles, request: Request) -> list[int]:
     if not settings.add_tokens:
         abort(404, "no tasks can be added here")
-    token = next((one for one in settings.add_tokens if _knows(one.sha256, request)), None)
+    token = next((one for one in settings.add_tokens if _has_token(one.sha256, request)), None)
     if token is None:
         _refuse_wrong_token(files, request)
     _check_pace(files, f"token {token.sha256[:16]}", REQUESTS_A_MINUTE)

@@ -43,8 +43,8 @@ def one_file_without_database(server: TaskServer, every_seconds: int, error: Dat
     """The page while the database is away, which says so."""
     # Everybody may be able to read the file, and errors name hosts, users and folders.
     is_of_tables = isinstance(error, (TablesMissing, TablesOutdated))
-    mend = f"Run {CLIENT} init: it makes them, or upgrades them." if is_of_tables else "Cron's mail has the error."
-    return _rendered(server, every_seconds, {"away": trouble_in_words(error), "mend": mend})
+    fix = f"Run {CLIENT} init: it makes them, or upgrades them." if is_of_tables else "Cron's mail has the error."
+    return _rendered(server, every_seconds, {"away": trouble_in_words(error), "fix": fix})
 
 
 def _rendered(server: TaskServer, every_seconds: int, values: dict[str, Any]) -> str:

@@ -185,7 +185,7 @@ class _Visit(NamedTuple):
             rows = acting.do(self.server, act, self.files, self.visitor.address)
         except DatabaseError as error:
             return self._refuse(503, f"It was not done, or not to its end: {error}. Look at the tasks again.")
-        return _moved(acting.way_on(self.request.form, act, rows))
+        return _moved(acting.next_link(self.request.form, act, rows))
 
     # ---- answers
 
@@ -193,7 +193,7 @@ class _Visit(NamedTuple):
         return _page(200, page.template, {**page.values, **self._frame()})
 
     def _refuse(self, code: int, words: str) -> Response:
-        values = {"words": words, "back": acting.way_back(self.request.values), "is_missing": code == 404}
+        values = {"words": words, "back": acting.back_link(self.request.values), "is_missing": code == 404}
         return _page(code, "refused.html", {**values, **self._frame()})
 
     def _away(self, error: DatabaseError) -> Response:

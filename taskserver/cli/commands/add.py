@@ -21,9 +21,9 @@ from ..terminal.output import note
 from ..terminal.warnings import warn_of_tasks
 
 MAX_LINE_BYTES = 16 * 1024 * 1024
-"""Arguments of 1 MiB take several MiB as JSON text with every character escaped."""
+"""Arguments of 1 MiB need several MiB as JSON if every character is escaped."""
 _OPTIONS = {"group_id": "group", "unique_key": "unique"}
-"""The options of keys that have another name."""
+"""Keys whose options have other names."""
 
 
 def add_parser(subparsers: Any) -> None:
@@ -102,7 +102,7 @@ def _add_one(server: TaskServer, given: dict[str, Any]) -> list[NewTask]:
     task_id = server.store.producing.add(task)
     print(task_id)
     if task.unique_key is not None:
-        with suppress(DatabaseError):  # it is added, though this account may not read it
+        with suppress(DatabaseError):  # it is added, even if this account may not read it
             if (state := server.get(task_id)) and state.status == Status.DONE:
                 note(f"{CLIENT}: warning: task {task_id} is done and holds this key, so nothing runs; see --rerun")
     return [task]
@@ -123,7 +123,7 @@ def _add_lines(server: TaskServer, name: str) -> list[NewTask]:
 
 
 def tasks_of(lines: Iterable[bytes]) -> dict[int, NewTask]:
-    """The task of each line, by its number; empty lines hold none. Raises InvalidTask."""
+    """The task of each line, by its number; empty lines are skipped. Raises InvalidTask."""
     tasks = {}
     for number, line in enumerate(lines, start=1):
         if line.strip():

@@ -1,7 +1,7 @@
 """client.py check: one line as monitoring plugins print it, or a mail if something has changed.
 
-It looks at a queue with the limits that are given, and prints a line, or JSON; or it compares what it found with the
-alarm that it noted last time, and prints a letter about the difference. Or it accepts a finding.
+It checks a queue against limits, and prints a line or JSON. With --mail it compares the findings with those reported
+before, and prints only the changes. Or it accepts a finding.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from ..terminal.output import MAX_LAST_CELL, as_json, cut
 from ..terminal.program import Exit, result_of
 
 CHECK_ANSWER_SECONDS = 8.0
-"""Monitoring programs wait for ten seconds, as a rule."""
+"""Monitoring programs usually wait for ten seconds."""
 HEAD = "TASKSERVER"
 ERRORS_MAILED = 3
 MAX_COLUMNS = 79
@@ -93,7 +93,7 @@ def _limits(options: argparse.Namespace) -> Limits:
 
 
 def run(folder: Path, options: argparse.Namespace) -> int:
-    """Whatever is wrong is one line on standard output: of a plugin nothing else is read."""
+    """Any error is one line on standard output, as monitoring reads nothing else."""
     result = result_of(lambda: _run(folder, options))
     if not result.words:
         return result.code
@@ -156,7 +156,7 @@ def _withdraw(server: TaskServer, name: str) -> int:
 
 
 def _in_lines(status: QueueStatus, limits: Limits) -> str:
-    """The line with its performance data, and below it what could not be seen: a plugin's long output."""
+    """The line with its performance data, and below it what could not be checked: a plugin's long output."""
     unseen = [_plain(finding.words) for finding in status.findings if finding.level is Level.UNKNOWN]
     return "\n".join([f"{_line(status)} | {_performance(status, limits)}", *unseen])
 
@@ -170,7 +170,7 @@ def _line(status: QueueStatus) -> str:
 
 
 def _plain(words: str) -> str:
-    """Words in one line, in which no performance data seem to begin: names in them may be anybody's."""
+    """Words in one line without a "|", which would begin performance data."""
     return printable(words).replace("|", "/")
 
 
@@ -222,13 +222,13 @@ def _as_dict(status: QueueStatus) -> dict[str, Any]:
 
 
 def _mail(server: TaskServer, limits: Limits, groups: tuple[int, ...]) -> int:
-    """Print what has changed. 0 whenever it could look: cron's subject would say that it failed."""
+    """Print what has changed. Returns 0 if it could check, else cron's subject would report a failure."""
     name = name_of(limits, groups)
-    # An alarm says it itself: the output of another line may go where nobody reads it.
+    # Each alarm reports by itself: nobody may read the output of another line.
     once = OnceAnHour(server.settings.folder, name, server.settings.queue)
     try:
         status = _look(server, limits, groups)
-    except DatabaseError as error:  # which has no place for a note
+    except DatabaseError as error:  # no note can be written
         _report_once(once, error, Level.CRITICAL)
         return Level.CRITICAL
     lines = [f"{HEAD} OK: {OVER}", ""] if once.end_outage() else []
@@ -238,7 +238,7 @@ def _mail(server: TaskServer, limits: Limits, groups: tuple[int, ...]) -> int:
     if lines:
         try:
             print("\n".join(map(printable, lines)), flush=True)
-        except OSError:  # nobody has read it
+        except OSError:  # it was not sent
             if change:
                 restore(server.store, name, change)
             raise
@@ -246,12 +246,11 @@ def _mail(server: TaskServer, limits: Limits, groups: tuple[int, ...]) -> int:
 
 
 def _report_once(once: OnceAnHour, error: Exception, level: Level) -> None:
-    """Report an error that leaves no place for a note, once an hour."""
     once.report(error, lambda words: print(f"{HEAD} {level.name}: {words}", flush=True))
 
 
 def _letter(status: QueueStatus, change: Change, client: str) -> Iterator[str]:
-    """What is wrong and since when, and what is over."""
+    """The findings and since when, and those that are over."""
     findings, accepted = bad(status.findings), [one.finding.name for one in status.accepted]
     if findings:
         yield _line(status)
@@ -273,7 +272,7 @@ def _letter(status: QueueStatus, change: Change, client: str) -> Iterator[str]:
 
 
 def _what_to_do(finding: Finding, status: QueueStatus, client: str) -> Iterator[str]:
-    """The fix; of failed tasks, also their most frequent errors, and of fatal ones the commands that retry them."""
+    """The fix; for failed tasks also their most frequent errors, for fatal ones the commands that retry them."""
     is_fatal = finding.name == "fatal"
     counts = [(one.fatal if is_fatal else one.rows - one.fatal, one.line) for one in status.errors]
     most = sorted((one for one in counts if one[0]), key=lambda one: -one[0])[:ERRORS_MAILED]

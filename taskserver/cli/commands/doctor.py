@@ -18,9 +18,9 @@ from ..terminal.output import COLOURS, as_json, painted, terminal_width
 USAGE = 3
 """The exit code of wrong usage; the others are levels of findings."""
 ACCEPTED = "accepted"
-"""In the place of the level of a finding that a person has accepted."""
+"""Shown instead of the level of an accepted finding."""
 MIN_WIDTH_OF_COLUMNS = 60
-"""On a narrower terminal wrapped lines begin near its edge."""
+"""On a narrower terminal wrapped lines have a small indent."""
 
 
 def add_parser(subparsers: Any) -> None:

@@ -1,4 +1,4 @@
-"""client.py stats and prune: what was done by the hour, and the end of old rows."""
+"""client.py stats and prune: hourly stats, and the deletion of old rows."""
 
 from __future__ import annotations
 

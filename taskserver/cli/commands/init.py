@@ -1,4 +1,4 @@
-"""client.py init: writes settings where there are none, and makes the tables; safe to repeat."""
+"""client.py init: writes settings if there are none, and creates the tables; safe to repeat."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def _check_first_settings(env_file: Path, folder: Path) -> None:
 
 
 def _refuse_network_file(env_file: Path, folder: Path, dsn: Dsn) -> None:
-    """Programs write an SQLite file by locks and memory that they share, which networks lack. Raises SettingError."""
+    """SQLite needs locks and shared memory, which network file systems lack. Raises SettingError."""
     path = dsn.database_file(folder)
     network = path and network_file_system(path)
     if network:
@@ -76,7 +76,7 @@ def _refuse_network_file(env_file: Path, folder: Path, dsn: Dsn) -> None:
 
 
 def _make_var(path: Path) -> None:
-    """Make the folder for database, locks and log, for its owner alone. Raises SettingError."""
+    """Make the private folder for database, locks and log. Raises SettingError."""
     try:
         make_private_folder(path)
         close_to_others(path)
@@ -89,7 +89,7 @@ def _make_var(path: Path) -> None:
 
 def _write_first_settings(path: Path) -> None:
     try:
-        # O_EXCL: never over a file that came up meanwhile. Private from the start, as passwords go in here.
+        # O_EXCL: never overwrite a new file. Private from the start, as it gets passwords.
         with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w", encoding="utf-8") as file:
             file.write(FIRST_SETTINGS)
     except OSError as error:

@@ -1,4 +1,4 @@
-"""client.py list, show and errors: tasks as a person sees them."""
+"""client.py list, show and errors: tasks for a person."""
 
 from __future__ import annotations
 
@@ -32,11 +32,11 @@ STATUSES = [status.name.lower() for status in Status]
 WIDTH = 13
 """Characters of a column's name."""
 MAX_JSON = 1000
-"""Characters of arguments that a table's cell is cut from."""
+"""Characters of arguments, before a table's cell is cut."""
 MAX_IDS_LISTED = 100
 """Ids in a line; JSON has them all."""
 NOT_SHOWN = ("id", "status", "archived", "stage", "awaited")
-"""Columns that stand in the first line, or beside another column."""
+"""Columns that are part of the first line, or of another column."""
 
 # ---- list
 
@@ -64,7 +64,7 @@ def _status(text: str) -> Status:
     """An argument's type: a status by its name."""
     if text in STATUSES:
         return Status[text.upper()]
-    if text in ("claimed", "running"):  # as the table calls tasks in progress
+    if text in ("claimed", "running"):  # the names of tasks in progress in the table
         return Status.IN_PROGRESS
     hint = "; several are written with spaces between them" if "," in text else ""
     if text.isdigit():
@@ -76,7 +76,7 @@ def _list(server: TaskServer, options: argparse.Namespace) -> None:
     server.store.tables.check()
     statuses = [*options.statuses, *options.status]
     chosen = (statuses or None, options.groups or None, options.task, options.error, options.since)
-    # One more than is shown tells whether there are more.
+    # Read one more, to know whether there are more.
     found = server.list(*chosen, min(options.limit + 1, MAX_SIGNED))
     tasks = found[: options.limit]
     if options.json:
@@ -115,7 +115,7 @@ def _cells(task: TaskRow) -> list[object]:
 
 
 def _as_dict(task: TaskRow, linked: Links) -> dict[str, Any]:
-    """A task for JSON: its columns as they stand, and what is known beside them."""
+    """A task for JSON: its columns, its links, and computed values."""
     known = {"status_name": name_of_status(task.status), "run_seconds": task.run_seconds}
     return task.columns | linked._asdict() | known
 
@@ -134,7 +134,7 @@ def _show(server: TaskServer, options: argparse.Namespace) -> None:
     if task is None:
         table = server.settings.table
         raise InvalidTask(f"there is no task {options.id} in {table} or {table}_done; a completed one may be deleted")
-    # An archived task waits for nothing; by now another task of the queue may have its id.
+    # An archived task waits for nothing, and another task may have its id now.
     linked = Links([], []) if task.archived else links(server.store.database, [task.id])[task.id]
     if options.json:
         print(as_json(_as_dict(task, linked)))
@@ -153,7 +153,7 @@ def _show(server: TaskServer, options: argparse.Namespace) -> None:
 
 
 def _columns_of(task: TaskRow) -> Iterator[tuple[str, str]]:
-    """The columns that are shown: name and text of each."""
+    """Name and text of each shown column."""
     for column, value in task.columns.items():
         if value is None or column in NOT_SHOWN:
             continue

@@ -75,7 +75,7 @@ def _chooses(options: argparse.Namespace) -> bool:
 
 
 def _selection(options: argparse.Namespace) -> Selection:
-    """The chosen tasks. Raises InvalidTask if nothing chooses: a line that was sent too early must not reach all."""
+    """The chosen tasks. Raises InvalidTask if there is no filter: an incomplete line must not change all tasks."""
     if not _chooses(options):
         raise InvalidTask("name ids, or --group, --task, --error or another filter; --all is for every task")
     return Selection(
@@ -91,7 +91,7 @@ def _selection(options: argparse.Namespace) -> Selection:
 
 
 def _change(server: TaskServer, verb: Verb, options: argparse.Namespace) -> int:
-    """Do the verb to the chosen tasks, or only show them with --dry-run; how many."""
+    """Change the chosen tasks, or only show them with --dry-run. Returns how many."""
     selection, operations = _selection(options), Operations(server.store)
     server.store.tables.check()
     if options.dry_run:
@@ -156,7 +156,7 @@ def _cancel(server: TaskServer, verb: Verb, options: argparse.Namespace) -> int:
     if gone:
         print(f"{count_of(gone, 'cancelled task')} of a dead worker: the next run ends it when its lease is over")
     if len(running) > gone:
-        # A worker looks when it renews its lease, three times in its length.
+        # A worker checks whenever it renews its lease, three times per lease.
         seconds = server.settings.lease_seconds / 3
         print(
             f"{count_of(len(running) - gone, 'cancelled task')} still running: interrupted at the next "
@@ -189,11 +189,11 @@ def _reclaim(server: TaskServer, verb: Verb, options: argparse.Namespace) -> int
 
 
 class Act(NamedTuple):
-    """What an operator does to chosen tasks."""
+    """A command that changes chosen tasks."""
 
     verb: Verb
     run: Callable[[TaskServer, Verb, argparse.Namespace], int]
-    """How many tasks were changed."""
+    """Returns how many tasks were changed."""
     about: str
 
 
@@ -238,7 +238,7 @@ def _pause(server: TaskServer, options: argparse.Namespace) -> None:
     groups, claims = _chosen_groups(server, options), server.store.claims
     paused = "paused from the next claim on; what is claimed already still runs"
     if groups:
-        _say(groups, claims.pause(groups), paused, "paused already")
+        _print_states(groups, claims.pause(groups), paused, "paused already")
     else:
         claims.pause_all()
         print(f"all groups are {paused}")
@@ -247,13 +247,13 @@ def _pause(server: TaskServer, options: argparse.Namespace) -> None:
 def _resume(server: TaskServer, options: argparse.Namespace) -> None:
     groups, claims = _chosen_groups(server, options), server.store.claims
     if groups:
-        _say(groups, claims.resume(groups), "served again", "not paused")
+        _print_states(groups, claims.resume(groups), "served again", "not paused")
     else:
         print("all groups are served again" if claims.resume_all() else "no group was paused")
 
 
-def _say(groups: Sequence[int], changed: Sequence[int], new_state: str, old_state: str) -> None:
-    """Say which of the groups were changed, and which were left."""
+def _print_states(groups: Sequence[int], changed: Sequence[int], new_state: str, old_state: str) -> None:
+    """Print which groups were changed, and which were not."""
     left = [group for group in groups if group not in changed]
     for some, state in ((changed, new_state), (left, old_state)):
         names = ", ".join(map(str, some))

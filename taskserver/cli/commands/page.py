@@ -27,7 +27,7 @@ from ..terminal.program import Exit, result_of
 
 JINJA = "jinja2>=3.1,<4"
 NEW_FILE_MODE = 0o644
-"""The web server's or node exporter's account reads it, which is another one on many hosts."""
+"""On many hosts the web server or node exporter reads it from another account."""
 ITERATIONS = 600_000
 SHORT = 12
 DEFAULT_EVERY = "5m"
@@ -70,13 +70,13 @@ def _page(folder: Path, options: argparse.Namespace) -> int:
     elif options.output is None:
         return _write(folder, options)
     else:
-        # Cron's mail has an error once an hour. Several lines may have files of settings of their own.
+        # Report errors once an hour for each file of settings.
         once = OnceAnHour(folder, "page", str(options.env_file or ""))
         code, _, error = result_of(lambda: _write(folder, options))
         if error:
-            once.report(error, _say)
+            once.report(error, _print_error)
         elif code == Exit.OK and once.end_outage():
-            _say(OVER)
+            _print_error(OVER)
         return code
     return Exit.OK
 
@@ -99,7 +99,7 @@ def _write(folder: Path, options: argparse.Namespace) -> int:
         try:
             text = one_file(server, folder, options.every, not options.no_doctor, options.env_file)
         except DatabaseError as error:
-            # The file has to say so: an old one would show that all is well.
+            # The file must show it: an old one would show that all is well.
             text, failure = one_file_without_database(server, options.every, error), error
     _give(text, options.output)
     if failure is not None:
@@ -115,14 +115,14 @@ def _give(text: str, path: Path | None) -> None:
 
 
 def _mode_of(path: Path) -> int:
-    """The rights of the file that is there, which its owner may have chosen."""
+    """The rights of an existing file, which its owner may have chosen."""
     try:
         return path.stat().st_mode & 0o777
     except OSError:
         return NEW_FILE_MODE
 
 
-def _say(words: str) -> None:
+def _print_error(words: str) -> None:
     note(f"{CLIENT}: {words}")
 
 
@@ -155,7 +155,7 @@ def _ask() -> str:
 
 
 def _hash_of(password: str) -> str:
-    """The hash in the form that werkzeug checks: method, iterations, salt and digest."""
+    """The hash in werkzeug's format: method, iterations, salt and digest."""
     salt = secrets.token_urlsafe(16)
     digest = hashlib.pbkdf2_hmac("sha256", password.encode(), salt.encode(), ITERATIONS)
     return f"pbkdf2:sha256:{ITERATIONS}${salt}${digest.hex()}"
@@ -191,6 +191,6 @@ def _metrics(server: TaskServer, options: argparse.Namespace) -> None:
     try:
         _give(read_metrics(server.store, server.settings), options.textfile)
     except DatabaseError:
-        # Old numbers would look like a queue at rest; and node exporter's file would be read for ever.
+        # Old numbers would look like an idle queue, and node exporter would read the file for ever.
         _give(metrics_when_away(), options.textfile)
         raise

@@ -1,4 +1,4 @@
-"""client.py run: runs one task here and now, with all its output and the whole traceback."""
+"""client.py run: runs one task now, with all its output and the whole traceback."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def run(server: TaskServer, options: argparse.Namespace) -> None:
 
 
 class _InFull(logging.Handler):
-    """Prints what is logged on standard error, with tracebacks; not that the task is done, which the command tells."""
+    """Prints the log on standard error, with tracebacks, but not the end of the task, which the command prints."""
 
     def filter(self, record: logging.LogRecord) -> bool:
         is_end = hasattr(record, "task_id") and not hasattr(record, "error")
@@ -64,7 +64,7 @@ class _InFull(logging.Handler):
 
 @contextmanager
 def _interrupting(stop: Stop) -> Iterator[None]:
-    """Inside the `with`, Ctrl-C interrupts the task, but no write to its row."""
+    """In the `with`, Ctrl-C interrupts the task, but never a write to its row."""
 
     def interrupt(number: int, frame: FrameType | None) -> None:
         stop.ask()
@@ -81,7 +81,7 @@ def _interrupting(stop: Stop) -> Iterator[None]:
 
 
 def _outcome(result: RunResult, row: TaskRow | None) -> str:
-    """Words for what became of the task and of its row, which other programs may have changed since."""
+    """The outcome of the task and of its row, which other programs may have changed since."""
     if result.lost:
         return "was reclaimed or changed while it ran here: its result is dropped"
     if result.released:

@@ -74,5 +74,5 @@ def _unschedule(server: TaskServer, options: argparse.Namespace) -> None:
     if server.unschedule(options.name):
         print(printable(f"{options.name} is scheduled no more"))
     else:
-        # No error: a deploy script may end the schedule each time.
+        # Not an error: a deploy script may end the schedule each time.
         note(f"there is no schedule {options.name!r}; {CLIENT} status lists them")

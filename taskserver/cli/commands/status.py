@@ -1,4 +1,4 @@
-"""client.py status: prints what is found in a queue, its rows by group and status, its runs, workers and schedules."""
+"""client.py status: prints the findings, the rows by group and status, the runs, workers and schedules."""
 
 from __future__ import annotations
 
@@ -104,7 +104,7 @@ def _rows_in(group: GroupStatus, code: int) -> object:
 
 def _runs(status: QueueStatus) -> Iterator[str]:
     if not status.runs:
-        sys.stdout.flush()  # in a file the table comes first, too
+        sys.stdout.flush()  # in a file the table must come first, too
         print(f"no worker ran yet: is {WORKER} in a crontab?", file=sys.stderr)
     newest = sorted(status.runs, key=seconds_since_start)
     for run in newest[:RUNS_SHOWN]:
@@ -135,7 +135,7 @@ def _is_of(worker: WorkerProcess, run: LastRun) -> bool:
 
 
 def _work(status: QueueStatus) -> Iterator[str]:
-    """Each worker at work, and the running tasks that it has."""
+    """Each running worker with its tasks."""
     left = list(status.running)
     for worker in status.workers[:MAX_LINES]:
         own = [task for task in left if task.number == worker.number]
@@ -151,7 +151,7 @@ def _work(status: QueueStatus) -> Iterator[str]:
 
 
 def _work_line(worker: WorkerProcess, is_at_work: bool, has_tasks: bool) -> str:
-    # Another container may have this host's name, and processes of its own.
+    # Another container may have the same host name, with its own processes.
     is_known = worker.has_ended is not None
     here = "" if not worker.is_here else " (this host)" if is_known else " (as this host is named)"
     where = f"process {worker.pid} on {worker.host}{here} for {worker.groups}"

@@ -1,4 +1,4 @@
-"""Reads arguments, declares once what several commands take, and reports wrong usage in one line."""
+"""Reads arguments, declares those that several commands share, and reports wrong usage in one line."""
 
 from __future__ import annotations
 
@@ -28,25 +28,25 @@ SINCE = f"a span {SPAN_EXAMPLES}, or {AN_INSTANT} (UTC if no zone is given)"
 
 
 class Parser(argparse.ArgumentParser):
-    """Reports wrong usage in one line. Takes no abbreviated options: a new option could make them ambiguous."""
+    """Reports wrong usage in one line. Refuses abbreviated options: a new option could make them ambiguous."""
 
     about_more = ""
-    """A hint for one argument that was given as several."""
+    """A hint if one argument was given as several."""
     usage_exit: int = Exit.USAGE
     usage_head = ""
-    """Where it is set, wrong usage is a line on standard output that starts with it: other programs read that."""
+    """If set, wrong usage is a line on standard output that starts with it, for other programs."""
     about_commands = ""
     """The help of a program with commands."""
     _is_intermixed = False
 
     def __init__(self, **keywords: Any) -> None:
         super().__init__(allow_abbrev=False, **keywords)
-        # No option starts with a digit: `--since -1h` has a value, which is refused as that.
+        # No option starts with a digit: in `--since -1h` the value is invalid, not the option.
         self._negative_number_matcher = re.compile(r"-\.?[0-9]")
 
     # Typed as argparse types it.
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
-        """Take options before, behind and between the arguments. Refuse surplus ones, where their command is known."""
+        """Accept options before, after and between the arguments. Refuse extra ones with the usage of their command."""
         if self._subparsers:
             options, more = super().parse_known_args(args, namespace)
             hint = f"; options follow their command: {self.prog} COMMAND …"
@@ -83,7 +83,7 @@ class Parser(argparse.ArgumentParser):
         self.exit(self.usage_exit, f"{self.prog}: {words}\n")
 
 
-# ---- which deployment is meant
+# ---- the deployment
 
 _FOLDER = "the deployment's folder: its .env, its modules, its var/"
 _ENV = "settings from FILE; its folder is meant unless --folder is given"
@@ -102,7 +102,7 @@ def add_deployment(parser: Any) -> None:
 
 
 def add_deployment_of_command(parser: Any) -> None:
-    """Let these options stand behind a command, too."""
+    """Accept these options after a command, too."""
     parser.add_argument("--folder", default=argparse.SUPPRESS, help=argparse.SUPPRESS)
     parser.add_argument("--env", dest="env_file", default=argparse.SUPPRESS, help=argparse.SUPPRESS)
 
@@ -111,12 +111,12 @@ def add_deployment_of_command(parser: Any) -> None:
 
 
 def whole_number(least: int, most: int | None = None, hint: str = "", or_span: bool = False) -> Callable[[str], int]:
-    """A whole number within limits, both allowed, or also a span of time as 5m; an error ends with `hint`."""
+    """A whole number within inclusive limits, or with `or_span` also a span such as 5m; an error ends with `hint`."""
     return _number(lambda value: is_whole(value, least, most), f"{whole_numbers(least, most)}{hint}", or_span)
 
 
 def number_of(unit: str, or_zero: bool = False, hint: str = "", or_span: bool = False) -> Callable[[str], float]:
-    """A number of a unit, above 0 or from 0 on, or also a span of time as 5m; an error ends with `hint`."""
+    """A number of a unit, above 0 or from 0 on, or with `or_span` also a span such as 5m; an error ends with `hint`."""
     if or_zero:
         return _number(lambda value: value >= 0, f"a number of {unit} from 0 on{hint}", or_span)
     return _number(lambda value: value > 0, f"a number of {unit} above 0{hint}", or_span)
@@ -137,7 +137,7 @@ seconds = partial(number_of, "seconds", hint=f", nor a span {SPAN_EXAMPLES}", or
 
 
 def span(text: str, hint: str = "") -> int:
-    """The seconds of a span of time as 5m, and of no mere number; an error ends with `hint`."""
+    """The seconds of a span such as 5m, not of a plain number; an error ends with `hint`."""
     found = span_seconds(text)
     if is_whole(found, 0, MAX_DAYS * DAY_SECONDS):
         return found
@@ -147,8 +147,8 @@ def span(text: str, hint: str = "") -> int:
 
 
 def since(text: str) -> int | datetime:
-    """A span of time before now, in seconds, or an instant."""
-    from ...model.new_task import read_instant  # worker.py takes no instant
+    """A span before now, in seconds, or an instant."""
+    from ...model.new_task import read_instant  # not needed by worker.py
 
     try:
         instant = read_instant(text)
@@ -231,7 +231,7 @@ def add(parser: Any, *names: str, **changes: Any) -> None:
 
 
 def add_order(parser: Any) -> None:
-    """Add a new task's group and priority."""
+    """Add the options for a new task's group and priority."""
     parser.add_argument("--group", metavar="G", type=whole_number(0, MAX_GROUP_ID), help="its group; default 0")
     parser.add_argument(
         "--priority", metavar="P", type=whole_number(MIN_PRIORITY, MAX_PRIORITY), help="smaller runs sooner; default 0"

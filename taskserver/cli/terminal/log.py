@@ -1,11 +1,10 @@
 """The log of our own programs: warnings go to standard error, everything goes to TASKSERVER_LOG.
 
-The package logs to the logger `taskserver` as any library does. In our programs its lines are limited, so that cron
-sends no endless mail, and a tasks module cannot switch them off.
+The package logs to the logger `taskserver`, like any library. In our programs its lines are limited, so that cron sends
+no endless mail, and a tasks module cannot disable them.
 
-What tasks log and print goes the same way, with their ids. A handler at the root would keep `logging.basicConfig` from
-doing anything, and dictConfig would remove it. So no logger gets one: all records pass one hook, `Logger.callHandlers`,
-and then reach the handlers that the site set up.
+What tasks log and print goes the same way, with their ids. A handler at the root would disable `logging.basicConfig`,
+and dictConfig would remove it. So we hook `Logger.callHandlers`: all records pass it before the site's handlers.
 """
 
 from __future__ import annotations
@@ -33,11 +32,10 @@ if TYPE_CHECKING:
 
 LOG = logging.getLogger("taskserver")
 CALL_HANDLERS, BASIC_CONFIG = logging.Logger.callHandlers, logging.basicConfig
-"""Python's own: a worker of --processes takes the place of its supervisor's."""
+"""Python's own, as a worker of --processes replaces the hooks of its supervisor."""
 
 MAX_WARNINGS = 20
-"""Lines of a run on standard error about fatal tasks, and as many that tasks log if neither a file nor a handler of
-theirs takes them."""
+"""Lines of a run on standard error about fatal tasks, and of what tasks log without a file or a handler."""
 FATAL = f"became fatal: see {CLIENT} list --status fatal"
 BY_TASKS = "warnings of tasks: set TASKSERVER_LOG to have them all in a file"
 
@@ -45,9 +43,9 @@ BY_TASKS = "warnings of tasks: set TASKSERVER_LOG to have them all in a file"
 def set_up(verbose: bool, settings: Settings, workers: int = 1) -> tuple[StandardError, Log]:
     """Send the package's log, and what tasks log, to standard error, and to a file if one is set.
 
-    So many workers share the lines of standard error. Raises SettingError.
+    `workers` share the lines of standard error. Raises SettingError.
     """
-    logging.raiseExceptions = False  # a handler of a site that fails must not fill cron's mail with tracebacks
+    logging.raiseExceptions = False  # a broken handler of a site must not fill cron's mail with tracebacks
     sys.unraisablehook = _log_interrupted_clean_up
     once = OnceAnHour(settings.folder, WORKER, settings.queue)
     standard_error = StandardError(verbose, max(MAX_WARNINGS // workers, 1), once)
@@ -56,7 +54,7 @@ def set_up(verbose: bool, settings: Settings, workers: int = 1) -> tuple[Standar
 
 @contextmanager
 def showing_all(screen: logging.Handler, settings: Settings) -> Iterator[None]:
-    """In the `with`, the package's log, and what tasks log, goes to this handler, too. Raises SettingError."""
+    """In the `with`, this handler also gets the package's log, and what tasks log. Raises SettingError."""
     log = Log(settings, screen, True)
     try:
         yield
@@ -65,7 +63,7 @@ def showing_all(screen: logging.Handler, settings: Settings) -> Iterator[None]:
 
 
 def _log_interrupted_clean_up(unraisable: sys.UnraisableHookArgs) -> None:
-    """Log, without a traceback, that the `__del__` of something that a task made was interrupted."""
+    """Log, without a traceback, that the `__del__` of a task's object was interrupted."""
     if issubclass(unraisable.exc_type, TaskInterrupted):
         LOG.info("a clean-up that a task left took too long, and was interrupted")
     else:
@@ -73,17 +71,17 @@ def _log_interrupted_clean_up(unraisable: sys.UnraisableHookArgs) -> None:
 
 
 class RootLevel(int):
-    """The level that we gave the root logger: while it has this one, the site has set none."""
+    """The level that we gave the root logger: if it still has it, the site has set none."""
 
 
 class Log:
-    """Where records go: the package's own, and what tasks log and print."""
+    """Routes records: the package's own, and what tasks log and print."""
 
     def __init__(self, settings: Settings, screen: logging.Handler, shows_tasks: bool) -> None:
-        """Take in the records of all loggers until `close`. Raises SettingError.
+        """Catch the records of all loggers until `close`. Raises SettingError.
 
-        The file of TASKSERVER_LOG gets all of its level; `screen` the package's records, and if it `shows_tasks` also
-        prints, and the records of tasks for which the site made no handler.
+        The file of TASKSERVER_LOG gets all of its level. `screen` gets the package's records, and with `shows_tasks`
+        also prints and records of tasks without a handler of the site.
         """
         self._file: list[logging.Handler] = []
         if settings.log_file is not None:
@@ -99,16 +97,15 @@ class Log:
         logging.Logger.callHandlers = call_handlers  # type: ignore[method-assign, assignment]
         logging.basicConfig = self._configure
         if self._file or screen.level < logging.WARNING:
-            # From this level on, unless the site sets one.
             logging.root.setLevel(RootLevel(getattr(logging, settings.log_level.upper())))
-        # Other parts of the package have the logger already: it changes its class.
+        # Other modules have the logger already, so change its class.
         LOG.__class__ = OurLogger
         LOG.propagate = False
         assert isinstance(LOG, OurLogger)
         LOG.outlets = [*self._file, screen]
 
     def close(self) -> None:
-        """Leave `logging` as it was."""
+        """Restore `logging`."""
         logging.Logger.callHandlers, logging.basicConfig = CALL_HANDLERS, BASIC_CONFIG  # type: ignore[method-assign]
         if isinstance(logging.root.level, RootLevel):
             logging.root.setLevel(logging.WARNING)
@@ -117,10 +114,10 @@ class Log:
 
     def _catch(self, logger: logging.Logger, record: logging.LogRecord) -> None:
         has_handlers, least = logger.hasHandlers(), logger.getEffectiveLevel()
-        if not isinstance(logger, OurLogger):  # which has its outlets
+        if not isinstance(logger, OurLogger):  # that one has its own outlets
             outlets = self._file if has_handlers else self._of_tasks
             if any(record.levelno >= outlet.level for outlet in outlets):
-                with suppress(Exception):  # the task's own objects may raise as they are put in words
+                with suppress(Exception):  # str() of a task's own objects may raise
                     deliver(_task_record(record), outlets)
         if has_handlers and record.levelno >= (logging.WARNING if isinstance(least, RootLevel) else least):
             self._in_handlers.is_true = True
@@ -130,18 +127,18 @@ class Log:
                 self._in_handlers.is_true = False
 
     def _configure(self, **options: Any) -> None:
-        # `logging.warning` calls it by itself: that would write to standard error.
+        # Not if `logging.warning` calls it: that would write to standard error.
         if options or sys._getframe(1).f_globals is not vars(logging):
             BASIC_CONFIG(**options)
 
     def print(self, line: str, by: TaskLabel | None) -> None:
-        """Log a line that a task printed. Not what a site's handler prints of a record: the log has the record."""
+        """Log a line that a task printed, but not what a site's handler prints: the log has that record already."""
         if line and not getattr(self._in_handlers, "is_true", False):
             deliver(TaskRecord("printed", logging.INFO, line, by), self._of_tasks)
 
 
 class OurLogger(logging.Logger):
-    """The package's logger in our own programs: neither `logging.disable` nor a `dictConfig` switches it off."""
+    """The package's logger in our own programs: `logging.disable` and `dictConfig` cannot disable it."""
 
     outlets: Sequence[logging.Handler] = ()
     disabled = property(lambda self: False, lambda self, value: None)
@@ -152,7 +149,7 @@ class OurLogger(logging.Logger):
         )
 
     def makeRecord(self, *values: Any) -> logging.LogRecord:  # noqa: N802
-        """Make a record without the site's factory, which may set an attribute of our `extra`: an error for Python."""
+        """Make a record without the site's factory, as it may set a key of our `extra`, which Python refuses."""
         *what, extra, stack = values
         record = logging.LogRecord(*what, stack)  # type: ignore[call-arg]
         vars(record).update(extra or {})
@@ -160,12 +157,12 @@ class OurLogger(logging.Logger):
 
     def handle(self, record: logging.LogRecord) -> None:
         deliver(record, self.outlets)
-        with suppress(Exception):  # filters and handlers that a site added, and Sentry's hook
+        with suppress(Exception):  # filters and handlers of the site, and Sentry's hook
             super().handle(record)
 
 
 class StandardError(logging.Handler):
-    """Writes one line for each record; unless verbose, a limited number about fatal tasks, and of what tasks log."""
+    """Writes one line for each record; unless verbose, limits those about fatal tasks and those of tasks."""
 
     def __init__(self, verbose: bool, max_lines: int, once: OnceAnHour) -> None:
         super().__init__(logging.DEBUG if verbose else logging.WARNING)
@@ -192,17 +189,17 @@ class StandardError(logging.Handler):
         self._counts[kind] += 1
         return self._counts[kind] <= self._max_lines
 
-    def say_rest(self) -> None:
-        """Count the records that got no line."""
+    def count_rest(self) -> None:
+        """Write how many records got no line."""
         for kind, count in self._counts.items():
             if count > self._max_lines:
                 say(f"and {count - self._max_lines} more {kind}")
 
 
 def deliver(record: logging.LogRecord, outlets: Sequence[logging.Handler]) -> None:
-    """Hand a record to each of these that wants its level; none of them fails the code that logs.
+    """Pass a record to each outlet of its level; errors never reach the code that logs.
 
-    Each writes a record by one call, so none needs the lock of `Handler.handle`, which an interrupt could leave held.
+    Each writes a record by one call, so none needs the lock of `Handler.handle`, which an interrupt could leave locked.
     """
     for outlet in outlets:
         if record.levelno >= outlet.level:
@@ -216,7 +213,7 @@ def _task_record(record: logging.LogRecord) -> TaskRecord:
 
     try:
         message = str(record.getMessage())
-    except Exception as fault:  # arguments that do not fit, for example
+    except Exception as fault:  # e.g. arguments that do not fit
         message = f"{shown(record.msg)} ({type(fault).__name__} while it was formatted)"
     error = record.exc_info[1] if isinstance(record.exc_info, tuple) else None
     if error is None:
@@ -232,7 +229,7 @@ def _task_record(record: logging.LogRecord) -> TaskRecord:
 
 @contextmanager
 def prints_to_log(stdout: TextIO, log: Log) -> Iterator[None]:
-    """In the `with`, send prints to the log, and to nowhere what is written to the descriptor."""
+    """In the `with`, prints go to the log; what is written to the descriptor is discarded."""
     if stdout.isatty():
         yield
         return
@@ -248,23 +245,23 @@ def prints_to_log(stdout: TextIO, log: Log) -> Iterator[None]:
 
 
 class PrintsToLog:
-    """Takes text line by line; the rest of what a text file has is that of the real standard output."""
+    """Logs text line by line; all other attributes are those of the real standard output."""
 
     def __init__(self, real: TextIO, log: Log) -> None:
         self._real = real
         self._log = log
         self._begun: dict[int, tuple[TaskLabel | None, str]] = {}
-        """The line that each thread has not ended yet, and its task."""
+        """The unfinished line of each thread, and its task."""
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._real, name)
 
     def detach(self) -> BinaryIO:
-        """Give what modules wrap in a writer of their own; the worker goes on with the real one."""
+        """For modules that wrap it in their own writer; the worker keeps the real one."""
         return self._real.buffer
 
     def write(self, text: str) -> int:
-        from ...worker.task_context import running_task  # a run that finds no task does without it
+        from ...worker.task_context import running_task  # not imported in an empty run
 
         thread, now = threading.get_ident(), running_task()
         by, begun = self._begun.pop(thread, (now, ""))
@@ -284,7 +281,7 @@ class PrintsToLog:
         self.write("".join(lines))
 
     def end(self) -> None:
-        """Log what no end of a line followed."""
+        """Log unfinished lines."""
         while self._begun:
             by, begun = self._begun.popitem()[1]
             self._log.print(begun, by)

@@ -34,7 +34,7 @@ def file_handler(settings: Settings) -> LogFile:
         if fault := why_no_log(path, settings.folder):
             raise SettingError(f"TASKSERVER_LOG: {fault.what}: {fault.fix}")
         for number in range(1, KEPT_FILES + 1):
-            with suppress(OSError):  # there is none, or only a link
+            with suppress(OSError):  # it may be missing, or a link
                 os.close(_opened(f"{path}.{number}", os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK))
         return LogFile(path, settings.log_level.upper(), settings.log_format == "json")
     except OSError as error:
@@ -42,13 +42,13 @@ def file_handler(settings: Settings) -> LogFile:
 
 
 class LogFile(logging.Handler):
-    """Appends each record by one write: threads, processes and interrupts cut no line off, without any lock."""
+    """Appends each record by one write, so that threads, processes and interrupts need no lock to keep lines whole."""
 
     def __init__(self, path: Path, level: str, is_json: bool) -> None:
         super().__init__(level)
         self._path = path
         self._is_json = is_json
-        # Tasks may set another time zone later, as django.setup() does.
+        # Tasks may change the time zone later, as django.setup() does.
         self._zone_seconds = time.localtime().tm_gmtoff
         self._descriptor = _opened(path)
         self._is_rotated = not str(path).startswith(OF_SYSTEM)  # nobody may rename /dev/stderr
@@ -60,12 +60,12 @@ class LogFile(logging.Handler):
         try:
             if not _is_at(self._path, self._descriptor):  # another worker has rotated it
                 new = _opened(self._path)
-                os.dup2(new, self._descriptor, inheritable=False)  # other threads write to this number
+                os.dup2(new, self._descriptor, inheritable=False)  # other threads use this number
                 os.close(new)
             while rest:
                 rest = rest[os.write(self._descriptor, rest) :]
         except OSError as error:
-            if self._is_written:  # said once: cron would mail each line
+            if self._is_written:  # warn once, as cron would mail each line
                 self._is_written = False
                 self._warn("cannot be written, and what this run logs may be lost", error, ROOM)
             return
@@ -84,7 +84,7 @@ class LogFile(logging.Handler):
 
     def _rotate(self) -> None:
         """Rename the file, unless another worker does."""
-        # Opened again: a lock belongs to all who share what one of them opened, so to a process that a task forked.
+        # Open it again: a process that a task forked would share the lock of the old descriptor.
         held = os.open(self._path, os.O_RDONLY)
         try:
             try:
@@ -104,7 +104,7 @@ class LogFile(logging.Handler):
 
 
 def _opened(path: str | Path, flags: int = os.O_WRONLY | os.O_APPEND | os.O_CREAT) -> int:
-    """Open a log, and take the rights of others away from one of ours that another program made."""
+    """Open a log, and make it private if it is ours."""
     descriptor = os.open(path, flags, 0o600)
     found = os.fstat(descriptor)
     if stat.S_ISREG(found.st_mode) and found.st_mode & 0o077 and found.st_uid == os.geteuid():
@@ -126,7 +126,7 @@ def _as_text(record: logging.LogRecord, zone_seconds: int) -> str:
 
 
 def _as_json(record: logging.LogRecord) -> str:
-    """An object in ASCII: no text in it can end the line, or command a terminal."""
+    """An object in ASCII: no text in it can end the line, or control a terminal."""
     fields: dict[str, object] = {
         "time": f"{time.strftime('%Y-%m-%dT%H:%M:%S', time.gmtime(record.created))}.{int(record.msecs):03d}Z",
         "level": level_name(record).lower(),

@@ -1,6 +1,6 @@
 """Records of the log, and their lines.
 
-Rows and tasks choose names and texts in a record; none of these may look like a line of ours.
+Rows and tasks choose texts in a record: these must not look like our own lines.
 """
 
 from __future__ import annotations
@@ -16,16 +16,16 @@ if TYPE_CHECKING:
 
 LEVELS = ((50, "CRITICAL"), (40, "ERROR"), (30, "WARNING"), (20, "INFO"))
 MAX_MESSAGE = 100_000
-"""Characters of what a task logs or prints in one record."""
+"""Characters that a task logs or prints in one record."""
 
 
 class TaskRecord(logging.LogRecord):
-    """A record of what a task printed, or logged by a logger of that name."""
+    """A record of what a task printed or logged."""
 
     def __init__(
         self, name: str, level: int, message: str, by: TaskLabel | None, error: str = "", full_text: str = ""
     ) -> None:
-        """`by` is the task, if it is known; `error` and `full_text` are those of an exception that it logged."""
+        """`by` is the task, if it is known; `error` and `full_text` belong to a logged exception."""
         super().__init__(name, level, "", 0, message[:MAX_MESSAGE], None, None)
         self.by = by
         if by is not None:
@@ -36,12 +36,12 @@ class TaskRecord(logging.LogRecord):
 
 
 def level_name(record: logging.LogRecord) -> str:
-    """One of Python's five names of levels, even if a module has given a level another name, or its own number."""
+    """One of Python's five level names, even if a module renamed or added levels."""
     return next((name for least, name in LEVELS if record.levelno >= least), "DEBUG")
 
 
 def lines_of(record: logging.LogRecord) -> list[str]:
-    """The first line, and those of its text or traceback, indented: no text of a task looks like a line of ours."""
+    """The first line, and indented those of its text or traceback, so that a task's text can't look like our lines."""
     first, more = record.getMessage(), getattr(record, FULL_TEXT, "")
     if isinstance(record, TaskRecord):
         first, _, others = first.partition("\n")

@@ -17,9 +17,9 @@ from ...stores.queue.stats import KEY, HourStats
 MAX_CELL, MAX_LAST_CELL = 60, 500
 """Characters of a cell, and of the last one in a line."""
 MIN_CUT = 20
-"""No column is cut to less, so instants and numbers stay whole."""
+"""No column is cut to less, so times and numbers stay whole."""
 MAX_LINES = 50
-"""Lines of a kind of which rows may make thousands; `--json` has them all."""
+"""Lines of a kind that may have thousands; `--json` has them all."""
 USUAL_WIDTH = 80
 BOLD = "1"
 COLOURS = {
@@ -27,27 +27,27 @@ COLOURS = {
     **dict.fromkeys(("error", "warning"), "33"),  # yellow
     **dict.fromkeys(("done", "ok"), "32"),  # green
 }
-"""The colour of each word that has one; the word is there without it, too."""
+"""The words that have a colour."""
 
 T = TypeVar("T")
 
 
 class Amount(str):
-    """A number with its unit, aligned in a table as numbers are."""
+    """A number with its unit, aligned in a table like numbers."""
 
 
 class Word(str):
-    """A word that has a colour on a terminal, as the name of a status has."""
+    """A word that may have a colour on a terminal, such as the name of a status."""
 
 
 # ---- for people
 
 
 def print_table(heads: Sequence[str], rows: Sequence[Sequence[object]], spare: Collection[str] = ()) -> None:
-    """Print a table: columns as wide as they need, numbers aligned to the right, long cells cut.
+    """Print a table: columns as wide as needed, numbers aligned to the right, long cells cut.
 
-    On a terminal a row is one line. Where the terminal is narrow, the columns that `spare` heads are left out, the
-    first of them first, and then the widest ones are cut.
+    On a terminal a row is one line. If the terminal is narrow, the columns of `spare` are left out in that order, then
+    the widest ones are cut.
     """
     columns = [[head, *map(_text, values)] for head, values in zip(heads, zip(*rows, strict=True), strict=True)]
     widths = [min(max(map(len, column)), MAX_CELL) for column in columns]
@@ -82,12 +82,12 @@ def _text(value: object) -> str:
 
 
 def cut(text: str, most: int) -> str:
-    """The text in at most so many characters: if it is longer, its begin and an ellipsis."""
+    """The text in at most so many characters, with an ellipsis if it is cut."""
     return text if len(text) <= most else f"{text[: most - 1]}…"
 
 
 def terminal_width(stream: TextIO) -> int:
-    """The width in characters; USUAL_WIDTH if the stream is no terminal."""
+    """In characters; USUAL_WIDTH if the stream is no terminal."""
     try:
         return os.get_terminal_size(stream.fileno()).columns or USUAL_WIDTH
     except (OSError, ValueError):
@@ -95,7 +95,7 @@ def terminal_width(stream: TextIO) -> int:
 
 
 def painted(text: str, colour: str, stream: TextIO) -> str:
-    """The text in a colour (or BOLD) on a terminal, unless NO_COLOR is set (no-color.org) or it is a dumb one."""
+    """The text in a colour (or BOLD) on a terminal, unless NO_COLOR is set (no-color.org) or it is dumb."""
     wanted = colour and stream.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
     return f"\x1b[{colour}m{text}\x1b[0m" if wanted else text
 
@@ -106,7 +106,7 @@ def note(text: str) -> None:
 
 
 def largest(several: Sequence[T], size: Callable[[T], float]) -> tuple[Sequence[T], Sequence[T]]:
-    """The part that a person sees, and the rest: all as they stand, or the largest MAX_LINES, the largest first."""
+    """What to show, and the rest: all in their order, or only the largest MAX_LINES, largest first."""
     if len(several) <= MAX_LINES:
         return several, ()
     ordered = sorted(several, key=size, reverse=True)
@@ -114,28 +114,28 @@ def largest(several: Sequence[T], size: Callable[[T], float]) -> tuple[Sequence[
 
 
 def headed(name: str) -> str:
-    """The head of a column of instants, which names their zone."""
+    """The head of a column of times, with their zone."""
     return f"{name} ({zone()})"
 
 
 def in_column(instant: datetime | None, characters: int = 19) -> str:
-    """An instant below such a head; another zone, as that of summer in winter, stands beside it. Empty for None."""
+    """A time below such a head, with its zone if that differs, as in summer; empty for None."""
     text, name = in_sentence(instant)[:characters], in_sentence(instant, "%Z")
     return text if name in ("", zone()) else f"{text} {name}"
 
 
 def in_units(seconds: float | None) -> Amount:
-    """Seconds in a person's unit, with about two significant digits; empty for None."""
+    """Seconds in a readable unit, with about two significant digits; empty for None."""
     return Amount(spelt_in_units(seconds))
 
 
 def status_name(status: int) -> Word:
-    """The name of a status; `status_9` for a number that is no status, which a row may hold."""
+    """The name of a status; `status_9` for an unknown number."""
     return Word(name_of_status(status))
 
 
 def some_ids(ids: Sequence[int], most: int) -> str:
-    """The first ids, and how many more there are."""
+    """The first ids, and the number of the others."""
     shown = ", ".join(map(str, ids[:most]))
     return f"{shown} and {len(ids) - most} more" if len(ids) > most else shown
 
@@ -145,11 +145,11 @@ def some_ids(ids: Sequence[int], most: int) -> str:
 
 def as_json(value: object) -> str:
     """The JSON text of a value, for `--json`."""
-    # ASCII: a terminal obeys no control character, and no encoding of a pipe matters.
+    # ASCII, so that control characters are escaped and the encoding of a pipe does not matter.
     return json.dumps(plain(value), indent=2, allow_nan=False)
 
 
 def stats_as_json(one: HourStats, column: str) -> dict[str, Any]:
-    """The stats of an hour, a group or a task name, which `column` names, with their means."""
+    """The stats with their means; `column` is the key that they are grouped by."""
     report = one.as_dict()
     return {column: report.pop(column)} | {name: value for name, value in report.items() if name not in KEY}

@@ -1,6 +1,6 @@
-"""The frame of both programs: exit codes, the deployment they are for, and how errors end them."""
+"""The frame of both programs: exit codes, their deployment, and how errors end them."""
 
-# Annotations are not deferred here: named tuples compile deferred ones, which each empty run would pay for.
+# No deferred annotations here: named tuples would compile them in every empty run.
 
 import os
 import signal
@@ -19,7 +19,7 @@ from ...messages.programs import CLIENT
 from ...messages.text import printable
 
 _opened: os.stat_result | None = None
-"""Standard error as the program found it."""
+"""Standard error at the start of the program."""
 
 
 class Exit(IntEnum):
@@ -28,46 +28,46 @@ class Exit(IntEnum):
     OK = 0
     """Ran, or had nothing to do."""
     DATABASE = 1
-    """The database could not be reached or used, or the host lets the program have too little."""
+    """The database could not be reached or used, or a limit of the host was reached."""
     USAGE = 2
     """Wrong usage or setting."""
     INTERRUPTED = 130
-    """Ended by Ctrl-C, as shells number it."""
+    """Ended by Ctrl-C, with the number of shells."""
 
 
 WORKER_ENDED = 200
-"""Added to the exit code of a worker of --processes: with any other status it died."""
+"""Added to the exit code of a worker of --processes: any other status means that it died."""
 SIGNALS = (signal.SIGTERM, signal.SIGINT)
 """The signals that ask a program to end."""
 OUTPUT_FAILED = (EPIPE, ENOSPC, EIO, EBADF, EFBIG, EDQUOT)
-MAX_UNFORESEEN_LENGTH = 500
+MAX_UNEXPECTED_LENGTH = 500
 
 
 def say(line: str) -> None:
-    """Write a line on standard error; it must not change how the program ends that nobody takes it."""
+    """Write a line on standard error; if that fails, the program ends as usual."""
     with suppress(OSError):
-        # A task may have closed it, and a file of its own have got its number.
+        # A task may have closed it, and opened another file with its number.
         if _opened is None or os.path.samestat(os.fstat(2), _opened):
             os.write(2, f"{line}\n".encode("utf-8", "backslashreplace"))
 
 
 def block_signals() -> None:
-    """Hold the signals back that ask this program to end."""
+    """Block the signals that ask this program to end."""
     signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)
 
 
-class Wishes:
-    """Merges requests to end: the same signal within so many seconds is the same request.
+class StopRequests:
+    """Merges requests to stop: the same signal again within so many seconds is the same request.
 
-    `timeout` sends a signal to its child, and to the group of both; systemd to each process of a service.
+    `timeout` sends a signal to its child and to the group of both; systemd sends it to each process of a service.
     """
 
     def __init__(self, seconds: float) -> None:
         self._seconds = seconds
         self._counted: dict[int, float] = {}
 
-    def hear(self, number: int) -> bool:
-        """Note a signal. Whether it is a new request."""
+    def is_new(self, number: int) -> bool:
+        """Count a signal. Returns whether it is a new request."""
         now = time.monotonic()
         if now - self._counted.get(number, float("-inf")) < self._seconds:
             return False
@@ -76,9 +76,9 @@ class Wishes:
 
 
 def deployment_of(usual: Path, folder: str | None, env_file: str | None) -> tuple[Path, Path | None]:
-    """The folder and the file of settings that --folder and --env name, with `usual` as the folder without them.
+    """The folder and the settings file of --folder and --env; `usual` is the default folder.
 
-    No file stands for the folder's `.env`. Raises SettingError.
+    None as the file means the folder's `.env`. Raises SettingError.
     """
     for option, given in (("--folder", folder), ("--env", env_file)):
         if given == "":
@@ -91,14 +91,14 @@ def deployment_of(usual: Path, folder: str | None, env_file: str | None) -> tupl
 
 
 def settings_in_words(folder: Path, env_file: Path | None) -> str:
-    """Where a deployment lies, and where its settings come from."""
+    """The place of a deployment, and the source of its settings."""
     file = env_file or folder / ".env"
     return f"the deployment in {folder}, with the settings {f'of {file}' if file.exists() else 'of the environment'}"
 
 
 def run_program(name: str, command: Callable[[], int]) -> int:
     """Run a command; an error of taskserver becomes one line on standard error and an exit code."""
-    os.umask(os.umask(0o022) | 0o022)  # nobody else may write to what it makes, whatever its caller allows
+    os.umask(os.umask(0o022) | 0o022)  # nobody else may write to its files, even if the caller allows it
     _open_standard_streams()
     result = result_of(command)
     if result.words:
@@ -111,12 +111,12 @@ class CommandResult(NamedTuple):
 
     code: int
     words: str = ""
-    """For a person: one line; empty where all is well."""
+    """One line for a person; empty if all is well."""
     error: Exception | None = None
 
 
 def result_of(command: Callable[[], int]) -> CommandResult:
-    """Run a command; its result, also where it raises an error."""
+    """Run a command. Returns its result, even if it raises an error."""
     try:
         try:
             return CommandResult(command())
@@ -138,15 +138,15 @@ def result_of(command: Callable[[], int]) -> CommandResult:
     except Exception as error:
         if sys.flags.dev_mode:
             raise
-        return _failed(DatabaseError(_unforeseen(error)), Exit.DATABASE)
-    # Here the frames that led to the error are gone, and with them what they held.
+        return _failed(DatabaseError(_unexpected(error)), Exit.DATABASE)
+    # Here, as the frames of the error are released, and their memory too.
     words = "No memory: the host lets a program have no more of that; tasks may keep what they took until the run ends"
     return _failed(HostLimit(words), Exit.DATABASE)
 
 
-def _unforeseen(error: Exception) -> str:
-    """In place of a traceback: a server, or a proxy before it, may answer with other values than were asked for."""
-    from traceback import extract_tb  # most programs end well
+def _unexpected(error: Exception) -> str:
+    """One line instead of a traceback, for example if a server or proxy returns unexpected values."""
+    from traceback import extract_tb  # rarely needed
 
     place = extract_tb(error.__traceback__)[-1]
     is_cut_off = isinstance(error, (ImportError, SyntaxError, NameError)) or str(error).startswith("module '")
@@ -156,17 +156,17 @@ def _unforeseen(error: Exception) -> str:
         else f"was the last upload whole ({CLIENT} doctor says)? If so, an answer of the database cannot be read, or "
         "this program has a mistake"
     )
-    words = f"{type(error).__name__}: {str(error)[:MAX_UNFORESEEN_LENGTH]}"
+    words = f"{type(error).__name__}: {str(error)[:MAX_UNEXPECTED_LENGTH]}"
     return f"{what}: {words} ({place.filename}, line {place.lineno}; PYTHONDEVMODE=1 shows the way there)"
 
 
 def _end_without_output(error: OSError) -> CommandResult:
     """End a program whose standard output could not be written."""
-    # Python flushes the rest at exit, which must not fail once more.
+    # Python flushes the rest at exit, which must not fail again.
     with suppress(OSError):
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
     if isinstance(error, BrokenPipeError):
-        return CommandResult(Exit.OK)  # the reader has seen enough, as `head` does
+        return CommandResult(Exit.OK)  # the reader has stopped reading, like `head`
     return _failed(OSError(f"standard output cannot be written: {error.strerror}"), Exit.USAGE)
 
 

@@ -1,7 +1,7 @@
-"""Warnings about tasks that are added: a worker would refuse them, or no worker serves their group.
+"""Warnings about new tasks: a worker would refuse them, or no worker serves their group.
 
-They are added all the same, as they may be meant for another host, or for a later upload. Names and arguments are
-compared with the text of the listed modules beside the program: nothing of a module runs.
+They are added anyway, as they may be for another host or a later upload. Names and arguments are compared with the
+source of the listed modules beside the program: no code of a module runs.
 """
 
 from __future__ import annotations
@@ -25,16 +25,16 @@ from ...settings.load import Settings
 from .output import note
 
 MAX_NAMES, MAX_WARNINGS = 100, 5
-"""Names that are looked for in the modules, and those that get a line."""
+"""Names that are checked, and warnings that get a line."""
 NOT_FOUND = f"a worker that does not find it either makes the task fatal ({CLIENT} retry ID --as NAME renames it)"
 _FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
 _OTHER_QUEUES = re.compile(r"shared_task\b|actor\b|\w+(\.\w+)*\.(task|db_task|periodic_task|actor)\b")
 _OWN = re.compile(r"(\w+\.)?task\b(?!.*\bbatch=)", re.DOTALL)
-"""A decorator that leaves the parameters of its function as they are."""
+"""A decorator that keeps the parameters of its function."""
 
 
 def warn_of_tasks(server: TaskServer, tasks: Iterable[NewTask]) -> None:
-    """Warn of the first of these tasks that a worker would refuse, and of their groups that no recent run serves."""
+    """Warn of tasks that a worker would refuse, and of groups that no recent run serves."""
     names: dict[str, Any] = {}
     groups = set()
     for task in tasks:
@@ -48,34 +48,31 @@ def warn_of_tasks(server: TaskServer, tasks: Iterable[NewTask]) -> None:
     warn_of_names(server.settings, names)
     try:
         unserved = describe_unserved(groups, server.store.views.runs())
-    except DatabaseError:  # a producer's account may not be allowed to read them
+    except DatabaseError:  # a producer's account may not read them
         return
     if unserved:
         _warn(f"{unserved}; have a crontab line name it, or no groups")
 
 
 def warn_of_names(settings: Settings, names: Mapping[str, Any]) -> None:
-    """Warn of each name that a worker would refuse.
-
-    `names` have the JSON text of the arguments, or ... if they are not known.
-    """
-    doubts = list(filter(None, (_doubt(settings, name, args) for name, args in names.items())))
-    for doubt in doubts[:MAX_WARNINGS]:
-        _warn(doubt)
-    if len(doubts) > MAX_WARNINGS:
-        _warn(f"and {len(doubts) - MAX_WARNINGS} more names like these")
+    """Warn of names that a worker would refuse; `names` have the arguments as JSON, or ... if they are unknown."""
+    problems = list(filter(None, (_problem(settings, name, args) for name, args in names.items())))
+    for problem in problems[:MAX_WARNINGS]:
+        _warn(problem)
+    if len(problems) > MAX_WARNINGS:
+        _warn(f"and {len(problems) - MAX_WARNINGS} more names like these")
 
 
 def _warn(words: str) -> None:
     note(f"{CLIENT}: warning: {words}")
 
 
-def _doubt(settings: Settings, name: str, args: Any) -> str:
-    """What a worker would refuse, in words; empty if nothing, or if no listed module lies beside the program."""
+def _problem(settings: Settings, name: str, args: Any) -> str:
+    """Why a worker would refuse it; empty if it would not, or if no listed module is beside the program."""
     *outer, function = re.split("[.:]", name)
     for module in (".".join(outer), ".".join(outer[:-1])):  # the second one for a method
         if text := _source(settings, module):
-            return doubt_of_text(text, name, module, function, args)
+            return problem_in_source(text, name, module, function, args)
     beside = [module for module in settings.modules if _source(settings, module)]
     if not beside:
         return ""
@@ -84,8 +81,8 @@ def _doubt(settings: Settings, name: str, args: Any) -> str:
 
 
 def _source(settings: Settings, module: str) -> bytes:
-    """The text of a listed module beside the program; empty if it is not listed, or not there."""
-    # shop.jobs.* lists shop.jobs, and all below it.
+    """The source of a listed module beside the program; empty if it is not listed, or missing."""
+    # shop.jobs.* lists shop.jobs and all below it.
     below = (one[:-1] for one in settings.modules if one.endswith(".*"))
     if module not in settings.modules and not any(f"{module}.".startswith(package) for package in below):
         return b""
@@ -98,8 +95,8 @@ def _source(settings: Settings, module: str) -> bytes:
     return b""
 
 
-def doubt_of_text(source: bytes, name: str, module: str, function: str, args: Any) -> str:
-    """What the text of a module says against a name and its arguments; empty if nothing, or if it cannot be parsed."""
+def problem_in_source(source: bytes, name: str, module: str, function: str, args: Any) -> str:
+    """Why a module's source does not fit a name and its arguments; empty if it fits, or cannot be parsed."""
     try:
         tree = ast.parse(source)
     except (SyntaxError, ValueError, RecursionError, MemoryError):
@@ -111,15 +108,15 @@ def doubt_of_text(source: bytes, name: str, module: str, function: str, args: An
     if not found or name.replace(":", ".") != f"{module}.{function}":  # a method
         return ""
     decorators = [ast.unparse(one) for one in found[-1].decorator_list]
-    foreign = next((one.partition("(")[0] for one in decorators if _is_of_other_queue(one, tree)), None)
-    if foreign:
-        doubt = f"@{foreign} makes {name} a task of another queue: remove it, see docs/django.md#coming-from-celery"
+    other = next((one.partition("(")[0] for one in decorators if _is_of_other_queue(one, tree)), None)
+    if other:
+        problem = f"@{other} makes {name} a task of another queue: remove it, see docs/django.md#coming-from-celery"
     elif args is not ... and all(map(_OWN.match, decorators)):
         takes = _parameters(found[-1].args)
-        doubt = takes.argument_error(name, *as_call(read_item(args)), takes_list=False) or ""
+        problem = takes.argument_error(name, *as_call(read_item(args)), takes_list=False) or ""
     else:
-        doubt = ""
-    return doubt and f"{doubt}; as it is, a worker makes the task fatal"
+        problem = ""
+    return problem and f"{problem}; as it is, a worker makes the task fatal"
 
 
 def _hint(name: str, names: Iterable[str]) -> str:
