@@ -12,7 +12,10 @@ from ..worker.task_context import CurrentTask, TaskLabel, enter, leave
 
 
 class FakeTask:
-    """The running task for the functions of `taskserver`; it records progress and completion."""
+    """The running task for the functions of `taskserver`, which records what code reports.
+
+    The `progress`; with its completion: `is_asked_for`, `completed_on` and `result`.
+    """
 
     is_over = False
     is_asked_for = False

@@ -1,7 +1,7 @@
-"""The status page, as one file and on the web, where it is a WSGI application.
+"""The status page, as one file and as a WSGI application.
 
-`taskserver.web:application` serves the deployment in the folder that holds this package and worker.py, or, where
-the package lies elsewhere, the current folder. `application_of(folder)` serves any other.
+`taskserver.web:application` serves the deployment in the folder with this package and worker.py, else in the current
+folder. `application_of(folder)` serves any other.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ NO_PAGE = "This bundle is without the page: upload the one that was made with --
 def application_of(folder: str | Path) -> Application:
     """The page of the deployment in a folder, whose `.env` has the settings.
 
-    Where a package of the page is missing, or an upload was cut off, each answer says so: an owner without a shell sees
-    nothing else.
+    If a package is missing, or an upload was incomplete, each answer shows that: an owner without a shell sees nothing
+    else.
     """
     try:
         from .wsgi import Application as Page
@@ -58,7 +58,7 @@ def _own_folder() -> Path:
     return folder if (folder / "worker.py").exists() else Path.cwd()
 
 
-def __getattr__(name: str) -> Application:  # not at once: client.py page imports this package without Werkzeug
+def __getattr__(name: str) -> Application:  # lazy, as client.py page imports this package without Werkzeug
     if name != "application":
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     application = globals()[name] = application_of(_own_folder())

@@ -1,6 +1,6 @@
 """Who may see the page: by address, by password, or by both if both are set.
 
-A visitor's address is that of the connection; what a header says about it is believed of listed proxies only.
+A visitor's address is that of the connection; headers about it are trusted only from listed proxies.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ from .private_files import PrivateFiles
 
 SESSION_SECONDS = 12 * 3600
 KNOWN_SECONDS = 400 * 86_400
-"""So long a browser is known as one from which somebody signed in; no browser keeps a cookie for longer."""
+"""How long a browser is known after somebody signed in; browsers keep no cookie for longer."""
 MAX_GUESSES, GUESSES_SECONDS = 10, 600.0
-"""Of one network, or of one browser from which somebody signed in before."""
+"""For one network, or for one known browser."""
 SCHEME_HEADERS = ("X-Forwarded-Proto", "X-Forwarded-Protocol", "X-Forwarded-Ssl")
-"""Web servers take a request for one by https because of these."""
+"""Because of these, web servers treat a request as https."""
 
 
 class Visitor(NamedTuple):
@@ -36,11 +36,11 @@ class Visitor(NamedTuple):
 
     address: str
     session: str
-    """The id of the session; empty if no password is asked for."""
+    """The id of the session; empty if no password is set."""
 
 
 class Access:
-    """The doorkeeper for one request."""
+    """The access check of one request."""
 
     def __init__(self, settings: PageSettings, files: PrivateFiles, request: Request) -> None:
         """Raises OSError."""
@@ -57,10 +57,10 @@ class Access:
         # Another password ends all sessions.
         self._key = hmac.digest(files.secret(), settings.password_hash.encode(), "sha256")
 
-    # ---- who comes
+    # ---- sessions
 
     def admit(self) -> Visitor | None:
-        """The visitor who sends the request; None if the password is needed. Raises HTTPException."""
+        """The visitor; None if the password is needed. Raises HTTPException."""
         if self._settings.allow:
             if self._is_by_unlisted_proxy:
                 words = "This request came by a proxy that TASKSERVER_PAGE_PROXIES does not list"
@@ -72,7 +72,7 @@ class Access:
                 words = "Without a password, open it by https, by the address of this host in numbers, or by a name of"
                 abort(403, f"{words} TASKSERVER_PAGE_HOSTS: another name may lead a browser here for another site.")
             return Visitor(self._address, "")
-        # Another site of the same domain may have set a cookie of this name beside ours.
+        # Another site of the same domain may have set a cookie of the same name.
         for cookie in self._request.cookies.getlist(self._cookie("session")):
             session = self._read(cookie, "session", SESSION_SECONDS)
             if session is not None and not self._files.has_ended(session):
@@ -80,30 +80,29 @@ class Access:
         return None
 
     def sign_in(self, password: str, response: Response) -> float | None:
-        """Give a visitor who knows the password a session, by cookies of the response.
+        """Start a session by cookies of the response if the password is right.
 
-        None if all is well; 0 if the password is wrong; else how many seconds a further guess has to wait.
-        Raises OSError.
+        Returns None then, 0 if the password is wrong, else the seconds until the next guess is allowed. Raises OSError.
         """
-        # Counted before it is compared, so that many at once are many.
+        # Count before comparing, so that simultaneous guesses all count.
         guess = self._files, self._guesser(), MAX_GUESSES, GUESSES_SECONDS
         if waits := seconds_to_wait(*guess):
             return waits
         if not check_password_hash(self._settings.password_hash, password):
             return 0.0
-        seconds_to_wait(*guess, by=-1)  # it was no guess
+        seconds_to_wait(*guess, by=-1)  # do not count it
         for name, seconds in (("session", SESSION_SECONDS), ("known", KNOWN_SECONDS)):
             token = str(self._serializer(name).dumps(secrets.token_hex(16)))
             response.set_cookie(self._cookie(name), token, seconds, **self._of_cookies)
         return None
 
     def sign_out(self, visitor: Visitor, response: Response) -> None:
-        """End a visitor's session, also for others who have its cookie. Raises OSError."""
+        """End a visitor's session for everyone with its cookie. Raises OSError."""
         self._files.end_session(visitor.session)
         response.delete_cookie(self._cookie("session"), **self._of_cookies)
 
     def _guesser(self) -> str:
-        """Whose guesses are counted together: so nobody locks the owner out of a browser that is known."""
+        """The key for counting guesses. Known browsers count separately, so that others can't lock the owner out."""
         for cookie in self._request.cookies.getlist(self._cookie("known")):
             if browser := self._read(cookie, "known", KNOWN_SECONDS):
                 return f"browser {browser}"
@@ -113,7 +112,7 @@ class Access:
             return "unknown"
 
     def _is_reached_by_own_name(self) -> bool:
-        """Whether no other site's name may have led a browser here, which would take both for the same site."""
+        """Whether the request used a name of ours, not that of another site (DNS rebinding)."""
         if self.is_secure():
             return True
         try:
@@ -123,16 +122,16 @@ class Access:
             return False
 
     def is_secure(self) -> bool:
-        """Whether the request came by https, as the connection or a listed proxy says."""
-        is_said = any(name in self._request.headers for name in SCHEME_HEADERS)
-        if is_said and not _is_in(self._request.remote_addr or "", self._settings.proxies):
+        """Whether the request came by https, by the connection or a listed proxy."""
+        has_header = any(name in self._request.headers for name in SCHEME_HEADERS)
+        if has_header and not _is_in(self._request.remote_addr or "", self._settings.proxies):
             return False
         return self._request.is_secure or self._request.headers.get("X-Forwarded-Proto") == "https"
 
     # ---- forms
 
     def form_token(self, visitor: Visitor) -> str:
-        """What a form of this visitor's page has, and no other site can know."""
+        """A token for this visitor's forms that no other site can know."""
         return str(self._serializer("form").dumps(visitor.session))
 
     def is_own_form(self, visitor: Visitor) -> bool:
@@ -159,19 +158,19 @@ class Access:
 
 
 def is_of_another_site(request: Request) -> bool:
-    """Whether the browser says that another site sends this request."""
-    said = request.headers.get("Sec-Fetch-Site")
-    if said is not None:
-        return said != "same-origin"
-    # From an older browser, or by plain http.
+    """Whether the browser reports that another site sent this request."""
+    site = request.headers.get("Sec-Fetch-Site")
+    if site is not None:
+        return site != "same-origin"
+    # An older browser, or plain http.
     origin = request.headers.get("Origin")
     return origin not in (None, "null") and str(origin).partition("://")[2] != request.host
 
 
 def _visitor_address(request: Request, proxies: Sequence[Network]) -> tuple[str, bool]:
-    """The address of the visitor, and whether a proxy that is not listed stands between.
+    """The address of the visitor, and whether the request came through an unlisted proxy.
 
-    Each proxy appends the address that it saw: the last one that is no listed proxy's is the visitor's.
+    Each proxy appends the address that it saw: the last one that is not a listed proxy is the visitor's.
     """
     address = request.remote_addr or ""
     forwarded = [one.strip() for one in request.headers.get("X-Forwarded-For", "").split(",") if one.strip()]
@@ -182,7 +181,7 @@ def _visitor_address(request: Request, proxies: Sequence[Network]) -> tuple[str,
 
 
 def _is_in(address: str, networks: Sequence[Network]) -> bool:
-    """Whether an address is in one of the networks; no address, as behind a socket, is only in SOCKET."""
+    """Whether an address is in one of the networks; an empty one (behind a socket) only matches SOCKET."""
     if address in ("", "unix:"):
         return SOCKET in networks
     try:
@@ -193,7 +192,7 @@ def _is_in(address: str, networks: Sequence[Network]) -> bool:
 
 
 def _plain(address: str) -> str:
-    """An IPv4 address as such, which a socket for both kinds has as ::ffff:203.0.113.7."""
+    """An IPv4 address in its usual form, not as ::ffff:203.0.113.7."""
     try:
         found = ip_address(address)
     except ValueError:

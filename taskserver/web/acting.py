@@ -1,6 +1,6 @@
-"""Acting from the page: retry, cancel and delete of chosen tasks, pause and resume of groups, as client.py does it.
+"""Acting from the page: retry, cancel and delete of chosen tasks, pause and resume of groups, like client.py.
 
-A page first says by GET how many tasks would be touched; the act is a POST of the same fields from there.
+First a page shows by GET how many tasks would change; from there a POST of the same fields does it.
 """
 
 from __future__ import annotations
@@ -31,42 +31,42 @@ MAX_IDS = 500
 GROUP_VERBS = ("pause", "resume")
 DONE = {name: verb.done for name, verb in VERBS.items()} | {"pause": "paused", "resume": "resumed"}
 FIELDS = ("verb", "id", "group", "task", "like", "status", "since", "as", "all", "back")
-"""What an act's link and form name."""
+"""The fields of an act's link and form."""
 
 
 class Act(NamedTuple):
-    """A verb, and what it is done to."""
+    """A verb, and the tasks or groups that it changes."""
 
     verb: str
     selection: Selection
     as_task: str | None = None
-    """The name under which tasks are retried."""
+    """The new name of retried tasks."""
 
     @property
     def done(self) -> str:
-        """What it does, as a participle."""
+        """The participle of the verb."""
         return DONE[self.verb]
 
     @property
     def of_tasks(self) -> Verb | None:
-        """The verb of the queue; None for those of groups."""
+        """The verb for tasks; None for groups."""
         return retry_as(self.as_task) if self.as_task else VERBS.get(self.verb)
 
     @property
     def words(self) -> str:
-        """What is chosen, for the log and the page; texts of rows in quotes, so that none passes for another choice."""
+        """What is chosen, for the log and the page; texts of rows are quoted, so that they can't be misread."""
         chosen = "; ".join(words for words, _ in self._choices()) or "all"
         return chosen + (f", as {self.as_task!r}" if self.as_task else "")
 
     @property
     def arguments(self) -> str:
-        """What client.py is given for the same; empty if a text of a row cannot be copied safely."""
+        """The same as arguments of client.py; empty if a text of a row cannot be copied safely."""
         options = [option for _, option in self._choices()] or ["--all"]
         renamed = f" --as {quote(self.as_task)}" if self.as_task else ""
         return " ".join([self.verb, *options]) + renamed if all(options) else ""
 
     def _choices(self) -> Iterator[tuple[str, str]]:
-        """Each thing that chooses, in words and as an argument of client.py."""
+        """Each filter, in words and as an argument of client.py."""
         chosen = self.selection
         if chosen.ids:
             yield _named("task", chosen.ids), " ".join(map(str, chosen.ids))
@@ -75,7 +75,7 @@ class Act(NamedTuple):
             yield _named("group", chosen.groups), option + ",".join(map(str, chosen.groups))
         if chosen.task:
             begin = prefix_in_shell(chosen.task)
-            # With "=", as a name in a row may begin with "-".
+            # With "=", as a name may begin with "-".
             yield f"name {chosen.task!r}", f"--task={begin}" if begin == quote(chosen.task) else ""
         if chosen.error_line:
             option = error_in_shell(chosen.error_line)
@@ -92,7 +92,7 @@ def _named(name: str, numbers: Iterable[int]) -> str:
 
 
 def read_act(server: TaskServer, query: MultiDict[str, str]) -> Act:
-    """The act that a link or a form names. Raises BadQuery."""
+    """The act of a link or a form. Raises BadQuery."""
     verb, is_all, chosen = query.get("verb", ""), bool(query.get("all")), selection_in(server, query)
     if verb not in DONE:
         raise BadQuery(f"verb is one of {', '.join(DONE)}.")
@@ -112,24 +112,24 @@ def read_act(server: TaskServer, query: MultiDict[str, str]) -> Act:
 
 
 def _fingerprint(chosen: Selection) -> str:
-    """Differs with the line of the error by which tasks are chosen."""
+    """Changes with the error line that chooses the tasks."""
     return hashlib.sha256((chosen.error_line or "").encode("utf-8", "replace")).hexdigest()[:16]
 
 
 def preview(server: TaskServer, query: MultiDict[str, str]) -> Page:
-    """What an act would touch; nothing is changed. Raises BadQuery, InvalidTask."""
+    """What an act would change. Raises BadQuery, InvalidTask."""
     act = read_act(server, query)
     fields = [(name, one) for name in FIELDS for one in query.getlist(name) if one]
     found, among = None, {}
     if verb := act.of_tasks:
         operations = Operations(server.store)
-        is_final = act.verb == "delete"  # so it is done to the very tasks that there are now, MAX_IDS at a time
+        is_final = act.verb == "delete"  # then it changes exactly the tasks shown now, MAX_IDS at a time
         chosen = act.selection._replace(limit=MAX_IDS) if is_final else act.selection
         found = operations.preview(verb, chosen, MAX_IDS if is_final else MAX_SHOWN)
-        if act.verb == "retry" and act.selection.status is None:  # whom a retry of all kinds may surprise
+        if act.verb == "retry" and act.selection.status is None:  # show which kinds it includes
             for status in (Status.ERROR, Status.CANCELLED):
                 among[status] = operations.preview(verb, act.selection._replace(status=status), 0).rows
-        # No more tasks than the page says are touched, whatever happens before the form is sent.
+        # Never change more tasks than the page shows, even if new ones appear before the form is sent.
         fields.append(("limit", str(max(found.rows, 1))))
         fields.append(("line", _fingerprint(act.selection)))
         if found.rows == len(found.first):
@@ -142,13 +142,13 @@ def preview(server: TaskServer, query: MultiDict[str, str]) -> Page:
 
 
 def back_link(query: Mapping[str, str]) -> str:
-    """The link to where an act was offered; empty if the query names none of this page."""
+    """The link to the view that offered an act; empty if the query has no valid one."""
     back = query.get("back", "")
     return back if re.fullmatch(r"\?[\w.~%+=&-]{0,1000}", back, re.ASCII) else ""
 
 
 def next_link(query: Mapping[str, str], act: Act, rows: int) -> str:
-    """The link to what is shown after an act: where it was offered, if that is still there."""
+    """The link to the view after an act: the one that offered it, if it still exists."""
     back = back_link(query) or link()
     if "like=" in back or (act.verb == "delete" and "view=task&" in back):
         back = link("errors")
@@ -156,16 +156,16 @@ def next_link(query: Mapping[str, str], act: Act, rows: int) -> str:
 
 
 def do(server: TaskServer, act: Act, files: PrivateFiles, address: str) -> int:
-    """Do it, and log who did it, and its outcome; how many tasks, or groups, were changed.
+    """Do it, and log who did it and the outcome. Returns how many tasks or groups changed.
 
-    Raises InvalidTask, DatabaseError, and OSError.
+    Raises InvalidTask, DatabaseError, OSError.
     """
 
     def log(outcome: str) -> None:
         now = f"{datetime.now(timezone.utc):%Y-%m-%dT%H:%M:%SZ}"
         files.log(printable(f"{now} {address} {act.verb} of {act.words}: {outcome}"))
 
-    log("begins")  # before it is done: what nobody could write down must not happen
+    log("begins")  # first: what cannot be logged must not happen
     try:
         rows = _do(server, act)
     except (InvalidTask, DatabaseError) as error:

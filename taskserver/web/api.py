@@ -1,7 +1,7 @@
-"""What programs ask for by a token: `POST …/tasks` adds tasks, and `…/metrics` has the queue's metrics.
+"""The API for programs with a token: `POST …/tasks` adds tasks, and `…/metrics` has the queue's metrics.
 
-Tasks come from webhooks, and from hosts that cannot reach the database: one object or a list of them, as
-`client.py add --bulk` reads its lines; all are added, or none. A refusal is an HTTPException.
+Tasks come from webhooks, and from hosts that cannot reach the database: one object or a list, in the format of
+`client.py add --bulk`; all are added, or none. A refusal is an HTTPException.
 """
 
 from __future__ import annotations
@@ -36,15 +36,15 @@ MAX_EDGES = 1000
 """Of all `depends_on` in a request together."""
 MAX_KEY_CHARACTERS = 255
 FORGET_CHANCE = 0.01
-"""How often old keys are forgotten: it costs a look at all of them."""
+"""How often old keys are deleted, as it reads all of them."""
 REQUESTS_A_MINUTE = 600
 """Of one token."""
 WRONG_A_MINUTE = 30
-"""Requests without a right token, from all addresses together: nobody guesses a token of 256 bits."""
+"""Requests without a valid token, from all addresses: nobody guesses a token of 256 bits."""
 
 
 def asked_for(request: Request) -> str:
-    """TASKS or METRICS; empty if somebody asks for the page, whose links and forms name a view."""
+    """TASKS or METRICS; empty for the page, whose links and forms name a view."""
     last = request.path.rstrip("/").rpartition("/")[2]
     is_asked = last == METRICS or (last == TASKS and request.method == "POST")
     return last if is_asked and "view" not in request.args else ""
@@ -67,13 +67,13 @@ def metrics(settings: PageSettings, server: TaskServer, files: PrivateFiles, req
 
 
 def _bearer_of(request: Request) -> str:
-    """The token of a request; Apache drops the usual header unless it is set up not to, so there is one of our own."""
+    """The token of a request; by default Apache drops the usual header, so there is our own."""
     scheme, _, token = request.headers.get("Authorization", "").partition(" ")
     return token.strip() if scheme.lower() == "bearer" else request.headers.get("X-Taskserver-Token", "").strip()
 
 
 def _has_token(sha256: str, request: Request) -> bool:
-    """Whether a request has the token that has this hash."""
+    """Whether a request has the token with this hash."""
     given = hashlib.sha256(_bearer_of(request).encode("utf-8", "replace")).hexdigest()
     return hmac.compare_digest(given, sha256)
 
@@ -93,7 +93,7 @@ def _check_pace(files: PrivateFiles, key: str, most: int) -> None:
 
 
 def add(settings: PageSettings, server: TaskServer, files: PrivateFiles, request: Request) -> Response:
-    """Add what a request holds; its ids as JSON."""
+    """Add the tasks of a request. Returns their ids as JSON."""
     try:
         return in_json({"ids": _add(settings, server, files, request)}, 201)
     except InvalidTask as error:
@@ -101,7 +101,7 @@ def add(settings: PageSettings, server: TaskServer, files: PrivateFiles, request
 
 
 def in_json(value: object, code: int) -> Response:
-    """A value as the body of an answer."""
+    """A JSON response."""
     return Response(json.dumps(value) + "\n", code, content_type="application/json")
 
 
@@ -113,7 +113,7 @@ def _add(settings: PageSettings, server: TaskServer, files: PrivateFiles, reques
         _refuse_wrong_token(files, request)
     _check_pace(files, f"token {token.sha256[:16]}", REQUESTS_A_MINUTE)
     tasks = _tasks_in(request)
-    new_tasks = list(new_tasks_from(tasks))  # first: a wrong task is a simpler thing to say than a missing right
+    new_tasks = list(new_tasks_from(tasks))  # first, as an invalid task is easier to explain than a missing right
     for number, task in enumerate(tasks, start=1):
         _check_rights(token, task, f"task {number}")
     if (edges := sum(len(task.get("depends_on") or ()) for task in tasks)) > MAX_EDGES:
@@ -126,7 +126,7 @@ def _add(settings: PageSettings, server: TaskServer, files: PrivateFiles, reques
 
 
 def _add_once(server: TaskServer, token: AddToken, key: str, new_tasks: Sequence[NewTask], tasks: object) -> list[int]:
-    """Add tasks, or find those that were added by an earlier request with the same key."""
+    """Add tasks, or find those of an earlier request with the same key."""
     if not (key.isascii() and key.isprintable() and 0 < len(key) <= MAX_KEY_CHARACTERS):
         abort(400, f"Idempotency-Key is wrong; allowed: 1 to {MAX_KEY_CHARACTERS} characters of ASCII")
     notes = Notes(server.store.database)
@@ -145,7 +145,6 @@ def _digest(text: str) -> str:
 
 
 def _tasks_in(request: Request) -> Sequence[Mapping[str, Any]]:
-    """The descriptions in the body."""
     if request.content_length is None and not request.environ.get("wsgi.input_terminated"):
         abort(411, "the length of the body is missing: Content-Length")
     request.max_content_length = MAX_BODY_BYTES + 1  # a body without a length is cut there
@@ -168,7 +167,7 @@ def _tasks_in(request: Request) -> Sequence[Mapping[str, Any]]:
 
 
 def _check_rights(token: AddToken, task: Mapping[str, Any], it: str) -> None:
-    """Refuse a task that the token may not add: of its name, of its stages, in their groups."""
+    """Refuse a task whose name, stages or groups the token may not add."""
     group_id = task.get("group_id", 0)
     parts: list[Any] = [task] if task.get("task") is not None else []
     for part in [*parts, *(task.get("stages") or ())]:
@@ -180,7 +179,7 @@ def _check_rights(token: AddToken, task: Mapping[str, Any], it: str) -> None:
             abort(403, f"{it}: this token may not add to group {group}")
     if token.allows_task("*") and token.groups is None:
         return
-    # A rerun writes to a row that somebody else may have added, and a task that waits for others slows their end.
+    # A rerun changes a row that another producer may have added, and dependencies slow down the ends of others.
     for field in ("rerun", "depends_on"):
         if task.get(field):
             abort(403, f"{it}: {field} is for tokens of all tasks and groups")

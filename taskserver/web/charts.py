@@ -1,4 +1,4 @@
-"""Bars by the hour as the numbers of an SVG, which a template draws. Widths are percents: its texts keep their size."""
+"""Hourly bars as numbers for an SVG in a template. Widths are percents, so that texts keep their size."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from ..messages.text import in_sentence, local
 from ..stores.queue.stats import HourStats
 
 HEIGHT, BOTTOM, TOP = 160, 24, 10
-"""Of a chart, below its bars for the hours, and above them, in pixels."""
+"""Pixels of a chart, below its bars for the hours, and above them."""
 HOURS_PER_LABEL = 6
 DAY = 24
 
 
 class Bar(NamedTuple):
-    """A rectangle, what it is drawn as, and what it stands for."""
+    """A rectangle with its kind and its words."""
 
     kind: str
     x: float
@@ -42,7 +42,7 @@ class Chart(NamedTuple):
     hours: Sequence[Mark]
     heights: Sequence[Mark]
     legend: Sequence[tuple[str, str]]
-    """Kind and word of what is stacked."""
+    """Kind and word of each part."""
 
 
 Part = tuple[str, str, Callable[[HourStats], float]]
@@ -52,7 +52,7 @@ Part = tuple[str, str, Callable[[HourStats], float]]
 def bars(
     name: str, title: str, hours: Sequence[HourStats], parts: Sequence[Part], words: Callable[[float], str]
 ) -> Chart:
-    """A bar for each hour, whose parts stand one on the other; `words` writes a value."""
+    """A stacked bar for each hour; `words` formats a value."""
     most = max((sum(value(hour) for *_, value in parts) for hour in hours), default=0) or 1
     step, ground, scale = 100 / max(len(hours), 1), HEIGHT - BOTTOM, (HEIGHT - BOTTOM - TOP) / most
     drawn = []
@@ -60,7 +60,7 @@ def bars(
         y = float(ground)
         for kind, word, value in parts:
             if value(hour):
-                height = max(value(hour) * scale, 1.0)  # one of ten thousand is to be seen, too
+                height = max(value(hour) * scale, 1.0)  # even one of ten thousand is visible
                 y -= height
                 text = f"{_hour(hour)}: {words(value(hour))} {word}"
                 drawn.append(Bar(kind, number * step + step * 0.1, y, step * 0.8, height, text))
@@ -70,7 +70,7 @@ def bars(
 
 
 def _labels(hours: Sequence[HourStats]) -> Iterator[tuple[int, str]]:
-    """The hours that are named, by their places: some of a day, or the begin of each of several days."""
+    """The labels by their positions: some hours of a day, or the begins of several days."""
     for number, hour in enumerate(hours):
         if len(hours) <= DAY:
             if number % HOURS_PER_LABEL == 0:

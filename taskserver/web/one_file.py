@@ -1,4 +1,4 @@
-"""The page as one file, for hosts that run no programs for visitors: cron has it written anew every few minutes."""
+"""The page as one file, for hosts that run no programs for visitors: cron writes it again every few minutes."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ from .views import DAYS, hours_values, overview_values, trouble_in_words
 
 TASKS_SHOWN = 30
 LATE_AFTER = 3
-"""A file that was not written anew in so many times of its turn is older than it should be."""
+"""A file is stale after so many times its interval."""
 
 
 def one_file(server: TaskServer, folder: Path, every_seconds: int, with_doctor: bool, env_file: Path | None) -> str:
-    """The page of a queue as one HTML text; `env_file` as in `load_settings`. Raises DatabaseError."""
+    """The page of a queue as one HTML text; `env_file` is that of `load_settings`. Raises DatabaseError."""
     server.store.tables.check()
     fatal = Pages(server.store.database).page(Selection(status=Status.FATAL), FIRST, TASKS_SHOWN)
     found = examine(folder, env_file=env_file) if with_doctor else ()
@@ -40,8 +40,8 @@ def one_file(server: TaskServer, folder: Path, every_seconds: int, with_doctor: 
 
 
 def one_file_without_database(server: TaskServer, every_seconds: int, error: DatabaseError) -> str:
-    """The page while the database is away, which says so."""
-    # Everybody may be able to read the file, and errors name hosts, users and folders.
+    """The page while the database is away."""
+    # The file may be public, and errors name hosts, users and folders.
     is_of_tables = isinstance(error, (TablesMissing, TablesOutdated))
     fix = f"Run {CLIENT} init: it makes them, or upgrades them." if is_of_tables else "Cron's mail has the error."
     return _rendered(server, every_seconds, {"away": trouble_in_words(error), "fix": fix})
@@ -59,7 +59,7 @@ def _rendered(server: TaskServer, every_seconds: int, values: dict[str, Any]) ->
         "made_at": datetime.now(timezone.utc),
         "every_seconds": every_seconds,
         "late_seconds": LATE_AFTER * every_seconds,
-        "queue": server.settings.table,  # the file may be open to many: not where the database is
+        "queue": server.settings.table,  # the file may be public: don't show the database's address
         "is_live": False,
         "client": client_in(server.settings.folder),
         "may_act": False,

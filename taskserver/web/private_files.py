@@ -1,4 +1,4 @@
-"""The files that the page keeps in var/page/: its secret, counts, sign-outs, and a log of what visitors did."""
+"""The files of the page in var/page/: its secret, counts, sign-outs, and a log of what visitors did."""
 
 from __future__ import annotations
 
@@ -18,41 +18,41 @@ from ..host.files import make_private_folder, write_atomically
 SECRET_CHARACTERS = 64
 MAX_LOG_BYTES = 1_000_000
 FORGOTTEN_SECONDS = 2 * 86_400.0
-"""Sign-outs are older than any session that still counts."""
+"""Older than any valid session."""
 PLACE = Path("var", "page")
 
 
 class PrivateFiles:
-    """The page's own folder. What it does raises OSError."""
+    """The page's own folder. All methods raise OSError."""
 
     def __init__(self, folder: Path) -> None:
         """`folder` is the deployment's. Makes the page's folder."""
         self.mark_of_deployment = hashlib.sha256(os.fsencode(folder)).hexdigest()[:6]
-        """For the names of cookies: two deployments behind one host must not replace each other's."""
+        """For names of cookies, as several deployments may share one host."""
         self._folder = folder / PLACE
         make_private_folder(folder / "var")
         self._folder.mkdir(mode=0o700, exist_ok=True)
 
     def secret(self) -> bytes:
-        """The page's secret, which is made once, and again if a full disk cut it off."""
+        """The page's secret, created once, and again if a full disk truncated it."""
         path = self._folder / "secret"
         if not path.exists() or path.stat().st_size != SECRET_CHARACTERS:
-            # What another process wrote meanwhile is replaced: its visitor signs in once more.
+            # This may replace the secret of another process, whose visitor signs in again.
             write_atomically(path, secrets.token_hex(SECRET_CHARACTERS // 2), 0o600)
         return path.read_bytes()
 
     @contextmanager
     def locked(self, name: str) -> Iterator[TextIO]:
-        """The file of that name, which this process alone has in the `with`."""
+        """A file that is locked for this process in the `with`."""
         descriptor = os.open(self._folder / name, os.O_RDWR | os.O_CREAT, 0o600)
         with open(descriptor, "r+", encoding="utf-8", errors="backslashreplace") as file:
             fcntl.flock(descriptor, fcntl.LOCK_EX)
             yield file
 
-    # ---- sessions that were ended
+    # ---- ended sessions
 
     def end_session(self, session: str) -> None:
-        """Remember that a session was ended, and forget those that are over by now."""
+        """Mark a session as ended, and delete marks of expired ones."""
         oldest = time.time() - FORGOTTEN_SECONDS
         for path in self._folder.glob("ended-*"):
             with suppress(OSError):
@@ -61,7 +61,7 @@ class PrivateFiles:
         os.close(os.open(self._ended(session), os.O_WRONLY | os.O_CREAT, 0o600))
 
     def has_ended(self, session: str) -> bool:
-        """Whether somebody signed out of it."""
+        """Whether the visitor signed out."""
         return self._ended(session).exists()
 
     def _ended(self, session: str) -> Path:
@@ -70,7 +70,7 @@ class PrivateFiles:
     # ---- what visitors did
 
     def log(self, line: str) -> None:
-        """Write a line to the log of what visitors did."""
+        """Write a line to the log of actions."""
         path = self._folder / "actions.log"
         with self.locked(path.name) as file:
             if path.stat().st_size > MAX_LOG_BYTES:

@@ -1,4 +1,4 @@
-"""Templates → text: escaped by Jinja2, with the words for numbers, instants and statuses that people read."""
+"""Templates → text: escaped by Jinja2, with filters for numbers, times and statuses."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from ..model.task import Status
 
 TEMPLATES = Path(__file__).with_name("templates")
 ASSETS = {"page.css": "text/css", "page.js": "text/javascript", "icon.svg": "image/svg+xml"}
-"""The files that a page loads, and their types."""
+"""Files that a page loads, and their types."""
 
 
 def render(template: str, values: Mapping[str, Any]) -> str:
@@ -37,18 +37,18 @@ def asset(name: str) -> str:
 
 @cache
 def version_of(name: str) -> str:
-    """A mark that differs with an asset's text, for browsers that keep it."""
+    """Changes with an asset's text, for the caches of browsers."""
     return hashlib.sha256(asset(name).encode()).hexdigest()[:12]
 
 
 def csp_hash(text: str) -> str:
-    """What a content security policy calls a text by that it allows."""
+    """The hash by which a content security policy allows a text."""
     return f"'sha256-{b64encode(hashlib.sha256(text.encode()).digest()).decode()}'"
 
 
 @cache
 def _environment() -> Environment:
-    # No loader of packages: the folder is a plain one wherever the page runs.
+    # No package loader: the folder is always a plain one.
     environment = Environment(
         loader=FileSystemLoader(TEMPLATES),
         autoescape=True,
@@ -85,7 +85,7 @@ def _environment() -> Environment:
 
 
 def link(view: str = "", **fields: Any) -> str:
-    """A link to a view, which holds wherever the page is mounted; fields of None are left out."""
+    """A relative link to a view, valid wherever the page is mounted; fields of None are left out."""
     given = [("view", view)] if view else []
     for name, value in fields.items():
         several = value if isinstance(value, (list, tuple)) else [value]
@@ -94,7 +94,7 @@ def link(view: str = "", **fields: Any) -> str:
 
 
 def _name_meant(line: str) -> str | None:
-    """The right name of the tasks with an error, if it says which one may be meant."""
+    """The correct name of tasks with this error, if it suggests one."""
     found = re.fullmatch(r"BadTask: '([^']+)'.*; did you mean '([\w.:]+)'\?", line)
     if found is None or "." in found[2] or ":" in found[2]:
         return found and found[2]
@@ -104,7 +104,7 @@ def _name_meant(line: str) -> str | None:
 
 
 def _lines(text: str) -> str:
-    """A text of several lines, with control characters escaped."""
+    """A text of several lines with escaped control characters."""
     return "\n".join(escaped(line.replace("\t", "    ")) for line in text.split("\n"))
 
 
@@ -114,7 +114,7 @@ def _count(rows: int) -> str:
 
 
 def _ago(instant: datetime | None) -> str:
-    """How long ago an instant is, or in how long; by this host's clock. Empty for None."""
+    """How long ago a time is, or in how long, by this host's clock; empty for None."""
     if instant is None:
         return ""
     seconds = (datetime.now(timezone.utc) - instant).total_seconds()

@@ -1,4 +1,4 @@
-"""What each page shows: one function a view, which reads the queue and names a template with its values."""
+"""What each page shows: one function a view, which reads the queue and returns a template with its values."""
 
 from __future__ import annotations
 
@@ -34,25 +34,25 @@ TASKS_A_PAGE = 50
 ERRORS_SHOWN = 50
 NAMES_SHOWN = 50
 INSTANT = "%Y-%m-%d %H:%M:%S.%f"
-"""How a link to more tasks has the instant at which the page begins."""
+"""The format of a time in a link to more tasks."""
 SPANS = {"1 day": 86_400.0, "7 days": 7 * 86_400.0}
-"""What `since` may be, in seconds."""
+"""Choices of `since`, in seconds."""
 DAYS = {"1": 24, "7": 7 * 24}
 """The spans of the hours' view, in hours."""
 STATUSES = {name_of_status(status): status for status in Status}
 VERBS = {verb.name: verb for verb in (RETRY, CANCEL, DELETE)}
-"""What may be done to tasks from the page."""
+"""What the page can do to tasks."""
 
 
 class Page(NamedTuple):
-    """What is shown."""
+    """A template with its values."""
 
     template: str
     values: Mapping[str, Any]
 
 
 def trouble_in_words(error: DatabaseError) -> str:
-    """What an error of the database means for a page, in a few words."""
+    """A database error in a few words for the page."""
     if isinstance(error, (TablesMissing, TablesOutdated)):
         return "The tables are not of this version"
     if isinstance(error, Conflict):
@@ -61,7 +61,7 @@ def trouble_in_words(error: DatabaseError) -> str:
 
 
 class BadQuery(Exception):
-    """The query of a link names what there is not; the text says what."""
+    """The query of a link is invalid, or names something that does not exist."""
 
     def __init__(self, words: str, code: int = 400) -> None:
         super().__init__(words)
@@ -69,7 +69,7 @@ class BadQuery(Exception):
 
 
 def overview(server: TaskServer, query: Query) -> Page:
-    """The verdict first, then what it rests on."""
+    """The verdict first, then its reasons."""
     return Page("overview.html", overview_values(server))
 
 
@@ -105,7 +105,7 @@ def tasks(server: TaskServer, query: Query) -> Page:
 
 
 def task(server: TaskServer, query: Query) -> Page:
-    """One task with all that is known of it."""
+    """Everything about one task."""
     task_id = number_in(query, "id", MAX_ID)
     row = None if task_id is None else server.store.views.show(task_id)
     if task_id is None or row is None:
@@ -127,13 +127,13 @@ def errors(server: TaskServer, query: Query) -> Page:
 
 
 def hours(server: TaskServer, query: Query) -> Page:
-    """What was done by the hour, as pictures and tables."""
+    """Hourly stats as charts and tables."""
     count = choice_in(query, "days", DAYS) or DAYS["1"]
     return Page("hours.html", hours_values(server, count) | {"is_day": count == DAYS["1"]})
 
 
 def hours_values(server: TaskServer, count: int) -> dict[str, Any]:
-    """The values of the pictures and tables of so many hours."""
+    """The values of the charts and tables of so many hours."""
     stats = Stats(server.store)
     seconds = (count - 1) * HOUR_SECONDS
     found = every_hour(stats.sums(seconds, "hour"), stats.recent().this_hour.hour, count)
@@ -154,19 +154,19 @@ def schedules(server: TaskServer, query: Query) -> Page:
 
 
 def workers(server: TaskServer, query: Query) -> Page:
-    """The workers at work, and the last run of each crontab line."""
+    """The running workers, and the last run of each crontab line."""
     return Page("workers.html", {"overview": server.status()})
 
 
 def findings_of(folder: Path, may_act: bool, answer_seconds: float) -> Page:
-    """What the doctor finds; `answer_seconds` is how long it waits for the database's answer to one question."""
+    """What the doctor finds; `answer_seconds` is the timeout of one statement."""
     found = examine(folder, answer_seconds, for_page=True, only_reads=not may_act)
     acceptances, acceptable = accepted_in(folder, answer_seconds)
     counted, accepted = acceptances.split(found)
     return Page("doctor.html", {"findings": counted, "accepted": accepted, "acceptable": acceptable})
 
 
-# ---- what a link or a form names
+# ---- the fields of a link or a form
 
 
 def selection_in(server: TaskServer, query: Query) -> Selection:
@@ -183,7 +183,7 @@ def selection_in(server: TaskServer, query: Query) -> Selection:
 
 
 def _error_like(server: TaskServer, query: Query) -> str | None:
-    """The first line of the error of the task that `like` names: hosts refuse links and forms with some texts."""
+    """The first line of the error of the task `like`: some hosts refuse links and forms with such texts."""
     task_id = number_in(query, "like", MAX_ID)
     if task_id is None:
         return None
@@ -194,9 +194,9 @@ def _error_like(server: TaskServer, query: Query) -> str | None:
 
 
 def _place(query: Query) -> Place:
-    """Where the page begins that a link leads to."""
+    """Where the page of a link begins."""
     due_at = query.get("due") or None
-    try:  # written anew, as other scripts' digits are read, too
+    try:  # compare with the formatted value, as strptime also reads digits of other scripts
         is_right = due_at is None or f"{datetime.strptime(f'{due_at}Z', f'{INSTANT}%z'):{INSTANT}}" == due_at
     except ValueError:
         is_right = False
@@ -207,7 +207,7 @@ def _place(query: Query) -> Place:
 
 
 def choice_in(query: Query, name: str, choices: Mapping[str, T]) -> T | None:
-    """What a field names; None if it is left out."""
+    """The choice of a field; None if it is missing."""
     text = query.get(name)
     if text and text not in choices:
         raise BadQuery(f"{name} is one of {', '.join(choices)}.")
@@ -215,7 +215,7 @@ def choice_in(query: Query, name: str, choices: Mapping[str, T]) -> T | None:
 
 
 def number_in(query: Query, name: str, most: int) -> int | None:
-    """The number in a field, the least of several; None if it is left out."""
+    """The number in a field, the least of several; None if it is missing."""
     return min(numbers_in(query, name, most), default=None)
 
 
@@ -232,14 +232,14 @@ def numbers_in(query: Query, name: str, most: int) -> list[int]:
 
 
 def every_hour(found: Sequence[HourStats], this_hour: datetime, count: int) -> list[HourStats]:
-    """The last hours up to this one, with zeros for hours in which nothing was done."""
+    """The last hours up to this one, with zeros for idle hours."""
     by_hour = {one.hour: one for one in found}
     hours = [this_hour - timedelta(hours=ago) for ago in reversed(range(count))]
     return [by_hour.get(hour, HourStats(hour, 0, "")) for hour in hours]
 
 
 def throughput(hours: Sequence[HourStats]) -> Chart:
-    """Attempts by how they ended, and tasks that failed for good, of which some had no attempt."""
+    """Attempts by outcome, and tasks that failed for good, even without an attempt."""
     parts: list[Part] = [
         ("done", "attempts done", lambda hour: hour.done),
         ("error", "attempts failed or lost", lambda hour: hour.failed + hour.lost),
@@ -249,7 +249,7 @@ def throughput(hours: Sequence[HourStats]) -> Chart:
 
 
 def charts(hours: Sequence[HourStats]) -> list[Chart]:
-    """The pictures of the hours' view."""
+    """The charts of the hours' view."""
     waited: list[Part] = [("waited", "in the mean", lambda hour: hour.mean_wait_seconds or 0.0)]
     return [
         throughput(hours),

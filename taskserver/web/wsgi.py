@@ -1,7 +1,7 @@
-"""The WSGI application: settings, then who comes, then what the link asks for, and the headers of every answer.
+"""The WSGI application: settings, then access, then the view, and the headers of every answer.
 
-Hosts leave the path of a request as it is, cut off its begin, or not: so a link to a view is a query alone, `?view=…`,
-which holds wherever the page is mounted.
+Hosts pass the path of a request whole or shortened. So a link to a view is only a query, `?view=…`, which is valid
+wherever the page is mounted.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ VIEWS: Mapping[str, Callable[[TaskServer, MultiDict[str, str]], views.Page]] = {
 }
 MAX_FORM_BYTES = 100_000
 ANSWER_SECONDS = 15.0
-"""A visitor waits no longer for the database's answer to one question."""
+"""Timeout of one statement."""
 POLICY = (
     "default-src 'none'; style-src 'self'; script-src 'self'; connect-src 'self'; img-src 'self'; "
     "form-action 'self'; base-uri 'none'; frame-ancestors 'none'"
@@ -59,7 +59,7 @@ HEADERS = {
 
 
 class PageRequest(Request):
-    """A request, whose form may be no larger than the page's own."""
+    """A request whose form is no larger than the page's own."""
 
     max_content_length = MAX_FORM_BYTES
     max_form_memory_size = MAX_FORM_BYTES
@@ -73,14 +73,14 @@ class Application:
         self._folder = folder
 
     def __call__(self, environ: dict[str, Any], start_response: Callable[..., Any]) -> Iterable[bytes]:
-        """Answer one request, as WSGI has it."""
+        """Answer one request (WSGI)."""
         request = PageRequest(environ)
         try:
             response = self._answer(request)
         except HTTPException as error:
             response = _refused(request, error.code or 500, error.description or "")
         except Exception as error:
-            # Its words are for the owner, in the web server's log: they may name hosts, users and folders.
+            # The text is only for the owner, in the web server's log: it may name hosts, users and folders.
             print(printable(f"taskserver page: {type(error).__name__}: {error}"), file=environ["wsgi.errors"])
             response = _refused(request, *_meaning_of(error))
         for name, value in HEADERS.items():
@@ -90,8 +90,8 @@ class Application:
     def _answer(self, request: PageRequest) -> Response:
         if (name := request.args.get("asset")) and request.method in ("GET", "HEAD"):
             return _asset(name)
-        # Read for each request, which costs less than half a millisecond: .env may have changed. And closed after it:
-        # an account's few connections are worth more to the site than the time to connect.
+        # Read for each request, as .env may have changed; it takes less than half a millisecond. And close it after
+        # each, as an account's few connections are more important for the site than the time to connect.
         settings = load_page_settings(self._folder)
         with TaskServer.from_settings(load_settings(self._folder)) as server:
             try:
@@ -133,12 +133,12 @@ class _Visit(NamedTuple):
 
     @property
     def view(self) -> str:
-        """What is asked for; the overview, too, by somebody who loads again what came of a form."""
+        """The view; the overview if the result of a form is loaded again."""
         view = self.request.args.get("view", "")
         return "" if view in ("overview", "sign-in", "act") and self.request.method != "POST" else view
 
     def answer(self) -> Response:
-        """The answer, whatever state the queue is in."""
+        """The answer, even if the database is away."""
         is_post = self.request.method == "POST"
         database = self.server.store.database
         try:
@@ -164,7 +164,7 @@ class _Visit(NamedTuple):
     # ---- forms
 
     def _post(self) -> Response:
-        if self.view == "sign-in":  # in another window, this visitor signed in meanwhile
+        if self.view == "sign-in":  # this visitor signed in meanwhile, in another window
             return _moved(link("overview"))
         if not self.access.is_own_form(self.visitor):
             return self._refuse(403, "This form is out of date, or not of this page: go back, and send it again.")
@@ -197,7 +197,7 @@ class _Visit(NamedTuple):
         return _page(code, "refused.html", {**values, **self._frame()})
 
     def _away(self, error: DatabaseError) -> Response:
-        """A page in the place of one that rests on the database; it, too, renews itself."""
+        """The page if the database is away; it also reloads itself."""
         words = views.trouble_in_words(error)
         return _page(503, "away.html", {"words": words, "error": str(error), **self._frame()})
 
@@ -218,7 +218,7 @@ class _Visit(NamedTuple):
         }
 
     def _done(self) -> tuple[str, int] | None:
-        """What the act did that led here."""
+        """The result of the act that led here."""
         with suppress(views.BadQuery):
             done = views.choice_in(self.request.args, "done", acting.DONE)
             rows = views.number_in(self.request.args, "rows", MAX_SIGNED)
@@ -244,9 +244,9 @@ def _sign_in(access: Access, request: PageRequest) -> Response:
 
 
 def _meaning_of(error: Exception) -> tuple[int, str]:
-    """The code of an unforeseen error, and what everybody may know of it."""
+    """The code of an unexpected error, and the public part of its text."""
     if isinstance(error, SettingError):
-        key = str(error).partition(" ")[0]  # a setting's name is no secret
+        key = str(error).partition(" ")[0]  # the name of a setting is not secret
         what = f"{key} is wrong or missing" if key in ALL_KEYS else "it is not set up"
         return 503, f"The page is closed: {what}. The web server's error log says more."
     if isinstance(error, (Unavailable, Conflict)):
@@ -257,7 +257,7 @@ def _meaning_of(error: Exception) -> tuple[int, str]:
 
 
 def _refused(request: Request, code: int, words: str) -> Response:
-    """A refusal for somebody of whom nothing is known, in the form of what was asked for."""
+    """A refusal for an unknown visitor, in the format of the request."""
     asked = api.asked_for(request)
     if asked == api.TASKS:
         response = api.in_json({"error": words}, code)
@@ -270,13 +270,13 @@ def _refused(request: Request, code: int, words: str) -> Response:
 
 
 def _page(code: int, template: str, values: Mapping[str, Any]) -> Response:
-    # Bytes of a row that are no text, as SQLite may hold, come as lone surrogates.
+    # Invalid text of a row, which SQLite may hold, comes as lone surrogates.
     text = render(template, values).encode("utf-8", "backslashreplace")
     return Response(text, code, content_type="text/html; charset=utf-8")
 
 
 def _moved(location: str) -> Response:
-    # Relative, since the page does not know where it is mounted.
+    # Relative, as the page does not know where it is mounted.
     response = Response(status=303, headers={"Location": location})
     response.autocorrect_location_header = False
     return response
