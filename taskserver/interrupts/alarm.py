@@ -144,9 +144,9 @@ class Alarm:
                     signal.signal(number, handler)
 
     @property
-    def is_insisted(self) -> bool:
+    def is_forced(self) -> bool:
         """Whether a second signal came, to end the running task."""
-        return self._stop.insisted
+        return self._stop.is_forced
 
     def interrupt(self, number: int, why: str) -> None:
         """Interrupt the call of this number, and again later, unless it has ended. Thread-safe.
@@ -168,7 +168,7 @@ class Alarm:
 
     def _react(self) -> None:
         """Interrupt the task after a second signal; after the first, make sure that a second one is seen."""
-        if self._stop.insisted:
+        if self._stop.is_forced:
             self._ring(signal.SIGALRM, sys._getframe())
         elif not self.has_interrupted and self._is_in_main_thread() and getsignal(signal.SIGALRM) == self._ring:
             # If a second signal comes just when Python returns from here into a sleep, it is seen only after the sleep.
@@ -179,7 +179,7 @@ class Alarm:
 
     def _ring(self, _: int, frame: FrameType | None) -> None:
         number, why = self._request
-        if self._stop.insisted:
+        if self._stop.is_forced:
             why = STOPPED
         elif number != self.number:
             if now() < self._ends_at:  # it was for an earlier call

@@ -32,7 +32,7 @@ class Stop:
     def __init__(self) -> None:
         self._made_at = time.monotonic()
         self.asked = False
-        self.insisted = False
+        self.is_forced = False
         self.is_handed_over = False
         """Whether the run ends after its task because another worker waits for its slot."""
         self.lookouts: list[Callable[[], object]] = []
@@ -79,6 +79,6 @@ class Stop:
 
         It interrupts only from the thread that runs the task; a signal handler runs in the main thread.
         """
-        self.insisted, self.asked = self.asked, True
+        self.is_forced, self.asked = self.asked, True
         if self.react is not None:
             self.react()

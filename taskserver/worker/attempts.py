@@ -103,7 +103,7 @@ class Attempts:
         After a second signal it fails without a call.
         """
         self._hooks.between(plan)
-        if self._run.stop.insisted:
+        if self._run.stop.is_forced:
             return failure_of(TaskInterrupted(STOPPED)), None
         token = enter(self._run.heartbeat.begin(plan))
         began_at = time.monotonic()

@@ -66,7 +66,7 @@ class Failure(NamedTuple):
 
     @property
     def is_final(self) -> bool:
-        """Whether no retry follows, whatever the limit of attempts."""
+        """Whether no retry follows, even below the limit of attempts."""
         return self.is_a(Fatal) or self.why_fatal != ""
 
     def with_options(self, options: Options) -> Failure:

@@ -211,8 +211,8 @@ class Callables:
         held = _look_up(name, place, namespace)
         of_django = _of_django(held)
         value = held if of_django is None else of_django.function
-        if foreign := task_of_other_queue(value):
-            raise BadTask(f"{name!r} is {foreign}")
+        if why := task_of_other_queue(value):
+            raise BadTask(f"{name!r} is {why}")
         if type(value) is not FunctionType:
             raise BadTask(f"{name!r} is {_kind(value)}; only functions, static and class methods may run")
         if value.__module__ != place.module:

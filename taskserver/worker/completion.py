@@ -44,7 +44,7 @@ class Completions:
 
         It may have cut off an answer of the database: each statement would get the answer to the one before it.
         """
-        if self._run.alarm.has_interrupted or self._run.stop.insisted:
+        if self._run.alarm.has_interrupted or self._run.stop.is_forced:
             raise TaskInterrupted(WENT_ON)
 
     def finish_of(self, attempt: Attempt, value: object) -> Finish:

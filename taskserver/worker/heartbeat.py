@@ -161,7 +161,7 @@ class Heartbeat:
                 if self._call is call:
                     step(call)
             return True
-        except Exception as error:  # whatever it is, the next turn tries again: without one the lease would end
+        except Exception as error:  # any error: the next tick tries again, else the lease would end
             if isinstance(error, ServerFull) and not self._was_refused:
                 self._was_refused = True
                 LOG.warning(NO_CONNECTION, error, extra={ONCE_AN_HOUR: True})
@@ -209,7 +209,7 @@ class Heartbeat:
 
     def _note_overdue(self, call: TaskContext) -> None:
         """Log a call that still runs a lease after its timeout: the process ends soon, and shows where it hangs."""
-        if self._alarm.is_insisted:
+        if self._alarm.is_forced:
             call.ends_at = min(call.ends_at, now())
         if self._ends_process and now() >= call.ends_at + self._lease and not call.is_overdue:
             call.is_overdue = True

@@ -168,13 +168,13 @@ class Hooks:
 
     def between(self, plan: CallPlan = NO_TASK) -> None:
         """Call the hook before the call of this plan, and renew its leases meanwhile."""
-        if not self._between.is_set or self._run.stop.insisted:
+        if not self._between.is_set or self._run.stop.is_forced:
             return
         seconds = side_call_seconds(self._run.alarm)
         plan = plan._replace(timeout_seconds=seconds, completion=None, is_cancellable=False, name=self._between.setting)
         failure = self._between.call(plan)
         self._has_worked = True
-        if failure is not None and not self._run.stop.insisted:
+        if failure is not None and not self._run.stop.is_forced:
             self._between.log(failure)
 
     def before_wait(self) -> None:
@@ -216,7 +216,7 @@ class Hooks:
 
     def _has_time(self, began_at: float) -> bool:
         most = MAX_LEAVING_SECONDS if self._run.limits.should_leave() else MAX_TOGETHER_SECONDS
-        return not self._run.stop.insisted and time.monotonic() - began_at < most
+        return not self._run.stop.is_forced and time.monotonic() - began_at < most
 
     def _call_for(self, failed: FailedAttempt) -> None:
         seconds = side_call_seconds(self._run.alarm)

@@ -187,7 +187,7 @@ class Reporter:
 
     def report_broken_modules(self) -> None:
         """Log each module that cannot be imported once, as many rows may name it."""
-        if self._run.stop.insisted:  # the second signal may have ended the import
+        if self._run.stop.is_forced:  # the second signal may have ended the import
             return
         for text in self._run.callables.new_failures():
             LOG.warning("%s (its tasks fail for now)", text, extra={ONCE_AN_HOUR: True})

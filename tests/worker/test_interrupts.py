@@ -74,7 +74,7 @@ def test_a_second_signal_that_met_no_sleep_yet_is_heard_soon() -> None:
 
     def nap() -> None:
         stop.ask()
-        stop.insisted = True
+        stop.is_forced = True
         time.sleep(WAIT_SECONDS)
 
     with Alarm(stop, 60) as alarm, pytest.raises(TaskInterrupted, match="second signal"):
@@ -176,7 +176,7 @@ def test_a_second_signal_between_two_tasks_interrupts_none_of_our_code() -> None
         stop.ask()
         stop.ask()
         signal.raise_signal(signal.SIGALRM)
-    assert stop.insisted
+    assert stop.is_forced
 
 
 def test_a_process_that_a_task_forked_ends_as_it_comes_out_of_the_call(alarm: Alarm) -> None:
