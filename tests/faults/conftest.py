@@ -4,7 +4,7 @@ fragile         a server of these tests' own, which they kill; it runs as each o
 fragile_queue   a queue on it
 shared_queue    one on the server of the whole test run, which is left alone: rows and tables are locked there
 proxy           between the worker of proxied_queue and that server
-failing_kind    which of the two; ON_MYSQL of tests/faults/failing.py has a test run on that alone
+failing_kind    which of the two, PostgreSQL in long tests; ON_MYSQL (failing.py) has a test run on that only
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from tests.support.servers import MariaDB, MySQLServer, missing_programs
 READERS: dict[str, Callable[[], Reader]] = {"mysql": as_sent, "postgresql": Requests}
 
 
-@pytest.fixture(scope="module", params=sorted(QUEUES))
+@pytest.fixture(scope="module", params=["mysql", pytest.param("postgresql", marks=pytest.mark.long)])
 def failing_kind(request: pytest.FixtureRequest) -> str:
     return str(request.param)
 

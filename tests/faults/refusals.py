@@ -29,7 +29,15 @@ def with_each(*refusals: Refusal, marks: Sequence[pytest.MarkDecorator] = ()) ->
     """Parametrizes a test of `plain_queue`."""
     return pytest.mark.parametrize(
         ("failing_kind", "refusal"),
-        [pytest.param(one.kind, one, id=f"{one.kind}-{one.word.strip('()')}", marks=marks) for one in refusals],
+        [
+            pytest.param(
+                one.kind,
+                one,
+                id=f"{one.kind}-{one.word.strip('()')}",
+                marks=[*marks, *[pytest.mark.long] * (one.kind != "mysql")],
+            )
+            for one in refusals
+        ],
         indirect=["failing_kind"],
     )
 

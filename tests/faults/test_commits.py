@@ -83,6 +83,7 @@ def test_a_task_whose_commit_took_effect_unheard_is_done_once(
     assert queue.sql("SELECT taken, done, lost FROM jobs_queue_workers") == [(2, 2, 0)]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("words", "silent"), STATEMENTS)
 def test_a_task_whose_commit_did_not_arrive_left_nothing_and_comes_again(
     server_queue: Queue, proxy: Proxy, silent: bool, words: bytes
@@ -102,6 +103,7 @@ def test_a_task_whose_commit_did_not_arrive_left_nothing_and_comes_again(
     assert effects(queue) == [1, 2]
 
 
+@pytest.mark.long
 def test_a_completion_whose_answer_was_lost_is_not_committed(server_queue: Queue, proxy: Proxy) -> None:
     """The statement before the COMMIT."""
     queue = server_queue

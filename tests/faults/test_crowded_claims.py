@@ -170,6 +170,7 @@ def test_a_lock_on_the_whole_table_is_waited_for_by_looking_again(
     assert (result.reason, result.done) == (Reason.EMPTY, 6)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("db_patience", [0, 1])
 def test_a_run_whose_patience_ran_out_ends_as_crowded(skipping_crowd: Crowd, db_patience: int) -> None:
     with skipping_crowd.open(db_patience=db_patience) as server, skipping_crowd.held():
@@ -183,6 +184,7 @@ def assert_crowded(server: TaskServer) -> None:
     assert [run.reason for run in server.store.views.runs()] == ["crowded"]
 
 
+@pytest.mark.long
 def test_a_run_ends_as_empty_where_others_hold_rows_of_other_groups_alone(crowd: Crowd) -> None:
     with crowd.open() as server, crowd.held():
         result = server.run(groups=[4, 9])

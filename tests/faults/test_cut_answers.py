@@ -196,7 +196,12 @@ def title(step: Step, is_done: bool, silent: bool) -> str:
 @pytest.mark.parametrize(
     ("failing_kind", "step", "is_done", "silent"),
     [
-        pytest.param(kind, *case, id=f"{kind}-{title(*case)}", marks=[] if is_quick(*case) else [pytest.mark.long])
+        pytest.param(
+            kind,
+            *case,
+            id=f"{kind}-{title(*case)}",
+            marks=[pytest.mark.long] * (kind != "mysql" or not is_quick(*case)),
+        )
         for kind in QUEUES
         for case in itertools.product(STEPS, (True, False), (True, False))
         if kind == "mysql" or case[0] is not READ_CLAIM
@@ -238,6 +243,7 @@ def test_a_worker_gets_away_from_a_connection_that_is_half_open(
     assert len(proxy.links) == 2
 
 
+@pytest.mark.long
 def test_a_heartbeat_gets_away_from_a_connection_that_is_half_open_before_its_lease_ends(
     open_here: Callable[..., Here], proxy: Proxy, pool: ThreadPoolExecutor, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -266,6 +272,7 @@ def test_a_heartbeat_gets_away_from_a_connection_that_is_half_open_before_its_le
     assert queue.notes()[0] == "first"
 
 
+@pytest.mark.long
 def test_a_run_outlasts_a_backup_that_locks_all_tables(
     open_here: Callable[..., Here], proxy: Proxy, pool: ThreadPoolExecutor
 ) -> None:

@@ -62,6 +62,7 @@ def test_a_run_goes_on_where_it_was_when_its_database_comes_back(
     assert queue.rows("status, attempts") == [(2, 1)] * len(names)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("at", ["the last task", "a task in the midst"])
 def test_a_round_goes_on_where_it_was_when_its_database_comes_back(
     fragile_queue: FailingQueue, fragile: Server, at: str
@@ -83,6 +84,7 @@ def test_a_round_goes_on_where_it_was_when_its_database_comes_back(
     assert queue.rows("status, attempts") == [(2, 1)] * len(names)
 
 
+@pytest.mark.long
 def test_a_task_is_finished_though_its_lease_ended_while_the_database_was_away(
     fragile_queue: FailingQueue, fragile: Server
 ) -> None:
@@ -173,6 +175,7 @@ def test_a_worker_asked_to_end_while_its_database_is_away_still_writes_what_it_d
 # ---- a database that has no connection to give, or only reads for a while
 
 
+@pytest.mark.long
 @with_each(NO_CONNECTION, READ_ONLY, NO_SLOT, STAND_IN)
 def test_a_worker_that_is_refused_at_its_beginning_waits(plain_queue: FailingQueue, refusal: Refusal) -> None:
     names = plain_queue.add_named("first", "second")

@@ -354,6 +354,7 @@ def test_each_task_runs_once_after_its_parents_wherever_both_workers_stood_still
     assert try_each(family, scene, some) > 15
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("times", [4, pytest.param(100, marks=pytest.mark.long)])
 def test_a_web_of_tasks_is_done_once_each_by_workers_that_take_turns_at_random(family: Family, times: int) -> None:
     chance = random.Random(times)
@@ -461,6 +462,7 @@ def test_a_parent_that_ends_while_it_is_marked_as_awaited_releases_the_child(
     family.assert_all_ran_once()
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("family", ["delete"], indirect=True)
 @pytest.mark.parametrize("any_dsn", SERVERS, indirect=True)
 @pytest.mark.parametrize("end", ["COMMIT", "ROLLBACK"])

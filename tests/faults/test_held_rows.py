@@ -36,6 +36,7 @@ def test_a_held_row_costs_the_running_task_no_lease(shared_queue: FailingQueue) 
     assert sorted(shared_queue.notes()) == ["first", "second", "third"]
 
 
+@pytest.mark.long
 def test_a_worker_that_is_stopped_releases_all_rows_but_those_that_are_held(shared_queue: FailingQueue) -> None:
     worker = shared_queue.start_first()
     with shared_queue.locking(LOCK_TASK, 2):
@@ -57,6 +58,7 @@ def test_rows_that_are_held_keep_none_of_those_behind_them_from_waking(skipping_
     assert skipping_queue.notes() == names[6:] + names[:6]
 
 
+@pytest.mark.long
 def test_rows_that_are_held_keep_none_of_those_behind_them_from_being_released(skipping_queue: FailingQueue) -> None:
     skipping_queue.deployment.claim_at_once()
     skipping_queue.add_named("first", task="wait_for_go")
@@ -92,6 +94,7 @@ def test_tasks_behind_a_start_that_waits_are_given_back_after_half_a_lease(share
     assert shared_queue.notes() == ["first", "second", "third"]
 
 
+@pytest.mark.long
 def test_tasks_that_come_slowly_keep_nobody_from_the_queue(dsn: str) -> None:
     """A script may hand over tasks as it finds them; meanwhile workers work."""
     asked, worked = threading.Event(), threading.Event()

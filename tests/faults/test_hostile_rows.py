@@ -499,7 +499,7 @@ def _assert_dealt_with(row: Row, now: Row | None) -> None:
 
 
 @EACH_DATABASE
-@generated(batches=5)
+@generated(batches=2)
 @given(rows=hostile_rows)
 @example(rows=[WORST_CLAIM, WORST_CLAIM | {"max_attempts": MOST_UNSIGNED}])
 def test_any_rows_are_survived(queue: Queue, rows: list[dict[str, object]]) -> None:

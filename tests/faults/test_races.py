@@ -289,11 +289,13 @@ def test_many_workers_run_each_task_once_and_meet_no_deadlock(
         assert count_deadlocks(server) == before
 
 
+@pytest.mark.long
 def test_four_workers_on_sqlite_run_each_task_once(race: Callable[..., Race], sqlite_dsn: str) -> None:
     # A worker whose tasks take no time at all has the one write lock again before those who wait for it look again.
     drain(race(sqlite_dsn), sqlite_dsn, 4, 400, seconds=0.002)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("workers", "count"), [(8, 600), pytest.param(16, 3_000, marks=pytest.mark.long)])
 def test_workers_on_a_server_without_skip_locked_run_each_task_once(
     race: Callable[..., Race], mysql_dsn: str, workers: int, count: int
@@ -382,6 +384,7 @@ def steal_until_all_are_archived(thief: Any, count: int, chance: str) -> int:
                     stolen += cursor.rowcount
 
 
+@pytest.mark.long
 def test_tasks_that_are_taken_away_while_they_run_are_completed_once(
     race: Callable[..., Race], server: Server, server_dsn: str
 ) -> None:

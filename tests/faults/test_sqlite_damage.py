@@ -104,6 +104,7 @@ def copy_database_in_transaction(name):
 """
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("how", ["close_others", "copy_database", "copy_database_in_transaction"])
 def test_a_task_that_takes_the_files_from_its_worker_ends_it_with_one_line_and_nothing_is_lost(
     queue: Queue, how: str

@@ -154,6 +154,7 @@ def test_four_workers_and_producers_at_once_never_see_a_locked_database(queue: Q
     assert turns >= len(set(pids)), "the workers ran one after the other"
 
 
+@pytest.mark.long
 def test_a_lock_that_is_held_for_longer_than_one_turn_is_waited_for(queue: Queue) -> None:
     add(queue, "first")
     with held(queue):
@@ -196,6 +197,7 @@ def test_a_task_that_raises_amid_its_own_transaction_keeps_no_lock(queue: Queue)
     assert queue.first_lines() == ["ValueError: amid it"]
 
 
+@pytest.mark.long
 def test_a_reader_that_stays_in_the_midst_of_reading_holds_up_nobody(queue: Queue) -> None:
     """As a backup or a person's SQLite browser does."""
     add(queue, *range(50))
@@ -208,6 +210,7 @@ def test_a_reader_that_stays_in_the_midst_of_reading_holds_up_nobody(queue: Queu
     assert queue.statuses() == []
 
 
+@pytest.mark.long
 def test_tables_are_made_by_four_at_once(queue: Queue) -> None:
     # More than once from nothing, as only now and then two of them make the folder at once.
     for _ in range(3):
@@ -296,6 +299,7 @@ def limit_files(process: subprocess.Popen[str], most_bytes: int) -> None:
     resource.prlimit(process.pid, resource.RLIMIT_FSIZE, (most_bytes, most_bytes))
 
 
+@pytest.mark.long
 def test_a_quota_that_is_used_up_under_a_run_is_one_clear_line_and_nothing_is_lost(queue: Queue) -> None:
     queue.add("tasks.wait_for_go", '["first"]')
     add(queue, "second", "third")
