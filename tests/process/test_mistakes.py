@@ -48,6 +48,16 @@ def test_a_wrong_env_or_line_is_answered_by_the_programs(deployment: Deployment,
     assert_told(deployment.run(program[0], "3,5,6"), 2, program[0], "3,5,6")
 
 
+def test_a_setup_that_fails_ends_the_worker_in_one_line_before_any_task(queue: Queue) -> None:
+    queue.define("def broken():\n    raise ValueError('no\\nmail')\n")
+    queue.add("tasks.rebuild_cache")
+    words = "worker.py: TASKSERVER_SETUP: tasks:broken failed: ValueError: no (tasks.py, line "
+    assert_one_line(queue.worker(TASKSERVER_SETUP="tasks:broken"), 2, words)
+    assert queue.rows("status, attempts") == [(0, 0)]
+    assert_silent(queue.worker())
+    assert queue.notes() == ["rebuilt"]
+
+
 def test_a_script_in_the_web_folder_says_where_it_belongs(deployment: Deployment) -> None:
     for script in SCRIPTS:
         ended = deployment.run(script, env={"GATEWAY_INTERFACE": "CGI/1.1"})
