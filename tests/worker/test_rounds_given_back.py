@@ -68,7 +68,7 @@ def test_a_started_task_that_was_given_back_is_started_again_by_the_same_run(sit
         attempts.append(site.columns("attempts")[0])
         if n == 0:  # as if half of the lease had passed
             for claimed in gc.get_objects():
-                if isinstance(claimed, Claimed):
+                if type(claimed) is Claimed:  # isinstance would ask a proxy whose object has gone
                     claimed.give_back_at = 0.0
 
     site.module.does["many"] = do
