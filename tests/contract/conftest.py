@@ -15,7 +15,6 @@ import pytest
 
 from taskserver import TaskServer
 from taskserver.stores import Store
-from taskserver.stores.words import HELPERS, SCHEMA_VERSION
 from tests.conftest import without
 from tests.support.certificates import Certificates, made_certificates
 from tests.support.databases import DATABASES
@@ -23,45 +22,29 @@ from tests.support.postgresql import PostgreSQLServer
 from tests.support.queues import Queue
 from tests.support.rows import Rows
 from tests.support.servers import MariaDB, MySQLServer, find_program
-
-TABLES = ("", *(f"_{name}" for name in HELPERS))
-
-
-def _kept(server: MySQLServer | PostgreSQLServer) -> Iterator[str]:
-    """One database for many tests: to make its tables takes longer than most tests."""
-    with server.database() as name:
-        with TaskServer(server.dsn(name)) as producer:
-            producer.create_tables()
-        yield server.dsn(name)
-
-
-def _emptied(dsn: str) -> str:
-    rows = Rows(dsn)
-    for name in TABLES:
-        rows.execute(f"DELETE FROM jobs_queue{name}")
-    rows.execute(f"INSERT INTO jobs_queue_schema (version) VALUES ({SCHEMA_VERSION})")
-    rows.close()
-    return dsn
+from tests.support.sites import empty_tables, kept_database
 
 
 @pytest.fixture(scope="session")
 def kept_mysql_dsn(mysql_server: MySQLServer) -> Iterator[str]:
-    yield from _kept(mysql_server)
+    with kept_database(mysql_server) as dsn:
+        yield dsn
 
 
 @pytest.fixture(scope="session")
 def kept_postgresql_dsn(postgresql_server: PostgreSQLServer) -> Iterator[str]:
-    yield from _kept(postgresql_server)
+    with kept_database(postgresql_server) as dsn:
+        yield dsn
 
 
 @pytest.fixture
 def mysql_queue_dsn(kept_mysql_dsn: str) -> str:
-    return _emptied(kept_mysql_dsn)
+    return empty_tables(kept_mysql_dsn)
 
 
 @pytest.fixture
 def postgresql_queue_dsn(kept_postgresql_dsn: str) -> str:
-    return _emptied(kept_postgresql_dsn)
+    return empty_tables(kept_postgresql_dsn)
 
 
 @pytest.fixture

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import itertools
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -12,21 +13,33 @@ from typing import Any
 from taskserver import RunResult, TaskServer
 from taskserver.stores import Store
 from taskserver.stores.words import HELPERS, SCHEMA_VERSION
+from tests.support.postgresql import PostgreSQLServer
 from tests.support.rows import Rows
+from tests.support.servers import MySQLServer
 from tests.support.words import FIRST_ID_AGAIN
 
 TABLES = ("", *(f"_{name}" for name in HELPERS))
 _numbers = itertools.count()
 
 
-def empty_tables(dsn: str) -> None:
-    """Of a server's database, whose ids begin at 1 again: making them anew takes longer than most tests."""
+@contextmanager
+def kept_database(server: MySQLServer | PostgreSQLServer) -> Iterator[str]:
+    """The DSN of a database with tables, for many tests: making them takes longer than most tests."""
+    with server.database() as name:
+        with TaskServer(server.dsn(name)) as task_server:
+            task_server.create_tables()
+        yield server.dsn(name)
+
+
+def empty_tables(dsn: str) -> str:
+    """Empty the tables of a kept database, whose ids start at 1 again; the DSN."""
     rows = Rows(dsn)
     for name in TABLES:
         rows.execute(f"DELETE FROM jobs_queue{name}")
     rows.execute(f"INSERT INTO jobs_queue_schema (version) VALUES ({SCHEMA_VERSION})")
     rows.execute(FIRST_ID_AGAIN[rows.kind])
     rows.close()
+    return dsn
 
 
 class Site:

@@ -11,7 +11,7 @@ rows        of its tables
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import closing, contextmanager
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -21,40 +21,29 @@ from taskserver import TaskServer
 from tests.support.postgresql import PostgreSQLServer
 from tests.support.rows import MODES, Rows
 from tests.support.servers import MySQLServer
-from tests.support.sites import Site, empty_tables
-
-
-@contextmanager
-def kept(server: MySQLServer | PostgreSQLServer) -> Iterator[str]:
-    """The DSN of a database with tables."""
-    with server.database() as name:
-        with TaskServer(server.dsn(name)) as task_server:
-            task_server.create_tables()
-        yield server.dsn(name)
+from tests.support.sites import Site, empty_tables, kept_database
 
 
 @pytest.fixture(scope="module")
 def kept_mysql_dsn(mysql_server: MySQLServer) -> Iterator[str]:
-    with kept(mysql_server) as dsn:
+    with kept_database(mysql_server) as dsn:
         yield dsn
 
 
 @pytest.fixture(scope="module")
 def kept_postgresql_dsn(postgresql_server: PostgreSQLServer) -> Iterator[str]:
-    with kept(postgresql_server) as dsn:
+    with kept_database(postgresql_server) as dsn:
         yield dsn
 
 
 @pytest.fixture
 def emptied_mysql_dsn(kept_mysql_dsn: str) -> str:
-    empty_tables(kept_mysql_dsn)
-    return kept_mysql_dsn
+    return empty_tables(kept_mysql_dsn)
 
 
 @pytest.fixture
 def emptied_postgresql_dsn(kept_postgresql_dsn: str) -> str:
-    empty_tables(kept_postgresql_dsn)
-    return kept_postgresql_dsn
+    return empty_tables(kept_postgresql_dsn)
 
 
 DSNS = {"sqlite": "sqlite_dsn", "mysql": "emptied_mysql_dsn", "postgresql": "emptied_postgresql_dsn"}
