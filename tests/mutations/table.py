@@ -11,6 +11,7 @@ a task in progress is not woken     what the mutation breaks, which is its name
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
@@ -21,13 +22,10 @@ class Mutation(NamedTuple):
     """One change of one file."""
 
     name: str
-    """The promise, or the fence, that it breaks."""
     file: str
-    """Below ROOT."""
     old: str
     new: str
-    tests: tuple[str, ...]
-    """The names of the test files that probably notice it, without their folders."""
+    tests: list[str]
 
     def applied(self, text: str) -> str:
         """The file's text with the change. Raises ValueError where the table is out of date."""
@@ -41,22 +39,21 @@ def mutations() -> list[Mutation]:
     return [mutation for table in sorted(TABLES.glob("*.txt")) for mutation in _read(table)]
 
 
-def _read(table: Path) -> list[Mutation]:
-    found: list[Mutation] = []
-    file, name, old, new = "", "", list[str](), list[str]()
-    tests: tuple[str, ...] = ()
+def _read(table: Path) -> Iterator[Mutation]:
+    file, name, tests = "", "", list[str]()
+    old, new = list[str](), list[str]()
     for line in [*table.read_text(encoding="utf-8").splitlines(), ""]:
         word, _, rest = line.partition(" ")
         if word in ("-", "+"):
             (old if word == "-" else new).append(rest)
-        elif old:
+            continue
+        if old:
             default = re.sub("if .*:", "if False:", old[0]) if re.fullmatch("(el)?if .*:", old[0]) else "pass"
-            found.append(Mutation(name, file, "\n".join(old), "\n".join(new) if new else default, tests))
+            yield Mutation(name, file, "\n".join(old), "\n".join(new) if new else default, tests)
             old, new = [], []
         if word == "file":
             file = f"taskserver/{rest}"
         elif word == "tests":
-            tests = tuple(rest.split())
-        elif word not in ("-", "+", "", "#"):
+            tests = rest.split()
+        elif word not in ("", "#"):
             name = line
-    return found
