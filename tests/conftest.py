@@ -2,24 +2,16 @@
 
     database    sqlite, mysql or postgresql: what `pytest --on` says, unless the test's mark names others
                 (tests/support/databases.py); of tests/contract each test runs on all three
-    dsn         of an empty one
-    sqlite_dsn, mysql_dsn               of one kind
-    mysql_server                        the server behind mysql_dsn: a private MariaDB, or TASKSERVER_TEST_MYSQL
-    postgresql_dsn, postgresql_server   the same for PostgreSQL: a private one, or TASKSERVER_TEST_POSTGRESQL
-    mariadb     the private MariaDB that the whole test run shares: leave it running; to kill one, start your own
-    postgresql  the same of PostgreSQL
+    dsn         of an empty one; sqlite_dsn, mysql_dsn, postgresql_dsn: of one kind
+    mysql_server, postgresql_server     a private one, or TASKSERVER_TEST_MYSQL and TASKSERVER_TEST_POSTGRESQL
+    mariadb, postgresql     the private ones that the whole test run shares: to kill one, start your own
     deployment  a user's folder, whose worker.py and client.py run as processes
-    queue       of a deployment whose tasks.py has the TASKS of the test's file, and .env its SETTINGS
-    sqlite_queue, mysql_queue, postgresql_queue     of one kind
-    make_queue  makes one, for a DSN
-    whole_claims        claims of the test's own process take 100 tasks at once from the first one on
-    bound_by_rights     runs a deployment's programs without root's power to pass over a file's rights
-    php         path of a PHP that has mysqli and PDO
+    queue       of a deployment whose tasks.py has the TASKS of the test's file, and .env its SETTINGS;
+                sqlite_queue, mysql_queue, postgresql_queue: of one kind; make_queue makes one, for a DSN
 
-A missing server skips a test on a laptop, and fails it where the variable CI is set.
-
-Tests run in several processes at once (pytest-xdist): fixed names, ports and paths belong to nobody. Those that need a
-server bear the mark `server`, which `make test-sqlite` leaves out; it is set here, by the fixtures that they ask for.
+A missing server skips a test on a laptop, and fails it where the variable CI is set. Tests run in several processes at
+once (pytest-xdist): fixed names, ports and paths belong to nobody. Those that need a server bear the mark `server`,
+which `make test-sqlite` leaves out; it is set here, by the fixtures that they ask for.
 """
 
 from __future__ import annotations
@@ -28,6 +20,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from functools import partial
 from pathlib import Path
 from typing import NoReturn
@@ -43,9 +36,16 @@ from tests.support.servers import ExternalServer, MariaDB, MySQLServer, find_pro
 
 EXTERNAL_MYSQL = os.environ.get("TASKSERVER_TEST_MYSQL", "")
 EXTERNAL_POSTGRESQL = os.environ.get("TASKSERVER_TEST_POSTGRESQL", "")
-SERVERS = ("mysql", "postgresql")
-SERVER_FIXTURES = {"mariadb", "mysql_dsn", "mysql_queue", "postgresql", "postgresql_dsn", "postgresql_queue", "php"}
-"""These, and whatever ends in _server."""
+SERVER_NAMES = {
+    "mysql",
+    "postgresql",
+    "mariadb",
+    "mysql_dsn",
+    "mysql_queue",
+    "postgresql_dsn",
+    "postgresql_queue",
+    "php",
+}
 IN_CI = os.environ.get("CI", "").lower() not in ("", "0", "false")
 
 
@@ -59,17 +59,13 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker("server")
 
 
-def _values(item: pytest.Function) -> list[str]:
-    chosen = item.callspec.params.values() if hasattr(item, "callspec") else ()
-    return [value for value in chosen if isinstance(value, str)]
-
-
 def _needs_server(item: pytest.Function) -> bool:
-    if any(value in SERVERS for value in _values(item)):
-        return True
-    if "database" in item.fixturenames and not hasattr(item, "callspec") and item.config.getoption("--on") in SERVERS:
-        return True
-    return any(name in SERVER_FIXTURES or name.endswith("_server") for name in item.fixturenames)
+    needed = set(item.fixturenames)
+    if hasattr(item, "callspec"):
+        needed |= {value for value in item.callspec.params.values() if isinstance(value, str)}
+    elif "database" in needed:
+        needed.add(item.config.getoption("--on"))
+    return any(name in SERVER_NAMES or name.endswith("_server") for name in needed)
 
 
 def without(what: str) -> NoReturn:
@@ -105,11 +101,7 @@ def mariadb() -> Iterator[MariaDB]:
 
 @pytest.fixture(scope="session")
 def mysql_server(request: pytest.FixtureRequest) -> MySQLServer:
-    if EXTERNAL_MYSQL:
-        return ExternalServer(EXTERNAL_MYSQL)
-    server = request.getfixturevalue("mariadb")
-    assert isinstance(server, MariaDB)
-    return server
+    return ExternalServer(EXTERNAL_MYSQL) if EXTERNAL_MYSQL else request.getfixturevalue("mariadb")
 
 
 @pytest.fixture
@@ -128,11 +120,7 @@ def postgresql() -> Iterator[PostgreSQL]:
 
 @pytest.fixture(scope="session")
 def postgresql_server(request: pytest.FixtureRequest) -> PostgreSQLServer:
-    if EXTERNAL_POSTGRESQL:
-        return ExternalPostgreSQL(EXTERNAL_POSTGRESQL)
-    server = request.getfixturevalue("postgresql")
-    assert isinstance(server, PostgreSQL)
-    return server
+    return ExternalPostgreSQL(EXTERNAL_POSTGRESQL) if EXTERNAL_POSTGRESQL else request.getfixturevalue("postgresql")
 
 
 @pytest.fixture
@@ -158,11 +146,8 @@ def dsn(database: str, request: pytest.FixtureRequest) -> str:
 
 @pytest.fixture
 def deployment(tmp_path: Path) -> Iterator[Deployment]:
-    deployed = Deployment(tmp_path)
-    try:
+    with closing(Deployment(tmp_path)) as deployed:
         yield deployed
-    finally:
-        deployed.close()
 
 
 @pytest.fixture
@@ -199,17 +184,16 @@ def client(queue: Queue) -> Run:
 
 @pytest.fixture
 def bound_by_rights(deployment: Deployment) -> None:
-    if os.getuid() != 0:
-        return
-    setpriv = find_program("setpriv")
-    if setpriv is None:
-        pytest.skip("setpriv of util-linux is needed to give up root's rights")
-    dropped = "-dac_override,-dac_read_search"
-    deployment.wrap_python([setpriv, f"--inh-caps={dropped}", f"--bounding-set={dropped}"])
+    """Runs a deployment's programs without root's power to pass over a file's rights."""
+    if os.getuid() == 0:
+        setpriv = find_program("setpriv") or without("setpriv of util-linux is not installed")
+        dropped = "-dac_override,-dac_read_search"
+        deployment.wrap_python([setpriv, f"--inh-caps={dropped}", f"--bounding-set={dropped}"])
 
 
 @pytest.fixture(scope="session")
 def php() -> str:
+    """Path of a PHP that has mysqli and PDO."""
     path = find_program("php")
     check = 'exit(extension_loaded("mysqli") && extension_loaded("pdo_mysql") ? 0 : 1);'
     if path is None or subprocess.run([path, "-r", check], check=False, capture_output=True).returncode != 0:
