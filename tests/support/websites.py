@@ -10,8 +10,9 @@ import os
 import re
 import subprocess
 import sys
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from email import message_from_bytes
 from http.cookiejar import CookieJar, DefaultCookiePolicy
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -27,7 +28,6 @@ from tests.support.processes import WAIT_SECONDS, wait_until
 from tests.support.servers import MySQLServer, find_program, free_port
 
 EXAMPLES = ROOT / "examples"
-PORT_ATTEMPTS = 5
 WEB_PASSWORD = "p@ss#1"
 MINIMAL = {"PATH": os.defpath}
 PHP_OPTIONS = ["-d", "display_errors=0", "-d", "log_errors=1", "-d", "sendmail_path=/bin/true"]
@@ -39,8 +39,8 @@ from importlib import import_module
 from wsgiref.simple_server import make_server
 
 sys.path.insert(0, sys.argv[1])
-server = make_server("127.0.0.1", 0, import_module(sys.argv[2]).application)
-print(server.server_port, flush=True)
+server = make_server("127.0.0.1", int(sys.argv[3]), import_module(sys.argv[2]).application)
+print("serving", flush=True)
 server.serve_forever()
 """
 
@@ -104,98 +104,47 @@ class Website(NamedTuple):
 
 
 @contextmanager
-def php_website(php: str, folder: Path, *options: str) -> Iterator[Website]:
-    """PHP's own web server with the pages of a folder."""
-    log = folder.parent / "php.log"
-
-    def start(port: int) -> subprocess.Popen[bytes]:
-        command = [php, *PHP_OPTIONS, *options, "-S", f"127.0.0.1:{port}", "-t", str(folder)]
-        with open(log, "wb") as output:
-            return subprocess.Popen(command, cwd=folder, env=MINIMAL, stdout=output, stderr=output)
-
-    with _on_free_port(start, log, "started") as website:
-        yield website
-
-
-@contextmanager
-def _on_free_port(start: Callable[[int], subprocess.Popen[bytes]], log: Path, started: str) -> Iterator[Website]:
-    """A web server that is told its port, and has this word for its log once it listens there.
-
-    Its own word, not an answer: another server may have got the port.
-    """
-    for _ in range(PORT_ATTEMPTS):
-        port = free_port()
-        process = start(port)
-        try:
-            wait_until(lambda: process.poll() is not None or started in _read(log))  # noqa: B023 - at once
-            if process.poll() is None:
-                yield Website(f"http://127.0.0.1:{port}", log)
-                return
-        finally:
-            _end(process)
-    raise AssertionError(f"the web server did not start: {_read(log)}")
-
-
-def _read(log: Path) -> str:
-    return log.read_text(encoding="utf-8", errors="replace") if log.exists() else ""
-
-
-def _end(process: subprocess.Popen[bytes]) -> None:
-    """SIGTERM, so that it ends its own processes."""
-    process.terminate()
-    process.wait(WAIT_SECONDS)
-
-
-@contextmanager
-def wsgi_website(python: str, folder: Path, module: str) -> Iterator[Website]:
-    """The `application` of a module, on the web server of Python's standard library."""
-    log = folder.parent / "wsgi.log"
-    with open(log, "wb") as errors:
-        process = subprocess.Popen(
-            [python, "-c", SERVE_WSGI, str(folder), module],
-            cwd=folder.parent,
-            env=MINIMAL,
-            stdout=subprocess.PIPE,
-            stderr=errors,
-        )
-    assert process.stdout is not None
-    try:
-        port = process.stdout.readline().decode().strip()
-        assert port, log.read_text()
-        yield Website(f"http://127.0.0.1:{port}", log)
-    finally:
-        process.kill()
-        process.wait()
-        process.stdout.close()
-
-
-GUNICORN = """
-graceful_timeout = 1
-
-def post_worker_init(worker):
-    worker.log.info("has its application")
-"""
-
-
-@contextmanager
-def gunicorn_website(
-    folder: Path, module: str, workers: int = 2, env: Mapping[str, str] | None = None
+def _served(
+    command: Sequence[str], port: int, log: Path, started: str, cwd: Path, env: Mapping[str, str]
 ) -> Iterator[Website]:
-    """The `application` of a module in a folder, in several processes under the Python of the tests."""
-    log, config = folder.parent / "gunicorn.log", folder.parent / "gunicorn.conf.py"
-    config.write_text(GUNICORN)
-    options = [f"--config={config}", "--bind=127.0.0.1:0", f"--workers={workers}", "--no-control-socket"]
-    command = [sys.executable, "-m", "gunicorn", *options, f"{module}:application"]
+    """A web server, which logs this word once it listens: an answer might be another server's."""
     with open(log, "wb") as output:
-        process = subprocess.Popen(command, cwd=folder, env={**MINIMAL, **(env or {})}, stdout=output, stderr=output)
+        # A session of its own: as it ends, Apache ends all of its process group, other tests' Apaches, too.
+        process = subprocess.Popen(
+            command, cwd=cwd, env={**MINIMAL, **env}, stdout=output, stderr=output, start_new_session=True
+        )
+    website = Website(f"http://127.0.0.1:{port}", log)
     try:
-        wait_until(lambda: process.poll() is not None or _read(log).count("has its application") == workers)
-        listening = re.search(r"Listening at: (http://127\.0\.0\.1:\d+)", _read(log))
-        assert process.poll() is None, _read(log)
-        assert listening, _read(log)
-        yield Website(listening[1], log)
+        wait_until(lambda: process.poll() is not None or started in website.log)
+        assert process.poll() is None, website.log
+        yield website
     finally:
-        _end(process)
+        process.terminate()  # so that it ends its own processes
+        process.wait(WAIT_SECONDS)
+
+
+def php_website(php: str, folder: Path, *options: str) -> AbstractContextManager[Website]:
+    """PHP's own web server with the pages of a folder."""
+    port = free_port()
+    command = [php, *PHP_OPTIONS, *options, "-S", f"127.0.0.1:{port}", "-t", str(folder)]
+    return _served(command, port, folder.parent / "php.log", "started", folder, {})
+
+
+def wsgi_website(python: str, folder: Path, module: str) -> AbstractContextManager[Website]:
+    """The `application` of a module, on the web server of Python's standard library."""
+    port = free_port()
+    command = [python, "-c", SERVE_WSGI, str(folder), module, str(port)]
+    return _served(command, port, folder.parent / "wsgi.log", "serving", folder.parent, {})
+
+
+def gunicorn_website(
+    folder: Path, module: str, env: Mapping[str, str] | None = None
+) -> AbstractContextManager[Website]:
+    """The `application` of a module in a folder, in two processes under the Python of the tests."""
+    port = free_port()
+    options = [f"--bind=127.0.0.1:{port}", "--workers=2", "--graceful-timeout=1", "--no-control-socket"]
+    command = [sys.executable, "-m", "gunicorn", *options, f"{module}:application"]
+    return _served(command, port, folder.parent / "gunicorn.log", "Listening at", folder, env or {})
 
 
 APACHE_MODULES = Path("/usr/lib/apache2/modules")
@@ -232,53 +181,34 @@ def apache_website(folder: Path) -> Iterator[Website]:
     It runs as the user of tests/support/hosts.py, who must be able to enter the folder (`open_folder`) and whatever a
     script's first line names (`users_python`).
     """
-    program = find_program("apache2")
-    if program is None:
-        without("apache2-bin is not installed")
+    program = find_program("apache2") or without("apache2-bin is not installed")
     assert all(parent.stat().st_mode & 0o001 for parent in [folder, *folder.parents]), f"{folder}: use open_folder()"
     with open_folder() as state:
-        log = state / "error.log"
-        own(state)
+        log, port = state / "error.log", free_port()
+        log.touch()
+        own(state, log)
         modules = "\n".join(f"LoadModule {name}_module {APACHE_MODULES}/mod_{name}.so" for name in LOADED)
-
-        def start(port: int) -> subprocess.Popen[bytes]:
-            config = state / "apache.conf"
-            config.write_text(APACHE.format(state=state, log=log, folder=folder, port=port, modules=modules))
-            command = [*as_user(), program, "-f", str(config), "-DFOREGROUND"]
-            with open(log, "wb") as output:
-                own(log)
-                # A session of its own: as it ends, Apache ends all of its process group, other tests' Apaches, too.
-                return subprocess.Popen(
-                    command, cwd=state, env=MINIMAL, stdout=output, stderr=output, start_new_session=True
-                )
-
-        with _on_free_port(start, log, "resuming normal operations") as website:
+        config = state / "apache.conf"
+        config.write_text(APACHE.format(state=state, log=log, folder=folder, port=port, modules=modules))
+        command = [*as_user(), program, "-f", str(config), "-DFOREGROUND"]
+        with _served(command, port, log, "resuming normal operations", state, {}) as website:
             yield website
 
 
 def run_cgi(script: Path, form: str | None) -> tuple[Answer, str]:
     """Runs a CGI script as a web server does, by its own first line; the answer, and what goes to the site's log."""
     script.chmod(0o755)
-    body = None if form is None else form.encode()
+    head = {"GATEWAY_INTERFACE": "CGI/1.1", "SCRIPT_NAME": f"/cgi-bin/{script.name}", "REQUEST_METHOD": "GET"}
+    body = (form or "").encode()
+    if form is not None:
+        head |= {"REQUEST_METHOD": "POST", "CONTENT_LENGTH": str(len(body))}
+    environ = {**MINIMAL, **head, "LC_ALL": "C"}
     ended = subprocess.run(
-        [str(script)],
-        cwd=script.parent,
-        env={
-            **MINIMAL,
-            "GATEWAY_INTERFACE": "CGI/1.1",
-            "SERVER_PROTOCOL": "HTTP/1.1",
-            "REQUEST_METHOD": "GET" if body is None else "POST",
-            "SCRIPT_NAME": f"/cgi-bin/{script.name}",
-            "LC_ALL": "C",
-            **({} if body is None else {"CONTENT_LENGTH": str(len(body))}),
-        },
-        input=body or b"",
-        capture_output=True,
-        timeout=WAIT_SECONDS,
+        [script], cwd=script.parent, env=environ, input=body, capture_output=True, timeout=WAIT_SECONDS
     )
     assert ended.returncode == 0, ended.stderr
-    head, _, text = ended.stdout.partition(b"\r\n\r\n")
-    fields = dict(line.split(": ", 1) for line in head.decode("ascii").split("\r\n"))
+    told, _, text = ended.stdout.partition(b"\r\n\r\n")
+    fields = message_from_bytes(told)
     assert fields["Content-Type"] == "text/plain; charset=utf-8"
     return Answer(int(fields["Status"].split()[0]), text.decode()), ended.stderr.decode()
 
@@ -289,14 +219,8 @@ class Page:
     def __init__(self, php: str, folder: Path, server: MySQLServer | PostgreSQLServer, database: str) -> None:
         self._php = php
         self._path = folder / "page.php"
-        self.place: dict[str, Any] = {
-            "host": server.host,
-            "port": server.port,
-            "socket": None,
-            "user": server.user,
-            "password": server.password,
-            "database": database,
-        }
+        self.place: dict[str, Any] = {"host": server.host, "port": server.port, "socket": None, "database": database}
+        self.place |= {"user": server.user, "password": server.password}
 
     def run(self, code: str, tasks: Any = None, flags: str = "0") -> str:
         """Runs PHP code that has $at, $tasks and $flags; warnings are errors. What it prints."""
@@ -307,12 +231,8 @@ class Page:
             f"$at = $given->at; $tasks = $given->tasks; $flags = {flags};\n{code}",
             encoding="utf-8",
         )
-        ended = subprocess.run(
-            [self._php, str(self._path)],
-            input=json.dumps({"at": self.place, "tasks": tasks or []}),
-            capture_output=True,
-            text=True,
-        )
+        given = json.dumps({"at": self.place, "tasks": tasks or []})
+        ended = subprocess.run([self._php, str(self._path)], input=given, capture_output=True, text=True)
         assert (ended.returncode, ended.stderr) == (0, ""), ended.stdout
         return ended.stdout
 
@@ -341,7 +261,6 @@ define('DB_USER', '{user}');
 define('DB_PASSWORD', '{password}');
 define('DB_HOST', '{host}:{port}');
 define('DB_CHARSET', 'utf8mb4');
-define('DB_COLLATE', '');
 define('WP_HTTP_BLOCK_EXTERNAL', true);
 define('DISABLE_WP_CRON', true);
 $table_prefix = 'wp_';

@@ -15,8 +15,8 @@ from __future__ import annotations
 import hashlib
 import json
 import random
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager
 from typing import Any, NamedTuple, Protocol
 
 from tests.support.browser import Browser
@@ -83,11 +83,9 @@ class PageQueue(Queue):
         }
         super().__init__(deployment, dsn, TASKS, settings, tables)
 
-    @contextmanager
-    def served(self, workers: int = 2) -> Iterator[Website]:
+    def served(self) -> AbstractContextManager[Website]:
         """The page under gunicorn, from the deployment's own folder."""
-        with gunicorn_website(self.folder, "taskserver.web", workers) as website:
-            yield website
+        return gunicorn_website(self.folder, "taskserver.web")
 
 
 def insert(site: Site, rows: Sequence[Mapping[str, object]], table: str = "") -> None:
