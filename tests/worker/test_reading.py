@@ -1,21 +1,22 @@
-"""What `TaskServer.status`, `list` and `errors` return: what the commands of these names tell, with typed instants."""
+"""What programs read: `TaskServer.list`, `errors` and `status` as their commands, `wait` and `get_many`."""
 
 from __future__ import annotations
 
 import json
+import time
 from datetime import datetime, timedelta, timezone
 from typing import Any
 
 import pytest
 
-from taskserver import InvalidTask, Level, Progress, SettingError, Status
+from taskserver import InvalidTask, NotEnded, SettingError, Status, TaskServer, TaskServerError
 from taskserver.messages.text import plain
-from tests.support.processes import wait_until
 from tests.support.queues import Queue
+from tests.support.rows import Rows
 from tests.support.sites import Site
 
 CODE = """
-from taskserver import Fatal, current_task, progress
+from taskserver import Fatal
 
 def well(n):
     return [n]
@@ -25,10 +26,6 @@ def fails():
 
 def gone():
     raise Fatal("gone\\nfor good")
-
-def looks():
-    progress(1, 4, "reading")
-    look()
 """
 
 
@@ -65,18 +62,16 @@ def test_a_listed_task_has_its_columns_with_their_types(make_site: Any, site_dsn
 @pytest.mark.parametrize(
     ("chosen", "kind", "words"),
     [
-        ({"status": 9}, InvalidTask, "status is 9; allowed: one of taskserver.Status, or several"),
         ({"groups": ["a"]}, SettingError, "a group is 'a'; allowed"),
-        ({"error": b"x"}, InvalidTask, "error is b'x'; allowed: a text"),
-        ({"since": datetime.fromisoformat("2026-01-01")}, SettingError, "since is .*; allowed"),
+        ({"status": 9}, InvalidTask, "status is 9; allowed: one of taskserver.Status, or several"),
         ({"limit": 0}, SettingError, "limit is 0; allowed: a whole number from 1"),
     ],
 )
 def test_a_wrong_choice_is_named_with_what_is_allowed(
-    make_site: Any, sqlite_dsn: str, chosen: dict[str, Any], kind: type[Exception], words: str
+    server: TaskServer, chosen: dict[str, Any], kind: type[Exception], words: str
 ) -> None:
     with pytest.raises(kind, match=words):
-        make_site(sqlite_dsn).server.list(**chosen)
+        server.list(**chosen)
 
 
 def test_errors_have_instants_and_print_as_before(make_site: Any, site_dsn: str) -> None:
@@ -123,28 +118,67 @@ def test_the_status_is_what_the_command_prints(sqlite_queue: Queue) -> None:
     assert [error.line for error in status.errors] == [error["line"] for error in told["errors"]]
 
 
-def test_the_status_tells_of_the_worker_at_work_and_its_running_task(make_site: Any, site_dsn: str) -> None:
-    site: Site = make_site(site_dsn)
-    seen: list[Any] = []
-
-    def look() -> None:
-        wait_until(lambda: site.server.status().running[0].progress is not None)
-        seen.append(site.server.status())
-
-    site.module.look = look
-    task_id = site.add_args("looks")
-    site.run()
-    (status,) = seen
-    (worker,), (running,) = status.workers, status.running
-    assert (running.id, running.progress, running.number) == (task_id, Progress(1, 4, "reading"), worker.number)
-    assert (worker.is_here, worker.has_ended, worker.ended_at, worker.group_ids) == (True, False, None, "all")
-    assert is_now(worker.started_at)
-    assert (status.total.running, status.groups[0].running, status.groups[0].claimed) == (1, 1, 0)
+# ---- waiting, and many at once
 
 
-def test_an_empty_queue_has_a_status_too(make_site: Any, sqlite_dsn: str) -> None:
-    site: Site = make_site(sqlite_dsn)
-    status = site.server.status()
-    assert (status.groups, status.runs, status.workers, status.lapsed) == ({}, [], [], 0)
-    assert (status.level, status.words) == (Level.WARNING, "No worker ran yet")
-    assert status.total.oldest_new_seconds is None
+def test_wait_looks_with_growing_pauses(server: TaskServer, rows: Rows, monkeypatch: pytest.MonkeyPatch) -> None:
+    task_id = server.add_task("tasks.x")
+    paused: list[float] = []
+    then = [Status.IN_PROGRESS, Status.ERROR, Status.WAITING, Status.NEW, *[Status.IN_PROGRESS] * 2, Status.FATAL]
+
+    def change_meanwhile(seconds: float) -> None:
+        rows.execute(f"UPDATE jobs_queue SET status = {then[len(paused)]:d}")  # nothing of ours holds the row
+        paused.append(seconds)
+
+    monkeypatch.setattr(time, "sleep", change_meanwhile)
+    state = server.wait(task_id, "5m")
+    assert state == server.get(task_id)
+    assert state is not None
+    assert (state.status, str(state.status)) == (Status.FATAL, "fatal")
+    assert paused == pytest.approx([0.05, 0.1, 0.2, 0.4, 0.8, 1, 1])
+
+
+def test_wait_follows_a_task_to_the_archive(server: TaskServer, rows: Rows, monkeypatch: pytest.MonkeyPatch) -> None:
+    task_id = server.add_task("tasks.x")
+    rows.execute("INSERT INTO jobs_queue_done (id, task, status, result) VALUES (?, 'tasks.x', 2, '[1]')", [task_id])
+    monkeypatch.setattr(time, "sleep", lambda seconds: rows.execute("DELETE FROM jobs_queue"))
+    state = server.wait(task_id, 60)
+    assert state is not None
+    assert (state.status, state.result) == (Status.DONE, [1])
+    rows.execute("DELETE FROM jobs_queue_done")
+    assert server.wait(task_id, 60) is None
+
+
+def test_wait_ends_with_its_time(server: TaskServer) -> None:
+    task_id = server.add_task("tasks.x")
+    for timeout, least in ((0, 0), (0.1, 0.1)):
+        began = time.monotonic()
+        words = f"^task {task_id} has not ended within {least} s: its status is new$"
+        with pytest.raises(NotEnded, match=words) as caught:
+            server.wait(task_id, timeout)
+        assert isinstance(caught.value, (TaskServerError, TimeoutError))
+        assert time.monotonic() - began >= least
+
+
+@pytest.mark.parametrize(
+    ("task_id", "timeout", "fault"), [(1, "soon", "timeout is .*; allowed: seconds"), ("1", 1, "task_id is")]
+)
+def test_wait_refuses_an_invalid_time_or_id(server: TaskServer, task_id: Any, timeout: Any, fault: str) -> None:
+    with pytest.raises(SettingError, match=f"^{fault}"):
+        server.wait(task_id, timeout)
+
+
+def test_many_are_read_in_the_order_of_their_ids_without_those_that_are_gone(server: TaskServer, rows: Rows) -> None:
+    ids = server.add_tasks({"task": "tasks.x", "priority": n} for n in range(1100))
+    archived, gone = ids[3], ids[5]
+    rows.execute("DELETE FROM jobs_queue WHERE id IN (?, ?)", [archived, gone])
+    for result in ("1", "2"):
+        rows.execute(
+            "INSERT INTO jobs_queue_done (id, task, status, result) VALUES (?, 'tasks.x', 2, ?)", [archived, result]
+        )
+    asked = [*reversed(ids), ids[0], 2**63 - 1]
+    found = server.get_many(iter(asked))
+    assert list(found) == [one for one in reversed(ids) if one != gone]
+    assert found == {one: server.get(one) for one in found}
+    assert found[archived].result == 2
+    assert server.get_many([]) == {}
