@@ -14,17 +14,17 @@ from typing import Any
 import pytest
 
 from taskserver import Fatal, Retry, Stop
-from taskserver.model.task import Status
-from taskserver.model.task_options import MAX_TASKS_TOGETHER
-from taskserver.worker import batch, limits, preparing
+from taskserver.messages.log_records import ONCE_AN_HOUR
+from taskserver.model.task import CANCELLED
+from taskserver.worker import batch, limits
 from taskserver.worker.result import Reason
+from tests.support.processes import wait_until
 from tests.support.sites import NumberedSite
 
 CODE = """
 from taskserver import task
 
 calls = []
-rescued = []
 does = {}
 
 def noted(name, items):
@@ -40,37 +40,24 @@ def many(items): return noted("many", items)
 @task(batch=5, max_attempts=1)
 def once(items): return noted("once", items)
 
-def rescue(error, **kwargs):
-    rescued.append((type(error).__name__, kwargs))
-    return noted("rescue", [kwargs])
-
-@task(batch=5, max_attempts=1, on_fatal=rescue)
-def rescuable(items): return noted("rescuable", items)
-
 @task(batch=5, timeout=0.2)
 def quick(items): return noted("quick", items)
 
 @task(batch=5)
 def none_at_all(): pass
-
-def single(**kwargs): return noted("single", [kwargs])
 """
 
 
 class Batch(NumberedSite):
-    def add_text(self, name: str, args: str | None) -> None:
+    def add_text(self, name: str, args: str) -> None:
         """As SQL adds it."""
-        text = "NULL" if args is None else f"'{args}'"
-        self.rows.execute(f"INSERT INTO jobs_queue (task, args) VALUES ('{self.name}.{name}', {text})")
-
-    def calls(self) -> list[tuple[str, list[Any]]]:
-        """What was called since this was asked, with the numbers of its tasks."""
-        calls = [(name, [item["n"] for item in items]) for name, items in self.module.calls]
-        self.module.calls.clear()
-        return calls
+        self.rows.execute(f"INSERT INTO jobs_queue (task, args) VALUES ('{self.name}.{name}', {args})")
 
     def numbers(self) -> list[list[int]]:
-        return [numbers for _, numbers in self.calls()]
+        """Of the tasks of each call since this was asked."""
+        numbers = [[item["n"] for item in items] for _, items in self.module.calls]
+        self.module.calls.clear()
+        return numbers
 
 
 SITE = Batch
@@ -101,54 +88,52 @@ def bad_one(number: int) -> Callable[[Any], None]:
 # ---- one call
 
 
-@pytest.mark.parametrize("is_imported", [False, True], ids=["imported by the run", "imported before"])
-def test_tasks_of_one_name_are_done_by_one_call_in_their_order(any_site: Batch, is_imported: bool) -> None:
+def test_tasks_of_one_name_are_done_by_one_call_in_their_order(any_site: Batch) -> None:
     site, mode = any_site, any_site.mode
-    assert not is_imported or site.module
-    site.add("many", *range(40))
-    result = site.run()
-    assert (result.taken, result.done, result.reason) == (40, 40, Reason.EMPTY)
-    assert (site.numbers(), site.figures()) == ([list(range(40))], (40, 40, 40, 0, 0))
+    for _ in ("imported by the run", "imported before"):
+        site.add("many", *range(40))
+        result = site.run()
+        assert (result.taken, result.done, result.reason) == (40, 40, Reason.EMPTY)
+        assert site.numbers() == [list(range(40))]
+    assert site.figures() == (80, 80, 80, 0, 0)
     table = "jobs_queue_done" if mode == "move" else "jobs_queue"
-    expected = [] if mode == "delete" else [(2, 1, None, None, None)] * 40
+    expected = [] if mode == "delete" else [(2, 1, None, None, None)] * 80
     assert site.columns("status, attempts, claim, due_at, error_text", table) == expected
-    assert mode == "mark" or site.columns("id") == []
 
 
-def test_at_most_as_many_as_its_batch_says_are_called_at_once(site: Batch) -> None:
+@pytest.mark.usefixtures("whole_claims")
+def test_a_call_gets_no_more_tasks_than_its_option_its_time_and_its_memory_allow(
+    site: Batch, monkeypatch: pytest.MonkeyPatch
+) -> None:
     site.add("five", *range(12))
     assert site.run().done == 12
     assert site.numbers() == [[0, 1, 2, 3, 4], [5, 6, 7, 8, 9], [10, 11]]
-    site.add("many", *range(MAX_TASKS_TOGETHER + 1))
-    assert site.run(batch=1000).done == MAX_TASKS_TOGETHER + 1
-    assert [len(numbers) for numbers in site.numbers()] == [MAX_TASKS_TOGETHER, 1]
-
-
-def test_a_call_has_the_turn_of_its_first_task_wherever_the_others_stand_in_the_claim(site: Batch) -> None:
-    for number, name in enumerate(["single", "five", "many", "single", "many", "five"]):
-        site.add(name, number)
-    assert site.run().done == 6
-    assert site.calls() == [("single", [0]), ("five", [1, 5]), ("many", [2, 4]), ("single", [3])]
+    monkeypatch.setattr(batch, "MAX_CALL_BYTES", 25)  # of three tasks
+    site.add("many", *range(4))
+    site.add_text("many", '\'{"n": 7, "more": "than a share"}\'')
+    assert site.run().done == 5
+    assert site.numbers() == [[0, 1, 2], [3], [7]]
+    monkeypatch.setattr(limits.RunLimits, "max_together", lambda _, most: min(most, 2))
+    site.add("five", *range(3))
+    assert (site.run().done, site.numbers()) == (3, [[0, 1], [2]])
 
 
 def test_an_item_is_what_the_arguments_of_its_row_say(site: Batch) -> None:
     long = "x" * 20_000
-    for text in ('{"n": 1}', "[1, 2]", "[]", None, "null", "{}", f'["{long}"]'):
+    for text in ("'{\"n\": 1}'", "'[1, 2]'", "NULL", "'null'", f"'[\"{long}\"]'"):
         site.add_text("many", text)
-    assert site.run().done == 7
-    assert site.module.calls == [("many", [{"n": 1}, [1, 2], [], {}, {}, {}, [long]])]
+    assert site.run().done == 5
+    assert site.module.calls == [("many", [{"n": 1}, [1, 2], {}, {}, [long]])]
 
 
 def test_a_bad_row_becomes_fatal_by_itself_and_all_do_of_a_callable_that_takes_no_list(site: Batch) -> None:
     site.add("many", 0)
-    for text in ("{", '"a"', "5"):
-        site.add_text("many", text)
-    site.add("many", 1)
-    site.add("many", 2, max_attempts=1)
-    site.rows.set("max_attempts = 0 WHERE id = 6")
+    site.add_text("many", "'{'")
+    site.add("many", 1, 2)
+    site.rows.set("max_attempts = 0 WHERE id = 4")
     result = site.run()
-    assert (result.taken, result.done, result.fatal, site.numbers()) == (6, 2, 4, [[0, 1]])
-    assert (site.columns("status, attempts"), site.figures()) == ([(4, 0)] * 4, (2, 2, 2, 0, 4))
+    assert (result.taken, result.done, result.fatal, site.numbers()) == (4, 2, 2, [[0, 1]])
+    assert (site.columns("status, attempts"), site.figures()) == ([(4, 0)] * 2, (2, 2, 2, 0, 2))
     site.add("none_at_all", 1, 2)
     assert site.run().fatal == 2
     for line in site.first_lines()[-2:]:
@@ -164,47 +149,67 @@ def test_tasks_that_were_started_before_run_alone(site: Batch) -> None:
     assert site.numbers() == [[0], [1, 3, 4], [2]]
 
 
-def test_a_call_gets_no_more_arguments_than_its_share_of_memory(site: Batch, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(batch, "MAX_CALL_BYTES", 25)  # of three tasks
-    site.add("many", *range(7))
-    site.add_text("many", '{"n": 7, "more": "than a share"}')
-    site.add("many", 8)
-    assert site.run().done == 9
-    assert site.numbers() == [[0, 1, 2], [3, 4, 5], [6], [7], [8]]
+# ---- what it returns
 
 
-@pytest.mark.usefixtures("whole_claims")
-def test_a_call_gets_no_more_tasks_than_fit_into_the_time(site: Batch, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(limits.RunLimits, "max_together", lambda _, most: min(most, 3))
-    site.add("five", *range(7))
-    assert site.run().done == 7
-    assert site.numbers() == [[0, 1, 2], [3, 4, 5], [6]]
-
-
-def test_a_row_too_large_for_memory_fails_by_itself(site: Batch, monkeypatch: pytest.MonkeyPatch) -> None:
-    def read(text: str) -> Any:
-        if text == '{"n":2}':
-            raise MemoryError
-        return json.loads(text)
-
-    for module in (batch, preparing):
-        monkeypatch.setattr(module, "read_item", read)
-    site.add("five", *range(5))
+def test_an_outcome_for_each_task_is_what_becomes_of_it(make_site: Any, site_dsn: str) -> None:
+    site = make_site(site_dsn, mode="mark")
+    outcomes = [None, Retry("later", delay=1000), Fatal("never"), ValueError("now"), "text", Retry]
+    site.module.does["many"] = lambda items: outcomes
+    site.add("many", *range(len(outcomes)))
     result = site.run()
-    assert (result.done, result.failed, result.taken) == (4, 1, 5)
-    assert site.columns("status, attempts") == [(Status.ERROR, 1)]
-    assert site.first_lines()[0].startswith("MemoryError: its arguments, 7 bytes as JSON, do not fit")
+    assert (result.done, result.failed, result.fatal, len(site.numbers())) == (2, 3, 1, 1)
+    assert site.columns("status, attempts") == [(status, 1) for status in (2, 3, 4, 3, 2, 3)]
+    assert site.first_lines() == ["", "Retry: later", "Fatal: never", "ValueError: now", "", "Retry: "]
+    assert site.figures() == (6, 6, 2, 4, 1)
+    due = dict(site.rows.execute("SELECT id, due_at FROM jobs_queue WHERE status = 3"))
+    assert site.rows.seconds_from_now(due[2]) == pytest.approx(1000, abs=30)
+    assert site.rows.seconds_from_now(due[4]) == pytest.approx(52, abs=30)
+
+
+@pytest.mark.parametrize(
+    ("returned", "text"),
+    [
+        ([None], "a list of 1 for 3 tasks"),
+        ("abc", "str"),
+        ((None for _ in range(3)), "a value of type generator, which nobody runs"),
+    ],
+    ids=["too short", "text", "generator"],
+)
+def test_invalid_outcomes_count_as_a_failed_call(
+    site: Batch, caplog: pytest.LogCaptureFixture, returned: object, text: str
+) -> None:
+    site.module.does["once"] = lambda items: returned
+    site.add("once", *range(3))
+    assert (site.run().fatal, len(site.numbers())) == (3, 1)
+    assert all(line.startswith(f"WrongOutcomes: it returned {text}") for line in site.first_lines())
+    (logged,) = [record for record in caplog.records if hasattr(record, ONCE_AN_HOUR)]
+    assert f"others of its call are called again alone: WrongOutcomes: it returned {text}" in logged.getMessage()
+
+
+def test_a_stage_that_takes_several_hands_each_on_what_it_returned_for_it(site: Batch) -> None:
+    outcomes = [{"n": 10}, [Fatal], Fatal("f"), "text", "anything"]
+    site.module.does["many"] = lambda items: outcomes
+    for number in range(4):
+        site.server.add_pipeline([f"{site.name}.many", f"{site.name}.five"], {"n": number})
+    site.add("many", 4, priority=5)  # no pipeline, in the same call
+    result = site.run(5)
+    assert (result.done, result.fatal, len(site.numbers())) == (2, 3, 1)
+    assert site.columns("status, stage") == [(0, 1), (4, 0), (4, 0), (4, 0)]
+    assert [json.loads(text) for status, text in site.columns("status, args") if status == 0] == [{"n": 10}]
+    lines = site.first_lines()
+    assert lines[1].startswith("Fatal: what it returned[0] is of type type, which JSON cannot hold")
+    assert lines[3].startswith("Fatal: what it returned is 'text'")
 
 
 # ---- the call raises
 
 
-def test_a_call_that_raises_is_made_again_for_each_task_alone(any_site: Batch) -> None:
-    """The second start of each is counted before it is called."""
-    site, mode = any_site, any_site.mode
-    seen = []
+def test_a_call_that_raises_is_made_again_for_each_task_alone(make_site: Any, site_dsn: str) -> None:
+    site, seen = make_site(site_dsn, mode="move"), []
 
     def do(items: Any) -> None:
+        """Notes the attempts of all whose turn has not come."""
         seen.append([attempts for status, attempts in site.columns("status, attempts") if status == 1])
         bad_one(3)(items)
 
@@ -215,27 +220,23 @@ def test_a_call_that_raises_is_made_again_for_each_task_alone(any_site: Batch) -
     assert site.numbers() == [[0, 1, 2, 3, 4], [0], [1], [2], [3], [4]]
     assert site.figures() == (5, 10, 4, 6, 0)
     assert seen == [[1] * 5, *([2] + [1] * waiting for waiting in (4, 3, 2, 1, 0))]
-    table = "jobs_queue_done" if mode == "move" else "jobs_queue"
-    assert site.columns("attempts", table) == [(2,)] * {"delete": 1, "move": 4, "mark": 5}[mode]
-    [(attempts, text)] = site.rows.execute("SELECT attempts, error_text FROM jobs_queue WHERE status = 3")
-    assert (attempts, text.partition("\n")[0]) == (2, "ValueError: bad 3")
+    assert site.columns("attempts", "jobs_queue_done") == [(2,)] * 4
+    assert (site.columns("status, attempts"), site.first_lines()) == ([(3, 2)], ["ValueError: bad 3"])
 
 
 def test_what_a_call_did_to_its_items_is_not_seen_by_the_second_one(site: Batch) -> None:
     def do(items: Any) -> None:
-        for item in items:
-            item["n"] += 100
+        items[0]["n"] += 100
         if len(items) > 1:
-            items.clear()
             raise ValueError
 
     site.module.does["many"] = do
     site.add("many", 1, 2)
     assert site.run().done == 2
-    assert [items for _, items in site.module.calls[1:]] == [[{"n": 101}], [{"n": 102}]]  # as noted, and changed then
+    assert site.numbers() == [[101, 2], [101], [102]]  # as noted, and changed then
 
 
-@pytest.mark.parametrize("error", [Retry("r", delay=3), Fatal("f"), SystemExit(3), KeyboardInterrupt()], ids=repr)
+@pytest.mark.parametrize("error", [Retry("r", delay=3), Fatal("f"), SystemExit(3)], ids=repr)
 def test_whatever_a_call_raises_each_is_called_alone(site: Batch, error: BaseException) -> None:
     site.module.does["many"] = once_together(raising(error))
     site.add("many", 1, 2, 3)
@@ -252,16 +253,12 @@ def test_tasks_at_their_limit_become_fatal_with_the_error_of_the_call(site: Batc
     assert site.figures() == (3, 4, 1, 3, 2)
 
 
-def test_on_fatal_is_called_for_each_with_its_own_arguments(site: Batch) -> None:
-    site.module.does["rescuable"] = raising(ValueError("no"))
-    site.module.does["rescue"] = bad_one(1)
-    site.add("rescuable", *range(3))
-    result = site.run()
-    assert (result.done, result.fatal) == (2, 1)
-    assert site.module.rescued == [("ValueError", {"n": n}) for n in range(3)]
-    [(text,)] = site.columns("error_text")
-    assert "ValueError: no" in text
-    assert "ValueError: bad 1" in text
+def test_a_limit_that_one_task_has_is_not_that_of_the_tasks_beside_it(site: Batch) -> None:
+    site.module.does["many"] = raising(ValueError())
+    site.add("many", 0, max_attempts=3)
+    site.add("many", 1, 2)
+    assert site.run().failed == 3
+    assert site.columns("max_attempts") == [(3,), (10,), (10,)]
 
 
 def test_a_timeout_holds_for_the_whole_call(site: Batch) -> None:
@@ -269,7 +266,6 @@ def test_a_timeout_holds_for_the_whole_call(site: Batch) -> None:
     site.add("quick", 0, 1)
     result = site.run()
     assert (result.done, result.failed, site.numbers()) == (2, 0, [[0, 1], [0], [1]])
-    assert site.figures() == (2, 4, 2, 2, 0)
 
 
 def test_tasks_fail_with_their_call_if_the_run_has_to_end_meanwhile(site: Batch) -> None:
@@ -281,18 +277,96 @@ def test_tasks_fail_with_their_call_if_the_run_has_to_end_meanwhile(site: Batch)
 
     site.module.does["many"] = do
     site.add("many", *range(3))
-    site.rows.set("max_attempts = 1 WHERE id = 2")
-    result = site.run(stop=stop)
-    assert (result.failed, result.fatal, result.reason) == (2, 1, Reason.STOPPED)
-    assert site.columns("status, attempts") == [(3, 1), (4, 1), (3, 1)]
-    assert (set(site.first_lines()), len(site.calls())) == ({"Fatal: all of it"}, 1)
+    assert (site.run(stop=stop).failed, len(site.numbers())) == (3, 1)
+    assert (site.columns("status, attempts"), set(site.first_lines())) == ([(3, 1)] * 3, {"Fatal: all of it"})
 
 
-@pytest.mark.parametrize("is_imported", [False, True])
-def test_a_limit_that_one_task_has_is_not_that_of_the_tasks_beside_it(site: Batch, is_imported: bool) -> None:
-    site.file.write_text(site.file.read_text() + "\ndef fail(items): raise ValueError\ndoes['many'] = fail\n")
-    assert not is_imported or site.module
-    site.add("many", 0, max_attempts=3)
-    site.add("many", 1, 2)
-    assert site.run().failed == 3
-    assert site.columns("max_attempts") == [(3,), (10,), (10,)]
+# ---- what others do to a task while its call runs
+
+
+@pytest.mark.parametrize("deed", ["rerun", "cancelled", "taken away"])
+def test_a_task_that_others_changed_in_a_call_that_raised_is_not_called_alone(site: Batch, deed: str) -> None:
+    name = f"{site.name}.many"
+
+    def do(items: Any) -> None:
+        if len(items) == 1:
+            return
+        if deed == "rerun":
+            site.server.add_task(name, {"n": 11}, unique_key="k1", rerun=True)
+        elif deed == "cancelled":
+            assert site.server.cancel(2) == 1
+        else:
+            site.rows.set("claim = 5 WHERE id = 2")
+        raise ValueError
+
+    site.module.does["many"] = do
+    for number in range(3):
+        site.server.add_task(name, {"n": number}, unique_key=f"k{number}")
+    result = site.run()
+    assert (result.lost, result.cancelled) == (deed == "taken away", deed == "cancelled")
+    assert site.numbers() == [[0, 1, 2], [0], [2], *([[11]] if deed == "rerun" else [])]
+    left: dict[str, list[Any]] = {"rerun": [], "cancelled": [(2, 7, None)], "taken away": [(2, 1, 5)]}
+    assert site.columns("id, status, claim") == left[deed]
+
+
+def test_a_task_that_is_cancelled_in_its_call_has_the_others_run_alone(make_site: Any, site_dsn: str) -> None:
+    site = make_site(site_dsn, lease=1)
+
+    def cancel(items: Any) -> None:
+        assert site.server.cancel(2) == 1
+        time.sleep(30)
+
+    site.module.does["many"] = once_together(cancel)
+    site.add("many", 0, 1, 2)
+    result = site.run()
+    assert (result.done, result.failed, result.cancelled) == (2, 0, 1)
+    assert site.numbers() == [[0, 1, 2], [0], [2]]
+    assert site.columns("id, status, error_text") == [(2, 7, CANCELLED)]
+
+
+# ---- leases
+
+
+def lease_ends(site: Batch) -> list[Any]:
+    """Of the started tasks: instants, which only a renewal moves."""
+    rows = site.rows.execute("SELECT due_at FROM jobs_queue WHERE status = 1 AND started_at IS NOT NULL")
+    return [due_at for (due_at,) in rows]
+
+
+def wait_for_renewal(site: Batch) -> None:
+    before = max(lease_ends(site))
+    wait_until(lambda: min(lease_ends(site)) > before)
+
+
+def test_a_call_with_a_task_of_one_start_is_not_interrupted_for_another(make_site: Any, site_dsn: str) -> None:
+    site = make_site(site_dsn, lease=1)
+
+    def do(items: Any) -> None:
+        assert site.server.cancel(2) == 1
+        wait_for_renewal(site)
+        wait_for_renewal(site)  # by now the worker would have interrupted it
+
+    site.module.does["many"] = do
+    site.add("many", 0, 1)
+    site.add("many", 2, max_attempts=1)
+    assert (site.run().done, site.numbers(), site.columns("id")) == (3, [[0, 1, 2]], [])
+
+
+@pytest.mark.parametrize("is_long", [False, True], ids=["many short ones", "a long one"])
+def test_leases_are_renewed_while_tasks_wait_for_their_turn(make_site: Any, site_dsn: str, is_long: bool) -> None:
+    site, least, count = make_site(site_dsn, lease=1), [], 3 if is_long else 10
+
+    def do(items: Any) -> None:
+        if len(items) > 1:
+            raise ValueError
+        if not is_long:
+            time.sleep(0.15)
+        elif items[0]["n"] == 0:
+            wait_for_renewal(site)
+        least.append(min(site.rows.seconds_from_now(due_at) for due_at in lease_ends(site)))
+
+    site.module.does["many"] = do
+    site.add("many", *range(count))
+    result = site.run()
+    assert (result.done, result.lost, len(least)) == (count, 0, count)
+    assert min(least) > 0
