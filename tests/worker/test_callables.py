@@ -6,25 +6,20 @@ The modules note what of their code a look-up runs; most tests end with `modules
 from __future__ import annotations
 
 import sys
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
 
-from taskserver.errors import BadTask, InvalidTask
+from taskserver.errors import InvalidTask
 from taskserver.model.new_task import new_task
-from taskserver.worker.callables import Callables
 from tests.support.modules import SENTINEL, Modules, importable
 
 TASKS = '''
-import functools, os, string, types
-import os.path as paths
+import functools, os
 from collections import OrderedDict
-from functools import lru_cache, partial
+from functools import lru_cache
 from os import makedirs, system
 from note import note
 from elsewhere import Other, forgetful, mannered, other_function
@@ -33,33 +28,14 @@ def send(to="nobody"): return f"sent to {to}"
 also_send = send
 def _private(): note("_private")
 anonymous = lambda: note("anonymous")
-part = partial(send, "x")
-NUMBER = 5
 
 @mannered
 def decorated(a, b=2): return a + b
 @forgetful
 def undecorated(): note("undecorated")
 
-def own_mannered(function):
-    @functools.wraps(function)
-    def inside(*args): return function(*args)
-    return inside
-@own_mannered
-def also_decorated(x): return x * 2
-
 @lru_cache
 def cached(): note("cached")
-@functools.wraps(os.getcwd)
-def says_it_is_os(): note("says_it_is_os")
-def awaits(function):
-    @functools.wraps(function)
-    async def inside(x): return 10 * await function(x)
-    return inside
-@awaits
-async def decorated_coroutine(x): return x
-@types.coroutine
-def old_coroutine(): yield note("old_coroutine")
 def generator(): yield note("generator")
 async def async_generator(): yield note("async_generator")
 
@@ -78,18 +54,13 @@ class Nosy:
     def __call__(self): note("called")
 nosy = Nosy()
 
-class OddStatic(staticmethod): pass
-
 class Base:
-    @staticmethod
-    def inherited_static(): return "Base static"
     @classmethod
     def inherited_class(cls): return cls.__name__
 class Letter(Base):
     descriptor = Descriptor()
     class_thing = classmethod(CallableThing())
     static_foreign = staticmethod(makedirs)
-    odd_static = OddStatic(send)
     def __init__(self): note("Letter made")
     def __class_getitem__(cls, item): note("class_getitem")
     def method(self): note("method")
@@ -99,7 +70,6 @@ class Letter(Base):
     def post(to="nobody"): return f"posted to {to}"
     @classmethod
     def write(cls, text=""): return f"{cls.__name__}: {text}"
-    also_write = write
     @staticmethod
     def _hidden(): note("_hidden")
     @staticmethod
@@ -157,16 +127,11 @@ def modules(tmp_path: Path) -> Iterator[Modules]:
         ("tasks:send", ["Ann"], "sent to Ann"),
         ("tasks.also_send", [], "sent to nobody"),
         ("tasks.decorated", [1], 3),
-        ("tasks.also_decorated", [4], 8),
         ("tasks.Letter.post", ["Ann"], "posted to Ann"),
         ("tasks.Letter.write", ["Hi"], "Letter: Hi"),
-        ("tasks:Letter.write", ["Hi"], "Letter: Hi"),
-        ("tasks.Letter.also_write", ["Hi"], "Letter: Hi"),
         ("tasks.Letter.static_decorated", [7], 7),
-        ("tasks.Letter.inherited_static", [], "Base static"),
         ("tasks.Letter.inherited_class", [], "Letter"),
         ("tasks.AliasOfHidden.post", [], None),
-        ("tasks.decorated_coroutine", [2], 20),
         ("tasks.Letter.static_coroutine", [7], 7),
     ],
 )
@@ -178,14 +143,6 @@ def test_public_functions_and_static_and_class_methods_of_a_listed_module_run(
     assert found.call(*args) == result
 
 
-def test_a_name_in_letters_of_any_script_runs(modules: Modules) -> None:
-    modules.write(
-        "añadir.py", "def größe(): return 'ja'\nclass Ωmega:\n    @staticmethod\n    def 送信(): return '済'\n"
-    )
-    assert modules.run("añadir.größe", listed="añadir") == "ja"
-    assert modules.run("añadir.Ωmega.送信", listed="añadir") == "済"
-
-
 # ---- what does not
 
 
@@ -195,17 +152,17 @@ REFUSED = {
     "has no 'sentinel'": "tasks.sentinel.run",
     "os is a module, not a class": "tasks.os.system",
     "is a module": "tasks.os",
-    "comes from": "tasks.makedirs tasks.other_function tasks.says_it_is_os",
+    "comes from": "tasks.makedirs tasks.other_function",
     "is not defined in tasks": "tasks.OrderedDict.fromkeys tasks.Other.static",
     "of a listed module": "tasks.FromElsewhere.static tasks.Letter.mro tasks.Letter.missing",
     "begins with an underscore": "tasks._private tasks.Letter._hidden tasks._Hidden.post tasks.Letter.__subclasses__ "
     "tasks.send.__globals__",
-    "is a class": "tasks.partial tasks.Letter.Inner",
-    "an object of type": "tasks.system tasks.letter tasks.letter.post tasks.nosy tasks.part tasks.NUMBER tasks.cached "
-    "tasks.Letter.prop tasks.Letter.descriptor tasks.Letter.odd_static",
+    "is a class": "tasks.OrderedDict tasks.Letter.Inner",
+    "an object of type": "tasks.system tasks.letter tasks.letter.post tasks.nosy tasks.cached "
+    "tasks.Letter.prop tasks.Letter.descriptor",
     "a lambda": "tasks.anonymous",
     "functools.wraps": "tasks.undecorated",
-    "is a generator function": "tasks.generator tasks.async_generator tasks.old_coroutine",
+    "is a generator function": "tasks.generator tasks.async_generator",
     "only static and class methods": "tasks.Letter.method",
     "is not a function that is defined in a listed module": "tasks.Letter.class_thing tasks.Letter.static_foreign "
     "tasks.Letter.static_undecorated",
@@ -242,16 +199,12 @@ def test_an_odd_name_is_a_bad_task_in_one_line_below_a_listed_package_too(module
     assert modules.noted == []
 
 
-@pytest.mark.parametrize("filling", [" ", ".", "_", "->", "a."])
-def test_a_name_longer_than_any_is_a_bad_task_at_once(modules: Modules, filling: str) -> None:
+def test_a_name_longer_than_any_is_a_bad_task_at_once(modules: Modules) -> None:
     """SQLite counts characters up to a NUL only, so a row may have such a name."""
-    began_at = time.monotonic()
-    for name in (f"tasks.send\0{filling * 2**19}.", f"tasks.{filling * 2**19}send"):
-        message = modules.refuse(name)
-        assert message.startswith("'tasks.")
-        assert message.endswith("is longer than 255 characters")
-        assert len(message) < 200
-    assert time.monotonic() - began_at < 10
+    message = modules.refuse(f"tasks.send\0{'a.' * 2**19}")
+    assert message.startswith("'tasks.")
+    assert message.endswith("is longer than 255 characters")
+    assert len(message) < 200
 
 
 def test_a_task_of_another_queue_is_named_with_the_way_here(modules: Modules) -> None:
@@ -261,30 +214,3 @@ def test_a_task_of_another_queue_is_named_with_the_way_here(modules: Modules) ->
     assert modules.refuse("tasks.send") == f"'tasks.send' is {words}"
     with pytest.raises(InvalidTask, match=f"^task is {words}; allowed: a name as"):
         new_task(sys.modules["tasks"].send)
-
-
-PARTS = (
-    "tasks os system sentinel sentinel_package below run Thing send Letter post write Inner deep letter paths join mro "
-    "__class__ __subclasses__ __init__ _private __globals__ __builtins__ eval thing nosy elsewhere Other static"
-)
-LEGAL_NAMES = {f"tasks{separator}{path}" for path in ("send", "Letter.post", "Letter.write") for separator in ".:"}
-
-
-@settings(max_examples=200, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(
-    st.one_of(
-        st.text(max_size=255),
-        st.lists(st.tuples(st.sampled_from(["", *PARTS.split()]), st.sampled_from("..:")), max_size=7).map(
-            lambda parts: "".join(part + separator for part, separator in parts)[:-1]
-        ),
-    )
-)
-def test_of_random_names_the_legal_ones_run_and_the_others_are_bad_tasks(modules: Modules, name: str) -> None:
-    try:
-        Callables(("tasks",)).find(name)
-    except BadTask:
-        assert name not in LEGAL_NAMES
-    else:
-        assert name in LEGAL_NAMES
-    assert [module for module in sys.modules if module.startswith("sentinel")] == []
-    assert modules.noted == []
