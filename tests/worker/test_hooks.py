@@ -281,9 +281,12 @@ def test_the_hook_of_the_documents_mails_a_fatal_task_by_sendmail(
     assert mail.read_text().startswith(head)
 
 
-def test_the_doctor_says_what_fails_in_the_setup_and_looks_at_no_module_then(queue: Queue) -> None:
+def test_the_doctor_says_what_fails_in_the_setup_and_looks_at_no_module_then(
+    queue: Queue, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TASKSERVER_SETUP", "site_of_tests:setup")
     (queue.folder / "site_of_tests.py").write_text("def setup(): raise ValueError('no mail\\nat all')\n")
-    ended = queue.client("doctor", "--json", env={"TASKSERVER_SETUP": "site_of_tests:setup"})
+    ended = queue.here("doctor", "--json")
     found = {one["name"]: (one["level"], one["words"]) for one in json.loads(ended.stdout)["findings"]}
     assert found["setup"][0] == "critical"
     words = "TASKSERVER_SETUP: site_of_tests:setup failed: ValueError: no mail (site_of_tests.py, line 1)"
