@@ -1,4 +1,4 @@
-"""Tasks of one key, however many producers add them at once; and a priority that is changed while the task waits.
+"""Tasks of one key, however many producers add them at once.
 
 tests/contract/test_add.py shows what keys, instants and delays do to rows in any state.
 """
@@ -22,12 +22,9 @@ from tests.support.words import INSERT_OR_IGNORE
 
 CODE = """
 calls = []
-does = []
 
 def work(text):
     calls.append(text)
-    if does:
-        does.pop()()
 """
 PRODUCERS = 16
 

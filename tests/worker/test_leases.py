@@ -13,7 +13,6 @@ from typing import Any
 import pytest
 
 from taskserver import Reason
-from taskserver.stores.queue.finishes import Finishes
 from taskserver.worker.finishing import Finishing
 from taskserver.worker.maintenance import LOST_TEXT
 from tests.support.queues import Queue
@@ -27,8 +26,7 @@ acts: list[Callable[[], object]] = []
 TASKS = """
 import time
 
-from taskserver import TaskServer, task
-from tests.support.processes import wait_until
+from taskserver import task
 from tests.worker.test_leases import acts
 
 def act(end=""):
@@ -44,11 +42,6 @@ def once():
 def tick():
     note("tick")
     time.sleep(0.15)
-
-def wait_until_alone():
-    with TaskServer.from_env(HERE) as server:
-        count = "SELECT COUNT(*) FROM {table} WHERE status = 1"
-        wait_until(lambda: server.store.database.fetch(count)[0][0] == 1)
 """
 
 
@@ -118,19 +111,6 @@ def test_a_half_uploaded_module_is_tried_again_after_its_backoff_and_runs_once_i
 # ---- tasks that a worker holds and does not run
 
 
-@pytest.mark.usefixtures("whole_claims")
-def test_tasks_behind_a_long_one_are_given_back_unchanged(queue: Queue) -> None:
-    """test_heartbeat.py has the instant: a third of a lease."""
-    queue.add("tasks.wait_until_alone", priority=-1)
-    for number in range(3):
-        queue.add("tasks.note", f'["{number}"]')
-    queue.sql("UPDATE jobs_queue SET attempts = 2 WHERE id = 3")
-    result = queue.run_here(lease=1, mode="mark")
-    assert (result.done, result.lost, result.released) == (4, 0, 3)
-    assert queue.notes() == ["0", "1", "2"]
-    assert queue.rows("attempts") == [(1,), (1,), (3,), (1,)]
-
-
 def test_between_tasks_a_worker_gives_back_what_it_has_held_for_half_a_lease(queue: Queue, whole_claims: None) -> None:
     for _ in range(6):
         queue.add("tasks.tick")
@@ -188,21 +168,6 @@ def test_a_worker_whose_lease_ended_and_was_not_taken_may_still_finish(queue: Qu
     assert queue.rows() == []
 
 
-def test_a_task_that_is_taken_over_while_its_module_is_imported_is_not_called(
-    queue: Queue, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    limit_attempts = Finishes.limit_attempts
-
-    def limit_late(*args: Any) -> bool:
-        queue.sql("UPDATE jobs_queue SET claim = 7")
-        return limit_attempts(*args)
-
-    monkeypatch.setattr(Finishes, "limit_attempts", limit_late)
-    queue.add("tasks.note")
-    assert queue.run_here().lost == 1
-    assert (queue.notes(), queue.rows("id, claim")) == ([], [(1, 7)])
-
-
 def test_a_start_whose_answer_came_late_is_looked_at_again_before_the_code_runs(
     queue: Queue, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -228,8 +193,7 @@ def test_a_start_whose_answer_came_late_is_looked_at_again_before_the_code_runs(
 # ---- at most once, and a completion that comes late
 
 
-@pytest.mark.parametrize("mode", ["delete", "move", "mark"])
-def test_the_completion_of_a_worker_that_was_taken_for_dead_is_accepted(queue: Queue, mode: str) -> None:
+def test_the_completion_of_a_worker_that_was_taken_for_dead_is_accepted(queue: Queue) -> None:
     queue.add("tasks.act")
     queue.sql("UPDATE jobs_queue SET max_attempts = 1")
     seen: list[object] = []
@@ -239,23 +203,16 @@ def test_the_completion_of_a_worker_that_was_taken_for_dead_is_accepted(queue: Q
         seen.extend(queue.rows("status, error_text"))
 
     acts[:] = [take_for_dead]
-    result = queue.run_here(mode=mode)
+    result = queue.run_here(mode="mark")
     assert seen == [(4, LOST_TEXT)]
     assert (result.done, result.fatal, result.lost) == (1, 0, 0)
-    columns = "id, status, attempts, claim, due_at, error_text, started_at <= finished_at"
-    places = {"move": "jobs_queue_done", "mark": "jobs_queue"}
-    for table in ("jobs_queue", "jobs_queue_done"):
-        assert queue.rows(columns, table) == ([(1, 2, 1, None, None, None, 1)] if places.get(mode) == table else [])
+    assert queue.rows("status, attempts, claim, due_at, error_text") == [(2, 1, None, None, None)]
 
 
 MEANWHILE = {
     "retried": "UPDATE jobs_queue SET status = 0",
-    "retried, with no attempts used": "UPDATE jobs_queue SET status = 0, attempts = 0, error_text = NULL, "
-    "max_attempts = NULL, claim = NULL, started_at = NULL, finished_at = NULL",
     "deleted": "DELETE FROM jobs_queue",
     "cancelled with a reason": "UPDATE jobs_queue SET error_text = 'cancelled by hand'",
-    "cancelled by its claim": "UPDATE jobs_queue SET claim = NULL",
-    "marked done": "UPDATE jobs_queue SET status = 2",
     "retried, and lost again by another worker": "UPDATE jobs_queue SET claim = 7",
 }
 

@@ -4,15 +4,10 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from functools import partial
 
-import pytest
-
-from taskserver import Reason, RunResult, Stop, TaskServer
-from taskserver.worker import maintenance
-from taskserver.worker.limits import Limits, RunLimits
-from taskserver.worker.record import RunRecord
+from taskserver import Reason, RunResult, Stop
 from tests.support.processes import WAIT_SECONDS
 from tests.support.queues import Queue
 from tests.support.servers import MySQLServer
@@ -56,61 +51,6 @@ def test_max_tasks_and_max_time_end_its_wait_as_ever(queue: Queue) -> None:
     assert queue.rows() == []
 
 
-def test_a_wait_does_not_count_as_the_time_that_tasks_take(monkeypatch: pytest.MonkeyPatch) -> None:
-    now = 0.0
-    monkeypatch.setattr(time, "monotonic", lambda: now)
-
-    class Waiting(Stop):
-        def wait(self, seconds: float, rest: object = None) -> bool:
-            nonlocal now
-            now += seconds
-            return True
-
-    result = RunResult()
-    limits = RunLimits(Limits(max_seconds=60, linger_seconds=55), Waiting(), result)
-    assert limits.wait(40)
-    now += 1
-    result.taken = 1
-    assert limits.reason_to_end() is None  # one task took a second: nineteen more fit in
-    now += 18.5
-    assert limits.reason_to_end() is Reason.MAX_TIME
-    assert not limits.wait(1)
-
-
-@pytest.mark.parametrize("groups", [None, [3, 5]], ids=["all groups", "some groups"])
-def test_a_look_costs_two_queries_or_three_where_notices_come(
-    queue: Queue, groups: list[int] | None, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    sent: list[str] = []
-    with TaskServer(queue.dsn, folder=queue.folder, pauses="0.02,0.05,0.1") as server:
-        session = server.store.database.session()
-        send = session.send
-
-        def listen(sql: str, values: Sequence[object] = ()) -> object:
-            sent.append(sql)
-            return send(sql, values)
-
-        def sent_by(looks: int) -> int:
-            """The queries of a run that stops after so many looks."""
-            stop, left = Stop(), iter(range(looks - 1))
-
-            def has_looked(record: RunRecord) -> None:
-                if next(left, None) is None:
-                    stop.ask()
-
-            monkeypatch.setattr(RunRecord, "show_alive", has_looked)
-            sent.clear()
-            server.run(groups=groups, linger=LONG, stop=stop)
-            return len(sent)
-
-        monkeypatch.setattr(session, "send", listen)
-        monkeypatch.setattr(maintenance, "LOOK_EVERY_SECONDS", 0)
-        sent_by(1)  # the first one connects
-        queries = sent_by(3) - sent_by(1)
-    a_look = 3 if queue.is_postgresql or (queue.is_sqlite and groups) else 2  # SQLite looks at each group by itself
-    assert queries == 2 * a_look
-
-
 def test_it_goes_on_where_its_connection_breaks_while_it_waits(mysql_queue: Queue, mysql_server: MySQLServer) -> None:
     def cut() -> None:
         [(number,)] = mysql_queue.server.store.database.fetch("SELECT CONNECTION_ID()")
@@ -131,15 +71,12 @@ def run_and_change(queue: Queue, change: Callable[[], object]) -> RunResult:
     return queue.run_here(linger=1, stop=stop, on_progress=lambda result: next(changes, int)())
 
 
-@pytest.mark.parametrize("option", ["", "@taskserver.task(commit_every=10)\n"], ids=["alone", "shared"])
-def test_a_run_whose_code_is_older_than_its_files_leaves_a_task_that_needs_the_new_one(
-    queue: Queue, option: str
-) -> None:
-    queue.define(f"import taskserver\n\n{option}def greet(): note('old')\n")
+def test_a_run_whose_code_is_older_than_its_files_leaves_a_task_that_needs_the_new_one(queue: Queue) -> None:
+    queue.define("def greet(): note('old')\n")
     queue.add("tasks.greet")
 
     def upload() -> None:
-        queue.define(f"import taskserver\n\n{option}def greet(name=''): note(name or 'old')\n")
+        queue.define("def greet(name=''): note(name or 'old')\n")
         for args in ("[]", '["ada"]', '["grace"]'):
             queue.add("tasks.greet", args)
 
