@@ -84,7 +84,7 @@ def test_each_is_called_around_the_calls_of_tasks_and_the_setup_before_their_imp
         assert site.name not in sys.modules
         site.module.calls.append("setup")
 
-    site = make_site(
+    site: Hooked = make_site(
         site_dsn,
         setup=setup,
         between=lambda: site.module.calls.append("-"),
@@ -106,7 +106,7 @@ def test_an_empty_run_calls_none(make_site: MakeSite, site_dsn: str) -> None:
 
 def test_the_ends_of_the_tasks_before_are_written_when_it_is_called_between(make_site: MakeSite, site_dsn: str) -> None:
     done: list[int] = []
-    site = make_site(site_dsn, mode="mark", between=lambda: done.append(site.rows.statuses().count(2)))
+    site: Hooked = make_site(site_dsn, mode="mark", between=lambda: done.append(site.rows.statuses().count(2)))
     site.add("note", "note", "note")
     site.run()
     assert done == [0, 0, 1, 2]
