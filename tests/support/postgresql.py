@@ -9,8 +9,7 @@ TASKSERVER_TEST_POSTGRESQL=postgresql://postgres@127.0.0.1:5432/postgres, whose 
 from __future__ import annotations
 
 import os
-import re
-import secrets
+import shutil
 import signal
 import time
 from collections.abc import Iterator
@@ -19,14 +18,14 @@ from datetime import datetime
 from functools import cached_property
 from pathlib import Path
 from typing import Any
-from urllib.parse import quote, unquote, urlsplit
+from urllib.parse import urlsplit
 
 import psycopg
 from psycopg.abc import Buffer
 from psycopg.types.datetime import TimestamptzLoader
 
-from tests.support.processes import is_alive
-from tests.support.servers import STOP_SECONDS, PrivateServer, find_program
+from tests.support.processes import is_alive, wait_until
+from tests.support.servers import PrivateServer, Server, find_program
 
 PROGRAMS = ("initdb", "postgres")
 DEBIAN_FOLDER = Path("/usr/lib/postgresql")
@@ -50,60 +49,32 @@ HAS_TABLES_ALONE = """
     FROM pg_database WHERE datname = current_database()
 """
 """Whether a database has nothing of a test's own outside of the schema public."""
-MAKE_SCHEMA = """
-    DROP SCHEMA public CASCADE; CREATE SCHEMA public AUTHORIZATION pg_database_owner;
-    GRANT USAGE ON SCHEMA public TO PUBLIC
-"""
-MAKE_OPEN_SCHEMA = "DROP SCHEMA public CASCADE; CREATE SCHEMA public; GRANT ALL ON SCHEMA public TO PUBLIC"
-"""Before version 15."""
 
 
 def programs_folder() -> Path | None:
     """Where PostgreSQL's own programs lie: those asked for, else Debian's newest here, else what is in the PATH."""
     if CHOSEN_PROGRAMS:
         return Path(CHOSEN_PROGRAMS)
-    versions = {folder: int(re.sub(r"\D", "", folder.parent.name) or 0) for folder in DEBIAN_FOLDER.glob("*/bin")}
-    for folder in sorted(versions, key=versions.__getitem__, reverse=True):
-        if all((folder / name).exists() for name in PROGRAMS):
-            return folder
-    found = find_program("postgres")
+    installed = sorted(DEBIAN_FOLDER.glob("*/bin/initdb"), key=lambda path: float(path.parts[-3]))
+    found = installed[-1] if installed else find_program("postgres")
     return Path(found).resolve().parent if found else None
 
 
-class PostgreSQLServer:
-    """What a test asks of a PostgreSQL, whoever runs it."""
+class PostgreSQLServer(Server):
+    """A PostgreSQL."""
 
-    host: str
-    port: int
-    user: str
-    password: str
+    scheme = "postgresql"
+    user = "postgres"
+    quoted = '"{}"'
     maintenance_database = "postgres"
     """Where one is while databases are created and dropped."""
 
-    def dsn(self, database: str, **query: str) -> str:
-        """TASKSERVER_DSN for a database of this server."""
-        options = "&".join(f"{key}={quote(value, safe='/')}" for key, value in query.items())
-        return f"postgresql://{self.login}@{self.host}:{self.port}/{database}" + (f"?{options}" if options else "")
-
-    @property
-    def login(self) -> str:
-        """User and password, as they stand in a DSN."""
-        return quote(self.user, safe="") + (":" + quote(self.password, safe="") if self.password else "")
-
     def connect(self, **kwargs: Any) -> psycopg.Connection[tuple[Any, ...]]:
         """A connection of its own, independent of taskserver's code; autocommit unless asked otherwise."""
-        defaults: dict[str, Any] = {
-            "host": self.host,
-            "port": self.port,
-            "user": self.user,
-            "password": self.password,
-            "dbname": self.maintenance_database,
-            "autocommit": True,
-        }
-        return psycopg.connect(**(defaults | kwargs))
+        place: dict[str, Any] = {"host": self.host, "port": self.port, "user": self.user, "password": self.password}
+        return psycopg.connect(**(place | {"dbname": self.maintenance_database, "autocommit": True} | kwargs))
 
     def execute(self, *statements: str, database: str | None = None) -> list[tuple[Any, ...]]:
-        """Runs statements on a new connection; the rows of the last one."""
         with self.connect(dbname=database or self.maintenance_database) as connection:
             for statement in statements:
                 cursor = connection.execute(statement.encode())
@@ -113,14 +84,7 @@ class PostgreSQLServer:
         """How many statements wait for a lock."""
         return len(self.execute("SELECT pid FROM pg_stat_activity WHERE wait_event_type = 'Lock'"))
 
-    def create_database(self, name: str | None = None) -> str:
-        """Creates an empty database, with the server's own defaults."""
-        name = name or f"t_{secrets.token_hex(6)}"
-        self.execute(f'CREATE DATABASE "{name}"')
-        return name
-
     def drop_database(self, name: str) -> None:
-        """Drops it, though connections that a test left open are still in it."""
         with self.connect() as connection:
             self._end_sessions(connection, name)  # DROP would, too, but then looks for their end ten times a second
             connection.execute(f'DROP DATABASE IF EXISTS "{name}" WITH (FORCE)'.encode())
@@ -151,8 +115,10 @@ class PostgreSQLServer:
             self._end_sessions(connection, name)
             (is_plain,) = connection.execute(HAS_TABLES_ALONE.encode()).fetchone() or (False,)
             if is_plain:
-                version = connection.info.server_version
-                connection.execute((MAKE_SCHEMA if version >= 150_000 else MAKE_OPEN_SCHEMA).encode())
+                is_new = connection.info.server_version >= 150_000
+                owner, rights = (" AUTHORIZATION pg_database_owner", "USAGE") if is_new else ("", "ALL")
+                make = f"CREATE SCHEMA public{owner}; GRANT {rights} ON SCHEMA public TO PUBLIC"
+                connection.execute(f"DROP SCHEMA public CASCADE; {make}".encode())
                 return True
         return False
 
@@ -166,15 +132,11 @@ class PostgreSQLServer:
 
 
 class ExternalPostgreSQL(PostgreSQLServer):
-    """A server that runs already. Databases named t_… come and go in it; it is never stopped."""
+    """A server that runs already."""
 
     def __init__(self, dsn: str) -> None:
-        parts = urlsplit(dsn)
-        self.host = parts.hostname or "127.0.0.1"
-        self.port = parts.port or 5432
-        self.user = unquote(parts.username or "postgres")
-        self.password = unquote(parts.password or "")
-        self.maintenance_database = unquote(parts.path.strip("/")) or "postgres"
+        self.be(dsn, 5432)
+        self.maintenance_database = urlsplit(dsn).path.strip("/") or self.maintenance_database
 
 
 class PostgreSQL(PrivateServer, PostgreSQLServer):
@@ -185,8 +147,6 @@ class PostgreSQL(PrivateServer, PostgreSQLServer):
     programs: the folder of the version that is meant; else the newest.
     """
 
-    name = "PostgreSQL"
-    user = "postgres"
     stop_signal = signal.SIGINT  # at SIGTERM it would wait until the last connection is closed
 
     def __init__(self, durable: bool = False, *settings: str, programs: Path | None = None) -> None:
@@ -196,11 +156,6 @@ class PostgreSQL(PrivateServer, PostgreSQLServer):
         self._programs = folder
         self._settings = ([] if durable else FAST) + list(settings)
         super().__init__()
-
-    @property
-    def socket_folder(self) -> Path:
-        """Where its Unix socket lies, as `?host=` takes it."""
-        return self.folder
 
     def kill(self) -> None:
         """SIGKILL for each of its processes: connections break, nothing is flushed, a start() recovers.
@@ -212,9 +167,7 @@ class PostgreSQL(PrivateServer, PostgreSQLServer):
         for child in children:
             with suppress(ProcessLookupError):
                 os.kill(child, signal.SIGKILL)
-        deadline = time.monotonic() + STOP_SECONDS
-        while any(map(is_alive, children)) and time.monotonic() < deadline:
-            time.sleep(0.005)
+        wait_until(lambda: not any(map(is_alive, children)))
 
     def remove(self) -> None:
         """Ends it, without ceremony, and removes its folder. First by SIGQUIT, at which it frees its shared memory."""
@@ -232,19 +185,14 @@ class PostgreSQL(PrivateServer, PostgreSQLServer):
         tasks = Path(f"/proc/{self.pid}/task/{self.pid}/children")
         return [int(child) for child in tasks.read_text().split()] if tasks.exists() else []
 
-    def _install(self) -> None:
+    def _installing(self) -> list[list[str]]:
         password = self.folder / "password"
         password.touch(0o600)
         password.write_text(self.password)
-        if os.getuid() == 0:
-            os.chown(password, *self._owner())
+        shutil.chown(password, self.folder.stat().st_uid, self.folder.stat().st_gid)
         options = ["-U", self.user, "-A", "scram-sha-256", f"--pwfile={password}"]
         options += ["-E", "UTF8", "--locale=C", "--no-sync"]
-        self._run_to_end(str(self._programs / "initdb"), "-D", f"{self.folder}/data", *options)
-
-    def _owner(self) -> tuple[int, int]:
-        found = self.folder.stat()
-        return found.st_uid, found.st_gid
+        return [[str(self._programs / "initdb"), "-D", f"{self.folder}/data", *options]]
 
     def _command(self) -> list[str]:
         settings = ["listen_addresses=127.0.0.1", f"unix_socket_directories={self.folder}", "shared_buffers=32MB"]
@@ -254,11 +202,17 @@ class PostgreSQL(PrivateServer, PostgreSQLServer):
         return [str(self._programs / "postgres"), "-D", f"{self.folder}/data", "-p", str(self.port), *options]
 
     def _answers(self) -> bool:
-        try:
-            self.connect(host=str(self.socket_folder), connect_timeout=2).close()
-        except psycopg.OperationalError:
-            return False
-        return True
+        place = {"port": self.port, "user": self.user, "password": self.password}
+        return is_open("", host=str(self.folder), dbname=self.maintenance_database, **place)
+
+
+def is_open(dsn: str, **options: Any) -> bool:
+    """Whether one can log in."""
+    try:
+        psycopg.connect(dsn, connect_timeout=2, **options).close()
+    except psycopg.OperationalError:
+        return False
+    return True
 
 
 def connection_in_utc(dsn: str) -> psycopg.Connection[tuple[Any, ...]]:

@@ -16,7 +16,7 @@ import subprocess
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TypeVar
@@ -74,73 +74,93 @@ def plain_connection(**options: Any) -> pymysql.Connection[Any]:
         return pymysql.connect(**options)
 
 
-def lock_waits(read: Callable[[str], Sequence[object]]) -> int:
-    """How many transactions of a MySQL server wait for a row's lock; `read` runs a statement and returns its rows."""
-    time.sleep(0.11)  # InnoDB shows the waits anew only where nobody has looked for 0.1 s
-    return len(read("SELECT trx_id FROM information_schema.innodb_trx WHERE trx_state = 'LOCK WAIT'"))
+class Server:
+    """What a test asks of a database server, whoever runs it."""
 
-
-class MySQLServer:
-    """What a test asks of a MySQL or MariaDB, whoever runs it."""
-
-    host: str
+    scheme: str
+    host = "127.0.0.1"
     port: int
     user: str
-    password: str
+    password = ""
+    quoted: str
+    """How a name is quoted."""
 
     def dsn(self, database: str, **query: str) -> str:
         """TASKSERVER_DSN for a database of this server."""
         options = "&".join(f"{key}={quote(value, safe='/')}" for key, value in query.items())
-        return f"mysql://{self.login}@{self.host}:{self.port}/{database}" + (f"?{options}" if options else "")
+        return f"{self.scheme}://{self.login}@{self.host}:{self.port}/{database}" + (f"?{options}" if options else "")
 
     @property
     def login(self) -> str:
         """User and password, as they stand in a DSN."""
         return quote(self.user, safe="") + (":" + quote(self.password, safe="") if self.password else "")
 
+    def execute(self, *statements: str, database: str | None = None) -> Any:
+        """Runs statements on a new connection; the rows of the last one."""
+        raise NotImplementedError
+
+    def create_database(self, name: str | None = None) -> str:
+        """Creates an empty database with the server's own defaults: its character set need not be utf8mb4."""
+        name = name or f"t_{secrets.token_hex(6)}"
+        self.execute(f"CREATE DATABASE {self.quoted.format(name)}")
+        return name
+
+    def drop_database(self, name: str) -> None:
+        """Drops it, though connections that a test left open are still in it."""
+        raise NotImplementedError
+
+    @contextmanager
+    def database(self) -> Iterator[str]:
+        """The name of a fresh database, dropped at the end."""
+        name = self.create_database()
+        try:
+            yield name
+        finally:
+            self.drop_database(name)
+
+    def be(self, dsn: str, port: int) -> None:
+        """The server at this place. Databases named t_… come and go in it; it is never stopped."""
+        parts = urlsplit(dsn)
+        self.host, self.port = parts.hostname or self.host, parts.port or port
+        self.user, self.password = unquote(parts.username or self.user), unquote(parts.password or "")
+
+
+class MySQLServer(Server):
+    """A MySQL or MariaDB."""
+
+    scheme = "mysql"
+    user = "root"
+    quoted = "`{}`"
+
     def connect(self, **kwargs: Any) -> pymysql.Connection[Any]:
         """A connection of its own, independent of taskserver's code; autocommit unless asked otherwise."""
-        defaults: dict[str, Any] = {
-            "host": self.host,
-            "port": self.port,
-            "user": self.user,
-            "password": self.password,
-            "charset": "utf8mb4",
-            "autocommit": True,
-        }
-        return plain_connection(**(defaults | kwargs))
+        place = {"host": self.host, "port": self.port, "user": self.user, "password": self.password}
+        return plain_connection(**(place | {"charset": "utf8mb4", "autocommit": True} | kwargs))
 
     def meet(self, user: str, password: str) -> None:
         """Log in once: newer servers of MySQL then know the password, and ask for it no more."""
         self.connect(user=user, password=password).close()
 
     def execute(self, *statements: str, database: str | None = None) -> tuple[tuple[Any, ...], ...]:
-        """Runs statements on a new connection; the rows of the last one."""
         with self.connect(database=database) as connection, connection.cursor() as cursor:
             for statement in statements:
                 cursor.execute(statement)
             return tuple(cursor.fetchall())
 
-    def create_database(self, name: str | None = None) -> str:
-        """Creates an empty database with the server's own default character set, which need not be utf8mb4."""
-        name = name or f"t_{secrets.token_hex(6)}"
-        self.execute(f"CREATE DATABASE `{name}`")
-        return name
-
     def drop_database(self, name: str) -> None:
-        """Drops it, though a connection that a test left open may still hold a lock on one of its tables."""
-        with self.connect(database=None) as connection, connection.cursor() as cursor:
+        with self.connect() as connection, connection.cursor() as cursor:
             cursor.execute("SELECT id FROM information_schema.processlist WHERE db = %s", (name,))
             for (connection_id,) in cursor.fetchall():
                 try:
-                    cursor.execute(f"KILL {connection_id}")
+                    cursor.execute(f"KILL {connection_id}")  # it may hold a lock on a table
                 except pymysql.MySQLError:
                     continue  # it went away by itself
             cursor.execute(f"DROP DATABASE IF EXISTS `{name}`")
 
     def count_lock_waits(self) -> int:
         """How many transactions wait for a row's lock."""
-        return lock_waits(self.execute)
+        time.sleep(0.11)  # InnoDB shows the waits anew only where nobody has looked for 0.1 s
+        return len(self.execute("SELECT trx_id FROM information_schema.innodb_trx WHERE trx_state = 'LOCK WAIT'"))
 
     @contextmanager
     def set_globally(self, **variables: object) -> Iterator[None]:
@@ -157,39 +177,23 @@ class MySQLServer:
             for name, value in variables.items():
                 cursor.execute(f"SET GLOBAL {name} = %s", (value,))
 
-    @contextmanager
-    def database(self) -> Iterator[str]:
-        """The name of a fresh database, dropped at the end."""
-        name = self.create_database()
-        try:
-            yield name
-        finally:
-            self.drop_database(name)
-
 
 class ExternalServer(MySQLServer):
-    """A server that runs already. Databases named t_… come and go in it; it is never stopped."""
+    """A server that runs already."""
 
     def __init__(self, dsn: str) -> None:
-        parts = urlsplit(dsn)
-        self.host = parts.hostname or "127.0.0.1"
-        self.port = parts.port or 3306
-        self.user = unquote(parts.username or "root")
-        self.password = unquote(parts.password or "")
+        self.be(dsn, 3306)
 
 
 Private = TypeVar("Private", bound="PrivateServer")
 
 
-class PrivateServer:
+class PrivateServer(Server):
     """A server of ours on 127.0.0.1, in its own folder in /tmp, of an unprivileged user.
 
     Its superuser has a password: without one, every account of this machine could have it write files as that user.
     """
 
-    name: str
-    host = "127.0.0.1"
-    port: int
     stop_signal = signal.SIGTERM
 
     def __init__(self) -> None:
@@ -200,8 +204,11 @@ class PrivateServer:
         try:
             if os.getuid() == 0:
                 os.chown(self.folder, NOBODY, NOBODY)
-            self._install()
-            self._start_on_free_port()
+            for command in self._installing():
+                if self._launch(command).wait(START_SECONDS) != 0:
+                    raise RuntimeError(self._last_words())
+            self.port = free_port()
+            self.start()
         except BaseException:
             self.remove()
             raise
@@ -216,8 +223,12 @@ class PrivateServer:
         """Starts it on the same folder and port; returns once it answers."""
         if self._process is not None and self._process.poll() is None:
             return
-        self._process = self._launch(*self._command())
-        self._wait_until_it_answers()
+        self._process = self._launch(self._command())
+        deadline = time.monotonic() + START_SECONDS
+        while not self._answers():
+            if self._process.poll() is not None or time.monotonic() > deadline:
+                raise RuntimeError(f"the server did not start:\n{self._last_words()}")
+            time.sleep(0.01)
 
     def kill(self) -> None:
         """SIGKILL: connections break, nothing is flushed, a start() recovers."""
@@ -235,9 +246,6 @@ class PrivateServer:
         """All goes on."""
         self._signal_all(signal.SIGCONT)
 
-    def _signal_all(self, number: signal.Signals) -> None:
-        os.kill(self.pid, number)
-
     def remove(self) -> None:
         """Ends it, without ceremony, and removes its folder."""
         self.kill()
@@ -249,8 +257,8 @@ class PrivateServer:
     def __exit__(self, *exception: object) -> None:
         self.remove()
 
-    def _install(self) -> None:
-        """Writes the server's own tables, with the superuser's password, or what sets it before the server listens."""
+    def _installing(self) -> list[list[str]]:
+        """Commands that write the server's own tables, with the superuser's password, or what sets it at the start."""
         raise NotImplementedError
 
     def _command(self) -> list[str]:
@@ -261,36 +269,21 @@ class PrivateServer:
         """Whether one can log in now, by the socket: another server may have got the port that ours failed to get."""
         raise NotImplementedError
 
-    def _run_to_end(self, *command: str) -> None:
-        """Runs what installs it."""
-        if self._launch(*command).wait(START_SECONDS) != 0:
-            raise RuntimeError(f"{Path(command[0]).name} failed:\n{self._last_words(lines=60)}")
+    def _signal_all(self, number: signal.Signals) -> None:
+        os.kill(self.pid, number)
 
-    def _start_on_free_port(self) -> None:
-        """A port that was free when we looked may be taken by now: then another one."""
-        for attempt in range(PORT_ATTEMPTS):
-            self.port = free_port()
-            try:
-                self.start()
-                return
-            except RuntimeError:
-                if attempt == PORT_ATTEMPTS - 1 or "in use" not in self._last_words():
-                    raise
-
-    def _launch(self, program: str, *options: str) -> subprocess.Popen[bytes]:
+    def _launch(self, command: list[str]) -> subprocess.Popen[bytes]:
         """Starts a program of the server, as nobody where we are root, in an empty environment.
 
         A test run that is killed takes its server with it (--pdeathsig). The kernel counts the end of the
         thread that started it as the parent's end, so only the main thread can ask for that.
         """
         drop = [f"--reuid={NOBODY}", f"--regid={NOBODY}", "--clear-groups"] if os.getuid() == 0 else []
-        setpriv = find_program("setpriv")
-        if setpriv and threading.current_thread() is threading.main_thread():
+        if find_program("setpriv") and threading.current_thread() is threading.main_thread():
             drop.append("--pdeathsig=KILL")
-        wrapper = [setpriv or "setpriv", *drop] if drop else []
-        with open(self._log, "ab") as output:
+        with open(self.folder / "out.log", "ab") as output:
             return subprocess.Popen(
-                [*wrapper, program, *options],
+                [*(["setpriv", *drop] if drop else []), *command],
                 cwd=self.folder,
                 # A temporary folder of its own: servers that start at once delete each other's temporary tables.
                 env={"PATH": PROGRAM_FOLDERS, "HOME": str(self.folder), "TMPDIR": str(self.folder)},
@@ -300,29 +293,14 @@ class PrivateServer:
                 start_new_session=True,  # Ctrl-C is for pytest, which stops the server in its own time
             )
 
-    def _wait_until_it_answers(self) -> None:
-        assert self._process is not None
-        deadline = time.monotonic() + START_SECONDS
-        while not self._answers():
-            if self._process.poll() is not None or time.monotonic() > deadline:
-                raise RuntimeError(f"{self.name} did not start:\n{self._last_words()}")
-            time.sleep(0.01)
-
     def _end(self, number: signal.Signals) -> None:
-        if self._process is None:
-            return
-        if self._process.poll() is None:
+        if self._process is not None:
             self._process.send_signal(number)
-        self._process.wait(STOP_SECONDS)
-        self._process = None
+            self._process.wait(STOP_SECONDS)
+            self._process = None
 
-    @property
-    def _log(self) -> Path:
-        """What the server and its programs printed, since the folder was made."""
-        return self.folder / "out.log"
-
-    def _last_words(self, lines: int = 15) -> str:
-        return "\n".join(self._log.read_text(errors="replace").splitlines()[-lines:])
+    def _last_words(self) -> str:
+        return "\n".join((self.folder / "out.log").read_text(errors="replace").splitlines()[-30:])
 
 
 class MariaDB(PrivateServer, MySQLServer):
@@ -331,9 +309,6 @@ class MariaDB(PrivateServer, MySQLServer):
     durable: leave flushing as MariaDB's default has it, for crash tests and benchmarks.
     extra_args: more options of mariadbd, after ours, so that they win.
     """
-
-    name = "MariaDB"
-    user = "root"
 
     def __init__(self, durable: bool = False, *extra_args: str) -> None:
         if missing := missing_programs():
@@ -346,20 +321,16 @@ class MariaDB(PrivateServer, MySQLServer):
         """The Unix socket that the server listens on too."""
         return self.folder / "s.sock"
 
-    @property
-    def _init_file(self) -> Path:
-        return self.folder / "init.sql"
-
-    def _install(self) -> None:
+    def _installing(self) -> list[list[str]]:
         """--force: even on a host whose own name does not resolve. The folder is open to its own user alone."""
-        options = ["--auth-root-authentication-method=normal", "--skip-test-db", "--skip-name-resolve", "--force"]
-        self._run_to_end(*self._program("mariadb-install-db"), *options, *FAST)
-        self._init_file.write_text(
+        (self.folder / "init.sql").write_text(
             f"SET PASSWORD FOR root@localhost = PASSWORD('{self.password}');\n"
             f"SET PASSWORD FOR root@127.0.0.1 = PASSWORD('{self.password}');\n"
             "DELETE FROM mysql.global_priv WHERE user = '' OR host NOT IN ('localhost', '127.0.0.1');\n"
             "FLUSH PRIVILEGES;\n"
         )
+        options = ["--auth-root-authentication-method=normal", "--skip-test-db", "--skip-name-resolve", "--force"]
+        return [[*self._program("mariadb-install-db"), *options, *FAST]]
 
     def _command(self) -> list[str]:
         return [
@@ -368,7 +339,7 @@ class MariaDB(PrivateServer, MySQLServer):
             f"--port={self.port}",
             "--bind-address=127.0.0.1",
             f"--pid-file={self.folder}/pid",
-            f"--init-file={self._init_file}",
+            f"--init-file={self.folder}/init.sql",
             "--skip-log-bin",
             "--skip-name-resolve",
             "--innodb-buffer-pool-size=128M",
@@ -378,9 +349,7 @@ class MariaDB(PrivateServer, MySQLServer):
         ]
 
     def _program(self, name: str) -> list[str]:
-        path = find_program(name)
-        assert path is not None
-        return [path, "--no-defaults", f"--datadir={self.folder}/data"]
+        return [find_program(name) or name, "--no-defaults", f"--datadir={self.folder}/data"]
 
     def _answers(self) -> bool:
         try:
