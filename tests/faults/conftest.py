@@ -17,8 +17,7 @@ from tests.conftest import without
 from tests.faults.failing import QUEUES, FailingQueue
 from tests.support.deployment import Deployment
 from tests.support.postgresql import PostgreSQL, PostgreSQLServer, programs_folder
-from tests.support.postgresql_requests import Requests
-from tests.support.proxy import Proxy, Reader, as_sent
+from tests.support.proxy import Proxy, Reader, Requests, as_sent
 from tests.support.servers import MariaDB, MySQLServer, missing_programs
 
 READERS: dict[str, Callable[[], Reader]] = {"mysql": as_sent, "postgresql": Requests}

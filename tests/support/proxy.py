@@ -2,14 +2,12 @@
 
     with Proxy("127.0.0.1", server.port) as proxy:
         dsn = proxy.dsn(server.dsn(name))
-        proxy.drop()        # bytes vanish, both ways, and nobody is told
-        proxy.stall()       # bytes wait, and so does whoever would send more
+        proxy.drop()        # bytes vanish, both ways, and no end is told
+        proxy.stall()       # bytes wait
         proxy.refuse()      # nobody listens; connections that stand go on
         proxy.pass_on()     # all is well again, on the same port
         proxy.reset()       # RST to both ends of every connection
         cut = proxy.cut_after(contains(b"DELETE"))      # done by the server, and its answer lost
-
-For PostgreSQL, Proxy(host, port, Requests) of postgresql_requests.py finds the statements in what passes.
 
 A call returns once it holds: no byte passes after `drop()` or `stall()` returned. One thread does all the work, in
 an event loop of its own, so that no byte ever meets a proxy that is half changed. Times are of time.monotonic().
@@ -24,7 +22,8 @@ import threading
 import time
 from collections.abc import Callable, Coroutine
 from contextlib import suppress
-from typing import Any, TypeVar
+from functools import wraps
+from typing import Any, Concatenate, ParamSpec, TypeVar
 from urllib.parse import urlsplit, urlunsplit
 
 from tests.support.servers import free_port
@@ -34,8 +33,11 @@ CHUNK_BYTES = 1 << 20
 CALL_SECONDS = 30.0
 NO_LINGER = struct.pack("ii", 1, 0)
 """For SO_LINGER: a close sends RST, and drops what was not sent yet."""
+ENCRYPTION = (80877103, 80877104)
+"""A client of PostgreSQL asks for TLS or GSS; after these its first message is still to come."""
 
 T = TypeVar("T")
+P = ParamSpec("P")
 Matches = Callable[[bytes], bool]
 """Whether this is the request that is meant: asked of the bytes as they arrive, which for short ones is whole."""
 Reader = Callable[[bytes], bytes]
@@ -52,6 +54,41 @@ def contains(*words: bytes) -> Matches:
     return lambda request: any(word in request for word in words)
 
 
+class Requests:
+    """What one client of PostgreSQL asks for: each statement once the Sync behind it comes, with its bound values.
+
+    The text of a statement that was prepared travels once, and later only its name.
+    """
+
+    def __init__(self) -> None:
+        self._unread = b""
+        self._kind_bytes = 0
+        self._prepared: dict[bytes, bytes] = {}
+        self._asked: list[bytes] = []
+
+    def __call__(self, chunk: bytes) -> bytes:
+        self._unread += chunk
+        complete: list[bytes] = []
+        while len(self._unread) >= (at := self._kind_bytes) + 4:
+            end = at + int.from_bytes(self._unread[at : at + 4], "big")
+            if len(self._unread) < end:
+                break
+            kind, content, self._unread = self._unread[:at], self._unread[at + 4 : end], self._unread[end:]
+            if kind == b"":
+                self._kind_bytes = int(int.from_bytes(content[:4], "big") not in ENCRYPTION)
+            elif kind == b"Q":
+                self._asked.append(content.rstrip(b"\0"))
+            elif kind == b"P":
+                name, text, *_ = content.split(b"\0", 2)
+                self._prepared[name] = text
+            elif kind == b"B":
+                _, name, values = content.split(b"\0", 2)
+                self._asked.append(self._prepared.get(name, b"") + b" -- " + values)
+            if kind in (b"Q", b"S"):
+                complete, self._asked = complete + self._asked, []
+        return b"; ".join(complete)
+
+
 class Link:
     """One connection that a client made, for as long as either end knows of it."""
 
@@ -62,65 +99,53 @@ class Link:
         """From then on nothing gets through: bytes were swallowed, and the ends do not know."""
         self.closed_at: float | None = None
         self.is_cut = False
-        """Struck by a cut: what the server still says is thrown away."""
-        self._client = client
-        self._server: asyncio.StreamWriter | None = None
+        """What the server still says is thrown away."""
+        self.ends = [client]
 
-    def reach(self, server: asyncio.StreamWriter) -> None:
-        """The server's end stands too."""
-        self._server = server
-
-    def lose(self) -> None:
-        """Nothing gets through any more."""
-        self.lost_at = self.lost_at or time.monotonic()
-
-    def close(self) -> None:
-        """Tell both ends, after what is still to be sent."""
+    def close(self, by_reset: bool = False) -> None:
+        """Tell both ends, after what is still to be sent; or at once by RST."""
         self.closed_at = self.closed_at or time.monotonic()
-        for end in self._ends():
+        for end in self.ends:
             with suppress(OSError):
-                end.close()
-
-    def reset(self) -> None:
-        """RST to both ends, at once."""
-        self.closed_at = self.closed_at or time.monotonic()
-        for end in self._ends():
-            with suppress(OSError):
-                end.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, NO_LINGER)
-            end.transport.abort()
-
-    def _ends(self) -> list[asyncio.StreamWriter]:
-        return [end for end in (self._client, self._server) if end is not None]
+                if by_reset:
+                    end.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, NO_LINGER)
+                    end.transport.abort()
+                else:
+                    end.close()
 
 
 class Cut:
     """A cut that waits for its request."""
 
     def __init__(self, matches: Matches, times: int, is_after: bool, is_silent: bool) -> None:
-        self.matches = matches
-        self.left = times
-        self.is_after = is_after
-        self.is_silent = is_silent
-        self.requests: list[bytes] = []
-        """Those that it met."""
-        self._struck = threading.Event()
+        self.matches, self.left = matches, times
+        self.is_after, self.is_silent = is_after, is_silent
+        self.struck = threading.Event()
 
     @property
     def has_struck(self) -> bool:
-        return self._struck.is_set()
+        return self.struck.is_set()
 
     def wait(self, seconds: float) -> bool:
         """Wait until it struck; whether it did. For a cut after: the server has done what was asked."""
-        return self._struck.wait(seconds)
+        return self.struck.wait(seconds)
 
-    def strike(self) -> None:
-        self._struck.set()
+
+def in_loop(work: Callable[Concatenate[Proxy, P], Coroutine[Any, Any, T]]) -> Callable[Concatenate[Proxy, P], T]:
+    """Does it in the proxy's own thread, and returns once it is done."""
+
+    @wraps(work)
+    def do(proxy: Proxy, /, *args: P.args, **kwargs: P.kwargs) -> T:
+        return asyncio.run_coroutine_threadsafe(work(proxy, *args, **kwargs), proxy.loop).result(CALL_SECONDS)
+
+    return do
 
 
 class Proxy:
     """Listens on a port of 127.0.0.1 and passes connections on to a server there or elsewhere."""
 
     def __init__(self, host: str, port: int, reader: Callable[[], Reader] = as_sent) -> None:
+        """For PostgreSQL, `Requests` finds the statements in what passes."""
         self.links: list[Link] = []
         """Every connection ever, the oldest first."""
         self.lost_bytes = 0
@@ -133,10 +158,11 @@ class Proxy:
         self._cuts: list[Cut] = []
         self._tasks: set[asyncio.Task[Any]] = set()
         self._listening: asyncio.Server | None = None
-        self._loop = asyncio.new_event_loop()
-        self._thread = threading.Thread(target=self._loop.run_forever, name="proxy", daemon=True)
+        self._flows, self._reaches = asyncio.Event(), asyncio.Event()
+        self.loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self.loop.run_forever, name="proxy", daemon=True)
         self._thread.start()
-        self._do(self._open())
+        self.pass_on()
 
     # ---- what a test asks for
 
@@ -151,51 +177,68 @@ class Proxy:
         """Connections that were not closed yet."""
         return [link for link in self.links if link.closed_at is None]
 
-    def pass_on(self) -> None:
+    @in_loop
+    async def pass_on(self) -> None:
         """Listen and let everything through; cuts that did not strike are forgotten.
 
         What was stalled goes on. A connection that lost bytes stays dead, as behind a firewall that has forgotten
         it; a close that was not told during a `drop` is told now.
         """
-        self._do(self._pass_on())
+        self._cuts.clear()
+        if self._listening is None:
+            self._listening = await asyncio.start_server(self._serve, HOST, self.port, limit=CHUNK_BYTES)
+        self._flows.set()
+        self._reaches.set()
 
-    def drop(self) -> None:
+    @in_loop
+    async def drop(self) -> None:
         """Swallow all bytes, both ways, of connections that stand and of new ones; closes are not told either."""
-        self._do(self._drop())
+        self._reaches.clear()
+        self._flows.set()
 
-    def stall(self) -> None:
+    @in_loop
+    async def stall(self) -> None:
         """Hold all bytes, and new connections, until `pass_on`."""
-        self._do(self._stall())
+        self._flows.clear()
 
-    def refuse(self) -> None:
+    @in_loop
+    async def refuse(self) -> None:
         """Stop listening: who connects is refused. Connections that stand go on."""
-        self._do(self._refuse())
+        if self._listening is not None:
+            self._listening.close()
+            self._listening = None
 
-    def reset(self) -> int:
+    @in_loop
+    async def reset(self) -> int:
         """RST to both ends of every connection that stands. How many there were."""
-        return self._do(self._reset())
+        open_links = self.open_links
+        for link in open_links:
+            link.close(by_reset=True)
+        return len(open_links)
 
     def cut_before(self, matches: Matches, times: int = 1, silent: bool = False) -> Cut:
         """Cut the connection in place of passing this request on: the server never sees it.
 
         silent: the client is not told, it waits for an answer that never comes.
         """
-        return self._do(self._cut(Cut(matches, times, False, silent)))
+        return self._cut(Cut(matches, times, False, silent))
 
     def cut_after(self, matches: Matches, times: int = 1, silent: bool = False) -> Cut:
         """Pass this request on, let the server do it, and cut the connection in place of passing the answer back.
 
         For servers that close when a client has nothing more to say, as database servers do.
         """
-        return self._do(self._cut(Cut(matches, times, True, silent)))
+        return self._cut(Cut(matches, times, True, silent))
 
     def close(self) -> None:
         """Reset everything and stop."""
         if self._thread.is_alive():
-            self._do(self._end())
-            self._loop.call_soon_threadsafe(self._loop.stop)
+            self.refuse()
+            self.reset()
+            self._cancel()
+            self.loop.call_soon_threadsafe(self.loop.stop)
             self._thread.join()
-            self._loop.close()
+            self.loop.close()
 
     def __enter__(self) -> Proxy:
         return self
@@ -205,50 +248,16 @@ class Proxy:
 
     # ---- in the event loop
 
-    def _do(self, work: Coroutine[Any, Any, T]) -> T:
-        return asyncio.run_coroutine_threadsafe(work, self._loop).result(CALL_SECONDS)
-
-    async def _open(self) -> None:
-        self._flows = asyncio.Event()
-        self._reaches = asyncio.Event()
-        await self._pass_on()
-
-    async def _pass_on(self) -> None:
-        self._cuts.clear()
-        if self._listening is None:
-            self._listening = await asyncio.start_server(self._serve, HOST, self.port, limit=CHUNK_BYTES)
-        self._flows.set()
-        self._reaches.set()
-
-    async def _drop(self) -> None:
-        self._reaches.clear()
-        self._flows.set()
-
-    async def _stall(self) -> None:
-        self._flows.clear()
-
-    async def _refuse(self) -> None:
-        if self._listening is not None:
-            self._listening.close()
-            self._listening = None
-
-    async def _reset(self) -> int:
-        struck = self.open_links
-        for link in struck:
-            link.reset()
-        return len(struck)
-
+    @in_loop
     async def _cut(self, cut: Cut) -> Cut:
         self._cuts.append(cut)
         return cut
 
-    async def _end(self) -> None:
-        await self._refuse()
-        await self._reset()
-        tasks = list(self._tasks)
-        for task in tasks:
+    @in_loop
+    async def _cancel(self) -> None:
+        for task in self._tasks:
             task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        await asyncio.gather(*self._tasks, return_exceptions=True)
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         task = asyncio.current_task()
@@ -270,9 +279,9 @@ class Proxy:
             await self._swallow(link, reader)
             return
         server_reader, server_writer = await asyncio.open_connection(*self._target, limit=CHUNK_BYTES)
-        link.reach(server_writer)
-        answers = asyncio.ensure_future(self._pump(link, server_reader, writer))
-        requests = asyncio.ensure_future(self._pump_requests(link, reader, server_writer, answers))
+        link.ends.append(server_writer)
+        answers = asyncio.ensure_future(self._pump(link, server_reader, writer, None))
+        requests = asyncio.ensure_future(self._pump(link, reader, server_writer, answers))
         try:
             await asyncio.wait({answers, requests}, return_when=asyncio.FIRST_COMPLETED)
             if link.is_cut:
@@ -282,41 +291,36 @@ class Proxy:
                 pump.cancel()
             await asyncio.gather(answers, requests, return_exceptions=True)
 
-    async def _pump(self, link: Link, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        """Pass bytes one way until their sender closes."""
-        while chunk := await reader.read(CHUNK_BYTES):
-            if await self._gets_through(link, chunk):
-                writer.write(chunk)
-                await writer.drain()
-        await self._let_close_through(link)
-
-    async def _pump_requests(
-        self, link: Link, reader: asyncio.StreamReader, server: asyncio.StreamWriter, answers: asyncio.Future[None]
+    async def _pump(
+        self,
+        link: Link,
+        reader: asyncio.StreamReader,
+        writer: asyncio.StreamWriter,
+        answers: asyncio.Future[None] | None,
     ) -> None:
-        """Pass bytes to the server until the client closes, or until one of them is where a cut is to strike."""
+        """Pass bytes one way until their sender closes; of requests, which have `answers`, until a cut strikes."""
         while chunk := await reader.read(CHUNK_BYTES):
-            if not await self._gets_through(link, chunk):
+            await self._wait_to_flow()
+            if link.is_cut:
                 continue
-            if cut := self._met(link.read(chunk)):
-                await self._strike(cut, link, chunk, server, answers)
+            if not self._reaches.is_set() or link.lost_at is not None:
+                self._lose(link, chunk)
+                continue
+            if answers and (cut := self._met(link.read(chunk))):
+                link.is_cut = True
+                if cut.is_after:
+                    writer.write(chunk)
+                # Told that nothing more comes, a server does what it was asked and closes: so it is known to be done.
+                writer.write_eof()
+                await asyncio.wait({answers})
+                if not cut.is_silent:
+                    link.close(by_reset=True)
+                cut.struck.set()
                 if cut.is_silent:
                     await self._swallow(link, reader)
                 return
-            server.write(chunk)
-            await server.drain()
-        await self._let_close_through(link)
-
-    async def _gets_through(self, link: Link, chunk: bytes) -> bool:
-        await self._wait_to_flow()
-        if link.is_cut:
-            return False
-        if self._reaches.is_set() and link.lost_at is None:
-            return True
-        link.lose()
-        self.lost_bytes += len(chunk)
-        return False
-
-    async def _let_close_through(self, link: Link) -> None:
+            writer.write(chunk)
+            await writer.drain()
         if not link.is_cut:
             await self._wait_to_flow()
             await self._reaches.wait()
@@ -330,24 +334,14 @@ class Proxy:
         cut = next((cut for cut in self._cuts if cut.left and cut.matches(request)), None)
         if cut is not None:
             cut.left -= 1
-            cut.requests.append(request)
         return cut
-
-    async def _strike(
-        self, cut: Cut, link: Link, request: bytes, server: asyncio.StreamWriter, answers: asyncio.Future[None]
-    ) -> None:
-        link.is_cut = True
-        if cut.is_after:
-            server.write(request)
-        # Told that nothing more will come, a server does what it was asked and closes: so it is known to be done.
-        server.write_eof()
-        await asyncio.wait({answers})
-        if not cut.is_silent:
-            link.reset()
-        cut.strike()
 
     async def _swallow(self, link: Link, reader: asyncio.StreamReader) -> None:
         """Take what comes and answer nothing, until the client gives up."""
-        link.lose()
+        self._lose(link, b"")
         while chunk := await reader.read(CHUNK_BYTES):
-            self.lost_bytes += len(chunk)
+            self._lose(link, chunk)
+
+    def _lose(self, link: Link, chunk: bytes) -> None:
+        link.lost_at = link.lost_at or time.monotonic()
+        self.lost_bytes += len(chunk)

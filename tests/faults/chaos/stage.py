@@ -35,8 +35,7 @@ from tests.faults.chaos.spans import Span
 from tests.faults.chaos.tasks import TASKS
 from tests.support.deployment import Deployment
 from tests.support.postgresql import PostgreSQL
-from tests.support.postgresql_requests import Requests
-from tests.support.proxy import Proxy
+from tests.support.proxy import Proxy, Requests
 from tests.support.servers import MariaDB
 
 DRIVER_ERRORS = (pymysql.MySQLError, psycopg.Error, sqlite3.Error, OSError)
