@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import fcntl
 import os
 import signal
 import subprocess
-import termios
-from array import array
 
 import pytest
 
@@ -16,13 +13,9 @@ from tests.support.processes import (
     WAIT_SECONDS,
     assert_silent,
     end_of,
-    needs_peak,
-    run_telling_peak,
     wait_until,
 )
 from tests.support.queues import LONG_AGO, Queue
-
-LINE = '{"task": "tasks.note", "args": ["first"], "group_id": 3, "priority": -7}\n'
 
 
 def shell(queue: Queue, line: str) -> subprocess.CompletedProcess[str]:
@@ -38,52 +31,25 @@ def shell(queue: Queue, line: str) -> subprocess.CompletedProcess[str]:
 
 
 def test_bulk_reads_standard_input(queue: Queue) -> None:
-    assert queue.client("add", "--bulk", "-", stdin=LINE * 2).stdout == "2 tasks added\n"
+    line = '{"task": "tasks.note", "args": ["first"], "group_id": 3, "priority": -7}\n'
+    assert queue.client("add", "--bulk", "-", stdin=line * 2).stdout == "2 tasks added\n"
     assert queue.rows("task, args, group_id, priority") == [("tasks.note", '["first"]', 3, -7)] * 2
-
-
-def unread_bytes(pipe: int) -> int:
-    """How many were written into a pipe and not yet read from it."""
-    count = array("i", [0])
-    fcntl.ioctl(pipe, termios.FIONREAD, count)
-    return count[0]
 
 
 def test_ctrl_c_during_bulk_adds_nothing(queue: Queue) -> None:
     process = queue.deployment.popen("client.py", "add", "--bulk", "-")
     assert process.stdin is not None
-    process.stdin.write(LINE * 1000)
+    process.stdin.write('{"task": "tasks.note"}\n' * 10_000)  # more than a pipe holds: the program reads
     process.stdin.flush()
-    descriptor = process.stdin.fileno()
-    wait_until(lambda: unread_bytes(descriptor) == 0)
     process.send_signal(signal.SIGINT)
     code, output, errors = end_of(process)
     assert (code, output, "Traceback" in errors) == (130, "", False)
     assert queue.rows() == []
 
 
-def peak_kilobytes(queue: Queue, lines: int) -> int:
-    """The most memory that adding so many lines of 400 bytes took."""
-    path = queue.deployment.home / f"{lines}.jsonl"
-    path.write_text(f'{{"task": "tasks.note", "args": ["{"x" * 350}"]}}\n' * lines)
-    ended = run_telling_peak(queue.deployment, "client.py", "add", "--bulk", path)
-    assert (ended.returncode, ended.stdout) == (0, f"{lines} tasks added\n")
-    return int(ended.stderr)
-
-
-@pytest.mark.long
-@needs_peak
-def test_100000_lines_take_less_than_twice_their_length_in_memory(queue: Queue) -> None:
-    """All are checked before the first is sent."""
-    few, many = peak_kilobytes(queue, 1000), peak_kilobytes(queue, 100_000)
-    assert many - few < 80_000, (few, many)
-    assert queue.sql("SELECT COUNT(*) FROM jobs_queue") == [(101_000,)]
-
-
-@pytest.mark.parametrize("encoding", ["ascii", "cp437:strict"])
-def test_a_narrow_encoding_of_standard_output_is_survived(queue: Queue, encoding: str) -> None:
+def test_a_narrow_encoding_of_standard_output_is_survived(queue: Queue) -> None:
     queue.add("tasks.🎉")
-    ended = queue.client("list", env={"PYTHONIOENCODING": encoding, "PYTHONUTF8": "0"})
+    ended = queue.client("list", env={"PYTHONIOENCODING": "ascii", "PYTHONUTF8": "0"})
     assert (ended.returncode, ended.stderr) == (0, "")
     assert "tasks.\\U0001f389" in ended.stdout
 

@@ -8,7 +8,7 @@ import socket
 from taskserver.model.task import Status
 from taskserver.worker.maintenance import DEAD_WORKER_TEXT
 from tests.support.printed import json_of, text_of
-from tests.support.processes import assert_silent, end_of, freeze, kill, thaw, wait_until
+from tests.support.processes import assert_silent, end_of, freeze, thaw
 from tests.support.queues import Queue
 
 TASKS = """
@@ -21,7 +21,7 @@ def hold():
         time.sleep(0.01)
 
 def slow():
-    time.sleep(0.3)
+    time.sleep(0.1)
 
 def end_process():
     os._exit(7)
@@ -38,28 +38,16 @@ def test_status_shows_what_runs_in_which_process_and_how_long_the_rest_takes(que
     worker = queue.start_task(0, 3)
     report = json_of(queue, "status")
     (process,), (task,), (group,) = report["workers"], report["running"], report["groups"]
-    assert [process[key] for key in ("host", "group_ids", "pid", "is_here", "has_ended", "number")] == [
-        *(socket.gethostname(), "3", worker.pid, True, False, task["number"])
-    ]
+    assert [process[key] for key in ("group_ids", "pid", "is_here", "has_ended")] == ["3", worker.pid, True, False]
     assert [task[key] for key in ("id", "task", "attempts", "progress")] == [2, "tasks.hold", 1, None]
     assert (process["claimed"], group["claimed"], group["running"]) == (2, 2, 1)
-    assert 3 * 0.3 <= group["seconds_left"] < 3 * 2
+    assert 3 * 0.1 <= group["seconds_left"] < 3 * 2
     text = text_of(queue, "status")
     assert f"at work: process {worker.pid} on {socket.gethostname()} (this host) for groups 3, since " in text
     assert "  task 2 tasks.hold has run for " in text
     queue.go()
     assert end_of(worker) == (0, "", "")
     assert json_of(queue, "status")["workers"] == []
-
-
-def test_status_shows_the_counts_of_a_run_that_goes_on(queue: Queue) -> None:
-    for _ in range(3):
-        queue.add("tasks.note")
-    worker = queue.start("--linger", 60)
-    wait_until(lambda: [one["done"] for one in json_of(queue, "status")["workers"]] == [3])
-    assert "3 done, 0 fatal" in text_of(queue, "status")
-    worker.terminate()
-    assert end_of(worker) == (0, "", "")
 
 
 def test_a_task_that_ends_its_process_is_told_by_the_next_run_and_others_come_back(queue: Queue) -> None:
@@ -75,6 +63,7 @@ def test_a_task_that_ends_its_process_is_told_by_the_next_run_and_others_come_ba
     assert "task 1 tasks.end_process was running there: once its lease is over, that attempt has failed" in text
     assert f"not ended (pid {ended.pid} is gone)" in text
     assert "1 worker is gone: killed, or a task hung or exited" in text
+    assert json_of(queue, "status")["findings"][0]["name"] == "lost"
     assert re.search(r"^ 1  gone +.*in [89] min +tasks\.end_process", text_of(queue, "list"), re.MULTILINE)
     gone = r"gone +its process has ended; the attempt has failed once its lease is over \(in [89] min\)"
     assert re.search(gone, text_of(queue, "show", "1"))
@@ -92,16 +81,6 @@ def test_a_task_that_ends_its_process_is_told_by_the_next_run_and_others_come_ba
     assert queue.errors() == [DEAD_WORKER_TEXT.format(ended.pid)]
     queue.run_here()
     assert json_of(queue, "status")["workers"] == []
-
-
-def test_after_a_kill_the_verdict_says_what_the_line_of_the_process_says(queue: Queue) -> None:
-    queue.add("tasks.hold")
-    worker = queue.start_task()
-    kill(worker)
-    text = text_of(queue, "status")
-    assert f"\ngone: process {worker.pid} " in text
-    assert "ll is well" not in text
-    assert json_of(queue, "status")["findings"][0]["name"] == "lost"
 
 
 def test_claims_of_a_process_that_only_stands_still_are_left_alone(queue: Queue) -> None:

@@ -175,14 +175,3 @@ def test_a_worker_that_was_frozen_changes_nothing_in_a_task_that_another_runs(qu
     queue.go("go-second")
     assert end_of(second) == (0, "", "")
     assert queue.rows("status, attempts") == ([] if task == "hold" else [(3, 2)])
-
-
-@pytest.mark.long
-def test_a_worker_that_is_frozen_for_longer_than_a_real_lease_loses_its_task(queue: Queue) -> None:
-    queue.add("tasks.hold")
-    first = start_holding(queue, TASKSERVER_LEASE="3")
-    freeze(first)
-    ((end,),) = queue.rows("due_at")
-    wait_until(lambda: queue.run_here().taken == 0 and queue.statuses() == [3])
-    assert queue.rows("updated_at")[0][0] >= end
-    end_late(queue, first)

@@ -2,21 +2,18 @@
 
 from __future__ import annotations
 
-import json
-import os
 import re
 import shutil
-from collections.abc import Callable
 from pathlib import Path
 from subprocess import CompletedProcess
 
 import pytest
 
-from tests.support.deployment import ROOT, Deployment
-from tests.support.doctor import HEALTH, Report, made_healthy
+from taskserver.host.once_an_hour import OVER
+from tests.support.deployment import Deployment
+from tests.support.doctor import Report, made_healthy
 from tests.support.processes import assert_one_line, assert_silent
 from tests.support.queues import Queue
-from tests.support.servers import find_program
 
 SECRET = "s3cr3tOfTheShop"
 DSN = f"mysql://you_shop:{SECRET}@localhost/you_shop"
@@ -66,12 +63,11 @@ def test_a_script_in_the_web_folder_says_where_it_belongs(deployment: Deployment
 
 # ---- the tasks' files
 
-FILES: dict[str, tuple[dict[str, str | bytes], tuple[str, ...]]] = {
-    "mailer": ({}, ("no module mailer", "put mailer.py beside worker.py (SHOP/deployment)")),
-    "unclosed": ({"unclosed.py": "x = 1\ndef f(:\n    pass\n"}, ("SyntaxError", "line 2")),
-    "tabs": ({"tabs.py": "if 1:\n        x = 1\n\ty = 2\n"}, ("TabError", "(tabs.py, line 3)")),
+FILES: dict[str, tuple[str | None, tuple[str, ...]]] = {
+    "mailer": (None, ("no module mailer", "put mailer.py beside worker.py (SHOP/deployment)")),
+    "unclosed": ("x = 1\ndef f(:\n    pass\n", ("SyntaxError", "line 2")),
     "buyer": (
-        {"buyer.py": "import no_shop\n"},
+        "import no_shop\n",
         (
             "No module named 'no_shop' (buyer.py, line 1)",
             "if it is a file of yours, put no_shop.py beside worker.py; if it is a package, ",
@@ -79,27 +75,20 @@ FILES: dict[str, tuple[dict[str, str | bytes], tuple[str, ...]]] = {
             "-m pip install",
         ),
     ),
-    "umlauts": ({"umlauts.py": "x = 'Grüße'\n".encode("latin-1")}, ("SyntaxError", "UTF-8 text")),
-    "zeros": ({"zeros.py": "x = 1\n".encode("utf-16-le")}, ("as UTF-8 text",)),
-    "options": (
-        {"options.py": "import taskserver\n@taskserver.task(max_attempts=0)\ndef f(): pass\n"},
-        ("SettingError: max_attempts is 0", "from 1 to"),
-    ),
-    "quitter": ({"quitter.py": "raise SystemExit(3)\n"}, ("SystemExit", "(quitter.py, line 1)")),
+    "quitter": ("raise SystemExit(3)\n", ("SystemExit", "(quitter.py, line 1)")),
 }
 """By the module that a row names: what lies there, and words of the answer."""
 
 
-def test_files_that_cannot_be_imported_are_told_once_each_and_stop_no_other(deployment: Deployment, dsn: str) -> None:
-    queue = Queue(deployment, dsn, TASKS, {"TASKSERVER_MODULES": ",".join(["tasks", *FILES])})
-    for module, (files, _) in FILES.items():
-        for name, content in files.items():
-            (deployment.folder / name).parent.mkdir(exist_ok=True)
-            (deployment.folder / name).write_bytes(content.encode() if isinstance(content, str) else content)
+def test_files_that_cannot_be_imported_are_told_once_each_and_stop_no_other(queue: Queue) -> None:
+    for module, (text, _) in FILES.items():
+        if text is not None:
+            queue.deployment.write_tasks(text, f"{module}.py")
         for _ in range(3):
             queue.add(f"{module}.f")
             queue.add("tasks.rebuild_cache")
-    ended = queue.worker()
+    modules = {"TASKSERVER_MODULES": ",".join(["tasks", *FILES])}
+    ended = queue.worker(**modules)
     assert (ended.returncode, ended.stdout) == (0, "")
     assert queue.notes() == ["rebuilt"] * len(FILES) * 3
     assert queue.rows("status, attempts") == [(3, 1)] * len(FILES) * 3
@@ -108,47 +97,35 @@ def test_files_that_cannot_be_imported_are_told_once_each_and_stop_no_other(depl
     for number, (_, words) in enumerate(FILES.values()):
         assert "once an hour" in lines[number]
         for told in (lines[number], *errors[3 * number : 3 * number + 3]):
-            assert [word for word in words if word.replace("SHOP", str(deployment.folder.parent)) not in told] == [], (
-                told
-            )
+            for word in words:
+                assert word.replace("SHOP", str(queue.folder.parent)) in told
     assert all(error.startswith("ModuleBroken: ") for error in errors)
     queue.end_backoffs()
-    assert queue.worker().stderr == ""
+    assert_silent(queue.worker(**modules))
 
 
 # ---- an upload that was cut off
 
 
-def cut(file: str, length: int) -> Callable[[Path], None]:
-    def do(folder: Path) -> None:
-        content = (folder / file).read_bytes()[:length]
-        (folder / file).unlink()  # other deployments have the same file
-        (folder / file).write_bytes(content)
-
-    return do
+def cut(folder: Path, file: str, length: int) -> None:
+    content = (folder / file).read_bytes()[:length]
+    (folder / file).unlink()  # other deployments have the same file
+    (folder / file).write_bytes(content)
 
 
-PROGRAMS = "taskserver/messages/programs.py"
-CUT = {
-    "server.py": (cut("taskserver/server.py", 100), "taskserver/server.py"),
-    "TaskServer": (cut("taskserver/server.py", 0), "cannot import name 'TaskServer'"),
-    "a word": (cut(PROGRAMS, (ROOT / PROGRAMS).read_text().index("os.path") + len("os.pa")), "no attribute 'pa'"),
-    "settings": (lambda folder: shutil.rmtree(folder / "taskserver" / "settings"), "'taskserver.settings'"),
-    "taskserver": (lambda folder: shutil.rmtree(folder / "taskserver"), "'taskserver'"),
-}
-
-
-@pytest.mark.parametrize("what", CUT)
+@pytest.mark.parametrize("what", ["taskserver/server.py", "'taskserver.settings'"])
 def test_a_program_of_which_a_part_is_missing_says_so_in_one_line(deployment: Deployment, what: str) -> None:
-    do, words = CUT[what]
-    do(deployment.folder)
+    if what.endswith(".py"):
+        cut(deployment.folder, what, 100)
+    else:
+        shutil.rmtree(deployment.folder / "taskserver" / "settings")
     for script in SCRIPTS:
         ended = deployment.run(script, *(["doctor"] if script == "client.py" else []))
-        assert_one_line(ended, 2, script, "the program is not whole", words, "upload the folder again")
+        assert_one_line(ended, 2, script, "the program is not whole", what, "upload the folder again")
 
 
 def test_a_part_that_is_missed_later_is_told_in_the_same_words(queue: Queue) -> None:
-    cut("taskserver/health/doctor.py", 50)(queue.folder)
+    cut(queue.folder, "taskserver/health/doctor.py", 50)
     ended = queue.client("doctor")
     assert_one_line(ended, 1, "this program is not whole (upload the folder again)", "doctor.py")
 
@@ -171,23 +148,13 @@ def test_a_package_that_a_bundle_lost_is_uploaded_again_and_no_environment_made(
         assert ("venv" in ended.stderr) is not is_bundle
 
 
-@pytest.mark.usefixtures("bound_by_rights")
-def test_a_file_that_this_user_may_not_read_is_told(queue: Queue) -> None:
-    (queue.folder / "tasks.py").chmod(0)
-    queue.add("tasks.rebuild_cache")
-    words = "module tasks cannot be imported: PermissionError", "let this user read it"
-    assert_told(queue.worker(), 0, *words)
-
-
 # ---- files, folders and disks
 
 
 RIGHTS = {
     "may not write the folder": (".", 0o500, INIT, 2, (".env cannot be written", "right to write")),
     "may not read .env": (".env", 0o000, STATUS, 2, (".env cannot be read", "readable for the user")),
-    "may not write var/": ("var", 0o500, WORK, 2, ("var/slots", "writable", "--slots 0")),
     "may not write the database": ("shop.db", 0o400, ADD, 1, ("shop.db", "readonly", "let this user write")),
-    "may not read the database": ("shop.db", 0o000, STATUS, 1, ("shop.db", "unable to open", "let this user read")),
 }
 """By what this user may not do: a path in the folder, its rights, a command, the code and words of its answer."""
 
@@ -207,53 +174,20 @@ def test_what_this_user_may_not_do_is_answered_with_who_should(deployment: Deplo
         path.chmod(0o700)
 
 
-@pytest.mark.skipif(os.getuid() != 0, reason="only root gives a folder to another user")
-def test_a_var_of_another_user_is_told(deployment: Deployment) -> None:
-    setpriv = find_program("setpriv")
-    if setpriv is None:
-        pytest.skip("setpriv of util-linux is needed to give up root's rights")
-    dropped = "-dac_override,-dac_read_search,-fowner"
-    deployment.wrap_python([setpriv, f"--inh-caps={dropped}", f"--bounding-set={dropped}"])
-    deployment.write_env(TASKSERVER_DSN="sqlite:///shop.db")
-    (deployment.folder / "var").mkdir(mode=0o755)
-    os.chown(deployment.folder / "var", 65534, 65534)
-    assert_told(deployment.client("init"), 2, "var cannot be made", "this user", "another's")
-
-
-def test_a_quota_that_is_used_up_is_told(make_queue: Callable[..., Queue], sqlite_dsn: str) -> None:
-    prlimit = find_program("prlimit")
-    if prlimit is None:
-        pytest.skip("prlimit of util-linux is needed")
-    queue = make_queue(sqlite_dsn)
-    queue.deployment.wrap_python([prlimit, f"--fsize={queue.path.stat().st_size}"])
-    ended = queue.client("add", "--bulk", "-", stdin=f'{{"task": "{LETTER}", "args": ["{"x" * 500_000}"]}}')
-    assert_told(ended, 1, str(queue.path), "quota")
-    assert queue.rows() == []
-
-
 HOGS = """
 import os, resource
-from taskserver import task
 
 kept = []
 
-resource.setrlimit(resource.RLIMIT_NOFILE, (256, 256))
-
-def leaks_files(left):
+def leak_files():
+    resource.setrlimit(resource.RLIMIT_NOFILE, (256, 256))
     try:
         while True:
             kept.append(os.open(os.devnull, os.O_RDONLY))
     except OSError:
-        if left == "raises":
-            raise
-    for _ in range(left):
-        os.close(kept.pop())
+        pass
 
-def opens():
-    for _ in range(10):
-        kept.append(open(__file__))
-
-def leaks_memory():
+def leak_memory():
     resource.setrlimit(resource.RLIMIT_AS, (400_000_000, 400_000_000))
     for size in (10**7, 10**5, 10**3, 100, 10):
         try:
@@ -262,61 +196,85 @@ def leaks_memory():
         except MemoryError:
             pass
 
-@task(transactional=True)
-def second():
-    pass
+def read():
+    open(__file__).close()
 """
 
 
 def test_the_memory_of_a_host_that_a_task_uses_up_is_told_in_one_line(queue: Queue) -> None:
-    queue.deployment.write_tasks(HOGS)
-    for name in ("leaks_memory", "second"):
+    queue.define(HOGS)
+    for name in ("leak_memory", "read"):
         queue.add(f"tasks.{name}")
     assert_told(queue.worker(), 1, "No memory: the host lets a program have no more of that")
     ended = queue.worker()  # without any memory the one before could not write its end
-    was_cut_off = r"process \d+ ended while it ran task 1 tasks\.leaks_memory: .*\n"
+    was_cut_off = r"process \d+ ended while it ran task 1 tasks\.leak_memory: .*\n"
     assert (ended.returncode, ended.stdout, re.sub(was_cut_off, "", ended.stderr)) == (0, "", "")
 
 
-@pytest.mark.parametrize("left", [0, 5, "raises"])
-@pytest.mark.parametrize("task", ["opens", "second"])
-def test_open_files_that_a_task_uses_up_end_the_run_before_the_next_task(
-    queue: Queue, left: int | str, task: str
-) -> None:
-    queue.deployment.write_tasks(HOGS)
-    queue.add("tasks.leaks_files", json.dumps([left]))
-    for _ in range(3):
-        queue.add(f"tasks.{task}")
-    assert_told(queue.worker(), 1, "Too many open files: ", *["(tasks.leaks_files ran last)"] * (task == "opens"))
-    hogs = [(3, 1)] * (left == "raises")
-    assert queue.rows("status, attempts") == [*hogs, *[(0, 0)] * 3]
+def test_open_files_that_a_task_uses_up_end_the_run_before_the_next_task(queue: Queue) -> None:
+    queue.define(HOGS)
+    for name in ("leak_files", "read", "read"):
+        queue.add(f"tasks.{name}")
+    assert_told(queue.worker(), 1, "Too many open files: ", "(tasks.leak_files ran last)")
+    assert queue.rows("status, attempts") == [(0, 0)] * 2
     assert_silent(queue.worker())
-    assert queue.rows("status, attempts") == hogs
-
-
-OF_DOCTOR: dict[str, tuple[str, int, str, str, str]] = {
-    "a folder that cannot be written to": ("var", 0o500, "var", "critical", "PATH"),
-    "a log that cannot be written": ("logs", 0o500, "log", "critical", "PATH"),
-    "a log that cannot be rotated": ("with_log", 0o500, "log", "warning", "its folder PATH cannot be written"),
-    "a folder of the database that may not be entered": ("data", 0o000, "files", "critical", "PATH"),
-}
-"""By what is wrong: a path in the folder, its rights, and the check that finds it, its level, its words."""
+    assert queue.rows() == []
 
 
 @pytest.mark.usefixtures("bound_by_rights")
-@pytest.mark.parametrize("what", OF_DOCTOR)
-def test_the_doctor_finds_what_this_user_may_not_do(sqlite_queue: Queue, what: str) -> None:
+@pytest.mark.parametrize("name", ["var", "log"])
+def test_the_doctor_finds_a_folder_that_this_user_may_not_write(sqlite_queue: Queue, name: str) -> None:
     made_healthy(sqlite_queue)
-    name, rights, check, level, words = OF_DOCTOR[what]
     path = sqlite_queue.folder / name
     path.mkdir(mode=0o700, exist_ok=True)
-    if name == "with_log":
-        (path / "worker.log").touch(mode=0o600)
-    settings = {"TASKSERVER_LOG": f"{name}/worker.log"} if check == "log" else {}
-    dsn = "sqlite:///data/queue.db" if check == "files" else sqlite_queue.dsn
-    sqlite_queue.deployment.write_env(TASKSERVER_DSN=dsn, **settings)
-    path.chmod(rights)
+    settings = {"TASKSERVER_LOG": "log/worker.log"} if name == "log" else {}
+    sqlite_queue.deployment.write_env(TASKSERVER_DSN=sqlite_queue.dsn, **settings)
+    path.chmod(0o500)
     report = Report(sqlite_queue, by_process=True)
     path.chmod(0o700)
-    assert (report.code, report.checks[check]["level"]) == (HEALTH[level], level)
-    assert words.replace("PATH", str(path)) in report.told(check)
+    assert (report.code, report.checks[name]["level"]) == (2, "critical")
+    assert str(path) in report.told(name)
+
+
+# ---- once an hour: tests/unit/test_once_an_hour.py has the notes and their times
+
+AWAY = "mysql://user:secret@127.0.0.1:1/shop"
+
+
+@pytest.fixture
+def site(deployment: Deployment) -> Deployment:
+    deployment.write_tasks("")
+    deployment.write_env(TASKSERVER_DSN="sqlite:///q.db")
+    assert deployment.here("init").returncode == 0
+    (deployment.folder / "var").mkdir(exist_ok=True)
+    return deployment
+
+
+def test_a_database_that_is_away_is_told_once_an_hour_whatever_the_number_of_workers(site: Deployment) -> None:
+    env = {"TASKSERVER_DSN": AWAY, "TASKSERVER_LOG": "var/log"}
+    first, second, verbose = [site.worker(*line, env=env) for line in (["--processes", "4"], [], ["--verbose"])]
+    assert [one.returncode for one in (first, second, verbose)] == [1] * 3
+    assert re.fullmatch(r"worker\.py: 127\.0\.0\.1:1/shop: Can't connect .*\(said once an hour\)\n", first.stderr)
+    assert second.stderr == ""
+    assert len(verbose.stderr.splitlines()) == 2  # the first names the deployment
+    assert (site.folder / "var/log").read_text().count("ERROR 127.0.0.1:1/shop: Can't connect") >= 3
+
+
+def test_the_end_of_an_outage_is_told_by_a_worker_that_asked_the_database(site: Deployment) -> None:
+    (site.folder / "q.db").rename(site.folder / "gone.db")
+    assert "run client.py init" in site.worker().stderr
+    site.age_outages(600)
+    assert site.worker().stderr == ""
+    (site.folder / "gone.db").rename(site.folder / "q.db")
+    assert [site.worker().stderr for _ in range(2)] == [f"worker.py: {OVER}\n", ""]
+
+
+@pytest.mark.parametrize("words", ["TASKSERVER_MODE is wrong", "module tasks cannot be imported: SyntaxError"])
+def test_code_and_settings_that_are_wrong_are_told_once_an_hour(site: Deployment, words: str) -> None:
+    env = {"TASKSERVER_MODE": "keep"} if "MODE" in words else {}
+    site.write_tasks("" if env else "def")
+    for _ in range(3):
+        assert site.here("add", "tasks.send").returncode == 0
+    first, second = [site.worker("--processes", 2, env=env) for _ in range(2)]
+    assert_one_line(first, 2 if env else 0, words, " (said once an hour)")
+    assert (second.returncode, second.stderr) == (first.returncode, "")

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import os
-import random
-import re
 import signal
 import subprocess
 import time
@@ -24,8 +22,6 @@ import os
 import signal
 import time
 
-from taskserver import Fatal
-
 def hold():
     note(os.getpid())
     while not (HERE / "go").exists():
@@ -34,14 +30,7 @@ def hold():
 def die():
     note(os.getpid())
     os.kill(os.getpid(), signal.SIGKILL)
-
-def quick():
-    pass
-
-def fail():
-    raise Fatal("no")
 """
-SLOW_END = "import time\nclass Slow:\n    def __del__(self, sleep=time.sleep):\n        sleep(1)\nslow = Slow()\n"
 SETTINGS = {"TASKSERVER_BACKOFF": "fixed:500", "TASKSERVER_LEASE": "600"}
 
 
@@ -142,29 +131,6 @@ def test_the_pause_before_a_dead_worker_is_replaced_grows_up_to_five_seconds(que
     assert pauses == [0.5, 1.0, 2.0, 4.0, 5.0]
 
 
-def test_a_signal_to_the_whole_group_is_no_death_of_workers_that_are_at_their_end(queue: Queue) -> None:
-    """They get it twice: as members of the group, and handed on when Python may have taken its handlers away."""
-    queue.deployment.wrap_python(["setsid"])
-    (queue.folder / "sitecustomize.py").write_text(SLOW_END)
-    process = queue.start(0, "--processes", 3, "--linger", 60, PYTHONPATH=str(queue.folder))
-    at_work = "SELECT pid FROM jobs_queue_processes"
-    wait_until(lambda: len(queue.sql(at_work)) == 3)
-    os.kill(process.pid, signal.SIGSTOP)
-    os.killpg(process.pid, signal.SIGINT)
-    wait_until(lambda: queue.sql(at_work) == [])
-    time.sleep(0.3)
-    os.kill(process.pid, signal.SIGCONT)
-    assert end_of(process) == (0, "", "")
-
-
-def test_a_line_whose_time_is_over_starts_no_worker_in_the_place_of_one_that_died(queue: Queue) -> None:
-    queue.define("import time\n\ndef leave_late():\n    time.sleep(1.5)\n    os._exit(3)\n")
-    for _ in range(2):
-        queue.add("tasks.leave_late")
-    ended = queue.worker(0, "--processes", 1, "--linger", 1)
-    assert (ended.returncode, ended.stderr.count(" died: "), queue.statuses()) == (1, 1, [1, 0])
-
-
 def test_a_worker_that_dies_while_all_are_stopped_is_not_replaced(queue: Queue) -> None:
     queue.add("tasks.hold")
     process = queue.start_task(0, "--processes", 1)
@@ -174,29 +140,6 @@ def test_a_worker_that_dies_while_all_are_stopped_is_not_replaced(queue: Queue) 
     os.kill(worker, signal.SIGKILL)
     assert end_of(process) == (1, "", f"process {worker}, a worker of this line, died: signal 9 (Killed)\n")
     assert queue.statuses() == [1]
-
-
-@pytest.mark.long
-def test_of_100_000_quick_tasks_none_is_lost_and_no_worker_dies_but_by_our_kills(queue: Queue) -> None:
-    for _ in range(100):
-        queue.server.add_tasks({"task": "tasks.quick"} for _ in range(1000))
-    line = (0, "--processes", 4, "--mode", "mark")
-    short = {"TASKSERVER_LEASE": "5", "TASKSERVER_BACKOFF": "fixed:1", "TASKSERVER_TIMEOUT": "2"}
-    process = queue.start(*line, **short)
-    killed: list[int] = []
-    while process.poll() is None:
-        time.sleep(random.uniform(0.2, 3))
-        workers = workers_of(process) if process.poll() is None else []
-        if workers and len(killed) < 20:
-            killed.append(random.choice(workers))
-            os.kill(killed[-1], signal.SIGKILL)
-    code, _, errors = end_of(process)
-    died = re.findall(r"process (\d+), a worker of this line, died: signal 9", errors)
-    assert (code, errors.count(" died: ")) == (1, len(died))
-    assert set(map(int, died)) <= set(killed)
-    assert len(died) >= len(killed) - 4  # a worker may end well just before our kill
-    wait_until(lambda: queue.worker(*line, **short).returncode == 0 and set(queue.statuses()) == {2})
-    assert len(queue.statuses()) == 100_000
 
 
 def test_workers_whose_supervisor_is_killed_end_after_their_tasks(held: Held) -> None:
@@ -219,19 +162,23 @@ def test_idle_workers_whose_supervisor_is_killed_end_at_once(queue: Queue) -> No
     assert queue.sql("SELECT pid FROM jobs_queue_processes") == []
 
 
-def refuse_forks(queue: Queue, refused: range) -> None:
-    code = (
-        "import os\nfork, count = os.fork, [0]\n"
-        "def refuse():\n    count[0] += 1\n"
-        f"    if count[0] in {refused!r}:\n        raise OSError(11, 'Resource temporarily unavailable')\n"
-        "    return fork()\nos.fork = refuse\n"
-    )
-    (queue.folder / "sitecustomize.py").write_text(code)
+REFUSE = """
+import os
+fork, count = os.fork, [0]
+
+def refuse():
+    count[0] += 1
+    if count[0] in {}:
+        raise OSError(11, "Resource temporarily unavailable")
+    return fork()
+
+os.fork = refuse
+"""
 
 
 def test_a_host_that_refuses_a_process_is_asked_again(queue: Queue) -> None:
     queue.add("tasks.hold")
-    refuse_forks(queue, range(2, 4))
+    (queue.folder / "sitecustomize.py").write_text(REFUSE.format(range(2, 4)))
     process = queue.start(0, "--processes", 2, PYTHONPATH=str(queue.folder))
     wait_until(lambda: len(workers_of(process)) == 2)
     queue.go()
@@ -240,7 +187,7 @@ def test_a_host_that_refuses_a_process_is_asked_again(queue: Queue) -> None:
 
 
 def test_a_host_that_refuses_all_processes_ends_the_line(queue: Queue) -> None:
-    refuse_forks(queue, range(1, 99))
+    (queue.folder / "sitecustomize.py").write_text(REFUSE.format(range(1, 99)))
     ended = queue.worker(0, "--processes", 2, PYTHONPATH=str(queue.folder))
     assert_one_line(ended, 1, "the host lets no process be started", "take fewer --processes")
 
@@ -259,18 +206,3 @@ def test_a_worker_that_fails_does_not_become_a_supervisor(queue: Queue) -> None:
     assert (ended.returncode, queue.notes()) == (1, ["noted"])
     assert "SystemError: no" in ended.stderr
     assert ended.stderr.count("died: exit code 1") == 1
-
-
-def test_lingering_workers_hand_over_to_those_of_the_next_line(queue: Queue) -> None:
-    line = (0, "--processes", 2, "--linger", 60)
-
-    def pids() -> list[int]:
-        return sorted(pid for (pid,) in queue.sql("SELECT pid FROM jobs_queue_processes"))
-
-    first = queue.start(*line, "--slots", 2)
-    wait_until(lambda: pids() == sorted(workers_of(first)) and len(pids()) == 2)
-    second = queue.start(*line, "--slots", 2)
-    assert end_of(first) == (0, "", "")
-    wait_until(lambda: pids() == sorted(workers_of(second)) and len(pids()) == 2)
-    second.send_signal(signal.SIGTERM)
-    assert end_of(second) == (0, "", "")

@@ -6,10 +6,8 @@ import gzip
 import json
 import threading
 import time
-from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-
-import pytest
+from typing import ClassVar
 
 from tests.support.documents import blocks
 from tests.support.processes import assert_silent
@@ -29,47 +27,32 @@ def end():
 """
 
 
-class SlowSentry:
+class Sentry(BaseHTTPRequestHandler):
     """A server on this host in place of Sentry's, which takes its time for an answer."""
 
-    def __init__(self) -> None:
-        self.bodies: list[str] = []
-        bodies = self.bodies
+    bodies: ClassVar[list[str]] = []
 
-        class Answer(BaseHTTPRequestHandler):
-            def do_POST(self) -> None:
-                body = self.rfile.read(int(self.headers["Content-Length"]))
-                time.sleep(0.5)  # longer than the SDK waits without a word as the process ends
-                bodies.append(gzip.decompress(body).decode())
-                self.send_response(200)
-                self.end_headers()
+    def do_POST(self) -> None:
+        body = self.rfile.read(int(self.headers["Content-Length"]))
+        time.sleep(0.5)  # longer than the SDK waits without a word as the process ends
+        self.bodies.append(gzip.decompress(body).decode())
+        self.send_response(200)
+        self.end_headers()
 
-            def log_message(self, *args: object) -> None:
-                pass
-
-        self.server = ThreadingHTTPServer(("127.0.0.1", 0), Answer)
-        self.address = f"127.0.0.1:{self.server.server_port}"
-        threading.Thread(target=self.server.serve_forever, daemon=True).start()
+    def log_message(self, *args: object) -> None:
+        pass
 
 
-@pytest.fixture
-def sentry() -> Iterator[SlowSentry]:
-    slow = SlowSentry()
-    try:
-        yield slow
-    finally:
-        slow.server.shutdown()
-        slow.server.server_close()
-
-
-def test_the_lines_of_the_documentation_send_each_failed_attempt_once(queue: Queue, sentry: SlowSentry) -> None:
+def test_the_lines_of_the_documentation_send_each_failed_attempt_once(queue: Queue) -> None:
     (code,) = [block.text for block in blocks("docs/logging.md") if block.text.startswith("import sentry_sdk")]
-    code = code.replace("https://key@sentry.example.org", f"http://key@{sentry.address}")
-    queue.define(code)
     for name in ("fail", "later", "end"):
         queue.add(f"tasks.{name}")
-    assert_silent(queue.worker())
-    found = [json.loads(line) for body in sentry.bodies for line in body.splitlines() if '"exception"' in line]
+    with ThreadingHTTPServer(("127.0.0.1", 0), Sentry) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        queue.define(code.replace("https://key@sentry.example.org", f"http://key@127.0.0.1:{server.server_port}"))
+        assert_silent(queue.worker())
+        server.shutdown()
+    found = [json.loads(line) for body in Sentry.bodies for line in body.splitlines() if '"exception"' in line]
     events = {event["extra"]["task"]: event for event in found}
     assert len(found) == len(events) == 2
     (error,) = events["tasks.fail"]["exception"]["values"]

@@ -1,21 +1,23 @@
-"""Slots: how many workers of the same groups are at work at once on a host."""
+"""Slots: how many workers of the same groups are at work at once on a host; --linger, which hands its slot over.
+
+tests/unit/test_slots.py has the locks.
+"""
 
 from __future__ import annotations
 
 import os
 import shutil
 import signal
+import subprocess
 from pathlib import Path
 
-import pytest
-
-from tests.support.processes import assert_one_line, assert_silent, end_of, kill, wait_until
+from tests.support.processes import WAIT_SECONDS, assert_one_line, assert_silent, end_of, kill, wait_until
 from tests.support.queues import Queue
 
-SETTINGS = {"TASKSERVER_MAX_ATTEMPTS": "10", "TASKSERVER_LEASE": "600"}
+SETTINGS = {"TASKSERVER_MAX_ATTEMPTS": "10", "TASKSERVER_LEASE": "600", "TASKSERVER_PAUSES": "0.05,0.2,1"}
+STAYS = ("0", "--linger", 2 * WAIT_SECONDS, "--slots", "1")
 TASKS = """
 import os
-import subprocess
 import time
 
 def hold():
@@ -23,10 +25,17 @@ def hold():
     while not (HERE / "go").exists():
         time.sleep(0.01)
 
-def back_up():
-    files = [path for path in (HERE / "var" / "slots").iterdir() if path.read_bytes() is not None]
-    assert files
-    hold()
+def leave_child():
+    child = os.fork()
+    if child == 0:
+        os.setsid()
+        time.sleep(60)
+        os._exit(0)
+    note(child)
+    time.sleep(60)
+
+def who():
+    note(os.getpid())
 """
 
 
@@ -49,68 +58,39 @@ def test_one_worker_more_than_there_are_slots_leaves_at_once_and_says_nothing(qu
     assert end_of(second) == (0, "", "")
 
 
-def test_other_groups_tables_and_databases_have_slots_of_their_own(queue: Queue) -> None:
-    table, database = {"TASKSERVER_TABLE": "other_queue"}, {"TASKSERVER_DSN": "sqlite:///var/other.db"}
-    for other in (table, database):
-        assert queue.here("init", env=other).returncode == 0
-        assert queue.here("add", "tasks.note", '["elsewhere"]', "--group", 5, env=other).returncode == 0
+def test_other_groups_and_tables_have_slots_of_their_own(queue: Queue) -> None:
+    other = {"TASKSERVER_TABLE": "other_queue"}
+    assert queue.here("init", env=other).returncode == 0
+    assert queue.here("add", "tasks.note", '["elsewhere"]', "--group", 5, env=other).returncode == 0
     queue.add("tasks.hold", None, 3)
     process = queue.start_task(1, "5,3", "--slots", 1)
     queue.add("tasks.note", '["same groups"]', 5)
-    queue.add("tasks.note", '["other groups"]', 6)
     assert_silent(queue.worker(0, "3,5", "--slots", 1))
-    assert_silent(queue.worker(0, "6", "--slots", 1))
-    for other in (table, database):
-        assert_silent(queue.worker(0, "5,3", "--slots", 1, **other))
-    assert queue.notes() == ["started", "other groups", "elsewhere", "elsewhere"]
+    assert_silent(queue.worker(0, "5,3", "--slots", 1, **other))
+    assert queue.notes() == ["started", "elsewhere"]
     assert_silent(queue.worker("--slots", 1))
     assert queue.notes()[-1] == "same groups"
     queue.go()
     assert end_of(process) == (0, "", "")
 
 
-CHILDREN = {
-    "forked": "if os.fork() == 0:\n        os.setsid()\n        time.sleep(60)\n        os._exit(0)",
-    "a program with every file": "subprocess.Popen(['sleep', '60'], close_fds=False, start_new_session=True)",
-}
-
-
-@pytest.mark.parametrize("code", CHILDREN.values(), ids=CHILDREN.keys())
-def test_a_child_that_a_task_leaves_behind_does_not_hold_its_worker_s_slot(queue: Queue, code: str) -> None:
-    queue.define(f"def leave_child():\n    {code}\n    note('started')\n    time.sleep(60)\n")
+def test_a_child_that_a_task_leaves_behind_does_not_hold_its_worker_s_slot(queue: Queue) -> None:
     queue.add("tasks.leave_child")
     process = queue.start_task("--slots", 1)
-    pids = [int(pid) for pid in Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()]
+    pid = int(queue.notes()[0])
     try:
         kill(process)
         queue.move_workers()
         queue.add("tasks.note")
         assert_silent(queue.worker("--slots", 1))
-        assert queue.notes() == ["started", "noted"]
-        assert pids, "no child lived on: nothing was shown"
-        for pid in pids:
-            os.kill(pid, 0)
+        assert queue.notes()[1:] == ["noted"]
     finally:
-        for pid in pids:
-            os.kill(pid, signal.SIGKILL)
+        os.kill(pid, signal.SIGKILL)  # it lived on
 
 
-def test_a_task_that_reads_the_whole_folder_as_a_backup_does_not_free_its_worker_s_slot(queue: Queue) -> None:
-    queue.add("tasks.back_up")
-    worker = queue.start_task("--slots", 1)
-    queue.add("tasks.note")
-    assert_silent(queue.worker("--slots", 1))
-    assert queue.statuses() == [1, 0]
-    queue.go()
-    assert end_of(worker) == (0, "", "")
-    assert queue.notes() == ["started", "noted"]
-
-
-@pytest.mark.parametrize("place", ["var", "var/slots"])
-def test_a_folder_of_slots_that_cannot_be_written_is_one_line_with_the_way_out(queue: Queue, place: str) -> None:
-    path = queue.folder / place
+def test_a_folder_of_slots_that_cannot_be_written_is_one_line_with_the_way_out(queue: Queue) -> None:
+    path = queue.folder / "var"
     shutil.rmtree(path, ignore_errors=True)
-    path.parent.mkdir(exist_ok=True)
     path.write_text("a file where a folder should be")
     queue.add("tasks.note")
     assert_one_line(queue.worker(), 2, "worker.py", str(path), "--slots 0")
@@ -145,3 +125,62 @@ def test_as_many_slots_as_processes_are_free_and_a_second_line_finds_none(queue:
     assert sorted(queue.statuses()) == [0, 0, *[1] * 6]
     queue.go()
     assert end_of(process) == (0, "", "")
+
+
+# ---- --linger
+
+
+def waits(queue: Queue, process: subprocess.Popen[str]) -> bool:
+    """Whether the run of this process has begun, and has not ended."""
+    assert process.poll() is None
+    return queue.sql("SELECT pid, ended_at FROM jobs_queue_workers") == [(process.pid, None)]
+
+
+def start_successor(queue: Queue) -> subprocess.Popen[str]:
+    """One that waits for the slot of a worker which runs a task."""
+    process = queue.start(*STAYS)
+    (slot,) = Path(queue.folder, "var", "slots").glob("*.lock")
+    wait_until(lambda: any(map(is_held, slot.parent.glob("*.next"))))
+    assert process.poll() is None
+    return process
+
+
+def is_held(path: Path) -> bool:
+    """Whether a process has the lock of a file; to try would look like a successor."""
+    return f":{path.stat().st_ino} " in Path("/proc/locks").read_text()
+
+
+def stop(process: subprocess.Popen[str], number: signal.Signals = signal.SIGTERM) -> None:
+    process.send_signal(number)
+    assert end_of(process) == (0, "", "")
+
+
+def test_the_worker_leaves_after_its_task_to_its_one_successor(queue: Queue) -> None:
+    queue.add("tasks.hold")
+    first = queue.start_task(*STAYS)
+    second = start_successor(queue)
+    assert_silent(queue.worker(*STAYS))  # a third one leaves at once
+    assert first.poll() is None
+    queue.add("tasks.who")
+    queue.go()
+    assert end_of(first) == (0, "", "")
+    wait_until(lambda: queue.notes() == ["started", str(second.pid)])
+    assert second.poll() is None
+    stop(second)
+
+
+def test_an_idle_worker_leaves_at_once_for_its_successor(queue: Queue) -> None:
+    first = queue.start(*STAYS)
+    wait_until(lambda: waits(queue, first))
+    second = queue.start(*STAYS)
+    assert end_of(first) == (0, "", "")
+    wait_until(lambda: waits(queue, second))
+    stop(second)
+
+
+def test_a_signal_ends_the_wait_of_a_successor(queue: Queue) -> None:
+    queue.add("tasks.hold")
+    first = queue.start_task(*STAYS)
+    stop(start_successor(queue), signal.SIGINT)
+    queue.go()
+    stop(first, signal.SIGINT)

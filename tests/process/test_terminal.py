@@ -15,17 +15,16 @@ from tests.support.processes import run_on_terminal
 from tests.support.queues import Queue
 
 
-@pytest.mark.parametrize("columns", [0, 40])
-def test_the_doctors_lines_are_wrapped_and_indented(queue: Queue, columns: int) -> None:
+def test_the_doctors_lines_are_wrapped_and_indented(queue: Queue) -> None:
     made_healthy(queue)
     queue.add("tasks.not_there")
     whole = next(line for line in queue.here("doctor").stdout.splitlines() if " callables " in line)
-    screen = run_on_terminal(queue.deployment, "client.py", "doctor", columns=columns).screen.splitlines()
-    indent = " " * (2 if columns == 40 else whole.index("'tasks.not_there'"))
+    screen = run_on_terminal(queue.deployment, "client.py", "doctor", columns=80).screen.splitlines()
+    indent = " " * whole.index("'tasks.not_there'")
     first, *others = screen[next(number for number, line in enumerate(screen) if " callables" in line) :]
     continued = list(takewhile(lambda line: line.startswith(indent), others))
     assert continued
-    assert max(map(len, [first, *continued])) <= (columns or 80)
+    assert max(map(len, [first, *continued])) <= 80
     assert " ".join([first, *(line.removeprefix(indent) for line in continued)]).split() == whole.split()
 
 
@@ -42,24 +41,20 @@ def test_colours_come_on_a_terminal_only_and_not_against_the_wish(queue: Queue, 
         assert "\x1b" not in queue.here(command).stdout
 
 
-@pytest.mark.parametrize("command", ["list", "errors", "stats", "retry --all --dry-run"])
+@pytest.mark.parametrize("command", ["list", "errors", "retry --all --dry-run"])
 def test_a_row_is_one_line_of_a_terminal_of_80_columns(queue: Queue, command: str) -> None:
     queue.add("tasks.note", f'["{"x" * 90}"]')
     queue.run_quietly(mode="mark")
     queue.sql("UPDATE jobs_queue SET status = 4, error_text = ?", f"ValueError: {'y' * 90}")
     screen = run_on_terminal(queue.deployment, "client.py", *command.split(), columns=80).screen
     assert max(map(len, screen.splitlines())) <= 80
-    assert "ValueError" in screen or command == "stats"
+    assert "ValueError" in screen
 
 
-@pytest.mark.parametrize("line", ["worker.py", "client.py check --mail"])
-def test_an_outage_is_said_each_time(deployment: Deployment, line: str) -> None:
-    away = "mysql://user:secret@127.0.0.1:1/shop"
-    deployment.worker(env={"TASKSERVER_DSN": away})
+def test_an_outage_is_said_each_time(deployment: Deployment) -> None:
     for _ in range(2):
-        seen = run_on_terminal(deployment, *line.split(), TASKSERVER_DSN=away)
-        assert ("Can't connect" in seen.screen, "once an hour" in seen.screen) == (True, False)
-        assert seen.code == (1 if line == "worker.py" else 2)
+        seen = run_on_terminal(deployment, "worker.py", TASKSERVER_DSN="mysql://user:secret@127.0.0.1:1/shop")
+        assert (seen.code, "Can't connect" in seen.screen, "once an hour" in seen.screen) == (1, True, False)
 
 
 @pytest.mark.parametrize(("second", "code"), [("correct horse battery", 0), ("correct horse", 2)])

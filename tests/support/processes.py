@@ -98,28 +98,6 @@ def assert_shows_where_it_hangs(errors: str, function: str) -> None:
 Run = Callable[..., "subprocess.CompletedProcess[str]"]
 """A command of a program inside this process."""
 
-# The system's own count of a process begins with what its parent held: the process asks for itself.
-TELL_PEAK = """
-import re, runpy, sys
-try:
-    sys.argv = sys.argv[1:]
-    runpy.run_path(sys.argv[0], run_name="__main__")
-finally:
-    print(re.search("VmHWM:(.*) kB", open("/proc/self/status").read())[1], file=sys.stderr)
-"""
-needs_peak = pytest.mark.skipif(
-    not Path("/proc/self/status").exists(), reason="the peak of a process's memory is read from Linux's /proc"
-)
-
-
-def run_telling_peak(
-    deployment: Deployment, script: str, *args: object, **env: str
-) -> subprocess.CompletedProcess[str]:
-    """Runs a script, which says at its end on standard error how many kilobytes it took at its peak."""
-    program = deployment.home / "tell_peak.py"
-    program.write_text(TELL_PEAK)
-    return deployment.run(str(program), deployment.folder / script, *args, env=env)
-
 
 class Terminal(NamedTuple):
     """What a person saw of a program that ran on a terminal."""

@@ -1,4 +1,4 @@
-"""The file of TASKSERVER_LOG, which the workers of a host share; tests/process/test_log_file.py has the rest."""
+"""The file of TASKSERVER_LOG, which the workers of a host share; tests/process/test_logging.py has the rest."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Slots and their successors; tests/process/test_linger.py has them with real workers."""
+"""Slots and their successors; tests/process/test_slots.py has them with real workers."""
 
 from __future__ import annotations
 
