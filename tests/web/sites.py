@@ -1,9 +1,8 @@
 """Deployments with a status page: their settings, and rows of every kind in their queues, by SQL alone.
 
-    site = PageQueue(deployment, dsn)
+    site = PageQueue(deployment)
     fill_shop(site)     what a small shop's queue may look like, of all statuses; a picture of it can be shown
     fill_odd(site)      besides: hostile and very long texts, wide characters
-    fill_up(site, 100_000)      besides: so many ready tasks, and a tenth as many fatal ones
     with site.served() as website, Browser(folder) as browser:
         sign_in(browser, website.url)
 
@@ -17,11 +16,11 @@ import json
 import random
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
-from typing import Any, NamedTuple, Protocol
+from typing import NamedTuple
 
 from tests.support.browser import Browser
 from tests.support.deployment import Deployment
-from tests.support.pages import PASSWORD, PASSWORD_HASH
+from tests.support.pages import PASSWORD, PASSWORD_HASH, PageSite
 from tests.support.processes import wait_until
 from tests.support.queues import Queue
 from tests.support.websites import Website, gunicorn_website
@@ -32,10 +31,8 @@ VIEWS = {
     "tasks": "?view=tasks",
     "task": "?view=task&id=1",
     "failed": "?view=task&id=190",
-    "fatal": "?view=tasks&status=fatal",
     "errors": "?view=errors",
     "hours": "?view=hours",
-    "week": "?view=hours&days=7",
     "schedules": "?view=schedules",
     "workers": "?view=workers",
     "doctor": "?view=doctor",
@@ -64,28 +61,20 @@ class Hour(NamedTuple):
     ago: int
 
 
-class Site(Protocol):
-    """A queue whose tables can be filled."""
-
-    kind: str
-
-    def sql(self, statement: str, *values: Any) -> list[tuple[Any, ...]]: ...
-
-
 class PageQueue(Queue):
-    """A queue with a page, from which one may act unless told otherwise."""
+    """A queue with a page from which one may act."""
 
-    def __init__(self, deployment: Deployment, dsn: str, *, acts: bool = True, tables: bool = True) -> None:
-        settings = {
-            "TASKSERVER_PAGE_PASSWORD": PASSWORD_HASH,
-            "TASKSERVER_PAGE_ACTIONS": "yes" if acts else "no",
-            "TASKSERVER_MODE": "mark",
-        }
-        super().__init__(deployment, dsn, TASKS, settings, tables)
+    def __init__(self, deployment: Deployment) -> None:
+        settings = {"TASKSERVER_PAGE_PASSWORD": PASSWORD_HASH, "TASKSERVER_PAGE_ACTIONS": "yes"}
+        super().__init__(deployment, "sqlite:///var/taskserver.db", TASKS, settings | {"TASKSERVER_MODE": "mark"})
 
     def served(self) -> AbstractContextManager[Website]:
         """The page under gunicorn, from the deployment's own folder."""
         return gunicorn_website(self.folder, "taskserver.web")
+
+
+Site = PageSite | Queue
+"""Its tables can be filled."""
 
 
 def insert(site: Site, rows: Sequence[Mapping[str, object]], table: str = "") -> None:
@@ -122,90 +111,53 @@ ERRORS = (
     "TimeoutError: no answer of smtp.example.org within 30 s",
     "ValueError: 'ada@example' is no address",
 )
-STAGES = [
-    {"task": "tasks.import_catalogue", "group_id": 5},
-    {"task": "tasks.resize_picture", "group_id": 5},
-    {"task": "tasks.send_letter", "group_id": 3},
-]
+LETTER: dict[str, object] = {"task": "tasks.send_letter", "group_id": 3}
+PICTURE: dict[str, object] = {"task": "tasks.resize_picture", "group_id": 5}
+CATALOGUE: dict[str, object] = {"task": "tasks.import_catalogue", "group_id": 5}
+INVOICE: dict[str, object] = {"task": "tasks.write_invoice", "group_id": 6}
 
 
 def fill_shop(site: Site) -> None:
     """A small shop: letters that failed in the night, pictures that are resized, a catalogue that is imported."""
-    _fill_tasks(site)
+    chance = random.Random(23)
+    running = CATALOGUE | {"status": 1, "attempts": 2, "max_attempts": 5, "claim": (SERVED << 32) + 1, "awaited": 1}
+    running |= {"due_at": Ago(-240), "started_at": Ago(95), "created_at": Ago(4000)}
+    running |= {"unique_key": "catalogue", "version": 12, "stages": json.dumps([CATALOGUE, PICTURE, LETTER])}
+    running |= {"args": '{"url": "https://supplier.example.org/catalogue.xml"}'}
+    running |= {"progress": '{"done": 3100, "total": 10000, "text": "reading page 31 of the catalogue"}'}
+    running |= {"error_text": "ConnectionResetError: [Errno 104] Connection reset by peer"}
+    insert(site, [running])
+    insert(site, [PICTURE | {"status": 1, "claim": (SERVED << 32) + 2}])
+    ready = enumerate(chance.choices((PICTURE, INVOICE, LETTER), weights=(8, 2, 1), k=180))
+    insert(site, [one | {"args": json.dumps([n]), "priority": 10, "created_at": Ago(400 - n)} for n, one in ready])
+    insert(site, [_failed(4, number, error) for number, error in enumerate(chance.choices(ERRORS, (7, 3, 1), k=37))])
+    insert(site, [_failed(3, number, DISCONNECTED) | {"due_at": Ago(-300 - number)} for number in range(4)])
+    insert(site, [LETTER | {"status": 5, "due_at": Ago(-7200)}])
+    insert(site, [INVOICE | {"status": 5}])
+    ((waiting,),) = site.sql("SELECT MAX(id) FROM jobs_queue")
+    insert(site, [{"parent_id": 1, "child_id": waiting}], "_dependencies")
+    times = {"created_at": 990, "started_at": 900, "finished_at": 890}
+    done = INVOICE | {"status": 2, "attempts": 1, "result": '{"pages": 2}'}
+    insert(site, [done | {name: Ago(at + 60 * n) for name, at in times.items()} for n in range(60)])
     _fill_workers(site)
     _fill_schedules(site)
     _fill_hours(site)
 
 
-def _fill_tasks(site: Site) -> None:
-    chance = random.Random(23)
-    running = {
-        "task": "tasks.import_catalogue",
-        "args": '{"url": "https://supplier.example.org/catalogue.xml"}',
-        "group_id": 5,
-        "status": 1,
-        "attempts": 2,
-        "max_attempts": 5,
-        "due_at": Ago(-240),
-        "started_at": Ago(95),
-        "created_at": Ago(4000),
-        "unique_key": "catalogue",
-        "version": 12,
-        "awaited": 1,
-        "claim": (SERVED << 32) + 1,
-        "stages": json.dumps(STAGES),
-        "progress": '{"done": 3100, "total": 10000, "text": "reading page 31 of the catalogue"}',
-        "error_text": "ConnectionResetError: [Errno 104] Connection reset by peer",
-    }
-    insert(site, [running])
-    insert(site, [{"task": "tasks.resize_picture", "group_id": 5, "status": 1, "claim": (SERVED << 32) + 2}])
-    ready = [("tasks.resize_picture", 5), ("tasks.write_invoice", 6), ("tasks.send_letter", 3)]
-    insert(
-        site,
-        [
-            {"task": task, "args": json.dumps({"number": number}), "group_id": group, "priority": 10}
-            | {"created_at": Ago(400 - number), "updated_at": Ago(400 - number)}
-            for number, (task, group) in enumerate(chance.choices(ready, weights=(8, 2, 1), k=180))
-        ],
-    )
-    insert(site, [_failed(4, number, error) for number, error in enumerate(chance.choices(ERRORS, (7, 3, 1), k=37))])
-    insert(site, [_failed(3, number, DISCONNECTED) | {"due_at": Ago(-300 - number)} for number in range(4)])
-    insert(site, [{"task": "tasks.send_letter", "group_id": 3, "status": 5, "due_at": Ago(-7200)}])
-    insert(site, [{"task": "tasks.write_invoice", "group_id": 6, "status": 5}])
-    ((waiting,),) = site.sql("SELECT MAX(id) FROM jobs_queue")
-    insert(site, [{"parent_id": 1, "child_id": waiting}], "_dependencies")
-    times = {"created_at": 990, "started_at": 900, "finished_at": 890}
-    done = {"task": "tasks.write_invoice", "group_id": 6, "status": 2, "attempts": 1, "result": '{"pages": 2}'}
-    insert(site, [done | {name: Ago(at + 60 * n) for name, at in times.items()} for n in range(60)])
-
-
 def _failed(status: int, number: int, error: str) -> dict[str, object]:
     hours = 3600 * (number % 9)
-    return {
-        "task": "tasks.send_letter",
-        "args": json.dumps({"to": f"customer{number}@example.org"}),
-        "group_id": 3,
-        "status": status,
-        "attempts": 10 if status == 4 else 2,
-        "error_text": error + TRACE,
-        "created_at": Ago(9000 + hours),
-        "started_at": Ago(7300 + hours),
-        "finished_at": Ago(7200 + hours),
-    }
+    times = {"created_at": Ago(9000 + hours), "started_at": Ago(7300 + hours), "finished_at": Ago(7200 + hours)}
+    args = json.dumps({"to": f"customer{number}@example.org"})
+    attempts = 10 if status == 4 else 2
+    return LETTER | times | {"args": args, "status": status, "attempts": attempts, "error_text": error + TRACE}
 
 
 def _fill_workers(site: Site) -> None:
     host = "web12.host.example"
-    insert(
-        site,
-        [
-            {"number": SERVED, "host": host, "group_ids": "5", "pid": 4720, "started_at": Ago(95)}
-            | {"seen_at": Ago(5), "ended_at": None, "taken": 41, "done": 40},
-            {"number": 8, "host": "web13.host.example", "group_ids": "all", "pid": 311, "started_at": Ago(900)}
-            | {"seen_at": Ago(700), "ended_at": Ago(600), "taken": 3, "done": 2},
-        ],
-        "_processes",
-    )
+    at_work = {"number": SERVED, "host": host, "group_ids": "5", "pid": 4720, "started_at": Ago(95), "seen_at": Ago(5)}
+    gone = at_work | {"number": 8, "pid": 311, "seen_at": Ago(700), "ended_at": Ago(600)}
+    insert(site, [at_work | {"taken": 41, "done": 40}], "_processes")
+    insert(site, [gone | {"taken": 3, "done": 2}], "_processes")
     run = {"host": host, "group_ids": "3,6", "pid": 4711, "started_at": Ago(40), "ended_at": Ago(35)}
     last = run | {"group_ids": "5", "pid": 4720, "started_at": Ago(95), "ended_at": None}
     counts = {"reason": "empty", "taken": 12, "done": 11, "fatal": 1, "previous_started_at": Ago(100)}
@@ -213,27 +165,24 @@ def _fill_workers(site: Site) -> None:
 
 
 def _fill_schedules(site: Site) -> None:
-    nightly = {"name": "nightly import", "task": "tasks.import_catalogue", "group_id": 5, "cron": "30 3 * * *"}
-    invoices = {"name": "invoices", "task": "tasks.write_invoice", "group_id": 6, "every_seconds": 3600}
-    reminders = {"name": "reminders", "task": "tasks.send_letter", "group_id": 3, "cron": "0 8 * * 1"}
-    insert(site, [nightly | {"next_at": Ago(-5 * 3600)}, reminders | {"next_at": Ago(-90_000)}], "_schedules")
-    insert(site, [invoices | {"next_at": Ago(-600)}], "_schedules")
-    for name, ended in (("nightly import", [2, 244.0, 0]), ("invoices", [3, 2.0, 0])):
-        note = f"ran {hashlib.sha256(f'schedule:{name}'.encode()).hexdigest()[:32]}"
-        insert(site, [{"name": note, "value": json.dumps(ended), "noted_at": Ago(3000)}], "_notes")
+    nightly = CATALOGUE | {"name": "nightly import", "cron": "30 3 * * *", "next_at": Ago(-5 * 3600)}
+    invoices = INVOICE | {"name": "invoices", "every_seconds": 3600, "next_at": Ago(-600)}
+    for schedule, ended in ((nightly, [2, 244.0, 0]), (invoices, [3, 2.0, 0])):
+        insert(site, [schedule], "_schedules")
+        name = hashlib.sha256(f"schedule:{schedule['name']}".encode()).hexdigest()[:32]
+        insert(site, [{"name": f"ran {name}", "value": json.dumps(ended), "noted_at": Ago(3000)}], "_notes")
 
 
 def _fill_hours(site: Site) -> None:
     chance = random.Random(30)
     rows: list[dict[str, object]] = []
     for hour in range(30):
-        for task, group in (("tasks.send_letter", 3), ("tasks.resize_picture", 5), ("tasks.write_invoice", 6)):
+        for kind in (LETTER, PICTURE, INVOICE):
             done = chance.randint(40, 90) + (200 if 4 < hour < 12 else 0)
-            failed = chance.randint(5, 40) if group == 3 and 2 < hour < 12 else 0
-            row = {"hour": Hour(hour), "group_id": group, "task": task, "begun": done, "attempts": done + failed}
-            row |= {"done": done, "failed": failed, "fatal": failed // 8, "lost": int(hour == 9 and group == 5)}
-            waited = done * chance.random() * 30
-            rows.append(row | {"ran_seconds": done * 0.2, "waited_seconds": waited, "longest_wait_seconds": 90.0})
+            failed = chance.randint(5, 40) if kind is LETTER and 2 < hour < 12 else 0
+            counts = {"begun": done, "attempts": done + failed, "done": done, "failed": failed, "fatal": failed // 8}
+            seconds = {"ran_seconds": done * 0.2, "waited_seconds": done * 9.0, "longest_wait_seconds": 90.0}
+            rows.append(kind | counts | seconds | {"hour": Hour(hour), "lost": int(hour == 9 and kind is PICTURE)})
     insert(site, rows, "_stats")
 
 
@@ -283,22 +232,3 @@ def fill_odd(site: Site) -> None:
     insert(site, [run | {"reason": "<b>empty"} for run in runs], "_workers")
     insert(site, [run | {"number": number} for number, run in enumerate(runs, 9)], "_processes")
     insert(site, [{"hour": Hour(1), "group_id": 7, "task": text[:255], "done": 10**12} for text in texts], "_stats")
-
-
-def fill_up(site: Site, rows: int) -> None:
-    """So many ready tasks and a tenth as many fatal ones, in three groups, of twenty names."""
-    names = [{"task": f"tasks.number_{n}", "group_id": group} for n in range(20) for group in (3, 5, 6)]
-    _multiply(site, [name | {"status": 0} for name in names], rows)
-    fatal = {"status": 4, "attempts": 10, "error_text": DISCONNECTED, "finished_at": Ago(60)}
-    _multiply(site, [name | fatal for name in names], rows // 10)
-
-
-def _multiply(site: Site, first: Sequence[Mapping[str, object]], rows: int) -> None:
-    """Insert these, then as many again and again until there are so many."""
-    ((last,),) = site.sql("SELECT COALESCE(MAX(id), 0) FROM jobs_queue")
-    insert(site, first)
-    columns, count = ", ".join(first[0]), len(first)
-    while count < rows:
-        more = min(count, rows - count)
-        site.sql(f"INSERT INTO jobs_queue ({columns}) SELECT {columns} FROM jobs_queue WHERE id > {last} LIMIT {more}")
-        count += more

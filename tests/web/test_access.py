@@ -12,7 +12,6 @@ from taskserver.web import access
 from tests.support.pages import PASSWORD_HASH, URL, PageSite, Visitor
 
 OFFICE = "198.51.100.0/24, 2001:db8::/48"
-SEEN = ("198.51.100.7", "203.0.113.7, 198.51.100.7", "198.51.100.7, 10.0.0.2")
 VIEWS = ("", "tasks", "task&id=1", "errors", "hours", "schedules", "workers", "doctor", "confirm&verb=retry&id=1")
 
 
@@ -31,27 +30,23 @@ def test_a_page_without_password_and_addresses_is_shown_to_nobody(site: PageSite
 
 
 @pytest.mark.parametrize(
-    "wrong",
+    ("key", "wrong"),
     [
-        {"TASKSERVER_PAGE_PASSWORD": "secret"},
-        {"TASKSERVER_PAGE_ALLOW": "203.0.113.300"},
-        {"TASKSERVER_PAGE_PROXIES": "the proxy"},
-        {"TASKSERVER_PAGE_ALLOW": "::1", "TASKSERVER_PAGE_ACTIONS": "maybe"},
-        {"TASKSERVER_PAGE_ALLOW": "0.0.0.0/0", "TASKSERVER_PAGE_ACTIONS": "yes"},
-        {"TASKSERVER_METRICS_TOKEN": "abc"},
-        {"TASKSERVER_ADD_TOKENS": "shop;sha256=12;tasks=*;groups=*"},
+        ("TASKSERVER_PAGE_PASSWORD", "secret"),
+        ("TASKSERVER_PAGE_PROXIES", "the proxy"),
+        ("TASKSERVER_PAGE_ACTIONS", "yes"),  # for anybody: without a password
+        ("TASKSERVER_ADD_TOKENS", "shop;sha256=12;tasks=*;groups=*"),
     ],
 )
 def test_a_wrong_setting_closes_the_page_and_tells_strangers_its_name_alone(
-    site: PageSite, wrong: dict[str, str], capsys: pytest.CaptureFixture[str]
+    site: PageSite, key: str, wrong: str
 ) -> None:
-    site.set(**wrong)
+    site.set(**{"TASKSERVER_PAGE_ALLOW": "0.0.0.0/0", key: wrong})
     answer = site.visitor().get()
-    *_, key = wrong
     assert answer.status_code == HTTPStatus.SERVICE_UNAVAILABLE
     assert f"{key} is wrong or missing" in answer.text
     assert str(site.folder) not in answer.text
-    assert wrong[key] not in answer.text
+    assert wrong not in answer.text
 
 
 # ---- by password
@@ -82,8 +77,8 @@ def test_the_password_lets_in_by_a_cookie_that_no_script_and_no_other_site_gets(
 
 def cookie_of(visitor: Visitor, name: str = "session") -> tuple[str, str]:
     """The name and value of a visitor's cookie."""
-    found = [(key, one.value) for (_, _, key), one in (visitor.client._cookies or {}).items() if f"_{name}_" in key]
-    (cookie,) = found
+    cookies = (visitor.client._cookies or {}).items()
+    (cookie,) = [(key, one.value) for (_, _, key), one in cookies if f"_{name}_" in key]
     return cookie
 
 
@@ -111,37 +106,35 @@ def test_who_signs_out_is_out_wherever_the_cookie_went(site: PageSite) -> None:
     assert not may_see(other)
 
 
-@pytest.mark.parametrize("change", ["cut", "longer", "empty", "é", "of a form", "of a known browser"])
-def test_a_cookie_that_is_no_session_lets_nobody_in(site: PageSite, change: str) -> None:
+def test_a_cookie_that_is_no_session_lets_nobody_in(site: PageSite) -> None:
     owner, visitor = site.owner(), site.visitor()
     name, value = cookie_of(owner)
-    changed = {"cut": value[:-1], "longer": f"x{value}", "empty": "", "of a form": owner.token()}
-    give(visitor, name, {**changed, "é": "é", "of a known browser": cookie_of(owner, "known")[1]}[change])
-    assert not may_see(visitor)
+    for other in (value[:-1], "é", owner.token(), cookie_of(owner, "known")[1]):
+        give(visitor, name, other)
+        assert not may_see(visitor)
 
 
 # ---- guesses
 
 
-@pytest.mark.parametrize(("later", "waits"), [(400, "200"), (601, None), (-86_400, None)])
 def test_guesses_are_slowed_whatever_is_restarted_and_the_right_password_waits_too(
-    site: PageSite, monkeypatch: pytest.MonkeyPatch, later: int, waits: str | None
+    site: PageSite, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A clock that was set back makes nobody wait for the time that was."""
     now = 1_800_000_000.0
     monkeypatch.setattr("time.time", lambda: now)
     codes = [site.visitor().sign_in("wrong").status_code for _ in range(12)]
     assert codes == [HTTPStatus.FORBIDDEN] * 10 + [HTTPStatus.TOO_MANY_REQUESTS] * 2
-    now += later
+    now += 400
     answer = site.visitor().sign_in()
-    assert answer.status_code == (HTTPStatus.TOO_MANY_REQUESTS if waits else HTTPStatus.SEE_OTHER)
-    assert answer.headers.get("Retry-After") == waits
-    assert ("Too many guesses: please wait for 200 s" in answer.text) is bool(waits)
+    assert (answer.status_code, answer.headers["Retry-After"]) == (HTTPStatus.TOO_MANY_REQUESTS, "200")
+    assert "Too many guesses: please wait for 200 s" in answer.text
+    now += 201
+    assert site.visitor().sign_in().status_code == HTTPStatus.SEE_OTHER
 
 
 @pytest.mark.parametrize(
     ("guesses", "compared"),
-    [("203.0.113.{}", 10), ("203.0.{}.7", 20), ("2001:db8:7:{}::1", 10), ("2001:db8:{}::1", 20), ("unknown{}", 10)],
+    [("203.0.113.{}", 10), ("203.0.{}.7", 20), ("2001:db8:7:{}::1", 10), ("unknown{}", 10)],
 )
 def test_guesses_of_one_network_are_counted_together(site: PageSite, guesses: str, compared: int) -> None:
     codes = [site.visitor(guesses.format(number)).sign_in("wrong").status_code for number in range(1, 21)]
@@ -175,21 +168,16 @@ def test_the_page_s_files_are_for_their_owner_alone(site: PageSite) -> None:
 @pytest.mark.parametrize(
     ("connection", "headers", "sees"),
     [
-        ("198.51.100.7", {}, True),
         ("::ffff:198.51.100.7", {}, True),
         ("2001:db8::7", {}, True),
         ("203.0.113.7", {}, False),
-        ("2001:db9::7", {}, False),
-        ("", {}, False),
-        ("unix:", {}, False),
-        *(("10.0.0.1", {"X-Forwarded-For": said}, True) for said in SEEN),
+        ("10.0.0.1", {"X-Forwarded-For": "203.0.113.7, 198.51.100.7, 10.0.0.2"}, True),
         ("10.0.0.1", {"X-Forwarded-For": "198.51.100.7, 203.0.113.7"}, False),
-        ("10.0.0.1", {"X-Forwarded-For": ""}, False),
         ("10.0.0.1", {"X-Forwarded-For": "nonsense"}, False),
         ("", {"X-Forwarded-For": "198.51.100.7"}, True),
         # Nobody's word but a listed proxy's; and what comes by another one comes from who knows where.
         ("203.0.113.7", {"X-Forwarded-For": "198.51.100.7"}, False),
-        *(("198.51.100.7", {name: "203.0.113.9"}, False) for name in ("X-Forwarded-For", "Forwarded", "X-Real-IP")),
+        ("198.51.100.7", {"X-Real-IP": "203.0.113.9"}, False),
     ],
 )
 def test_listed_addresses_see_the_page_without_a_password_and_listed_proxies_alone_are_believed(
@@ -197,8 +185,7 @@ def test_listed_addresses_see_the_page_without_a_password_and_listed_proxies_alo
 ) -> None:
     site.set(TASKSERVER_PAGE_ALLOW=OFFICE, TASKSERVER_PAGE_PROXIES="10.0.0.0/8, unix")
     answer = site.visitor(connection).get(headers=headers)
-    assert ("Groups" in answer.text) is sees
-    assert answer.status_code == (HTTPStatus.OK if sees else HTTPStatus.FORBIDDEN)
+    assert ("Groups" in answer.text, answer.status_code == HTTPStatus.FORBIDDEN) == (sees, not sees)
 
 
 def test_with_addresses_and_a_password_both_are_needed(site: PageSite) -> None:
@@ -215,18 +202,14 @@ def test_with_addresses_and_a_password_both_are_needed(site: PageSite) -> None:
     ("url", "headers", "connection", "sees"),
     [
         ("http://rebound.example", {}, "10.0.0.1", False),
-        ("http://rebound.example", {"X-Forwarded-Proto": "https"}, "198.51.100.7", False),
-        # As gunicorn takes any of these headers for https.
+        # As gunicorn takes this header for https.
         ("https://rebound.example", {"X-Forwarded-Proto": "https"}, "198.51.100.7", False),
-        ("https://rebound.example", {"X-Forwarded-Ssl": "on"}, "198.51.100.7", False),
         ("http://site.example", {"X-Forwarded-Proto": "https"}, "10.0.0.1", True),
         ("https://site.example", {}, "198.51.100.7", True),
-        ("http://127.0.0.1:8000", {}, "198.51.100.7", True),
         ("http://[::1]:8000", {}, "198.51.100.7", True),
         ("http://localhost:8000", {}, "198.51.100.7", True),
         ("http://Queue.lan:8000", {}, "198.51.100.7", True),
         ("http://127.0.0.1.rebound.example", {}, "198.51.100.7", False),
-        ("http://[", {}, "198.51.100.7", False),
     ],
 )
 def test_without_a_password_no_name_of_another_site_leads_a_browser_here(
@@ -237,8 +220,7 @@ def test_without_a_password_no_name_of_another_site_leads_a_browser_here(
     scheme, _, host = url.partition("://")
     environ = {"REMOTE_ADDR": connection, "wsgi.url_scheme": scheme, "HTTP_HOST": host}
     answer = site.visitor().client.get("/", headers=headers, environ_overrides=environ)
-    assert ("Groups" in answer.text) is sees
-    assert answer.status_code == (HTTPStatus.OK if sees else HTTPStatus.FORBIDDEN)
+    assert ("Groups" in answer.text, answer.status_code == HTTPStatus.FORBIDDEN) == (sees, not sees)
 
 
 # ---- forms
@@ -254,19 +236,17 @@ def test_a_form_without_its_token_or_with_another_visitor_s_does_nothing(site: P
     assert first.post("view=act", data=form).status_code == HTTPStatus.SEE_OTHER
 
 
-@pytest.mark.parametrize(
-    "headers",
-    [
-        *({"Sec-Fetch-Site": word} for word in ("cross-site", "same-site", "none")),
-        *({"Origin": word} for word in ("https://evil.example", "https://site.example.evil.example", "http://[", "x")),
-    ],
-)
-def test_a_form_that_the_browser_calls_another_site_s_does_nothing(site: PageSite, headers: dict[str, str]) -> None:
+def test_a_form_that_the_browser_calls_another_site_s_does_nothing(site: PageSite) -> None:
     site.let_act()
     visitor = site.owner()
     form = visitor.form(verb="pause", group="3")
-    answer = visitor.post("view=act", data=form, headers=headers)
-    assert answer.status_code == HTTPStatus.FORBIDDEN
+    for name, word in (
+        ("Sec-Fetch-Site", "cross-site"),
+        ("Sec-Fetch-Site", "same-site"),
+        ("Origin", "https://site.example.evil.example"),
+        ("Origin", "http://["),
+    ):
+        assert visitor.post("view=act", data=form, headers={name: word}).status_code == HTTPStatus.FORBIDDEN
     assert site.server.store.claims.paused() == ([], False)
     assert visitor.post("view=act", data=form, headers={"Origin": URL}).status_code == HTTPStatus.SEE_OTHER
 
@@ -295,6 +275,6 @@ def test_a_long_form_is_refused_before_it_is_read(site: PageSite) -> None:
     assert site.visitor().sign_in("x" * 50_000).status_code == HTTPStatus.FORBIDDEN
 
 
-def test_a_folder_that_cannot_be_written_closes_the_page(site: PageSite, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_folder_that_cannot_be_written_closes_the_page(site: PageSite) -> None:
     (site.folder / "var").write_text("a file")
     assert site.visitor().get().status_code == HTTPStatus.SERVICE_UNAVAILABLE

@@ -11,7 +11,6 @@ from urllib.parse import urlencode
 
 import pytest
 
-from taskserver.errors import Unavailable
 from taskserver.web import acting as acting_module
 from taskserver.web import wsgi
 from tests.support.pages import ADDRESS, PASSWORD_HASH, PageSite
@@ -50,19 +49,13 @@ def words(text: str) -> str:
 @pytest.mark.parametrize(
     ("choice", "after"),
     [
-        ({"verb": "retry", "id": "1"}, [0, 4, 4, 3, 4]),
         ({"verb": "retry", "id": ["1", "4"]}, [0, 4, 4, 0, 4]),
         ({"verb": "retry", "group": "3"}, [0, 0, 4, 0, 0]),
-        ({"verb": "retry", "task": "tasks.a"}, [0, 4, 0, 0, 0]),
-        ({"verb": "retry", "like": "2"}, [0, 0, 4, 3, 4]),
         ({"verb": "retry", "like": "5"}, [4, 4, 4, 3, 0]),
         ({"verb": "retry", "all": "1"}, [0] * 5),
         ({"verb": "cancel", "group": "3"}, [4, 4, 4, 7, 4]),
         ({"verb": "retry", "all": "1", "since": "1 day"}, [0, 0, 4, 0, 0]),
-        ({"verb": "retry", "task": "tasks.b", "since": "7 days"}, [4, 0, 4, 3, 4]),
         ({"verb": "retry", "task": "tasks.a", "status": "fatal"}, [0, 4, 0, 3, 0]),
-        ({"verb": "retry", "status": "error"}, [4, 4, 4, 0, 4]),
-        ({"verb": "delete", "id": "1"}, [4, 4, 3, 4]),
         ({"verb": "delete", "like": "1"}, [4, 3, 4]),
         ({"verb": "delete", "id": ["3", "4"]}, [4, 4, 3, 4]),
         ({"verb": "delete", "status": "fatal"}, [3]),
@@ -86,22 +79,12 @@ def test_a_page_says_how_many_tasks_would_be_touched_and_the_form_of_it_touches_
     assert f"{tasks} {acting_module.DONE[choice['verb']]}." in done
 
 
-@pytest.mark.parametrize(
-    ("status", "offered"),
-    [
-        (0, ["cancel"]),
-        (1, ["cancel"]),
-        (2, []),
-        (3, ["retry", "cancel"]),
-        (4, ["retry", "delete"]),
-        (5, ["cancel"]),
-        (7, ["retry", "delete"]),
-    ],
-)
-def test_a_task_s_page_offers_what_can_be_done_to_it(acting: PageSite, status: int, offered: list[str]) -> None:
-    acting.sql(f"UPDATE jobs_queue SET status = {status} WHERE id = 1")
-    text = acting.owner().get("view=task&id=1").text
-    assert re.findall(r'href="\?view=confirm&amp;verb=(\w+)&amp;id=1&amp;back=', text) == offered
+def test_a_task_s_page_offers_what_can_be_done_to_it(acting: PageSite) -> None:
+    visitor = acting.owner()
+    for status, offered in ((1, ["cancel"]), (2, []), (3, ["retry", "cancel"]), (4, ["retry", "delete"])):
+        acting.sql(f"UPDATE jobs_queue SET status = {status} WHERE id = 1")
+        text = visitor.get("view=task&id=1").text
+        assert re.findall(r'href="\?view=confirm&amp;verb=(\w+)&amp;id=1&amp;back=', text) == offered
 
 
 def test_groups_are_paused_and_resumed_also_one_without_tasks(acting: PageSite) -> None:
@@ -111,45 +94,22 @@ def test_groups_are_paused_and_resumed_also_one_without_tasks(acting: PageSite) 
     assert paused() == ([], False)
     visitor.act(verb="pause", group=["3", "5"])
     assert paused() == ([3, 5], False)
-    shown = words(visitor.get().text)
-    assert "Paused: group 3, group 5." in shown
-    assert "Pause another group" in shown
+    assert "Paused: group 3, group 5." in words(visitor.get().text)
     visitor.act(verb="pause", group="99")
     assert "Paused, without tasks: group 99 Resume" in words(visitor.get().text)
     visitor.act(verb="resume", group=["3", "99"])
     assert paused() == ([5], False)
-    assert "All groups are paused" not in visitor.get("view=confirm&verb=resume&group=5").text
     acting.server.store.claims.pause_all()
     assert "resume all of them first" in visitor.get("view=confirm&verb=resume&group=5").text
     visitor.act(verb="resume", all="1")
     assert paused() == ([], False)
 
 
-@pytest.mark.parametrize(
-    ("task", "error", "meant"),
-    [
-        ("task.send", "BadTask: 'task.send' is in none …; did you mean 'tasks.send'?", "tasks.send"),
-        ("tasks.sent", "BadTask: 'tasks.sent': module tasks has no 'sent'; did you mean 'send'?", "tasks.send"),
-        (
-            "a.Mail.sent",
-            "BadTask: 'a.Mail.sent': class Mail has no method 'sent' …; did you mean 'send'?",
-            "a.Mail.send",
-        ),
-        ("tasks.a", "ValueError: did you mean 'tasks.b'?", None),
-        ("tasks.a", "BadTask: 'tasks.a': module tasks has no 'a'; there is b", None),
-    ],
-)
-def test_a_task_s_page_offers_to_retry_it_under_the_name_that_its_error_says(
-    acting: PageSite, task: str, error: str, meant: str | None
-) -> None:
-    add_failed(acting, task, error)
-    offered = re.findall(r">Retry as (\S+) …<", acting.owner().get("view=task&id=6").text)
-    assert offered == ([] if meant is None else [meant])
-
-
 def test_all_tasks_of_a_misspelt_name_are_retried_under_the_right_one(acting: PageSite) -> None:
     add_failed(acting, "tasks.sent", "BadTask: 'tasks.sent': module tasks has no 'sent'; did you mean 'send'?", times=3)
+    add_failed(acting, "tasks.a", "ValueError: did you mean 'tasks.b'?")
     visitor = acting.owner()
+    assert "Retry as" not in visitor.get("view=task&id=9").text
     for view, tasks in (("", "3 tasks"), ("errors", "3 tasks"), ("task&id=7", "1 task")):
         (offered,) = re.findall(r'href="\?([^"]*)">Retry as tasks.send', visitor.get(f"view={view}").text)
         said = words(visitor.get(html.unescape(offered)).text)
@@ -157,18 +117,16 @@ def test_all_tasks_of_a_misspelt_name_are_retried_under_the_right_one(acting: Pa
     assert visitor.act(**{"verb": "retry", "id": "7", "as": "tasks.send"}).status_code == HTTPStatus.SEE_OTHER
     assert log_of(acting)[-1].endswith("retry of task 7, as 'tasks.send': 1 retried")
     assert visitor.act(**{"verb": "retry", "like": "8", "as": "tasks.send"}).status_code == HTTPStatus.SEE_OTHER
-    assert acting.sql("SELECT task, status FROM jobs_queue WHERE id > 5") == [("tasks.send", 0)] * 3
+    assert acting.sql("SELECT task, status FROM jobs_queue WHERE id IN (6, 7, 8)") == [("tasks.send", 0)] * 3
 
 
 @pytest.mark.parametrize(
     ("verb", "back", "on"),
     [
         ("retry", "?view=tasks&status=fatal&group=3&before=9", "?view=tasks&status=fatal&group=3&before=9"),
-        ("retry", "?view=task&id=1", "?view=task&id=1"),
         ("retry", "?view=tasks&like=1", "?view=errors"),  # it may have no error any more
         ("delete", "?view=task&id=1", "?view=errors"),
-        ("delete", "https://other.example/", "?"),
-        ("retry", "//other.example", "?"),
+        ("delete", "//other.example", "?"),
     ],
 )
 def test_an_act_leads_back_to_where_it_was_offered(acting: PageSite, verb: str, back: str, on: str) -> None:
@@ -180,49 +138,27 @@ def test_an_act_leads_back_to_where_it_was_offered(acting: PageSite, verb: str, 
     assert visitor.get(location.removeprefix("?")).status_code == HTTPStatus.OK
 
 
-@pytest.mark.parametrize(
-    "choice",
-    [
-        {"verb": "retry"},
-        {"verb": "delete"},
-        {"verb": "delete", "id": "1", "like": "99"},
-        {"verb": "pause"},
-        {"verb": "pause", "all": "1"},
-        {"verb": "pause", "group": "3", "task": "tasks.a"},
-        {"verb": "prune", "all": "1"},
-        {"verb": "retry", "id": "x"},
-        {"verb": "retry", "id": "-1"},
-        {"verb": "retry", "id": "9" * 30},
-        {"verb": "pause", "group": str((1 << 32) - 1)},
-        {"verb": "retry", "like": "99"},
-        {"verb": "retry", "all": "1", "since": "1 year"},
-        {"verb": "retry", "id": [str(number) for number in range(501)]},
-    ],
-)
-def test_an_act_that_names_nothing_or_what_there_is_not_is_refused(acting: PageSite, choice: dict[str, str]) -> None:
+REFUSED: list[dict[str, object]] = [
+    {"verb": "retry"},
+    {"verb": "delete", "id": "1", "like": "99"},
+    {"verb": "pause", "all": "1"},
+    {"verb": "prune", "all": "1"},
+    {"verb": "retry", "id": "x"},
+    {"verb": "retry", "id": "9" * 30},
+    {"verb": "pause", "group": str((1 << 32) - 1)},
+    {"verb": "retry", "like": "99"},
+    {"verb": "retry", "all": "1", "since": "1 year"},
+    {"verb": "retry", "id": [str(number) for number in range(501)]},
+]
+
+
+def test_an_act_that_names_nothing_or_what_there_is_not_is_refused(acting: PageSite) -> None:
     visitor = acting.owner()
-    assert visitor.get(urlencode({"view": "confirm", **choice}, doseq=True)).status_code == HTTPStatus.BAD_REQUEST
-    assert visitor.form(**choice) == {}
-    answer = visitor.post("view=act", data={**choice, "token": visitor.token()})
-    assert (answer.status_code, statuses(acting)) == (HTTPStatus.BAD_REQUEST, [4, 4, 4, 3, 4])
-
-
-def test_an_act_that_fails_is_told_and_its_form_does_not_pretend_that_it_was_done(
-    acting: PageSite, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def fail(*_: object) -> int:
-        raise Unavailable("the server went away")
-
-    visitor = acting.owner()
-    form = visitor.form(verb="retry", all="1")
-    with monkeypatch.context() as patched:
-        patched.setattr(acting_module, "do", fail)
-        answer = visitor.post("view=act", data=form)
-    assert answer.status_code == HTTPStatus.SERVICE_UNAVAILABLE
-    assert "It was not done, or not to its end: the server went away" in words(answer.text)
-    assert "data-renew" not in answer.text
+    for choice in REFUSED:
+        asked = visitor.get(urlencode({"view": "confirm", **choice}, doseq=True))
+        answer = visitor.post("view=act", data={**choice, "token": visitor.token()})
+        assert (asked.status_code, answer.status_code) == (HTTPStatus.BAD_REQUEST, HTTPStatus.BAD_REQUEST), choice
     assert statuses(acting) == [4, 4, 4, 3, 4]
-    assert visitor.post("view=act", data=form).status_code == HTTPStatus.SEE_OTHER
 
 
 @pytest.mark.parametrize(
@@ -245,41 +181,19 @@ def test_an_act_touches_no_more_tasks_than_its_page_said_and_those_that_it_named
     assert statuses(acting)[5:] == after
 
 
-def test_a_delete_says_how_many_it_takes_at_a_time(acting: PageSite, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(acting_module, "MAX_IDS", 3)
-    add_failed(acting, "tasks.many", "E: many", 5)
-    visitor = acting.owner()
-    text = visitor.get("view=confirm&verb=delete&task=tasks.many").text
-    assert "3 tasks would be deleted" in text
-    assert "No more are deleted at a time" in text
-    visitor.act(verb="delete", task="tasks.many")
-    assert len(statuses(acting)) == 5 + 2
-
-
 def test_the_list_of_a_status_offers_its_own_tasks_alone_and_says_what_else_is_among_others(acting: PageSite) -> None:
     add_failed(acting, "tasks.a", "cancelled", status=7)
     visitor = acting.owner()
     for query, offered in (
         ("status=fatal", ["Retry all that failed for good", "Delete all that failed for good"]),
         ("status=error", ["Retry all that will be retried"]),
-        (
-            "status=cancelled&group=3",
-            ["Retry all cancelled tasks of this kind", "Delete all cancelled tasks of this kind"],
-        ),
         ("group=3", ["Retry all failed tasks of this kind", "Cancel those of this kind that have not ended"]),
-        ("", []),
         ("status=new", []),
     ):
         found = re.findall(r'<a class="button[^>]*>([^<]*) …</a>', visitor.get(f"view=tasks&{query}").text)
         assert found == offered, query
-    acting.rows.execute(f"INSERT INTO jobs_queue (task, group_id) VALUES {', '.join(['(?, 3)'] * 60)}", ["a"] * 60)
-    assert "Retry all failed tasks of this kind" in visitor.get("view=tasks&group=3").text  # as later pages have some
     said = words(visitor.get("view=confirm&verb=retry&group=3").text)
     assert "1 of them would be retried without that, too. 1 of them was cancelled by somebody." in said
-    assert "of them" not in words(visitor.get("view=confirm&verb=retry&group=5").text)
-    assert "No task that is chosen can be deleted now." in words(
-        visitor.get("view=confirm&verb=delete&status=error").text
-    )
     assert "No task that is chosen can be retried now." in words(visitor.get("view=confirm&verb=retry&id=99").text)
 
 
@@ -317,16 +231,14 @@ def test_a_link_changes_nothing(acting: PageSite) -> None:
 # ---- where the page may only show
 
 
-@pytest.mark.parametrize("setting", ["no", ""])
-def test_a_page_that_may_only_show_refuses_acts_and_has_the_line_of_client_py(acting: PageSite, setting: str) -> None:
-    acting.set(TASKSERVER_PAGE_PASSWORD=PASSWORD_HASH, TASKSERVER_PAGE_ACTIONS=setting)
+def test_a_page_that_may_only_show_refuses_acts_and_has_the_line_of_client_py(acting: PageSite) -> None:
+    acting.set(TASKSERVER_PAGE_PASSWORD=PASSWORD_HASH)
     visitor = acting.owner()
     answer = visitor.post("view=act", data={"verb": "retry", "all": "1", "token": visitor.token()})
     assert (answer.status_code, statuses(acting)) == (HTTPStatus.FORBIDDEN, [4, 4, 4, 3, 4])
     for view in ("", "tasks", "errors", "task&id=1"):
         assert "confirm" not in visitor.get(f"view={view}").text
     for view, line in {
-        "task&id=1": "client.py retry 1",
         "errors": "client.py retry --error-line='E: one'",
         "confirm&verb=retry&group=3&group=5&task=tasks.a&status=fatal": (
             "client.py retry --group 3,5 --task=tasks.a --status fatal</pre>"
@@ -348,7 +260,9 @@ def log_of(site: PageSite) -> list[str]:
     return (site.folder / "var" / "page" / "actions.log").read_text().splitlines()
 
 
-def test_each_act_is_logged_with_the_visitor_s_address(acting: PageSite) -> None:
+def test_each_act_is_logged_with_the_visitor_s_address_and_no_row_forges_a_line(acting: PageSite) -> None:
+    add_failed(acting, "tasks.a\nforged", "E: x")
+    add_failed(acting, "tasks.a", "E: \x1b[2Jx")
     visitor = acting.owner()
     visitor.act(verb="retry", like="1")
     begun, done = log_of(acting)
@@ -358,15 +272,8 @@ def test_each_act_is_logged_with_the_visitor_s_address(acting: PageSite) -> None
     assert done.endswith(f"Z {ADDRESS} retry of tasks 1, 2; error 'E: one': 2 retried")
     visitor.post("view=act", data={**visitor.form(verb="retry", id="3"), "as": "../x"})
     assert "not done, or not to its end: " in log_of(acting)[-1]
-
-
-def test_a_row_cannot_forge_a_line_of_the_log(acting: PageSite) -> None:
-    add_failed(acting, "tasks.a", "E: \x1b[2Jx")
-    add_failed(acting, "tasks.a\nforged", "E: y")
-    visitor = acting.owner()
-    visitor.act(verb="retry", like="6")
     visitor.act(verb="retry", task="tasks.a\nforged")
-    assert len(log_of(acting)) == 4
+    visitor.act(verb="retry", like="7")
     assert not [line for line in log_of(acting) if line.startswith("forged") or "\x1b" in line]
 
 
