@@ -1,40 +1,32 @@
-"""A server that speaks MySQL's protocol and lets everybody in; a test says how it answers."""
+"""A server that listens, and has a test's function deal with each visitor; it knows the begin of MySQL's protocol."""
 
 from __future__ import annotations
 
 import socket
 import ssl
 import struct
-from collections.abc import Callable, Sequence
-
-from tests.support.listener import Listener
+import threading
+from collections.abc import Callable
+from contextlib import suppress
+from typing import TypeVar
 
 SALT = b"12345678abcdefghijkl"
 TLS_FLAG = 0x800
 CAPABILITIES = 0x00BFF7DF  # all that a client may ask for but TLS and compression
-OK = b"\0\0\0\x02\0\0\0"
-END_OF_ROWS = b"\xfe\0\0\x02\0"
-INTEGER, DECIMAL, DATE, TEXT = 3, 246, 10, 253
-"""Types of columns."""
+
+F = TypeVar("F", bound="FakeServer")
 
 
 class Peer:
-    """A visitor's connection, by packets."""
+    """A visitor's connection, by MySQL's packets."""
 
     def __init__(self, visitor: socket.socket) -> None:
         self.socket = visitor
         self._number = 0
 
-    def send(self, *packets: bytes) -> None:
-        self.socket.sendall(self.framed(*packets))
-
-    def framed(self, *packets: bytes) -> bytes:
-        """The bytes of the next packets."""
-        sent = b""
-        for packet in packets:
-            sent += struct.pack("<I", len(packet))[:3] + bytes([self._number]) + packet
-            self._number = (self._number + 1) % 256
-        return sent
+    def send(self, packet: bytes) -> None:
+        self.socket.sendall(struct.pack("<I", len(packet))[:3] + bytes([self._number]) + packet)
+        self._number = (self._number + 1) % 256
 
     def receive(self) -> bytes:
         head = self._exactly(4)
@@ -63,43 +55,36 @@ class Peer:
         return packet
 
 
-def result(columns: Sequence[bytes], rows: Sequence[Sequence[bytes | None]]) -> list[bytes]:
-    """The packets of an answer with rows of texts; `columns` are descriptions as `column` makes them."""
-    return [bytes([len(columns)]), *columns, END_OF_ROWS, *map(row_of, rows), END_OF_ROWS]
-
-
-def column(kind: int = TEXT, name: bytes | None = b"v") -> bytes:
-    """The description of a column of a result."""
-    words = b"".join(map(text_of, (b"def", b"", b"", b"", name, name)))
-    return words + b"\x0c" + struct.pack("<HIBHBxx", 45, 1024, kind, 0, 0)
-
-
-def row_of(values: Sequence[bytes | None]) -> bytes:
-    """The packet of one row."""
-    return b"".join(map(text_of, values))
-
-
-def text_of(text: bytes | None) -> bytes:
-    return b"\xfb" if text is None else b"\xfc" + struct.pack("<H", len(text)) + text
-
-
-class FakeServer(Listener[Peer]):
-    """A listener whose visitors speak MySQL's protocol."""
+class FakeServer:
+    """Listens, and has `talk` deal with each visitor, one after the other."""
 
     def __init__(self, talk: Callable[[Peer], None], listening: socket.socket | None = None) -> None:
-        super().__init__(talk, Peer, "mysql", listening)
+        self._talk = talk
+        self._listening = listening or socket.create_server(("127.0.0.1", 0))
+        self._visitor: socket.socket | None = None
+        self._thread = threading.Thread(target=self._serve, daemon=True)
 
+    @property
+    def dsn(self) -> str:
+        return f"mysql://u:secret@127.0.0.1:{self._listening.getsockname()[1]}/shop"
 
-def answering(answer: Callable[[Peer, bytes], None], context: ssl.SSLContext | None = None) -> Callable[[Peer], None]:
-    """A talk that lets everybody in, has `answer` answer each query (SELECT, SHOW), and says OK to all else."""
+    def __enter__(self: F) -> F:
+        self._thread.start()
+        return self
 
-    def talk(peer: Peer) -> None:
-        peer.greet("mysql_native_password", context)
-        peer.send(OK)
-        while (packet := peer.receive())[:1] != b"\x01":
-            if packet[1:].lstrip().upper().startswith((b"SELECT", b"SHOW")):
-                answer(peer, packet[1:])
-            else:
-                peer.send(OK)
+    def __exit__(self, *exception: object) -> None:
+        for one in filter(None, (self._listening, self._visitor)):
+            with suppress(OSError):
+                one.shutdown(socket.SHUT_RDWR)
+        self._listening.close()
+        self._thread.join(10)
 
-    return talk
+    def _serve(self) -> None:
+        with suppress(OSError):
+            while True:
+                self._visitor = self._listening.accept()[0]
+                self._visitor.settimeout(10)
+                peer = Peer(self._visitor)
+                with suppress(OSError, struct.error):
+                    self._talk(peer)
+                peer.socket.close()  # a talk over TLS has wrapped the visitor's own
