@@ -1,6 +1,6 @@
 """Callables that take several tasks at once, `@task(batch=N)`: one start, one call and one finish for all of them.
 
-What a batch has in common with a round is shown by test_several_at_once.py, what kills and races do to it by
+What a batch has in common with a round is shown by test_shared_commits.py, what kills and races do to it by
 tests/process/test_several_at_once.py.
 """
 

@@ -1,27 +1,98 @@
 """Callables whose tasks share their commits, `@task(commit_every=N)`: one start and one finish for up to N of them.
 
-What a round has in common with a batch is shown by test_several_at_once.py, what kills and races do to it by
-tests/process/test_several_at_once.py.
+With what holds for a batch, `@task(batch=N)`, too: a task that was taken away, and a start or a connection that breaks.
+What kills and races do to rounds is shown by tests/process/test_several_at_once.py.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import pytest
 
-from taskserver import Fatal, Retry
-from taskserver.model.task import Status
+from taskserver import DatabaseError, Fatal, Retry, RunResult, Stop
+from taskserver.errors import Unavailable
+from taskserver.model.task import ClaimedTask, Status
+from taskserver.stores.queue.batches import Batches
 from taskserver.worker import finishing, rounds
 from taskserver.worker.result import Reason
 from tests.support.processes import wait_until
-from tests.support.sessions import new_connection
-from tests.worker.rounds import CODE, Rounds, failing
+from tests.support.proxy import Proxy, contains
+from tests.support.servers import MySQLServer
+from tests.support.sites import NumberedSite
 
-__all__ = ["CODE"]
+CODE = """
+from taskserver import task
+
+calls = []
+does = {}
+
+def noted(name, n):
+    calls.append(n)
+    return does.get(name, lambda n: None)(n)
+
+@task(commit_every=3)
+def three(n): return noted("three", n)
+
+@task(commit_every=500, backoff="fixed:50")
+def many(n): return noted("many", n)
+
+def single(n): return noted("single", n)
+
+@task(batch=500)
+def batch(items):
+    for item in items:
+        noted("batch", item["n"])
+"""
 pytestmark = pytest.mark.usefixtures("whole_claims")
+
+
+class Rounds(NumberedSite):
+    """With an account of the writes that several tasks shared."""
+
+    def __init__(self, *site: Any) -> None:
+        super().__init__(*site)
+        self.shared: list[tuple[str, int]] = []
+        """What was written, and for how many tasks."""
+
+    def calls(self) -> list[int]:
+        """The numbers of the tasks that were called."""
+        return list(self.module.calls)
+
+    def starts(self) -> list[int]:
+        return [count for verb, count in self.shared if verb == "start"]
+
+    def run(self, max_tasks: int = 0, **how: Any) -> RunResult:
+        """After the import of their module, as the task that imports it is started by itself."""
+        assert self.module
+        self.shared.clear()
+        with pytest.MonkeyPatch.context() as patch:
+            for verb in ("start", "complete", "unstart", "complete_and_start"):
+                patch.setattr(Batches, verb, self._noting(verb, getattr(Batches, verb)))
+            return super().run(max_tasks, **how)
+
+    def _noting(self, verb: str, real: Callable[..., Any]) -> Callable[..., Any]:
+        def write(batches: Batches, *given: Any) -> Any:
+            self.shared += [(word, len(tasks)) for word, tasks in zip(verb.split("_and_"), given, strict=False)]
+            return real(batches, *given)
+
+        return write
+
+
 SITE = Rounds
+
+
+def on(number: int, does: Callable[[], Any]) -> Callable[[int], Any]:
+    """It does this at the task with this number, and nothing at others."""
+    return lambda n: does() if n == number else None
+
+
+def failing(error: BaseException) -> Callable[..., Any]:
+    def fail(*values: Any) -> Any:
+        raise error
+
+    return fail
 
 
 # ---- a round
@@ -29,36 +100,22 @@ SITE = Rounds
 
 def test_tasks_are_called_one_by_one_between_one_start_and_one_finish(any_site: Rounds) -> None:
     site, mode = any_site, any_site.mode
-    # The import costs a start of its own, as it may kill the worker.
-    new, known = [("complete", 1), ("start", 39), ("complete", 39)], [("start", 40), ("complete", 40)]
-    for is_imported, written in ((False, new), (True, known)):
-        site.add("many", *range(40))
-        result = site.run(is_imported=is_imported)
-        assert (result.taken, result.done, result.released, result.reason) == (40, 40, 0, Reason.EMPTY)
-        assert site.calls() == list(range(40))
-        assert site.shared == written
-    assert site.figures() == (80, 80, 80, 0, 0)
-    table = "jobs_queue_done" if mode == "move" else "jobs_queue"
-    columns = site.columns("status, attempts, max_attempts, claim, due_at, error_text", table)
-    assert columns == ([] if mode == "delete" else [(2, 1, 10, None, None, None)] * 80)
-    assert mode == "mark" or site.columns("id") == []
-
-
-def test_a_run_that_claimed_one_task_claims_again_for_a_round(site: Rounds, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.undo()
     site.add("many", *range(40))
     result = site.run()
-    assert (result.taken, result.done, result.released) == (40, 40, 0)
+    assert (result.taken, result.done, result.released, result.reason) == (40, 40, 0, Reason.EMPTY)
+    assert (site.calls(), site.figures()) == (list(range(40)), (40, 40, 40, 0, 0))
     assert site.shared == [("start", 40), ("complete", 40)]
+    table = "jobs_queue_done" if mode == "move" else "jobs_queue"
+    columns = site.columns("status, attempts, max_attempts, claim, due_at, error_text", table)
+    assert columns == ([] if mode == "delete" else [(2, 1, 10, None, None, None)] * 40)
+    assert mode == "mark" or site.columns("id") == []
 
 
 @pytest.mark.parametrize(
     ("names", "starts"),
     [
-        (["five"] * 12, [5, 5, 2]),
-        (["many", "five", "many", "three", "many", "many", "many"], [3, 3]),  # three stood before that of three
-        (["many", "three", "many", "many", "many"], [3, 2]),
-        (["many", "many", "single", "five", "several", "many", "many", "single", "many"], [2, 2]),
+        (["three"] * 7, [3, 3]),
+        (["many", "three", "many", "many", "many", "single", "many", "batch", "many"], [3, 2]),
     ],
 )
 def test_a_round_has_as_many_neighbours_as_each_allows(site: Rounds, names: list[str], starts: list[int]) -> None:
@@ -78,24 +135,9 @@ def test_a_task_that_must_not_share_a_crash_with_others_is_started_by_itself(sit
     assert (site.calls(), site.starts()) == (list(range(5)), [2, 2])
 
 
-def test_only_tasks_of_one_limit_share_a_start_and_none_whose_limit_is_one(make_site: Any, site_dsn: str) -> None:
-    site = make_site(site_dsn, mode="mark")
-    ids = [*site.add("many", 1), *site.add("thrice", 2), *site.add("many", 3, max_attempts=7), *site.add("thrice", 4)]
-    assert site.run().done == 4
-    assert [row[1] for row in site.columns("id, max_attempts") if row[0] in ids] == [10, 3, 7, 3]
-    assert site.shared == []  # one write has one limit for rows that have none
-    site.server.settings = site.server.settings._replace(max_attempts=1)
-    site.add("many", *range(3))
-    site.add("thrice", 3, 4)
-    assert (site.run().done, site.starts()) == (5, [2])
-
-
-# ---- how its tasks end
-
-
 def test_each_task_ends_by_itself(make_site: Any, site_dsn: str) -> None:
     site = make_site(site_dsn, mode="mark")
-    errors = [None, ValueError("now"), Retry("later", delay=1000), Fatal("never"), SystemExit(3), None]
+    errors = [None, ValueError("now"), Retry("later", delay=1000), Fatal("never"), SystemExit(3)]
 
     def do(n: int) -> Any:
         if (error := errors[n]) is not None:
@@ -103,52 +145,18 @@ def test_each_task_ends_by_itself(make_site: Any, site_dsn: str) -> None:
         return {"sum": n}
 
     site.module.does["many"] = do
-    site.add("many", *range(6))
+    ids = site.add("many", *range(6))
+    site.rows.set(f"args = '{{\"m\": 1}}' WHERE id = {ids[5]}")
     result = site.run()
-    assert (result.done, result.failed, result.fatal) == (2, 3, 1)
-    assert (site.calls(), site.figures()) == (list(range(6)), (6, 6, 2, 4, 1))
-    assert [(*row[:2], row[2]) for row in site.columns("status, attempts, result")] == [
-        (2, 1, '{"sum":0}'), (3, 1, None), (3, 1, None), (4, 1, None), (3, 1, None), (2, 1, '{"sum":5}'),
+    assert (result.done, result.failed, result.fatal) == (1, 3, 2)
+    assert site.calls() == list(range(5))
+    assert site.columns("status, attempts, result") == [
+        (2, 1, '{"sum":0}'), (3, 1, None), (3, 1, None), (4, 1, None), (3, 1, None), (4, 0, None),
     ]  # fmt: skip
     assert site.first_lines()[1:5] == ["ValueError: now", "Retry: later", "Fatal: never", "SystemExit: 3"]
     due = site.rows.execute("SELECT due_at FROM jobs_queue WHERE status = 3 ORDER BY id")
     waits = [site.rows.seconds_from_now(due_at) for (due_at,) in due]
     assert waits == [pytest.approx(seconds, abs=30) for seconds in (52, 1000, 52)]
-
-
-def test_a_bad_row_in_a_round_is_fatal_uncounted(site: Rounds) -> None:
-    ids = site.add("many", *range(4))
-    site.rows.set(f"args = '{{\"m\": 1}}' WHERE id = {ids[1]}")
-    site.rows.set(f"args = '{{' WHERE id = {ids[3]}")
-    result = site.run()
-    assert (result.taken, result.done, result.fatal) == (4, 2, 2)
-    assert (site.calls(), site.columns("status, attempts")) == ([0, 2], [(4, 0)] * 2)
-
-
-def test_a_stage_of_a_pipeline_and_a_task_that_others_wait_for_go_on_from_a_round(site: Rounds) -> None:
-    site.module.does["many"] = lambda n: {"n": n + 10}
-    many, single = f"{site.name}.many", f"{site.name}.single"
-    site.server.add_pipeline([many, single], {"n": 1})
-    parent = site.server.add_task(many, {"n": 2})
-    site.server.add_task(single, {"n": 3}, depends_on=[parent])
-    site.server.add_task(many, {"n": 4})
-    assert site.run().done == 5
-    assert (sorted(site.calls()), site.columns("id")) == ([1, 2, 3, 4, 11], [])
-
-
-def test_a_task_of_a_round_may_complete_itself(site: Rounds) -> None:
-    def transaction() -> Any:
-        connection = new_connection(site.store)
-        connection.cursor().execute(site.rows.begin)
-        return connection
-
-    site.module.does["connect"] = transaction
-    for end, counts in (("commit", (3, 0)), ("rollback", (0, 3))):
-        site.module.does["end"] = lambda connection, end=end: (getattr(connection, end)(), connection.close())
-        site.add("paid", *range(3))
-        result = site.run()
-        assert (result.done, result.failed) == counts
-    assert all("that was not committed" in line for line in site.first_lines())
 
 
 # ---- finishes wait for a second at most
@@ -163,74 +171,168 @@ def test_what_has_waited_is_written_before_the_next_turn(site: Rounds, monkeypat
     assert (seen, site.starts()) == ([[(1,)] * count for count in (4, 3, 2, 1)], [4])
 
 
-@pytest.mark.parametrize("lease", [120, 2])
-def test_what_has_ended_is_written_while_the_next_call_takes_long(make_site: Any, site_dsn: str, lease: int) -> None:
-    """Also if the heartbeat looks seldom, as the lease is long."""
-    site = make_site(site_dsn, lease=lease, mode="mark")
-    statuses: list[list[int]] = []
-
-    def wait() -> None:
-        wait_until(lambda: site.rows.statuses()[:2] == [2, 3])
-        statuses.append(site.rows.statuses())
-
-    site.module.does["many"] = lambda n: {1: failing(ValueError()), 2: wait}.get(n, lambda: None)()
+def test_what_has_ended_is_written_while_the_next_call_takes_long(make_site: Any, site_dsn: str) -> None:
+    site = make_site(site_dsn, mode="mark")
+    site.module.does["many"] = on(2, lambda: wait_until(lambda: site.rows.statuses() == [2, 2, Status.IN_PROGRESS, 1]))
     site.add("many", *range(4))
-    result = site.run()
-    assert (result.taken, result.done, result.failed) == (4, 3, 1)
-    assert statuses[0][2] == Status.IN_PROGRESS
-    assert (site.calls(), site.rows.statuses()) == ([0, 1, 2, 3], [2, 3, 2, 2])
+    assert site.run().done == 4
 
 
 # ---- what others do to its rows meanwhile
 
+
+@pytest.mark.parametrize("name", ["batch", "many"])
+def test_a_task_taken_before_its_start_is_not_called(site: Rounds, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    real = Batches.start
+
+    def start(batches: Batches, tasks: Sequence[ClaimedTask], max_attempts: int) -> set[int]:
+        site.rows.set(f"claim = 5 WHERE id = {tasks[1].id}")
+        return real(batches, tasks, max_attempts)
+
+    site.add(name, 0, 1, 2)
+    monkeypatch.setattr(Batches, "start", start)
+    assert (site.run().done, site.calls()) == (2, [0, 2])
+    assert site.columns("id, status, claim") == [(2, 1, 5)]
+
+
 DEEDS: dict[str, Callable[[Rounds, int], object]] = {
     "cancelled": lambda site, task_id: site.server.cancel(task_id),
-    "changed": lambda site, task_id: site.server.add_task(
-        f"{site.name}.three", {"n": 11}, unique_key=f"k{task_id}", rerun=True
-    ),
     "taken away": lambda site, task_id: site.rows.set(f"claim = 5 WHERE id = {task_id}"),
-    "deleted": lambda site, task_id: site.rows.execute(f"DELETE FROM jobs_queue WHERE id = {task_id}"),
 }
-"""What is done to the task of this id, whose key is made of it."""
 
 
 @pytest.mark.parametrize("deed", DEEDS)
-@pytest.mark.parametrize(
-    ("during", "to", "fails"),
-    [
-        pytest.param(0, 1, False, id="before its turn"),
-        pytest.param(2, 1, False, id="before its finish, with which others start"),
-        pytest.param(2, 1, True, id="before it fails, after which others start"),
-        pytest.param(5, 4, False, id="before its finish"),
-        pytest.param(5, 4, True, id="before it fails"),
-        pytest.param(2, 4, False, id="before its start, with which others finish"),
-    ],
-)
-def test_what_became_of_a_task_is_noticed(
-    site: Rounds, monkeypatch: pytest.MonkeyPatch, deed: str, during: int, to: int, fails: bool
+def test_a_task_that_is_cancelled_or_taken_before_its_turn_is_not_called(
+    site: Rounds, monkeypatch: pytest.MonkeyPatch, deed: str
 ) -> None:
-    """Two rounds of three tasks. A round that is over within a second does not look before each turn."""
-    if during == 0:
-        monkeypatch.setattr(rounds, "LOOK_AT_ROUND_SECONDS", 0.0)
-    ids = [number + 1 for number in range(6)]
-    for n, task_id in enumerate(ids):
-        assert site.server.add_task(f"{site.name}.three", {"n": n}, unique_key=f"k{task_id}") == task_id
-
-    def do(n: int) -> None:
-        if n == during:
-            DEEDS[deed](site, ids[to])
-        if n == to and fails:
-            raise ValueError
-
-    site.module.does["three"] = do
+    """A round that is over within a second does not look before each turn."""
+    monkeypatch.setattr(rounds, "LOOK_AT_ROUND_SECONDS", 0.0)
+    ids = site.add("three", *range(6))
+    site.module.does["three"] = on(0, lambda: DEEDS[deed](site, ids[1]))
     result = site.run()
-    was_started, has_run = to // 3 == during // 3, to < during
-    # A change holds for the run after this one, a cancel comes too late for a task that is done.
-    is_called = has_run or (deed == "changed" and was_started)
-    is_cancelled = deed == "cancelled" and (fails or not has_run)
-    is_lost = deed in ("taken away", "deleted") or not was_started
-    assert site.calls() == [n for n in range(6) if n != to or is_called] + [11] * (deed == "changed")
-    assert (result.cancelled, result.lost) == (is_cancelled and was_started, is_lost)
-    assert result.done + result.failed == 5 + {"cancelled": not is_cancelled, "changed": 1 + is_called}.get(deed, 0)
-    left = [status for task_id, status in site.columns("id, status") if task_id == ids[to]]
-    assert left == ([Status.CANCELLED] if is_cancelled else [Status.IN_PROGRESS] if deed == "taken away" else [])
+    is_cancelled = deed == "cancelled"
+    assert (result.done, result.cancelled, result.lost) == (5, is_cancelled, not is_cancelled)
+    assert site.calls() == [0, 2, 3, 4, 5]
+    assert site.columns("id, status") == [(ids[1], Status.CANCELLED if is_cancelled else Status.IN_PROGRESS)]
+
+
+def test_a_task_that_is_taken_before_its_finish_spoils_no_other(site: Rounds) -> None:
+    """Three of the six finish in the write that starts the others."""
+    ids = site.add("three", *range(6))
+    site.module.does["three"] = on(2, lambda: DEEDS["taken away"](site, ids[1]))
+    result = site.run()
+    assert (result.done, result.lost, site.calls()) == (5, 1, list(range(6)))
+    assert site.columns("id, status, claim") == [(ids[1], Status.IN_PROGRESS, 5)]
+
+
+# ---- started tasks are given back as if they had never been claimed
+
+
+def test_started_tasks_behind_a_long_call_are_given_back_as_if_never_claimed(make_site: Any, site_dsn: str) -> None:
+    site = make_site(site_dsn, lease=2)
+    ids = site.add("many", *range(3)) + site.add("many", 3, max_attempts=5)
+    before = {row["id"]: row for row in site.rows.all()}
+
+    def wait() -> None:
+        wait_until(lambda: site.rows.row(ids[3])["status"] == Status.NEW)
+        for task_id in ids[2:]:
+            row = site.rows.row(task_id)
+            assert row == before[task_id] | {"max_attempts": row["max_attempts"]}  # which the start recorded
+
+    site.module.does["many"] = on(1, wait)
+    result = site.run()
+    assert (result.taken, result.done, result.released, result.failed) == (4, 4, 2, 0)
+    assert (site.calls(), site.figures()[:3]) == ([0, 1, 2, 3], (4, 4, 4))
+
+
+def test_a_run_that_has_to_end_gives_started_tasks_back_uncounted(site: Rounds) -> None:
+    stop = Stop()
+    site.add("many", *range(6))
+    site.module.does["many"] = on(1, stop.ask)
+    result = site.run(stop=stop)
+    assert (result.taken, result.done, result.released, result.reason) == (2, 2, 4, Reason.STOPPED)
+    columns = site.columns("status, attempts, max_attempts, claim, started_at, due_at")
+    assert (site.calls(), columns) == ([0, 1], [(0, 0, 10, None, None, None)] * 4)  # the limit of their start stays
+    assert [one for one in site.shared if one[0] != "complete"] == [("start", 6), ("unstart", 4)]
+    assert site.run().done == 4
+
+
+# ---- writes that fail
+
+
+@pytest.mark.parametrize("name", ["batch", "many"])
+def test_a_start_that_fails_gives_all_back(site: Rounds, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    site.add(name, *range(3))
+    with monkeypatch.context() as patch:
+        patch.setattr(Batches, "start", failing(DatabaseError("the disk is full")))
+        with pytest.raises(DatabaseError, match="disk is full"):
+            site.run()
+    assert site.columns("status, attempts, claim") == [(0, 0, None)] * 3
+    assert site.run().done == 3
+
+
+def test_a_finish_of_all_that_is_refused_becomes_one_of_each(site: Rounds, monkeypatch: pytest.MonkeyPatch) -> None:
+    site.add("three", *range(5))
+    for verb in ("complete", "complete_and_start"):
+        monkeypatch.setattr(Batches, verb, failing(DatabaseError("an error of a trigger")))
+    assert site.run().done == 5
+    assert (site.columns("id"), site.calls()) == ([], list(range(5)))
+
+
+@pytest.mark.parametrize("verb", ["complete", "complete_and_start"])
+def test_finishes_that_cannot_be_written_are_logged_and_leave_all_started(
+    site: Rounds, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, verb: str
+) -> None:
+    site.add("three", *range(5))
+    for name in (verb, "complete"):
+        monkeypatch.setattr(Batches, name, failing(Unavailable("gone")))
+    with caplog.at_level("INFO", "taskserver"), pytest.raises(Unavailable, match="gone"):
+        site.run(3 if verb == "complete" else 0)
+    logged = {message for message in caplog.messages if "could not be recorded" in message}
+    assert logged == {f"task {one} {site.name}.three has ended, which could not be recorded" for one in (1, 2, 3)}
+    assert site.columns("status, attempts") == [(1, 1)] * 3 + [(0, 0)] * 2
+
+
+def test_a_task_whose_finish_fails_is_not_given_back(site: Rounds, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(finishing, "SAVE_SECONDS", 0.0)
+
+    def run(n: int) -> None:
+        if n:  # the first of a round is started in its turn, the others are started behind it
+            monkeypatch.setattr(site.store.finishes, "advance", failing(Unavailable("gone")))
+
+    site.module.does["many"] = run
+    site.add("many", *range(4))
+    with pytest.raises(Unavailable, match="gone"):
+        site.run()
+    assert (site.calls(), site.columns("status, attempts")) == ([0, 1], [(1, 1), (0, 0), (0, 0)])
+
+
+START, FINISH = b"started_at = NOW(6), due_at", b"status = 2"
+
+
+@pytest.mark.parametrize(("words", "is_done"), [(START, True), (FINISH, False), (FINISH, True), (b"COMMIT", True)])
+@pytest.mark.parametrize(("name", "last"), [("batch", 5), ("many", 5), ("three", 2)])
+def test_a_connection_that_breaks_has_each_task_run_once(
+    make_site: Callable[..., Rounds],
+    mysql_server: MySQLServer,
+    emptied_mysql_dsn: str,
+    name: str,
+    last: int,
+    words: bytes,
+    is_done: bool,
+) -> None:
+    """At the start, at the finish, and where one round is finished and the next one started."""
+    with Proxy(mysql_server.host, mysql_server.port) as proxy:
+        site = make_site(proxy.dsn(emptied_mysql_dsn), mode="mark")
+        cuts = []
+        cut = proxy.cut_after if is_done else proxy.cut_before
+        site.add(name, *range(6))
+        if words == START and name != "three":
+            cuts.append(cut(contains(words)))
+        else:
+            site.module.does[name] = on(last, lambda: cuts.append(cut(contains(words))))
+        result = site.run()
+        assert cuts[0].has_struck
+        assert (result.done, result.lost, result.failed) == (6, 0, 0)
+        assert site.calls() == list(range(6))
+        assert site.columns("id, attempts") == [(n, 1) for n in range(1, 7)]
