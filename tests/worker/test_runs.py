@@ -1,37 +1,23 @@
-"""A run: the order of tasks, its groups and modes, due rows by the thousand, errors in the middle, and its record."""
+"""A run: the order of tasks, its groups, due rows by the thousand, errors in the middle, and its record."""
 
 from __future__ import annotations
 
 import socket
 import time
-from collections.abc import Sequence
 from typing import Any
 
 import pytest
 
 from taskserver import DatabaseError, Reason, Stop
-from taskserver.interrupts.alarm import call_task
-from taskserver.model.task import Claim
 from taskserver.stores.queue.due import MAX_DUE_PER_LOOK
-from taskserver.worker import run_context
 from taskserver.worker.hooks import Hooks
 from tests.support.queues import LONG_AGO, Queue
-from tests.support.threads import in_another_thread
 
 SETTINGS = {"TASKSERVER_MAX_ATTEMPTS": "1"}
 TASKS = """
-import contextlib
-
-from taskserver import task
-
-def fail(message="no luck"):
-    raise ValueError(message)
-
-def keywords(*, n): pass
+def fail():
+    raise ValueError("no luck")
 """
-
-
-# ---- order, groups, modes
 
 
 def test_tasks_of_the_named_groups_run_in_order_of_priority_then_id_across_them(queue: Queue) -> None:
@@ -42,13 +28,6 @@ def test_tasks_of_the_named_groups_run_in_order_of_priority_then_id_across_them(
     named = [(priority, number) for number, (group_id, priority) in enumerate(rows) if group_id != 4]
     assert queue.notes() == [str(number) for _, number in sorted(named)]
     assert queue.rows("group_id, status, attempts") == [(4, 0, 0)]
-
-
-def test_a_worker_without_groups_takes_from_all(queue: Queue) -> None:
-    for group_id, priority in [(0, 5), (7, -5), (4_294_967_294, 0)]:
-        queue.add("tasks.note", f'["{group_id}"]', group_id, priority)
-    assert queue.run_here().done == 3
-    assert queue.notes() == ["7", "4294967294", "0"]
 
 
 def test_max_tasks_counts_bad_rows_and_failing_tasks_too(queue: Queue) -> None:
@@ -67,27 +46,6 @@ def test_batch_is_the_most_that_is_claimed_at_once(queue: Queue) -> None:
     assert set(claimed) == {1, 2}  # with the task that has just ended
 
 
-@pytest.mark.parametrize("mode", ["delete", "move", "mark"])
-def test_a_completed_task_goes_where_the_mode_says_and_a_failed_one_stays(queue: Queue, mode: str) -> None:
-    queue.add("tasks.note", '{"text": "grün 🎉"}', 3, -7)
-    queue.add("tasks.fail")
-    queue.run_here(mode=mode)
-    assert queue.notes() == ["grün 🎉"]
-    assert queue.sql("SELECT status, attempts FROM jobs_queue WHERE id = 2") == [(4, 1)]
-    places = {"move": "jobs_queue_done", "mark": "jobs_queue"}
-    for table in ("jobs_queue", "jobs_queue_done"):
-        rows = queue.sql(
-            "SELECT task, args, group_id, priority, status, attempts, max_attempts, due_at, claim, unique_key, "
-            "error_text, created_at <= started_at, started_at <= finished_at, finished_at <= updated_at "
-            f"FROM {table} WHERE id = 1"
-        )
-        completed = ("tasks.note", '{"text": "grün 🎉"}', 3, -7, 2, 1, 1, None, None, None, None, 1, 1, 1)
-        assert rows == ([completed] if table == places.get(mode) else [])
-
-
-# ---- due rows
-
-
 def test_a_run_wakes_all_that_is_due_however_much_it_is(queue: Queue) -> None:
     queue.add_many([(0, 5)] * (MAX_DUE_PER_LOOK * 2 + 1))
     queue.sql(f"UPDATE jobs_queue SET due_at = '{LONG_AGO}'")
@@ -95,44 +53,7 @@ def test_a_run_wakes_all_that_is_due_however_much_it_is(queue: Queue) -> None:
     assert (result.done, result.reason) == (MAX_DUE_PER_LOOK * 2 + 1, Reason.EMPTY)
 
 
-def test_what_is_due_in_other_groups_hides_nothing_that_is_due_in_one_s_own(queue: Queue) -> None:
-    queue.add_many([(0, 5)] * (MAX_DUE_PER_LOOK * 2) + [(3, 5)])
-    queue.sql(f"UPDATE jobs_queue SET due_at = '{LONG_AGO}'")
-    result = queue.run_here(groups=[3])
-    assert (result.done, result.reason) == (1, Reason.EMPTY)
-
-
 # ---- errors in the middle
-
-
-def test_a_claim_that_took_half_a_lease_still_comes_to_something(queue: Queue, monkeypatch: pytest.MonkeyPatch) -> None:
-    queue.add_many([(0, 0)] * 3)
-    claims = queue.server.store.claims
-    claim = claims.claim
-
-    def claim_slowly(limit: int, groups: Sequence[int], number: int | None = None) -> Claim:
-        claimed = claim(limit, groups, number)
-        if claimed.tasks:
-            time.sleep(0.6)
-        return claimed
-
-    queue.server.settings = queue.server.settings._replace(lease_seconds=1)
-    monkeypatch.setattr(claims, "claim", claim_slowly)
-    assert queue.server.run(1).done == 1
-
-
-def test_what_was_claimed_is_given_back_where_a_run_cannot_be_equipped(
-    queue: Queue, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    queue.add_many([(0, 0)] * 3)
-
-    def fails(*values: object) -> None:
-        raise ImportError("no _ctypes")
-
-    monkeypatch.setattr(run_context, "Alarm", fails)
-    with pytest.raises(ImportError, match="_ctypes"):
-        queue.run_here()
-    assert queue.rows("status, claim") == [(0, None)] * 3
 
 
 @pytest.mark.parametrize(("part", "verb"), [("finishes", "advance"), ("claims", "fetch_texts")])
@@ -167,15 +88,6 @@ def test_after_a_second_signal_no_code_of_a_task_begins(queue: Queue, monkeypatc
     queue.run_here(stop=stop, max_attempts=2)
     assert (queue.notes(), queue.rows("status, attempts")) == ([], [(3, 1)])
     assert queue.first_lines() == ["TaskInterrupted: stopped by a second signal"]
-
-
-def test_a_stop_from_another_thread_interrupts_neither_the_task_nor_that_thread(queue: Queue) -> None:
-    queue.add_many([(0, 0)] * 2)
-    stop = Stop()
-    for _ in range(2):
-        call_task(in_another_thread, (stop.ask,))  # which raises what the thread raises
-    assert queue.run_here(stop=stop).reason is Reason.STOPPED
-    assert queue.statuses() == [0, 0]
 
 
 # ---- the record of runs

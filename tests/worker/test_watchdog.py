@@ -55,7 +55,7 @@ def call(seconds: float) -> CallPlan:
     return CallPlan((), seconds, 0, name="a hook")
 
 
-TIMEOUTS = product([0.0, TIMEOUT], [0.0, 1.0, TIMEOUT, 10 * TIMEOUT], [0.0, 1.0, 10 * TIMEOUT])
+TIMEOUTS = product([0.0, TIMEOUT], [0.0, 1.0, 10 * TIMEOUT], [0.0, 10 * TIMEOUT])
 
 
 def test_each_call_has_its_timeout_and_a_lease(store: Store, armed: Armed) -> None:
@@ -74,14 +74,6 @@ def test_each_call_has_its_timeout_and_a_lease(store: Store, armed: Armed) -> No
             beat._limit_process()
             assert armed.ends_at >= began_at + (of_run or float("inf")) + LEASE
         assert armed.ends_at == float("inf")
-
-
-def test_it_is_not_armed_for_each_call(store: Store, armed: Armed) -> None:
-    with made(store) as beat:
-        for _ in range(100):
-            beat.begin(call(TIMEOUT))
-            beat.end()
-    assert armed.times < 5
 
 
 def test_what_is_written_between_two_calls_may_take_longer_than_a_lease(store: Store, armed: Armed) -> None:
