@@ -7,6 +7,7 @@ What kills and races do to rounds is shown by tests/process/test_several_at_once
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 from typing import Any
 
 import pytest
@@ -17,6 +18,8 @@ from taskserver.model.task import ClaimedTask, Status
 from taskserver.stores.queue.batches import Batches
 from taskserver.worker import finishing, rounds
 from taskserver.worker.result import Reason
+from tests.support.databases import ON_MYSQL
+from tests.support.locks import holding
 from tests.support.processes import wait_until
 from tests.support.proxy import Proxy, contains
 from tests.support.servers import MySQLServer
@@ -255,6 +258,23 @@ def test_a_run_that_has_to_end_gives_started_tasks_back_uncounted(site: Rounds) 
     assert (site.calls(), columns) == ([0, 1], [(0, 0, 10, None, None, None)] * 4)  # the limit of their start stays
     assert [one for one in site.shared if one[0] != "complete"] == [("start", 6), ("unstart", 4)]
     assert site.run().done == 4
+
+
+@ON_MYSQL
+def test_a_started_task_whose_row_is_held_is_given_back_once_it_is_free(make_site: Any, site_dsn: str) -> None:
+    site = make_site(site_dsn, lease=2)
+    ids = site.add("many", *range(5))
+    with ExitStack() as stack:
+
+        def work() -> None:
+            let_go = stack.enter_context(holding(site.dsn, f"id = {ids[2]}"))
+            wait_until(lambda: site.rows.statuses().count(Status.NEW) == 3)
+            let_go()
+            wait_until(lambda: site.rows.row(ids[2])["status"] == Status.NEW)
+
+        site.module.does["many"] = on(0, work)
+        result = site.run()
+    assert (result.released, result.lost, result.done) == (4, 0, 5)
 
 
 # ---- writes that fail
