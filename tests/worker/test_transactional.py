@@ -1,17 +1,16 @@
 """Tasks that run inside the transaction that completes them: what they write and their end are one commit.
 
 That many of them at once leave every sum right is in tests/faults/test_transfers.py, faults of the network and of the
-server in tests/faults/test_commits.py, tasks that end their transaction themselves in test_transaction_ends.py.
+server in tests/faults/test_commits.py.
 """
 
 from __future__ import annotations
 
 import re
-import sqlite3
-import threading
 import time
 from collections.abc import Callable
-from contextlib import closing
+from contextlib import ExitStack, closing
+from typing import Any
 
 import pytest
 
@@ -20,17 +19,21 @@ from taskserver import TaskServer, TaskServerError
 from tests.support.databases import EACH_DATABASE, EACH_SERVER, ON_MYSQL
 from tests.support.effects import EffectsSite
 from tests.support.processes import wait_until
-from tests.support.rows import MODES
+from tests.support.rows import MODES, Rows
+from tests.support.threads import together
 
+MAY_NOT = "a transactional task may not end its transaction itself"
 CODE = """
+import time
+
 import taskserver
-from taskserver import task
+from taskserver import connection, task
 
 heard, meanwhile = [], lambda: None
 transactional = task(transactional=True)
 
 def run(statement):
-    taskserver.connection().cursor().execute(statement)
+    connection().cursor().execute(statement)
 
 def write(number):
     run(f"INSERT INTO effects (number) VALUES ({number})")
@@ -48,16 +51,21 @@ def fail(number):
     raise ValueError("after its write")
 
 @task(transactional=True, timeout=0.3)
-def too_long(number, statement=None):
-    write(number)
-    if statement:
-        run(statement)
-    while True:
+def too_long(statement, swallows=False):
+    write(1)
+    try:
+        run(statement) if statement else time.sleep(20)
+    except BaseException:
+        if not swallows:
+            raise
+    try:
+        write(2)
+    except Exception:
         pass
 
 def rescue(number, error):
     try:
-        taskserver.connection()
+        connection()
     except taskserver.TaskServerError as refused:
         heard.append(refused)
 
@@ -65,15 +73,36 @@ def rescue(number, error):
 def fail_for_good(number):
     write(number)
     raise ValueError("for good")
+
+@transactional
+def end(code, number):
+    write(number)
+    try:
+        exec(code)
+    except BaseException:
+        pass
+    write(number + 1)
+
+@transactional
+def act(code):
+    exec(code, globals(), {})
+
+@transactional
+def meet_deadlock():
+    run("UPDATE effects SET number = number + 10 WHERE id = 1")
+    meanwhile()
+    try:
+        run("UPDATE effects SET number = number + 10 WHERE id = 2")
+    except Exception:
+        pass
+    write(7)
 """
 SITE = EffectsSite
 
 
 @EACH_DATABASE
 @pytest.mark.parametrize("mode", MODES)
-def test_what_a_task_wrote_and_its_completion_are_one_commit(
-    make_site: Callable[..., EffectsSite], site_dsn: str, mode: str
-) -> None:
+def test_what_a_task_wrote_and_its_completion_are_one_commit(make_site: Any, site_dsn: str, mode: str) -> None:
     site = make_site(site_dsn, mode=mode)
     seen: list[object] = []
     site.module.meanwhile = lambda: seen.extend([site.effects(), site.states()])
@@ -87,7 +116,6 @@ def test_what_a_task_wrote_and_its_completion_are_one_commit(
     assert (state and state.result) == (None if mode == "delete" else "result")
 
 
-@EACH_DATABASE
 def test_a_task_that_raises_leaves_nothing_and_is_retried(site: EffectsSite) -> None:
     site.add_args("fail", [1], max_attempts=2)
     for status in (3, 4):
@@ -95,18 +123,6 @@ def test_a_task_that_raises_leaves_nothing_and_is_retried(site: EffectsSite) -> 
         site.run()
         assert (site.effects(), site.states()[0][0]) == ([], status)
         assert site.first_lines() == ["ValueError: after its write"]
-
-
-@EACH_SERVER
-def test_a_task_whose_time_is_up_leaves_nothing(site: EffectsSite) -> None:
-    sleep = "SELECT pg_sleep(20)" if site.rows.is_postgresql else "SELECT SLEEP(20)"
-    for name, args in (("too_long", [1]), ("too_long", [2, sleep]), ("effect", [3])):
-        site.add_args(name, args)
-    site.run()
-    assert (site.effects(), site.states()) == ([3, 103], [(3, 1), (3, 1)])
-    assert all("TaskInterrupted" in line or "Timeout" in line for line in site.first_lines())
-    if site.rows.is_postgresql:  # which would go on without the worker
-        wait_until(lambda: site.rows.execute("SELECT 1 FROM pg_stat_activity WHERE query = ?", [sleep]) == [])
 
 
 def test_what_is_called_when_the_last_attempt_failed_is_outside_of_it(site: EffectsSite) -> None:
@@ -118,13 +134,9 @@ def test_what_is_called_when_the_last_attempt_failed_is_outside_of_it(site: Effe
         taskserver.connection()
 
 
-@EACH_SERVER
-@pytest.mark.parametrize("mode", MODES)
-def test_a_task_that_was_taken_over_leaves_nothing(
-    make_site: Callable[..., EffectsSite], site_dsn: str, caplog: pytest.LogCaptureFixture, mode: str
-) -> None:
+@ON_MYSQL
+def test_a_task_that_was_taken_over_leaves_nothing(site: EffectsSite, caplog: pytest.LogCaptureFixture) -> None:
     """Its row is free for others until its last statement."""
-    site = make_site(site_dsn, mode=mode)
     site.module.meanwhile = lambda: site.rows.set("claim = claim + 1")
     site.add_args("effect", [1])
     assert site.run().lost == 1
@@ -133,7 +145,7 @@ def test_a_task_that_was_taken_over_leaves_nothing(
 
 
 @ON_MYSQL
-def test_the_lease_of_a_long_task_is_renewed_meanwhile(make_site: Callable[..., EffectsSite], site_dsn: str) -> None:
+def test_the_lease_of_a_long_task_is_renewed_meanwhile(make_site: Any, site_dsn: str) -> None:
     site = make_site(site_dsn, lease=1)
     site.add_args("effect", [1])
 
@@ -145,52 +157,121 @@ def test_the_lease_of_a_long_task_is_renewed_meanwhile(make_site: Callable[..., 
     assert (site.run().done, site.effects()) == (1, [1, 101])
 
 
-# ---- on SQLite, of which only one connection may write at a time
-
-
-def test_on_sqlite_others_wait_for_it_without_an_error(sqlite_site: EffectsSite) -> None:
-    site = sqlite_site
-
-    def add() -> None:
-        with TaskServer(site.dsn) as producer:
-            producer.add_task(f"{site.name}.effect", [2])
-
-    others = threading.Thread(target=add)
-
-    def let_wait() -> None:
-        if not others.ident:
-            others.start()
-            time.sleep(1)
-            assert others.is_alive()
-
-    site.module.meanwhile = let_wait
-    site.add_args("effect", [1])
-    site.run(1)
-    others.join()
-    site.run()
-    assert (site.effects(), site.states()) == ([1, 2, 101, 102], [])
-
-
 def test_on_sqlite_a_task_that_writes_past_its_transaction_is_an_error_with_a_way_out(
-    make_site: Callable[..., EffectsSite], sqlite_dsn: str
+    make_site: Any, sqlite_dsn: str
 ) -> None:
     """It waits for itself, as long as for anybody."""
     site = make_site(sqlite_dsn, db_patience=1)
-    path = sqlite_dsn.removeprefix("sqlite:///")
 
     def add_by_another() -> None:
         with TaskServer(sqlite_dsn, db_patience=1) as other:
             other.add_task("tasks.note")
 
-    def add_on_another_connection() -> None:
-        with closing(sqlite3.connect(path, timeout=0.1)) as connection:
-            site.server.add_task("tasks.note", connection=connection)
+    site.module.meanwhile = add_by_another
+    site.add_args("effect", [1])
+    site.run()
+    assert (site.effects(), site.states()) == ([], [(3, 1)])
+    (line,) = site.first_lines()
+    assert re.search(r"Conflict: .*database is locked: .*connection=taskserver\.connection\(\)", line)
 
-    for act in (add_by_another, add_on_another_connection):
-        site.module.meanwhile = act
-        site.add_args("effect", [1])
-        site.run(1)
-    assert (site.effects(), site.states()) == ([], [(3, 1)] * 2)
-    first, second = site.first_lines()
-    assert re.search(r"Conflict: .*database is locked: .*connection=taskserver\.connection\(\)", first)
-    assert second.startswith("Conflict: on the connection that was given: database is locked")
+
+# ---- a task that is interrupted
+
+
+@EACH_SERVER
+def test_a_task_whose_time_is_up_leaves_nothing_also_if_it_swallows_its_interrupt(site: EffectsSite) -> None:
+    """Else a statement might get the answer to the one before it, and the fence that to a write of the task."""
+    sleep = "SELECT pg_sleep(20)" if site.rows.is_postgresql else "SELECT SLEEP(20)"
+    for statement, swallows in ((sleep, False), (sleep, True), ("", True)):
+        site.add_args("too_long", [statement, swallows])
+    site.add_args("effect", [10])
+    site.run()
+    assert (site.effects(), site.states()) == ([10, 110], [(3, 1)] * 3)
+    first, *swallowed = site.first_lines()
+    assert "TaskInterrupted" in first or "Timeout" in first
+    assert all(line.startswith("TaskInterrupted: it was interrupted, and went on") for line in swallowed)
+    if site.rows.is_postgresql:  # which would go on without the worker
+        wait_until(lambda: site.rows.execute("SELECT 1 FROM pg_stat_activity WHERE query = ?", [sleep]) == [])
+
+
+# ---- a task that ends its transaction itself, and a transaction that the database ends
+
+COMMIT = "connection().commit()"
+ENDED: dict[str, dict[str, list[int]]] = {
+    # the code, and what of number and number + 1 is committed by it; a database without such a thing is left out
+    COMMIT: {"sqlite": [0, 1], "mysql": [0], "postgresql": [0]},
+    f"{COMMIT}; run('BEGIN')": {"sqlite": [0], "mysql": [0]},
+    "connection().rollback()": {"sqlite": [1], "mysql": [], "postgresql": []},
+    "connection().close()": {"sqlite": [], "mysql": [], "postgresql": []},
+    "run('COMMIT AND CHAIN')": {"mysql": [0], "postgresql": [0]},
+    "run(f'CREATE TABLE other_{number} (number INT)')": {"mysql": [0]},
+}
+
+
+@EACH_DATABASE
+def test_a_task_that_ends_its_transaction_itself_is_fatal(site: EffectsSite) -> None:
+    """What it committed before, it committed; it does not do so again, and its completion is not committed."""
+    expected, count = [], 0
+    for code, committed in ENDED.items():
+        if site.rows.kind in committed:
+            site.add_args("end", [code, count * 10])
+            expected += [count * 10 + offset for offset in committed[site.rows.kind]]
+            count += 1
+    site.add_args("effect", [1000])
+    result = site.run()
+    assert (result.done, result.fatal, site.effects()) == (1, count, [*expected, 1000, 1100])
+    for status, attempts, error_text, args in site.columns("status, attempts, error_text, args"):
+        assert (status, attempts) == (4, 1), args
+        assert error_text.startswith(f"Fatal: {MAY_NOT}"), (args, error_text)
+
+
+@EACH_SERVER
+def test_a_task_that_met_a_deadlock_and_went_on_is_not_half_committed(site: EffectsSite) -> None:
+    """It is fatal where MySQL had rolled back all. PostgreSQL takes nothing after an error, so it is retried."""
+    site.rows.execute("INSERT INTO effects (number) VALUES (0), (0)")
+    site.add_args("meet_deadlock")
+    with closing(Rows(site.dsn)) as other, ExitStack() as stack:
+
+        def meet() -> None:
+            if other.is_postgresql:
+                other.execute("SET deadlock_timeout = '1min'")  # it is the task's that finds the deadlock, and fails
+            other.execute(other.begin)
+            other.execute("UPDATE effects SET number = number + 1 WHERE id = 2")
+            # The heavier one: it is the task's that MySQL rolls back.
+            other.execute(f"INSERT INTO effects (number) VALUES {', '.join(['(-1)'] * 200)}")
+            stack.enter_context(together(lambda: other.execute("UPDATE effects SET number = 5 WHERE id = 1")))
+            time.sleep(0.2)  # it waits for the task by then
+
+        site.module.meanwhile = meet
+        site.run()
+        stack.close()
+        other.execute("ROLLBACK")
+    assert (site.effects(), site.states()) == ([0, 0], [(3 if site.rows.is_postgresql else 4, 1)])
+    assert site.rows.is_postgresql or MAY_NOT in site.first_lines()[0]
+
+
+KEPT = """
+write(1)
+try:
+    run("SELECT 1 / 0")
+except Exception:
+    pass
+"""
+
+
+def test_an_error_that_a_task_kept_to_itself_undoes_what_it_wrote_on_postgresql(
+    make_site: Callable[..., EffectsSite], emptied_postgresql_dsn: str
+) -> None:
+    """As does a COMMIT after it, which the server answers by ROLLBACK."""
+    site = make_site(emptied_postgresql_dsn)
+    errors = {
+        KEPT: (3, "Conflict: a statement of its transaction failed and the task went on, "),
+        f"{KEPT}{COMMIT}": (4, f"Fatal: {MAY_NOT}"),
+    }
+    for code in errors:
+        site.add_args("act", [code])
+    site.run()
+    assert site.effects() == []
+    for (status, error), row in zip(errors.values(), site.columns("status, attempts, error_text"), strict=True):
+        assert row[:2] == (status, 1)
+        assert row[2].startswith(error)
