@@ -2,7 +2,7 @@
 
 make_site   makes a Site (or what the test's file calls SITE) for a DSN and settings
 site        one in mode delete, on the database of this run
-server_site on both servers; mysql_site and sqlite_site on one kind
+mysql_site and sqlite_site on one kind
 any_site    the same in each mode
 server      one with tables, whose folder holds no tasks
 rows        of its tables
@@ -55,11 +55,6 @@ def site_dsn(database: str, request: pytest.FixtureRequest) -> str:
     return str(request.getfixturevalue(DSNS[database]))
 
 
-@pytest.fixture(params=["mysql", "postgresql"])
-def server_site_dsn(request: pytest.FixtureRequest) -> str:
-    return str(request.getfixturevalue(DSNS[request.param]))
-
-
 @pytest.fixture
 def make_site(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Callable[..., Any]]:
     sites: list[Site] = []
@@ -81,11 +76,6 @@ def site(make_site: Callable[..., Any], site_dsn: str) -> Any:
 @pytest.fixture(params=MODES)
 def any_site(make_site: Callable[..., Any], site_dsn: str, request: pytest.FixtureRequest) -> Any:
     return make_site(site_dsn, mode=request.param)
-
-
-@pytest.fixture
-def server_site(make_site: Callable[..., Any], server_site_dsn: str) -> Any:
-    return make_site(server_site_dsn)
 
 
 @pytest.fixture

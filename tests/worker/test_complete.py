@@ -17,6 +17,8 @@ import pytest
 
 import taskserver
 from taskserver import TaskServerError
+from taskserver.errors import Conflict
+from taskserver.stores.queue.callers import CallersRows
 from tests.support.databases import EACH_DATABASE, EACH_SERVER
 from tests.support.effects import EffectsSite
 from tests.support.postgresql import PostgreSQLServer
@@ -64,10 +66,11 @@ def swallow_an_interrupt():
     taskserver.complete(connection)
     connection.commit()
 
-def twice(number, is_rolled_back):
+def swallow(number, before=""):
     connection = connect()
-    taskserver.complete(connection)
-    if is_rolled_back:
+    if before:
+        taskserver.complete(connection)
+    if before == "rolled back":
         connection.rollback()
     insert(connection, number)
     try:
@@ -198,12 +201,30 @@ def test_an_interrupt_that_was_swallowed_lets_nothing_be_completed(site: Paying)
     assert site.first_lines()[0].startswith("TaskInterrupted: it was interrupted, and went on")
 
 
+def test_an_error_that_was_swallowed_leaves_no_part_of_a_completion(
+    make_site: Callable[..., Paying], site_dsn: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The task commits what it wrote before, and its row stays as it is."""
+    first_write = iter([CallersRows.write])
+
+    def write(*given: Any) -> int:
+        for real in first_write:
+            return real(*given)
+        raise Conflict("the archive is locked")
+
+    monkeypatch.setattr(CallersRows, "write", write)
+    site = make_site(site_dsn, mode="move")
+    site.add("swallow", 5)
+    site.run()
+    assert (site.module.heard, site.effects(), site.states()) == (["the archive is locked"], [5], [(3, 1)])
+
+
 # ---- where it is refused
 
 
 def test_a_second_time_it_says_so_unless_the_first_was_rolled_back(site: Paying) -> None:
-    for number, is_rolled_back in enumerate((False, True)):
-        site.add("twice", number, is_rolled_back)
+    for number, before in enumerate(("completed", "rolled back")):
+        site.add("swallow", number, before)
     site.run()
     assert (site.effects(), site.states()) == ([0, 1], [])
     assert ["was called before, which completed this task" in error for error in site.module.heard] == [True]
