@@ -194,20 +194,6 @@ def test_the_children_of_a_cancelled_task_are_given_up(site: Family, is_running:
     assert site.run().done == 2
 
 
-def test_a_lost_task_of_one_attempt_is_fatal_until_its_worker_completes_it(site: Family) -> None:
-    parent = site.add("parent", max_attempts=1)
-    child = site.add("child", parent)
-    site.decide()
-    task = site.begin(parent)
-    site.rows.set(f"due_at = '{LONG_AGO}' WHERE status = 1")
-    site.run()
-    assert site.row(parent)[2].startswith("lost: ")
-    assert site.row(child) == (4, False, GIVEN_UP.format(parent))
-    assert site.end(task) is Outcome.AS_ASKED
-    assert (site.run().done, site.ran) == (1, ["child"])
-    site.assert_all_done()
-
-
 def test_a_retry_of_all_by_the_sql_of_the_documents_makes_them_wait_again(site: Family) -> None:
     [statement] = [block.text for block in blocks("docs/operating.md") if "WHERE status = 4" in block.text]
     site.break_("parent")

@@ -50,23 +50,6 @@ def test_a_late_interrupt_leaves_the_next_task_its_own_timeout(alarm: Alarm) -> 
         alarm.call(0, cancelled_task)
 
 
-def test_code_that_asks_and_is_interrupted_may_clean_up(alarm: Alarm) -> None:
-    """The heartbeat says why, and makes the alarm ring: the code may ask between the two."""
-    cleaned = []
-
-    def cancelled_task() -> None:
-        try:
-            alarm.interrupt_here(CANCELLED)
-        finally:
-            alarm.interrupt(alarm.number, CANCELLED)
-            time.sleep(0.1)
-            cleaned.append(True)
-
-    with pytest.raises(TaskInterrupted, match=CANCELLED):
-        alarm.call(0, cancelled_task)
-    assert cleaned == [True]
-
-
 def test_a_first_signal_leaves_a_task_its_timeout_and_its_time() -> None:
     stop = Stop()
 

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from taskserver import DatabaseError, TaskServer
-from taskserver.stores import Store
+from taskserver import DatabaseError
 from taskserver.stores.queue import pruning
-from taskserver.worker import run
 from tests.support.kinds_of_rows import FAR, put
 from tests.support.queues import LONG_AGO, Queue
 
@@ -48,17 +46,3 @@ def test_a_run_whose_account_may_delete_nothing_says_so_and_goes_on(
     with caplog.at_level("WARNING", "taskserver"):
         assert queue.run_here(mode="mark", keep="30d").done == 1
     assert "rows older than TASKSERVER_KEEP are not deleted: DELETE command denied" in caplog.text
-
-
-def test_a_run_that_lingers_deletes_while_it_waits(queue: Queue, monkeypatch: pytest.MonkeyPatch) -> None:
-    called: list[int] = []
-
-    def note(store: Store, seconds: int) -> int:
-        called.append(seconds)
-        return 0
-
-    monkeypatch.setattr(run, "PRUNE_EVERY_SECONDS", 0.1)
-    monkeypatch.setattr(pruning, "prune_portion", note)
-    with TaskServer(queue.dsn, mode="mark", keep=60, folder=queue.folder) as server:
-        server.run(linger=0.3)
-    assert called == [60, 60], "as it begins to wait, and at its end"

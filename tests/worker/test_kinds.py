@@ -18,7 +18,6 @@ from tests.support.processes import WAIT_SECONDS, wait_until
 from tests.support.queues import Queue
 from tests.support.rows import Rows
 from tests.support.sites import Site
-from tests.support.words import INSERT_OR_IGNORE
 
 CODE = """
 calls = []
@@ -54,15 +53,6 @@ def test_sixteen_producers_at_once_of_one_key_make_one_row_and_all_get_its_id(qu
     ((task_id, args),) = queue.rows("id, args")
     assert ids == {task_id}
     assert (args is None) == (end == "COMMIT")
-
-
-@EACH_DATABASE
-def test_one_of_a_kind_by_sql_is_one_row_for_the_api_too(queue: Queue) -> None:
-    statement = INSERT_OR_IGNORE[queue.kind].format("jobs_queue (task, unique_key) VALUES ('tasks.note', 'one')")
-    for _ in range(2):
-        queue.sql(statement)
-    ((task_id,),) = queue.rows("id")
-    assert queue.server.add_task("tasks.note", unique_key="one") == task_id
 
 
 def test_a_key_is_free_after_its_task_in_delete_and_move_and_held_in_mark(any_site: Site) -> None:

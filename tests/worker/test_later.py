@@ -25,22 +25,6 @@ def wait():
 @task(max_attempts=1)
 def once(): wait()
 
-@task(batch=10)
-def each(items):
-    calls.append(len(items))
-    return [taskserver.Later(delay=600) if item["n"] == 1 else None for item in items]
-
-@task(batch=10)
-def all_of_them(items):
-    calls.append(len(items))
-    wait()
-
-@task(commit_every=10)
-def quick(n):
-    calls.append(n)
-    if n == 1:
-        wait()
-
 @task(transactional=True)
 def transfer():
     taskserver.connection().cursor().execute("UPDATE jobs_queue_stats SET done = 77")
@@ -76,20 +60,6 @@ def test_it_may_wait_as_often_as_it_asks_for_and_an_attempt_that_failed_before_s
         assert site.run().postponed == 1
         site.rows.set("due_at = created_at")
     assert site.columns("status, attempts") == [(Status.WAITING, 9)]
-
-
-@pytest.mark.usefixtures("whole_claims")
-@pytest.mark.parametrize(
-    ("name", "postponed", "calls"), [("each", 1, [3]), ("all_of_them", 3, [3]), ("quick", 1, [0, 1, 2])]
-)
-def test_tasks_of_a_batch_or_a_round_are_postponed(site: Site, name: str, postponed: int, calls: list[int]) -> None:
-    assert site.module
-    for number in range(3):
-        site.add_args(name, {"n": number})
-    result = site.run()
-    assert (result.done, result.postponed, site.module.calls) == (3 - postponed, postponed, calls)
-    text = "postponed" if name == "each" else "postponed: the bank is closed"
-    assert site.columns(STATE) == [(Status.WAITING, 0, None, text)] * postponed
 
 
 def test_people_read_that_it_is_postponed(queue: Queue, caplog: pytest.LogCaptureFixture) -> None:

@@ -121,13 +121,6 @@ def test_one_call_has_as_many_tasks_as_fit_by_what_they_took_of_late(limits_at: 
     assert limits_at(40.0, 11).max_together(1000) == 5  # ten tasks took 4 s each
 
 
-def test_in_a_backlog_no_task_that_does_not_fit_is_started_and_one_that_others_overtake_is(limits_at: LimitsAt) -> None:
-    assert limits_at(0.0, 0).fits(1.0, 3000.0)
-    assert limits_at(30.0, 1).fits(1.0, 2900.0)
-    assert limits_at(30.0, 1).fits(40.0, 9000.0)
-    assert not limits_at(30.0, 1).fits(40.0, 9000.0)  # as long as one that was started
-
-
 # ---- how many tasks a claim takes
 
 
@@ -154,14 +147,3 @@ def test_a_claim_is_never_more_than_the_batch_and_what_the_run_may_still_take(
     size = ClaimSize(most)
     size.note(1, 0.0001)
     assert size.next(left) == expected
-
-
-def test_a_batch_of_slow_tasks_is_claimed_as_a_whole_once_it_is_known() -> None:
-    size = ClaimSize(100)
-    assert size.next(None) == 1
-    assert size.want(20)
-    assert size.next(None) == 20
-    assert not size.want(20)
-    size.note(20, 60.0)
-    assert size.next(None) == 20
-    assert size.next(None) == 1, "no batch was met since"

@@ -101,15 +101,3 @@ def test_what_a_new_module_lacks_in_a_loaded_one_costs_no_attempt(queue: Queue) 
     assert queue.rows("status, attempts, max_attempts") == [(0, 0, 1)]
     queue.run_quietly()
     assert queue.notes() == ["noted", "new"]
-
-
-def test_a_row_that_was_there_long_before_a_file_changed_is_not_left(queue: Queue) -> None:
-    queue.add("tasks.note")
-
-    def upload() -> None:
-        queue.define("def new(): pass\n")
-        queue.sql(f"INSERT INTO jobs_queue (task, updated_at) VALUES ('tasks.new', {queue.ago(120)})")
-
-    assert run_and_change(queue, upload).reason is Reason.EMPTY
-    assert queue.statuses() == [4]
-    assert "has no 'new'" in queue.first_lines()[0]
