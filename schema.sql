@@ -77,7 +77,7 @@ CREATE TABLE IF NOT EXISTS jobs_queue_dependencies (
 -- The last run of each crontab line: one row for each host and groups.
 CREATE TABLE IF NOT EXISTS jobs_queue_workers (
   host         VARCHAR(255) CHARACTER SET ascii COLLATE ascii_bin NOT NULL,
-  group_ids    VARCHAR(255) CHARACTER SET ascii COLLATE ascii_bin NOT NULL,  -- as '3,5,6', or 'all'
+  group_ids    VARCHAR(255) CHARACTER SET ascii COLLATE ascii_bin NOT NULL,  -- such as '3,5,6', or 'all'
   pid          INT UNSIGNED    NOT NULL,
   started_at   TIMESTAMP(6)    NULL DEFAULT NULL,
   ended_at     TIMESTAMP(6)    NULL DEFAULT NULL,    -- NULL: it runs, or it was killed
@@ -86,7 +86,7 @@ CREATE TABLE IF NOT EXISTS jobs_queue_workers (
   done         INT UNSIGNED    NOT NULL DEFAULT 0,
   fatal        INT UNSIGNED    NOT NULL DEFAULT 0,
   lost         INT UNSIGNED    NOT NULL DEFAULT 0,   -- taken over by another worker meanwhile
-  released     INT UNSIGNED    NOT NULL DEFAULT 0,   -- claimed, and given back unstarted
+  released     INT UNSIGNED    NOT NULL DEFAULT 0,   -- claimed, and released unstarted
   previous_started_at TIMESTAMP(6) NULL DEFAULT NULL,  -- of the run before: how often cron runs it
   PRIMARY KEY (host, group_ids)
 ) ENGINE = InnoDB ROW_FORMAT = DYNAMIC DEFAULT CHARACTER SET utf8mb4 COLLATE utf8mb4_bin;
@@ -95,7 +95,7 @@ CREATE TABLE IF NOT EXISTS jobs_queue_workers (
 CREATE TABLE IF NOT EXISTS jobs_queue_processes (
   number       INT UNSIGNED    NOT NULL,             -- random: a claim of its tasks is number * 4294967296 and more
   host         VARCHAR(255) CHARACTER SET ascii COLLATE ascii_bin NOT NULL,
-  group_ids    VARCHAR(255) CHARACTER SET ascii COLLATE ascii_bin NOT NULL,  -- as '3,5,6', or 'all'
+  group_ids    VARCHAR(255) CHARACTER SET ascii COLLATE ascii_bin NOT NULL,  -- such as '3,5,6', or 'all'
   pid          INT UNSIGNED    NOT NULL,
   identity     VARCHAR(100) CHARACTER SET ascii COLLATE ascii_bin NOT NULL DEFAULT '',  -- distinguishes it from later ones
   started_at   TIMESTAMP(6)    NOT NULL DEFAULT CURRENT_TIMESTAMP(6),
@@ -143,7 +143,7 @@ CREATE TABLE IF NOT EXISTS jobs_queue_stats (
   done         BIGINT UNSIGNED NOT NULL DEFAULT 0,
   failed       BIGINT UNSIGNED NOT NULL DEFAULT 0,   -- attempts that failed, the fatal ones too
   fatal        BIGINT UNSIGNED NOT NULL DEFAULT 0,
-  lost         BIGINT UNSIGNED NOT NULL DEFAULT 0,   -- attempts whose worker vanished
+  lost         BIGINT UNSIGNED NOT NULL DEFAULT 0,   -- attempts whose worker died
   ran_seconds  DOUBLE          NOT NULL DEFAULT 0,   -- sum of the attempts that are done or failed
   slowest_seconds DOUBLE       NOT NULL DEFAULT 0,
   waited_seconds DOUBLE        NOT NULL DEFAULT 0,   -- sum of the same attempts: from ready to started

@@ -11,4 +11,4 @@ try:
         result = server.run(max_tasks=100, groups=[3, 5, 6], max_time=240)
 except TaskServerError as error:
     sys.exit(f"own_worker: {error}")
-print(f"{result.done} done, {result.failed} to be tried again, {result.fatal} fatal")
+print(f"{result.done} done, {result.failed} to be retried, {result.fatal} fatal")

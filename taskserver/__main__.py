@@ -40,7 +40,7 @@ def _begin(program: str, *held_back: signal.Signals) -> Path:
                 signal.pthread_sigmask(signal.SIG_BLOCK, held_back)
             return folder
         except OSError as error:
-            fault = f"the current folder cannot be had: {error.strerror}"
+            fault = f"the current folder cannot be read: {error.strerror}"
     sys.stderr.write(f"{program}: {fault}\n")
     raise SystemExit(2)
 

@@ -5,7 +5,7 @@ Every module may import this one, and it imports none. Each message is one line 
 
 MAX_RETRY_DELAY_SECONDS = 366 * 86_400
 UNIT_SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86_400, "w": 7 * 86_400}
-SPAN_EXAMPLES = "as 90s, 5m, 1h or 2d"
+SPAN_EXAMPLES = "such as 90s, 5m, 1h or 2d"
 """Spans of time, for messages."""
 
 

@@ -87,10 +87,10 @@ class Processes:
             worker = os.fork()
         except OSError as error:
             if not self._workers:
-                words = f"the host lets no process be started: {error.strerror}; take fewer --processes"
+                words = f"the host refuses to start a process: {error.strerror}; use fewer --processes"
                 raise HostLimit(words) from None
             LOG.warning(
-                "the host lets no process be started now (%s): tried again", error.strerror, extra={ONCE_AN_HOUR: True}
+                "the host refuses to start a process now (%s): will retry", error.strerror, extra={ONCE_AN_HOUR: True}
             )
             self._start_later()
         else:

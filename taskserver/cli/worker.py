@@ -162,7 +162,7 @@ def _take_slot(slots: Slots, server: TaskServer, options: Options, stop: Stop) -
     if has_slot and options.linger is not None:
         stop.lookouts.append(lambda: stop.hand_over() if slots.has_successor() else None)
     elif not has_slot and not stop.asked:
-        LOG.info("%s of these groups %s already: this one leaves", count_of(options.max_workers, "worker"), others)
+        LOG.info("%s of these groups %s already: this one exits", count_of(options.max_workers, "worker"), others)
     return has_slot
 
 

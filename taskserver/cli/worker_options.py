@@ -75,22 +75,22 @@ def _read_any(arguments: Sequence[str]) -> Options:
         metavar="GROUP_IDS",
         nargs="?",
         type=group_ids,
-        help="only tasks of these groups, as 3,5,6; absent: of every group",
+        help="only tasks of these groups, such as 3,5,6; absent: of every group",
     )
     add("--mode", choices=MODES, help="what becomes of a completed task's row; default TASKSERVER_MODE")
     batch = f"claim at most N at once (default 100, at most {MAX_BATCH})"
     add("--batch", metavar="N", type=whole_number(1, MAX_BATCH), default=100, help=batch)
-    time = "end within about S seconds (also as 50s, 5m, 1h): start no task that may take longer than what is left"
+    time = "end within about S seconds (also 50s, 5m or 1h): start no task that may take longer than what is left"
     add("--max-time", metavar="S", type=seconds(), help=time)
     memory = "start no more tasks once the process is larger than MB megabytes"
     add("--max-memory", metavar="MB", type=number_of("megabytes"), help=memory)
     slots = (
-        "at most K workers of the same database, table and groups on this host; one more leaves at once "
+        "at most K workers of the same database, table and groups on this host; one more exits at once "
         f"(default {USUAL_SLOTS}, with --processes as many as these; 0: no limit)"
     )
     add("--slots", metavar="K", type=whole_number(0, MAX_SLOTS), help=slots)
     linger = (
-        "wait for new tasks until S seconds are over; if all slots are taken, wait for one: its worker then leaves "
+        "wait for new tasks until S seconds have passed; if all slots are taken, wait for one: its worker then leaves "
         "after its task"
     )
     add("--linger", metavar="S", type=seconds(), help=linger)

@@ -81,7 +81,7 @@ class Backend(BaseTaskBackend):  # type: ignore[misc]  # Django has no types
         try:
             return {queue: check_field("group_id", group, errors.SettingError) for queue, group in groups.items()}
         except (AttributeError, errors.SettingError) as error:
-            allowed = "the number of a group for each queue, as {'default': 0, 'mail': 3}"
+            allowed = "the number of a group for each queue, such as {'default': 0, 'mail': 3}"
             raise self._invalid(f"OPTIONS['groups'] is {shown(groups)}; allowed: {allowed}") from error
 
     @property
@@ -169,7 +169,7 @@ class Backend(BaseTaskBackend):  # type: ignore[misc]  # Django has no types
                 return task_result(row, task, self)
         except (errors.TaskServerError, ImportError) as error:
             raise TaskResultDoesNotExist(f"{result_id}: {error}") from error
-        raise TaskResultDoesNotExist(f"{result_id}: {row.task} is no task of Django's")
+        raise TaskResultDoesNotExist(f"{result_id}: {row.task} is not a Django task")
 
     # ---- for manage.py check
 

@@ -80,9 +80,9 @@ def cron(status: QueueStatus, limits: Limits) -> Finding:
         return found(level, f"cron seems to have stopped: {_begun(newest)}", why, fix, short)
     at_work = [worker.group_ids for worker in status.workers if status.is_at_work(worker)]
     if "cron" not in limits and (late := stopped(status.runs, at_work)):
-        words = f"cron seems to have stopped a line: {'; '.join(map(_begun, late[:MAX_NAMED]))}"
+        words = f"cron seems to have stopped running a line: {'; '.join(map(_begun, late[:MAX_NAMED]))}"
         fix += "; if you removed that line, wait: it is named until 7 d after its last run"
-        return warning(words, "tasks of its groups stay where they are", fix, "a line of cron has stopped")
+        return warning(words, "tasks of its groups stay where they are", fix, "cron has stopped running a line")
     return ok(_begun(newest) if newest else "a worker is at work")
 
 
@@ -118,7 +118,7 @@ def runs(status: QueueStatus, limits: Limits) -> Finding:
             level = Level.CRITICAL if status.ready.rows else Level.WARNING
             words = f"the last run for {run.groups} on {run.host} ended with an error and could start no task"
             fix = f"cron's mail, or TASKSERVER_LOG, has the error; {CLIENT} doctor looks for the cause"
-            return found(level, words, "it gave back its tasks", fix, "the last run failed before any task")
+            return found(level, words, "it released its tasks", fix, "the last run failed before any task")
     return ok("no run failed before its first task")
 
 
@@ -128,9 +128,9 @@ def lost(status: QueueStatus, limits: Limits) -> Finding:
     gone = sum(bool(worker.has_ended) for worker in status.workers)
     level = limits["lost"].level_of(attempts + gone)
     if not level:
-        return ok("no worker vanished in the last day")
+        return ok("no worker died in the last day")
     if attempts:
-        words = f"{count_of(attempts, 'attempt')} {_was(attempts)} lost in the last day: the worker vanished"
+        words = f"{count_of(attempts, 'attempt')} {_was(attempts)} lost in the last day: the worker died"
     else:
         words = f"{count_of(gone, 'worker')} {_is(gone)} gone: killed, or a task hung or exited"
     fix = (
@@ -143,12 +143,12 @@ def lost(status: QueueStatus, limits: Limits) -> Finding:
 def leases(status: QueueStatus, limits: Limits) -> Finding:
     """Whether tasks of dead workers were not reclaimed."""
     if not (level := limits["leases"].level_of(status.lapsed)):
-        return ok("no expired lease waits to be taken back")
+        return ok("no expired lease waits to be reclaimed")
     words = (
-        f"{count_of(status.lapsed, 'task')} of vanished workers {_is(status.lapsed)} not taken back, though the lease "
+        f"{count_of(status.lapsed, 'task')} of dead workers {_is(status.lapsed)} not reclaimed, though the lease "
         f"expired {age(status.lapsed_seconds)} ago"
     )
-    fix = f"any run takes them back: see that cron runs {WORKER}"
+    fix = f"any run reclaims them: see that cron runs {WORKER}"
     return found(level, words, "their workers died, and no run came after", fix, f"{status.lapsed} expired")
 
 
@@ -306,9 +306,9 @@ def schedules(status: QueueStatus, limits: Limits) -> Finding:
     if silent:
         faults = [f"schedule {one.schedule.name}: {one.fault or one.held}" for one in silent[:MAX_NAMED]]
         faults += [f"and {len(silent) - MAX_NAMED} more"] if len(silent) > MAX_NAMED else []
-        fix = f"do what is said there, or {CLIENT} schedule NAME … again, or {CLIENT} unschedule NAME"
+        fix = f"follow the advice there, or {CLIENT} schedule NAME … again, or {CLIENT} unschedule NAME"
         if all(one.fault is None for one in silent):
-            fix = f"{CLIENT} show ID tells more, {CLIENT} cancel ID ends that task"
+            fix = f"{CLIENT} show ID shows more, {CLIENT} cancel ID ends that task"
         short = f"{count_of(len(silent), 'silent schedule')}"
         return warning("; ".join(faults), "they add no tasks", fix, short)
     late = -min((stored.next_seconds or 0.0 for stored in status.schedules), default=0.0)

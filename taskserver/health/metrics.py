@@ -122,7 +122,7 @@ def _of_rows(status: QueueStatus, group_label: Mapping[int, str]) -> Iterator[Ga
     yield Gauge("running_tasks", "Tasks that have been started and have not ended.", ("group",), running)
     paused = _greatest(by_group(lambda group: status.are_all_paused or group in status.paused_groups))
     yield Gauge("group_paused", "1 where no worker takes tasks of the group.", ("group",), paused)
-    about = "Tasks of vanished workers that nobody took back in time."
+    about = "Tasks of dead workers that no run reclaimed in time."
     yield Gauge("leases_lapsed", about, (), {(): status.lapsed})
 
 

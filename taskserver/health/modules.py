@@ -40,7 +40,7 @@ def findings(settings: Settings, names: Sequence[str] | None, for_page: bool = F
         try:
             answer = _ask(settings, names or ())
         except OSError as error:
-            answer = unknown(f"this host lets no process be started for it: {error.strerror}", "they may be broken")
+            answer = unknown(f"this host refuses to start a process for it: {error.strerror}", "they may be broken")
     if isinstance(answer, Finding):
         yield answer._replace(name="modules")
     else:

@@ -151,7 +151,7 @@ class QueueStatus(NamedTuple):
         return not worker.has_ended and (holds or (worker.seen_seconds_ago or 0.0) <= SEEN_SECONDS)
 
     def as_dict(self) -> dict[str, Any]:
-        """For JSON: times as 2026-01-31T12:00:00.000000Z, statuses by their names."""
+        """For JSON: times such as 2026-01-31T12:00:00.000000Z, statuses by their names."""
         report: dict[str, Any] = plain(self._asdict())
         report |= {"level": str(self.level), "words": self.words, "unnamed": list(map(name_of_status, self.unnamed))}
         # Also at the top, for monitoring scripts.

@@ -103,7 +103,7 @@ def read_number(text: str, or_span: bool = False) -> float | None:
 
 
 Duration = float | str | timedelta
-DURATIONS = 'seconds, a text as "5m", or a timedelta'
+DURATIONS = 'seconds, a text such as "5m", or a timedelta'
 """The valid durations, for messages."""
 
 

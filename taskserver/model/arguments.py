@@ -33,10 +33,10 @@ def write_arguments(args: object, what: str = "args") -> str | None:
     if args is None:
         return None
     if not isinstance(args, (dict, list, tuple)):
-        allowed = "a dict, a list, a tuple or None; a single value stands in a list, as [1]"
+        allowed = "a dict, a list, a tuple or None; a single value stands in a list, such as [1]"
         raise InvalidTask(f"{what} is {shown(args)}; allowed: {allowed}")
     if isinstance(args, dict) and args and set(map(type, args)) != {str}:
-        raise InvalidTask(f"{what} has keys that are no text, which cannot be names of arguments")
+        raise InvalidTask(f"{what} has keys that are not text, which cannot name arguments")
     return write_json(args, MAX_ARGS_BYTES, what)
 
 
@@ -70,7 +70,7 @@ def _unwritable(value: object, place: str) -> str | None:
             steps = (_unwritable(inner, f"{place}[{number}]") for number, inner in enumerate(value))
             return next(filter(None, steps), None)
         elif isinstance(value, float) and not math.isfinite(value):
-            return f"{where} is {value}, which is no JSON number"
+            return f"{where} is {value}, which is not a JSON number"
         elif not isinstance(value, (str, int, float, type(None))):
             fix = "write str(x), x.isoformat(), x.pk or list(x), say"
             return f"{where} is of type {type(value).__name__}, which JSON cannot hold: {fix}"
@@ -126,9 +126,9 @@ def describe_bare(value: object) -> str:
         case str() if value.lstrip()[:1] in ("{", "["):
             return "a bare string that holds JSON, so it was encoded twice: encode it once"
         case str():
-            return 'a bare string: put it into an array, as ["text"]'
+            return 'a bare string: put it into an array, such as ["text"]'
         case _:
-            return "a bare number: put it into an array, as [5]"
+            return "a bare number: put it into an array, such as [5]"
 
 
 def parse_json(text: str, what: str = "args") -> Any:
@@ -147,7 +147,7 @@ def parse_json(text: str, what: str = "args") -> Any:
 
 
 def _refuse_constant(name: str) -> NoReturn:
-    raise ValueError(f"{name} is no JSON number")
+    raise ValueError(f"{name} is not a JSON number")
 
 
 def _finite(text: str) -> float:

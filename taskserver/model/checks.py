@@ -108,7 +108,7 @@ def check_groups(groups: Iterable[int] | None) -> Sequence[int] | None:
     """1 to MAX_GROUPS group ids, sorted and distinct; None: every group. Raises SettingError."""
     if groups is None:
         return None
-    given = check_list("groups", groups, "a list of numbers, as [3], or None for every group", SettingError)
+    given = check_list("groups", groups, "a list of numbers, such as [3], or None for every group", SettingError)
     chosen = sorted({check_number("a group", group, *FIELD_LIMITS["group_id"], SettingError) for group in given})
     if not 0 < len(chosen) <= MAX_GROUPS:
         raise SettingError(f"groups names {len(chosen)} groups; allowed: 1 to {MAX_GROUPS}, or None for every group")

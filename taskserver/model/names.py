@@ -64,7 +64,9 @@ def _place_of(function: Any) -> tuple[str, str]:
         module, qualified_name = cls.__module__, f"{cls.__qualname__}.{function.__func__.__name__}"
     if isinstance(module, str) and qualified_name:
         return module, qualified_name
-    raise InvalidTask(f"task is {other_kind(function)}; allowed: a name as 'tasks.send_letter', or the function itself")
+    raise InvalidTask(
+        f"task is {other_kind(function)}; allowed: a name such as 'tasks.send_letter', or the function itself"
+    )
 
 
 def other_kind(value: object) -> str:

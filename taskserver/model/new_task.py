@@ -42,7 +42,7 @@ class NewTask(NamedTuple):
     stages: str | None = None
     """The stages of a pipeline, as JSON; the fields above are the first stage's."""
     depends_on: str | None = None
-    """The ids of its parents, as 3,5."""
+    """The ids of its parents, such as 3,5."""
 
 
 def new_task(
@@ -134,11 +134,11 @@ def _instant(at: object) -> str:
     except ValueError:
         instant = None
     if not isinstance(instant, datetime):
-        raise InvalidTask(f"at is {shown(at)}; allowed: a datetime, or its text as 2026-01-31T12:00:00+01:00")
+        raise InvalidTask(f"at is {shown(at)}; allowed: a datetime, or its text such as 2026-01-31T12:00:00+01:00")
     if instant.utcoffset() is None:
         raise InvalidTask(
-            f"at is {shown(at)}, which has no time zone; allowed: an aware datetime, as datetime.now(timezone.utc), "
-            "or a text with Z or +01:00 at its end, as 2026-01-31T12:00:00Z"
+            f"at is {shown(at)}, which has no time zone; allowed: an aware datetime, such as "
+            "datetime.now(timezone.utc), or a text with Z or +01:00 at its end, such as 2026-01-31T12:00:00Z"
         )
     if not FIRST_INSTANT <= instant <= LAST_INSTANT:
         raise InvalidTask(f"at is {shown(at)}; allowed: from {FIRST_INSTANT:%Y-%m-%d} to {LAST_INSTANT:%Y-%m-%d}")

@@ -63,7 +63,7 @@ def _check_all(stages: object) -> list[_Stage]:
     if not isinstance(stages, Sequence) or isinstance(stages, (str, bytes)) or not 1 <= len(stages) <= MAX_STAGES:
         is_long = isinstance(stages, (list, tuple)) and stages
         what = f"has {len(stages)}" if is_long else f"is {shown(stages)}"  # type: ignore[arg-type]
-        raise InvalidTask(f"stages {what}; allowed: a list of 1 to {MAX_STAGES}, each as {_EXAMPLE}")
+        raise InvalidTask(f"stages {what}; allowed: a list of 1 to {MAX_STAGES}, each such as {_EXAMPLE}")
     checked = []
     for number, stage in enumerate(stages, start=1):
         try:

@@ -115,7 +115,7 @@ def new_schedule(
     check_schedule_name(name)
     described = new_task(task, args, group_id, priority, unique_key=None)  # its tasks have their own key
     if not isinstance(timezone, str):
-        raise InvalidTask(f"timezone is {shown(timezone)}; allowed: UTC, or a name as Europe/Berlin")
+        raise InvalidTask(f"timezone is {shown(timezone)}; allowed: UTC, or a name such as Europe/Berlin")
     if every is not None and timezone != UTC:
         raise InvalidTask("it has every and a timezone, which only cron has a use for; every counts seconds")
     if isinstance(cron, str):
@@ -131,7 +131,7 @@ SCHEDULE_KEYS = new_schedule.__code__.co_varnames[: new_schedule.__code__.co_arg
 def new_schedules(schedules: Iterable[Schedule]) -> list[ScheduleRow]:
     """Checked schedules. Raises like `new_schedule`, with the number and name of the wrong one."""
     rows: dict[str, ScheduleRow] = {}
-    for number, given in enumerate(check_list("schedules", schedules, f"a list, as [{_EXAMPLE}]"), start=1):
+    for number, given in enumerate(check_list("schedules", schedules, f"a list, such as [{_EXAMPLE}]"), start=1):
         try:
             row = _new_schedule_from(given)
             if row.name in rows:
@@ -233,7 +233,7 @@ def _zone(name: str) -> tzinfo:
         if not available_timezones():
             raise SettingError(f"this host knows no time zones but UTC: {install_command('tzdata')}") from None
         raise InvalidTask(
-            f"timezone is {shown(name)}, which is none; allowed: UTC, or a name as Europe/Berlin"
+            f"timezone is {shown(name)}, which does not exist; allowed: UTC, or a name such as Europe/Berlin"
         ) from None
 
 
@@ -257,4 +257,4 @@ def _cron(expression: str | None, after: datetime) -> CronSim:
         raise InvalidTask(f"cron is {shown(expression)}: {error}; {_ALLOWED_CRON}") from None
 
 
-_ALLOWED_CRON = f"allowed: minute, hour, day of the month, month, day of the week, as {CRON_EXAMPLE!r}"
+_ALLOWED_CRON = f"allowed: minute, hour, day of the month, month, day of the week, such as {CRON_EXAMPLE!r}"

@@ -82,7 +82,7 @@ def task(
 def task(function: Any = None, **given: Any) -> Any:
     """Set options of a callable; the function itself is not changed.
 
-    `max_attempts`: starts; the row's own value wins. `backoff`: as TASKSERVER_BACKOFF. `timeout`: as "5m"; 0: no limit.
+    `max_attempts`: starts; the row's own value wins. `backoff`: as TASKSERVER_BACKOFF. `timeout`: 0: no limit.
     `on_fatal`: a callable of the listed modules, or its name. It is called after the last attempt failed, with the same
     arguments and `error=`, the exception. If it returns, the task is done.
     `batch`: the maximum of tasks in one call. The callable takes a list of their arguments, each an object or an array.

@@ -112,7 +112,7 @@ def parse_dsn(text: str, password: str = "") -> Dsn:
         raise _wrong("it has no '://'")
     kind = _BY_SCHEME.get(scheme.lower())
     if kind is None:
-        raise _wrong("its scheme is none of mysql, postgresql, sqlite")
+        raise _wrong("its scheme is not mysql, postgresql or sqlite")
     return _parse_file(rest) if kind is _SQLITE else _parse_server(kind, rest, password)
 
 
@@ -209,7 +209,7 @@ def _options(kind: _Kind, query: str, hint: str = "") -> list[str]:
             raise _wrong(f"it gives {name} no value")
         given[name], allowed = unquote(value), kind.options[name]
         if allowed and given[name].lower() not in allowed:
-            raise _wrong(f"its {name} is none of {', '.join(allowed)}")
+            raise _wrong(f"its {name} is not one of {', '.join(allowed)}")
     return [*given.values()]
 
 
@@ -232,7 +232,7 @@ def _check_characters(dsn: Dsn) -> None:
     """Drivers would raise other errors; only MySQL's passwords may have any bytes."""
     text = "".join(map(str, dsn if dsn.kind == "postgresql" else dsn._replace(password="")))
     if "\0" in text or any("\ud800" <= character <= "\udfff" for character in text):
-        raise _wrong("it, or its password, holds a zero byte (%00) or bytes that are no UTF-8")
+        raise _wrong("it, or its password, holds a zero byte (%00) or bytes that are not UTF-8")
 
 
 def _decoded(text: str) -> str:

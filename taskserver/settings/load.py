@@ -117,7 +117,7 @@ def given_settings(
             raise SettingError(f"the environment sets {key}, which {GONE[key]}")
         # Refuse only keys that are very similar to a setting: other programs' variables may have our prefix.
         if key not in ALL_KEYS and (meant := nearest_key(key, 0.85)):
-            raise SettingError(f"the environment names {key[:60]}, which is no setting; did you mean {meant}?")
+            raise SettingError(f"the environment names {key[:60]}, which is not a setting; did you mean {meant}?")
     return in_file, {key: given[key] for key in ALL_KEYS if key in given}
 
 
@@ -185,7 +185,7 @@ def require_dotenv(folder: Path) -> None:
 def how_to_install(folder: Path, package: str) -> str:
     """The fix for a missing required package; `folder` is the program's."""
     if (folder / "START-HERE.txt").exists():
-        return f"the folder {folder / package} is missing, or not whole: upload it again"
+        return f"the folder {folder / package} is missing or incomplete: upload it again"
     python = folder / ".venv" / "bin" / "python"
     if python.exists():
         return f"start this with {python}"

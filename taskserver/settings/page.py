@@ -89,7 +89,7 @@ def _secret(pattern: str, what: str, printed_by: str) -> Parser:
 
     def parse(key: str, value: str) -> str:
         if not re.fullmatch(pattern, value):
-            raise SettingError(f"{key} is no hash of a {what}; allowed: what {CLIENT} page {printed_by}")
+            raise SettingError(f"{key} is not a hash of a {what}; allowed: what {CLIENT} page {printed_by}")
         return value
 
     return parse
@@ -107,7 +107,7 @@ def _networks(**words: Network) -> Parser:
                 also = "".join(f", or {word}" for word in words)
                 raise SettingError(
                     f"{key} is wrong: {shown(part)}; allowed: addresses and networks with commas between them, "
-                    f"as 203.0.113.7, 2001:db8::/32{also}"
+                    f"such as 203.0.113.7, 2001:db8::/32{also}"
                 ) from None
         return tuple(networks)
 

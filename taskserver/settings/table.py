@@ -103,14 +103,14 @@ def whole_number(least: int, most: int, is_time: bool = False, is_optional: bool
 def span_to_keep(name: str, value: object) -> int | None:
     """Takes a span with its unit, because 30 could mean days; in Python also a number of seconds or None."""
     if isinstance(value, str) and not span_seconds(value):
-        raise _wrong(name, value, "a span with its unit, as 30d")
+        raise _wrong(name, value, "a span with its unit, such as 30d")
     seconds: int | None = whole_number(1, MAX_DAYS * DAY_SECONDS, is_time=True, is_optional=True)(name, value)
     return seconds
 
 
 def hook(example: str) -> Parser:
     """Takes `module:function`, in Python also the function itself or None."""
-    named = matching(_HOOK, f"module:function, as {example}")
+    named = matching(_HOOK, f"module:function, such as {example}")
     return lambda name, value: value if value is None or callable(value) else named(name, value)
 
 
@@ -129,7 +129,7 @@ def modules(name: str, value: object) -> tuple[str, ...]:
 
 
 def run_pauses(name: str, value: object) -> RunPauses:
-    """Takes three pauses, as 0.1,1,5."""
+    """Takes three pauses, such as 0.1,1,5."""
     parts = [part.strip() for part in value.split(",")] if isinstance(value, str) else []
     found = [read_number(part, or_span=True) or 0 for part in parts]
     if len(found) != 3 or not 0 < found[0] <= found[1] <= found[2] <= MAX_PAUSE_SECONDS:
@@ -137,7 +137,7 @@ def run_pauses(name: str, value: object) -> RunPauses:
             name,
             value,
             f"three numbers of seconds, or spans {SPAN_EXAMPLES}, after work, when the queue is empty and after an "
-            f"error, as 0.1,1,5: each above 0, none smaller than the one before, at most {MAX_PAUSE_SECONDS}",
+            f"error, such as 0.1,1,5: each above 0, none smaller than the one before, at most {MAX_PAUSE_SECONDS}",
         )
     return RunPauses._make(found)
 
@@ -164,7 +164,7 @@ SETTINGS = (
     Setting("log_format", "log_format", one_of(LOG_FORMATS)),
     Setting("setup", "setup", hook("shop.worker:setup")),
     Setting("between", "between", hook("django.db:close_old_connections")),
-    Setting("on_failure", "on_failure", hook("alerts:tell")),
+    Setting("on_failure", "on_failure", hook("alerts:notify")),
 )
 """All settings of the programs except TASKSERVER_DSN and TASKSERVER_PASSWORD, which dsn.py parses together."""
 SETTING_KEYS = (f"{PREFIX}DSN", f"{PREFIX}PASSWORD", *(one.key for one in SETTINGS))

@@ -196,7 +196,7 @@ def _deletion_blockers(asked: Asked) -> Any:
 
 def _judge_deletion_blockers(found: Sequence[Sequence[Any]]) -> Finding:
     what = ", ".join(str(what) for (what,) in found[:MAX_FAULTS_NAMED])
-    return ok_if(not what, f"the queue has {what or 'nothing that keeps rows from being deleted'}")
+    return ok_if(not what, f"the queue has {what or 'no trigger or foreign key that keeps rows from being deleted'}")
 
 
 CLAIM_INDEXES = ("claim_by_group", "claim_any_group")
@@ -283,7 +283,7 @@ def check_clock(clock: str, in_sql: str) -> Check:
         return ok_if(abs(seconds) <= MAX_CLOCK_DIFFERENCE_SECONDS, words)
 
     why = "the queue uses the server's clock only, but PHP or a task may take another time for now"
-    fix = f"write due dates in SQL, as {in_sql}, and ask your host to set its clocks"
+    fix = f"write due dates in SQL, such as {in_sql}, and ask your host to set its clocks"
     return Check("clock", ahead, judge, why, fix)
 
 

@@ -61,7 +61,7 @@ INDEX by_child (child_id, parent_id)
 -- The last run of each crontab line: one row for each host and groups.
 TABLE jobs_queue_workers
 host         ascii255 -
-group_ids    ascii255 -       as '3,5,6', or 'all'
+group_ids    ascii255 -       such as '3,5,6', or 'all'
 pid          u32      -
 started_at   instant  null
 ended_at     instant  null    NULL: it runs, or it was killed
@@ -70,7 +70,7 @@ taken        u32      0       tasks that it took up: those below, and those that
 done         u32      0
 fatal        u32      0
 lost         u32      0       taken over by another worker meanwhile
-released     u32      0       claimed, and given back unstarted
+released     u32      0       claimed, and released unstarted
 previous_started_at instant null of the run before: how often cron runs it
 KEY (host, group_ids)
 
@@ -78,7 +78,7 @@ KEY (host, group_ids)
 TABLE jobs_queue_processes
 number       u32      -       random: a claim of its tasks is number * 4294967296 and more
 host         ascii255 -
-group_ids    ascii255 -       as '3,5,6', or 'all'
+group_ids    ascii255 -       such as '3,5,6', or 'all'
 pid          u32      -
 identity     ascii100 ''      distinguishes it from later ones
 started_at   instant  now
@@ -123,7 +123,7 @@ attempts     u64      0       starts in all
 done         u64      0
 failed       u64      0       attempts that failed, the fatal ones too
 fatal        u64      0
-lost         u64      0       attempts whose worker vanished
+lost         u64      0       attempts whose worker died
 ran_seconds  double   0       sum of the attempts that are done or failed
 slowest_seconds double 0
 waited_seconds double 0       sum of the same attempts: from ready to started

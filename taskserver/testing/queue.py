@@ -185,7 +185,7 @@ def _settings(folder: Path, given: dict[str, object]) -> Settings:
     names = ["dsn", "password", *(one.name for one in SETTINGS)]
     for name in given:
         if name not in names:
-            raise SettingError(f"{name} is no setting; allowed: {', '.join(names)}")
+            raise SettingError(f"{name} is not a setting; allowed: {', '.join(names)}")
     login = {f"{PREFIX}{name.upper()}": str(given[name]) for name in ("dsn", "password") if name in given}
     # The hook between tasks might close the test's connection, whose transaction is open.
     others = {"between": None} | {name: None if value == "" else value for name, value in given.items()}

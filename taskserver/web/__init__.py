@@ -15,9 +15,9 @@ __all__ = ["application", "application_of"]
 Application = Callable[[dict[str, Any], Callable[..., Any]], Iterable[bytes]]
 PACKAGES = ("werkzeug", "jinja2", "markupsafe", "itsdangerous")
 NOT_WHOLE = (
-    "The program is not whole: upload the folder again. The web server's error log and client.py doctor tell more.\n"
+    "The program is incomplete: upload the folder again. The web server's error log and client.py doctor say more.\n"
 )
-NO_PAGE = "This bundle is without the page: upload the one that was made with --web.\n"
+NO_PAGE = "This bundle does not include the page: upload the one made with --web.\n"
 
 
 def application_of(folder: str | Path) -> Application:

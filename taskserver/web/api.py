@@ -157,9 +157,9 @@ def _tasks_in(request: Request) -> Sequence[Mapping[str, Any]]:
     try:
         found = json.loads(body.decode("utf-8-sig"))
     except json.JSONDecodeError as error:
-        abort(400, f"the body is no JSON: look at line {error.lineno}, column {error.colno}")
+        abort(400, f"the body is not JSON: look at line {error.lineno}, column {error.colno}")
     except (ValueError, RecursionError):
-        abort(400, "the body is no JSON: it is no text in UTF-8, or too deep")
+        abort(400, "the body is not JSON: it is not UTF-8 text, or nested too deep")
     tasks = found if isinstance(found, list) else [found]
     if not 0 < len(tasks) <= MAX_TASKS_OF_REQUEST:
         abort(413 if tasks else 400, f"there are {len(tasks)} tasks; allowed: 1 to {MAX_TASKS_OF_REQUEST}")

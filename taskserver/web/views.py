@@ -201,7 +201,7 @@ def _place(query: Query) -> Place:
     except ValueError:
         is_right = False
     if not is_right:
-        raise BadQuery("due is no instant.")
+        raise BadQuery("due is not an instant.")
     before = number_in(query, "before", MAX_SIGNED)
     return FIRST if before is None else Place(before, due_at)
 

@@ -111,7 +111,7 @@ class Application:
             with database.without_retries(ANSWER_SECONDS):
                 return api.metrics(settings, server, files, request)
         if not settings.is_enabled:
-            words = "Nobody may see this page yet: TASKSERVER_PAGE_PASSWORD or TASKSERVER_PAGE_ALLOW is to be set"
+            words = "Nobody may see this page yet: set TASKSERVER_PAGE_PASSWORD or TASKSERVER_PAGE_ALLOW"
             abort(503, f"{words} in .env, as docs/page.md says.")
         access = Access(settings, files, request)
         visitor = access.admit()
@@ -167,7 +167,7 @@ class _Visit(NamedTuple):
         if self.view == "sign-in":  # this visitor signed in meanwhile, in another window
             return _moved(link("overview"))
         if not self.access.is_own_form(self.visitor):
-            return self._refuse(403, "This form is out of date, or not of this page: go back, and send it again.")
+            return self._refuse(403, "This form is too old, or belongs to another page: go back, and send it again.")
         forms = {"sign-out": self._sign_out, "act": self._act}
         return forms[self.view]() if self.view in forms else self._refuse(404, "There is no such page.")
 

@@ -204,7 +204,7 @@ class Callables:
             self._broken[name] = _FailedImport(text, time.monotonic())
             raise ModuleBroken(text) from error
         if not issubclass(type(module), ModuleType):
-            raise BadTask(f"{name} has put something else in the place of its module")
+            raise BadTask(f"{name} has replaced its module by something else")
         return module
 
     def _function(self, name: str, place: Place, namespace: dict[str, Any]) -> TaskCallable:
@@ -287,7 +287,7 @@ def _instead(part: str, names: Sequence[str]) -> str:
     if meant := nearest(part, names):
         return f"; did you mean {meant!r}?"
     more = ", …" if len(names) > MAX_NAMES_SHOWN else ""
-    return f"; there is {', '.join(names[:MAX_NAMES_SHOWN])}{more}" if names else "; there is nothing that may run"
+    return f"; there is {', '.join(names[:MAX_NAMES_SHOWN])}{more}" if names else "; it has nothing that may run"
 
 
 def _exported(namespace: dict[str, Any]) -> frozenset[str]:

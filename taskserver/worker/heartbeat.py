@@ -34,7 +34,7 @@ NO_CONNECTION = (
     "for longer than a third of TASKSERVER_LEASE needs a second connection; allow the account two for each worker"
 )
 OVERDUE = (
-    "%s goes on %g s after it was interrupted: this worker ends, and a later run reclaims the task; the stacks on "
+    "%s still runs %g s after it was interrupted: this worker ends, and a later run reclaims the task; the stacks on "
     "standard error show where it hangs"
 )
 MIN_ANSWER_SECONDS = 2.5

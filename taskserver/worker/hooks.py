@@ -210,7 +210,7 @@ class Hooks:
             LOG.warning(
                 "TASKSERVER_ON_FAILURE: %s was not called for %d failed attempts, as %s",
                 *(self._failure.name, len(self.pending)),
-                "the run is to end" if is_leaving else f"its calls for those before took {MAX_TOGETHER_SECONDS:g} s",
+                "the run has to end" if is_leaving else f"its calls for those before took {MAX_TOGETHER_SECONDS:g} s",
             )
         self.pending.clear()
 
@@ -231,7 +231,7 @@ class Hooks:
 def in_words(failure: Failure) -> str:
     """How the call of a hook failed, as the end of a sentence; one line."""
     is_missing = failure.is_a(HookMissing)
-    words, text = ("cannot be had", str(failure.error)) if is_missing else ("failed", failure.text)
+    words, text = ("cannot be used", str(failure.error)) if is_missing else ("failed", failure.text)
     return f"{words}: {text.partition(chr(10))[0]}"
 
 

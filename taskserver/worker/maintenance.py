@@ -31,7 +31,7 @@ LOG = getLogger("taskserver")
 LOOK_EVERY_SECONDS = 1.0
 MAX_RECLAIM_SECONDS = 5.0
 
-LOST_TEXT = f"{LOST}: its worker vanished, hung, or could not record its end, and its lease ended"
+LOST_TEXT = f"{LOST}: its worker died, hung, or could not record its end, and its lease ended"
 DEAD_WORKER_TEXT = f"{LOST}: its worker, process {{}}, ended while it ran, or could not record its end"
 NOTHING_DUE = Due([], [], [], [], [])
 
@@ -97,7 +97,7 @@ class Maintenance:
         Started tasks keep their lease, as a program that the task started may still run. Other hosts cannot know that a
         process is dead. Raises Unavailable.
         """
-        with optional_step("the claims of workers that are gone cannot be taken back now"):  # their leases end
+        with optional_step("the claims of dead workers cannot be reclaimed now"):  # their leases end
             at_work = self._store.runs.at_work(host)
             gone = {number: pid for number, pid, identity in at_work if has_ended(pid, identity)}
             for number, tasks in (self._store.processes.claimed_by(gone) if gone else {}).items():
@@ -108,7 +108,7 @@ class Maintenance:
         self._store.processes.end_leases(number, [task for task in tasks if not task.is_started])
         if self._store.processes.mark_ended(number) and started:
             LOG.warning(
-                "process %d ended while it ran task %d %s%s: once the lease is over, that attempt has failed",
+                "process %d ended while it ran task %d %s%s: when the lease ends, that attempt fails",
                 *(pid, started[0].id, started[0].task),
                 f" and {len(started) - 1} others" if len(started) > 1 else "",
             )
@@ -165,7 +165,7 @@ class Maintenance:
         if is_reclaimed:
             if lost.is_cancelled:
                 extra = about_task(lost.id, lost.task, lost.attempts)
-                LOG.info("task %d %s is cancelled, and its worker vanished", lost.id, lost.task, extra=extra)
+                LOG.info("task %d %s is cancelled, and its worker died", lost.id, lost.task, extra=extra)
                 return True
             self._stats().lost(lost, is_last)
             self._log_lost(lost, text, is_last)

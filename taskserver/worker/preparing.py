@@ -38,7 +38,7 @@ def fetch_texts(task: ClaimedTask, fetch: Callable[[ClaimedTask], ClaimedTask]) 
     DatabaseError.
     """
     if task.is_undated:
-        raise BadTask("due_at is no valid time (0000-00-00): write FROM_UNIXTIME(…), as docs/kinds/README.md has it")
+        raise BadTask("due_at is not a valid time (0000-00-00): write FROM_UNIXTIME(…), as docs/kinds/README.md has it")
     if not isinstance(task.task, str) or not (task.args is None or isinstance(task.args, str)):
         raise BadTask("task and args are text; this row holds something else")
     check_size(task.args_bytes)

@@ -128,10 +128,10 @@ class Reporter:
 
     def report_on_fatal(self, task: ClaimedTask, on_fatal: str) -> None:
         """Log the call of `on_fatal` first, as it may end the worker."""
-        self._log(task, f"failed for good, {on_fatal} is called")
+        self._log(task, f"failed for good, so {on_fatal} is called")
 
     def report_second_failure(self, task: ClaimedTask, failure: Failure) -> None:
-        self._log_error(ERROR, task, failure, "failed for good, and what is called for that did, too")
+        self._log_error(ERROR, task, failure, "failed for good, and so did its on_fatal")
 
     def report_call_failed(self, tasks: Sequence[ClaimedTask], failure: Failure) -> None:
         """Log the failure of a call for several tasks, before each is called by itself."""
@@ -166,7 +166,7 @@ class Reporter:
 
     def report_unrecorded(self, tasks: Sequence[ClaimedTask]) -> None:
         for task in tasks:
-            self._log(task, "has ended, which could not be recorded")
+            self._log(task, "has ended, but that could not be recorded")
 
     # ---- tasks whose claim is gone
 

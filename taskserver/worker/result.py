@@ -27,20 +27,20 @@ class Reason(str, Enum):
 
 BECAUSE = {
     Reason.EMPTY: "no new task is left",
-    Reason.MAX_TASKS: "it took up as many tasks as it may",
-    Reason.MAX_TIME: "another task may not fit into its time",
-    Reason.MAX_MEMORY: "it holds more memory than it may",
-    Reason.CROWDED: "others hold all new tasks",
-    Reason.HANDED_OVER: "another worker waits for its place",
+    Reason.MAX_TASKS: "it reached its limit of tasks",
+    Reason.MAX_TIME: "its time may be too short for another task",
+    Reason.MAX_MEMORY: "it reached its limit of memory",
+    Reason.CROWDED: "other sessions lock all new tasks",
+    Reason.HANDED_OVER: "another worker waits for its slot",
     Reason.OUTDATED: "the code of tasks has changed",
-    Reason.STOPPED: "it was told to stop",
+    Reason.STOPPED: "it was asked to stop",
     Reason.ERROR: "an error ended it",
 }
 
 
 def counts_in_words(done: int, failed: int, fatal: int, lost: int) -> str:
-    """Counts for a person: `3 done, 1 to be tried again, 0 fatal`."""
-    more = (f", {failed} to be tried again" if failed else "", f", {lost} lost" if lost else "")
+    """Counts for a person: `3 done, 1 to be retried, 0 fatal`."""
+    more = (f", {failed} to be retried" if failed else "", f", {lost} lost" if lost else "")
     return f"{done} done{more[0]}, {fatal} fatal{more[1]}"
 
 

@@ -108,10 +108,10 @@ class Runner:
     def _end(self, reason: Reason) -> None:
         self._record.end(reason, self._limits.elapsed())
         result = self._result
-        given_back = f", {result.released} given back" if result.released else ""
+        released = f", {result.released} released" if result.released else ""
         LOG.info(
             "run ends after %.1f s, as %s (%s): %s%s",
-            *(result.seconds, BECAUSE[reason], reason.value, result.in_words(), given_back),
+            *(result.seconds, BECAUSE[reason], reason.value, result.in_words(), released),
         )
 
     # ---- for operators

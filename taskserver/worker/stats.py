@@ -140,10 +140,10 @@ class RunStats:
             self._stats.add((*key, *one.columns()) for key, one in counts.items())
         except DatabaseError as error:
             if isinstance(error, (Conflict, Unavailable)) and not error.in_doubt:
-                LOG.debug("the figures are kept for later: %s", error)
+                LOG.debug("the stats are kept for later: %s", error)
                 self._counts = counts
             else:
-                LOG.info("the figures of the last tasks are lost: %s", error)
+                LOG.info("the stats of the last tasks are lost: %s", error)
         if self._scheduled:
             self._write_scheduled()
 

@@ -193,8 +193,8 @@ WARNINGS = {
     **{f"{name} [1]": "" for name in ("tasks.send_letter", "tasks.größe", "tasks:Mail.send", "shop.mail.send")},
     "tasks.send_leter": f"'tasks.send_leter': module tasks has no function 'send_leter'{NOT_FOUND}; "
     "did you mean 'send_letter'?",
-    "task.fetch": f"'task.fetch' is in none of TASKSERVER_MODULES (tasks){NOT_FOUND}; did you mean 'tasks.fetch'?",
-    "other.thing": f"'other.thing' is in none of TASKSERVER_MODULES (tasks){NOT_FOUND}",
+    "task.fetch": f"'task.fetch' is not in TASKSERVER_MODULES (tasks){NOT_FOUND}; did you mean 'tasks.fetch'?",
+    "other.thing": f"'other.thing' is not in TASKSERVER_MODULES (tasks){NOT_FOUND}",
     "tasks.fetch": f"{FETCH}missing a required argument: 'to'{REFUSED}",
     "tasks.fetch --then tasks.send_letter": f"{FETCH}missing a required argument: 'to'{REFUSED}",
     "tasks.fetch [1] --then shop.mail.foreign": f"{FOREIGN}{REFUSED}",

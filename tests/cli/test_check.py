@@ -273,7 +273,7 @@ def test_what_is_accepted_is_shown_apart_with_its_reason_until_it_is_withdrawn(s
     assert served.here("check", "--accept", "fatal", "--reason", "an earlier reason").returncode == OK
     ended = served.here("check", "--accept", "fatal", "--reason", "  old letters\n🎉 \udcff")
     assert (ended.returncode, ended.stderr) == (OK, "")
-    assert ended.stdout == "fatal is accepted: check, status and doctor count it no more, and show it apart\n"
+    assert ended.stdout == "fatal is accepted: check, status and doctor no longer count it, and show it separately\n"
     code, line = check(served)
     assert (code, line.startswith("TASKSERVER OK: "), " (accepted: fatal) | " in line) == (OK, True, True)
     (accepted,) = report(served)["accepted"]

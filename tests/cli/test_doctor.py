@@ -237,13 +237,13 @@ def test_a_module_that_cannot_be_imported_is_broken(healthy: Queue, code: str, i
     assert "tasks" in report.told("modules")
 
 
-def test_a_hook_for_failures_that_cannot_be_had_is_a_warning(healthy: Queue) -> None:
+def test_a_hook_for_failures_that_cannot_be_used_is_a_warning(healthy: Queue) -> None:
     for code, words in {
-        "tell = 5": "it is no function, but of type int",
+        "notify = 5": "it is no function, but of type int",
         "import sys; sys.exit(3)": "SystemExit",
     }.items():
         healthy.deployment.write_tasks(code, "alerts.py")
-        report = Report(healthy, TASKSERVER_ON_FAILURE="alerts:tell")
+        report = Report(healthy, TASKSERVER_ON_FAILURE="alerts:notify")
         assert report.worse() == {"on_failure": "warning"}
         assert words in report.told("on_failure")
 

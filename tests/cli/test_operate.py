@@ -139,7 +139,7 @@ def test_several_groups_are_paused_and_resumed_by_one_command(queue: Queue, clie
     with pytest.raises(SettingError, match="group_id is -1"):
         queue.server.pause(-1)
     for wrong in ([], ["3", "--all"]):
-        assert_one_line(client("pause", *wrong), 2, "name a group, or several as 3,5, or else --all")
+        assert_one_line(client("pause", *wrong), 2, "name a group, or several such as 3,5, or else --all")
     assert_one_line(client("pause", "3", "5"), 2, "with commas and no spaces")
 
 
@@ -230,15 +230,15 @@ def test_a_reclaim_does_at_once_what_is_due_and_by_force_what_is_not(
     monkeypatch.setattr("taskserver.stores.queue.due.MAX_DUE_PER_LOOK", 1)  # so that there is more than one look
     for row in DUE:
         put(queue, **row)  # type: ignore[arg-type]
-    printed = "2 tasks woken, 1 unstarted taken back, 1 lost attempt failed\n"
+    printed = "2 tasks woken, 1 unstarted reclaimed, 1 lost attempt failed\n"
     assert client("reclaim").stdout == printed
     assert queue.statuses() == [0, 3, 0, 5, 0, 1, 4, 1]
-    assert client("reclaim").stdout == "0 tasks woken, 0 unstarted taken back, 0 lost attempts failed\n"
+    assert client("reclaim").stdout == "0 tasks woken, 0 unstarted reclaimed, 0 lost attempts failed\n"
     ended = client("reclaim", "--force", 6, 8, 2)
-    assert ended.stdout == "2 tasks taken from workers\n0 tasks woken, 1 unstarted taken back, 1 lost attempt failed\n"
+    assert ended.stdout == "2 tasks taken from workers\n0 tasks woken, 1 unstarted reclaimed, 1 lost attempt failed\n"
     left, warning, *_ = ended.stderr.splitlines()
     assert left == "left as they are: 2; reclaim is for tasks that are in progress"
-    assert warning == "a task that was taken from a live worker may run twice"
+    assert warning == "a task reclaimed from a live worker may run twice"
     assert queue.statuses() == [0, 3, 0, 5, 0, 0, 4, 3]
-    assert_one_line(client("reclaim", 8), 2, "tasks are chosen only with --force")
+    assert_one_line(client("reclaim", 8), 2, "choose tasks only with --force")
     assert_one_line(client("reclaim", "--dry-run"), 2, "client.py: --dry-run goes with --force")

@@ -23,14 +23,14 @@ def test_the_command_makes_a_schedule_and_says_when_it_comes(client: Run) -> Non
         "is_silenced": False, "last": None,
     }  # fmt: skip
     ended = client("unschedule", "nightly")
-    assert (ended.returncode, ended.stdout, ended.stderr) == (0, "nightly is scheduled no more\n", "")
+    assert (ended.returncode, ended.stdout, ended.stderr) == (0, "nightly is no longer scheduled\n", "")
     assert_one_line(client("unschedule", "nightly"), 0, "there is no schedule 'nightly'")
 
 
 def test_a_mistake_is_one_line(client: Run) -> None:
     mistakes = {
         ("nightly", "tasks.note"): "neither every nor cron",
-        ("nightly", "tasks.note", "--every", "5000d"): ", of seconds, nor a span as 90s, 5m, 1h or 2d",
+        ("nightly", "tasks.note", "--every", "5000d"): ", of seconds, nor a span such as 90s, 5m, 1h or 2d",
         ("nightly", "tasks.note", "--cron", "* * *"): "it has not five fields",
         ("nightly", "tasks.note", "--cron", "*", "*", "*"): "and EXPR too",
         ("nightly", "tasks.note", "[1", "--every", "60"): "ARGS_JSON is not valid JSON",

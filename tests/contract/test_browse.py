@@ -155,7 +155,7 @@ def test_a_task_says_how_long_it_ran_or_has_run_so_far(store: Store, rows: Rows)
     assert seconds(f"status = 2, {ended}") == pytest.approx(120, abs=1)
     assert seconds("status = 4, error_text = 'BadTask: no'") is None  # its module was imported
     assert seconds("attempts = 1, error_text = 'ValueError: no'") == pytest.approx(120, abs=1)
-    assert seconds("error_text = 'lost: its worker vanished'") is None
+    assert seconds("error_text = 'lost: its worker died'") is None
     assert seconds("status = 7, error_text = 'cancelled'") is None
     assert seconds(f"finished_at = {rows.after(-400)}, error_text = NULL, status = 2") is None
 

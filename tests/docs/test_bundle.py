@@ -352,4 +352,4 @@ def test_a_cron_expression_and_the_metrics_work_and_the_page_says_which_bundle_h
     assert "</html>" in full.run("client.py", "page").stdout
     refused = plain.run("client.py", "page")
     assert (refused.returncode, refused.stdout) == (2, "")
-    assert "this bundle is without the page: upload the one that was made with --web" in refused.stderr
+    assert "this bundle does not include the page: upload the one made with --web" in refused.stderr

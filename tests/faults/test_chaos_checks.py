@@ -35,9 +35,7 @@ def started(number: int, at: float, attempts: int, claim: int) -> Event:
 
 def taken_back(number: int, status: int, claim: int) -> Event:
     at = TAKEN_BACK_AT
-    return change(
-        number, at, 1, status, claim, lease_ended_at=at - 2, due_at=at, error_text="lost: its worker vanished"
-    )
+    return change(number, at, 1, status, claim, lease_ended_at=at - 2, due_at=at, error_text="lost: its worker died")
 
 
 LOST_LEASE = "task 101 tasks.play: the lease was lost while it ran; its result is dropped\n"
@@ -47,7 +45,7 @@ STORY = Evidence(
     unknown={3},
     rows=[
         Row(1, 101, 2, 2, 6, None, "queue"),
-        Row(2, 102, 4, 1, 1, "lost: its worker vanished", "queue"),
+        Row(2, 102, 4, 1, 1, "lost: its worker died", "queue"),
         Row(4, 104, 1, 2, None, "Failed: as it was told to", "gone"),
         Row(5, 105, 2, 1, None, None, "archive"),
         Row(6, 106, 1, 1, 1, None, "gone"),

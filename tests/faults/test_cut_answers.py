@@ -62,7 +62,7 @@ STEPS = [
     ),
     Step(
         "reclaim lost",
-        b"lost: its worker vanished",
+        b"lost: its worker died",
         prepared="status = 1, claim = 7, attempts = 1, started_at = {past}, due_at = {past}",
         ends_as=(3, 1),
     ),

@@ -277,7 +277,7 @@ def lost_parent_is_completed_late(family: Family) -> Works:
 
     def reclaim(store: Store) -> None:
         for lost in store.due.look().lost:
-            store.due.reclaim_lost(lost, 1, "lost: its worker vanished", None)
+            store.due.reclaim_lost(lost, 1, "lost: its worker died", None)
         family.work(store, 3)
 
     return [reclaim, partial(family.end_and_work, task=task)]

@@ -490,7 +490,7 @@ def assert_survived(queue: Queue, rows: Sequence[Columns]) -> None:
 
 def _assert_dealt_with(row: Row, now: Row | None) -> None:
     if row[STATUS] not in (0, 1, 3, 5):
-        assert now == row, "a row that is none of the worker's was changed"
+        assert now == row, "a row that is not one of the worker's was changed"
     elif row[STATUS] == 0 and now is not None:
         assert now[STATUS] in (3, 4, 5), now
         assert now[ERROR_TEXT] if now[STATUS] in (3, 4) else now[DUE_AT] is not None, now

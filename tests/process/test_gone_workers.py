@@ -60,17 +60,17 @@ def test_a_task_that_ends_its_process_is_told_by_the_next_run_and_others_come_ba
     assert queue.statuses() == [Status.IN_PROGRESS] * 3
     text = text_of(queue, "status")
     assert f"gone: process {ended.pid} on {socket.gethostname()} (this host)" in text
-    assert "task 1 tasks.end_process was running there: once its lease is over, that attempt has failed" in text
+    assert "task 1 tasks.end_process was running there: when its lease ends, that attempt fails" in text
     assert f"not ended (pid {ended.pid} is gone)" in text
     assert "1 worker is gone: killed, or a task hung or exited" in text
     assert json_of(queue, "status")["findings"][0]["name"] == "lost"
     assert re.search(r"^ 1  gone +.*in [89] min +tasks\.end_process", text_of(queue, "list"), re.MULTILINE)
-    gone = r"gone +its process has ended; the attempt has failed once its lease is over \(in [89] min\)"
+    gone = r"gone +its process has ended; the attempt fails when its lease ends \(in [89] min\)"
     assert re.search(gone, text_of(queue, "show", "1"))
     done = queue.worker()
     assert (done.returncode, done.stdout) == (0, "")
     (told,) = done.stderr.splitlines()
-    assert told.startswith(f"process {ended.pid} ended while it ran task 1 tasks.end_process: once the lease is over")
+    assert told.startswith(f"process {ended.pid} ended while it ran task 1 tasks.end_process: when the lease ends")
     assert queue.notes() == ["noted"] * 2
     assert_silent(queue.worker())  # told once; the task itself waits for its lease
     assert queue.statuses() == [Status.IN_PROGRESS]

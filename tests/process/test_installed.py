@@ -113,7 +113,7 @@ def test_a_file_of_settings_is_named_and_the_doctor_looks_at_it(run: Run, tmp_pa
     ("arguments", "words"),
     [
         ([], "TASKSERVER_DSN is not set, neither in the environment nor in {site}/.env"),
-        (["--folder", "nowhere"], "{site}/nowhere is no folder"),
+        (["--folder", "nowhere"], "{site}/nowhere is not a folder"),
         (["--env", "nothing.env"], "there is no file {site}/nothing.env"),
     ],
 )

@@ -201,7 +201,7 @@ def test_without_a_log_the_warnings_of_tasks_are_twenty_lines_of_standard_error(
     queue.add("tasks.warn")
     first, *others, last = run(queue).splitlines()
     assert first == "task 1 tasks.warn, attempt 1, root: number 0"
-    assert last == "and 5 more warnings of tasks: set TASKSERVER_LOG to have them all in a file"
+    assert last == "and 5 more warnings of tasks: set TASKSERVER_LOG to log them all to a file"
     assert len(others) == 19
 
 

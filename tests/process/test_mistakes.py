@@ -127,7 +127,7 @@ def test_a_program_of_which_a_part_is_missing_says_so_in_one_line(deployment: De
 def test_a_part_that_is_missed_later_is_told_in_the_same_words(queue: Queue) -> None:
     cut(queue.folder, "taskserver/health/doctor.py", 50)
     ended = queue.client("doctor")
-    assert_one_line(ended, 1, "this program is not whole (upload the folder again)", "doctor.py")
+    assert_one_line(ended, 1, "this program is incomplete (upload the folder again)", "doctor.py")
 
 
 @pytest.mark.parametrize("is_bundle", [True, False])
@@ -143,7 +143,7 @@ def test_a_package_that_a_bundle_lost_is_uploaded_again_and_no_environment_made(
     missing = deployment.client("status", env={"TASKSERVER_DSN": DSN})
     deployment.write_env(TASKSERVER_DSN=DSN)
     for ended, package in ((missing, "pymysql"), (deployment.client("status"), "dotenv")):
-        fix = f"the folder {deployment.folder / package} is missing, or not whole: upload it again"
+        fix = f"the folder {deployment.folder / package} is missing or incomplete: upload it again"
         assert_one_line(ended, 1 if ended is missing else 2, fix if is_bundle else "python3 -m venv .venv")
         assert ("venv" in ended.stderr) is not is_bundle
 

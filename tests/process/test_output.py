@@ -136,7 +136,7 @@ def test_the_worker_is_found_through_a_symlink_from_any_current_folder(queue: Qu
     link = queue.deployment.home / "bin" / "run-tasks"
     link.parent.mkdir()
     link.symlink_to(queue.folder / "worker.py")
-    # What lies in the current folder is none of its business.
+    # What lies in the current folder is not one of its business.
     for name, text in {".env": "TASKSERVER_MODE=nonsense\n", "tasks.py": "raise SystemExit\n"}.items():
         (queue.deployment.home / name).write_text(text)
     assert_silent(queue.deployment.run(str(link)))

@@ -114,7 +114,7 @@ def test_a_worker_that_dies_is_replaced_and_what_it_had_not_started_runs(queue: 
     died, ran = ended.stderr.splitlines()
     assert (ended.returncode, ended.stdout, others) == (1, "", ["noted"] * 3)
     assert died == f"process {pid}, a worker of this line, died: signal 9 (Killed)"
-    assert ran.startswith(f"process {pid} ended while it ran task 1 tasks.die: once the lease is over")
+    assert ran.startswith(f"process {pid} ended while it ran task 1 tasks.die: when the lease ends")
     assert queue.statuses() == [1]
     queue.end_leases()
     assert_silent(queue.worker())

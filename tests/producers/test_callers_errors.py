@@ -29,8 +29,8 @@ WRONG: list[tuple[Callable[[Shop], object], str]] = [
     (lambda shop: shop.open().cursor(), OF_TYPE.format(r"\w*Cursor")),
     (lambda shop: sqlite3.Connection, OF_TYPE.format("type")),
     (lambda shop: sqlalchemy.create_engine("sqlite://"), OF_TYPE.format("Engine")),
-    (lambda shop: type("AsyncSession", (), {})(), "connection is one of asyncio; allowed"),
-    (lambda shop: SimpleNamespace(async_=1), "connection is one of asyncio"),  # as of psycopg2
+    (lambda shop: type("AsyncSession", (), {})(), "connection is for asyncio; allowed"),
+    (lambda shop: SimpleNamespace(async_=1), "connection is for asyncio"),  # as of psycopg2
 ]
 
 
@@ -49,7 +49,7 @@ def test_what_is_no_connection_is_refused(sqlite_shop: Shop, wrong: Callable[[Sh
 
 
 def test_a_connection_to_another_kind_of_database_is_refused(mysql_shop: Shop, tmp_path: Path) -> None:
-    with pytest.raises(InvalidTask, match="is one to SQLite, and the queue of TASKSERVER_DSN lies in MySQL; allowed"):
+    with pytest.raises(InvalidTask, match="leads to SQLite, and the queue of TASKSERVER_DSN is in MySQL; allowed"):
         mysql_shop.server.add_task("tasks.note", connection=sqlite3.connect(":memory:"))
     with TaskServer(f"sqlite:///{tmp_path}/x.db") as server, pytest.raises(InvalidTask, match="is one to MySQL, and"):
         server.add_task("tasks.note", connection=mysql_shop.open())

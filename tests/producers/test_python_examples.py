@@ -224,7 +224,7 @@ def test_a_worker_of_ones_own_says_what_it_did_or_in_one_line_why_it_cannot_work
     mysql_shop.add("tasks.note", json.dumps(["of another group"]))
     mysql_shop.add("tasks.nowhere", None, 6)
     ended = mysql_shop.deployment.run("own_worker.py")
-    assert (ended.returncode, ended.stdout) == (0, "1 done, 0 to be tried again, 1 fatal\n")
+    assert (ended.returncode, ended.stdout) == (0, "1 done, 0 to be retried, 1 fatal\n")
     assert mysql_shop.noted() == [[[], {"text": ODD_TEXT}]]
     mysql_shop.sql("DROP TABLE jobs_queue")
     ended = mysql_shop.deployment.run("own_worker.py")

@@ -54,8 +54,8 @@ def test_an_object_becomes_keywords_an_array_positions_and_nothing_nothing(
         ('"{}"', "encoded twice"),
         *((text, "not valid JSON") for text in (" ", "[1,]", "{'a': 1}", "[] []", "[１]", '["\n"]', "\ufeff[]")),
         *((text, "not valid JSON") for text in ("[" + "9" * 5000 + "]", "a:0:{}")),  # PHP's serialize()
-        ("[NaN]", "NaN is no JSON number"),
-        ('{"a": Infinity}', "Infinity is no JSON number"),
+        ("[NaN]", "NaN is not a JSON number"),
+        ('{"a": Infinity}', "Infinity is not a JSON number"),
         ("[1e400]", "the number 1e400 is too large"),
         ('["\udce9"]', "not UTF-8"),
         ("[" * 200_000, "nested too deep"),
@@ -160,14 +160,14 @@ def nested(depth: int) -> list[Any]:
 NOON = datetime(2030, 1, 31, 12, tzinfo=timezone.utc)
 
 
-NO_ARGUMENTS = "allowed: a dict, a list, a tuple or None; a single value stands in a list, as [1]"
+NO_ARGUMENTS = "allowed: a dict, a list, a tuple or None; a single value stands in a list, such as [1]"
 WRITTEN: list[tuple[Any, str]] = [
     *((value, f"args is {value!r}; {NO_ARGUMENTS}") for value in ("text", b"{}", 0, True, 1.5, {1, 2}, range(3))),
     ("x" * 10_000_000, "args is 'xxxxx"),
-    *(({key: "x"}, "args has keys that are no text") for key in (1, 1.5, True, None, (1, 2))),
+    *(({key: "x"}, "args has keys that are not text") for key in (1, 1.5, True, None, (1, 2))),
     ({"order": {"at": NOON}}, "args['order']['at'] is of type datetime, which JSON cannot hold: write str(x), x.iso"),
     ([(0, object())], "args[0][1] is of type object, which JSON cannot hold"),
-    ({"n": [math.nan]}, "args['n'][0] is nan, which is no JSON number"),
+    ({"n": [math.nan]}, "args['n'][0] is nan, which is not a JSON number"),
     ({"by": {NOON.date(): 1}}, "a key of args['by'] is of type date; allowed: str"),
     ({"x" * 100: {1}}, "args['xxxxxxxxxxxxxxxxxxx…xxxxxxxxxxxxxxxxxx…] is of type set"),
     (circular(), "args cannot be written as JSON: Circular reference detected"),

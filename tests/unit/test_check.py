@@ -112,7 +112,7 @@ def test_other_limits_are_another_alarm_and_its_name_fits_its_column() -> None:
 
 
 class Looks:
-    """Checks --mail one after the other, of a queue with so many tasks of one kind: fatal, or of vanished workers."""
+    """Checks --mail one after the other, of a queue with so many tasks of one kind: fatal, or of dead workers."""
 
     def __init__(self, kind: str = "fatal") -> None:
         self.kind = kind
@@ -202,4 +202,4 @@ def test_good_news_begins_with_ok() -> None:
     accepted = judged(a_status({3: rows(fatal=2)}), accepted=["fatal"])
     first, _, last = letter_of(accepted, {}, over)
     assert first == "TASKSERVER OK: nothing else is wrong, but accepted: fatal"
-    assert last == "fatal is accepted, and reported no more"
+    assert last == "fatal is accepted, and no longer reported"

@@ -21,8 +21,8 @@ MAINS = {"worker.py": worker.main, "client.py": client.main}
 COMMAS = "with commas and no spaces"
 NAMES = "module.function, module.Class.method or module:Class.method"
 IDS = f"write ids, each from 1 to {MAX_ID}"
-JSON = """in single quotes, as '{"to": "a@example.org"}'"""
-SPAN = "nor a span as 90s, 5m, 1h or 2d"
+JSON = """in single quotes, such as '{"to": "a@example.org"}'"""
+SPAN = "nor a span such as 90s, 5m, 1h or 2d"
 SECONDS = "is not a number of seconds from 0 on"
 WHOLE = "a whole number from"
 ODD = ("1_0", " 5", "٣", "+5")  # which Python's int() and float() take
@@ -30,7 +30,7 @@ ODD = ("1_0", " 5", "٣", "+5")  # which Python's int() and float() take
 WORKER = {
     "100 '3, 5, 6'": ("'3, 5, 6'", COMMAS, "3,5,6"),
     "100 3, 5, 6": ("'3,'", COMMAS, "3,5,6"),
-    "100 3 5 6": ("5 6", f"{COMMAS}, as 3,5,6"),
+    "100 3 5 6": ("5 6", f"{COMMAS}, such as 3,5,6"),
     "3,5,6": ("MAX_TASKS", "'3,5,6'", "worker.py 0 3,5,6"),
     "all": ("'all'", "0 is for all"),
     "-100": ("'-100'", "from 0 on"),
@@ -64,16 +64,16 @@ CLIENT = {
     "schedule nightly tasks.a --now": ("--now takes only the name", "client.py schedule NAME --now"),
     "init now": ("now",),
     "list --status failed": ("'failed'", "error", "fatal"),
-    "list new,error": ("'new,error' is no status", "several are written with spaces between them"),
-    "list fatel": ("'fatel' is no status; allowed: new", "fatal"),
+    "list new,error": ("'new,error' is not a status", "several are written with spaces between them"),
+    "list fatel": ("'fatel' is not a status; allowed: new", "fatal"),
     "list --since yesterday": ("--since", "is not a span of time"),
     f"list --limit {2**63}": ("--limit", f"{WHOLE} 1 to {2**63 - 1}"),
-    "list --group all": ("--group", "'all'", "as 3,5,6"),
+    "list --group all": ("--group", "'all'", "such as 3,5,6"),
     "list --group 3 5": ("5", COMMAS),
     "show tasks.a": ("ID", "'tasks.a'", WHOLE),
     f"show {2**64}": ("ID", WHOLE),
     **{
-        f"stats --since={span}": ("--since", "is not a span of time; allowed: as 90s, 5m, 1h or 2d, at most 36500d")
+        f"stats --since={span}": ("--since", "is not a span of time such as 90s, 5m, 1h or 2d, at most 36500d")
         for span in ("''", "24", "1.5h", "-1h", "36501d")
     },
 }
@@ -98,10 +98,10 @@ ADD = {
         f"tasks.a --delay '{wrong}'": (f"'{wrong}' {SECONDS}",)
         for wrong in ("-1", "soon", "inf", "nan", "m", "5mm", "٣m", *ODD, "1e999", "9" * 400)
     },
-    "tasks.a --delay 6000d": ('allowed: seconds, a text as "5m", or a timedelta, from 0 to 3660 days',),
+    "tasks.a --delay 6000d": ('allowed: seconds, a text such as "5m", or a timedelta, from 0 to 3660 days',),
     "tasks.a --then {}": ('stage 2: it has no "task"',),
-    """tasks.a --then '{"task": "tasks.b", "priority": NaN}'""": ("NaN is no JSON number",),
-    "tasks.a --depends-on ''": (f"{COMMAS}, as 17,18",),
+    """tasks.a --then '{"task": "tasks.b", "priority": NaN}'""": ("NaN is not a JSON number",),
+    "tasks.a --depends-on ''": (f"{COMMAS}, such as 17,18",),
     **{f"tasks.a --depends-on {wrong}": (IDS,) for wrong in ("0", "1,", "'1, 2'", "one", str(2**64))},
     "--bulk not-there.jsonl": ("not-there.jsonl cannot be read",),
     "--bulk 'no\x1b[2J'": ("no\\x1b[2J cannot be read",),
@@ -176,7 +176,7 @@ BAD_LINES: list[tuple[bytes, str]] = [
     (GOOD + b" " + GOOD, "it is not valid JSON"),
     *((line, "allowed: an object") for line in (b'["tasks.note"]', b"5")),
     (b'{"task": "tasks.note", "\\u001b[2J": []}', "allowed: task, args"),
-    (b'{"task": "tasks.note", "args": [NaN]}', "NaN is no JSON number"),
+    (b'{"task": "tasks.note", "args": [NaN]}', "NaN is not a JSON number"),
     (b'{"task": "tasks.note", "args": ["\\ud800"]}', "args"),
     (b'{"task": "tasks.note", "args": %s}' % (b"[" * 200_000), "nested"),
     (b'{"task": "tasks.note", "args": ["%s"]}' % (b"x" * 1024 * 1024), "1048576"),

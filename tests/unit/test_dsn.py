@@ -170,7 +170,7 @@ WRONG = {
     SECRET: "no '://'",
     f"mysql:/u:{SECRET}@h/db": "no '://'",
     f"{SECRET}://u@h/db": "scheme",
-    f"oracle://u:{SECRET}@h/db": "its scheme is none of mysql, postgresql, sqlite",
+    f"oracle://u:{SECRET}@h/db": "its scheme is not mysql, postgresql or sqlite",
     f"mysql:host=h;dbname=db;password={SECRET}": "no '://'",
     **dict.fromkeys(("mysql://", f"{MYSQL}h", f"{MYSQL}h:3306/", f"{MYSQL}h/db%2Ftable"), "names no database"),
     f"{MYSQL}/db": "names no host",
@@ -184,7 +184,7 @@ WRONG = {
     f"{MYSQL}h/db?ssl-ca=": "it gives ssl-ca no value",
     f"{MYSQL}h/db?ssl-ca=/a&ssl-mode=preferred": "its ssl-ca is only for the ssl-modes required, v",
     f"mysql://u%00:{SECRET}@h/db": "a zero byte",
-    f"{MYSQL}h/db\udce9": "no UTF-8",
+    f"{MYSQL}h/db\udce9": "not UTF-8",
     f"{POSTGRESQL}h/a/b": "names no database",
     f"{POSTGRESQL}/db": "names no host: localhost as a rule, or the folder of a socket as ?host=/run/",
     f"postgresql:///db?host={SECRET}@x": "names no database",
@@ -192,7 +192,7 @@ WRONG = {
     f"{POSTGRESQL}h1/db?host=h2": "one host before its '?' and another one behind it",
     f"postgresql://u:{SECRET}/db": "is the @ missing",
     f"{POSTGRESQL}h/db?connect_timeout=3": "something other than host, sslmode, sslrootcert",
-    f"postgresql://u:x@h/db?sslmode={SECRET}": "its sslmode is none of disable, allow, prefer, require, verify-ca,",
+    f"postgresql://u:x@h/db?sslmode={SECRET}": "its sslmode is not one of disable, allow, prefer, require, verify-ca,",
     f"{POSTGRESQL}h/db?sslmode=prefer&sslrootcert=/ca": "its sslrootcert is only for the sslmodes require",
     f"{POSTGRESQL}h/db?sslmode=verify-ca&sslrootcert=system": "is only for the sslmode verify-full",
     f"postgresql://u:x@h/db?sslrootcert={SECRET}": "neither an absolute path nor system",
@@ -201,7 +201,7 @@ WRONG = {
     **dict.fromkeys(("sqlite:///", "sqlite:///var/", "sqlite:///a\x00b", "sqlite:///?x=y"), "names no database file"),
     "sqlite:///file:memorydb_default?mode=memory&cache=shared": "database in memory, which no other connection has: in",
     f"sqlite:///x.db?{SECRET}": "something other than synchronous; in the name of a file, a '?' is written %3F",
-    f"sqlite:///x.db?synchronous={SECRET}": "its synchronous is none of full, normal",
+    f"sqlite:///x.db?synchronous={SECRET}": "its synchronous is not one of full, normal",
 }
 
 

@@ -127,7 +127,7 @@ def test_a_function_is_added_by_its_own_name_and_runs(tasks: Any, what: str, nam
 
 @pytest.mark.parametrize("thing", [None, 5, True, b"tasks.send", ["tasks.send"], ("tasks", "send"), object(), {}, 1.5])
 def test_what_is_neither_a_name_nor_a_function_is_refused(thing: Any) -> None:
-    with pytest.raises(InvalidTask, match=r"allowed: a name as 'tasks.send_letter', or the function itself"):
+    with pytest.raises(InvalidTask, match=r"allowed: a name such as 'tasks.send_letter', or the function itself"):
         new_task(thing)
 
 
@@ -158,11 +158,11 @@ UNFIT = (
             "tasks.Base.method",
             "task 'tasks.Base.method' is a plain function inside a class; only static and class methods may run: put",
         ),
-        ("tasks.Base().method", ", a method of an object, which no worker has; allowed: a name as"),
+        ("tasks.Base().method", ", a method of an object, which no worker has; allowed: a name such as"),
         ("tasks.Base.Inner.deep", "task 'tasks.Base.Inner.deep' is inside a class of a class, where no worker looks"),
-        ("tasks.part", ", a partial: give its function, and its arguments as args; allowed: a name as"),
+        ("tasks.part", ", a partial: give its function, and its arguments as args; allowed: a name such as"),
         ("tasks.odd", "task 'tasks.odd': its signature cannot be read: TypeError: "),
-        *((what, "allowed: a name as 'tasks.send_letter', or the function itself") for what in UNFIT),
+        *((what, "allowed: a name such as 'tasks.send_letter', or the function itself") for what in UNFIT),
     ],
 )
 def test_what_no_worker_could_run_is_refused_alone_and_as_a_stage(tasks: Any, what: str, words: str) -> None:

@@ -111,8 +111,8 @@ JUDGEMENTS: list[tuple[dict[str, Any], str, Level, str]] = [
     ({"runs": [a_run(-DAY)]}, "cron", WARNING, "at an instant that is invalid"),
     ({"runs": [a_run(2 * HOUR, 60)], "groups": {3: rows(new=1)}, "paused_groups": [3]}, "cron", WARNING, "stopped"),
     # a line that stopped, and is covered by no other, nor by a worker at work
-    ({"runs": [a_run(60, 60, "3"), a_run(2 * DAY, 60, "5")]}, "cron", WARNING, "stopped a line: the last run"),
-    ({"runs": [a_run(60, 60, "3"), a_run(2 * DAY, 60)]}, "cron", WARNING, "stopped a line: the last run for all"),
+    ({"runs": [a_run(60, 60, "3"), a_run(2 * DAY, 60, "5")]}, "cron", WARNING, "stopped running a line: the last run"),
+    ({"runs": [a_run(60, 60, "3"), a_run(2 * DAY, 60)]}, "cron", WARNING, "running a line: the last run for all"),
     ({"runs": [a_run(60, 60), a_run(2 * DAY, 60, "5")]}, "cron", OK, ""),
     ({"runs": [a_run(60, 60, "3"), a_run(8 * DAY, 60, "5")]}, "cron", OK, ""),
     ({"runs": [a_run(60, 60, "3"), a_run(2 * DAY, 60, "5")], "workers": [worker()]}, "cron", OK, ""),
@@ -160,10 +160,10 @@ JUDGEMENTS: list[tuple[dict[str, Any], str, Level, str]] = [
     ({"errors": [BROKEN, BROKEN._replace(last_seen=LATER)], "hours": [HourStats(LATER, 0, "", done=1)]}, "failing",
      CRITICAL, "cannot be imported"),
     # lost and gone workers
-    ({"hours": [LOST_HOUR]}, "lost", WARNING, "2 attempts were lost in the last day: the worker vanished"),
+    ({"hours": [LOST_HOUR]}, "lost", WARNING, "2 attempts were lost in the last day: the worker died"),
     ({"workers": [worker(True)]}, "lost", WARNING, "1 worker is gone: killed, or a task hung or exited"),
     # rows
-    ({"lapsed": 3, "lapsed_seconds": 500.0}, "leases", WARNING, "3 tasks of vanished workers are not taken back"),
+    ({"lapsed": 3, "lapsed_seconds": 500.0}, "leases", WARNING, "3 tasks of dead workers are not reclaimed"),
     ({"undated": 1}, "stray", WARNING, "1 task never starts: status 3 or 5 without due_at"),
     ({"groups": {3: rows(counts={-1: 2})}}, "stray", WARNING, "2 tasks never start: an unknown status"),
     ({"orphaned": 2}, "orphaned", WARNING, "2 tasks wait only for tasks that were deleted or have ended"),

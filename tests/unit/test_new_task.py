@@ -121,7 +121,7 @@ def test_a_key_of_up_to_255_bytes_is_taken_as_it_is() -> None:
 
 NOON = "2030-01-31T12:00:00Z"
 NO_ZONE = "which has no time zone; allowed: an aware datetime"
-NO_INSTANT = "allowed: a datetime, or its text as 2026-01-31T12:00:00+01:00"
+NO_INSTANT = "allowed: a datetime, or its text such as 2026-01-31T12:00:00+01:00"
 OUT_OF_RANGE = "allowed: from 1970-01-02 to 2038-01-19"
 KEY = "allowed: a text of 1 to 255 bytes in UTF-8"
 ODD_DELAYS: list[Any] = [
@@ -130,7 +130,7 @@ ODD_DELAYS: list[Any] = [
 ]
 ODD_KEYS: list[Any] = ["", "k" * 256, "\u00e4" * 128, "\U0001f389" * 64, "\ud800", b"k", 5, True, ["k"]]
 WRONG: list[tuple[dict[str, Any], str, str]] = [
-    *(({"delay": delay}, "delay is ", "; allowed: seconds, a text as ") for delay in ODD_DELAYS),
+    *(({"delay": delay}, "delay is ", "; allowed: seconds, a text such as ") for delay in ODD_DELAYS),
     *(({"unique_key": key}, "unique_key is ", KEY) for key in ODD_KEYS),
     *(
         ({"at": at}, "at is ", NO_ZONE)
@@ -207,7 +207,7 @@ def test_what_the_first_stage_says_of_itself_is_said_of_the_row() -> None:
 
 
 WRONG_STAGES: list[tuple[Any, str]] = [
-    ([], "stages is []; allowed: a list of 1 to 100, each as "),
+    ([], "stages is []; allowed: a list of 1 to 100, each such as "),
     ("tasks.send", "stages is 'tasks.send'; allowed"),
     ({"task": "tasks.send"}, "stages is {'task': 'tasks.send'}; allowed"),
     (iter(["tasks.send"]), "stages is <list_iterator"),
@@ -325,7 +325,7 @@ def test_what_a_producer_gave_is_what_a_worker_reads() -> None:
         ('["tasks.a", 5]', 0, "stage 2: it is 5"),
         ('["tasks.a", "tasks b"]', 0, "stage 2: "),
         ('["tasks.a", {"task": "tasks.b", "group_id": -1}]', 0, "stage 2: group_id is -1"),
-        ('["tasks.a", {"task": "tasks.b", "priority": NaN}]', 0, "NaN is no JSON number"),
+        ('["tasks.a", {"task": "tasks.b", "priority": NaN}]', 0, "NaN is not a JSON number"),
         ("[" * 30_000, 0, "stages is nested too deep"),
         ("ü" * (MAX_STAGES_BYTES // 2 + 1), 0, f"stages is longer than {MAX_STAGES_BYTES} bytes"),
         (TWO.encode(), 0, "stages is text; this row holds something else"),

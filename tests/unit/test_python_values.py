@@ -180,7 +180,7 @@ def test_a_test_queue_passes_time_by_a_text() -> None:
         ({"error": "\udc80"}, "error is '.udc80'; allowed: a text"),
         ({"groups": "3"}, "groups is '3'; allowed: a list of whole numbers from 0 to 4294967294"),
         ({"ids": iter([1])}, "ids is <list_iterator"),  # which one look would use up
-        ({"since": -1}, 'since is -1; allowed: seconds, a text as "5m", or a timedelta, from 0 on, or an aware'),
+        ({"since": -1}, 'since is -1; allowed: seconds, a text such as "5m", or a timedelta, from 0 on, or an aware'),
         ({"status": 9}, "status is 9; allowed: 0 new, 1 in_progress, 2 done, 3 error, 4 fatal, 5 waiting"),
         ({"limit": 2**63}, f"limit is {2**63}; allowed: a whole number from 1 to {2**63 - 1}$"),
     ],

@@ -37,7 +37,7 @@ def test_a_result_is_json_of_any_kind_and_is_read_as_it_was_written() -> None:
 @pytest.mark.parametrize(
     ("value", "words"),
     [
-        (math.nan, "what it returned is nan, which is no JSON number"),
+        (math.nan, "what it returned is nan, which is not a JSON number"),
         ({1}, "what it returned is of type set, which JSON cannot hold: write str(x)"),
         ({"seen": {"x" * 1000: {1}}}, "what it returned['seen']['xxxx"),
         ({(1, 2): 3}, "a key of what it returned is of type tuple; allowed: str"),

@@ -44,7 +44,7 @@ def test_a_function_s_own_group_and_priority_are_those_of_its_schedule() -> None
 NAME = "name is .*; allowed: a text of 1 to 200 bytes"
 EVERY = "every is .*; allowed: (whole )?seconds"
 CRON = "cron is .*; allowed: minute, hour, day"
-ZONE = "timezone is .*; allowed: UTC, or a name as Europe/Berlin"
+ZONE = "timezone is .*; allowed: UTC, or a name such as Europe/Berlin"
 CRONS: list[Any] = [
     *("", "daily", "* * * *", "0 * * * * *", "60 * * * *", "*/0 * * * *", 5, "0 0 31 2 *", "\udc80 * * * *"),
     "*," * 200 + "* * * * *",

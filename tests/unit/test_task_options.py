@@ -10,7 +10,11 @@ import pytest
 from taskserver import SettingError, task
 from taskserver.model.task_options import options_of
 
-WHOLE, SPAN, CLASSES = "a whole number from", "seconds, a text as", "an exception class, or a tuple of one or more$"
+WHOLE, SPAN, CLASSES = (
+    "a whole number from",
+    "seconds, a text such as",
+    "an exception class, or a tuple of one or more$",
+)
 WRONG: dict[str, tuple[list[Any], str]] = {
     "batch": ([0, 501, True, 2.0], f"{WHOLE} 1 to 500$"),
     "commit_every": ([0, 501], f"{WHOLE} 1 to 500$"),

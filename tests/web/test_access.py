@@ -26,7 +26,7 @@ def test_a_page_without_password_and_addresses_is_shown_to_nobody(site: PageSite
     site.set()
     answer = site.visitor().get()
     assert answer.status_code == HTTPStatus.SERVICE_UNAVAILABLE
-    assert "TASKSERVER_PAGE_PASSWORD or TASKSERVER_PAGE_ALLOW is to be set" in answer.text
+    assert "set TASKSERVER_PAGE_PASSWORD or TASKSERVER_PAGE_ALLOW" in answer.text
 
 
 @pytest.mark.parametrize(

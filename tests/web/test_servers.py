@@ -195,8 +195,8 @@ print(answer[0], b"".join(body).decode())
         (
             "sys.modules['taskserver.web.access'] = None",
             "taskserver: ModuleNotFoundError: import of taskserver.web.access halted; None in sys.modules\n"
-            "503 Service Unavailable The program is not whole: upload the folder again. The web server's error log and "
-            "client.py doctor tell more.\n",
+            "503 Service Unavailable The program is incomplete: upload the folder again. The web server's error log "
+            "and client.py doctor say more.\n",
         ),
     ],
 )

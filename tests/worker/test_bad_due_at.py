@@ -35,7 +35,7 @@ def test_a_task_whose_due_at_is_no_time_is_fatal_and_says_what_to_write(
     assert (ended.done, ended.fatal, site.module.ran) == (1, 4, [name])
     assert shop.statuses() == [4, 4, 4, 4, 5]
     for line in site.first_lines()[:4]:
-        assert "due_at is no valid time (0000-00-00): write FROM_UNIXTIME(" in line
+        assert "due_at is not a valid time (0000-00-00): write FROM_UNIXTIME(" in line
     shop.set("status = 0, attempts = 0 WHERE id = 1")  # as a person does who retries it
     assert site.run().done == 1
     shop.close()

@@ -212,5 +212,5 @@ def test_a_task_of_another_queue_is_named_with_the_way_here(modules: Modules) ->
     modules.write("tasks.py", f"{code}@Task\ndef send(): pass\n")
     words = "a Celery task: remove its decorator, see docs/django.md#coming-from-celery"
     assert modules.refuse("tasks.send") == f"'tasks.send' is {words}"
-    with pytest.raises(InvalidTask, match=f"^task is {words}; allowed: a name as"):
+    with pytest.raises(InvalidTask, match=f"^task is {words}; allowed: a name such as"):
         new_task(sys.modules["tasks"].send)

@@ -141,7 +141,7 @@ def test_the_failure_hook_is_called_for_rows_that_can_never_run_and_for_lost_tas
     assert sorted((one.id, one.attempt, one.is_fatal) for one in found) == [(1, 0, True), (2, 2, False), (3, 2, True)]
     errors = {one.id: str(one.error) for one in found}
     assert errors[1].startswith("'os.system' is in none of the modules")
-    assert errors[2].startswith("lost: its worker vanished")
+    assert errors[2].startswith("lost: its worker died")
     found.clear()
     site.rows.set(f"{LOST} WHERE id = 2")
     site.server.reclaim()
@@ -257,7 +257,7 @@ def test_a_hook_that_is_missing_is_told_once_a_run_and_fails_no_task(
     site = make_site(site_dsn, on_failure="no_module:tell")
     site.add("fail", "fail", "note")
     assert site.run().done == 1
-    end = "cannot be had: ModuleNotFoundError: No module named 'no_module'; it is not called again in this run"
+    end = "cannot be used: ModuleNotFoundError: No module named 'no_module'; it is not called again in this run"
     assert caplog.text.count(f"TASKSERVER_ON_FAILURE: no_module:tell {end}") == 1
 
 
@@ -273,7 +273,7 @@ def test_the_hook_of_the_documents_mails_a_fatal_task_by_sendmail(
     (code,) = [block.text for block in blocks("docs/logging.md") if "/usr/sbin/sendmail" in block.text]
     alerts: dict[str, Any] = {}
     exec(code.replace("/usr/sbin/sendmail", str(sendmail)), alerts)
-    site = make_site(site_dsn, on_failure=alerts["tell"])
+    site = make_site(site_dsn, on_failure=alerts["notify"])
     site.add("fail")
     site.rows.execute("INSERT INTO jobs_queue (task) VALUES (?)", ["tasks.no\nBcc: someone@example.org"])
     site.run()

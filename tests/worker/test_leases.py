@@ -57,7 +57,7 @@ def give_up(queue: Queue) -> None:
     queue.server.reclaim()
 
 
-# ---- tasks whose worker vanished
+# ---- tasks whose worker died
 
 
 def test_a_lost_task_has_used_its_attempt_and_waits_or_is_fatal_and_an_unstarted_one_is_as_before(queue: Queue) -> None:

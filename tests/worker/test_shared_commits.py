@@ -309,7 +309,7 @@ def test_finishes_that_cannot_be_written_are_logged_and_leave_all_started(
     with caplog.at_level("INFO", "taskserver"), pytest.raises(Unavailable, match="gone"):
         site.run(3 if verb == "complete" else 0)
     logged = {message for message in caplog.messages if "could not be recorded" in message}
-    assert logged == {f"task {one} {site.name}.three has ended, which could not be recorded" for one in (1, 2, 3)}
+    assert logged == {f"task {one} {site.name}.three has ended, but that could not be recorded" for one in (1, 2, 3)}
     assert site.columns("status, attempts") == [(1, 1)] * 3 + [(0, 0)] * 2
 
 

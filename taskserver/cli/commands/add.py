@@ -35,7 +35,7 @@ def add_parser(subparsers: Any) -> None:
         "--delay",
         metavar="S",
         type=seconds(or_zero=True),
-        help="run it S seconds from now, or later; also as 5m, 1h, 2d",
+        help="run it S seconds from now, or later; also 5m, 1h or 2d",
     )
     parser.add_argument(
         "--at", metavar="INSTANT", help="run it at this time, or later: 2026-01-31T12:00:00+01:00; Z is UTC"

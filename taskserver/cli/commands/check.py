@@ -40,7 +40,7 @@ MIN_COLUMNS = 20
 MAX_COUNT = 10**12
 ABOUT = """\
 More than N is a warning, and more than three times N critical (of fatal tasks
-more than 9 at least); N:M gives both limits. S also as 90s, 5m, 1h or 2d.
+more than 9 at least); N:M gives both limits. S also 90s, 5m, 1h or 2d.
 An alarm that does not nag is this line of a crontab whose MAILTO is you:
   */5 * * * * /usr/bin/python3 /home/you/taskserver/client.py check --mail
 Exit codes: 0 OK, 1 warning, 2 critical, 3 wrong usage or setting; with --mail
@@ -58,14 +58,20 @@ def add_parser(subparsers: Any) -> None:
         ("--max-ready", "N", "ready", _limit(count), "how many tasks may be ready; default: any"),
         ("--max-age", "S", "waiting", _limit(seconds), "how long a ready task may wait; default 1h"),
         ("--max-fatal", "N", "fatal", _limit(count, 9), "how many tasks may be fatal; default 0"),
-        ("--max-silence", "S", "cron", _limit(seconds), "how long no run may begin; default: by the rhythm of cron"),
+        (
+            "--max-silence",
+            "S",
+            "cron",
+            _limit(seconds),
+            "how long ago the last run may have begun; default: cron's interval",
+        ),
     ):
         parser.add_argument(option, metavar=metavar, dest=f"limit_{finding}", type=kind, help=about)
     add(parser, "--group")
     ways = parser.add_mutually_exclusive_group()
     ways.add_argument("--mail", action="store_true", help="print only what has changed since the last check --mail")
     add(ways, "--json")
-    ways.add_argument("--accept", metavar="NAME", help="count this finding no more, here and in doctor")
+    ways.add_argument("--accept", metavar="NAME", help="accept this finding: it no longer counts, here and in doctor")
     ways.add_argument("--withdraw", metavar="NAME", help="count this finding again")
     parser.add_argument("--reason", metavar="TEXT", help="with --accept: why it stays as it is")
     parser.set_defaults(run_in_folder=run)
@@ -138,7 +144,7 @@ def _accept(server: TaskServer, name: str, reason: str) -> int:
         raise SettingError(f"{name!r} cannot be accepted; choose from {', '.join(sorted(names))}")
     server.store.tables.check()
     accept(server.store, name, reason)
-    print(f"{name} is accepted: check, status and doctor count it no more, and show it apart")
+    print(f"{name} is accepted: check, status and doctor no longer count it, and show it separately")
     return Level.OK
 
 
@@ -266,9 +272,9 @@ def _letter(status: QueueStatus, change: Change, client: str) -> Iterator[str]:
         yield from ["", f"{finding.name}{since}: {finding.words}", *_what_to_do(finding, status, client)]
     for name, reported in change.over.items():
         over = f"over: {name}, after {age(reported.seconds)}"
-        yield from ["", f"{name} is accepted, and reported no more" if name in accepted else over]
+        yield from ["", f"{name} is accepted, and no longer reported" if name in accepted else over]
     if change.fault:
-        yield from ["", f"This is mailed each time, as it cannot be noted: {change.fault}"]
+        yield from ["", f"This is mailed each time, because it cannot be recorded: {change.fault}"]
 
 
 def _what_to_do(finding: Finding, status: QueueStatus, client: str) -> Iterator[str]:

@@ -88,7 +88,7 @@ def add_prune(subparsers: Any) -> None:
         metavar="AGE",
         type=span,
         required=True,
-        help="only what ended longer ago than AGE, as 30d, 12h or 4w",
+        help="only what ended longer ago than AGE, such as 30d, 12h or 4w",
     )
     parser.add_argument("--done", action="store_true", help="done tasks, as mode mark leaves them")
     parser.add_argument("--fatal", action="store_true", help="fatal tasks")

@@ -25,7 +25,7 @@ TASKSERVER_DSN={FIRST_DSN}
 
 
 def add_parser(subparsers: Any) -> None:
-    parser = subparsers.add_parser("init", description="write .env where nothing is set, make or upgrade the tables")
+    parser = subparsers.add_parser("init", description="write .env if nothing is set, and create or upgrade the tables")
     parser.set_defaults(run_in_folder=run)
 
 
@@ -57,7 +57,7 @@ def run(folder: Path, options: argparse.Namespace) -> int:
 
 def _check_first_settings(env_file: Path, folder: Path) -> None:
     if env_file.is_symlink():
-        raise SettingError(f"{env_file} is a link to a file that is not there: take the link away, or make the file")
+        raise SettingError(f"{env_file} is a link to a missing file: remove the link, or create the file")
     other = misnamed(env_file)
     if other:
         raise SettingError(f"{env_file} is not there{other}")
@@ -70,7 +70,7 @@ def _refuse_network_file(env_file: Path, folder: Path, dsn: Dsn) -> None:
     network = path and network_file_system(path)
     if network:
         raise SettingError(
-            f"{path} lies on a network file system ({network}), where SQLite files come to harm: name a MySQL or a "
+            f"{path} lies on a network file system ({network}), where SQLite files get damaged: name a MySQL or a "
             f"PostgreSQL database in TASKSERVER_DSN ({env_file}), or an SQLite file in a folder on a disk of this host"
         )
 

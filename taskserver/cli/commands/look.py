@@ -69,7 +69,7 @@ def _status(text: str) -> Status:
     hint = "; several are written with spaces between them" if "," in text else ""
     if text.isdigit():
         hint = f"; {CLIENT} show {text} shows one task; {ABOUT_GROUPS}"
-    raise argparse.ArgumentTypeError(f"{text!r} is no status; allowed: {', '.join(STATUSES)}{hint}")
+    raise argparse.ArgumentTypeError(f"{text!r} is not a status; allowed: {', '.join(STATUSES)}{hint}")
 
 
 def _list(server: TaskServer, options: argparse.Namespace) -> None:
@@ -98,7 +98,7 @@ def _print_tasks(tasks: Sequence[TaskRow], gone: int) -> None:
         spare=("priority", "ran", created, "arguments", "attempts"),
     )
     if gone:
-        print("gone: the process has ended; the attempt has failed once its lease is over")
+        print("gone: the process has ended; the attempt fails when its lease ends")
 
 
 def _cells(task: TaskRow) -> list[object]:
@@ -144,7 +144,7 @@ def _show(server: TaskServer, options: argparse.Namespace) -> None:
         _print(name, text)
     if mark_gone(server.store, [task]):
         lease_ends = when(task.ready_in_seconds)
-        _print("gone", f"its process has ended; the attempt has failed once its lease is over ({lease_ends})")
+        _print("gone", f"its process has ended; the attempt fails when its lease ends ({lease_ends})")
     elif (seconds := task.run_seconds) is not None:
         _print("runs for" if task.status == Status.IN_PROGRESS else "ran", in_units(seconds))
     for name, ids in linked._asdict().items():

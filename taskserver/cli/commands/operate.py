@@ -51,7 +51,7 @@ def add_act(name: str, subparsers: Any) -> None:
         parser.add_argument("--as", dest="as_task", metavar="NAME", help="as the function NAME, if theirs was misspelt")
     if name == "reclaim":
         parser.epilog = "Without --force it takes no ID and no filter."
-        force = "take back the chosen tasks even if their worker is alive: they may run twice"
+        force = "reclaim the chosen tasks even if their worker is alive: they may run twice"
         parser.add_argument("--force", action="store_true", help=force)
     arguments.add(parser, "--dry-run")
     more = parser.add_argument_group("more filters")
@@ -173,16 +173,16 @@ def _reclaim(server: TaskServer, verb: Verb, options: argparse.Namespace) -> int
     if options.dry_run and not options.force:
         raise InvalidTask("--dry-run goes with --force")
     if not options.force and (_chooses(options) or options.limit):
-        raise InvalidTask("tasks are chosen only with --force; without it, everything that is due is taken back")
+        raise InvalidTask("choose tasks only with --force; without it, everything that is due is reclaimed")
     server.store.tables.check()
     forced = _change(server, verb, options) if options.force else 0
     if not options.dry_run:
         found = server.reclaim()
         lost = f"{count_of(found.lost, 'lost attempt')} failed"
         orphaned = f", {found.orphaned} whose parents were deleted" if found.orphaned else ""
-        print(f"{count_of(found.woken, 'task')} woken, {found.unstarted} unstarted taken back, {lost}{orphaned}")
+        print(f"{count_of(found.woken, 'task')} woken, {found.unstarted} unstarted reclaimed, {lost}{orphaned}")
         if forced:
-            note("a task that was taken from a live worker may run twice")
+            note("a task reclaimed from a live worker may run twice")
         if found.left:
             note(f"{count_of(found.left, 'task')} left, as other programs hold them: try again")
     return forced
@@ -204,7 +204,7 @@ ACTS = {
         Act(CANCEL, _cancel, "cancel tasks; running ones are interrupted"),
         Act(DELETE, _change, "delete fatal and cancelled tasks"),
         Act(PRIORITY, _priority, "change the priority of tasks: smaller runs sooner"),
-        Act(END_LEASE, _reclaim, "wake due tasks, and take back those of dead workers, now"),
+        Act(END_LEASE, _reclaim, "wake due tasks, and reclaim those of dead workers, now"),
     )
 }
 
@@ -229,7 +229,7 @@ def add_resume(subparsers: Any) -> None:
 def _chosen_groups(server: TaskServer, options: argparse.Namespace) -> list[int]:
     """The named groups, each once; none for all."""
     if bool(options.groups) == options.all:
-        raise InvalidTask("name a group, or several as 3,5, or else --all")
+        raise InvalidTask("name a group, or several such as 3,5, or else --all")
     server.store.tables.check()
     return list(dict.fromkeys(options.groups or ()))
 

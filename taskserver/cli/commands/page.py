@@ -90,7 +90,7 @@ def _write(folder: Path, options: argparse.Namespace) -> int:
             from ...web.one_file import one_file, one_file_without_database
         except ImportError as error:
             if str(error.name).startswith("taskserver"):
-                raise SettingError("this bundle is without the page: upload the one that was made with --web") from None
+                raise SettingError("this bundle does not include the page: upload the one made with --web") from None
             raise SettingError(
                 f"the package {error.name} is missing, which makes the page: {install_command(JINJA)}; "
                 "or upload the bundle that has it inside (python packaging/bundle.py --web makes it)"
@@ -142,9 +142,9 @@ def _ask() -> str:
     except EOFError:
         raise InvalidTask("no password was typed; nothing was made") from None
     except UnicodeError:
-        raise InvalidTask("the password is no text in UTF-8") from None
+        raise InvalidTask("the password is not UTF-8 text") from None
     if not password.isprintable():
-        raise InvalidTask("the password has control characters, as of a file that is no text in UTF-8")
+        raise InvalidTask("the password has control characters, as in a file that is not UTF-8 text")
     if not password:
         raise InvalidTask(f"the password is empty; type one, or pipe it: {CLIENT} page --password < file")
     if len(password) < SHORT:

@@ -26,16 +26,21 @@ def add_parser(subparsers: Any) -> None:
         "--every",
         metavar="S",
         type=whole_seconds(1, MAX_EVERY_SECONDS),
-        help="every S seconds, from now on; also as 5m, 1h",
+        help="every S seconds, from now on; also 5m or 1h",
     )
-    parser.add_argument("--cron", metavar="EXPR", help=f"or at the times of a cron expression, as '{CRON_EXAMPLE}'")
+    parser.add_argument(
+        "--cron", metavar="EXPR", help=f"or at the times of a cron expression, such as '{CRON_EXAMPLE}'"
+    )
     parser.add_argument("--now", action="store_true", help="add the task of the existing schedule NAME once, now")
     parser.add_argument(
-        "--timezone", metavar="Z", default=UTC, help="the time zone of --cron, as Europe/Berlin; default %(default)s"
+        "--timezone",
+        metavar="Z",
+        default=UTC,
+        help="the time zone of --cron, such as Europe/Berlin; default %(default)s",
     )
     arguments.add_order(parser)
     parser.set_defaults(run=_schedule)
-    parser.about_more = f"{QUOTING}, and EXPR too, as '{CRON_EXAMPLE}'"
+    parser.about_more = f"{QUOTING}, and EXPR too, such as '{CRON_EXAMPLE}'"
 
 
 def add_parser_of_unschedule(subparsers: Any) -> None:
@@ -72,7 +77,7 @@ def _schedule(server: TaskServer, options: argparse.Namespace) -> None:
 def _unschedule(server: TaskServer, options: argparse.Namespace) -> None:
     server.store.tables.check()
     if server.unschedule(options.name):
-        print(printable(f"{options.name} is scheduled no more"))
+        print(printable(f"{options.name} is no longer scheduled"))
     else:
         # Not an error: a deploy script may end the schedule each time.
         note(f"there is no schedule {options.name!r}; {CLIENT} status lists them")

@@ -171,7 +171,7 @@ def _running_words(task: RunningTask) -> str:
 
 
 def _lost_words(task: RunningTask) -> str:
-    return f"task {task.id} {task.task} was running there: once its lease is over, that attempt has failed"
+    return f"task {task.id} {task.task} was running there: when its lease ends, that attempt fails"
 
 
 def _hours(this: HourStats, last: HourStats) -> Iterator[str]:

@@ -20,10 +20,10 @@ from ...model.task import MAX_GROUP_ID, MAX_GROUPS, MAX_ID, MAX_PRIORITY, MAX_SI
 from ...settings.table import MAX_DAYS
 from .program import Exit
 
-ABOUT_GROUPS = "write group ids with commas and no spaces, as 3,5,6"
+ABOUT_GROUPS = "write group ids with commas and no spaces, such as 3,5,6"
 EXAMPLE = """'{"to": "a@example.org"}'"""
-QUOTING = f"write ARGS_JSON in single quotes, as {EXAMPLE}"
-AN_INSTANT = "an instant as 2026-01-31 or 2026-01-31T12:00+01:00"
+QUOTING = f"write ARGS_JSON in single quotes, such as {EXAMPLE}"
+AN_INSTANT = "an instant such as 2026-01-31 or 2026-01-31T12:00+01:00"
 SINCE = f"a span {SPAN_EXAMPLES}, or {AN_INSTANT} (UTC if no zone is given)"
 
 
@@ -86,8 +86,8 @@ class Parser(argparse.ArgumentParser):
 # ---- the deployment
 
 _FOLDER = "the deployment's folder: its .env, its modules, its var/"
-_ENV = "settings from FILE; its folder is meant unless --folder is given"
-_VERSION = "print the version, and end"
+_ENV = "read settings from FILE; without --folder, its folder counts"
+_VERSION = "print the version"
 ABOUT_DEPLOYMENT = f"""\
   --folder DIR  {_FOLDER}
   --env FILE    {_ENV}
@@ -141,9 +141,7 @@ def span(text: str, hint: str = "") -> int:
     found = span_seconds(text)
     if is_whole(found, 0, MAX_DAYS * DAY_SECONDS):
         return found
-    raise argparse.ArgumentTypeError(
-        f"{text!r} is not a span of time; allowed: {SPAN_EXAMPLES}, at most {MAX_DAYS}d{hint}"
-    )
+    raise argparse.ArgumentTypeError(f"{text!r} is not a span of time {SPAN_EXAMPLES}, at most {MAX_DAYS}d{hint}")
 
 
 def since(text: str) -> int | datetime:
@@ -166,9 +164,9 @@ def group_ids(text: str) -> list[int]:
 
 
 def task_ids(text: str) -> list[int]:
-    """Ids of tasks, as 17,18."""
+    """Ids of tasks, such as 17,18."""
     return _numbers(
-        text, whole_number(1, MAX_ID), f"write ids, each from 1 to {MAX_ID}, with commas and no spaces, as 17,18"
+        text, whole_number(1, MAX_ID), f"write ids, each from 1 to {MAX_ID}, with commas and no spaces, such as 17,18"
     )
 
 
@@ -181,7 +179,7 @@ def _numbers(text: str, parse: Callable[[str], int], allowed: str) -> list[int]:
 
 def read_args(text: str) -> Any:
     """The value of ARGS_JSON. Raises InvalidTask."""
-    example = f"allowed: a JSON object or array in single quotes, as {EXAMPLE}"
+    example = f"allowed: a JSON object or array in single quotes, such as {EXAMPLE}"
     try:
         args = parse_json(text, "ARGS_JSON")
     except BadTask as error:
@@ -197,18 +195,18 @@ _ID = {"metavar": "ID", "type": whole_number(0, MAX_ID), "help": f"a task's id, 
 SHARED: dict[str, dict[str, Any]] = {
     "id": _ID,
     "ids": _ID | {"nargs": "*", "default": []},  # without a default, argparse calls the argument required
-    "task": {"metavar": "TASK", "help": "the function to call, as tasks.send_letter"},
-    "args": {"metavar": "ARGS_JSON", "nargs": "?", "help": f"its arguments, as {EXAMPLE}"},
-    "groups": {"metavar": "GROUP", "nargs": "?", "type": group_ids, "help": "a group's number, or several as 3,5"},
+    "task": {"metavar": "TASK", "help": "the function to call, such as tasks.send_letter"},
+    "args": {"metavar": "ARGS_JSON", "nargs": "?", "help": f"its arguments, such as {EXAMPLE}"},
+    "groups": {"metavar": "GROUP", "nargs": "?", "type": group_ids, "help": "a group's number, or several such as 3,5"},
     "--group": {
         "dest": "groups",
         "metavar": "G",
         "action": "extend",
         "type": group_ids,
         "default": [],
-        "help": "only tasks of this group, or of several as 3,5,6",
+        "help": "only tasks of this group, or of several such as 3,5,6",
     },
-    "--task": {"metavar": "TASK", "help": "only tasks of this name, as tasks.send_letter"},
+    "--task": {"metavar": "TASK", "help": "only tasks of this name, such as tasks.send_letter"},
     "--error": {"metavar": "TEXT", "help": "only tasks whose error starts with TEXT"},
     "--since": {"metavar": "WHEN", "type": since},
     "--limit": {

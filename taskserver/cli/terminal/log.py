@@ -37,7 +37,7 @@ CALL_HANDLERS, BASIC_CONFIG = logging.Logger.callHandlers, logging.basicConfig
 MAX_WARNINGS = 20
 """Lines of a run on standard error about fatal tasks, and of what tasks log without a file or a handler."""
 FATAL = f"became fatal: see {CLIENT} list --status fatal"
-BY_TASKS = "warnings of tasks: set TASKSERVER_LOG to have them all in a file"
+BY_TASKS = "warnings of tasks: set TASKSERVER_LOG to log them all to a file"
 
 
 def set_up(verbose: bool, settings: Settings, workers: int = 1) -> tuple[StandardError, Log]:

@@ -86,7 +86,7 @@ def deployment_of(usual: Path, folder: str | None, env_file: str | None) -> tupl
     file = None if env_file is None else Path(env_file).absolute()
     place = Path(folder).absolute() if folder is not None else usual if file is None else file.parent
     if not place.is_dir():
-        raise SettingError(f"{place} is no folder that this user can see; allowed: the folder of a deployment")
+        raise SettingError(f"{place} is not a folder that this user can see; allowed: the folder of a deployment")
     return place, file
 
 
@@ -151,13 +151,13 @@ def _unexpected(error: Exception) -> str:
     place = extract_tb(error.__traceback__)[-1]
     is_cut_off = isinstance(error, (ImportError, SyntaxError, NameError)) or str(error).startswith("module '")
     what = (
-        "this program is not whole (upload the folder again)"
+        "this program is incomplete (upload the folder again)"
         if is_cut_off
-        else f"was the last upload whole ({CLIENT} doctor says)? If so, an answer of the database cannot be read, or "
-        "this program has a mistake"
+        else f"was the last upload complete ({CLIENT} doctor says)? If so, the database's answer cannot be read, "
+        "or this program has a bug"
     )
     words = f"{type(error).__name__}: {str(error)[:MAX_UNEXPECTED_LENGTH]}"
-    return f"{what}: {words} ({place.filename}, line {place.lineno}; PYTHONDEVMODE=1 shows the way there)"
+    return f"{what}: {words} ({place.filename}, line {place.lineno}; PYTHONDEVMODE=1 shows the traceback)"
 
 
 def _end_without_output(error: OSError) -> CommandResult:

@@ -77,7 +77,7 @@ def _problem(settings: Settings, name: str, args: Any) -> str:
     if not beside:
         return ""
     meant = _hint(name, [f"{module}.{function}" for module in beside])
-    return f"{name!r} is in none of TASKSERVER_MODULES ({', '.join(beside)}); {NOT_FOUND}{meant}"
+    return f"{name!r} is not in TASKSERVER_MODULES ({', '.join(beside)}); {NOT_FOUND}{meant}"
 
 
 def _source(settings: Settings, module: str) -> bytes:

@@ -97,7 +97,7 @@ def _judge_transactions(rows: Sequence[Sequence[Any]]) -> Finding:
     if found.level is not Level.OK or sees_all:
         return found
     return unknown(
-        "the transactions of other accounts cannot be seen: that takes the role pg_read_all_stats",
+        "the transactions of other accounts cannot be seen without the role pg_read_all_stats",
         fix="ask an administrator of the server to GRANT pg_read_all_stats to this account",
     )
 

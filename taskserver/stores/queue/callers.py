@@ -126,7 +126,7 @@ class Callers:
             kind, mark = _driver_of(connection, cursor)
             if kind != self._dialect.kind:
                 raise InvalidTask(
-                    f"connection is one to {NAMES.get(kind, kind)}, and the queue of TASKSERVER_DSN lies in "
+                    f"connection leads to {NAMES.get(kind, kind)}, and the queue of TASKSERVER_DSN is in "
                     f"{NAMES[self._dialect.kind]}; allowed: a connection to the same database"
                 )
             yield CallersRows(self._dialect, self._statements[mark], cursor)
@@ -187,7 +187,7 @@ def unwrapped(connection: object) -> Any:
     """The connection, or the driver's connection inside SQLAlchemy's. Raises InvalidTask."""
     found: Any = connection
     if any("Async" in cls.__name__ for cls in type(found).__mro__) or getattr(found, "async_", 0) == 1:
-        raise InvalidTask("connection is one of asyncio; allowed: one that waits for its answers")
+        raise InvalidTask("connection is for asyncio; allowed: one that waits for its answers")
     while "sqlalchemy" in _packages(found) and not hasattr(found, "cursor") and hasattr(found, "connection"):
         found = found.connection() if callable(found.connection) else found.connection  # of a Session; of a Connection
     if isinstance(found, type) or not callable(getattr(found, "cursor", None)):

@@ -58,7 +58,7 @@ class ScheduledRun(NamedTuple):
         """As `today 03:30, done in 4 s`."""
         if self.seconds is None:
             end = "will be retried" if self.status == Status.ERROR else "failed for good"
-            return f"{on_day(self.started_at)}, its worker vanished, {end}"
+            return f"{on_day(self.started_at)}, its worker died, {end}"
         known: dict[int, str] = {Status.DONE: "done in {}", Status.ERROR: "failed after {}, will be retried"}
         ended = known.get(self.status, "failed for good after {}").format(age(self.seconds))
         return f"{on_day(self.started_at)}, {ended}"

@@ -595,7 +595,7 @@ def test_what_is_supported_follows_the_mode() -> None:
 def test_manage_py_check_tells_what_is_wrong() -> None:
     found = run_checks()
     assert [message.id for message in found] == ["taskserver.W002"]
-    words = "(connection is one to SQLite|the connection that was given reaches no tables)"
+    words = "(connection leads to SQLite|the connection that was given reaches no tables)"
     assert re.match(rf"TASKS\['elsewhere'\]: {words}", found[0].msg)
     folder = settings.BASE_DIR / "wrong"
     folder.mkdir(exist_ok=True)
