@@ -61,7 +61,7 @@ NOT_RUN = {
     ("docs/installing.md", "taskserver init"): "as in tests/cli/test_installed.py",
     ("docs/installing.md", "*/5 * * * *"): "the same",
     ("docs/logging.md", "import sentry_sdk"): "as in tests/process/test_sentry.py, which runs it",
-    ("docs/kinds/exactly_once.md", "import taskserver\nfrom django"): "as in tests/faults/test_transfers.py",
+    ("docs/kinds/exactly_once.md", "import taskserver\nfrom django"): "as in tests/producers/test_django_project.py",
     ("docs/metrics.md", "scrape_configs:"): "settings of Prometheus",
     ("docs/metrics.md", "groups:"): "rules of Prometheus, whose metrics tests/unit/test_metrics.py knows",
     (

@@ -1,7 +1,7 @@
 """Tasks that complete themselves in a transaction of their own code, by `taskserver.complete(connection)`.
 
 Connections of SQLAlchemy and mysqlclient are in tests/producers/test_callers_complete.py; that many tasks at once leave
-every sum right is in tests/faults/test_transfers.py.
+every sum right is in tests/faults/test_chaos.py.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Tasks that run inside the transaction that completes them: what they write and their end are one commit.
 
-That many of them at once leave every sum right is in tests/faults/test_transfers.py, faults of the network and of the
+That many of them at once leave every sum right is in tests/faults/test_chaos.py, faults of the network and of the
 server in tests/faults/test_commits.py.
 """
 

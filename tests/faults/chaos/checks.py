@@ -1,354 +1,273 @@
-"""The promises of the queue, checked on the evidence: each check yields a sentence for everything that is wrong."""
+"""The promises of the queue, checked on what the witnesses kept: each check yields a sentence for all that is wrong."""
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from math import inf
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple
 
-from tests.faults.chaos.begins import CLOCKS_DIFFER_SECONDS, match_begins
-from tests.faults.chaos.evidence import DELETED, PLACES, Event, Evidence, Row, Run, Tied, WorkerRun
-from tests.faults.chaos.settings import DRAIN_SECONDS, LEASE_SECONDS, PATIENCE_SECONDS, SLACK_SECONDS
-from tests.faults.chaos.spans import Span, merged
-from tests.faults.chaos.tasks import HARD_EXIT
-from tests.faults.chaos.told import check_told
+from tests.faults.chaos.faults import Strike
+from tests.faults.chaos.stage import ACCOUNTS, BALANCE, LEASE_SECONDS, SLACK_SECONDS, Added, Span, WorkerRun
+from tests.faults.chaos.tasks import MONEY, PLAYED, WEIGHTS
 
-RENEWED_WITHIN_SECONDS = LEASE_SECONDS / 3
-"""So often a worker renews the lease of what it runs."""
-BEGIN_SECONDS = 1.5
-"""So long after its start a worker has not reached the database yet, on a busy machine."""
-
-OVER = "worker.py: the database can be used again"
-HOLDS = "Timeout ("
-"""What a worker says first that ends because nothing can interrupt its task."""
+PLACES = {"delete": "gone", "move": "archive", "mark": "queue"}
+"""Where each mode leaves a completed task."""
+INTERRUPTED = "TaskInterrupted: "
+BEFORE_IT = ("", "taskserver.interrupts.stop.", "ModuleBroken: module tasks cannot be imported: ")
+OWN_ERRORS = ("Failed: ", "lost", *(f"{words}{INTERRUPTED}" for words in BEFORE_IT))
+"""How the error of a fatal task may begin; anything else was not the task's fault."""
 GIVEN_UP = "dependency: task "
-ERRORS_OF_OURS = (
-    "Failed: ",
-    "SystemExit: 3",
-    "TaskInterrupted: ",
-    "taskserver.interrupts.stop.TaskInterrupted: ",
-    "lost",
-)
-"""How an error_text may begin here. Anything else was no fault of the task's."""
+DEAF_SECONDS = LEASE_SECONDS * 2 / 3 - SLACK_SECONDS
+"""A lease that is renewed each third of it has two thirds left at least when a hindrance begins."""
+
+
+class Run(NamedTuple):
+    """One run of a task, as the task itself noted it."""
+
+    number: int
+    pid: int
+    began: float
+    ended: float | None = None
+    outcome: str = "?"
+    """`done`, the name of what it raised, `dies` if it killed its worker, or `?` if that died otherwise."""
+    kind: str = "quick"
+
+
+class Row(NamedTuple):
+    """A row at the end."""
+
+    number: int
+    place: str
+    """One of PLACES."""
+    status: int
+    attempts: int
+    error_text: str | None
+
+
+@dataclass
+class Evidence:
+    """All that the checks look at."""
+
+    added: Sequence[Added] = ()
+    rows: Sequence[Row] = ()
+    runs: Sequence[Run] = ()
+    workers: Sequence[WorkerRun] = ()
+    strikes: Sequence[Strike] = ()
+    faults: Sequence[str] = ()
+    """Kinds, each of which must have struck."""
+    hindered: Mapping[int, Sequence[Span]] = field(default_factory=dict)
+    """By slot: when its worker was frozen, or could not reach the database."""
+    modes: Sequence[str] = ()
+    """Of each slot."""
+    transfers: Sequence[tuple[int, int, int, int]] = ()
+    """Number, source, target and amount, as they were committed."""
+    balances: Mapping[int, int] = field(default_factory=dict)
+    left: int = 0
+    """Tasks that did not end, and dependencies of ended ones."""
+    unended: Sequence[int] = ()
+    """Slots whose worker did not end though nothing was left to do."""
+
+    def __post_init__(self) -> None:
+        self.worker_of = {worker.pid: worker for worker in self.workers}
+        self.runs_of: dict[int, list[Run]] = defaultdict(list)
+        for run in sorted(self.runs, key=lambda run: run.began):
+            self.runs_of[run.number].append(run)
+        self.rows_of: dict[int, list[Row]] = defaultdict(list)
+        for row in self.rows:
+            self.rows_of[row.number].append(row)
+        self.once = [one for one in self.added if not one.key]
+        """All but those with a key, whose row is used again."""
+
+    def done_runs(self, number: int) -> list[Run]:
+        return [run for run in self.runs_of[number] if run.outcome == "done"]
+
+    def is_fatal(self, number: int) -> bool:
+        return any(row.status == 4 for row in self.rows_of[number])
+
+    def end_of(self, run: Run) -> float:
+        """When a run was over: as it says, or when its worker ended."""
+        return run.ended if run.ended is not None else self.worker_of[run.pid].ended
+
+    def was_struck(self, worker: WorkerRun, began: float, ended: float) -> bool:
+        """Whether something befell a worker, or its way to the database, in a stretch of time."""
+        spans = [*self.hindered.get(worker.slot, ())]
+        spans += [Span(one.began, one.ended) for one in self.strikes_on(worker)]
+        return any(span.began <= ended and began <= span.ended for span in spans)
+
+    def strikes_on(self, worker: WorkerRun) -> list[Strike]:
+        """What struck while a worker ran: its process, its slot's network, or the server."""
+        return [
+            one
+            for one in self.strikes
+            if one.began <= worker.ended
+            and worker.began <= one.ended
+            and (one.pid == worker.pid or (one.pid is None and one.slot in (None, worker.slot)))
+        ]
+
+    def tell(self, one: Added) -> str:
+        """All that is known of a task, for the message of a failure."""
+        runs = self.runs_of[one.number]
+        workers = [self.worker_of[pid] for pid in dict.fromkeys(run.pid for run in runs) if pid in self.worker_of]
+        strikes = dict.fromkeys(strike for worker in workers for strike in self.strikes_on(worker))
+        return "".join(f"\n    {known}" for known in (one, *self.rows_of[one.number], *runs, *workers, *strikes))
 
 
 def check_all(evidence: Evidence) -> list[str]:
-    return [failure for check in CHECKS for failure in check(evidence)]
+    checks = (check_power, check_ends, check_repeats, check_overlaps, check_money, check_keys, check_workers)
+    return [failure for check in checks for failure in check(evidence)]
 
 
-def check_faults(evidence: Evidence) -> Iterator[str]:
-    """A proof without its faults, from outside and of the tasks' own, and without all the modes proves nothing."""
-    struck = Counter(strike.kind for strike in evidence.strikes)
-    for kind in evidence.kinds:
-        if not struck[kind]:
-            yield f"no fault of the kind '{kind}' struck; planned: {evidence.planned[kind]}"
-    shown = {run.kind for run in evidence.runs if run.is_shown}
-    for kind in evidence.task_kinds:
-        if kind not in shown:
-            yield f"no task of the kind '{kind}' did what it is for; added: {evidence.added[kind]}"
-    places = {row.place for row in evidence.rows if row.is_done}
-    for mode in sorted(set(evidence.modes)):
-        if PLACES[mode] not in places:
-            yield f"no task was completed in the mode '{mode}'"
+def check_power(evidence: Evidence) -> Iterator[str]:
+    """A proof without its faults, kinds of tasks or modes proves nothing."""
+    struck = {strike.kind for strike in evidence.strikes}
+    yield from (f"no fault of the kind '{kind}' struck" for kind in evidence.faults if kind not in struck)
+    shown = {run.kind for run in evidence.runs if run.outcome == PLAYED.get(run.kind, "done")}
+    missing = WEIGHTS.keys() - {"child"} - shown
+    yield from (f"no task of the kind '{kind}' did what it is for" for kind in sorted(missing))
+    # Every end but a fatal one: no row, a moved one, or a marked one.
+    places = {_place(evidence, one) for one in evidence.once if not evidence.is_fatal(one.number)}
+    yield from (f"no task was completed in mode '{mode}'" for mode in PLACES if PLACES[mode] not in places)
+    ended = {one.id: one.number for one in evidence.once}
+    children = [one for one in evidence.once if one.parents]
+    if not any(evidence.done_runs(one.number) for one in children):
+        yield "no task ran that had waited for another"
+    if not any(evidence.is_fatal(ended[parent]) for one in children for parent in one.parents):
+        yield "no task waited for a fatal one"
 
 
-def check_nothing_is_lost(evidence: Evidence) -> Iterator[str]:
-    """Every acknowledged task is done or fatal with a reason, and there once; so is one that a worker ever touched.
-
-    A deleted one is gone for a good reason only if the tasks' own notes say so: the run that was started last, under
-    the claim that deleted the row, had come to its end before.
-    """
-    if evidence.undrained:
-        yield f"{evidence.undrained} tasks were neither done nor fatal, and for {DRAIN_SECONDS:g} s none became so"
-    for number in sorted((evidence.acknowledged | evidence.events_of.keys()) - evidence.row_of.keys()):
-        yield f"task {number} was acknowledged and is lost\n{evidence.tell(number)}"
-    for number, events in evidence.events_of.items():
-        for event in events:
-            if event.status == DELETED and not is_completed(evidence, event):
-                yield f"task {number} was deleted before a run of it came to its end: lost\n{evidence.tell(number)}"
-    for number, rows in Counter(row.number for row in evidence.rows).items():
-        if rows > 1:
-            yield f"task {number} is there {rows} times\n{evidence.tell(number)}"
+def _place(evidence: Evidence, one: Added) -> str:
+    rows = evidence.rows_of[one.number]
+    return rows[0].place if rows else "gone"
 
 
 def check_ends(evidence: Evidence) -> Iterator[str]:
-    """A done task completed a run, and is where that worker's mode puts it; a fatal one used up its attempts itself."""
-    for row in evidence.rows:
-        wrong = _wrong_end(row, evidence)
-        if wrong:
-            yield f"task {row.number} {wrong}\n{evidence.tell(row.number)}"
+    """Every acknowledged task is done, where the mode says, or fatal for a reason of its own; and it is there once."""
+    if evidence.left:
+        yield f"{evidence.left} tasks or dependencies wait for ever"
+    number_of = {one.id: one.number for one in evidence.once}
+    for one in evidence.once:
+        parents = [number_of[parent] for parent in one.parents]
+        if wrong := _wrong_end(one, evidence) or _wrong_child(one, parents, evidence):
+            yield f"task {one.number} {wrong}{evidence.tell(one)}"
 
 
-def _wrong_end(row: Row, evidence: Evidence) -> str | None:
-    if row.is_done:
-        if row.error_text is not None and row.place != PLACES["delete"]:
-            return "is done and has an error_text"
-        completed = [run for run in evidence.runs_of[row.number] if run.outcome == "done"]
-        if not completed:
-            return "is done, and no run of it came to its end"
-        if row.place not in map(evidence.place_of, completed):
-            return f"is done, and {row.place} is not where the mode of a worker that completed it puts it"
-    if row.status == 4:
-        if not (row.error_text or "").startswith(ERRORS_OF_OURS):
-            return f"is fatal for no reason of its own: {row.error_text!r}"
-        if row.max_attempts is None or row.attempts != row.max_attempts:
-            return f"is fatal after {row.attempts} of {row.max_attempts} attempts"
+def _wrong_end(one: Added, evidence: Evidence) -> str | None:
+    rows, runs, done = evidence.rows_of[one.number], evidence.runs_of[one.number], evidence.done_runs(one.number)
+    if one.id is None and not rows and not runs:
+        return None
+    if len(rows) > 1:
+        return f"is there {len(rows)} times"
+    if len(runs) > one.max_attempts or (rows and rows[0].attempts < len(runs)):
+        return f"began {len(runs)} times of {one.max_attempts}, and its row counts {[row.attempts for row in rows]}"
+    if rows and rows[0].status == 4:
+        error = rows[0].error_text or ""
+        if error.startswith(GIVEN_UP) and one.parents:
+            return None
+        if not error.startswith(OWN_ERRORS) or rows[0].attempts != one.max_attempts:
+            return f"is fatal after {rows[0].attempts} of {one.max_attempts} attempts: {error!r}"
+        return None
+    if rows and rows[0].status != 2:
+        return f"has the status {rows[0].status}"
+    if not done:
+        # Its worker may have died between its COMMIT and its note.
+        is_made = any(number == one.number for number, *_ in evidence.transfers)
+        return None if is_made else "is lost: no run of it came to its end, and it is not fatal"
+    places = {PLACES[evidence.modes[evidence.worker_of[run.pid].slot]] for run in done}
+    if _place(evidence, one) not in places:
+        return f"is done, and {_place(evidence, one)} is not where the mode of its workers puts it"
     return None
+
+
+def _wrong_child(one: Added, parents: Sequence[int], evidence: Evidence) -> str | None:
+    """A child runs after all its parents, and not at all if one of them is fatal."""
+    runs = evidence.runs_of[one.number]
+    if any(map(evidence.is_fatal, parents)):
+        errors = [row.error_text or "" for row in evidence.rows_of[one.number]]
+        was_added = one.id is not None or errors
+        return "waited for a fatal task, and was not given up" if was_added and (runs or not errors) else None
+    for parent in parents:
+        ends = [run.ended for run in evidence.done_runs(parent) if run.ended is not None]
+        if runs and (not ends or runs[0].began < min(ends)):
+            return f"began before task {parent}, for which it waited, was done"
+    return None
+
+
+def check_repeats(evidence: Evidence) -> Iterator[str]:
+    """What was done runs again only if something befell its worker before that could be written."""
+    for one in evidence.once:
+        for run in evidence.done_runs(one.number):
+            worker, ended = evidence.worker_of[run.pid], evidence.end_of(run)
+            is_last = run == evidence.runs_of[one.number][-1]
+            if (
+                not is_last
+                and not worker.code
+                and not evidence.was_struck(worker, run.began - 1, ended + LEASE_SECONDS)
+            ):
+                yield f"task {one.number} was done by {run.pid}, which nothing befell, and again{evidence.tell(one)}"
 
 
 def check_overlaps(evidence: Evidence) -> Iterator[str]:
     """No task is run by two workers while the lease of the first holds."""
-    for number, runs in evidence.runs_of.items():
+    for one in evidence.once:
+        runs = evidence.runs_of[one.number]
         for index, first in enumerate(runs):
             for second in runs[index + 1 :]:
-                if second.began < evidence.end_of(first) and not may_have_lapsed(evidence, first, second.began):
+                if second.began < evidence.end_of(first) and not _may_have_lapsed(evidence, first, second.began):
                     yield (
-                        f"task {number} was begun by {second.pid} at {second.began:.3f} while {first.pid}, which "
-                        f"nothing had hindered, ran it until {evidence.end_of(first):.3f}\n{evidence.tell(number)}"
+                        f"task {one.number} was begun by {second.pid} while {first.pid}, which nothing had hindered, "
+                        f"ran it{evidence.tell(one)}"
                     )
 
 
-def may_have_lapsed(evidence: Evidence, run: Run, at: float) -> bool:
-    """Whether, by that instant, the worker of a run was hindered for long enough to miss its renewals.
-
-    A lease that is renewed each third of it has two thirds left at least when a hindrance begins.
-    """
-    worker = evidence.worker_of.get(run.pid)
-    if worker is None:
-        return False
-    if run.outcome == "dies hold":  # nor can its worker's heartbeat get a turn
-        return at - run.began >= LEASE_SECONDS - SLACK_SECONDS
-    least = LEASE_SECONDS - RENEWED_WITHIN_SECONDS - SLACK_SECONDS
-    spans = merged(evidence.troubles.get(worker.slot, []), SLACK_SECONDS)
-    return any(
-        min(span.ended, at) - max(span.began, run.began - LEASE_SECONDS) >= least for span in spans if span.began < at
-    )
+def _may_have_lapsed(evidence: Evidence, run: Run, at: float) -> bool:
+    """Whether, by that instant, the worker of a run was hindered for long enough to miss its renewals."""
+    spans = evidence.hindered.get(evidence.worker_of[run.pid].slot, ())
+    earliest = run.began - LEASE_SECONDS
+    return any(min(span.ended, at) - max(span.began, earliest) >= DEAF_SECONDS for span in spans)
 
 
-def check_leases(evidence: Evidence) -> Iterator[str]:
-    """No task is taken back before its lease has ended, by the database's own clock."""
-    for number, events in evidence.events_of.items():
-        for event in events:
-            if event.is_lost and (
-                event.lease_ended_at is None or event.lease_ended_at > event.at + CLOCKS_DIFFER_SECONDS
-            ):
-                yield f"task {number} was taken back before its lease had ended: {event}\n{evidence.tell(number)}"
+def check_money(evidence: Evidence) -> Iterator[str]:
+    """Each acknowledged transfer was made exactly once, one without an answer at most once, and the sums are right."""
+    times = Counter(number for number, *_ in evidence.transfers)
+    for one in evidence.once:
+        if one.kind in MONEY and not (one.id is not None) <= times[one.number] <= 1:
+            yield f"transfer {one.number} was made {times[one.number]} times{evidence.tell(one)}"
+    expected = dict.fromkeys(range(ACCOUNTS), BALANCE)
+    for _, source, target, amount in evidence.transfers:
+        expected[source] -= amount
+        expected[target] += amount
+    if evidence.balances != expected:
+        yield f"the balances are {evidence.balances}, and the transfers make {expected}"
 
 
-def check_at_most_once(evidence: Evidence) -> Iterator[str]:
-    """max_attempts 1 means one start."""
-    for row in evidence.rows:
-        begins, starts = len(evidence.runs_of[row.number]), len(evidence.starts_of(row.number))
-        if row.max_attempts == 1 and (begins > 1 or starts > 1):
-            yield f"task {row.number} of max_attempts 1 began {begins} times\n{evidence.tell(row.number)}"
-        if row.max_attempts is not None and begins > row.max_attempts:
-            yield f"task {row.number} began {begins} times of {row.max_attempts}\n{evidence.tell(row.number)}"
-
-
-def check_attempts(evidence: Evidence) -> Iterator[str]:
-    """Each begin was counted before, and each count was followed by a begin, unless a fault came between the two."""
-    for row in evidence.rows:
-        starts = evidence.starts_of(row.number)
-        if row.attempts != len(starts):
-            yield f"task {row.number} has attempts {row.attempts} and {len(starts)} starts\n{evidence.tell(row.number)}"
-        begun, uncounted = match_begins(evidence.runs_of[row.number], starts)
-        for run in uncounted:
-            yield f"task {row.number} began at {run.began:.3f}, which was not counted\n{evidence.tell(row.number)}"
-        for start in starts:
-            if start not in begun and not _is_explained(evidence, start):
-                yield (
-                    f"task {row.number} was counted as started at {start:.3f} and did not begin, though no fault was "
-                    f"near\n{evidence.tell(row.number)}"
-                )
-
-
-def check_finishes(evidence: Evidence) -> Iterator[str]:
-    """What is written of a task is what became of the run that was started last: no late word of one before counts."""
-    for number, events in evidence.events_of.items():
-        for event in events:
-            if not event.is_allowed:
-                yield f"task {number} went a way that no task may go: {event}\n{evidence.tell(number)}"
-            if event.is_finish and not (is_completed if event.is_completion else _may_have_failed)(evidence, event):
-                yield f"task {number} was finished by another than its last run: {event}\n{evidence.tell(number)}"
-
-
-def is_completed(evidence: Evidence, event: Event) -> bool:
-    """Whether a row was marked as done or deleted by the claim that started it last, and after that run's end."""
-    start, run = last_run(evidence, event)
-    if start is None or run is None or event.was != 1:
-        return False
-    return start.claim == event.claim and run.outcome == "done" and _is_over(run, event.at)
-
-
-def _may_have_failed(evidence: Evidence, event: Event) -> bool:
-    """Whether an error was written by the claim that started a task last, and after that run's end.
-
-    A run that was interrupted at its very begin could not note it.
-    """
-    start, run = last_run(evidence, event)
-    if start is not None and start.claim != event.claim:
-        return False
-    return run is None or (run.outcome != "done" and _is_over(run, event.at))
-
-
-def last_run(evidence: Evidence, event: Event) -> tuple[Event | None, Run | None]:
-    """The last start of a task before a later event of it, and the run that this start led to."""
-    events = evidence.events_of[event.number]
-    start = next((one for one in reversed(events[: events.index(event)]) if one.is_start), None)
-    if start is None:
-        return None, None
-    begun, _ = match_begins(evidence.runs_of[event.number], evidence.starts_of(event.number))
-    return start, begun.get(start.at)
-
-
-def _is_over(run: Run, at: float) -> bool:
-    return run.ended is not None and run.ended <= at + CLOCKS_DIFFER_SECONDS
-
-
-def _is_explained(evidence: Evidence, start: float) -> bool:
-    """Whether, between a start and the begin that should have followed at once, something struck a worker."""
-    near = Span(start - SLACK_SECONDS, start + 1.0)
-    troubles = [span for spans in evidence.troubles.values() for span in spans]
-    strikes = [Span(strike.began, strike.ended) for strike in evidence.strikes]
-    deaths = [Span(worker.ended, worker.ended) for worker in evidence.workers if worker.code]
-    return any(span.began <= near.ended and near.began <= span.ended for span in (*troubles, *strikes, *deaths))
-
-
-def check_newest(evidence: Evidence) -> Iterator[str]:
-    """After the last change of a key its newest arguments were run; none is done with arguments that never were."""
-    if not evidence.changed_while_it_ran:
-        yield "no task was changed while it ran"
-    if evidence.kept_fatal:
-        yield f"{evidence.kept_fatal} tasks with keys became fatal, which never fail"
-    ran = set(evidence.kept_runs)
-    for key, version in evidence.changed.items():
-        newest = max((run.version for run in ran if run.key == key), default=0)
-        if newest < version:
-            yield f"key {key} was changed to version {version}, and the newest that ran to its end is {newest}"
-    for key, version in sorted(set(evidence.kept_rows) - ran):
-        yield f"key {key} is done with version {version}, no run of which came to its end"
-
-
-def check_ties(evidence: Evidence) -> Iterator[str]:
-    """Each ran after all that it waited for; none is lost, and what waited for a fatal one is fatal because of it."""
-    doomed: set[int] = set()
-    for one in evidence.tied:
-        fatal = [other.id for other in evidence.tied if other.number in one.parents and other.number in doomed]
-        if one.is_fatal or fatal:
-            doomed.add(one.number)
-        wrong = _wrong_tie(one, evidence, fatal)
-        if wrong:
-            yield f"the tied task {one} {wrong}"
-    if evidence.tied_left:
-        yield f"{evidence.tied_left} ties are left, of tasks that are over"
-    if not any(
-        run.outcome == "tied" and one.parents for one in evidence.tied for run in _runs_of(one.number, evidence)
-    ):
-        yield "no task ran that had waited for another"
-    if not any(error.startswith(GIVEN_UP) for error in evidence.tied_errors.values()):
-        yield "no task was fatal because of another"
-
-
-def _wrong_tie(one: Tied, evidence: Evidence, fatal: Sequence[int | None]) -> str | None:
-    runs = _runs_of(one.number, evidence)
-    error = evidence.tied_errors.get(one.number, "")
-    if fatal and runs:
-        return "waited for a fatal one, and began"
-    if fatal and one.id is not None and not error.startswith(tuple(f"{GIVEN_UP}{task_id}," for task_id in fatal)):
-        return f"waited for a fatal one, and its error is {error!r}"
-    if one.id is not None and not (fatal or one.is_fatal) and not any(run.outcome == "tied" for run in runs):
-        return "did not come to its end"
-    for parent in one.parents:
-        ends = [run.ended for run in _runs_of(parent, evidence) if run.outcome == "tied" and run.ended is not None]
-        if runs and min(run.began for run in runs) < min(ends, default=inf):
-            return "began before one that it waited for had come to its end"
-    return None
-
-
-def _runs_of(number: int, evidence: Evidence) -> list[Run]:
-    return [run for run in evidence.tied_runs if run.number == number]
+def check_keys(evidence: Evidence) -> Iterator[str]:
+    """After the last rerun of a key that was acknowledged, its arguments or newer ones were run."""
+    kept = [one for one in evidence.added if one.key]
+    key_of = {one.number: one.key for one in kept}
+    for key in sorted(set(key_of.values())):
+        newest = max((one.number for one in kept if one.key == key and one.id is not None), default=0)
+        ran = max(
+            (run.number for run in evidence.runs if run.outcome == "done" and key_of.get(run.number) == key), default=0
+        )
+        if ran < newest:
+            yield f"key {key} was rerun as {newest}, and the newest that was done is {ran}"
 
 
 def check_workers(evidence: Evidence) -> Iterator[str]:
     """Every worker ended as it may: with 0, with 1 and one line an hour, or killed; never with a traceback."""
-    deaths = {run.pid: run.outcome for run in evidence.runs if run.outcome.startswith("dies ")}
-    killed = {strike.pid for strike in evidence.strikes if strike.kind == "kill"}
-    for slot in evidence.unended:
-        yield f"the last worker of slot {slot} went on though nothing was left to do"
+    deadly = {run.pid for run in evidence.runs if run.outcome == "dies"}
+    yield from (f"the last worker of slot {slot} did not end" for slot in evidence.unended)
     for worker in evidence.workers:
-        wrong = _wrong_exit(worker, deaths.get(worker.pid, ""), worker.pid in killed, evidence)
-        if "Traceback" in worker.errors:
-            wrong = "printed a traceback"
-        if wrong:
-            struck = "".join(f"\n    {strike}" for strike in evidence.strikes_on(worker))
-            yield f"the worker {worker.pid} of slot {worker.slot} {wrong}: {worker}{struck}"
-
-
-def _wrong_exit(worker: WorkerRun, death: str, was_killed: bool, evidence: Evidence) -> str | None:
-    lines = _own_lines(worker)
-    match worker.code:
-        case 0 if death:
-            return f"ended with 0, and its task {death}"
-        case 0:
-            return f"ended with 0 and {lines}" if lines else None
-        case 1 if len(lines) != 1:
-            was_told = any(other.slot == worker.slot and _own_lines(other) for other in evidence.workers)
-            return None if was_told and not lines else f"ended with 1 and {len(lines)} lines of its own"
-        case 1 if lines[0] == "worker.py: ":
-            return "ended with 1 and no word of why"
-        case 1 if lines[0].startswith(HOLDS):
-            is_allowed = death == "dies hold" or _was_frozen_till_its_end(worker, evidence)
-            return None if is_allowed else "took a task for one that holds the interpreter"
-        case 1 if not may_give_up(worker, evidence.troubles.get(worker.slot, [])):
-            return "gave up a database that was not away for so long"
-        case 1:
-            return None
-        case -9 if was_killed or death == "dies kill":
-            return None
-        case code if code == HARD_EXIT and death == "dies leave":
-            return None
-    return f"ended with {worker.code}"
-
-
-def _own_lines(worker: WorkerRun) -> list[str]:
-    """The worker's lines of why it ended."""
-    own = (line for line in worker.errors.splitlines() if line.startswith(("worker.py: ", HOLDS)))
-    return [line for line in own if not line.startswith(OVER)]
-
-
-def _was_frozen_till_its_end(worker: WorkerRun, evidence: Evidence) -> bool:
-    """Whether it ended as it woke, beyond its lease: its task could not be interrupted in time either."""
-    return any(
-        strike.kind == "freeze beyond the lease" and worker.ended - strike.ended < SLACK_SECONDS
-        for strike in evidence.strikes_on(worker)
-    )
-
-
-def may_give_up(worker: WorkerRun, troubles: Sequence[Span]) -> bool:
-    """Whether the database was away when a worker began, or from then to its end for as long as it is waited for."""
-    return any(
-        span.began <= worker.ended
-        and (
-            worker.began - SLACK_SECONDS <= span.began <= worker.began + BEGIN_SECONDS
-            or span.began < worker.began <= span.ended
-            or span.ended - span.began >= PATIENCE_SECONDS - SLACK_SECONDS
-        )
-        for span in merged(troubles, SLACK_SECONDS)
-        if span.ended >= worker.began
-    )
-
-
-CHECKS: Sequence[Callable[[Evidence], Iterable[str]]] = (
-    check_faults,
-    check_nothing_is_lost,
-    check_ends,
-    check_overlaps,
-    check_leases,
-    check_at_most_once,
-    check_attempts,
-    check_finishes,
-    check_told,
-    check_newest,
-    check_ties,
-    check_workers,
-)
+        kinds = {strike.kind for strike in evidence.strikes_on(worker) if strike.pid == worker.pid}
+        own = [line for line in worker.errors.splitlines() if line.startswith(("worker.py: ", "Timeout ("))]
+        own = [line for line in own if "can be used again" not in line]
+        allowed = {
+            0: worker.pid not in deadly and not own,
+            1: len(own) <= 1 and evidence.was_struck(worker, worker.began - SLACK_SECONDS, worker.ended),
+            -9: worker.pid in deadly or bool(kinds & {"kill", "kill in a transaction"}),
+            -15: "terminate" in kinds,  # before it had its handlers
+        }
+        if not allowed.get(worker.code, False) or "Traceback" in worker.errors:
+            strikes = "".join(f"\n    {strike}" for strike in evidence.strikes_on(worker))
+            yield f"a worker ended with {worker.code}: {worker}{strikes}"

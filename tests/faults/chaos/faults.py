@@ -1,200 +1,180 @@
-"""The faults: how each kind is begun and ended on a worker, its network or the server, and whether it struck."""
+"""The faults: what befalls workers, their network and the server, and whether it struck."""
 
 from __future__ import annotations
 
-import heapq
+import random
 import signal
 import subprocess
+import threading
 import time
-from collections.abc import Callable, Sequence
-from itertools import count
-from pathlib import Path
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from functools import partial
+from typing import NamedTuple, TypeAlias
 
-from tests.faults.chaos.evidence import Strike
-from tests.faults.chaos.schedule import FREEZES, NETWORK_FAULTS, SERVER_FAULTS, Fault
-from tests.faults.chaos.settings import SLOTS
-from tests.faults.chaos.stage import Producer, Slot, Stage
-from tests.support.proxy import Cut, Proxy, contains
+from tests.faults.chaos.stage import FIND_SECONDS, LEASE_SECONDS, Slot, Stage
+from tests.support.processes import freeze, thaw, wait_until
+from tests.support.proxy import Matches, Proxy, contains
 
-AGAIN_SECONDS = 0.1
-"""A fault that finds nothing to strike is tried again so soon,"""
-LATEST_SECONDS = 6.0
-"""and for so long."""
-
-
-class Striker:
-    """Strikes with the faults of a schedule, one thread for all of them, and keeps those that were seen to strike."""
-
-    def __init__(self, stage: Stage, slots: Sequence[Slot], producers: Sequence[Producer]) -> None:
-        self.stage = stage
-        self.slots = slots
-        self.producers = producers
-        self.strikes: list[Strike] = []
-        self._order = count()
-        self.busy: set[int] = set()
-        """Slots under a fault that lasts: they get no other one meanwhile."""
-        self._agenda: list[tuple[float, int, Callable[[float], None]]] = []
-
-    def run(self, schedule: Sequence[Fault]) -> None:
-        """All of it, to the end of the last fault."""
-        began = time.monotonic()
-        for fault in schedule:
-            self.plan(began + fault.at, _Attempt(self, fault, began + fault.at).strike)
-        while self._agenda:
-            at, _, act = heapq.heappop(self._agenda)
-            time.sleep(max(0.0, at - time.monotonic()))
-            act(time.monotonic())
-
-    def plan(self, at: float, act: Callable[[float], None]) -> None:
-        heapq.heappush(self._agenda, (at, next(self._order), act))
+LATE_SECONDS = 30.0
+"""So long after their time strikers go on, if one of their faults has not struck yet."""
+WRITES = contains(b"UPDATE ", b"DELETE FROM ")
+COMMITS = contains(b"COMMIT /* of a task")
+"""Of tasks that complete in a transaction of their own."""
 
 
-class _Attempt:
-    """One fault on its way: struck when there is something to strike, and ended after its time.
+class Strike(NamedTuple):
+    """A fault that was seen to strike."""
 
-    Where its slot has no worker just now, or one that is under another fault, the next slot gets it.
-    """
+    kind: str
+    slot: int | None
+    """None if it struck all."""
+    pid: int | None
+    began: float
+    ended: float
 
-    def __init__(self, striker: Striker, fault: Fault, due_at: float) -> None:
-        self._striker = striker
-        self._fault = fault
-        self._due_at = due_at
-        self._slot = fault.slot
-        self._stage = striker.stage
-        self._process: subprocess.Popen[str] | None = None
-        self._began = 0.0
-        self._before = 0
-        self._cut: Cut | None = None
 
-    def strike(self, now: float) -> None:
-        self._process = self._striker.slots[self._slot].process
-        self._began = now
-        if (self._slot not in self._striker.busy or self._fault.kind in SERVER_FAULTS) and self._begin():
-            if self._fault.kind not in SERVER_FAULTS:
-                self._striker.busy.add(self._slot)
-            self._striker.plan(time.monotonic() + self._fault.seconds, self.end)
-        else:
-            self._try_again(now)
+Struck: TypeAlias = "bool | subprocess.Popen[str] | None"
+"""Whether it struck, or the process that it struck."""
+Fault: TypeAlias = Callable[[Stage, Slot, random.Random], Struck]
 
-    def end(self, now: float) -> None:
-        has_struck = self._finish()
-        if self._fault.kind not in SERVER_FAULTS:
-            self._striker.busy.discard(self._slot)
-        if has_struck:
-            pid = self._process.pid if self._process is not None else None
-            self._striker.strikes.append(Strike(self._fault.kind, self._slot, pid, self._began, time.monotonic()))
-        else:
-            self._try_again(now)
 
-    def _try_again(self, now: float) -> None:
-        self._slot = (self._slot + 1) % SLOTS
-        if now < self._due_at + LATEST_SECONDS:
-            self._striker.plan(now + AGAIN_SECONDS, self.strike)
+def kill(stage: Stage, slot: Slot, chance: random.Random, in_transaction: bool = False) -> Struck:
+    if (process := slot.find_worker(in_transaction)) is None:
+        return None
+    process.kill()
+    return process if process.wait(10) == -signal.SIGKILL else None
 
-    # ---- what each kind does; whether there was something to strike
 
-    def _begin(self) -> bool:
-        kind = self._fault.kind
-        if kind in SERVER_FAULTS:
-            return self._kill_server()
-        if kind in NETWORK_FAULTS:
-            return self._begin_on_network(self._stage.proxies[self._slot])
-        return self._process is not None and self._begin_on_worker(self._process)
+def freeze_for(
+    stage: Stage, slot: Slot, chance: random.Random, between: tuple[float, float], in_transaction: bool = False
+) -> Struck:
+    if (process := slot.find_worker(in_transaction)) is None:
+        return None
+    with suppress(ChildProcessError):  # it has ended meanwhile
+        freeze(process)
+        time.sleep(chance.uniform(*between))
+        thaw(process)
+        return process
+    return None
 
-    def _kill_server(self) -> bool:
-        assert self._stage.server is not None
-        self._process = None
-        # In the midst of an INSERT if one comes by: then its producer cannot know what became of it.
-        _comes_true(lambda: any(producer.is_adding for producer in self._striker.producers))
-        self._stage.server.kill()
-        return True
 
-    def _begin_on_worker(self, process: subprocess.Popen[str]) -> bool:
-        kind = self._fault.kind
-        if kind == "kill":
-            process.kill()
-            return True
-        if kind in FREEZES:
-            process.send_signal(signal.SIGSTOP)
-            return _comes_true(lambda: state_of(process.pid) == "T")
-        if not catches(process.pid, signal.SIGTERM):
-            return False
+def terminate(stage: Stage, slot: Slot, chance: random.Random) -> Struck:
+    """Once, or twice: then it does not wait for its task."""
+    if process := slot.find_worker():
         process.terminate()
-        return True
-
-    def _begin_on_network(self, proxy: Proxy) -> bool:
-        kind = self._fault.kind
-        if not proxy.open_links:
-            return False
-        if kind.startswith("cut "):
-            place = proxy.cut_before if kind == "cut before a write" else proxy.cut_after
-            self._cut = place(contains(b"UPDATE ", b"DELETE FROM "))
-        elif kind == "drop":
-            self._before = proxy.lost_bytes
-            proxy.drop()
-        elif kind == "stall":
-            self._before = proxy.held_chunks
-            proxy.stall()
-        else:
-            if kind == "refuse":
-                proxy.refuse()
-            if not proxy.reset():
-                proxy.pass_on()
-                return False
-        return True
-
-    # ---- how each kind ends; whether it struck
-
-    def _finish(self) -> bool:
-        kind, process = self._fault.kind, self._process
-        if kind in SERVER_FAULTS:
-            assert self._stage.server is not None
-            self._stage.server.start()
-            return True
-        if kind in NETWORK_FAULTS:
-            return self._finish_on_network(self._stage.proxies[self._slot])
-        assert process is not None
-        if kind in FREEZES:
-            process.send_signal(signal.SIGCONT)
-        elif kind == "terminate twice":
-            if not catches(process.pid, signal.SIGTERM):
-                return False
+        if chance.random() < 0.5:
+            time.sleep(chance.uniform(0.05, 0.3))
             process.terminate()
-        elif kind == "kill":
-            return process.wait(10) == -signal.SIGKILL
-        return True
-
-    def _finish_on_network(self, proxy: Proxy) -> bool:
-        kind = self._fault.kind
-        if kind != "reset":
-            proxy.pass_on()
-        if kind == "drop":
-            return proxy.lost_bytes > self._before
-        if kind == "stall":
-            return proxy.held_chunks > self._before
-        return self._cut is None or self._cut.has_struck
+    return process
 
 
-def _comes_true(condition: Callable[[], bool], seconds: float = 0.5) -> bool:
-    deadline = time.monotonic() + seconds
-    while not (came := condition()) and time.monotonic() < deadline:
-        time.sleep(0.001)
-    return came
+def disturb(stage: Stage, slot: Slot, chance: random.Random, begin: Callable[[Proxy], object], most: float) -> Struck:
+    """Until it is over no byte, or no new connection, gets through."""
+    proxy = stage.proxies[slot.number]
+    wait_until(lambda: proxy.open_links)
+    before = proxy.lost_bytes + proxy.held_chunks
+    has_reset = begin(proxy)
+    time.sleep(chance.uniform(0.3, most))
+    proxy.pass_on()
+    return bool(has_reset) or proxy.lost_bytes + proxy.held_chunks > before
 
 
-def state_of(pid: int) -> str:
-    """As the kernel names it: R, S, D, T for stopped, Z; empty where there is no such process."""
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(") ")[2][:1]
-    except OSError:
-        return ""
+def reset(stage: Stage, slot: Slot, chance: random.Random) -> Struck:
+    return stage.proxies[slot.number].reset() > 0
 
 
-def catches(pid: int, number: signal.Signals) -> bool:
-    """Whether a process has a handler for a signal: before, it would die of it like any other."""
-    try:
-        status = Path(f"/proc/{pid}/status").read_text()
-    except OSError:
-        return False
-    mask = next(line.split()[1] for line in status.splitlines() if line.startswith("SigCgt:"))
-    return bool(int(mask, 16) >> (number - 1) & 1)
+def refuse(proxy: Proxy) -> int:
+    proxy.refuse()
+    return proxy.reset()
+
+
+def cut(stage: Stage, slot: Slot, chance: random.Random, is_after: bool, requests: Matches) -> Struck:
+    """Half of them are silent: the worker waits for an answer that never comes."""
+    proxy = stage.proxies[slot.number]
+    place = (proxy.cut_after if is_after else proxy.cut_before)(requests, silent=chance.random() < 0.5)
+    place.wait(FIND_SECONDS)
+    proxy.pass_on()
+    return place.has_struck
+
+
+def kill_server(stage: Stage, slot: Slot, chance: random.Random) -> Struck:
+    """While a task's own transaction is open."""
+    if stage.server is None or slot.find_worker(in_transaction=True) is None:
+        return None
+    stage.server.kill()
+    time.sleep(chance.uniform(0.0, 1.0))
+    stage.server.start()
+    return True
+
+
+BEYOND = (LEASE_SECONDS * 1.5, LEASE_SECONDS * 2.2)
+KILLS: Mapping[str, Fault] = {
+    "kill": kill,
+    "kill in a transaction": partial(kill, in_transaction=True),
+    "terminate": terminate,
+}
+FREEZES: Mapping[str, Fault] = {
+    "freeze": partial(freeze_for, between=(0.2, 1.0)),
+    "freeze beyond the lease": partial(freeze_for, between=BEYOND),
+    "freeze in a transaction": partial(freeze_for, between=BEYOND, in_transaction=True),
+}
+NETWORK: Mapping[str, Fault] = {
+    "drop": partial(disturb, begin=Proxy.drop, most=2.5),
+    "stall": partial(disturb, begin=Proxy.stall, most=3.5),
+    "refuse": partial(disturb, begin=refuse, most=2.0),
+    "reset": reset,
+    "cut before a write": partial(cut, is_after=False, requests=WRITES),
+    "cut after a write": partial(cut, is_after=True, requests=WRITES),
+    "cut before a COMMIT": partial(cut, is_after=False, requests=COMMITS),
+    "cut after a COMMIT": partial(cut, is_after=True, requests=COMMITS),
+}
+SERVER: Mapping[str, Fault] = {"server kill": kill_server}
+HINDERING = (*FREEZES, "drop", "stall", "refuse", "server kill")
+"""While these last, a worker does not reach its database."""
+
+
+class Striker(threading.Thread):
+    """Strikes with faults of one sort, one at a time: each kind once in a turn, in random order, on a random slot."""
+
+    def __init__(
+        self, stage: Stage, slots: Sequence[Slot], faults: Mapping[str, Fault], seed: int, until: float
+    ) -> None:
+        super().__init__(daemon=True)
+        self.strikes: list[Strike] = []
+        self.faults = faults
+        self.error: BaseException | None = None
+        self._stage, self._slots = stage, slots
+        self._chance = random.Random(f"{seed}:{sorted(faults)}")
+        self._until = until
+        self._gap_seconds = (2.0, 5.0) if faults is SERVER else (0.2, 1.0)
+
+    def run(self) -> None:
+        try:
+            for kind in self._turns():
+                time.sleep(self._chance.uniform(*self._gap_seconds))
+                self._strike(kind)
+        except BaseException as error:
+            self.error = error
+
+    def _turns(self) -> Iterator[str]:
+        while True:
+            for kind in self._chance.sample(sorted(self.faults), len(self.faults)):
+                missing = self.faults.keys() - {strike.kind for strike in self.strikes}
+                if time.monotonic() > self._until + (LATE_SECONDS if missing else 0.0):
+                    return
+                if kind in missing or time.monotonic() < self._until:
+                    yield kind
+
+    def _strike(self, kind: str) -> None:
+        slot = self._chance.choice(self._slots)
+        began = time.monotonic()
+        if struck := self.faults[kind](self._stage, slot, self._chance):
+            pid = struck.pid if isinstance(struck, subprocess.Popen) else None
+            number = None if kind in SERVER else slot.number
+            self.strikes.append(Strike(kind, number, pid, began, time.monotonic()))
+
+
+def faults_of(dsn_kind: str) -> list[Mapping[str, Fault]]:
+    """Those that can strike on this kind of database, by sorts, each of which has its own striker."""
+    return [KILLS, FREEZES] if dsn_kind == "sqlite" else [KILLS, FREEZES, NETWORK, SERVER]

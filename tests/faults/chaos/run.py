@@ -2,123 +2,188 @@
 
 from __future__ import annotations
 
+import argparse
+import json
 import random
+import tempfile
 import time
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import closing
 from pathlib import Path
+from typing import Any, NamedTuple
 
-from tests.faults.chaos.checks import check_all
-from tests.faults.chaos.evidence import Evidence
-from tests.faults.chaos.faults import Striker
-from tests.faults.chaos.report import Report
-from tests.faults.chaos.schedule import FAULTS, Fault, make_modes, make_schedule, planned_kinds, wish
-from tests.faults.chaos.settings import BACKOFFS, DRAIN_SECONDS, PRODUCERS, SLOTS
-from tests.faults.chaos.stage import Binder, Bystander, Changer, Producer, Slot, Stage
-from tests.faults.chaos.tasks import HOLD_WEIGHT, LONG_RUN_SECONDS, TASK_KINDS
-from tests.faults.chaos.witnesses import (
-    read_database,
-    read_kept_rows,
-    read_kept_runs,
-    read_runs,
-    read_tied,
-    troubles_of,
-)
-from tests.support.deployment import Deployment
+from tests.faults.chaos.checks import Evidence, Row, Run, check_all
+from tests.faults.chaos.faults import HINDERING, Strike, Striker, faults_of
+from tests.faults.chaos.stage import PRODUCERS, SLACK_SECONDS, SLOTS, Bystander, Producer, Slot, Span, Stage, WorkerRun
+from tests.support.databases import DATABASES
+from tests.support.proxy import Link
+from tests.support.rows import Rows
+
+DRAIN_SECONDS = 60.0
+"""So long, when the faults have ended, the queue may take until one more of its tasks is over."""
+LEFT = "SELECT COUNT(*) FROM jobs_queue WHERE status NOT IN (2, 4) OR due_at IS NOT NULL"
+"""A row that is over and has an instant is still to be reported to those that wait for it."""
+EDGES = """SELECT COUNT(*) FROM jobs_queue_dependencies
+WHERE child_id NOT IN (SELECT id FROM jobs_queue WHERE status = 4)"""
+
+
+class Report(NamedTuple):
+    """What a chaos run found."""
+
+    heading: str
+    evidence: Evidence
+    failures: list[str]
+
+    def __str__(self) -> str:
+        evidence = self.evidence
+        counts: dict[str, Counter[Any]] = {
+            "struck": Counter(strike.kind for strike in evidence.strikes),
+            "added": Counter(one.kind for one in evidence.added),
+            "without an answer": Counter(one.kind for one in evidence.added if one.id is None),
+            "outcomes": Counter(run.outcome for run in evidence.runs),
+            "runs of each task": Counter(map(len, evidence.runs_of.values())),
+            "exit codes": Counter(worker.code for worker in evidence.workers),
+        }
+        lines = [f"  {name}: {dict(found.most_common())}" for name, found in counts.items()]
+        return "\n".join([self.heading, *lines, *self.failures[:20]])
 
 
 def run_chaos(dsn_kind: str, seconds: float, seed: int, folder: Path) -> Report:
     """Faults for so many seconds, then a drain, then the checks."""
-    began = time.monotonic()
-    weights = TASK_KINDS | ({"hold": HOLD_WEIGHT} if seconds >= LONG_RUN_SECONDS else {})
-    modes, backoff = make_modes(seed), random.Random(f"{seed}:settings").choice(BACKOFFS)
-    schedule = make_schedule(dsn_kind, seconds, seed)
-    deployment = Deployment(folder)
-    stage = Stage(dsn_kind, deployment, modes, backoff)
+    stage = Stage(dsn_kind, folder, seed)
     try:
-        evidence = _play(stage, schedule, seed, weights)
+        evidence = _play(stage, seconds, seed)
     finally:
-        deployment.close()
         stage.close()
-    evidence.planned = Counter(fault.kind for fault in schedule)
-    evidence.added = Counter(wish(seed, number, weights).kind for number in evidence.acknowledged)
-    evidence.task_kinds = planned_kinds(weights)
     failures = check_all(evidence)
     outcome = f"{len(failures)} FAILURES" if failures else "all promises held"
-    heading = (
-        f"chaos on {dsn_kind}: seed {seed}, {seconds:g} s of faults and {evidence.drain_seconds:.0f} s of "
-        f"drain ({time.monotonic() - began:.0f} s in all), "
-        f"modes {', '.join(modes)}, backoff {backoff}: {outcome}"
-    )
-    return Report(evidence, failures, heading)
+    return Report(f"chaos on {dsn_kind}: seed {seed}, {seconds:g} s of faults: {outcome}", evidence, failures)
 
 
-def _play(stage: Stage, schedule: Sequence[Fault], seed: int, weights: Mapping[str, float]) -> Evidence:
-    producers = [Producer(stage, seed, first, weights) for first in range(PRODUCERS)]
-    slots = [Slot(number, stage) for number in range(SLOTS)]
-    bystander, changer, binder = Bystander(stage), Changer(stage, seed), Binder(stage, seed)
-    striker = Striker(stage, slots, producers)
-    for thread in (*producers, bystander, changer, binder, *slots):
+def _play(stage: Stage, seconds: float, seed: int) -> Evidence:
+    producers = [Producer(stage, seed, first) for first in range(PRODUCERS)]
+    slots = [Slot(stage, number) for number in range(SLOTS)]
+    bystander, until = Bystander(stage), time.monotonic() + seconds
+    strikers = [Striker(stage, slots, faults, seed, until) for faults in faults_of(stage.dsn_kind)]
+    for thread in (*producers, bystander, *slots, *strikers[:-1]):
         thread.start()
     try:
-        striker.run(schedule)
-        faults_ended = time.monotonic()
-        _join([*producers, changer, binder])
-        undrained = _drain(stage)
-        drained = time.monotonic()
+        strikers[-1].run()  # here, as a server that the main thread starts ends with it
+        for striker in strikers[:-1]:
+            striker.join()
+        for producer in producers:
+            producer.end()
+        left = _drain(stage)
     finally:
-        _join([*producers, changer, binder, bystander])
-        for slot in slots:
-            slot.stopped.set()
-        unended = [slot.number for slot in slots if not slot.is_over(DRAIN_SECONDS / 2)]
-    rows, events = read_database(stage)
-    kept_rows, kept_fatal, changed_while_it_ran = read_kept_rows(stage)
-    tied_errors, tied_left = read_tied(stage)
-    return Evidence(
-        acknowledged=set().union(*(producer.acknowledged for producer in producers)),
-        unknown=set().union(*(producer.unknown for producer in producers)),
-        rows=rows,
-        runs=read_runs(stage.deployment.folder / "runs"),
-        events=events,
-        workers=[run for slot in slots for run in slot.runs],
-        strikes=striker.strikes,
-        troubles={slot.number: troubles_of(slot, stage, striker.strikes, bystander.delays) for slot in slots},
-        kinds=list(FAULTS[stage.dsn_kind]),
-        modes=stage.modes,
-        changed=changer.changed,
-        changed_while_it_ran=changed_while_it_ran,
-        kept_rows=kept_rows,
-        kept_runs=read_kept_runs(stage.deployment.folder / "kept"),
-        kept_fatal=kept_fatal,
-        tied=binder.tied,
-        tied_runs=read_runs(stage.deployment.folder / "tied"),
-        tied_errors=tied_errors,
-        tied_left=tied_left,
-        undrained=undrained,
-        unended=unended,
-        drain_seconds=drained - faults_ended,
-    )
-
-
-def _join(threads: Iterable[Producer | Bystander | Changer | Binder]) -> None:
-    for thread in threads:
-        thread.stopped.set()
-        thread.join(60)
-
-
-LEFT = "SELECT COUNT(*) FROM jobs_queue WHERE status NOT IN (2, 4) OR due_at IS NOT NULL"
-"""What is over and has an instant is still to be told to those that wait for it."""
+        for actor in (*producers, *slots):
+            actor.stopped.set()
+        unended = [slot.number for slot in slots if not slot.has_ended(DRAIN_SECONDS / 2)]
+        bystander.end()
+    for striker in strikers:
+        if striker.error is not None:
+            raise striker.error
+    strikes = [strike for striker in strikers for strike in striker.strikes]
+    with closing(Rows(stage.dsn)) as rows:
+        return Evidence(
+            added=[one for producer in producers for one in producer.added],
+            rows=list(_read_rows(rows)),
+            runs=list(read_runs((stage.folder / "runs").read_text())),
+            workers=[run for slot in slots for run in slot.runs],
+            strikes=strikes,
+            faults=[kind for striker in strikers for kind in striker.faults],
+            hindered={slot.number: _hindered(slot, stage, strikes, bystander.delays) for slot in slots},
+            modes=stage.modes,
+            transfers=[(n, source, target, by) for n, source, target, by in rows.execute("SELECT * FROM transfers")],
+            balances=dict(rows.execute("SELECT id, balance FROM accounts")),
+            left=left,
+            unended=unended,
+        )
 
 
 def _drain(stage: Stage) -> int:
     """Wait until every task is done or fatal, or for long none becomes so. How many are not."""
     least, deadline = float("inf"), 0.0
-    with closing(stage.sql()) as sql:
+    with closing(Rows(stage.dsn)) as rows:
         while True:
-            left: int = sql.run(LEFT)[0][0]
+            left = int(rows.execute(LEFT)[0][0]) + int(rows.execute(EDGES)[0][0])
             if left < least:
                 least, deadline = left, time.monotonic() + DRAIN_SECONDS
             if not left or time.monotonic() > deadline:
                 return left
             time.sleep(0.1)
+
+
+def _read_rows(rows: Rows) -> Iterator[Row]:
+    for place, table in {"queue": "jobs_queue", "archive": "jobs_queue_done"}.items():
+        for args, *others in rows.execute(f"SELECT args, status, attempts, error_text FROM {table}"):
+            yield Row(json.loads(args)["number"], place, *others)
+
+
+def read_runs(text: str) -> Iterator[Run]:
+    """What the tasks themselves noted."""
+    begun: dict[tuple[int, int], Run] = {}
+    for line in text.splitlines():
+        what, number, pid, at, how = line.split(" ", 4)
+        key = int(number), int(pid)
+        if what == "begin":
+            if key in begun:
+                yield begun[key]
+            begun[key] = Run(*key, float(at), kind=how)
+        elif what == "dies":
+            begun[key] = begun[key]._replace(outcome="dies")
+        else:
+            yield begun.pop(key)._replace(ended=float(at), outcome=how)
+    yield from begun.values()
+
+
+def _hindered(slot: Slot, stage: Stage, strikes: Sequence[Strike], delays: Sequence[Span]) -> list[Span]:
+    """When the workers of a slot were frozen, or could not reach the database; what is close together is one."""
+    pids = {run.pid for run in slot.runs}
+    spans = [*delays]
+    for strike in strikes:
+        if strike.kind in HINDERING and (
+            strike.pid in pids or (strike.pid is None and strike.slot in (None, slot.number))
+        ):
+            spans.append(Span(strike.began, strike.ended))
+    if stage.proxies:
+        for run in slot.runs:
+            spans += _unreached(stage.proxies[slot.number].links, run)
+    merged: list[Span] = []
+    for span in sorted(spans):
+        if merged and span.began <= merged[-1].ended + SLACK_SECONDS:
+            merged[-1] = Span(merged[-1].began, max(merged[-1].ended, span.ended))
+        else:
+            merged.append(span)
+    return merged
+
+
+def _unreached(links: Sequence[Link], worker: WorkerRun) -> Iterator[Span]:
+    """When a process had no connection, or one that had lost its bytes. Before its first one it only starts."""
+    own = [link for link in links if worker.began <= link.opened_at <= worker.ended]
+    reached_until = own[0].opened_at if own else worker.ended
+    for link in sorted(own, key=lambda link: link.opened_at):
+        closed_at = min(link.closed_at or worker.ended, worker.ended)
+        if link.opened_at > reached_until:
+            yield Span(reached_until, link.opened_at)
+        if link.lost_at is not None:
+            yield Span(link.lost_at, closed_at)
+        reached_until = max(reached_until, link.lost_at or closed_at)
+    yield Span(reached_until, worker.ended)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """The command; its exit code is 1 if a promise failed."""
+    parser = argparse.ArgumentParser(prog="python -m tests.faults.chaos")
+    parser.add_argument("--seconds", type=float, default=120.0, help="of faults (default 120)")
+    parser.add_argument("--seed", type=int, help="replays an order of faults; default: a new one")
+    parser.add_argument("--dsn-kind", choices=DATABASES, help="default: one after the other")
+    options = parser.parse_args(arguments)
+    seed = random.SystemRandom().randrange(1_000_000) if options.seed is None else options.seed
+    failures = 0
+    for dsn_kind in [options.dsn_kind] if options.dsn_kind else DATABASES:
+        with tempfile.TemporaryDirectory() as temporary:
+            report = run_chaos(dsn_kind, options.seconds, seed, Path(temporary))
+        print(report, flush=True)
+        failures += len(report.failures)
+    return min(failures, 1)

@@ -2,377 +2,244 @@
 
 from __future__ import annotations
 
-import json
 import random
 import signal
 import sqlite3
 import subprocess
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import ExitStack, closing, suppress
 from itertools import count
-from typing import Any
+from pathlib import Path
+from typing import NamedTuple
 
 import psycopg
 import pymysql
 
 from taskserver import TaskServer
 from taskserver.errors import DatabaseError
-from tests.faults.chaos.evidence import DELETED, Tied, WorkerRun
-from tests.faults.chaos.schedule import wish
-from tests.faults.chaos.settings import (
-    ARGUMENTS,
-    CHANGE_SECONDS,
-    KEYS,
-    PRODUCERS,
-    SETTINGS,
-    SLACK_SECONDS,
-    SLOTS,
-    TIE_SECONDS,
-)
-from tests.faults.chaos.spans import Span
-from tests.faults.chaos.tasks import TASKS
+from tests.faults.chaos.tasks import MONEY, PLAYED, TASKS, WEIGHTS
 from tests.support.deployment import Deployment
 from tests.support.postgresql import PostgreSQL
-from tests.support.proxy import Proxy, Requests
+from tests.support.proxy import Proxy, Requests, as_sent
+from tests.support.rows import MODES, Rows
 from tests.support.servers import MariaDB
 
 DRIVER_ERRORS = (pymysql.MySQLError, psycopg.Error, sqlite3.Error, OSError)
-MOST_NEW = 80
-"""Producers add little while so many tasks are new: what is left when the faults end must drain soon."""
-
-HISTORY = {
-    "mysql": """
-        CREATE TABLE history (
-            n BIGINT AUTO_INCREMENT PRIMARY KEY, args VARCHAR(200), id BIGINT UNSIGNED, at DOUBLE, was INT, status INT,
-            attempts_before INT, attempts INT, max_attempts INT, claim BIGINT UNSIGNED, lease_ended_at DOUBLE,
-            due_at DOUBLE, error_text VARCHAR(1000) CHARACTER SET utf8mb4) ENGINE = InnoDB;
-        CREATE TABLE pulse (id INT PRIMARY KEY, beats INT) ENGINE = InnoDB;
-        INSERT INTO pulse VALUES (1, 0);
-        CREATE TRIGGER remember AFTER UPDATE ON jobs_queue FOR EACH ROW {remember_change};
-        CREATE TRIGGER remember_deleted AFTER DELETE ON jobs_queue FOR EACH ROW {remember_deleted}
-    """,
-    "postgresql": """
-        CREATE TABLE history (
-            n BIGINT GENERATED ALWAYS AS IDENTITY PRIMARY KEY, args TEXT, id BIGINT, at DOUBLE PRECISION, was INT,
-            status INT, attempts_before INT, attempts INT, max_attempts INT, claim BIGINT,
-            lease_ended_at DOUBLE PRECISION, due_at DOUBLE PRECISION, error_text VARCHAR(1000));
-        CREATE TABLE pulse (id INT PRIMARY KEY, beats INT);
-        INSERT INTO pulse VALUES (1, 0);
-        CREATE FUNCTION remember() RETURNS trigger LANGUAGE plpgsql AS
-            'BEGIN {remember_change}; RETURN NULL; END';
-        CREATE FUNCTION remember_deleted() RETURNS trigger LANGUAGE plpgsql AS
-            'BEGIN {remember_deleted}; RETURN NULL; END';
-        CREATE TRIGGER remember AFTER UPDATE ON jobs_queue FOR EACH ROW EXECUTE FUNCTION remember();
-        CREATE TRIGGER remember_deleted AFTER DELETE ON jobs_queue FOR EACH ROW EXECUTE FUNCTION remember_deleted()
-    """,
-    "sqlite": """
-        CREATE TABLE history (n INTEGER PRIMARY KEY, args, id, at, was, status, attempts_before, attempts,
-            max_attempts, claim, lease_ended_at, due_at, error_text);
-        CREATE TABLE pulse (id INTEGER PRIMARY KEY, beats);
-        INSERT INTO pulse VALUES (1, 0);
-        CREATE TRIGGER remember AFTER UPDATE ON jobs_queue BEGIN {remember_change}; END;
-        CREATE TRIGGER remember_deleted AFTER DELETE ON jobs_queue BEGIN {remember_deleted}; END
-    """,
+LEASE_SECONDS = 2
+MAX_ATTEMPTS = 6
+SETTINGS = {
+    "TASKSERVER_LEASE": f"{LEASE_SECONDS}",
+    "TASKSERVER_TIMEOUT": "3",
+    "TASKSERVER_DB_PATIENCE": "10",
+    "TASKSERVER_MAX_ATTEMPTS": f"{MAX_ATTEMPTS}",
 }
-MOVING = 6
-"""The status of a row on its way to the archive, within one transaction; nobody but a trigger sees it."""
-REMEMBER = """
-    INSERT INTO history (args, id, at, was, status, attempts_before, attempts, max_attempts, claim, lease_ended_at,
-                         due_at, error_text)
-"""
-REMEMBER_CHANGE = f"""
-    {REMEMBER}
-    VALUES (NEW.args, NEW.id, {{now}}, OLD.status, CASE NEW.status WHEN {MOVING} THEN 2 ELSE NEW.status END,
-            OLD.attempts, NEW.attempts, NEW.max_attempts, COALESCE(NEW.claim, OLD.claim), {{old_due_at}},
-            {{new_due_at}}, NEW.error_text)
-"""
-REMEMBER_DELETED = f"""
-    {REMEMBER}
-    VALUES (OLD.args, OLD.id, {{now}}, OLD.status, {DELETED}, OLD.attempts, OLD.attempts, OLD.max_attempts, OLD.claim,
-            {{old_due_at}}, NULL, OLD.error_text)
-"""
-INSTANTS = {
-    "mysql": ("UNIX_TIMESTAMP({})", "NOW(6)"),
-    "postgresql": ("CAST(EXTRACT(EPOCH FROM {}) AS float8)", "clock_timestamp()"),
-    "sqlite": ("(julianday({}) - 2440587.5) * 86400.0", "'now'"),
-}
-"""An instant as seconds, and now."""
+ARGUMENTS: Sequence[Sequence[object]] = ((), ("--batch", 5), (15, "--batch", 3), ("--batch", 1))
+"""Of each slot's worker.py."""
+SLOTS, PRODUCERS = len(ARGUMENTS), 2
+ACCOUNTS, BALANCE = 8, 10_000
+MAX_BACKLOG = 60
+"""Producers wait while so many tasks have not ended: what is left when the faults end must drain soon."""
+FIND_SECONDS = 2.0
+"""So long a fault waits for a worker that it can strike."""
+SLACK_SECONDS = 0.3
+"""For the way from a fault to its effect, and for a worker to get going again after it."""
 
 
-def history_statements(dsn_kind: str) -> list[str]:
-    """The tables of the test's own, and the triggers that keep what becomes of each row."""
-    seconds, now = INSTANTS[dsn_kind]
-    columns = {"now": now, "old_due_at": "OLD.due_at", "new_due_at": "NEW.due_at"}
-    instants = {name: seconds.format(column) for name, column in columns.items()}
-    return [
-        statement.replace("{remember_change}", REMEMBER_CHANGE.format_map(instants)).replace(
-            "{remember_deleted}", REMEMBER_DELETED.format_map(instants)
-        )
-        for statement in HISTORY[dsn_kind].split(";\n")
-    ]
+class Span(NamedTuple):
+    """A stretch of time."""
+
+    began: float
+    ended: float
 
 
-class Sql:
-    """A connection of the test's own, past every proxy; made anew after an error. For one thread."""
+class Added(NamedTuple):
+    """A task as its producer added it."""
 
-    def __init__(self, dsn_kind: str, connect: Callable[[], Any]) -> None:
-        self._mark = "?" if dsn_kind == "sqlite" else "%s"
-        self._connect = connect
-        self._connection: Any = None
-
-    def run(self, statement: str, *values: object) -> list[tuple[Any, ...]]:
-        """The rows of one statement, which commits by itself. Raises one of DRIVER_ERRORS."""
-        try:
-            if self._connection is None:
-                self._connection = self._connect()
-            with closing(self._connection.cursor()) as cursor:
-                cursor.execute(statement.replace("?", self._mark), *[values] if values else ())
-                return list(cursor.fetchall()) if cursor.description else []
-        except DRIVER_ERRORS:
-            self.close()
-            raise
-
-    def close(self) -> None:
-        if self._connection is not None:
-            with suppress(*DRIVER_ERRORS):
-                self._connection.close()
-            self._connection = None
+    number: int
+    kind: str
+    id: int | None
+    """None if the add had no answer: it may be there or not."""
+    max_attempts: int = MAX_ATTEMPTS
+    parents: Sequence[int] = ()
+    """Ids of the tasks that it waits for."""
+    key: str = ""
 
 
-SERVERS: dict[str, type[MariaDB] | type[PostgreSQL]] = {"mysql": MariaDB, "postgresql": PostgreSQL}
+class WorkerRun(NamedTuple):
+    """One process of worker.py."""
 
-
-def proxy_of(server: MariaDB | PostgreSQL) -> Proxy:
-    if isinstance(server, PostgreSQL):
-        return Proxy(server.host, server.port, Requests)
-    return Proxy(server.host, server.port)
+    slot: int
+    pid: int
+    began: float
+    ended: float
+    code: int
+    errors: str
 
 
 class Stage:
     """The database of a chaos run, and the network between it and each slot."""
 
-    def __init__(self, dsn_kind: str, deployment: Deployment, modes: Sequence[str], backoff: str) -> None:
-        """With the mode of each slot."""
+    def __init__(self, dsn_kind: str, folder: Path, seed: int) -> None:
+        chance = random.Random(f"{seed}:stage")
+        self.modes = chance.sample([*MODES, chance.choice(MODES)], SLOTS)
+        """Of each slot: every mode is used, and completes what another worker began."""
         self.dsn_kind = dsn_kind
-        self.modes = modes
-        self.deployment = deployment
-        self.server: MariaDB | PostgreSQL | None = None
+        self.deployment = Deployment(folder)
+        self.folder = self.deployment.folder
         self.proxies: list[Proxy] = []
+        self.backlog = 0
+        """Tasks that have not ended, as the bystander counted them last."""
+        self.server: MariaDB | PostgreSQL | None = None
         self._stack = ExitStack()
-        self._path = deployment.folder / "var" / "taskserver.db"
-        self._database = ""
-        dsn = "sqlite:///var/taskserver.db"
-        if dsn_kind != "sqlite":
-            server = SERVERS[dsn_kind](durable=True)
-            self._stack.callback(server.remove)
-            self.server, self._database = server, server.create_database()
-            dsn = server.dsn(self._database)
-            self.proxies = [self._stack.enter_context(proxy_of(server)) for _ in range(SLOTS)]
-        self.dsn = dsn
+        self._stack.callback(self.deployment.close)
+        self.dsn = f"sqlite:///{self.folder}/var/taskserver.db"
         """Past every proxy."""
-        self.dsns = [proxy.dsn(dsn) for proxy in self.proxies] or [dsn] * SLOTS
-        deployment.write_tasks(TASKS)
-        (deployment.folder / "runs").mkdir()
-        (deployment.folder / "kept").mkdir()
-        (deployment.folder / "tied").mkdir()
-        deployment.write_env(**{"TASKSERVER_DSN": dsn, "TASKSERVER_BACKOFF": backoff} | SETTINGS)
-        made = deployment.client("init")
-        assert made.returncode == 0, made.stderr
-        with closing(self.sql()) as sql:
-            for statement in history_statements(dsn_kind):
-                sql.run(statement)
+        if dsn_kind != "sqlite":
+            self.server = server = MariaDB(durable=True) if dsn_kind == "mysql" else PostgreSQL(durable=True)
+            self._stack.callback(server.remove)
+            self.dsn = server.dsn(server.create_database())
+            reader = as_sent if dsn_kind == "mysql" else Requests
+            self.proxies = [self._stack.enter_context(Proxy(server.host, server.port, reader)) for _ in range(SLOTS)]
+        self.deployment.write_tasks(TASKS)
+        backoff = chance.choice(("fixed:0", "fixed:1"))
+        self.deployment.write_env(**{"TASKSERVER_DSN": self.dsn, "TASKSERVER_BACKOFF": backoff} | SETTINGS)
+        with TaskServer(self.dsn, folder=self.folder) as queue:
+            queue.create_tables()
+        self._make_accounts()
 
-    def sql(self) -> Sql:
-        return Sql(self.dsn_kind, self._connect)
+    def _make_accounts(self) -> None:
+        with closing(Rows(self.dsn)) as rows:
+            rows.execute("CREATE TABLE pulse (beats INT)")
+            rows.execute("INSERT INTO pulse VALUES (0)")
+            rows.execute("CREATE TABLE accounts (id INT PRIMARY KEY, balance INT)")
+            # The number is not unique: a second transfer of it must show.
+            rows.execute("CREATE TABLE transfers (number INT, source INT, target INT, amount INT)")
+            accounts = ", ".join(f"({account}, {BALANCE})" for account in range(ACCOUNTS))
+            rows.execute(f"INSERT INTO accounts VALUES {accounts}")
 
     def close(self) -> None:
         self._stack.close()
 
-    def _connect(self) -> Any:
-        if isinstance(self.server, PostgreSQL):
-            return self.server.connect(dbname=self._database, connect_timeout=5)
-        if self.server is not None:
-            return self.server.connect(database=self._database, connect_timeout=5, read_timeout=30)
-        return sqlite3.connect(self._path, isolation_level=None, timeout=60, check_same_thread=False)
 
+class Actor(threading.Thread):
+    """Acts until it is stopped."""
 
-class Producer(threading.Thread):
-    """Adds tasks by SQL, as a web script does. An INSERT without an answer is not repeated: its outcome is unknown."""
-
-    def __init__(self, stage: Stage, seed: int, first: int, weights: Mapping[str, float]) -> None:
-        super().__init__(name=f"producer-{first}", daemon=True)
-        self.acknowledged: set[int] = set()
-        self.unknown: set[int] = set()
+    def __init__(self, stage: Stage) -> None:
+        super().__init__(daemon=True)
+        self.stage = stage
         self.stopped = threading.Event()
-        self.is_adding = False
-        self._sql = stage.sql()
-        self._seed = seed
+
+    def end(self) -> None:
+        self.stopped.set()
+        self.join(60)
+        assert not self.is_alive(), f"{self} did not end"
+
+
+class Producer(Actor):
+    """Adds tasks past every proxy. An add without an answer is not repeated: its outcome is unknown."""
+
+    def __init__(self, stage: Stage, seed: int, first: int) -> None:
+        super().__init__(stage)
+        self.added: list[Added] = []
         self._numbers = count(first, PRODUCERS)
-        self._weights = weights
+        self._chance = random.Random(f"{seed}:producer {first}")
+        self._keys = (f"{first}-a", f"{first}-b")
 
     def run(self) -> None:
-        while not self.stopped.wait(0.05):
-            with suppress(*DRIVER_ERRORS):
-                new = self._sql.run("SELECT COUNT(*) FROM jobs_queue WHERE status = 0")[0][0]
-                for _ in range(10 if new < MOST_NEW else 1):
-                    self._add(next(self._numbers))
-        self._sql.close()
-
-    def _add(self, number: int) -> None:
-        wished = wish(self._seed, number, self._weights)
-        args = {"number": number, "seed": self._seed, "kind": wished.kind, "is_sure": wished.is_sure}
-        self.is_adding = True
-        try:
-            self._sql.run(
-                "INSERT INTO jobs_queue (task, args, max_attempts, group_id, priority) VALUES (?, ?, ?, ?, ?)",
-                "tasks.play",
-                json.dumps(args),
-                wished.max_attempts,
-                wished.group_id,
-                wished.priority,
-            )
-        except DRIVER_ERRORS:
-            self.unknown.add(number)
-        else:
-            self.acknowledged.add(number)
-        finally:
-            self.is_adding = False
-
-
-class Changer(threading.Thread):
-    """Changes what keys stand for, now and then, by reruns; between them it adds what may stand already.
-
-    Sooner that of a task which is running.
-    """
-
-    def __init__(self, stage: Stage, seed: int) -> None:
-        super().__init__(name="changer", daemon=True)
-        self.changed: dict[str, int] = {}
-        self.stopped = threading.Event()
-        self._server = TaskServer(stage.dsn, folder=stage.deployment.folder)
-        self._sql = stage.sql()
-        self._chance = random.Random(f"{seed}:changes")
-
-    def run(self) -> None:
-        with self._server, closing(self._sql):
-            for version in count(1):
-                if self.stopped.wait(self._chance.uniform(*CHANGE_SECONDS)):
+        kinds = self._chance.sample(list(WEIGHTS), len(WEIGHTS))  # each kind once, then by chance
+        with TaskServer(self.stage.dsn, folder=self.stage.folder) as queue:
+            for number in self._numbers:
+                while self.stage.backlog >= MAX_BACKLOG and not self.stopped.wait(0.05):
+                    pass
+                if self.stopped.wait(self._chance.uniform(0.0, 0.02)):
                     return
-                self._change(self._chance.choice(self._running() or KEYS), version, self._chance.random() < 0.8)
+                kind = kinds.pop() if kinds else self._chance.choices(list(WEIGHTS), list(WEIGHTS.values()))[0]
+                self._add(queue, number, kind)
 
-    def _running(self) -> list[str]:
-        with suppress(*DRIVER_ERRORS):
-            rows = self._sql.run("SELECT args FROM jobs_queue WHERE status = 1 AND started_at IS NOT NULL")
-            return [args["key"] for args in (json.loads(row[0]) for row in rows) if "key" in args]
-        return []
-
-    def _change(self, key: str, version: int, is_rerun: bool) -> None:
-        args = {"key": key, "version": version}
-        given = {"priority": -20, "max_attempts": 1000, "unique_key": key}
-        # Of one that had no answer it is not known whether it was done.
+    def _add(self, queue: TaskServer, number: int, kind: str) -> None:
+        name, chance = "play" if kind in PLAYED or kind == "child" else kind, self._chance
+        args: dict[str, object] = {"number": number, "kind": "quick" if kind == "child" else kind}
+        options: dict[str, object] = {"priority": chance.choice((0, 0, 0, -5, 10)), "group_id": chance.randrange(3)}
+        added = Added(number, kind, None, max_attempts=1000)
+        if kind in PLAYED:
+            added = added._replace(max_attempts=chance.choice((MAX_ATTEMPTS, MAX_ATTEMPTS, 1, 2, 3)))
+        elif kind in MONEY:
+            args["source"], args["target"] = chance.sample(range(ACCOUNTS), 2)
+            args["amount"] = chance.randint(1, 99)
+        elif kind == "keep":
+            args["key"] = key = chance.choice(self._keys)
+            added = added._replace(key=key)
+            options |= {"unique_key": key, "rerun": True, "version": number, "priority": -20}
+        elif kind == "child":
+            known = [one.id for one in self.added[-8:] if one.id is not None and not one.key]
+            added = added._replace(parents=chance.sample(known, min(len(known), chance.randint(1, 3))))
+            options["depends_on"] = added.parents
         with suppress(DatabaseError):
-            if is_rerun:
-                self._server.add_task("tasks.keep", args, rerun=True, version=version, **given)  # type: ignore[arg-type]
-                self.changed[key] = version
-            else:
-                self._server.add_task("tasks.keep", args, **given)  # type: ignore[arg-type]
+            task_id = queue.add_task(f"tasks.{name}", args, max_attempts=added.max_attempts, **options)  # type: ignore[arg-type]
+            added = added._replace(id=task_id)
+        self.added.append(added)
 
 
-class Binder(threading.Thread):
-    """Adds tasks that wait for some of those before them, and now and then one that fails for good."""
+class Bystander(Actor):
+    """Writes to the database again and again, past every proxy.
 
-    def __init__(self, stage: Stage, seed: int) -> None:
-        super().__init__(name="binder", daemon=True)
-        self.tied: list[Tied] = []
-        self.stopped = threading.Event()
-        self._server = TaskServer(stage.dsn, folder=stage.deployment.folder)
-        self._chance = random.Random(f"{seed}:ties")
-
-    def run(self) -> None:
-        with self._server:
-            for number in count():
-                if self.stopped.wait(self._chance.uniform(*TIE_SECONDS)):
-                    return
-                self._add(number)
-
-    def _add(self, number: int) -> None:
-        # A few at a time: the first of them for nothing, and all the others for some of those.
-        few = [one for one in self.tied if one.number // FEW == number // FEW]
-        parents = self._chance.sample(few, min(len(few), self._chance.choice((1, 1, 2, 3))))
-        is_fatal = not parents and number // FEW % 3 == 0
-        tied = Tied(number, None, [one.number for one in parents], is_fatal)
-        if any(one.id is None for one in parents):
-            return
-        with suppress(DatabaseError):
-            task_id = self._server.add_task(
-                "tasks.tie",
-                {"tied": number, "is_fatal": is_fatal},
-                priority=-15,
-                max_attempts=1 if is_fatal else 1000,
-                depends_on=[one.id for one in parents if one.id is not None],
-            )
-            tied = tied._replace(id=task_id)
-        self.tied.append(tied)
-
-
-FEW = 7
-"""Tasks that are tied with one another, and with no others."""
-
-
-class Bystander(threading.Thread):
-    """Writes to the database again and again, unhindered by any fault but the server's own.
-
-    While it cannot, no worker is to be blamed: the machine is too slow, or a frozen worker holds SQLite's one lock.
+    While it cannot, no worker is to blame: the machine is too slow, or a frozen worker holds SQLite's one lock.
     """
 
     def __init__(self, stage: Stage) -> None:
-        super().__init__(name="bystander", daemon=True)
+        super().__init__(stage)
         self.delays: list[Span] = []
-        self.stopped = threading.Event()
-        self._sql = stage.sql()
 
     def run(self) -> None:
         last = time.monotonic()
-        while not self.stopped.wait(0.1):
-            with suppress(*DRIVER_ERRORS):
-                self._sql.run("UPDATE pulse SET beats = beats + 1")
-                now = time.monotonic()
-                if now - last > 0.1 + SLACK_SECONDS:
-                    self.delays.append(Span(last, now))
-                last = now
-        self._sql.close()
+        while not self.stopped.wait(0.05):
+            with suppress(*DRIVER_ERRORS), closing(Rows(self.stage.dsn)) as rows:
+                while not self.stopped.wait(0.1):
+                    rows.execute("UPDATE pulse SET beats = beats + 1")
+                    now = time.monotonic()
+                    if now - last > 0.1 + SLACK_SECONDS:
+                        self.delays.append(Span(last, now))
+                    last = now
+                    left = "SELECT COUNT(*) FROM jobs_queue WHERE status NOT IN (2, 4)"
+                    self.stage.backlog = int(rows.execute(left)[0][0])
 
 
-class Slot(threading.Thread):
+class Slot(Actor):
     """A line of a crontab, with less than a minute between its starts."""
 
-    def __init__(self, number: int, stage: Stage) -> None:
-        super().__init__(name=f"slot-{number}", daemon=True)
+    def __init__(self, stage: Stage, number: int) -> None:
+        super().__init__(stage)
         self.number = number
         self.runs: list[WorkerRun] = []
         self.process: subprocess.Popen[str] | None = None
-        self.stopped = threading.Event()
-        self._deployment = stage.deployment
-        self._env = {
-            "TASKSERVER_DSN": stage.dsns[number],
-            "TASKSERVER_MODE": stage.modes[number],
-            "PYTHONFAULTHANDLER": "1",
-        }
+        dsn = stage.proxies[number].dsn(stage.dsn) if stage.proxies else stage.dsn
+        self._env = {"TASKSERVER_DSN": dsn, "TASKSERVER_MODE": stage.modes[number], "PYTHONFAULTHANDLER": "1"}
+        self._env["CHAOS_DSN"] = dsn  # the worker keeps its own from tasks
 
     def run(self) -> None:
         while not self.stopped.is_set():
             began = time.monotonic()
-            process = self._deployment.popen("worker.py", *ARGUMENTS[self.number], env=self._env)
-            self.process = process
+            arguments = (*ARGUMENTS[self.number], "--slots", 0)
+            self.process = process = self.stage.deployment.popen("worker.py", *arguments, env=self._env)
             _, errors = process.communicate()
             self.process = None
             self.runs.append(WorkerRun(self.number, process.pid, began, time.monotonic(), process.returncode, errors))
             self.stopped.wait(0.3 if process.returncode == 1 else 0.05)
 
-    def is_over(self, seconds: float) -> bool:
-        """Wait for the last worker; one that does not end is killed, and says before in which line each thread is."""
+    def find_worker(self, in_transaction: bool = False) -> subprocess.Popen[str] | None:
+        """Wait a moment for its worker, or for one in the midst of a transaction of a task's own."""
+        deadline = time.monotonic() + FIND_SECONDS
+        while time.monotonic() < deadline:
+            process = self.process
+            if process and (not in_transaction or (self.stage.folder / f"open-{process.pid}").exists()):
+                return process
+            time.sleep(0.002)
+        return None
+
+    def has_ended(self, seconds: float) -> bool:
+        """Wait for the last worker; one that does not end shows in which line each thread is, and dies."""
         self.join(seconds)
         if not self.is_alive():
             return True

@@ -1,121 +1,144 @@
-"""What the workers of a chaos run are given to do, well-behaved and not: the tasks.py of their deployment."""
+"""What the workers of a chaos run do, well-behaved and not: the tasks.py of their deployment."""
 
 from __future__ import annotations
 
 TASKS = '''
-"""What the workers of a chaos run do. Each run leaves its begin, its kind and its end in the file of its number."""
+"""Each run leaves its begin and its end in the file `runs`."""
 
 import os
 import random
 import signal
-import sys
+import sqlite3
 import time
+from contextlib import closing, contextmanager
 from pathlib import Path
 
+import taskserver
 from taskserver import task
+from taskserver.stores.queue import transactions
 
-RUNS = Path(__file__).resolve().parent / "runs"
+# In place of the minute that a worker waits for the answer to its COMMIT.
+transactions.OUR_SECONDS = 1.0
+
+HERE = Path(__file__).resolve().parent
+RUNS = os.open(HERE / "runs", os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+IS_OPEN = HERE / f"open-{os.getpid()}"
+QUEUE = taskserver.TaskServer(os.environ["CHAOS_DSN"], folder=HERE).settings.dsn
 
 
 class Failed(Exception):
-    """A task that fails as it was told to."""
+    """A task that fails on purpose."""
 
 
-def play(number, seed, kind, is_sure):
-    log = os.open(RUNS / str(number), os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o600)
+def tell(what, number, how):
+    # One short write to the end of a file is one piece, whoever else writes.
+    os.write(RUNS, f"{what} {number} {os.getpid()} {time.monotonic():.6f} {how}\\n".encode())
+
+
+@contextmanager
+def noted(number, kind):
     try:
-        _note(log, "begin", kind)
-        nth = os.pread(log, 1 << 20, 0).count(b"begin ")
-        _act(log, kind, random.Random(f"{seed}:{number}:{nth}"), 0.3 if nth > 2 else 1.0 if is_sure else 0.6)
+        tell("begin", number, kind)
+        yield random.Random(f"{number}:{taskserver.current_task().attempt}")
     except BaseException as error:
-        _note(log, "end", type(error).__name__)
+        tell("end", number, type(error).__name__)
         raise
     else:
-        _note(log, "end", "done")
-    finally:
-        os.close(log)
+        tell("end", number, "done")
 
 
-@task(commit_every=10)
-def keep(key, version):
-    """What a key stands for is brought up to date with its newest version; never fails, and takes a moment."""
-    log = os.open(RUNS.parent / "kept" / key, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
-    try:
-        _note(log, "begin", version)
-        time.sleep(random.uniform(0.02, 0.15))
-        _note(log, "end", version)
-    finally:
-        os.close(log)
+def play(number, kind):
+    with noted(number, kind) as chance:
+        if kind == "quick":
+            time.sleep(chance.uniform(0.0, 0.1))
+        elif taskserver.current_task().attempt == 1 or chance.random() < 0.4:
+            misbehave(number, kind)
 
 
-@task(commit_every=10)
-def tie(tied, is_fatal):
-    """One that others wait for, or that waits for others; it fails for good, or never."""
-    log = os.open(RUNS.parent / "tied" / str(tied), os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
-    try:
-        _note(log, "begin", "tied")
-        time.sleep(random.uniform(0.0, 0.1))
-        if is_fatal:
-            raise Failed("as it was told to")
-        _note(log, "end", "tied")
-    finally:
-        os.close(log)
-
-
-def _note(log, what, how):
-    # One short write to the end of a file is one piece, whoever else writes.
-    os.write(log, f"{what} {os.getpid()} {time.monotonic():.6f} {how}\\n".encode())
-
-
-def _act(log, kind, chance, how_probably):
-    if kind == "nap":
-        time.sleep(chance.uniform(0.005, 0.2))
-    elif kind != "quick" and chance.random() < how_probably:
-        _misbehave(log, kind)
-
-
-def _misbehave(log, kind):
+def misbehave(number, kind):
     if kind == "fail":
-        raise Failed("as it was told to")
-    if kind == "exit":
-        sys.exit(3)
-    if kind == "hang":
-        while True:
-            time.sleep(0.05)
-    _note(log, "dies", kind)
-    if kind == "kill":
-        os.kill(os.getpid(), signal.SIGKILL)
-    if kind == "leave":
-        os._exit(42)
-    if kind == "hold":
-        sum(range(10**13))
+        raise Failed("on purpose")
+    while kind == "hang":
+        time.sleep(0.05)
+    tell("dies", number, kind)
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+@task(commit_every=10)
+def share(number, kind):
+    with noted(number, kind) as chance:
+        time.sleep(chance.uniform(0.0, 0.1))
+
+
+@task(commit_every=10)
+def keep(number, kind, key):
+    with noted(number, kind) as chance:
+        time.sleep(chance.uniform(0.05, 0.3))
+
+
+@task(batch=10)
+def together(calls):
+    for call in calls:
+        tell("begin", call["number"], call["kind"])
+    time.sleep(0.05)
+    for call in calls:
+        tell("end", call["number"], "done")
+
+
+@task(transactional=True)
+def transfer(number, kind, source, target, amount):
+    with noted(number, kind) as chance, opened():
+        move(taskserver.connection(), chance, number, source, target, amount)
+
+
+def pay(number, kind, source, target, amount):
+    with noted(number, kind) as chance, opened(), closing(connect()) as connection:
+        move(connection, chance, number, source, target, amount)
+        taskserver.complete(connection)
+        connection.cursor().execute("COMMIT /* of a task */")
+
+
+@contextmanager
+def opened():
+    """So that faults can wait for a transaction that is open."""
+    IS_OPEN.touch()
+    try:
+        yield
+    finally:
+        IS_OPEN.unlink()
+
+
+def connect():
+    if QUEUE.kind == "sqlite":
+        connection = sqlite3.connect(QUEUE.database, isolation_level=None, timeout=60)
+        connection.execute("BEGIN IMMEDIATE")
+        return connection
+    place = {"host": QUEUE.host, "port": QUEUE.port, "user": QUEUE.user, "password": QUEUE.password}
+    if QUEUE.kind == "postgresql":
+        import psycopg
+
+        return psycopg.connect(dbname=QUEUE.database, **place)
+    import pymysql
+
+    return pymysql.connect(database=QUEUE.database, read_timeout=1, ssl_disabled=True, **place)
+
+
+def move(connection, chance, number, source, target, amount):
+    """With pauses in which anything may die; now and then it fails after its writes."""
+    cursor = connection.cursor()
+    for account, by in sorted([(source, -amount), (target, amount)]):  # in one order: nobody waits in a circle
+        cursor.execute(f"UPDATE accounts SET balance = balance + {by} WHERE id = {account}")
+        time.sleep(chance.uniform(0, 0.04))
+    cursor.execute(f"INSERT INTO transfers (number, source, target, amount) VALUES {(number, source, target, amount)}")
+    time.sleep(chance.uniform(0, 0.04))
+    if chance.random() < 0.15:
+        raise Failed("after its writes")
 '''
 
-HARD_EXIT = 42
-"""The code with which a task leaves by os._exit."""
-
-TASK_KINDS = {
-    "quick": 55.0,
-    "nap": 20.0,
-    "fail": 14.0,
-    "exit": 4.0,
-    "hang": 2.0,
-    "kill": 1.5,
-    "leave": 1.5,
-    "hold": 0.0,
-}
-"""With their weights."""
-SHOWN_BY = {
-    "quick": "done",
-    "nap": "done",
-    "fail": "Failed",
-    "exit": "SystemExit",
-    "hang": "TaskInterrupted",
-    "kill": "dies kill",
-    "leave": "dies leave",
-    "hold": "dies hold",
-}
-"""The outcome of a run that did what its kind is for."""
-HOLD_WEIGHT = 0.1
-"""Of tasks that hold the interpreter, in runs of some length: each takes timeout plus lease."""
-LONG_RUN_SECONDS = 60.0
+PLAYED = {"quick": "done", "fail": "Failed", "hang": "TaskInterrupted", "kill": "dies"}
+"""Kinds of tasks that `play` acts, with the outcome of a first run."""
+MONEY = ("transfer", "pay")
+"""These write in the transaction that completes them."""
+WEIGHTS = {"quick": 50, "fail": 10, "hang": 1, "kill": 2, "share": 10, "together": 10, "child": 8, "keep": 5}
+WEIGHTS |= {"transfer": 20, "pay": 15}
+"""How often producers add each kind. A child is a quick task that waits for others; `keep` has a key and is rerun."""
