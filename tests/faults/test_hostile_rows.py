@@ -263,37 +263,6 @@ def test_two_hundred_bad_rows_at_the_head_of_the_queue_stop_no_good_one_behind_t
     assert queue.statuses() == [4] * 200
 
 
-# ---- the tables beside the queue
-
-WORST = [CONTROLS, bytes(range(128, 256)), "", -1, 0.5, 2**64, Sql("9e999"), "x" * 300, PAST]
-SCHEDULE = {"name": "", "task": "tasks.note", "args": "[]", "group_id": 0, "priority": 0, "every_seconds": 60}
-SCHEDULE |= {"cron": None, "timezone": "UTC", "next_at": PAST, "created_at": PAST}
-COUNTS = dict.fromkeys(["begun", "attempts", "done", "failed", "fatal", "lost"], 1)
-SECONDS = dict.fromkeys(["ran_seconds", "slowest_seconds", "waited_seconds", "longest_wait_seconds"], 1.5)
-HONEST: dict[str, dict[str, object]] = {
-    "schedules": SCHEDULE,
-    "stats": {"hour": PAST, "group_id": 0, "task": "tasks.note", **COUNTS, **SECONDS},
-    "notes": {"name": "accepted fatal", "value": "x", "noted_at": PAST},
-}
-
-
-def test_a_run_survives_hostile_rows_in_the_tables_beside_the_queue(queue: Queue) -> None:
-    """An honest row with one hostile column, for each column and each of the worst values."""
-    with web_script(queue) as script:
-        written = 0
-        for table, honest in HONEST.items():
-            for number, (column, value) in enumerate((column, value) for column in honest for value in WORST):
-                # Each under a name and a group of its own: rows are told apart by those.
-                own = {"name": f"n{number}", "group_id": number + 1}
-                row = honest | {name: value for name, value in own.items() if name in honest} | {column: value}
-                written += script.write(row, f"jobs_queue_{table}") is not None
-        assert written >= sum(map(len, HONEST.values()))
-        assert script.write({"task": "tasks.note", "args": '["good"]', "group_id": 9999})
-        assert_ran_clean(queue, most_lines=written)  # one for each invalid schedule
-        assert_client_lives(queue)
-    assert notes_of(queue).count("good") == 1
-
-
 # ---- generated rows
 
 AMONG = ["tasks.note", "tasks.only", "tasks.share", "tasks", "os.system", "tasks.json.dumps", "tasks.__doc__", ""]

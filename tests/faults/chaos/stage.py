@@ -173,7 +173,8 @@ class Producer(Actor):
             added = added._replace(key=key)
             options |= {"unique_key": key, "rerun": True, "version": number, "priority": -20}
         elif kind == "child":
-            known = [one.id for one in self.added[-8:] if one.id is not None and not one.key]
+            # What pays may be done before it says so, and a key's row is used again.
+            known = [one.id for one in self.added[-8:] if one.id is not None and one.kind not in ("pay", "keep")]
             added = added._replace(parents=chance.sample(known, min(len(known), chance.randint(1, 3))))
             options["depends_on"] = added.parents
         with suppress(DatabaseError):
