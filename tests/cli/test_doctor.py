@@ -1,6 +1,6 @@
 """client.py doctor: it says each thing that can be wrong with a deployment, and its fix.
 
-What the doctor makes of files and of facts is in tests/unit: test_doctor_files, test_doctor_facts.
+What the doctor makes of files and of answers is in tests/unit/test_findings.py.
 """
 
 from __future__ import annotations

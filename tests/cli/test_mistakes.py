@@ -1,7 +1,7 @@
 """What a person does who never used a queue, and what the programs answer: what is wrong, and how to fix it.
 
 An answer is one line on standard error with an exit code, or the first line of a row's error_text; never the password.
-Mistakes that need no database are in tests/unit: test_command_lines, test_env_mistakes; of files in tests/process.
+Mistakes that need no database are in tests/unit: test_terminal, test_settings; of files in tests/process.
 """
 
 from __future__ import annotations

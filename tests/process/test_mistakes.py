@@ -236,7 +236,7 @@ def test_the_doctor_finds_a_folder_that_this_user_may_not_write(sqlite_queue: Qu
     assert str(path) in report.told(name)
 
 
-# ---- once an hour: tests/unit/test_once_an_hour.py has the notes and their times
+# ---- once an hour: tests/unit/test_host.py has the notes and their times
 
 AWAY = "mysql://user:secret@127.0.0.1:1/shop"
 

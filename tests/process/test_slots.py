@@ -1,6 +1,6 @@
 """Slots: how many workers of the same groups are at work at once on a host; --linger, which hands its slot over.
 
-tests/unit/test_slots.py has the locks.
+tests/unit/test_host.py has the locks.
 """
 
 from __future__ import annotations

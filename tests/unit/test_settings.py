@@ -9,11 +9,11 @@ import traceback
 from pathlib import Path
 
 import pytest
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
 
 from taskserver import TaskServer
+from taskserver.cli import client
 from taskserver.errors import SettingError
+from taskserver.host import files
 from taskserver.messages.text import shown
 from taskserver.model.backoff import Backoff
 from taskserver.settings import load as load_module
@@ -21,6 +21,8 @@ from taskserver.settings.dsn import Dsn
 from taskserver.settings.load import Settings, hide_secrets, load_settings, program_folder, sources
 from taskserver.settings.page import PAGE_SETTINGS, PageSettings, load_page_settings
 from taskserver.settings.table import PAGE_KEYS, SETTINGS, RunPauses
+from tests.support.deployment import run_here
+from tests.support.processes import assert_one_line
 
 DSN = "sqlite:///var/taskserver.db"
 SECRET = "Hush4ever"
@@ -31,101 +33,65 @@ def load(folder: Path, **environ: str) -> Settings:
     return load_settings(folder, {f"TASKSERVER_{key.upper()}": value for key, value in environ.items()})
 
 
-def load_env_file(folder: Path, text: str | bytes) -> Settings:
-    content = text if isinstance(text, bytes) else text.encode()
-    (folder / ".env").write_bytes(content)
+def load_env_file(folder: Path, text: str) -> Settings:
+    (folder / ".env").write_text(text)
     return load_settings(folder, {})
-
-
-def password_of(settings: Settings) -> str:
-    return settings.dsn.password
 
 
 # ---- each key
 
 
-def test_everything_but_the_dsn_has_the_default_of_the_contract(tmp_path: Path) -> None:
-    found = load(tmp_path, dsn=DSN)
-    assert found[:2] == (tmp_path, Dsn("sqlite", "var/taskserver.db"))
-    backoff = Backoff("exponential", 60)
-    by_contract = ("jobs_queue", "delete", ("tasks",), 10, backoff, 120, 600, 30, None)
-    assert found[2:11] == by_contract
-    assert (found.log_file, found.log_level, found.log_format) == (None, "info", "text")
-    assert (found.setup, found.between, found.on_failure) == (None, None, None)
-
-
-RIGHT: dict[str, dict[str, object]] = {  # by the field: texts and what they mean
+RIGHT: dict[str, dict[str, object]] = {  # texts and what they mean
     "table": {"A" * 40: "A" * 40},
     "mode": {"mark": "mark"},
-    "modules": {"tasks,shop.jobs.*": ("tasks", "shop.jobs.*"), " größe._intern , tasks ": ("größe._intern", "tasks")},
+    "modules": {" größe._intern , shop.jobs.* ": ("größe._intern", "shop.jobs.*")},
     "max_attempts": {"1": 1},
     "backoff": {"fixed:86400": Backoff("fixed", 86400), "exponential:5m": Backoff("exponential", 300)},
-    "lease_seconds": {"1": 1, "90s": 90},
-    "timeout_seconds": {"0": 0, "2h": 7200},
-    "patience_seconds": {"5m": 300},
-    "keep_seconds": {"30d": 30 * 86_400, "36500d": 36_500 * 86_400},
-    "pauses": {"0.5, 10, 3600": RunPauses(0.5, 10, 3600), "0.5,10s,5m": RunPauses(0.5, 10, 300)},
-    "setup": {"django:setup": "django:setup"},
-    "between": {"django.db:close_old_connections": "django.db:close_old_connections"},
+    "lease": {"1": 1, "90s": 90},
+    "timeout": {"0": 0},
+    "keep": {"36500d": 36_500 * 86_400},
+    "pauses": {"0.5, 10s,5m": RunPauses(0.5, 10, 300)},
     "on_failure": {"shop.alerts:Mail.tell": "shop.alerts:Mail.tell"},
 }
 
 
-@pytest.mark.parametrize("field", RIGHT)
-def test_a_right_value_is_taken_from_the_environment_and_from_the_file(tmp_path: Path, field: str) -> None:
-    (key,) = [f"TASKSERVER_{one.name.upper()}" for one in SETTINGS if one.field == field]
-    for value, expected in RIGHT[field].items():
-        assert getattr(load_settings(tmp_path, {"TASKSERVER_DSN": DSN, key: value}), field) == expected
-        assert getattr(load_env_file(tmp_path, f"TASKSERVER_DSN={DSN}\n{key}='{value}'\n"), field) == expected
+@pytest.mark.parametrize("name", RIGHT)
+def test_a_right_value_is_taken_from_the_environment_and_from_the_file(tmp_path: Path, name: str) -> None:
+    (field,) = [one.field for one in SETTINGS if one.name == name]
+    for value, expected in RIGHT[name].items():
+        assert getattr(load(tmp_path, dsn=DSN, **{name: value}), field) == expected
+        found = load_env_file(tmp_path, f"TASKSERVER_DSN={DSN}\nTASKSERVER_{name.upper()}='{value}'\n")
+        assert getattr(found, field) == expected
         (tmp_path / ".env").unlink()
 
 
-NUMBERS = ["x", "1.5", "1e2", "-1", "+1", "0x10", "1_0", "٣", "1 0", "9" * 30, "9" * 5000, "'5'"]
-NO_SECONDS = [*NUMBERS, "h", "1.5h", "1h30m", "5 m", "5M", "5min", "8d"]
+NUMBERS = ["x", "1.5", "-1", "1_0", "٣", "9" * 5000]
+NO_SECONDS = [*NUMBERS, "1.5h", "5 m", "5M", "8d"]
 WRONG: dict[str, tuple[str, list[str]]] = {  # what is allowed, and what is not
-    "table": ("up to 39 letters, digits or _", ["1x", "a-b", "a.b", "a b", "größe", "A" * 41, "`x`", "x\n", " "]),
-    "mode": ("delete or move or mark", ["Delete", "remove", "delete,move", "delete ", "0"]),
+    "table": ("up to 39 letters, digits or _", ["1x", "a-b", "größe", "A" * 41, "`x`", "x\n"]),
+    "mode": ("delete or move or mark", ["Delete", "remove"]),
     "modules": (
         "module names with commas between them",
-        [
-            "*",
-            "tasks,",
-            ".tasks",
-            "tasks.",
-            "shop..jobs",
-            "shop.*.jobs",
-            "shop*",
-            "tasks;os",
-            "1a",
-            "a/b",
-            "*.a",
-            "a:b",
-        ],
+        ["*", "tasks,", ".tasks", "shop..jobs", "shop.*.jobs", "shop*", "tasks;os"],
     ),
     "max_attempts": ("a whole number from 1 to", ["0", "10s", *NUMBERS]),
     "lease": ("of seconds, or a span such as 90s, 5m, 1h or 2d", ["0", "0m", *NO_SECONDS]),
     "timeout": ("a whole number from 0 to", NO_SECONDS),
     "db_patience": ("a whole number from 0 to", ["2d", *NO_SECONDS]),
-    "keep": ("a span with its unit, such as 30d", ["30", "0", "0d", "for ever", "30 d", "1.5d", "30D", "-1d"]),
+    "keep": ("a span with its unit, such as 30d", ["30", "0d", "30 d", "1.5d"]),
     "keep ": ("or a span such as 90s, 5m, 1h or 2d", ["36501d"]),
     "pauses": (
         "three numbers of seconds, or spans such as 90s, 5m, 1h or 2d, after work",
-        ["1", "1,2", "1,2,3,4", "0,1,5", "1,0.5,5", "1,5,2", "1,2,3601", "-1,2,3", "1,2,1_0", "a,b,c"],
+        ["1,2", "1,2,3,4", "0,1,5", "1,0.5,5", "1,5,2", "1,2,3601", "a,b,c"],
     ),
-    "log_level": ("debug or info or warning or error", ["INFO", "warn", "critical", "20"]),
-    "log_format": ("text or json", ["JSON", "logfmt"]),
-    "setup": ("module:function, such as shop.worker:setup", ["django", "django.setup", "django:setup()"]),
-    "between": ("module:function, such as django.db:close_old_connections", ["django.db", "django.db:"]),
-    "on_failure": (
-        "module:function, such as alerts:notify",
-        ["alerts", "alerts.tell", ":tell", "a b:c", "a:b()", "a:b:c"],
-    ),
+    "log_level": ("debug or info or warning or error", ["INFO", "warn"]),
+    "log_format": ("text or json", ["JSON"]),
+    "setup": ("module:function, such as shop.worker:setup", ["django.setup"]),
+    "between": ("module:function, such as django.db:close_old_connections", ["django.db:"]),
+    "on_failure": ("module:function, such as alerts:notify", ["alerts.tell", ":tell", "a b:c", "a:b()", "a:b:c"]),
     "backoff": (
         "exponential:60, linear:300 or fixed:30",
-        [
-            *("60", "exponential", "exponential:", ":60", "random:60", "Fixed:30", "fixed:-1", "fixed:1.5", "fixed:2d"),
-            *("fixed:86401", "fixed: 30", "fixed:30,60", "fixed=30", "fixed:٣", "fixed:30\n"),
-        ],
+        ["60", "exponential:", "random:60", "Fixed:30", "fixed:1.5", "fixed:2d", "fixed:86401", "fixed:30\n"],
     ),
 }
 
@@ -145,12 +111,10 @@ def test_a_wrong_value_is_named_shown_and_set_right(tmp_path: Path, key: str) ->
 
 
 def test_a_server_that_is_made_by_hand_takes_texts_and_values_of_python() -> None:
-    given = {"lease": "5m", "modules": ["tasks", "shop.jobs.*"], "keep": "30d", "pauses": "1,2,3"}
-    with TaskServer(DSN, **given, setup=print, max_attempts=1, backoff="fixed:5m") as server:  # type: ignore[arg-type]
+    with TaskServer(DSN, lease="5m", modules=["tasks", "shop.jobs.*"], setup=print, backoff="fixed:5m") as server:
         found = server.settings
-    assert (found.lease_seconds, found.modules, found.keep_seconds) == (300, ("tasks", "shop.jobs.*"), 30 * 86_400)
-    assert (found.setup, found.max_attempts) == (print, 1)
-    assert (found.backoff, found.pauses) == (Backoff("fixed", 300), RunPauses(1, 2, 3))
+    assert (found.lease_seconds, found.modules, found.setup) == (300, ("tasks", "shop.jobs.*"), print)
+    assert found.backoff == Backoff("fixed", 300)
 
 
 def test_the_table_has_a_row_for_each_field_and_each_argument() -> None:
@@ -161,7 +125,7 @@ def test_the_table_has_a_row_for_each_field_and_each_argument() -> None:
     assert tuple(one.key for one in PAGE_SETTINGS) == PAGE_KEYS
 
 
-@pytest.mark.parametrize("groups", ["", "x", "3,", "3,,5", "3,*", "-1", "٣", "1_0", "1.5", "4294967295"])
+@pytest.mark.parametrize("groups", ["", "3,,5", "3,*", "-1", "٣", "4294967295"])
 def test_a_token_that_may_add_names_its_groups_by_numbers(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, groups: str
 ) -> None:
@@ -178,44 +142,21 @@ def test_a_token_that_may_add_names_its_groups_by_numbers(
 
 
 def test_without_a_dsn_it_says_where_it_looked_and_what_to_do(tmp_path: Path) -> None:
-    for environ in ({}, {"TASKSERVER_DSN": ""}, {"TASKSERVER_TABLE": "x"}, {"taskserver_dsn": DSN}):
-        with pytest.raises(SettingError) as caught:
-            load_settings(tmp_path, environ)
-        assert "TASKSERVER_DSN is not set" in str(caught.value)
-        assert str(tmp_path / ".env") in str(caught.value)
-        assert "client.py init" in str(caught.value)
+    with pytest.raises(SettingError, match=rf"TASKSERVER_DSN is not set.*{tmp_path}/\.env.*client\.py init"):
+        load_settings(tmp_path, {"TASKSERVER_DSN": ""})
 
 
 def test_the_environment_wins_over_the_file_and_a_blank_there_does_not_count(tmp_path: Path) -> None:
-    (tmp_path / ".env").write_text("TASKSERVER_DSN=sqlite:///file.db\nTASKSERVER_TABLE=of_file\nTASKSERVER_MODE=mark\n")
-    found = load(tmp_path, dsn=DSN, table="of_environment", mode="")
-    assert (found.dsn, found.table, found.mode) == (Dsn("sqlite", "var/taskserver.db"), "of_environment", "mark")
+    (tmp_path / ".env").write_text("TASKSERVER_TABLE=of_file\nTASKSERVER_MODE=mark\nTASKSERVER_LEASE=\n")
+    found = load(tmp_path, dsn=DSN, table="of_environment", mode="", log="var/log")
+    assert (found.table, found.mode, found.lease_seconds) == ("of_environment", "mark", 120)
+    assert found.log_file == tmp_path / "var" / "log"
 
 
-def test_a_blank_in_the_file_means_the_default(tmp_path: Path) -> None:
-    keys = ("TABLE", "MODE", "MODULES", "MAX_ATTEMPTS", "BACKOFF", "LEASE", "TIMEOUT", "DB_PATIENCE", "PAUSES", "LOG")
-    text = f"TASKSERVER_DSN={DSN}\n"
-    for end in ("=\n", "=''\n", '=""\n', "= \n", "\n", "= # nothing\n"):
-        found = load_env_file(tmp_path, text + "".join(f"TASKSERVER_{key}{end}" for key in (*keys, "PASSWORD")))
-        assert (end, found) == (end, load(tmp_path, dsn=DSN))
-
-
-def test_the_file_is_left_alone_where_it_says_nothing_of_ours(tmp_path: Path) -> None:
-    before = dict(os.environ)
-    (tmp_path / ".env").write_text("PATH=/evil\nDB_PASSWORD=x\nDSN=y\nSERVER_DSN=z\n")
-    with pytest.raises(SettingError, match="not set"):
-        load_settings(tmp_path, {})
-    assert dict(os.environ) == before
-
-
-def test_the_file_beside_the_program_is_read_and_none_in_the_current_folder(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    for folder in (tmp_path, tmp_path / "home"):
-        folder.mkdir(exist_ok=True)
-        (folder / ".env").write_text(f"TASKSERVER_DSN={DSN}\n")
+def test_no_file_of_the_current_folder_or_above_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / ".env").write_text(f"TASKSERVER_DSN={DSN}\n")
     (tmp_path / "site").mkdir()
-    monkeypatch.chdir(tmp_path / "home")
+    monkeypatch.chdir(tmp_path)
     with pytest.raises(SettingError, match="TASKSERVER_DSN is not set"):
         load_settings(tmp_path / "site", {})
 
@@ -229,14 +170,7 @@ def test_the_programs_folder_is_that_of_the_started_file(monkeypatch: pytest.Mon
     assert program_folder() == Path.cwd()
 
 
-@pytest.mark.parametrize("log", ["log.txt", "var/worker.log", "../up.log", "größe .log", "/var/log/worker.log"])
-def test_a_relative_log_starts_in_the_folder(tmp_path: Path, log: str) -> None:
-    assert load(tmp_path, dsn=DSN, log=log).log_file == tmp_path / log
-
-
-@pytest.mark.parametrize(
-    ("dsn", "left"), [("mysql://u:p@h/db", []), ("mysql://u@h/db", ["TASKSERVER_DSN"]), (DSN, ["TASKSERVER_DSN"])]
-)
+@pytest.mark.parametrize(("dsn", "left"), [("mysql://u:p@h/db", []), ("mysql://u@h/db", ["TASKSERVER_DSN"])])
 def test_a_secret_that_is_hidden_from_programs_is_still_known_to_this_one(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, dsn: str, left: list[str]
 ) -> None:
@@ -250,19 +184,17 @@ def test_a_secret_that_is_hidden_from_programs_is_still_known_to_this_one(
     assert load_settings(tmp_path, os.environ).dsn == Dsn("sqlite", "other.db")
 
 
-@pytest.mark.parametrize(("value", "overrules"), [("", False), ("mark", False), ("move", True)])
 def test_who_set_what_is_said_with_what_the_environment_overrides(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, value: str, overrules: bool
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    monkeypatch.setenv("TASKSERVER_MODE", value)
     monkeypatch.setenv("TASKSERVER_PASSWORD", SECRET)
     (tmp_path / ".env").write_text(f"TASKSERVER_DSN={DSN}\nTASKSERVER_MODE=mark\n")
-    words, overruled = sources(tmp_path, None)
-    in_file = "" if value else ", TASKSERVER_MODE"
-    begin = f"from {tmp_path}/.env: TASKSERVER_DSN{in_file}; from environment: TASKSERVER_PASSWORD"
-    assert overruled == (["TASKSERVER_MODE"] if overrules else [])
-    end = f"; the environment wins over another value in {tmp_path}/.env for TASKSERVER_MODE" if overrules else ""
-    assert words == f"{begin}{', TASKSERVER_MODE' if value else ''}{end}"
+    begin = f"from {tmp_path}/.env: TASKSERVER_DSN"
+    of_environment = "; from environment: TASKSERVER_PASSWORD"
+    assert sources(tmp_path, None) == (f"{begin}, TASKSERVER_MODE{of_environment}", [])
+    monkeypatch.setenv("TASKSERVER_MODE", "move")
+    end = f"; the environment wins over another value in {tmp_path}/.env for TASKSERVER_MODE"
+    assert sources(tmp_path, None) == (f"{begin}{of_environment}, TASKSERVER_MODE{end}", ["TASKSERVER_MODE"])
 
 
 # ---- the file's own grammar
@@ -272,12 +204,11 @@ LINES = {  # and the password that they mean
     'TASKSERVER_PASSWORD="double"': "double",
     "TASKSERVER_PASSWORD = spaced ": "spaced",
     "export TASKSERVER_PASSWORD=exported": "exported",
-    "TASKSERVER_PASSWORD='  spaces inside  '": "  spaces inside  ",
     "TASKSERVER_PASSWORD='a # no comment'  # a comment": "a # no comment",
+    r"TASKSERVER_PASSWORD='it\'s a \\ here'": "it's a \\ here",
     "TASKSERVER_PASSWORD='$HOME ${HOME} $(id) `id` %HOME%'": "$HOME ${HOME} $(id) `id` %HOME%",
     "TASKSERVER_PASSWORD=first\nTASKSERVER_PASSWORD=last": "last",
     "# TASKSERVER_PASSWORD=commented": "in_dsn",
-    "TASKSERVER_PASSWORD=": "in_dsn",
 }
 
 
@@ -285,24 +216,102 @@ def test_a_value_in_the_file_is_read_without_interpolation(tmp_path: Path) -> No
     for line, password in LINES.items():
         text = f"# a comment\n\nTASKSERVER_DSN=mysql://u:in_dsn@h/db\n{line}\nTASKSERVER_TABLE=after\n"
         found = load_env_file(tmp_path, text)
-        assert (password_of(found), found.table) == (password, "after")
+        assert (found.dsn.password, found.table) == (password, "after")
 
 
-PASSWORDS = st.text(st.characters(codec="utf-8", exclude_characters="\0\r"), min_size=1, max_size=30)
+# ---- mistakes in .env: the error says what is wrong and the fix, in one line, and never the password
 
 
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None, max_examples=50)
-@given(PASSWORDS)
-def test_any_password_stands_in_single_quotes_with_backslash_and_quote_escaped(tmp_path: Path, password: str) -> None:
-    escaped = password.replace("\\", "\\\\").replace("'", "\\'")
-    found = load_env_file(tmp_path, f"TASKSERVER_DSN=mysql://u@h/db\nTASKSERVER_PASSWORD='{escaped}'\n")
-    assert password_of(found) == password
+SERVER = f"mysql://you_shop:{SECRET}@localhost/you_shop"
+RIGHT_ENV = f"TASKSERVER_DSN={SERVER}\n"
+
+ENVS: dict[str, tuple[str | dict[str, bytes], tuple[str, ...]]] = {
+    "made no .env": ({}, ("TASKSERVER_DSN is not set", "SHOP/taskserver/.env", "client.py init")),
+    "had .txt put behind it": ({".env.txt": b""}, ("SHOP/taskserver/.env.txt is not read: rename it to .env",)),
+    "left the example's line a comment": (f"# {RIGHT_ENV}", ("TASKSERVER_DSN is not set", "put it there, as")),
+    "wrote it small": (RIGHT_ENV.replace("TASKSERVER_DSN", "taskserver_dsn"), ("did you mean TASKSERVER_DSN?",)),
+    "wrote a key that there is not": (
+        f"{RIGHT_ENV}TASKSERVER_CHARSET=utf8\n",
+        ("line 2 has an unknown key; allowed: TASKSERVER_DSN, ", "TASKSERVER_TABLE,"),
+    ),
+    "kept a setting of an earlier version": (
+        f"{RIGHT_ENV}TASKSERVER_WARN_AFTER=3\n",
+        ("line 2 sets TASKSERVER_WARN_AFTER, which is gone: delete it; client.py check --mail",),
+    ),
+    "wrote it as YAML": (f"TASKSERVER_DSN: {SERVER}\n", ("line 1", "KEY=value")),
+    "wrote a password right behind": (f"\n\nTASKSERVER_PASSWORD{SECRET}\n", ("line 3 lacks its =",)),
+    "wrote a password with a = in it": (f"TASKSERVER_PASSWORT{SECRET}=x\n", ("line 1 has an unknown key",)),
+    "lost the end of a line": (f"TASKSERVER_MODE=moveTASKSERVER_PASSWORD={SECRET}\n", ("line 1 ", "two settings")),
+    "opened a quote and closed none": (f"TASKSERVER_DSN='{SERVER}\n", ("line 1", "a quote in it is not closed")),
+    "saved it as UTF-16": ({".env": RIGHT_ENV.encode("utf-16")}, (".env cannot be read", "save it as UTF-8")),
+    "named a file as a module": (
+        f"{RIGHT_ENV}TASKSERVER_MODULES=tasks,shop.jobs.py\n",
+        ("TASKSERVER_MODULES names the file 'shop.jobs.py'", ": write shop.jobs"),
+    ),
+}
 
 
-# ---- what is shown of them
+def put(folder: Path, files: dict[str, bytes]) -> None:
+    """Each of these files in a folder; one without content is a right .env."""
+    for name, content in files.items():
+        (folder / name).write_bytes(content or RIGHT_ENV.encode())
 
 
-def test_another_wrong_key_does_not_bring_the_password_to_light(tmp_path: Path) -> None:
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder `taskserver` beside a home folder, which is the current one."""
+    for name in ("taskserver", "home"):
+        (tmp_path / name).mkdir()
+    monkeypatch.chdir(tmp_path / "home")
+    return tmp_path / "taskserver"
+
+
+def told(folder: Path, **environ: str) -> str:
+    """The error of settings that are wrong, without the password in it."""
     with pytest.raises(SettingError) as caught:
-        load(tmp_path, dsn=f"mysql://user:{SECRET}@h/db", password=SECRET, table="1x")
+        load_settings(folder, environ)
+    message = str(caught.value)
+    assert len(message.splitlines()) == 1
     assert SECRET not in "".join(traceback.format_exception(caught.value)) + repr(caught.value)
+    return message
+
+
+@pytest.mark.parametrize("what", ENVS)
+def test_a_wrong_env_is_answered_with_its_fix(folder: Path, what: str) -> None:
+    content, words = ENVS[what]
+    put(folder, {".env": content.encode()} if isinstance(content, str) else content)
+    message = told(folder)
+    for word in words:
+        assert word.replace("SHOP", str(folder.parent)) in message
+
+
+def test_a_wrong_key_of_the_environment_is_answered_with_its_fix(folder: Path) -> None:
+    message = told(folder, TASKSERVER_DSN=SERVER, TASKSERVER_MODULE="shop")
+    assert "the environment names TASKSERVER_MODULE, " in message
+    assert "did you mean TASKSERVER_MODULES?" in message
+
+
+@pytest.mark.parametrize("mark", [b"", b"\xef\xbb\xbf"])
+def test_windows_ends_of_lines_and_a_byte_order_mark_are_understood(folder: Path, mark: bytes) -> None:
+    put(folder, {".env": mark + b"TASKSERVER_DSN=sqlite:///q.db\r\nTASKSERVER_MODE='delete'\r\n"})
+    assert load_settings(folder, {}) == load_settings(folder, {"TASKSERVER_DSN": "sqlite:///q.db"})
+
+
+# ---- init, before it makes a database
+
+
+def test_init_makes_no_second_env_beside_one_of_a_wrong_name(folder: Path) -> None:
+    put(folder, {".env.txt": f"\ufeff{RIGHT_ENV}".replace("\n", "\r\n").encode()})  # as Notepad saves it
+    assert_one_line(run_here(client.main, folder, "init"), 2, ".env.txt is not read: rename it to .env")
+    assert not (folder / ".env").exists()
+
+
+def test_init_refuses_an_sqlite_file_on_a_network_file_system_before_it_writes_anything(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    table = folder.parent / "mountinfo"
+    table.write_text(f"20 1 8:1 / / rw - ext4 /dev/sda rw\n21 20 0:9 / {folder} rw - nfs4 filer:/x rw\n")
+    monkeypatch.setattr(files, "MOUNT_TABLE", table)
+    words = ("network file system (nfs4)", "MySQL", "TASKSERVER_DSN", "a disk of this host")
+    assert_one_line(run_here(client.main, folder, "init"), 2, *words)
+    assert list(folder.iterdir()) == []

@@ -240,7 +240,7 @@ class Letters:
 
 # ---- what tasks raise
 
-# The beginning of the first line; tests/unit/test_error_text.py has more of the texts.
+# The beginning of the first line; tests/unit/test_arguments.py has more of the texts.
 ODD_ERRORS = {
     "SystemExit(9)": "SystemExit: 9",
     "deep()": "RecursionError: ",

@@ -1,6 +1,6 @@
 """Periodic tasks: each time adds one task, however workers race or break off. The clock is moved by SQL.
 
-tests/unit/test_schedules.py checks timings.
+tests/unit/test_new_task.py checks timings.
 """
 
 from __future__ import annotations
