@@ -129,7 +129,7 @@ def test_a_lease_is_renewed_each_third_of_it_until_the_task_s_timeout_has_passed
     with beating(server, timeout=0.05) as beat:
         beat.begin(CallPlan([task], 0.05, 10))
         beat.start()
-        for hundredths in range(1, 30):
+        for hundredths in (1, 2, 3, 4, 5, 6, 8, 9, 10, 20):
             clock.turn_to(1000 + hundredths / 100)
     assert renewed_at == [0.02, 0.04, 0.06, 0.08]
 

@@ -88,12 +88,12 @@ def test_each_is_called_around_the_calls_of_tasks_and_the_setup_before_their_imp
         site_dsn,
         setup=setup,
         between=lambda: site.module.calls.append("-"),
-        on_failure=lambda failed: site.module.calls.append(f"told {failed.task.rpartition('.')[2]}"),
+        on_failure=lambda failed: site.module.calls.append(f"failed {failed.task.rpartition('.')[2]}"),
     )
     site.add("note", "fail", "rescued", "index", "index")
     site.run()
     assert site.module.calls == [
-        *("setup", "-", "note", "-", "fail", "-", "told fail", "-", "rescued", "-", "rescue", "-", "told rescued"),
+        *("setup", "-", "note", "-", "fail", "-", "failed fail", "-", "rescued", "-", "rescue", "-", "failed rescued"),
         *("-", "index 2"),
     ]
 
@@ -205,7 +205,7 @@ def test_a_run_that_is_asked_to_stop_during_its_setup_starts_no_task(make_site: 
 
 @pytest.mark.parametrize("setting", ["between", "on_failure"])
 @pytest.mark.parametrize("odd", ODD)
-def test_one_that_misbehaves_fails_no_task_and_is_told_once_a_run(
+def test_one_that_misbehaves_fails_no_task_and_is_logged_once_a_run(
     make_site: MakeSite, site_dsn: str, caplog: pytest.LogCaptureFixture, setting: str, odd: Callable[[], None]
 ) -> None:
     """One that hangs is left alone: after the first time, the one for failures after the third."""
@@ -220,13 +220,13 @@ def test_one_that_misbehaves_fails_no_task_and_is_told_once_a_run(
     site.add("fail", "fail", "fail", "fail", "note")
     result = site.run()
     assert (result.done, result.failed, result.fatal) == (1, 4, 0)
-    told = [(record.levelname, record.getMessage()) for record in caplog.records]
-    told = [(level, line) for level, line in told if line.startswith("TASKSERVER_")]
-    assert [level for level, _ in told] == ["WARNING"] + ["INFO"] * (len(calls) - 1)
-    assert told[0][1].startswith(f"TASKSERVER_{setting.upper()}: {setting} {ODD[odd]}")
+    logged = [(record.levelname, record.getMessage()) for record in caplog.records]
+    logged = [(level, line) for level, line in logged if line.startswith("TASKSERVER_")]
+    assert [level for level, _ in logged] == ["WARNING"] + ["INFO"] * (len(calls) - 1)
+    assert logged[0][1].startswith(f"TASKSERVER_{setting.upper()}: {setting} {ODD[odd]}")
     if odd is hangs:
         assert len(calls) == (1 if setting == "between" else 3)
-        assert told[-1][1].endswith("; it is not called again in this run")
+        assert logged[-1][1].endswith("; it is not called again in this run")
 
 
 MISSING = {
@@ -251,7 +251,7 @@ def test_what_cannot_be_called_is_said_in_a_sentence(name: str) -> None:
     assert str(caught.value).startswith(MISSING[name])
 
 
-def test_a_hook_that_is_missing_is_told_once_a_run_and_fails_no_task(
+def test_a_hook_that_is_missing_is_logged_once_a_run_and_fails_no_task(
     make_site: MakeSite, site_dsn: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     site = make_site(site_dsn, on_failure="no_module:tell")
