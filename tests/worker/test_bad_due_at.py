@@ -23,7 +23,7 @@ BAD = ("UNIX_TIMESTAMP() + 3600", "''", "'+1 hour'", "DATE_FORMAT(NOW() + INTERV
 
 
 @pytest.mark.parametrize(("status", "name", "awaited"), [(0, "note", 0), (5, "note", 1), (0, "share", 0)])
-def test_a_task_whose_due_at_is_no_time_is_fatal_and_says_what_to_write(
+def test_a_task_with_an_invalid_due_at_is_fatal_and_its_error_says_what_to_write(
     mysql_site: Site, status: int, name: str, awaited: int
 ) -> None:
     site, shop = mysql_site, Rows(mysql_site.dsn)

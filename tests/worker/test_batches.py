@@ -151,7 +151,7 @@ def test_tasks_that_were_started_before_run_alone(site: Batch) -> None:
 # ---- what it returns
 
 
-def test_an_outcome_for_each_task_is_what_becomes_of_it(make_site: Any, site_dsn: str) -> None:
+def test_each_task_ends_as_its_outcome_says(make_site: Any, site_dsn: str) -> None:
     site = make_site(site_dsn, mode="mark")
     outcomes = [None, Retry("later", delay=1000), Fatal("never"), ValueError("now"), "text", Later(delay=600)]
     site.module.does["many"] = lambda items: outcomes
@@ -185,7 +185,7 @@ def test_invalid_outcomes_count_as_a_failed_call(
     assert f"others of its call are called again alone: WrongOutcomes: it returned {text}" in logged.getMessage()
 
 
-def test_a_stage_that_takes_several_hands_each_on_what_it_returned_for_it(site: Batch) -> None:
+def test_a_stage_with_a_batch_passes_on_what_it_returned_for_each_task(site: Batch) -> None:
     site.module.does["many"] = lambda items: [{"n": 10}, "text", "anything"]
     for number in range(2):
         site.server.add_pipeline([f"{site.name}.many", f"{site.name}.five"], {"n": number})
@@ -219,7 +219,7 @@ def test_a_call_that_raises_is_made_again_for_each_task_alone(make_site: Any, si
     assert (site.columns("status, attempts"), site.first_lines()) == ([(3, 2)], ["ValueError: bad 3"])
 
 
-def test_what_a_call_did_to_its_items_is_not_seen_by_the_second_one(site: Batch) -> None:
+def test_a_second_call_gets_the_items_as_they_were(site: Batch) -> None:
     def do(items: Any) -> None:
         items[0]["n"] += 100
         if len(items) > 1:
@@ -232,7 +232,7 @@ def test_what_a_call_did_to_its_items_is_not_seen_by_the_second_one(site: Batch)
 
 
 @pytest.mark.parametrize("error", [Retry("r", delay=3), Fatal("f"), SystemExit(3)], ids=repr)
-def test_whatever_a_call_raises_each_is_called_alone(site: Batch, error: BaseException) -> None:
+def test_after_any_error_of_the_call_each_task_is_called_alone(site: Batch, error: BaseException) -> None:
     site.module.does["many"] = once_together(raising(error))
     site.add("many", 1, 2, 3)
     assert (site.run().done, site.numbers()) == (3, [[1, 2, 3], [1], [2], [3]])
@@ -255,7 +255,7 @@ def test_tasks_at_their_limit_become_fatal_with_the_error_of_the_call(site: Batc
     assert site.figures() == (3, 4, 1, 3, 2)
 
 
-def test_a_limit_that_one_task_has_is_not_that_of_the_tasks_beside_it(site: Batch) -> None:
+def test_a_limit_of_one_task_does_not_hold_for_others_of_its_call(site: Batch) -> None:
     site.module.does["many"] = raising(ValueError())
     site.add("many", 0, max_attempts=3)
     site.add("many", 1, 2)
@@ -270,7 +270,7 @@ def test_a_timeout_holds_for_the_whole_call(site: Batch) -> None:
     assert (result.done, result.failed, site.numbers()) == (2, 0, [[0, 1], [0], [1]])
 
 
-def test_tasks_fail_with_their_call_if_the_run_has_to_end_meanwhile(site: Batch) -> None:
+def test_all_tasks_fail_with_their_call_if_the_run_must_end(site: Batch) -> None:
     stop = Stop()
 
     def do(items: Any) -> None:
@@ -287,7 +287,7 @@ def test_tasks_fail_with_their_call_if_the_run_has_to_end_meanwhile(site: Batch)
 
 
 @pytest.mark.parametrize("deed", ["rerun", "cancelled", "taken away"])
-def test_a_task_that_others_changed_in_a_call_that_raised_is_not_called_alone(site: Batch, deed: str) -> None:
+def test_a_task_that_others_changed_during_a_call_that_raised_is_not_called_alone(site: Batch, deed: str) -> None:
     name = f"{site.name}.many"
 
     def do(items: Any) -> None:
@@ -356,7 +356,7 @@ def test_a_call_with_a_task_of_one_start_is_not_interrupted_for_another(make_sit
 
 @pytest.mark.parametrize("is_long", [False, True], ids=["many short ones", "a long one"])
 def test_leases_are_renewed_while_tasks_wait_for_their_turn(make_site: Any, site_dsn: str, is_long: bool) -> None:
-    site, least, count = make_site(site_dsn, lease=1), [], 3 if is_long else 10
+    site, least, count = make_site(site_dsn, lease=1), [], 3 if is_long else 8
 
     def do(items: Any) -> None:
         if len(items) > 1:

@@ -207,7 +207,7 @@ def test_a_name_longer_than_any_is_a_bad_task_at_once(modules: Modules) -> None:
     assert len(message) < 200
 
 
-def test_a_task_of_another_queue_is_named_with_the_way_here(modules: Modules) -> None:
+def test_a_task_of_another_queue_is_refused_with_a_link_to_the_documents(modules: Modules) -> None:
     code = "class Task:\n    def __init__(self, function): pass\nTask.__module__ = 'celery.local'\n"
     modules.write("tasks.py", f"{code}@Task\ndef send(): pass\n")
     words = "a Celery task: remove its decorator, see docs/django.md#coming-from-celery"

@@ -236,7 +236,7 @@ def test_outside_of_a_task_it_says_so() -> None:
 
 
 @EACH_DATABASE
-def test_where_it_cannot_be_it_is_refused(site: Paying) -> None:
+def test_it_is_refused_where_it_cannot_work(site: Paying) -> None:
     refused = {
         "of_several": "taskserver.complete() is for the code of one task",
         "transactional": "taskserver.complete() is ",

@@ -99,7 +99,7 @@ def test_a_task_starts_once_all_that_it_waits_for_are_done(any_site: Family) -> 
     site.assert_all_done(first, second, child)
 
 
-def test_an_id_that_is_not_smaller_is_refused_by_name_and_nothing_is_added(site: Family) -> None:
+def test_a_parent_without_a_smaller_id_is_refused_and_nothing_is_added(site: Family) -> None:
     parent = site.add("parent")
     with pytest.raises(InvalidTask, match=f"depends_on names {parent + 1}, and this task would be {parent + 1}"):
         site.add("child", parent, parent + 1)
@@ -109,7 +109,7 @@ def test_an_id_that_is_not_smaller_is_refused_by_name_and_nothing_is_added(site:
     assert site.edges() == []
 
 
-def test_one_with_a_delay_starts_after_that_and_after_what_it_waits_for(site: Family) -> None:
+def test_a_delayed_child_starts_after_its_delay_and_after_its_parent(site: Family) -> None:
     parent = site.add("parent")
     child = site.add("child", parent, delay=3600)
     site.add("later", parent, delay=3600)
@@ -124,7 +124,7 @@ def test_one_with_a_delay_starts_after_that_and_after_what_it_waits_for(site: Fa
     site.assert_all_done()
 
 
-def test_one_that_is_added_by_itself_stands_at_once_as_it_has_to(site: Family) -> None:
+def test_a_child_that_is_added_by_itself_gets_its_status_at_once(site: Family) -> None:
     done = site.add("done")
     assert site.run().done == 1
     parent, cancelled = site.add("parent"), site.add("cancelled")
@@ -139,7 +139,9 @@ def test_one_that_is_added_by_itself_stands_at_once_as_it_has_to(site: Family) -
     assert site.run().done == 3
 
 
-def test_who_may_only_insert_leaves_the_look_to_a_worker(mysql_site: Family, mysql_server: MySQLServer) -> None:
+def test_a_producer_that_may_only_insert_leaves_the_decision_to_a_worker(
+    mysql_site: Family, mysql_server: MySQLServer
+) -> None:
     site = mysql_site
     parent = site.add("parent")
     at: Any = site.server.settings.dsn
@@ -208,7 +210,7 @@ def test_a_retry_of_all_by_the_sql_of_the_documents_makes_them_wait_again(site: 
     site.assert_all_done()
 
 
-def test_a_prune_forgets_what_fatal_ones_waited_for(site: Family) -> None:
+def test_a_prune_deletes_the_edges_of_fatal_tasks(site: Family) -> None:
     site.break_("parent")
     site.add("child", site.add("parent"))
     site.run()

@@ -134,7 +134,7 @@ def test_a_lease_is_renewed_each_third_of_it_until_the_task_s_timeout_has_passed
     assert renewed_at == [0.02, 0.04, 0.06, 0.08]
 
 
-def test_a_task_whose_claim_is_gone_is_interrupted_though_it_asks_nothing(
+def test_a_task_whose_claim_is_gone_is_interrupted_even_if_it_never_asks(
     queue: Queue, server: TaskServer, clock: Clock
 ) -> None:
     def work() -> None:
@@ -153,7 +153,7 @@ def test_a_task_whose_claim_is_gone_is_interrupted_though_it_asks_nothing(
 
 
 def renewals(queue: Queue, count: int) -> None:
-    """Waits until the running task's lease was renewed so often."""
+    """Waits until the running task's lease was renewed that often."""
     ends: set[object] = set()
 
     def are_seen() -> bool:
@@ -181,7 +181,7 @@ def test_a_worker_has_a_second_connection_only_while_a_task_outlasts_a_third_of_
     assert seen == [(1,), (2,)]
 
 
-def test_a_heartbeat_that_gets_no_connection_says_so_once_and_gets_one_later(
+def test_a_heartbeat_without_a_connection_logs_that_once_and_gets_one_later(
     mysql_queue: Queue, mysql_server: MySQLServer, caplog: pytest.LogCaptureFixture
 ) -> None:
     queue, words = mysql_queue, "the heartbeat has no connection"
@@ -206,7 +206,7 @@ def test_a_heartbeat_that_gets_no_connection_says_so_once_and_gets_one_later(
 # ---- the end of its thread
 
 
-def test_the_heartbeat_s_thread_ends_with_a_run_that_an_error_ends(queue: Queue) -> None:
+def test_a_run_that_raises_ends_the_thread_of_its_heartbeat(queue: Queue) -> None:
     """A thread that outlives the interpreter's end takes the process down with it."""
     queue.add("tasks.note")
 

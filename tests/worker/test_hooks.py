@@ -149,9 +149,7 @@ def test_the_failure_hook_is_called_for_rows_that_can_never_run_and_for_lost_tas
     assert [(one.id, one.attempt) for one in found] == [(2, 2), (2, 3)]
 
 
-def test_what_a_failed_task_holds_is_released_before_its_failure_is_written(
-    make_site: MakeSite, sqlite_dsn: str
-) -> None:
+def test_a_connection_that_a_failed_task_left_open_does_not_block_the_run(make_site: MakeSite, sqlite_dsn: str) -> None:
     found: list[FailedAttempt] = []
     site = make_site(sqlite_dsn, db_patience=1, on_failure=found.append)
     site.add_args("hold", [sqlite_dsn.removeprefix("sqlite:///")])
@@ -216,7 +214,7 @@ def test_one_that_misbehaves_fails_no_task_and_is_logged_once_a_run(
         odd()
 
     caplog.set_level("INFO")
-    site = make_site(site_dsn, lease=2, **{setting: hook})
+    site = make_site(site_dsn, lease=1, **{setting: hook})
     site.add("fail", "fail", "fail", "fail", "note")
     result = site.run()
     assert (result.done, result.failed, result.fatal) == (1, 4, 0)
@@ -245,7 +243,7 @@ def yields() -> Any:
 
 
 @pytest.mark.parametrize("name", MISSING)
-def test_what_cannot_be_called_is_said_in_a_sentence(name: str) -> None:
+def test_an_invalid_hook_is_explained_in_one_sentence(name: str) -> None:
     with pytest.raises(HookMissing) as caught:
         find_hook(name)
     assert str(caught.value).startswith(MISSING[name])

@@ -95,7 +95,7 @@ def test_a_task_that_catches_exceptions_does_not_catch_its_interrupt(alarm: Alar
         alarm.call(0.05, careless_task)
 
 
-def test_a_process_that_a_task_forked_ends_as_it_comes_out_of_the_call(alarm: Alarm) -> None:
+def test_a_process_that_a_task_forked_ends_after_its_call(alarm: Alarm) -> None:
     """It would be a second worker, with the same claim."""
     failure, child = run_user_code(alarm, 0, os.fork)
     if child == 0:
@@ -103,7 +103,7 @@ def test_a_process_that_a_task_forked_ends_as_it_comes_out_of_the_call(alarm: Al
     assert (failure, os.waitpid(child, 0)[1]) == (None, 0)
 
 
-def test_in_another_thread_tasks_have_no_timeout_which_is_said_once(
+def test_in_another_thread_tasks_have_no_timeout_and_that_is_logged_once(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("taskserver.interrupts.alarm._has_warned", False)

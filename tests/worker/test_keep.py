@@ -35,7 +35,7 @@ def test_a_run_deletes_a_portion_after_its_tasks(queue: Queue, monkeypatch: pyte
     assert queue.rows("status") == [(2,)], "the task of just now stays"
 
 
-def test_a_run_whose_account_may_delete_nothing_says_so_and_goes_on(
+def test_a_run_whose_account_may_not_delete_logs_that_and_continues(
     queue: Queue, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     def refuse(*given: object) -> int:

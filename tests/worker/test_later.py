@@ -53,7 +53,7 @@ def test_it_waits_and_counts_no_attempt_and_no_failure(site: Site, name: str, ca
     assert [(one.begun, one.attempts, one.done) for one in site.server.stats()] == [(1, 1, 1)]
 
 
-def test_it_may_wait_as_often_as_it_asks_for_and_an_attempt_that_failed_before_stays_counted(site: Site) -> None:
+def test_it_may_wait_any_number_of_times_and_keeps_the_attempts_that_failed_before(site: Site) -> None:
     site.add_args("wait")
     site.rows.set("attempts = 9, started_at = created_at")
     for _ in range(3):
@@ -62,7 +62,7 @@ def test_it_may_wait_as_often_as_it_asks_for_and_an_attempt_that_failed_before_s
     assert site.columns("status, attempts") == [(Status.WAITING, 9)]
 
 
-def test_people_read_that_it_is_postponed(queue: Queue, caplog: pytest.LogCaptureFixture) -> None:
+def test_the_log_and_the_commands_say_that_it_is_postponed(queue: Queue, caplog: pytest.LogCaptureFixture) -> None:
     queue.define("import taskserver\n\ndef later(): raise taskserver.Later('at night', delay=600)\n")
     queue.add("tasks.later")
     with caplog.at_level("INFO", "taskserver"):

@@ -168,7 +168,7 @@ def test_a_worker_whose_lease_ended_and_was_not_taken_may_still_finish(queue: Qu
     assert queue.rows() == []
 
 
-def test_a_start_whose_answer_came_late_is_looked_at_again_before_the_code_runs(
+def test_a_start_whose_answer_came_late_is_checked_before_the_code_runs(
     queue: Queue, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Meanwhile another worker may have taken the task over."""

@@ -55,7 +55,7 @@ def test_the_memory_of_this_process_is_known() -> None:
 
 
 def remember(queue: Queue, task: str, seconds: float, times: int, slowest: float) -> None:
-    """As if a task had run so often an hour ago, for so long on average."""
+    """As if a task had run this many times an hour ago, for so long on average."""
     queue.sql(
         "INSERT INTO jobs_queue_stats (hour, group_id, task, done, ran_seconds, slowest_seconds)"
         f" VALUES ({queue.ago(3600)}, 0, ?, ?, ?, ?)",

@@ -42,7 +42,7 @@ def test_it_leaves_an_empty_queue_once_its_time_is_over(queue: Queue) -> None:
     assert time.monotonic() - began >= 0.3
 
 
-def test_max_tasks_and_max_time_end_its_wait_as_ever(queue: Queue) -> None:
+def test_max_tasks_and_max_time_end_its_wait(queue: Queue) -> None:
     for _ in range(3):
         queue.add("tasks.note")
     assert queue.server.run(2, linger=LONG).reason is Reason.MAX_TASKS
