@@ -14,7 +14,7 @@ from taskserver.stores.queue.stats import HourStats, Stats
 from tests.support.printed import json_of, text_of
 from tests.support.processes import wait_until
 from tests.support.queues import Queue
-from tests.support.words import HOURS_AGO, MINUTE_AND_SECOND
+from tests.support.rows import HOURS_AGO, MINUTE_AND_SECOND
 
 ADD_HOUR = """
     INSERT INTO jobs_queue_stats (hour, group_id, task, begun, attempts, done, failed, fatal, lost,

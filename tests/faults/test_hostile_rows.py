@@ -20,7 +20,6 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from tests.support.databases import EACH_DATABASE
-from tests.support.postgresql import connection_in_utc
 from tests.support.queues import Queue
 
 MEBIBYTE = 1024 * 1024
@@ -145,7 +144,7 @@ class WebScript:
             self.connection.text_factory = bytes
             self.connection.execute("PRAGMA synchronous = OFF")
         else:
-            self.connection = queue.connect() if self.kind == "mysql" else connection_in_utc(queue.dsn)
+            self.connection = queue.connect()
         if self.kind == "mysql":
             self.sql("SET sql_mode = '', foreign_key_checks = 0")
 

@@ -8,7 +8,12 @@ from contextlib import contextmanager
 
 from tests.support.queues import Queue
 from tests.support.rows import Rows
-from tests.support.words import LOCK_WAITS
+
+LOCK_WAITS = {
+    "mysql": "SELECT 1 FROM information_schema.innodb_trx WHERE trx_state = 'LOCK WAIT'",
+    "postgresql": "SELECT 1 FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'",
+}
+"""A row for each transaction that waits for a lock, on MySQL anywhere on the server. SQLite does not tell."""
 
 
 @contextmanager

@@ -3,27 +3,23 @@
 from __future__ import annotations
 
 import importlib
-import sqlite3
 import subprocess
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from contextlib import closing
 from functools import cached_property
 from pathlib import Path
 from typing import Any
-from urllib.parse import urlsplit
 
-import pymysql
 import pytest
 
-from taskserver import RunResult, Stop, TaskServer
+from taskserver import RunResult, TaskServer
 from taskserver.stores import Store
 from taskserver.stores.queue.counts import Counts
 from taskserver.stores.records import QueueCount
 from tests.support.deployment import Deployment
-from tests.support.postgresql import connection_in_utc
-from tests.support.processes import WAIT_SECONDS, wait_until
-from tests.support.servers import plain_connection
-from tests.support.words import AFTER, SECONDS_BETWEEN, kind_of, marked
+from tests.support.processes import wait_until
+from tests.support.rows import AFTER, SECONDS_BETWEEN, connection_of, execute
 
 NOTE = """
 from pathlib import Path
@@ -39,6 +35,8 @@ def note(text="noted"):
 """With what every tasks.py begins."""
 
 LONG_AGO = "2020-01-01 00:00:00.000000"
+OF_RUNS = ("batch", "max_time", "linger", "stop", "on_progress")
+"""What `run` takes as arguments."""
 
 
 class Queue:
@@ -56,9 +54,9 @@ class Queue:
         self.folder = deployment.folder
         self.client = deployment.client
         self.dsn = dsn
-        self.is_sqlite = dsn.startswith("sqlite:")
-        self.is_postgresql = dsn.startswith("postgresql:")
-        self.kind = kind_of(dsn)
+        self.kind = dsn.partition(":")[0]
+        self.is_sqlite = self.kind == "sqlite"
+        self.is_postgresql = self.kind == "postgresql"
         self._server_connection: Any = None
         self._tasks = tasks
         self.define("")
@@ -101,39 +99,18 @@ class Queue:
     def sql(self, statement: str, *values: object) -> list[tuple[Any, ...]]:
         """Runs one statement, in which a `?` stands for each value; its rows."""
         if self.is_sqlite:
-            connection = sqlite3.connect(self.path, isolation_level=None, timeout=WAIT_SECONDS)
-            try:
-                return connection.execute(statement, values).fetchall()
-            finally:
-                connection.close()
-        if self._server_connection is None:
-            self._server_connection = connection_in_utc(self.dsn) if self.is_postgresql else self.connect()
-        with self._server_connection.cursor() as cursor:
-            cursor.execute(*marked(statement, values))
-            return list(cursor.fetchall()) if cursor.description else []
+            with closing(self.connect()) as connection:
+                return execute(connection, statement, values)
+        self._server_connection = self._server_connection or self.connect()
+        return execute(self._server_connection, statement, values)
 
-    def connect(self) -> pymysql.Connection[Any]:
-        """A connection to MySQL."""
-        parts = urlsplit(self.dsn)
-        assert parts.hostname is not None
-        return plain_connection(
-            host=parts.hostname,
-            port=parts.port or 3306,
-            user=parts.username,
-            password=parts.password or "",
-            database=parts.path.strip("/"),
-            charset="utf8mb4",
-            autocommit=True,
-        )
+    def connect(self) -> Any:
+        """A connection to its database."""
+        return connection_of(f"sqlite:///{self.path}" if self.is_sqlite else self.dsn)
 
     def add(self, task: object, args: object = None, group_id: int = 0, priority: int = 0) -> None:
-        self.sql(
-            "INSERT INTO jobs_queue (task, args, group_id, priority) VALUES (?, ?, ?, ?)",
-            task,
-            args,
-            group_id,
-            priority,
-        )
+        insert = "INSERT INTO jobs_queue (task, args, group_id, priority) VALUES (?, ?, ?, ?)"
+        self.sql(insert, task, args, group_id, priority)
 
     def add_many(self, groups_and_statuses: Sequence[tuple[int, int]]) -> None:
         values = ", ".join(f"('tasks.note', {group_id}, {status})" for group_id, status in groups_and_statuses)
@@ -182,33 +159,17 @@ class Queue:
 
     # ---- runs
 
-    def run_here(
-        self,
-        max_tasks: int = 0,
-        groups: Sequence[int] | None = None,
-        batch: int = 100,
-        max_time: float | None = None,
-        linger: float | None = None,
-        stop: Stop | None = None,
-        on_progress: Callable[[RunResult], object] | None = None,
-        **settings: object,
-    ) -> RunResult:
+    def run_here(self, max_tasks: int = 0, groups: Sequence[int] | None = None, **options: Any) -> RunResult:
         """A run inside this process, which imports tasks again; `lease` is TASKSERVER_LEASE, and so on."""
+        how = {name: options.pop(name) for name in OF_RUNS if name in options}
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(sys, "dont_write_bytecode", True)
-            for name, value in settings.items():
+            for name, value in options.items():
                 patch.setenv(f"TASKSERVER_{name.upper()}", str(value))
             importlib.invalidate_caches()
             try:
                 with TaskServer.from_env(self.folder) as server:
-                    return server.run(
-                        *(max_tasks, groups),
-                        batch=batch,
-                        max_time=max_time,
-                        linger=linger,
-                        stop=stop,
-                        on_progress=on_progress,
-                    )
+                    return server.run(max_tasks, groups, **how)
             finally:
                 for name, module in list(sys.modules.items()):
                     if str(getattr(module, "__file__", "")).startswith(f"{self.folder}/"):

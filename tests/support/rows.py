@@ -10,61 +10,118 @@ from urllib.parse import unquote, urlsplit
 
 from tests.support.postgresql import connection_in_utc
 from tests.support.servers import plain_connection
-from tests.support.words import AFTER, kind_of, marked
 
 MODES = ("delete", "move", "mark")
 COLUMNS = (
     "id, task, args, group_id, priority, status, attempts, max_attempts, due_at, claim, unique_key, error_text, "
-    "created_at, started_at, finished_at, updated_at, version, stages, stage, awaited, "
-    "result, progress"
+    "created_at, started_at, finished_at, updated_at, version, stages, stage, awaited, result, progress"
 )
 
+# ---- SQL by the kind of the database, the first word of a DSN
+
+AFTER = {
+    "sqlite": "strftime('%Y-%m-%d %H:%M:%f', 'now', '{} seconds') || '000'",
+    "mysql": "NOW(6) + INTERVAL {} SECOND",
+    "postgresql": "statement_timestamp() + INTERVAL '{} seconds'",
+}
+"""The instant so many seconds from now, by the database's clock."""
+SECONDS_BETWEEN = {
+    "sqlite": "(julianday({1}) - julianday({0})) * 86400.0",
+    "mysql": "TIMESTAMPDIFF(MICROSECOND, {0}, {1}) / 1e6",
+    "postgresql": "CAST(EXTRACT(EPOCH FROM {1} - {0}) AS float8)",
+}
+HOURS_AGO = {
+    "sqlite": "strftime('%Y-%m-%d %H:00:00', 'now', '-{} hours')",
+    "mysql": "FROM_UNIXTIME((UNIX_TIMESTAMP() DIV 3600 - {}) * 3600)",
+    "postgresql": "date_trunc('hour', now() - INTERVAL '{} hours', 'UTC')",
+}
+"""The begin of the hour so many hours ago."""
+MINUTE_AND_SECOND = {
+    "sqlite": "strftime('%M%S', 'now')",
+    "mysql": "DATE_FORMAT(NOW(), '%i%s')",
+    "postgresql": "to_char(now(), 'MISS')",
+}
+"""Of this instant, as four digits."""
+REFUSE_DELETE = {
+    "sqlite": [
+        "CREATE TRIGGER keeping BEFORE DELETE ON jobs_queue FOR EACH ROW WHEN OLD.id = {} "
+        "BEGIN SELECT RAISE(ABORT, 'an order names it'); END"
+    ],
+    "mysql": [
+        "CREATE TABLE orders (task_id BIGINT UNSIGNED NOT NULL, FOREIGN KEY (task_id) REFERENCES jobs_queue (id))",
+        "INSERT INTO orders VALUES ({})",
+    ],
+    "postgresql": [
+        "CREATE TABLE orders (task_id BIGINT NOT NULL, FOREIGN KEY (task_id) REFERENCES jobs_queue (id))",
+        "INSERT INTO orders VALUES ({})",
+    ],
+}
+"""A row of another table refers to the task of this id; an SQLite that minds foreign keys is rare."""
+LET_DELETE = {"sqlite": "DROP TRIGGER keeping", "mysql": "DROP TABLE orders", "postgresql": "DROP TABLE orders"}
+"""So that it can go again."""
+LOCK_WAITS = {
+    "mysql": "SELECT 1 FROM information_schema.innodb_trx WHERE trx_state = 'LOCK WAIT'",
+    "postgresql": "SELECT 1 FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'",
+}
+"""A row for each transaction that waits for a lock, on MySQL anywhere on the server. SQLite does not tell."""
+INSERT_OR_IGNORE = {
+    "sqlite": "INSERT OR IGNORE INTO {}",
+    "mysql": "INSERT IGNORE INTO {}",
+    "postgresql": "INSERT INTO {} ON CONFLICT DO NOTHING",
+}
+
 Row = dict[str, Any]
+
+
+def connection_of(dsn: str) -> Any:
+    """A connection of the tests' own, in UTC, of which each statement commits."""
+    if dsn.startswith("sqlite:"):
+        return sqlite3.connect(dsn.removeprefix("sqlite:///"), isolation_level=None, timeout=30)
+    if dsn.startswith("postgresql:"):
+        return connection_in_utc(dsn)
+    parts = urlsplit(dsn)
+    return plain_connection(
+        host=parts.hostname,
+        port=parts.port or 3306,
+        user=unquote(parts.username or ""),
+        password=unquote(parts.password or ""),
+        database=parts.path[1:],
+        charset="utf8mb4",
+        autocommit=True,
+        init_command="SET time_zone = '+00:00'",
+    )
+
+
+def execute(connection: Any, sql: str, values: Sequence[Any] = ()) -> list[tuple[Any, ...]]:
+    """Rows of a statement; a `?` stands for each value."""
+    if values and not isinstance(connection, sqlite3.Connection):
+        sql = sql.replace("%", "%%").replace("?", "%s")
+    cursor = connection.cursor()
+    cursor.execute(sql, *([values] if values else []))
+    rows = list(cursor.fetchall()) if cursor.description else []
+    cursor.close()
+    return rows
 
 
 class Rows:
     """A connection of the tests' own."""
 
     def __init__(self, dsn: str) -> None:
-        self.kind = kind_of(dsn)
+        self.kind = dsn.partition(":")[0]
         self.is_mysql = self.kind == "mysql"
         self.is_postgresql = self.kind == "postgresql"
         self.is_sqlite = self.kind == "sqlite"
         self.begin = "BEGIN IMMEDIATE" if self.is_sqlite else "BEGIN"
         """The statement by which a transaction begins that is going to write."""
-        self._connection: Any
-        if self.is_postgresql:
-            self._connection = connection_in_utc(dsn)
-        elif self.is_mysql:
-            parts = urlsplit(dsn)
-            self._connection = plain_connection(
-                host=parts.hostname,
-                port=parts.port or 3306,
-                user=unquote(parts.username or ""),
-                password=unquote(parts.password or ""),
-                database=parts.path[1:],
-                charset="utf8mb4",
-                autocommit=True,
-                init_command="SET time_zone = '+00:00'",
-            )
-        else:
-            path = dsn.removeprefix("sqlite:///")
-            self._connection = sqlite3.connect(path, isolation_level=None, timeout=10)
+        self._connection = connection_of(dsn)
 
     def execute(self, sql: str, values: Sequence[Any] = ()) -> list[tuple[Any, ...]]:
         """Rows of a statement; a `?` stands for each value."""
-        cursor = self._connection.cursor()
-        cursor.execute(*((sql, values) if self.is_sqlite else marked(sql, values)))
-        rows = list(cursor.fetchall()) if cursor.description else []
-        cursor.close()
-        return rows
+        return execute(self._connection, sql, values)
 
     def all(self, table: str = "jobs_queue", columns: str = COLUMNS, order: str = "id") -> list[Row]:
-        names = columns.split(", ")
-        return [
-            dict(zip(names, row, strict=True))
-            for row in self.execute(f"SELECT {columns} FROM {table} ORDER BY {order}")
-        ]
+        names, rows = columns.split(", "), self.execute(f"SELECT {columns} FROM {table} ORDER BY {order}")
+        return [dict(zip(names, row, strict=True)) for row in rows]
 
     def row(self, task_id: int, table: str = "jobs_queue") -> Row:
         (found,) = [row for row in self.all(table) if row["id"] == task_id]

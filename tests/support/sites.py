@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import sys
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -16,7 +16,6 @@ from taskserver.stores.words import HELPERS, SCHEMA_VERSION
 from tests.support.postgresql import PostgreSQLServer
 from tests.support.rows import Rows
 from tests.support.servers import MySQLServer
-from tests.support.words import FIRST_ID_AGAIN
 
 TABLES = ("", *(f"_{name}" for name in HELPERS))
 _numbers = itertools.count()
@@ -33,12 +32,12 @@ def kept_database(server: MySQLServer | PostgreSQLServer) -> Iterator[str]:
 
 def empty_tables(dsn: str) -> str:
     """Empty the tables of a kept database, whose ids start at 1 again; the DSN."""
-    rows = Rows(dsn)
-    for name in TABLES:
-        rows.execute(f"DELETE FROM jobs_queue{name}")
-    rows.execute(f"INSERT INTO jobs_queue_schema (version) VALUES ({SCHEMA_VERSION})")
-    rows.execute(FIRST_ID_AGAIN[rows.kind])
-    rows.close()
+    with closing(Rows(dsn)) as rows:
+        for name in TABLES:
+            rows.execute(f"DELETE FROM jobs_queue{name}")
+        rows.execute(f"INSERT INTO jobs_queue_schema (version) VALUES ({SCHEMA_VERSION})")
+        by_sequence = "ALTER SEQUENCE jobs_queue_id_seq RESTART"
+        rows.execute(by_sequence if rows.is_postgresql else "ALTER TABLE jobs_queue AUTO_INCREMENT = 1")
     return dsn
 
 

@@ -23,8 +23,8 @@ from tests.support.deployment import Deployment
 from tests.support.pages import PASSWORD, PASSWORD_HASH, PageSite
 from tests.support.processes import wait_until
 from tests.support.queues import Queue
+from tests.support.rows import AFTER, HOURS_AGO
 from tests.support.websites import Website, gunicorn_website
-from tests.support.words import AFTER, HOURS_AGO
 
 VIEWS = {
     "overview": "",

@@ -7,9 +7,9 @@ from collections.abc import Callable
 
 import pytest
 
+from tests.support.rows import LET_DELETE, REFUSE_DELETE
 from tests.support.sessions import new_connection
 from tests.support.sites import Site
-from tests.support.words import LET_DELETE, REFUSE_DELETE
 from tests.worker.conftest import DSNS
 
 CODE = """
