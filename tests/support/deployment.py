@@ -17,6 +17,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import redirect_stderr, redirect_stdout, suppress
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -27,48 +28,33 @@ TIMEOUT_SECONDS = 60.0
 
 
 @cache
-def _package() -> tuple[str, list[tuple[str, list[str]]]]:
-    """A copy of taskserver/ with its bytecode, and the names in each of its folders."""
+def _package() -> str:
+    """A copy of taskserver/ with its bytecode, which stays valid: the files keep their times."""
     compileall.compile_dir(ROOT / "taskserver", quiet=2)
     folder = tempfile.mkdtemp(prefix="taskserver-package-")
     atexit.register(shutil.rmtree, folder, ignore_errors=True)
-    # Times are kept, so that the bytecode stays valid.
-    package = shutil.copytree(ROOT / "taskserver", f"{folder}/taskserver")
-    return package, [(os.path.relpath(found, package), names) for found, _, names in os.walk(package)]
+    return shutil.copytree(ROOT / "taskserver", f"{folder}/taskserver")
 
 
 _unchanged: list[str] = []
-"""Packages that tests have left as they were."""
+"""Packages that tests have left as they were: to make another takes longer than a test of a moment."""
 
 
 def _place_package(target: Path) -> None:
-    """By hard links to one copy, which take a tenth of a copy's time: they share its owner and its rights.
-
-    Six hundred of them take longer than a test of a moment, so one that is unchanged goes on to the next.
-    """
+    """By hard links to one copy, which share its owner and its rights."""
     if _unchanged:
         os.rename(_unchanged.pop(), target)
-        return
-    package, tree = _package()
-    for folder, names in tree:
-        (target / folder).mkdir()
-        for name in names:
-            _link(f"{package}/{folder}/{name}", f"{target}/{folder}/{name}")
+    else:
+        shutil.copytree(_package(), target, copy_function=_link)
 
 
 def _keep_package(target: Path) -> None:
     """Keep a package for the next deployment, if it is as it was placed."""
-    package, _ = _package()
-    if _shape(str(target)) == _shape_of_package():
-        kept = f"{package}-{secrets.token_hex(6)}"
+    if _shape(str(target)) == _shape(_package()):
+        kept = f"{_package()}-{secrets.token_hex(6)}"
         with suppress(OSError):  # on another file system
             os.rename(target, kept)
             _unchanged.append(kept)
-
-
-@cache
-def _shape_of_package() -> dict[str, object]:
-    return _shape(_package()[0])
 
 
 def _shape(folder: str) -> dict[str, object]:
@@ -165,21 +151,13 @@ class Deployment:
         wrapper.chmod(0o700)
         self.python = str(wrapper)
 
-    def worker(
-        self, *args: object, env: Mapping[str, str] | None = None, timeout: float = TIMEOUT_SECONDS
-    ) -> subprocess.CompletedProcess[str]:
-        """Runs worker.py to its end."""
-        return self.run("worker.py", *args, env=env, timeout=timeout)
+    def worker(self, *args: object, **how: Any) -> subprocess.CompletedProcess[str]:
+        """Runs worker.py to its end; `how` is that of `run`."""
+        return self.run("worker.py", *args, **how)
 
-    def client(
-        self,
-        *args: object,
-        env: Mapping[str, str] | None = None,
-        stdin: str | None = None,
-        timeout: float = TIMEOUT_SECONDS,
-    ) -> subprocess.CompletedProcess[str]:
-        """Runs client.py to its end."""
-        return self.run("client.py", *args, env=env, stdin=stdin, timeout=timeout)
+    def client(self, *args: object, **how: Any) -> subprocess.CompletedProcess[str]:
+        """Runs client.py to its end; `how` is that of `run`."""
+        return self.run("client.py", *args, **how)
 
     def here(self, *args: object, env: Mapping[str, str] | None = None) -> subprocess.CompletedProcess[str]:
         """Runs client.py inside this process."""
