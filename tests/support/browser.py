@@ -1,12 +1,7 @@
 """A real browser: headless Chromium, driven by its WebDriver and, for what that lacks, by the DevTools protocol.
 
 with Browser(folder) as browser:
-    browser.prefer(color_scheme="dark")
-    browser.resize(360, 640)
     browser.open(url)
-    browser.press("Tab", "Enter")
-    browser.script("return document.title")
-    browser.screenshot(folder / "page.png")
     assert browser.axe() == browser.complaints() == []
 """
 
@@ -14,10 +9,10 @@ from __future__ import annotations
 
 import base64
 import json
+import os
 import subprocess
 import tempfile
 from pathlib import Path
-from types import TracebackType
 from typing import Any
 from urllib.error import HTTPError, URLError
 from urllib.request import ProxyHandler, Request, build_opener
@@ -28,17 +23,9 @@ from tests.support.processes import WAIT_SECONDS, wait_until
 from tests.support.servers import find_program, free_port
 
 OPTIONS = (
-    "--headless",
-    "--no-sandbox",
-    "--disable-gpu",
-    "--disable-quic",
-    "--hide-scrollbars",
-    "--no-first-run",
-    "--disable-background-networking",
-    "--disable-component-update",
-    "--disable-sync",
+    "--headless --no-sandbox --disable-gpu --disable-quic --hide-scrollbars --no-first-run "
+    "--disable-background-networking --disable-component-update --disable-sync"
 )
-
 KEYS = {"Tab": "\ue004", "Enter": "\ue007", "Shift": "\ue008", "Escape": "\ue00c", "Space": " "}
 """As WebDriver writes them; a character stands for itself."""
 AXE = ROOT / ".servers" / "axe" / "axe_playwright_python" / "axe.min.js"
@@ -65,25 +52,17 @@ class Browser:
             without("chromium and chromium-driver are not installed")
         port = free_port()
         self._url = f"http://127.0.0.1:{port}"
-        self._driver = subprocess.Popen(
-            [driver, f"--port={port}"],
-            env={"PATH": "/usr/bin:/bin", "HOME": str(self._folder), "TMPDIR": self._scratch.name},
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,
-        )
+        environ = {"PATH": os.defpath, "HOME": str(self._folder), "TMPDIR": self._scratch.name}
+        silent = subprocess.DEVNULL
+        self._driver = subprocess.Popen([driver, f"--port={port}"], env=environ, stdout=silent, stderr=silent)
         wait_until(self._is_ready)
-        args = [*OPTIONS, f"--user-data-dir={self._folder}/profile"]
-        wanted = {
-            "goog:chromeOptions": {"binary": chromium, "args": args},
-            "goog:loggingPrefs": {"browser": "WARNING"},
-        }
-        session = self._ask("POST", "/session", {"capabilities": {"alwaysMatch": wanted}})
+        options = {"binary": chromium, "args": [*OPTIONS.split(), f"--user-data-dir={self._folder}/profile"]}
+        wanted = {"goog:chromeOptions": options, "goog:loggingPrefs": {"browser": "WARNING"}}
+        session = self._post("/session", capabilities={"alwaysMatch": wanted})
         self._session = f"/session/{session['sessionId']}"
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    def __exit__(self, *exception: object) -> None:
         try:
             if self._session:
                 self._ask("DELETE", self._session)
@@ -93,17 +72,17 @@ class Browser:
             self._scratch.cleanup()
 
     def open(self, url: str) -> None:
-        self._ask("POST", f"{self._session}/url", {"url": url})
+        self._post(f"{self._session}/url", url=url)
 
     def script(self, text: str, *arguments: Any) -> Any:
         """Runs it in the page, where it has its `arguments`; what it returns."""
-        return self._ask("POST", f"{self._session}/execute/sync", {"script": text, "args": arguments})
+        return self._post(f"{self._session}/execute/sync", script=text, args=arguments)
 
     def click(self, selector: str) -> None:
         """As the mouse does. The page that it leads to may come a moment later, as after `press`: await it."""
         while True:
             try:
-                self._ask("POST", f"{self._element(selector)}/click", {})
+                self._post(f"{self._element(selector)}/click")
                 return
             except AssertionError as error:
                 if "stale element" not in str(error):  # the page renewed itself since the element was found
@@ -111,7 +90,7 @@ class Browser:
 
     def write(self, selector: str, text: str) -> None:
         """Types it into a field."""
-        self._ask("POST", f"{self._element(selector)}/value", {"text": text})
+        self._post(f"{self._element(selector)}/value", text=text)
 
     def press(self, *keys: str) -> None:
         """One after the other: "Tab", "Enter", "a"; or together: "Shift+Tab"."""
@@ -120,7 +99,7 @@ class Browser:
             values = [KEYS.get(name, name) for name in key.split("+")]
             steps += [{"type": "keyDown", "value": value} for value in values]
             steps += [{"type": "keyUp", "value": value} for value in reversed(values)]
-        self._ask("POST", f"{self._session}/actions", {"actions": [{"type": "key", "id": "keys", "actions": steps}]})
+        self._post(f"{self._session}/actions", actions=[{"type": "key", "id": "keys", "actions": steps}])
 
     def resize(self, width: int, height: int, scale: float = 1, mobile: bool = False) -> None:
         """The page's part of the window, in pixels of CSS; and how many of the screen's each has."""
@@ -129,9 +108,8 @@ class Browser:
 
     def prefer(self, **preferences: str) -> None:
         """What the visitor asks of all pages, such as color_scheme="dark", reduced_motion="reduce"; nothing else."""
-        features = [
-            {"name": f"prefers-{name.replace('_', '-')}", "value": value} for name, value in preferences.items()
-        ]
+        names = {f"prefers-{name.replace('_', '-')}": value for name, value in preferences.items()}
+        features = [{"name": name, "value": value} for name, value in names.items()]
         self.devtools("Emulation.setEmulatedMedia", features=features)
 
     def before_scripts(self, text: str) -> None:
@@ -140,13 +118,13 @@ class Browser:
 
     def open_tab(self) -> None:
         """Another window of the same visitor; `look_at` names them from 0."""
-        handle = self._ask("POST", f"{self._session}/window/new", {"type": "tab"})["handle"]
-        self._ask("POST", f"{self._session}/window", {"handle": handle})
+        handle = self._post(f"{self._session}/window/new", type="tab")["handle"]
+        self._post(f"{self._session}/window", handle=handle)
 
     def look_at(self, number: int) -> None:
         """Go to the window of that number, which then is in front."""
         handles = self._ask("GET", f"{self._session}/window/handles")
-        self._ask("POST", f"{self._session}/window", {"handle": handles[number]})
+        self._post(f"{self._session}/window", handle=handles[number])
         self.devtools("Page.bringToFront")
 
     def switch_scripts_off(self) -> None:
@@ -163,7 +141,7 @@ class Browser:
 
     def complaints(self) -> list[str]:
         """Warnings and errors of the console since the last look, such as of the content security policy."""
-        return [entry["message"] for entry in self._ask("POST", f"{self._session}/se/log", {"type": "browser"})]
+        return [entry["message"] for entry in self._post(f"{self._session}/se/log", type="browser")]
 
     def axe(self) -> list[str]:
         """What axe-core finds wrong with the page for those who read or use it otherwise."""
@@ -174,10 +152,10 @@ class Browser:
 
     def devtools(self, command: str, **parameters: Any) -> Any:
         """A command of the DevTools protocol."""
-        return self._ask("POST", f"{self._session}/goog/cdp/execute", {"cmd": command, "params": parameters})
+        return self._post(f"{self._session}/goog/cdp/execute", cmd=command, params=parameters)
 
     def _element(self, selector: str) -> str:
-        found = self._ask("POST", f"{self._session}/element", {"using": "css selector", "value": selector})
+        found = self._post(f"{self._session}/element", using="css selector", value=selector)
         return f"{self._session}/element/{next(iter(found.values()))}"
 
     def _is_ready(self) -> bool:
@@ -185,6 +163,9 @@ class Browser:
             return bool(self._ask("GET", "/status")["ready"])
         except URLError:
             return False
+
+    def _post(self, path: str, **what: Any) -> Any:
+        return self._ask("POST", path, what)
 
     def _ask(self, method: str, path: str, what: dict[str, Any] | None = None) -> Any:
         data = None if what is None else json.dumps(what).encode()

@@ -43,12 +43,13 @@ class Letter(NamedTuple):
 class MailServer:
     """Its answers to a recipient and to a letter's data; each is asked with the address, or the letter."""
 
+    host = "127.0.0.1"
+
     def __init__(self) -> None:
         self.letters: list[Letter] = []
         self.connections = 0
         self.to_recipient: Callable[[str], str] = lambda address: "250 ok"
         self.to_data: Callable[[Letter], str] = lambda letter: TAKEN
-        self.host = "127.0.0.1"
         self.port = free_port()
 
     async def handle_EHLO(  # noqa: N802 - as aiosmtpd calls it
@@ -67,8 +68,7 @@ class MailServer:
         return answer
 
     async def handle_DATA(self, server: SMTP, session: Session, envelope: Envelope) -> str:  # noqa: N802
-        content = envelope.content
-        assert isinstance(content, bytes)
+        content = bytes(envelope.content or b"")  # type: ignore[arg-type]
         letter = Letter(envelope.mail_from or "", list(envelope.rcpt_tos), parsed(content.replace(b"\r\n", b"\n")))
         self.letters.append(letter)
         answer = self.to_data(letter)
@@ -82,10 +82,7 @@ class MailServer:
 def mail_server(
     tls: ssl.SSLContext | None = None, password: str = "", max_bytes: int = 0, takes_utf8: bool = True
 ) -> Iterator[MailServer]:
-    """In the `with`, one that listens; with a password, only for who logs in as shop@example.org over its TLS.
-
-    With `max_bytes` it announces a limit of a letter's size; `takes_utf8`: addresses with letters like ü.
-    """
+    """In the `with`, one that listens; with a password, only for who logs in as shop@example.org over its TLS."""
     handler = MailServer()
 
     def may_enter(server: SMTP, session: Session, envelope: Envelope, mechanism: str, given: object) -> AuthResult:

@@ -9,8 +9,10 @@ import signal
 import struct
 import subprocess
 import termios
+import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
@@ -106,34 +108,30 @@ class Terminal(NamedTuple):
     screen: str
 
 
-def run_on_terminal(
-    deployment: Deployment, script: str, *args: object, columns: int = 0, has_colours: bool = False, **env: str
-) -> Terminal:
-    """Runs a script with a terminal as standard input, output and error; one of no width counts as 80 columns wide."""
+def on_terminal(command: Sequence[str], cwd: Path, env: Mapping[str, str], columns: int = 0) -> Terminal:
+    """Runs a command with a terminal as standard input, output and error; one of no width counts as 80 columns wide."""
     leader, follower = pty.openpty()
     fcntl.ioctl(follower, termios.TIOCSWINSZ, struct.pack("4H", 24, columns, 0, 0))
-    colours = {} if has_colours else {"NO_COLOR": "1"}
     process = subprocess.Popen(
-        [deployment.python, str(deployment.folder / script), *map(str, args)],
-        cwd=deployment.home,
-        env={"PATH": os.defpath, "HOME": str(deployment.home), **colours, **env},
-        stdin=follower,
-        stdout=follower,
-        stderr=follower,
-        start_new_session=True,
+        command, cwd=cwd, env=env, stdin=follower, stdout=follower, stderr=follower, start_new_session=True
     )
     os.close(follower)
-    screen = b"".join(_screen_of(leader))
+    overdue = threading.Timer(2 * WAIT_SECONDS, process.kill)
+    overdue.start()
+    screen = b""
+    with suppress(OSError):  # Linux says EIO once the last program has closed the terminal
+        while part := os.read(leader, 65536):
+            screen += part
     os.close(leader)
+    overdue.cancel()
     return Terminal(process.wait(WAIT_SECONDS), screen.decode())
 
 
-def _screen_of(leader: int) -> Iterator[bytes]:
-    while True:
-        try:
-            part = os.read(leader, 65536)
-        except OSError:  # Linux says EIO once the last program has closed the terminal
-            return
-        if not part:
-            return
-        yield part
+def run_on_terminal(
+    deployment: Deployment, script: str, *args: object, columns: int = 0, has_colours: bool = False, **env: str
+) -> Terminal:
+    """Runs a script of a deployment so."""
+    colours = {} if has_colours else {"NO_COLOR": "1"}
+    environ = {"PATH": os.defpath, "HOME": str(deployment.home), **colours, **env}
+    command = [deployment.python, str(deployment.folder / script), *map(str, args)]
+    return on_terminal(command, deployment.home, environ, columns)
