@@ -16,7 +16,7 @@ from tests.support.databases import EACH_DATABASE
 from tests.support.locks import are_locks_awaited
 from tests.support.processes import WAIT_SECONDS, wait_until
 from tests.support.queues import Queue
-from tests.support.rows import INSERT_OR_IGNORE, Rows
+from tests.support.rows import Rows
 from tests.support.sites import Site
 
 CODE = """
