@@ -1,8 +1,7 @@
 """Whatever workers, producers and persons do in whatever order, every store does what the model of the contract does.
 
-Where a short form fails, hypothesis prints the steps as they came; the long form of the same test meets them first, and
-makes them fewer. The blob that is printed with them replays them: put its line `@reproduce_failure(…)` above
-`class Machine` in `run_machine`, with the import, and run the test that failed.
+If the short form fails, hypothesis prints the steps as they came; the long form meets them first and makes them fewer.
+To replay them, put the printed line `@reproduce_failure(…)` above `class Machine` in `run_machine`, with its import.
 """
 
 from __future__ import annotations
@@ -18,28 +17,22 @@ from hypothesis.stateful import run_state_machine_as_test
 from taskserver import TaskServer
 from taskserver.model.attempt import Finish, Outcome, Start
 from taskserver.model.new_task import NewTask
-from taskserver.model.task import ClaimedTask, Status
-from taskserver.stores import Store
+from taskserver.model.task import Status
 from taskserver.worker.maintenance import LOST_TEXT
-from tests.contract.machine.model import BAD_TEXT, SETTINGS_LIMIT, When
+from tests.contract.machine.model import SETTINGS_LIMIT, When
 from tests.contract.machine.queue_machine import Place, QueueMachine
-from tests.contract.machine.steps import DEEDS, Ending, Held, Worker
+from tests.contract.machine.steps import Ending, Held, Worker
 from tests.support.rows import Rows
 
 LEASE_SECONDS = 3600
 """Far longer than an example takes: a lease ends here when a step says so."""
-MODES = {
-    "delete": ("delete",) * 3,
-    "move": ("move",) * 3,
-    "mark": ("mark",) * 3,
-    "each_its_own": ("delete", "move", "mark"),
-}
+EACH_ITS_OWN = ("delete", "move", "mark")
 """The mode of each of three workers: crontab lines may differ."""
 
 
 @pytest.fixture
 def modes() -> tuple[str, ...]:
-    return MODES["each_its_own"]
+    return EACH_ITS_OWN
 
 
 @pytest.fixture
@@ -77,78 +70,37 @@ def run_machine(here: Place, max_examples: int, *phases: Phase) -> None:
     )
 
 
-OFTEN = {
-    "claimed",
-    "started",
-    "finished",
-    "woken",
-    "taken back unstarted",
-    "refused to start",
-    "refused to finish",
-}
-"""What surely happens in any run of some examples, to show that they go deep enough."""
+OFTEN = {"claimed", "started", "finished", "woken", "taken back unstarted", "refused to start", "refused to finish"}
+"""What surely happens in some examples, to show that they go deep enough."""
 RARE = {
-    "key stood",
-    "passed over as paused",
-    "acted on what was no longer so",
-    "met before its time",
-    "renewed",
-    "refused to renew",
-    "released",
-    "refused to release",
-    "rerun of no newer version",
-    "rerun, IN_PROGRESS",
-    "rerun, WAITING",
+    *("rerun while it ran", "run again after it ended", "cancelled while it ran", "done though cancelled"),
+    *("lost, and run again", "lost and cancelled", "lost, its token kept", "lost, to be retried", "finished late"),
+    *("fatal as cancelled", "heard that it was cancelled"),
 }
-"""What many examples come to; where chance leads more seldom still, the machine is driven by hand."""
-RARE_AT_A_RUN = {
-    "rerun while it ran",
-    "run again after it ended",
-    "lost, and run again",
-    "lost and cancelled",
-    "lost, its token kept",
-    "lost, to be retried",
-    "finished late",
-    "refused to finish",
-    "cancelled while it ran",
-    "cancelled while it was to run again",
-    "cancelled after it was lost",
-    "retried after it was lost",
-    "done though cancelled",
-    "fatal as cancelled",
-    "heard that it was cancelled",
-    "rerun, NEW",
-    "rerun, ERROR",
-    "rerun, FATAL",
-    "rerun, DONE",
-}
+"""What happens if the machine is driven by hand, since chance seldom leads there."""
 
 
 @pytest.mark.parametrize(
-    "modes",
-    [pytest.param(MODES[name], id=name, marks=[pytest.mark.long] * (name != "each_its_own")) for name in MODES],
+    ("modes", "examples"),
+    [
+        pytest.param(EACH_ITS_OWN, 20, id="each its own"),
+        *(pytest.param((mode,) * 3, 150, id=f"long-{mode}", marks=pytest.mark.long) for mode in EACH_ITS_OWN),
+        pytest.param(EACH_ITS_OWN, 150, id="long-each its own", marks=pytest.mark.long),
+    ],
 )
-def test_whatever_workers_do_in_whatever_order_the_queue_is_as_the_contract_says(place: Place) -> None:
-    run_machine(place, 20)
+def test_whatever_workers_do_in_whatever_order_the_queue_is_as_the_contract_says(place: Place, examples: int) -> None:
+    run_machine(place, examples, *([Phase.shrink] if examples > 20 else []))
     assert set(place.happened) >= OFTEN
 
 
-@pytest.mark.long
-@pytest.mark.parametrize("modes", MODES.values(), ids=MODES)
-def test_of_many_more_examples_none_leaves_the_contract(place: Place) -> None:
-    """Where one does, it is made smaller too, for some minutes; one that the short form found comes first."""
-    run_machine(place, 150, Phase.shrink)
-    assert set(place.happened) >= OFTEN | RARE
-
-
-@pytest.mark.parametrize("deed", [None, *DEEDS, "command_retry", "command_cancel"])
+@pytest.mark.parametrize("deed", [None, "retry", "cancel", "delete"])
 def test_a_late_completion_is_accepted_unless_a_person_decided_otherwise(place: Place, deed: str | None) -> None:
     machine, frozen, held = a_lost_task(place)
     if deed is not None:
         getattr(machine, deed)(machine.model.tasks[0])
     machine.finish_late(frozen, held, Ending.WELL)
     machine.all_is_as_the_model_says()
-    assert place.happened["finished late"] == (deed in (None, "reset_attempts"))
+    assert place.happened["finished late"] == (deed is None)
     machine.drain()
 
 
@@ -163,35 +115,20 @@ def test_of_two_workers_that_seemed_to_vanish_only_the_second_may_complete(place
         assert place.happened["finished late"] == count
 
 
-@pytest.mark.parametrize("is_lost", [False, True], ids=["", "lost"])
-def test_a_limit_that_is_known_only_after_the_import_is_written_while_the_task_is_ours(
-    place: Place, is_lost: bool
-) -> None:
-    machine = driven(place)
-    worker = machine.workers[0]
-    machine.add(worker, [NewTask("tasks.plain", None, 3, 0)], False)
-    machine.claim(worker, 1, [])
-    machine.start(worker, worker.held[0], True)
-    if is_lost:
-        do_at_a_run(machine, worker, "lose", "[1]")
-    machine.end_import_well(worker, worker.held[0])
-    machine.all_is_as_the_model_says()
-    assert place.happened["refused to limit" if is_lost else "limited"] == 1
-
-
-DEEDS_AT_A_RUN = ("rerun", "command_cancel", "command_retry", "lose")
-"""What may be done to a task while its worker runs it, or believes to."""
+DEEDS_AT_A_RUN = ("rerun", "cancel", "retry", "lose")
+"""What may be done to a task while its worker runs it, or believes so."""
 
 
 def test_whatever_is_done_to_a_task_while_it_runs_it_ends_as_the_contract_says(place: Place) -> None:
-    """Any one and any two of these, one after the other, and then each way in which its worker may end it."""
-    deeds = [(), *((deed,) for deed in DEEDS_AT_A_RUN), *product(DEEDS_AT_A_RUN, repeat=2)]
-    for number, (limit, done, ending) in enumerate(product((1, 3), deeds, Ending)):
+    """One or two of these, one after the other, and then each way in which its worker may end it."""
+    single = [(limit, done) for limit in (1, 3) for done in [(), *((deed,) for deed in DEEDS_AT_A_RUN)]]
+    pairs = [(3, done) for done in product(DEEDS_AT_A_RUN, repeat=2)]
+    for number, ((limit, done), ending) in enumerate(product([*single, *pairs], Ending)):
         machine = driven(place)
         worker = machine.workers[number % 3]
         machine.add(worker, [KEYED._replace(max_attempts=limit, args="[1]")], False)
         machine.claim(worker, 1, [])
-        machine.start(worker, worker.held[0], False)
+        machine.start(worker, worker.held[0])
         for place_of_it, deed in enumerate(done):
             do_at_a_run(machine, worker, deed, f"[{place_of_it + 2}]")
             machine.all_is_as_the_model_says()
@@ -200,7 +137,7 @@ def test_whatever_is_done_to_a_task_while_it_runs_it_ends_as_the_contract_says(p
         machine.all_is_as_the_model_says()
         do_at_a_run(machine, worker, "rerun", "[9]")
         machine.all_is_as_the_model_says()
-    assert set(place.happened) >= RARE_AT_A_RUN
+    assert set(place.happened) >= RARE
 
 
 KEYED = NewTask("tasks.plain", None, 3, 0, unique_key="a", rerun=True)
@@ -218,7 +155,7 @@ def do_at_a_run(machine: QueueMachine, worker: Worker, deed: str, args: str) -> 
 
 
 def driven(place: Place) -> QueueMachine:
-    """The machine driven by hand, as chance leads there seldom."""
+    """The machine, to be driven by hand."""
 
     class Machine(QueueMachine):
         pass
@@ -239,47 +176,22 @@ def a_lost_task(place: Place) -> tuple[QueueMachine, Worker, Held]:
 def lose(machine: QueueMachine, worker: Worker) -> tuple[Worker, Held]:
     machine.claim(worker, 1, [])
     held = worker.held[-1]
-    machine.start(worker, held, False)
+    machine.start(worker, held)
     machine.fall_silent(worker, held)
     machine.look_and_act(machine.workers[0], When.PAST)
     machine.all_is_as_the_model_says()
     return worker, held
 
 
-# ---- what the machine leaves out: where the package differs from the model
-
-
-def a_started_task(place: Place, max_attempts: int | None) -> tuple[Store, ClaimedTask]:
+def test_a_limit_that_became_known_after_a_look_counts_when_the_task_is_taken_back(place: Place) -> None:
+    """Its worker was only frozen, and has imported the module since: the callable may start once."""
     _, store = place.stores[0]
     store.producing.add(NewTask("tasks.once", None, 3, 0))
     (claimed,) = store.claims.claim(1, ()).tasks
-    assert store.finishes.advance([], Start(claimed, max_attempts)) == ([], True)
-    return store, claimed
-
-
-def test_a_task_that_a_person_marked_done_under_its_worker_stays_as_it_is(place: Place) -> None:
-    store, claimed = a_started_task(place, 10)
-    place.rows.execute("UPDATE jobs_queue SET status = 2")
-    before = place.rows.all()
-    assert store.finishes.advance([Finish(claimed)], None) == ([Outcome.LOST], False)
-    assert place.rows.all() == before
-    assert place.rows.all("jobs_queue_done") == []
-
-
-def test_a_limit_that_became_known_after_a_look_counts_when_the_task_is_taken_back(place: Place) -> None:
-    store, claimed = a_started_task(place, None)
+    assert store.finishes.advance([], Start(claimed, None)) == ([], True)
     place.rows.execute(f"UPDATE jobs_queue SET due_at = {place.rows.after(-1)}")
     (lost,) = store.due.look().lost
-    # Its worker was only frozen, and has imported the module: the callable may start once.
     assert store.finishes.limit_attempts(claimed, 1)
     store.due.reclaim_lost(lost, SETTINGS_LIMIT, LOST_TEXT, 0.0)
     assert place.rows.row(claimed.id)["status"] != Status.ERROR
     assert store.finishes.advance([Finish(claimed)], None) == ([Outcome.AS_ASKED], False)
-
-
-def test_a_running_task_whose_attempts_a_person_set_to_0_runs_once_more(place: Place) -> None:
-    store, claimed = a_started_task(place, 10)
-    place.rows.execute("UPDATE jobs_queue SET attempts = 0")
-    assert store.finishes.advance([Finish(claimed, BAD_TEXT, is_uncounted=True)], None) == ([Outcome.RUN_AGAIN], False)
-    row = place.rows.row(claimed.id)
-    assert (row["status"], row["attempts"], row["error_text"]) == (Status.NEW, 0, None)

@@ -15,14 +15,11 @@ from taskserver.worker.maintenance import LOST_TEXT
 LATER_SECONDS = 3600.0
 GROUPS = (3, 5, 7)
 SETTINGS_LIMIT = 3
-MAX_ATTEMPTS = 1_000_000
 LIMITS = {"tasks.once": 1, "tasks.twice": 2, "tasks.plain": None}
 """The callables, and how often each may start by its own @task."""
 ERROR_TEXT = "ValueError: no\nthe end of a traceback"
-BAD_TEXT = "BadTask: there is no such callable"
 CANCELLED_TEXT = "cancelled"
 OVER = (Status.DONE, Status.FATAL, Status.CANCELLED)
-FORGED_CLAIM = 4711
 KEYS = ("a", "b", "c")
 DUE_AT = {"2020-01-01 00:00:00.000000": False, "2037-01-01 00:00:00.000000": True}
 """Instants that a producer may choose, and whether they lie ahead."""
@@ -55,9 +52,9 @@ class Task:
     is_finished: bool = False
     """Whether it bears the instant at which it ended."""
     may_complete_late: bool = False
-    """Given up as lost though it may start once only, and no person touched it since."""
+    """Given up as lost though it may start only once, and no person changed it since."""
     starts: int = 0
-    """Since a person, or its producer, last allowed it anew."""
+    """Since a person or its producer last reset its attempts."""
     ran: str | None = None
     """The arguments of its last start."""
 
@@ -162,27 +159,26 @@ class Model:
     # ---- what is due
 
     def look_for_due(self) -> Due:
-        in_progress = [task for task in self.tasks if task.status == Status.IN_PROGRESS and task.when is When.PAST]
+        expired = [task for task in self.tasks if task.status == Status.IN_PROGRESS and task.when is When.PAST]
         return Due(
-            to_wake=[task.id for task in self.tasks if self._is_to_wake(task)],
-            unstarted=[task.id for task in in_progress if not task.is_started],
-            lost=[
-                LostTask(
-                    task.id, task.attempts, task.max_attempts, task.new.task, task.new.group_id, task.is_cancelled()
-                )
-                for task in in_progress
-                if task.is_started
-            ],
+            to_wake=[task.id for task in self.tasks if self._should_wake(task)],
+            unstarted=[task.id for task in expired if not task.is_started],
+            lost=[self._as_lost(task) for task in expired if task.is_started],
             schedules=[],
             linked=[],
         )
 
     @staticmethod
-    def _is_to_wake(task: Task) -> bool:
+    def _as_lost(task: Task) -> LostTask:
+        said = (task.attempts, task.max_attempts, task.new.task, task.new.group_id)
+        return LostTask(task.id, *said, task.is_cancelled())
+
+    @staticmethod
+    def _should_wake(task: Task) -> bool:
         return task.status in (Status.WAITING, Status.ERROR) and task.when is When.PAST
 
     def wake(self, ids: Iterable[int]) -> int:
-        woken = [task for task in map(self.find, ids) if task and self._is_to_wake(task)]
+        woken = [task for task in map(self.find, ids) if task and self._should_wake(task)]
         for task in woken:
             task.status, task.when = Status.NEW, When.NEVER
         return len(woken)
@@ -253,7 +249,7 @@ class Model:
         task.is_started, task.when, task.ran = True, When.AHEAD, start.task.args
         task.attempts += 1
         task.starts += 1
-        task.max_attempts = start.max_attempts if task.max_attempts is None else task.max_attempts
+        task.max_attempts = task.max_attempts or start.max_attempts
         if task.error_text == CANCELLED_TEXT:  # of a time before: a person had it run again
             task.error_text = None
         return True
@@ -262,14 +258,6 @@ class Model:
         """The task, where the claim still stands."""
         task = self.find(claimed.id)
         return task if task and task.is_held_by(claimed.claim) else None
-
-    def limit_attempts(self, claimed: ClaimedTask, max_attempts: int) -> bool:
-        if task := self.held(claimed):
-            task.when = When.AHEAD
-            # What its producer changed meanwhile may be another callable.
-            if task.max_attempts is None and not task.was_changed():
-                task.max_attempts = max_attempts
-        return task is not None
 
     def renew(self, claimed: ClaimedTask) -> bool:
         if task := self.held(claimed):
@@ -300,7 +288,6 @@ class Model:
         task = self.find(finish.task.id)
         if finish.error_text or not task or not task.may_complete_late or task.claim != finish.task.claim:
             return False
-        task.attempts = max(task.attempts, 1)  # whatever a person made of it, it was started
         self._complete(task, mode)
         return True
 
@@ -310,7 +297,6 @@ class Model:
         else:
             task.become(Status.ERROR, when_after(finish.retry_seconds))
             task.error_text = error_text
-        task.attempts = max(task.attempts - finish.is_uncounted, 0)
 
     def _complete(self, task: Task, mode: str) -> None:
         task.end(Status.DONE, None)
@@ -337,16 +323,12 @@ class Model:
         return 1
 
     def cancel(self, task: Task) -> int:
-        is_lost = (
-            task.status == Status.FATAL and task.claim is not None and (task.error_text or "").startswith("lost: ")
-        )
+        is_lost = task.may_complete_late
         if task.is_cancelled() or (task.status in OVER and not is_lost):
             return 0
         if task.is_running():
             task.error_text = CANCELLED_TEXT
-        elif is_lost:  # fatal it is already: its worker may complete it no more
-            task.end(Status.CANCELLED, task.error_text)
-        else:
+        else:  # if it is lost, its worker may no longer complete it
             task.end(Status.CANCELLED, task.error_text if is_lost else CANCELLED_TEXT)
         return 1
 

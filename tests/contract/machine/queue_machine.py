@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import sys
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import pytest
 from hypothesis import strategies as st
@@ -20,11 +20,8 @@ from taskserver.stores import Store
 from taskserver.stores.queue.operations import Operations
 from taskserver.worker.maintenance import LOST_TEXT
 from tests.contract.machine.model import (
-    BAD_TEXT,
     CANCELLED_TEXT,
-    ERROR_TEXT,
     LATER_SECONDS,
-    MAX_ATTEMPTS,
     Model,
     Task,
     When,
@@ -52,7 +49,7 @@ class Place:
 class QueueMachine(RuleBasedStateMachine):
     """One example: steps of workers, producers, persons and of time, in any order.
 
-    All of them are one rule: hypothesis leaves out half of the rules in most examples, and without claims, or starts,
+    All of them are one rule: hypothesis leaves out half of the rules in most examples, and without claims, starts
     or ends of leases there is little to see. So a step is chosen by weights, among those that are possible.
     """
 
@@ -62,15 +59,14 @@ class QueueMachine(RuleBasedStateMachine):
         super().__init__()
         self.rows = self.place.rows
         self.workers = self.place.begin()
-        self.interventions = Operations(self.workers[0].store)
-        self.pauses = self.workers[0].store.claims
+        self.operations = Operations(self.workers[0].store)
+        self.claims = self.workers[0].store.claims
         self.model = Model()
         self.tokens: set[int] = set()
-        self.has_forgers = self.is_draining = False
+        self.is_draining = False
 
-    @initialize(tasks=st.lists(NEW_TASKS, min_size=1, max_size=6), has_forgers=st.booleans())
-    def begin(self, tasks: list[NewTask], has_forgers: bool) -> None:
-        self.has_forgers = has_forgers
+    @initialize(tasks=st.lists(NEW_TASKS, min_size=1, max_size=6))
+    def begin(self, tasks: list[NewTask]) -> None:
         self.add(self.workers[0], tasks, False)
 
     @rule(step=steps())
@@ -124,26 +120,15 @@ class QueueMachine(RuleBasedStateMachine):
             worker.store.producing.add_many(broken_off())
         return []
 
-    def insert(self, new: NewTask, state: dict[str, Any]) -> None:
+    def insert(self, new: NewTask, when: When) -> None:
         """A row as SQL of others makes it."""
-        task = Task(0, 0, new, **state)
-        values = {
-            "task": f"'{new.task}'",
-            "args": f"'{new.args}'" if new.args else None,
-            "group_id": new.group_id,
-            "priority": new.priority,
-            "status": int(task.status),
-            "attempts": task.attempts,
-            "max_attempts": task.max_attempts,
-            "due_at": self.instant(task.when),
-            "claim": task.claim,
-            "started_at": self.rows.after(-1) if task.is_started else None,
-            "error_text": f"'{task.error_text}'" if task.error_text else None,
-        }
-        texts = ", ".join("NULL" if value is None else str(value) for value in values.values())
-        self.rows.execute(f"INSERT INTO jobs_queue ({', '.join(values)}) VALUES ({texts})")
+        args = f"'{new.args}'" if new.args else "NULL"
+        self.rows.execute(
+            "INSERT INTO jobs_queue (task, args, group_id, priority, due_at) "
+            f"VALUES ('{new.task}', {args}, {new.group_id}, {new.priority}, {self.instant(when)})"
+        )
         ((task_id,),) = self.rows.execute("SELECT MAX(id) FROM jobs_queue")
-        self.model.insert(task_id, new, **state)
+        self.model.insert(task_id, new, when=when)
 
     # ---- wake, reclaim
 
@@ -154,12 +139,9 @@ class QueueMachine(RuleBasedStateMachine):
         assert worker.look == self.model.look_for_due()
 
     def act_on_look(self, worker: Worker, when_retried: When) -> None:
-        """As runner.py does it at once; a frozen worker does it long after its look."""
+        """A worker does it at once; a frozen one does it long after its look."""
         due, worker.look = worker.look, None
         assert due is not None
-        now = self.model.look_for_due()
-        is_outdated = {*due.to_wake, *due.unstarted, *due.lost} - {*now.to_wake, *now.unstarted, *now.lost}
-        self.note("acted on what was no longer so", bool(is_outdated))
         woken = self.model.wake(due.to_wake)
         taken_back = self.model.reclaim_unstarted(due.unstarted)
         assert worker.store.due.wake(due.to_wake) == woken
@@ -203,55 +185,34 @@ class QueueMachine(RuleBasedStateMachine):
         assert [task._replace(waited_seconds=0.0) for task in claim.tasks] == expected
         assert all(0 <= task.waited_seconds < LATER_SECONDS for task in claim.tasks)
         assert claim.changed == changed
-        self.note("passed over as paused", any(task.status == Status.NEW for task in self.of_paused_groups()))
         self.tokens |= tokens
         for claimed in claim.tasks:
             task = self.model.find(claimed.id)
             assert task is not None
             worker.held.append(Held(task.number, claimed))
         self.note("claimed", len(claim.tasks))
-        self.note("met before its time", changed - len(claim.tasks))
 
-    def of_paused_groups(self) -> list[Task]:
-        return [task for task in self.model.tasks if task.new.group_id in self.model.paused]
+    # ---- start, finish
 
-    # ---- start, finish: as executor.py has it
-
-    def start(self, worker: Worker, held: Held, imports_first: bool) -> None:
-        self.turn(worker, [], held, imports_first)
+    def start(self, worker: Worker, held: Held) -> None:
+        self.turn(worker, [], held)
 
     def finish(self, worker: Worker, held: Held, ending: Ending) -> None:
         self.turn(worker, [(held, ending)])
 
-    def finish_late(self, worker: Worker, held: Held, ending: Ending) -> None:
-        self.turn(worker, [(held, ending)])
+    finish_late = finish
 
     def finish_all_and_start(self, worker: Worker, held: Held, ending: Ending) -> None:
         self.turn(worker, [(running, ending) for running in worker.in_stage(Stage.RUNNING)], held)
 
-    def turn(
-        self,
-        worker: Worker,
-        endings: Sequence[tuple[Held, Ending]],
-        following: Held | None = None,
-        imports_first: bool = False,
-    ) -> None:
+    def turn(self, worker: Worker, endings: Sequence[tuple[Held, Ending]], following: Held | None = None) -> None:
         """Finish some tasks and start the next one in one commit."""
-        finishes = [ending.finish(held) for held, ending in endings]
         for held, _ in endings:
             held.stage = Stage.OVER
-        if following is None:
-            self.advance(worker, finishes, None)
-            return
-        # Where its module must be imported, what the callable says of its attempts is not known yet.
-        limit = limit_of(following.claimed.max_attempts, MAX_ATTEMPTS) if imports_first else following.limit()
-        following.stage = Stage.OVER
-        if following.is_used_up(limit):
-            self.advance(worker, [*finishes, Finish(following.claimed, BAD_TEXT)], None)
-        else:
-            known = following.claimed.max_attempts if imports_first else limit
-            if self.advance(worker, finishes, Start(following.claimed, known)):
-                following.stage = Stage.IMPORTING if imports_first else Stage.RUNNING
+        start = None if following is None else Start(following.claimed, following.limit())
+        started = self.advance(worker, [ending.finish(held) for held, ending in endings], start)
+        if following is not None:
+            following.stage = Stage.RUNNING if started else Stage.OVER
 
     def advance(self, worker: Worker, finishes: list[Finish], start: Start | None) -> bool:
         """The verb, in the store and in the model. Whether it started what it should."""
@@ -274,31 +235,6 @@ class QueueMachine(RuleBasedStateMachine):
         self.note("refused to start", start is not None and not started)
         return started
 
-    def end_import_well(self, worker: Worker, held: Held) -> None:
-        """Only now the callable's own limit is known."""
-        if held.is_used_up(held.limit()):
-            self.end_import_badly(worker, held, False)
-            return
-        held.stage = Stage.RUNNING
-        if held.claimed.max_attempts is None:
-            still_ours = self.model.limit_attempts(held.claimed, held.limit())
-            assert worker.store.finishes.limit_attempts(held.claimed, held.limit()) == still_ours
-            held.stage = Stage.RUNNING if still_ours else Stage.OVER
-            self.note("limited" if still_ours else "refused to limit")
-
-    def end_import_badly(self, worker: Worker, held: Held, is_broken: bool) -> None:
-        """Without such a callable it was no attempt; a broken module may be mended."""
-        is_last = held.is_used_up(limit_of(held.claimed.max_attempts) - 1)
-        finish = Finish(held.claimed, BAD_TEXT, is_uncounted=True)
-        if is_broken:
-            finish = Finish(held.claimed, ERROR_TEXT, None if is_last else LATER_SECONDS)
-        self.note("uncounted", finish.is_uncounted and self.model.held(held.claimed) is not None)
-        held.stage = Stage.OVER
-        self.advance(worker, [finish], None)
-
-    def start_again(self, worker: Worker, held: Held) -> None:
-        self.advance(worker, [], Start(held.claimed, held.limit()))
-
     def write_again(self, worker: Worker, held: Held, ending: Ending | None) -> None:
         """A start or a finish of a task that was over: as after a connection that broke."""
         if ending is None:
@@ -315,7 +251,6 @@ class QueueMachine(RuleBasedStateMachine):
         is_cancelled = task is not None and task.error_text == CANCELLED_TEXT
         assert any(worker.store.finishes.still_claimed([held.claimed]).values()) == is_cancelled
         self.note("heard that it was cancelled", is_cancelled)
-        self.note("renewed" if still_ours else "refused to renew")
 
     def renew_just_in_time(self, worker: Worker, held: Held) -> None:
         """Between another's look at its ended leases and what that one does about them."""
@@ -325,90 +260,41 @@ class QueueMachine(RuleBasedStateMachine):
         self.renew(worker, held)
         self.act_on_look(other, When.PAST)
 
-    def release(self, worker: Worker, held: Held, whole_claim: bool) -> None:
-        """Of one claim all tasks, or one; those that were started stay as they are."""
-        of_claim = [other for other in worker.held if other.claimed.claim == held.claimed.claim]
-        released = of_claim if whole_claim else [held]
+    def release(self, worker: Worker, held: Held) -> None:
+        """All tasks of a claim; those that were started stay as they are."""
+        released = [other for other in worker.held if other.claimed.claim == held.claimed.claim]
         expected = self.model.release([one.claimed for one in released])
         assert worker.store.claims.release([one.claimed for one in released]) == expected
         for one in released:
             one.stage = Stage.OVER if one.stage is Stage.CLAIMED else one.stage
-        self.note("released", expected)
-        self.note("refused to release", len(released) - expected)
 
-    def renew_and_release_again(self, worker: Worker, held: Held) -> None:
-        self.renew(worker, held)
-        self.release(worker, held, False)
-
-    # ---- persons, by SQL
-
-    def retry(self, task: Task) -> None:
-        self.note("retried after it was lost", task.may_complete_late)
-        self.write(task, "status = 0, attempts = 0, claim = NULL")
-        task.become(Status.NEW, task.when)
-        task.attempts = task.starts = 0
-
-    def retry_and_leave_the_claim(self, task: Task) -> None:
-        self.note("retried after it was lost", task.may_complete_late)
-        token = task.claim
-        self.write(task, "status = 0, attempts = 0")
-        task.become(Status.NEW, task.when)
-        task.attempts, task.starts, task.claim = 0, 0, token
-
-    def cancel(self, task: Task) -> None:
-        self.note("cancelled after it was lost", task.may_complete_late)
-        self.write(task, f"status = 4, claim = NULL, error_text = '{CANCELLED_TEXT}'")
-        task.become(Status.FATAL, task.when)
-        task.error_text = CANCELLED_TEXT
+    # ---- persons
 
     def delete(self, task: Task) -> None:
         self.rows.execute(f"DELETE FROM jobs_queue WHERE id = {task.id}")
         self.model.tasks.remove(task)
 
-    def reset_attempts(self, task: Task) -> None:
-        """And nothing else, whatever its status."""
-        self.write(task, "attempts = 0")
-        task.attempts = task.starts = 0
-
-    def postpone(self, task: Task) -> None:
-        self.write(task, f"due_at = {self.instant(When.AHEAD)}")
-        task.when = When.AHEAD
-
-    def forget_the_lease(self, task: Task) -> None:
-        self.write(task, "due_at = NULL")
-        task.when = When.NEVER
-
-    # ---- persons, by commands
-
-    def command(self, task: Task, verb: Callable[[Task], int], written: Callable[[Selection], int]) -> int:
-        expected = verb(task)
-        assert written(Selection(ids=[task.id])) == expected
-        return expected
-
-    def command_retry(self, task: Task) -> None:
+    def retry(self, task: Task) -> None:
         self.note("retried after it was lost", task.may_complete_late)
-        self.command(task, self.model.retry, self.interventions.retry)
+        expected = self.model.retry(task)
+        assert self.operations.retry(Selection(ids=[task.id])) == expected
 
-    def command_cancel(self, task: Task) -> None:
+    def cancel(self, task: Task) -> None:
         self.note("cancelled after it was lost", task.may_complete_late)
         self.note("cancelled while it ran", task.is_running())
-        self.note("cancelled while it was to run again", task.should_rerun())
-        self.command(task, self.model.cancel, self.interventions.cancel)
+        expected = self.model.cancel(task)
+        assert self.operations.cancel(Selection(ids=[task.id])) == expected
 
-    def command_priority(self, task: Task, priority: int) -> None:
-        self.note("moved while it was new", task.status == Status.NEW)
-        self.command(
-            task,
-            lambda one: self.model.set_priority(one, priority),
-            lambda selection: self.interventions.set_priority(selection, priority),
-        )
+    def set_priority(self, task: Task, priority: int) -> None:
+        expected = self.model.set_priority(task, priority)
+        assert self.operations.set_priority(Selection(ids=[task.id]), priority) == expected
 
     def pause(self, group: int) -> None:
-        self.pauses.pause([group])
+        self.claims.pause([group])
         self.model.paused.add(group)
 
     def resume(self, group: int) -> None:
-        assert bool(self.pauses.resume([group])) == (group in self.model.paused)
+        assert bool(self.claims.resume([group])) == (group in self.model.paused)
         self.model.paused.discard(group)
 
     # ---- what holds after every step
@@ -424,19 +310,15 @@ class QueueMachine(RuleBasedStateMachine):
         assert queue == [task.columns() for task in self.model.tasks]
         archive = self.rows.execute(f"SELECT {columns} FROM jobs_queue_done ORDER BY done_id")
         assert archive == self.model.archive
-        assert self.workers[0].store.claims.paused() == (sorted(self.model.paused), False)
+        assert self.claims.paused() == (sorted(self.model.paused), False)
         keys = [task.new.unique_key for task in self.model.tasks if task.new.unique_key is not None]
         assert len(set(keys)) == len(keys)
         assert [task for task in self.model.tasks if task.max_attempts == 1 and task.starts > 1] == []
-        assert len(set(self.holders())) == len(self.holders())
-
-    def holders(self) -> list[int]:
-        """The tasks that workers hold: each once, if at all."""
-        held = (held for worker in self.workers for held in worker.held)
-        return [one.number for one in held if self.model.held(one.claimed)]
+        held = [held for worker in self.workers for held in worker.held if self.model.held(held.claimed)]
+        assert len({one.number for one in held}) == len(held), "two workers hold one task"
 
     def teardown(self) -> None:
-        # Not where a step failed already: that is what is to be told.
+        # Not if a step failed already: that failure is the one to report.
         if sys.exc_info()[0] is None:
             self.drain()
 
@@ -450,7 +332,7 @@ class QueueMachine(RuleBasedStateMachine):
             self.look_and_act(worker, When.PAST)
             self.claim(worker, 1000, [])
             for held in worker.in_stage(Stage.CLAIMED):
-                self.start(worker, held, False)
+                self.start(worker, held)
             if running := worker.in_stage(Stage.RUNNING):
                 self.turn(worker, [(held, Ending.WELL) for held in running])
             self.all_is_as_the_model_says()

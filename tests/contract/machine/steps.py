@@ -17,7 +17,6 @@ from tests.contract.machine.model import (
     CANCELLED_TEXT,
     DUE_AT,
     ERROR_TEXT,
-    FORGED_CLAIM,
     GROUPS,
     KEYS,
     LATER_SECONDS,
@@ -38,14 +37,13 @@ class Stage(Enum):
     """How far a worker believes itself with a task."""
 
     CLAIMED = "claimed"
-    IMPORTING = "importing"
     RUNNING = "running"
     OVER = "over"
 
 
 @dataclass(eq=False)
 class Held:
-    """A task as a worker holds it that claimed it; it may have been taken away since."""
+    """A task as the worker that claimed it holds it; it may have been taken away since."""
 
     number: int
     claimed: ClaimedTask
@@ -56,9 +54,6 @@ class Held:
 
     def limit(self) -> int:
         return limit_of(self.claimed.max_attempts, LIMITS[self.claimed.task])
-
-    def is_used_up(self, limit: int) -> bool:
-        return self.claimed.attempts >= limit
 
 
 @dataclass(eq=False)
@@ -90,11 +85,11 @@ class Ending(Enum):
     CANCELLED = "interrupted, as a person cancelled it"
 
     def finish(self, held: Held) -> Finish:
-        """As executor.py has it: a failure is retried while attempts are left."""
+        """As a worker does it: a failure is retried while attempts are left."""
         if self in (Ending.WELL, Ending.CANCELLED):
             return Finish(held.claimed, None if self is Ending.WELL else CANCELLED_TEXT)
         seconds = {Ending.FAILED_AT_ONCE_AGAIN: 0.0, Ending.FAILED_LATER_AGAIN: LATER_SECONDS}.get(self)
-        is_last = held.is_used_up(held.limit() - 1)
+        is_last = held.claimed.attempts + 1 >= held.limit()
         return Finish(held.claimed, ERROR_TEXT, None if is_last else seconds)
 
 
@@ -109,13 +104,12 @@ class Step(NamedTuple):
 
 
 class Choice(NamedTuple):
-    """A step that a worker may choose."""
+    """A step that a worker may choose: a method of the machine, which gets the worker, the task and the others."""
 
     weight: int
     tasks: Callable[[Worker, Model], Sequence[Held | None]]
-    """Those for which it can be done: one is drawn, and none makes it impossible."""
+    """Those for which it can be done: one is drawn. None: it needs no task."""
     others: tuple[st.SearchStrategy[Any], ...] = ()
-    """What else it needs."""
 
 
 def no_task(worker: Worker, model: Model) -> list[None]:
@@ -127,33 +121,27 @@ def in_stage(*stages: Stage) -> Callable[[Worker, Model], list[Held]]:
 
 
 def taken_away(worker: Worker, model: Model) -> list[Held]:
-    """What it believes to run, and holds no more."""
-    believed = worker.in_stage(Stage.IMPORTING, Stage.RUNNING)
-    return [held for held in believed if model.held(held.claimed) is None]
+    """What it believes to run, and no longer holds."""
+    return [held for held in worker.in_stage(Stage.RUNNING) if model.held(held.claimed) is None]
 
 
 BACKOFFS = st.sampled_from([When.PAST, When.AHEAD])
-NOT_OVER = (Stage.CLAIMED, Stage.IMPORTING, Stage.RUNNING)
+NOT_OVER = (Stage.CLAIMED, Stage.RUNNING)
 CHOICES = {
     "claim": Choice(2, no_task, (st.integers(1, 5), st.lists(st.sampled_from(GROUPS), max_size=3, unique=True))),
-    "start": Choice(8, in_stage(Stage.CLAIMED), (st.booleans(),)),
-    "end_import_well": Choice(3, in_stage(Stage.IMPORTING)),
-    "end_import_badly": Choice(1, in_stage(Stage.IMPORTING), (st.booleans(),)),
+    "start": Choice(8, in_stage(Stage.CLAIMED)),
     "finish": Choice(5, in_stage(Stage.RUNNING), (st.sampled_from(Ending),)),
     "finish_all_and_start": Choice(2, in_stage(Stage.CLAIMED), (st.sampled_from(Ending),)),
     "finish_late": Choice(4, taken_away, (st.sampled_from([Ending.WELL, *Ending]),)),
-    "start_again": Choice(1, in_stage(Stage.IMPORTING, Stage.RUNNING)),
+    "write_again": Choice(1, in_stage(Stage.OVER), (st.sampled_from([None, *Ending]),)),
     "renew": Choice(1, in_stage(*NOT_OVER)),
     "renew_just_in_time": Choice(1, in_stage(*NOT_OVER)),
-    "release": Choice(1, in_stage(*NOT_OVER), (st.booleans(),)),
-    "write_again": Choice(1, in_stage(Stage.OVER), (st.sampled_from([None, *Ending]),)),
-    "renew_and_release_again": Choice(1, in_stage(Stage.OVER)),
+    "release": Choice(1, in_stage(*NOT_OVER)),
     "fall_silent": Choice(2, lambda worker, model: worker.in_stage(*NOT_OVER)[:1]),
     "look": Choice(2, no_task),
     "act_on_look": Choice(1, lambda worker, model: [None] if worker.look else [], (BACKOFFS,)),
     "look_and_act": Choice(2, no_task, (BACKOFFS,)),
 }
-"""What a worker may do; each is a method of the machine, which gets the worker, the task (if any) and the rest."""
 
 
 def steps_of_a_worker(machine: QueueMachine) -> st.SearchStrategy[Step]:
@@ -202,45 +190,18 @@ def tasks_of_any_kind(draw: st.DrawFn) -> NewTask:
 
 
 NEW_TASKS = st.one_of(PLAIN_TASKS, tasks_of_any_kind(), tasks_of_any_kind())
-STATES = st.fixed_dictionaries(
-    {},
-    optional={
-        "max_attempts": st.sampled_from([1, 0, 2]),
-        "when": st.sampled_from([When.PAST, When.AHEAD]),
-        "status": st.just(Status.WAITING),
-    },
-)
-FORGED_STATES = st.fixed_dictionaries(
-    {
-        "status": st.sampled_from([Status.IN_PROGRESS, *Status]),
-        "when": st.sampled_from(When),
-        "attempts": st.integers(0, 4),
-        "is_started": st.booleans(),
-    },
-    optional={
-        "max_attempts": st.sampled_from([1, 0, 2]),
-        "claim": st.just(FORGED_CLAIM),
-        "error_text": st.sampled_from(["lost: so it says", CANCELLED_TEXT]),
-    },
-)
-DEEDS = ("retry", "retry_and_leave_the_claim", "cancel", "delete", "reset_attempts")
-DEEDS_FOR = {
-    Status.ERROR: (*DEEDS, "postpone"),
-    Status.WAITING: (*DEEDS, "postpone"),
-    Status.IN_PROGRESS: (*DEEDS, "forget_the_lease"),
-}
-COMMANDS = ("command_retry", "command_cancel", "command_cancel", "command_priority")
+COMMANDS = ("retry", "cancel", "cancel", "delete", "set_priority")
 
 
 @st.composite
 def step(draw: st.DrawFn, method: str, arguments: st.SearchStrategy[tuple[Any, ...]]) -> Step:
-    # No st.builds: where a test fails, hypothesis would show how a step was built instead of its short form.
+    # No st.builds: if a test fails, hypothesis would show how a step was built instead of its short form.
     return Step(method, draw(arguments))
 
 
 def steps_of_a_producer(machine: QueueMachine) -> st.SearchStrategy[Step]:
     several = st.tuples(st.just(machine.workers[0]), st.lists(NEW_TASKS, min_size=1, max_size=4), st.booleans())
-    adds = step("add", several) | step("insert", st.tuples(PLAIN_TASKS, STATES))
+    adds = step("add", several) | step("insert", st.tuples(PLAIN_TASKS, st.sampled_from(When)))
     running = [task for task in machine.model.tasks if task.is_running() and task.new.unique_key]
     return adds | steps_of_one_who_changes(machine.workers[0], running) if running else adds
 
@@ -252,12 +213,8 @@ def steps_of_one_who_changes(draw: st.DrawFn, worker: Worker, tasks: list[Task])
     return Step("add", (worker, [draw(PLAIN_TASKS)._replace(unique_key=key, rerun=True)], False))
 
 
-def steps_of_a_forger(machine: QueueMachine) -> st.SearchStrategy[Step]:
-    return step("insert", st.tuples(PLAIN_TASKS, FORGED_STATES))
-
-
 def steps_of_one_who_pauses(machine: QueueMachine) -> st.SearchStrategy[Step]:
-    # Sooner resumed than paused: of three groups some are to run.
+    # Resumed sooner than paused: some of the three groups should run.
     return step("pause", st.tuples(st.sampled_from(GROUPS))) | step(
         "resume", st.tuples(st.sampled_from(sorted(machine.model.paused) or GROUPS))
     )
@@ -265,7 +222,7 @@ def steps_of_one_who_pauses(machine: QueueMachine) -> st.SearchStrategy[Step]:
 
 def steps_of_a_person(machine: QueueMachine) -> st.SearchStrategy[Step]:
     tasks = machine.model.tasks
-    # Sooner those with which something happened.
+    # Those with which something happened come sooner.
     touched = [task for task in tasks if task.status != Status.NEW] * 2
     lost = [task for task in tasks if task.may_complete_late] * 4
     running = [task for task in tasks if task.is_running()] * 4
@@ -274,11 +231,8 @@ def steps_of_a_person(machine: QueueMachine) -> st.SearchStrategy[Step]:
 
 @st.composite
 def deeds(draw: st.DrawFn, task: Task) -> Step:
-    """What a person may do to a row, by SQL or by a command."""
-    if draw(st.booleans()):
-        return Step(draw(st.sampled_from(DEEDS_FOR.get(Status(task.status), DEEDS))), (task,))
     command = draw(st.sampled_from(COMMANDS))
-    return Step(command, (task, draw(st.integers(-2, 2))) if command == "command_priority" else (task,))
+    return Step(command, (task, draw(st.integers(-2, 2))) if command == "set_priority" else (task,))
 
 
 def steps_of_time(machine: QueueMachine) -> st.SearchStrategy[Step]:
@@ -300,7 +254,5 @@ SOMEBODY = (
 
 @st.composite
 def steps(draw: st.DrawFn) -> Step:
-    machine: QueueMachine = draw(st.runner())
-    somebody = draw(st.sampled_from(SOMEBODY + (steps_of_a_forger,) * 2 * machine.has_forgers))
-    following: Step = draw(somebody(machine))
+    following: Step = draw(draw(st.sampled_from(SOMEBODY))(draw(st.runner())))
     return following
