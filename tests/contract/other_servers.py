@@ -200,8 +200,7 @@ def by_own_loader(folder: Path, program: Path) -> list[str]:
 class OtherMySQL(PrivateServer, MySQLServer):
     """A MySQL or MariaDB of a recipe, with its own defaults."""
 
-    name = "it"
-    user = "root"
+    name, user = "the server", "root"
 
     def __init__(self, recipe: Recipe) -> None:
         self._recipe = recipe
@@ -231,13 +230,13 @@ class OtherMySQL(PrivateServer, MySQLServer):
     def _program(self) -> list[str]:
         files = self.folder / "files"
         program = files / self._recipe.program
-        words = found(files, "english/errmsg.sys").parent.parent
+        texts = found(files, "english/errmsg.sys").parent.parent
         return [
             *by_own_loader(files, program),
             "--no-defaults",
             f"--basedir={program.parent.parent if program.parent.name == 'sbin' else program.parent}",
-            f"--lc-messages-dir={words}",
-            f"--character-sets-dir={words}/charsets",
+            f"--lc-messages-dir={texts}",
+            f"--character-sets-dir={texts}/charsets",
             f"--datadir={self.folder}/data",
             *(["--secure-file-priv=NULL"] if self._recipe.name.startswith("mysql") else []),
         ]
@@ -318,9 +317,9 @@ def runs_on(kind: str, item: pytest.Item) -> bool:
     """By a fixture or a parameter of that name; not if it starts a private MariaDB or PHP of the machine's own."""
     fixtures = set(getattr(item, "fixturenames", ()))
     parameters = item.callspec.params if hasattr(item, "callspec") else {}
-    is_named = kind in map(str, parameters.values()) or any(kind in name for name in fixtures)
-    is_private = fixtures & {"mariadb", "odd_mariadb", "php"}
-    return not is_private and (is_named or ("database" in fixtures and "database" not in parameters))
+    named = [*fixtures, *(value for value in parameters.values() if isinstance(value, str))]
+    is_chosen = any(kind in name for name in named) or ("database" in fixtures and "database" not in parameters)
+    return is_chosen and not fixtures & {"mariadb", "odd_mariadb", "php"}
 
 
 def main(arguments: Sequence[str]) -> int:
