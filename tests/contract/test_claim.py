@@ -5,7 +5,6 @@ test_store_machine.py shows that a claim takes only new rows, each once.
 
 from __future__ import annotations
 
-import threading
 from typing import Any
 
 import pytest
@@ -21,7 +20,6 @@ from tests.contract.verbs import (
     claim,
     claim_one,
     end_leases,
-    finish,
     ids,
     rerun,
     start,
@@ -30,10 +28,8 @@ from tests.contract.verbs import (
 )
 from tests.support.databases import EACH_SERVER
 from tests.support.locks import holding
-from tests.support.processes import WAIT_SECONDS
 from tests.support.queues import server_skips_locked
 from tests.support.rows import Rows
-from tests.support.threads import together
 
 LEASE_SECONDS = 120
 
@@ -88,24 +84,6 @@ def test_a_claim_goes_behind_any_number_of_rows_that_others_hold(
         assert ids(claim(store, 10, *groups)) == added[900:910]
 
 
-def test_threads_of_one_store_have_connections_of_their_own(store: Store, rows: Rows) -> None:
-    line = threading.Barrier(4)
-
-    def work() -> None:
-        line.wait(WAIT_SECONDS)
-        for _ in range(10):
-            add(store)
-            for task in claim(store, 2):
-                assert start(store, task)
-                assert finish(store, task)
-
-    with together(*[work] * 4):
-        pass
-    for task in claim(store):
-        assert finish(store, task)
-    assert rows.all() == []
-
-
 def test_a_claim_that_took_effect_twice_releases_what_is_too_much(
     store: Store, rows: Rows, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -123,21 +101,20 @@ def test_a_claim_that_took_effect_twice_releases_what_is_too_much(
     assert rows.statuses() == [1, 1, 0, 0, 0]
 
 
-# ---- long texts stay in the database until their task's turn
-
-
-@pytest.mark.parametrize("letter", ["x", "ä", "🦊"])
-def test_long_arguments_are_left_in_the_database_by_their_bytes(store: Store, letter: str) -> None:
-    width = len(letter.encode())
-    fits = '["' + letter * ((MAX_INLINE_BYTES - 4) // width) + '"]' + " " * ((MAX_INLINE_BYTES - 4) % width)
-    assert len(fits.encode()) == MAX_INLINE_BYTES
-    for args in (fits, fits + " ", None, ""):
-        add(store, args=args)
+def test_long_texts_are_left_in_the_database_and_read_while_the_claim_stands(store: Store, rows: Rows) -> None:
+    """By their bytes."""
+    fits, longer = "[" + "ä" * (MAX_INLINE_BYTES // 2 - 1) + "]", '["' + "\\\\" * (512 * 1024 - 2) + '"]'
+    added = [add(store, args=args) for args in (fits, longer, None, "")]
+    rows.set(f"stages = '{fits} ' WHERE id = {added[3]}")
     tasks = claim(store)
     assert [(task.args, task.args_bytes) for task in tasks] == [
-        *((fits, MAX_INLINE_BYTES), (None, MAX_INLINE_BYTES + 1), (None, None), ("", 0))
+        *((fits, MAX_INLINE_BYTES), (None, 1024 * 1024), (None, None), ("", 0))
     ]
-    assert store.claims.fetch_texts(tasks[1]).args == fits + " "
+    assert (tasks[3].stages, tasks[3].stages_bytes) == (None, MAX_INLINE_BYTES + 1)
+    assert store.claims.fetch_texts(tasks[3]).stages == fits + " "
+    assert store.claims.fetch_texts(tasks[1]).args == longer
+    take_away(rows, added[1])
+    assert store.claims.fetch_texts(tasks[1]).args is None
 
 
 def test_a_claim_of_many_rows_holds_no_more_arguments_than_one_of_few(
@@ -152,31 +129,9 @@ def test_a_claim_of_many_rows_holds_no_more_arguments_than_one_of_few(
     assert [store.claims.fetch_texts(task).args for task in few[:3]] == ['["1234"]', '["1234"]', '["12345"]']
 
 
-def test_long_stages_are_left_in_the_database_beside_short_arguments(store: Store, rows: Rows) -> None:
-    stages = f'["tasks.send{" " * MAX_INLINE_BYTES}"]'
-    add(store, args="[]")
-    rows.set(f"stages = '{stages}'")
-    task = claim_one(store)
-    assert (task.args, task.stages, task.stages_bytes, task.text_bytes) == ("[]", None, len(stages), len(stages) + 2)
-    assert store.claims.fetch_texts(task) == task._replace(stages=stages)
-
-
-def test_arguments_of_a_mebibyte_come_back_unchanged_while_the_claim_stands(store: Store, rows: Rows) -> None:
-    args = '["' + "\\\\" * (512 * 1024 - 2) + '"]'
-    task_id = add(store, args=args)
-    task = claim_one(store)
-    assert (task.args, task.args_bytes) == (None, 1024 * 1024)
-    assert store.claims.fetch_texts(task).args == args
-    take_away(rows, task_id)
-    assert store.claims.fetch_texts(task).args is None
-
-
-# ---- how long a task was ready
-
-
 def test_a_claim_says_how_long_a_task_was_ready(store: Store, rows: Rows) -> None:
-    """Claim, release and reclaim change nothing in that."""
-    add(store)
+    """Claim, release and reclaim change nothing in that. A task that is run again did not wait yet."""
+    store.producing.add(rerun("[1]"))
     rows.set(f"created_at = {rows.after(-900)}, updated_at = {rows.after(-500)}")
     since = rows.one("updated_at")
     for give_back in ("release", "reclaim", None):
@@ -188,47 +143,26 @@ def test_a_claim_says_how_long_a_task_was_ready(store: Store, rows: Rows) -> Non
             end_leases(rows)
             assert store.due.reclaim_unstarted([task.id]) == 1
         assert rows.one("updated_at") == since
+    store.producing.add(rerun("[2]"))
+    assert claim_one(store).waited_seconds == pytest.approx(0, abs=30)
 
 
 @pytest.mark.parametrize(("due", "written"), [(-200, -900), (-900, -200)], ids=["after it was added", "before"])
-@pytest.mark.parametrize("status", [3, 5])
 def test_a_woken_task_was_ready_from_its_time_on_and_not_before_it_was_there(
-    store: Store, rows: Rows, status: int, due: int, written: int
+    store: Store, rows: Rows, due: int, written: int
 ) -> None:
     add(store)
-    rows.set(f"status = {status}, due_at = {rows.after(due)}, updated_at = {rows.after(written)}")
-    later = max(rows.one("due_at", "updated_at"))
+    rows.set(f"status = 5, due_at = {rows.after(due)}, updated_at = {rows.after(written)}")
     assert wake(store) == 1
-    assert rows.one("updated_at") == later
     assert claim_one(store).waited_seconds == pytest.approx(200, abs=30)
 
 
-def test_a_task_that_is_run_again_or_comes_from_the_future_did_not_wait(store: Store, rows: Rows) -> None:
-    store.producing.add(rerun("[1]"))
-    rows.set(f"status = 4, updated_at = {rows.after(-900)}, created_at = {rows.after(-900)}")
-    store.producing.add(rerun("[2]"))
-    assert claim_one(store).waited_seconds == pytest.approx(0, abs=30)
-    add(store)
-    rows.set(f"updated_at = {rows.after(900)} WHERE status = 0")
-    assert claim_one(store).waited_seconds == 0
-
-
-# ---- release
-
-
-def test_released_tasks_have_their_old_place_with_nothing_counted(store: Store, rows: Rows) -> None:
-    order = [(3, 5), (5, 0), (3, -1), (5, 5), (3, 0)]
-    added = [(priority, add(store, group, priority)) for group, priority in order]
+def test_of_many_tasks_all_but_a_started_one_are_released_with_nothing_counted(store: Store, rows: Rows) -> None:
+    add_many(store, [PLAIN] * 600)
     rows.set("attempts = 3, max_attempts = 9, error_text = 'ValueError: before'")
     before = rows.all()
-    assert store.claims.release(claim(store, 3, 3, 5)) == 3
-    assert rows.all() == before
-    assert ids(claim(store, 100, 3, 5)) == [task_id for _, task_id in sorted(added)]
-
-
-def test_of_a_thousand_tasks_all_are_released_but_one_that_was_started(store: Store, rows: Rows) -> None:
-    add_many(store, [PLAIN] * 1000)
     tasks = claim(store, 1000)
     assert start(store, tasks[1])
-    assert store.claims.release(tasks) == 999
-    assert rows.statuses() == [0, 1] + [0] * 998
+    assert store.claims.release(tasks) == 599
+    assert [row for row in rows.all() if row["id"] != tasks[1].id] == before[:1] + before[2:]
+    assert rows.row(tasks[1].id)["status"] == 1

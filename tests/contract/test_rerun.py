@@ -9,15 +9,7 @@ import pytest
 
 from taskserver.model.new_task import NewTask
 from taskserver.stores import Store
-from tests.contract.verbs import (
-    STATES,
-    add_many,
-    claim_one,
-    finish,
-    put_into,
-    rerun,
-    start,
-)
+from tests.contract.verbs import STATES, add_many, claim_one, finish, put_into, rerun, start
 from tests.support.rows import Row, Rows
 
 
@@ -48,13 +40,12 @@ def test_a_rerun_makes_a_row_new_with_all_that_it_says_unless_the_row_runs_or_wa
         else:
             becomes = {"status": 0, "claim": None, "due_at": None}
         assert without_clocks(row) == without_clocks(before) | said | becomes, state
-        for clock in ("created_at", "updated_at"):
-            assert rows.seconds_from_now(row[clock]) == pytest.approx(0, abs=30)
+        assert rows.seconds_from_now(row["updated_at"]) == pytest.approx(0, abs=30)
 
 
 @pytest.mark.parametrize(
     ("stands", "comes", "is_newer"),
-    [(5, 4, False), (5, 5, False), (5, 6, True), (5, None, True), (None, 0, True), (0, 1, True), (2**63 - 1, 1, False)],
+    [(5, 4, False), (5, 5, False), (5, 6, True), (5, None, True), (None, 0, True), (2**63 - 1, 1, False)],
 )
 def test_a_rerun_of_no_newer_version_changes_nothing(
     store: Store, rows: Rows, stands: int | None, comes: int | None, is_newer: bool
