@@ -200,13 +200,11 @@ def by_own_loader(folder: Path, program: Path) -> list[str]:
 class OtherMySQL(PrivateServer, MySQLServer):
     """A MySQL or MariaDB of a recipe, with its own defaults."""
 
-    name, user = "the server", "root"
-
     def __init__(self, recipe: Recipe) -> None:
         self._recipe = recipe
         super().__init__()
 
-    def _install(self) -> None:
+    def _installing(self) -> list[list[str]]:
         self.password = ""
         files = self.folder / "files"
         unpack(self._recipe, files)
@@ -214,8 +212,7 @@ class OtherMySQL(PrivateServer, MySQLServer):
             "CREATE USER IF NOT EXISTS 'root'@'127.0.0.1';\nGRANT ALL ON *.* TO 'root'@'127.0.0.1' WITH GRANT OPTION;\n"
         )
         if self._recipe.name.startswith("mysql"):
-            self._run_to_end(*self._program(), "--initialize-insecure")
-            return
+            return [[*self._program(), "--initialize-insecure"]]
         # MariaDB's tables come from files, which ask for root with an empty password by these variables.
         given = "@auth_root_socket = NULL, @skip_auth_anonymous = 1, @current_hostname = 'localhost'"
         text = f"CREATE DATABASE mysql;\nUSE mysql;\nSET {given};\n"
@@ -225,7 +222,7 @@ class OtherMySQL(PrivateServer, MySQLServer):
         (self.folder / "data").mkdir()
         if os.getuid() == 0:
             os.chown(self.folder / "data", self.folder.stat().st_uid, self.folder.stat().st_gid)
-        self._run_to_end("/bin/sh", "-c", '"$0" "$@" <tables.sql', *self._program(), "--bootstrap")
+        return [["/bin/sh", "-c", '"$0" "$@" <tables.sql', *self._program(), "--bootstrap"]]
 
     def _program(self) -> list[str]:
         files = self.folder / "files"
