@@ -7,8 +7,7 @@ from collections.abc import Callable
 
 import pytest
 
-from tests.support.rows import LET_DELETE, REFUSE_DELETE
-from tests.support.sessions import new_connection
+from tests.support.rows import LET_DELETE, REFUSE_DELETE, connection_of
 from tests.support.sites import Site
 from tests.worker.conftest import DSNS
 
@@ -65,7 +64,7 @@ def test_a_row_that_cannot_be_deleted_is_marked_done_and_its_task_runs_once(
 ) -> None:
     """It fails without Outcome.KEPT: the task runs again and again."""
     site = make_site(request.getfixturevalue(DSNS[kind]), mode=mode)
-    site.module.connect = lambda: new_connection(site.store)
+    site.module.connect = lambda: connection_of(site.dsn)
     ids = [site.add_args(name, {"number": number}) for number in range(6)]
     for statement in (KEEP_SILENTLY if is_silent else REFUSE_DELETE)[kind]:
         site.rows.execute(statement.format(ids[3]))
