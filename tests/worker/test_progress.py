@@ -5,9 +5,7 @@ The tasks call functions of the tests themselves: so a test sees what its task s
 
 from __future__ import annotations
 
-import asyncio
 import json
-import threading
 import time
 from collections.abc import Callable, Mapping
 from itertools import pairwise
@@ -22,23 +20,15 @@ from taskserver.model.results import read_progress
 from taskserver.model.task import CANCELLED, Status
 from taskserver.worker import heartbeat, task_context
 from taskserver.worker.task_context import CurrentTask
-from tests.support.databases import ON_MYSQL
-from tests.support.locks import holding
-from tests.support.processes import WAIT_SECONDS, wait_until
+from tests.support.processes import WAIT_SECONDS
 from tests.support.sites import Site
-from tests.support.threads import in_another_thread
 
 OFTEN_SECONDS = 0.1
 
 CODE = """
-from taskserver import task
-
 does = []
 
 def act(): return does[-1]()
-
-@task(batch=50)
-def act_for_several(items): return does[-1](items)
 """
 
 
@@ -133,9 +123,9 @@ def test_it_stays_after_a_failure_the_next_attempt_begins_without_one_and_a_task
 # ---- a cancel, a lost lease
 
 
-def ask(call: Callable[[], object], seconds: float = WAIT_SECONDS) -> None:
+def ask(call: Callable[[], object]) -> None:
     """In a loop, as a long task does at each of its steps."""
-    until = time.monotonic() + seconds
+    until = time.monotonic() + WAIT_SECONDS
     while time.monotonic() < until:
         call()
         time.sleep(0.01)
@@ -182,82 +172,3 @@ def test_a_task_whose_claim_was_taken_is_interrupted_and_writes_nothing(site: Ac
     assert [text.partition(",")[0][:18] for text in heard] == ["its lease was lost"] * 2
     assert (result.lost, result.done, result.failed, result.fatal) == (1, 0, 0, 0)
     assert site.columns("status, claim, progress, error_text") == [(Status.IN_PROGRESS, 17, None, None)]
-
-
-# ---- one call of several
-
-
-@pytest.mark.usefixtures("often")
-def test_in_a_call_of_several_it_is_stored_for_each_of_them_that_is_ours(site: Acts) -> None:
-    seen: list[CurrentTask] = []
-
-    def work(items: list[Any]) -> None:
-        progress(1, len(items))
-        wait_until(lambda: site.columns("progress") == [('{"done":1,"total":3}',)] * 3)
-        seen.append(this_task())
-        site.rows.execute("UPDATE jobs_queue SET claim = 17 WHERE id = 1")
-        ask(lambda: progress(3, 3), 5 * OFTEN_SECONDS)
-
-    site.module.does.append(work)
-    ids = [site.add_args("act_for_several") for _ in range(3)]
-    site.run(3)
-    assert [(task.id, task.ids, task.attempt) for task in seen] == [(ids[0], tuple(ids), 1)]
-    assert site.columns("status, progress") == [
-        (Status.IN_PROGRESS, '{"done":1,"total":3}'),
-        *[(Status.DONE, '{"done":3,"total":3}')] * 2,
-    ]
-
-
-# ---- others in the way
-
-
-@ON_MYSQL
-@pytest.mark.usefixtures("often")
-def test_a_held_row_costs_no_time_and_gets_the_last_one(site: Acts) -> None:
-    seconds: list[float] = []
-    is_held, is_over = threading.Event(), threading.Event()
-
-    def hold() -> None:
-        with holding(site.dsn):
-            is_held.set()
-            assert is_over.wait(WAIT_SECONDS)
-            time.sleep(2.5)  # longer than a server waits for a lock by itself
-
-    def work() -> None:
-        threading.Thread(target=hold).start()
-        assert is_held.wait(WAIT_SECONDS)
-        for number in range(50):
-            began_at = time.monotonic()
-            progress(number, 50)
-            seconds.append(time.monotonic() - began_at)
-            time.sleep(0.01)
-        is_over.set()
-        progress(50, 50)
-
-    state = site.act(work)
-    assert max(seconds) < 0.1
-    assert (state.status, state.attempts, state.progress) == (Status.DONE, 1, Progress(50, 50))
-
-
-# ---- threads and event loops
-
-
-def test_it_works_in_an_event_loop_and_in_threads_with_the_task_s_context(site: Acts) -> None:
-    seen: list[int] = []
-
-    def report(number: int) -> None:
-        seen.append(this_task().id)
-        progress(number, 3)
-
-    def report_in_vain() -> None:
-        assert current_task() is None
-        progress(5, 5)
-
-    async def wait() -> None:
-        in_another_thread(report_in_vain)
-        await asyncio.gather(asyncio.to_thread(report, 2), asyncio.to_thread(report, 2))
-        report(3)
-
-    state = site.act(lambda: asyncio.run(wait()))
-    assert seen == [state.id] * 3
-    assert (state.status, state.progress) == (Status.DONE, Progress(3, 3))

@@ -138,17 +138,6 @@ def test_wait_looks_with_growing_pauses(server: TaskServer, rows: Rows, monkeypa
     assert paused == pytest.approx([0.05, 0.1, 0.2, 0.4, 0.8, 1, 1])
 
 
-def test_wait_follows_a_task_to_the_archive(server: TaskServer, rows: Rows, monkeypatch: pytest.MonkeyPatch) -> None:
-    task_id = server.add_task("tasks.x")
-    rows.execute("INSERT INTO jobs_queue_done (id, task, status, result) VALUES (?, 'tasks.x', 2, '[1]')", [task_id])
-    monkeypatch.setattr(time, "sleep", lambda seconds: rows.execute("DELETE FROM jobs_queue"))
-    state = server.wait(task_id, 60)
-    assert state is not None
-    assert (state.status, state.result) == (Status.DONE, [1])
-    rows.execute("DELETE FROM jobs_queue_done")
-    assert server.wait(task_id, 60) is None
-
-
 def test_wait_ends_with_its_time(server: TaskServer) -> None:
     task_id = server.add_task("tasks.x")
     for timeout, least in ((0, 0), (0.1, 0.1)):

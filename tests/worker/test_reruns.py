@@ -1,12 +1,10 @@
-"""Reruns of tasks that run, and racing with workers; by SQL, of tasks in any state.
+"""Reruns of tasks that run; by SQL, of tasks in any state.
 
 What a rerun makes of a row in any state, with any version, is shown by tests/contract/test_rerun.py.
 """
 
 from __future__ import annotations
 
-import random
-import threading
 import time
 from collections.abc import Callable
 from typing import Any
@@ -15,11 +13,9 @@ import pytest
 
 from taskserver import TaskServer
 from tests.support.databases import EACH_DATABASE
-from tests.support.processes import WAIT_SECONDS
 from tests.support.queues import LONG_AGO, Queue
 from tests.support.reruns import BY_SQL, GOES_ON, STATES, assert_run_again, put_each_state, rerun_by_sql
 from tests.support.sites import Site
-from tests.support.threads import together
 
 NOBODYS_GROUP = 4294967294
 CODE = """
@@ -33,9 +29,6 @@ def work(text):
     calls.append(text)
     if does:
         does.pop()()
-
-def step(number):
-    does[0](number)
 """
 
 
@@ -101,56 +94,3 @@ def test_a_running_task_that_is_changed_runs_once_more(
     left = [(2, 1, '["new 5"]', None)]
     assert site.columns(columns) == (left if mode == "mark" else [])
     assert site.columns(columns, "jobs_queue_done") == (left if mode == "move" else [])
-
-
-PRODUCERS, WORKERS, CHANGES = 4, 3, 25
-
-
-@EACH_DATABASE
-def test_the_last_change_is_run_and_no_key_by_two_workers_at_once(make_site: Any, site_dsn: str) -> None:
-    """All producers change one task that runs, with versions that come in any order."""
-    site = make_site(site_dsn, mode="mark")
-    versions = random.sample(range(1, PRODUCERS * CHANGES + 1), PRODUCERS * CHANGES)
-    running, is_running = threading.Lock(), threading.Event()
-    ran: list[int] = []
-    ended: list[int] = []
-    is_changed = threading.Barrier(PRODUCERS + 1, timeout=WAIT_SECONDS)
-
-    def another() -> TaskServer:
-        return TaskServer(site.dsn, modules=site.name, folder=site.file.parent, mode="mark")
-
-    def step(number: int) -> None:
-        assert running.acquire(blocking=False), "two workers run one key"
-        if number == 0:
-            is_running.set()
-            is_changed.wait()
-        time.sleep(0.01)
-        ran.append(number)
-        running.release()
-
-    def change(server: TaskServer, version: int) -> None:
-        how: dict[str, Any] = {"unique_key": "shared", "rerun": True, "version": version, "group_id": version % 3}
-        server.add_task(f"{site.name}.step", [version], **how)
-
-    def produce(producer: int) -> None:
-        assert is_running.wait(WAIT_SECONDS)
-        with another() as server:
-            for turn, version in enumerate(versions[producer::PRODUCERS]):
-                change(server, version)
-                if turn == 0:
-                    is_changed.wait()
-        ended.append(producer)
-
-    def work() -> None:
-        with another() as server:
-            while len(ended) < PRODUCERS:
-                server.run(batch=3)
-
-    site.module.does.append(step)
-    change(site.server, 0)
-    with together(*[lambda one=one: produce(one) for one in range(PRODUCERS)], *[work] * WORKERS):
-        pass
-    site.run()
-    assert ran == sorted(set(ran))
-    assert ran[-1] == max(versions)
-    assert site.columns("status, attempts") == [(2, 1)]

@@ -127,16 +127,6 @@ def test_of_a_call_of_several_each_element_is_the_result_of_its_task(keeping: Si
     assert states(keeping, *ids) == [(2, "text"), (3, None), (2, None)]
 
 
-def test_a_rerun_of_what_is_done_takes_its_result_away(make_site: Callable[..., Site], site_dsn: str) -> None:
-    site = make_site(site_dsn, mode="mark")
-    task_id = site.add_args("give", ["first"], unique_key="one", rerun=True, version=2)
-    site.run()
-    site.add_args("give", ["older"], unique_key="one", rerun=True, version=1)
-    assert states(site, task_id) == [(2, "first")]
-    site.add_args("give", ["newer"], unique_key="one", rerun=True, version=3)
-    assert site.columns("status, result") == [(0, None)]
-
-
 def test_a_task_can_be_asked_for_all_its_life(make_site: Callable[..., Site], site_dsn: str) -> None:
     site = make_site(site_dsn, mode="move")
     waiting, running = site.add_args("give", [1], delay=600), site.add_args("look")

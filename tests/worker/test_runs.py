@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import socket
-import time
 from typing import Any
 
 import pytest
@@ -108,15 +107,3 @@ def test_each_host_and_groups_have_one_row_which_records_the_last_run(queue: Que
         (host, "3,5,6", "empty", 1, 0, 1, 0, 0, 1, 1),
         (host, "all", "empty", 1, 1, 0, 0, 0, 1, 1),
     ]
-
-
-def test_runs_of_one_line_are_one_start_of_cron(queue: Queue) -> None:
-    line = Stop()
-    line.line_began_at = time.monotonic()
-    for _ in range(3):
-        queue.run_here(stop=line)
-    columns = "previous_started_at IS NULL"
-    assert queue.sql(f"SELECT {columns} FROM jobs_queue_workers") == [(1,)]
-    queue.sql(f"UPDATE jobs_queue_workers SET started_at = {queue.ago(86_400)}")
-    queue.run_here(stop=line)
-    assert queue.sql(f"SELECT {columns} FROM jobs_queue_workers") == [(0,)]

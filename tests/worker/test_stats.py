@@ -157,12 +157,6 @@ def test_counts_whose_write_failed_come_with_the_next_ones_unless_it_may_have_ta
         assert [one.done for one in queue.server.stats()] == [2]
 
 
-def test_a_missing_table_costs_no_task(queue: Queue) -> None:
-    queue.sql("DROP TABLE jobs_queue_stats")
-    queue.add_many([(0, 0)] * 3)
-    assert queue.run_quietly().done == 3
-
-
 def test_a_producer_that_chooses_groups_at_will_does_not_fill_the_table(queue: Queue) -> None:
     kept = RunStats(queue.server.store)
     for group in [*range(1, MAX_STATS_KEYS + 100), 1, 1]:
