@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-import json
-
 from tests.support.queues import Queue
 
 TASKS = """
-import json
-
 from taskserver import Fatal, Retry, TaskServer, task
 
 def fail():
@@ -102,17 +98,6 @@ def test_a_rescue_is_not_called_for_lost_tasks_and_bad_rows(queue: Queue) -> Non
     assert queue.errors()[0].startswith("lost")
 
 
-def test_a_rescue_is_not_called_for_a_task_that_was_rerun_while_it_ran(queue: Queue) -> None:
-    queue.define(
-        "@task(on_fatal='tasks.rescue', max_attempts=1)\ndef changes(text):\n    note(text)\n"
-        "    if text == 'old':\n        with TaskServer.from_env(HERE) as server:\n"
-        "            server.add_task('tasks.changes', ['new'], unique_key='k', rerun=True)\n    fail()\n"
-    )
-    queue.server.add_task("tasks.changes", ["old"], unique_key="k")
-    assert queue.run_here().lost == 0
-    assert queue.notes() == ["old", "new", "rescued ('new',) {} ValueError: the first one"]
-
-
 def test_a_rescue_is_not_called_once_the_task_s_claim_was_taken_away(queue: Queue) -> None:
     queue.define(
         "@task(on_fatal='tasks.rescue')\ndef loses_its_claim():\n    with TaskServer.from_env(HERE) as server:\n"
@@ -122,15 +107,3 @@ def test_a_rescue_is_not_called_once_the_task_s_claim_was_taken_away(queue: Queu
     result = queue.run_here(max_attempts=1)
     assert (result.lost, result.done, result.fatal, queue.notes()) == (1, 0, 0, [])
     assert queue.rows("status, attempts, claim, error_text") == [(1, 1, 7, None)]
-
-
-def test_a_rescue_gets_the_arguments_of_the_row_whatever_the_task_made_of_its_own(queue: Queue) -> None:
-    queue.define(
-        "def echo(items, error):\n    note(json.dumps(items))\n\n"
-        "@task(on_fatal=echo)\ndef spoil(items):\n    items[0].clear()\n    items.append('more')\n    fail()\n"
-    )
-    long = [["x" * 20_000], "two"]  # longer than what a claim brings along
-    for items in ([["one"], "two"], long):
-        queue.add("tasks.spoil", json.dumps({"items": items}))
-    assert queue.run_here(max_attempts=1).done == 2
-    assert [json.loads(note) for note in queue.notes()] == [[["one"], "two"], long]

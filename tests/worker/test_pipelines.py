@@ -16,8 +16,6 @@ from tests.support.queues import LONG_AGO
 from tests.support.sites import Site
 
 CODE = """
-from taskserver import task
-
 calls = []
 does = {}
 
@@ -30,12 +28,6 @@ def first(*args, **kwargs): return called("first", args, kwargs)
 def second(*args, **kwargs): return called("second", args, kwargs)
 
 def third(*args, **kwargs): return called("third", args, kwargs)
-
-def rescue(error, *args, **kwargs):
-    calls.append(["rescue", str(error)])
-
-@task(max_attempts=1, on_fatal=rescue)
-def rescued(*args, **kwargs): return called("rescued", args, kwargs)
 
 def _hidden(*args):
     calls.append(["hidden", []])
@@ -127,15 +119,6 @@ def test_a_failed_stage_is_retried_and_by_hand_too_with_what_the_one_before_it_r
     site.module.does.clear()
     site.run()
     assert site.module.calls == [["first", [7]], *[["second", [7]]] * 3, ["third", [7]]]
-
-
-def test_on_fatal_ends_the_whole_pipeline(make_site: Any, site_dsn: str) -> None:
-    site: Pipelines = make_site(site_dsn, mode="mark")
-    site.does("rescued", raising)
-    site.add(["first", "rescued", "third"])
-    assert site.run().done == 2
-    assert site.module.calls[1:] == [["rescued", []], ["rescue", "as it was asked to"]]
-    assert site.columns(STATE) == [(2, 1, 1)]
 
 
 # ---- what is done to it meanwhile

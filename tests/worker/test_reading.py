@@ -10,22 +10,13 @@ from typing import Any
 import pytest
 
 from taskserver import InvalidTask, NotEnded, SettingError, Status, TaskServer, TaskServerError
-from taskserver.messages.text import plain
 from tests.support.queues import Queue
 from tests.support.rows import Rows
 from tests.support.sites import Site
 
 CODE = """
-from taskserver import Fatal
-
 def well(n):
     return [n]
-
-def fails():
-    raise ValueError("no luck")
-
-def gone():
-    raise Fatal("gone\\nfor good")
 """
 
 
@@ -72,24 +63,6 @@ def test_a_wrong_choice_is_named_with_what_is_allowed(
 ) -> None:
     with pytest.raises(kind, match=words):
         server.list(**chosen)
-
-
-def test_errors_have_instants_and_print_as_before(make_site: Any, site_dsn: str) -> None:
-    site: Site = make_site(site_dsn)
-    for name in ("fails", "gone", "fails"):
-        site.add_args(name)
-    site.run()
-    first, second = site.server.errors()
-    assert (first.line, first.rows, first.fatal, first.example_id) == ("ValueError: no luck", 2, 0, 3)
-    assert (second.line, second.fatal) == ("Fatal: gone", 1)
-    assert first.first_seen is not None
-    assert first.last_seen is not None
-    assert first.first_seen <= first.last_seen
-    assert is_now(first.first_seen)
-    (only,) = site.server.errors(task=f"{site.name}.gone", limit=1)
-    assert only == second
-    printed = plain(second)
-    assert printed["first_seen"] == f"{second.first_seen:%Y-%m-%dT%H:%M:%S.%f}Z"
 
 
 def test_the_status_is_what_the_command_prints(sqlite_queue: Queue) -> None:

@@ -121,12 +121,6 @@ def test_a_task_whose_result_cannot_be_kept_is_done_and_that_is_told(
     assert len(told) == len(CANNOT_BE_KEPT)
 
 
-def test_of_a_call_of_several_each_element_is_the_result_of_its_task(keeping: Site) -> None:
-    ids = [keeping.add_args("give_each", [name]) for name in ("a text", "an error", "a set")]
-    keeping.run()
-    assert states(keeping, *ids) == [(2, "text"), (3, None), (2, None)]
-
-
 def test_a_task_can_be_asked_for_all_its_life(make_site: Callable[..., Site], site_dsn: str) -> None:
     site = make_site(site_dsn, mode="move")
     waiting, running = site.add_args("give", [1], delay=600), site.add_args("look")

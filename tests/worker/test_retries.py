@@ -172,15 +172,6 @@ def test_a_task_that_was_started_as_often_as_it_may_is_fatal_and_does_not_run(qu
     assert queue.notes() == []
 
 
-def test_a_bad_row_keeps_its_attempts(queue: Queue) -> None:
-    for name in ("not_there", "_hidden"):  # the first is started for the import
-        add_row(queue, name, 1)
-    queue.sql("INSERT INTO jobs_queue (task, args, attempts) VALUES ('tasks.fail', '{\"no\": 1}', 2)")
-    assert queue.run_here().fatal == 3
-    assert queue.rows("status, attempts, claim, due_at") == [(4, attempts, None, None) for attempts in (1, 1, 2)]
-    assert all(text.startswith("BadTask: ") for text in queue.errors())
-
-
 def test_fatal_gives_up_at_once_whatever_attempts_are_left(queue: Queue) -> None:
     queue.define("class Own(Fatal): pass\n\ndef stop(): raise Own('no such customer')\n")
     add_row(queue, "stop", 1, 100)

@@ -5,16 +5,10 @@ tests/contract/test_stats.py has the table.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-
 import pytest
 
-from taskserver.errors import Conflict
-from taskserver.model.task import ClaimedTask
-from taskserver.stores.queue.stats import COLUMNS, Stats
+from taskserver.stores.queue.stats import COLUMNS
 from taskserver.worker import stats as run_stats
-from taskserver.worker.attempt import Attempt
-from taskserver.worker.stats import ANY_OTHER, MAX_STATS_KEYS, RunStats
 from tests.support.queues import Queue
 
 TASKS = """
@@ -127,41 +121,3 @@ def test_a_run_writes_while_it_goes_on_and_each_task_once(queue: Queue, monkeypa
     queue.run_here(on_progress=lambda result: done.append(sum(one.done for one in queue.server.stats())))
     assert done == [0, 1, 2, 3]
     assert sum(one.done for one in queue.server.stats()) == 4
-
-
-def finish(kept: RunStats, name: str, group_id: int = 0) -> None:
-    task = ClaimedTask(1, name, None, None, 0, None, 1, group_id, 0.5)
-    kept.done(Attempt(task, has_started=True), name)
-
-
-@pytest.mark.parametrize("was_written", [False, True])
-def test_counts_whose_write_failed_come_with_the_next_ones_unless_it_may_have_taken_effect(
-    queue: Queue, was_written: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    add, kept = Stats.add, RunStats(queue.server.store)
-
-    def fail(self: Stats, rows: Iterable[tuple[object, ...]]) -> None:
-        if was_written:
-            add(self, rows)
-        error = Conflict("in the way")
-        error.in_doubt = was_written
-        raise error
-
-    finish(kept, "tasks.a")
-    with monkeypatch.context() as patch:
-        patch.setattr(Stats, "add", fail)
-        kept.write()
-    finish(kept, "tasks.a")
-    for _ in range(2):
-        kept.write()
-        assert [one.done for one in queue.server.stats()] == [2]
-
-
-def test_a_producer_that_chooses_groups_at_will_does_not_fill_the_table(queue: Queue) -> None:
-    kept = RunStats(queue.server.store)
-    for group in [*range(1, MAX_STATS_KEYS + 100), 1, 1]:
-        finish(kept, "tasks.a", group)
-    kept.write()
-    found = {(one.group_id, one.task): one.done for one in queue.server.stats()}
-    assert len(found) == MAX_STATS_KEYS + 1
-    assert (found[ANY_OTHER], found[1, "tasks.a"]) == (99, 3)

@@ -19,7 +19,7 @@ from unittest import mock
 import pytest
 
 import taskserver
-from taskserver import DatabaseError, InvalidTask, SettingError, TaskServer, TaskServerError, testing
+from taskserver import DatabaseError, InvalidTask, TaskServer, TaskServerError, testing
 from taskserver.errors import TablesMissing
 from taskserver.testing import TaskQueue, running_task
 from tests.support.deployment import ROOT
@@ -35,7 +35,6 @@ def note(text):
 def pay():
     pass
 """
-SITE = "CALLS = []\n" + "".join(f"def {name}():\n    CALLS.append({name!r})\n" for name in ("setup", "between"))
 
 
 @pytest.fixture
@@ -49,8 +48,7 @@ def tasks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
     try:
         yield tasks
     finally:
-        for name in ("tasks", "site_in_test"):
-            sys.modules.pop(name, None)
+        sys.modules.pop("tasks", None)
 
 
 @pytest.fixture
@@ -87,16 +85,6 @@ def test_the_environment_names_the_queue_to_programs_and_is_put_back(tasks: Any,
     assert tasks.NOTES == ["by a program"]
 
 
-def test_settings_are_the_sites_and_those_that_are_given(tasks: Any, tmp_path: Path) -> None:
-    (tmp_path / ".env").write_text("TASKSERVER_DSN=mysql://u@h/db\nTASKSERVER_MODE=mark\n")
-    with testing.task_queue(folder=tmp_path, modules=["tasks", "other"], max_attempts=1) as queue:
-        settings = queue.server.settings
-        assert (settings.mode, settings.modules, settings.max_attempts) == ("mark", ("tasks", "other"), 1)
-        queue.server.add_task("tasks.note")
-        assert queue.run_all(raises=False).fatal == 1
-        assert not (tmp_path / "var").exists()
-
-
 # ---- runs
 
 
@@ -115,24 +103,6 @@ def test_tasks_that_add_each_other_without_end_are_found(queue: TaskQueue, monke
     queue.server.add_task("tasks.note")
     with pytest.raises(TaskServerError, match=r"more than 5 tasks ran, the last of them \['tasks\.note'\]"):
         queue.run_all(max_tasks=5)
-
-
-# ---- the functions of the settings
-
-
-def test_the_setup_is_called_once_in_a_queue_before_its_first_task(tasks: Any, tmp_path: Path) -> None:
-    """What is called between tasks is called only if a test names it."""
-    (tmp_path / "site_in_test.py").write_text(SITE)
-    (tmp_path / ".env").write_text("TASKSERVER_SETUP=site_in_test:setup\nTASKSERVER_BETWEEN=site_in_test:between\n")
-    import site_in_test  # type: ignore[import-not-found,unused-ignore]
-
-    for between, expected in ((None, ["setup"]), ("site_in_test:between", ["setup", "between", "between"])):
-        with testing.task_queue(between=between) as queue:
-            for _ in range(2):
-                queue.server.add_task("tasks.note", ["x"])
-                queue.run_all()
-        assert expected == site_in_test.CALLS
-        site_in_test.CALLS.clear()
 
 
 # ---- functions in the place of a task's
@@ -204,20 +174,6 @@ def test_a_queue_in_a_database_keeps_to_its_connections(tasks: Any, dsn: str) ->
 
 
 # ---- a function by itself
-
-
-def test_a_function_finds_the_task_that_seems_to_run(tasks: Any) -> None:
-    told = "".join(["x"] * 300)
-    with running_task(17, attempt=3, limit=5, time_left=2.5, ids=[17, 18]) as task:
-        assert taskserver.current_task() == (17, 3, 5, 2.5, (17, 18))
-        taskserver.progress(1, 10, "half")
-        taskserver.progress(2, text=told)
-        with pytest.raises(SettingError):
-            taskserver.progress("three")  # type: ignore[arg-type]
-    assert task.progress[:1] == [(1, 10, "half")]
-    assert (task.progress[1].total, len(str(task.progress[1].text))) == (None, 200)
-    assert not task.is_asked_for
-    assert taskserver.current_task() is None
 
 
 def test_a_function_completes_the_task_that_seems_to_run_or_has_its_connection() -> None:

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 import taskserver
-from taskserver import TaskServer, TaskServerError
+from taskserver import TaskServerError
 from tests.support.databases import EACH_DATABASE, EACH_SERVER, ON_MYSQL
 from tests.support.effects import EffectsSite
 from tests.support.processes import wait_until
@@ -45,11 +45,6 @@ def effect(number, value=None):
     write(number + 100)
     return value
 
-@transactional
-def fail(number):
-    write(number)
-    raise ValueError("after its write")
-
 @task(transactional=True, timeout=0.3)
 def too_long(statement, swallows=False):
     write(1)
@@ -69,10 +64,10 @@ def rescue(number, error):
     except taskserver.TaskServerError as refused:
         heard.append(refused)
 
-@task(transactional=True, max_attempts=1, on_fatal=rescue)
-def fail_for_good(number):
+@task(transactional=True, max_attempts=2, on_fatal=rescue)
+def fail(number):
     write(number)
-    raise ValueError("for good")
+    raise ValueError("after its write")
 
 @transactional
 def end(code, number):
@@ -116,17 +111,13 @@ def test_what_a_task_wrote_and_its_completion_are_one_commit(make_site: Any, sit
     assert (state and state.result) == (None if mode == "delete" else "result")
 
 
-def test_a_task_that_raises_leaves_nothing_and_is_retried(site: EffectsSite) -> None:
-    site.add_args("fail", [1], max_attempts=2)
-    for status in (3, 4):
-        site.rows.set("due_at = created_at")
-        site.run()
-        assert (site.effects(), site.states()[0][0]) == ([], status)
-        assert site.first_lines() == ["ValueError: after its write"]
-
-
-def test_what_is_called_when_the_last_attempt_failed_is_outside_of_it(site: EffectsSite) -> None:
-    site.add_args("fail_for_good", [1])
+def test_a_task_that_raises_leaves_nothing_and_its_on_fatal_is_outside(
+    site: EffectsSite,
+) -> None:
+    site.add_args("fail", [1])
+    site.run()
+    assert (site.effects(), site.states(), site.first_lines()) == ([], [(3, 1)], ["ValueError: after its write"])
+    site.rows.set("due_at = created_at")
     assert (site.run().done, site.effects()) == (1, [])
     words = "taskserver.connection() is for tasks with @task(transactional=True), while they run"
     assert words in str(site.module.heard[0])
@@ -142,37 +133,6 @@ def test_a_task_that_was_taken_over_leaves_nothing(site: EffectsSite, caplog: py
     assert site.run().lost == 1
     assert f"task 1 {site.name}.effect: the lease was lost while it ran" in caplog.text
     assert (site.effects(), site.states()) == ([], [(1, 1)])
-
-
-@ON_MYSQL
-def test_the_lease_of_a_long_task_is_renewed_meanwhile(make_site: Any, site_dsn: str) -> None:
-    site = make_site(site_dsn, lease=1)
-    site.add_args("effect", [1])
-
-    def wait_for_renewal() -> None:
-        first = site.rows.one("due_at")
-        wait_until(lambda: site.rows.one("due_at") > first)
-
-    site.module.meanwhile = wait_for_renewal
-    assert (site.run().done, site.effects()) == (1, [1, 101])
-
-
-def test_on_sqlite_a_task_that_writes_past_its_transaction_is_an_error_with_a_way_out(
-    make_site: Any, sqlite_dsn: str
-) -> None:
-    """It waits for itself, as long as for anybody."""
-    site = make_site(sqlite_dsn, db_patience=1)
-
-    def add_by_another() -> None:
-        with TaskServer(sqlite_dsn, db_patience=1) as other:
-            other.add_task("tasks.note")
-
-    site.module.meanwhile = add_by_another
-    site.add_args("effect", [1])
-    site.run()
-    assert (site.effects(), site.states()) == ([], [(3, 1)])
-    (line,) = site.first_lines()
-    assert re.search(r"Conflict: .*database is locked: .*connection=taskserver\.connection\(\)", line)
 
 
 # ---- a task that is interrupted
@@ -250,28 +210,12 @@ def test_a_task_that_met_a_deadlock_and_went_on_is_not_half_committed(site: Effe
     assert site.rows.is_postgresql or MAY_NOT in site.first_lines()[0]
 
 
-KEPT = """
-write(1)
-try:
-    run("SELECT 1 / 0")
-except Exception:
-    pass
-"""
-
-
 def test_an_error_that_a_task_kept_to_itself_undoes_what_it_wrote_on_postgresql(
     make_site: Callable[..., EffectsSite], emptied_postgresql_dsn: str
 ) -> None:
-    """As does a COMMIT after it, which the server answers by ROLLBACK."""
+    """Its server answers a COMMIT by ROLLBACK."""
     site = make_site(emptied_postgresql_dsn)
-    errors = {
-        KEPT: (3, "Conflict: a statement of its transaction failed and the task went on, "),
-        f"{KEPT}{COMMIT}": (4, f"Fatal: {MAY_NOT}"),
-    }
-    for code in errors:
-        site.add_args("act", [code])
+    site.add_args("act", ["write(1)\ntry:\n    run('SELECT 1 / 0')\nexcept Exception:\n    pass"])
     site.run()
-    assert site.effects() == []
-    for (status, error), row in zip(errors.values(), site.columns("status, attempts, error_text"), strict=True):
-        assert row[:2] == (status, 1)
-        assert row[2].startswith(error)
+    assert (site.effects(), site.states()) == ([], [(3, 1)])
+    assert site.first_lines()[0].startswith("Conflict: a statement of its transaction failed and the task went on, ")
