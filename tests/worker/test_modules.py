@@ -151,13 +151,3 @@ def test_a_broken_module_is_tried_again_a_while_later(modules: Modules, monkeypa
     assert callables.would_import("tasks.send")
     callables.find("tasks.send")
     assert not callables.would_import("tasks.send")
-
-
-@pytest.mark.parametrize("broken", ["mail", "__init__"])
-def test_a_broken_module_or_package_breaks_what_is_below_it_and_is_tried_once(modules: Modules, broken: str) -> None:
-    modules.write(f"shop/jobs/{broken}.py", "from note import note\nnote('tried')\nraise SystemExit(3)\n")
-    callables = Callables(("shop.jobs.*",))
-    for name in ("mail.send", "mail.Letter.post"):
-        with pytest.raises(ModuleBroken, match=r"module shop\.jobs\S* cannot be imported: "):
-            callables.find(f"shop.jobs.{name}")
-    assert modules.noted == ["tried"]

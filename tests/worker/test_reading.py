@@ -76,11 +76,8 @@ def test_the_status_is_what_the_command_prints(sqlite_queue: Queue) -> None:
         server.schedule("nightly", "tasks.note", every=86_400)
         status = server.status()
     told = json.loads(queue.here("status", "--json").stdout)
-    assert (status.table, status.mode, str(status.level), status.words) == tuple(
-        told[name] for name in ("table", "mode", "level", "words")
-    )
+    assert (status.table, str(status.level), status.words) == (told["table"], told["level"], told["words"])
     assert [finding.as_dict() for finding in status.findings] == told["findings"]
-    assert {str(number): rows for number, rows in status.total.rows.items()}.items() <= told["total"].items()
     assert status.groups[3].oldest_ready_seconds is not None
     assert (status.paused_groups, status.are_all_paused) == ([5], False)
     (run,) = status.runs

@@ -89,7 +89,6 @@ def test_times_that_were_missed_add_one_task(server: TaskServer, rows: Rows) -> 
     [
         ("3, {soon}", "error", False),
         ("3, {later}", "error", True),
-        ("5, NULL", "waiting", True),
         ("4, NULL", None, False),
     ],
 )

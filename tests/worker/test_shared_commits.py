@@ -211,23 +211,6 @@ def test_a_task_that_is_taken_before_its_finish_spoils_no_other(site: Rounds) ->
 # ---- started tasks are given back as if they had never been claimed
 
 
-def test_started_tasks_behind_a_long_call_are_given_back_as_if_never_claimed(make_site: Any, site_dsn: str) -> None:
-    site = make_site(site_dsn, lease=2)
-    ids = site.add("many", *range(3)) + site.add("many", 3, max_attempts=5)
-    before = {row["id"]: row for row in site.rows.all()}
-
-    def wait() -> None:
-        wait_until(lambda: site.rows.row(ids[3])["status"] == Status.NEW)
-        for task_id in ids[2:]:
-            row = site.rows.row(task_id)
-            assert row == before[task_id] | {"max_attempts": row["max_attempts"]}  # which the start recorded
-
-    site.module.does["many"] = on(1, wait)
-    result = site.run()
-    assert (result.taken, result.done, result.released, result.failed) == (4, 4, 2, 0)
-    assert (site.calls(), site.figures()[:3]) == ([0, 1, 2, 3], (4, 4, 4))
-
-
 def test_a_run_that_has_to_end_gives_started_tasks_back_uncounted(site: Rounds) -> None:
     stop = Stop()
     site.add("many", *range(6))

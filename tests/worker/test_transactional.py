@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 import taskserver
-from taskserver import TaskServerError
+from taskserver import TaskServer, TaskServerError
 from tests.support.databases import EACH_DATABASE, EACH_SERVER, ON_MYSQL
 from tests.support.effects import EffectsSite
 from tests.support.processes import wait_until
@@ -111,9 +111,7 @@ def test_what_a_task_wrote_and_its_completion_are_one_commit(make_site: Any, sit
     assert (state and state.result) == (None if mode == "delete" else "result")
 
 
-def test_a_task_that_raises_leaves_nothing_and_its_on_fatal_is_outside(
-    site: EffectsSite,
-) -> None:
+def test_a_task_that_raises_leaves_nothing_and_its_on_fatal_is_outside(site: EffectsSite) -> None:
     site.add_args("fail", [1])
     site.run()
     assert (site.effects(), site.states(), site.first_lines()) == ([], [(3, 1)], ["ValueError: after its write"])
@@ -133,6 +131,23 @@ def test_a_task_that_was_taken_over_leaves_nothing(site: EffectsSite, caplog: py
     assert site.run().lost == 1
     assert f"task 1 {site.name}.effect: the lease was lost while it ran" in caplog.text
     assert (site.effects(), site.states()) == ([], [(1, 1)])
+
+
+def test_on_sqlite_a_task_that_writes_past_its_transaction_is_an_error_with_a_way_out(
+    make_site: Any, sqlite_dsn: str
+) -> None:
+    """It waits for itself, as long as for anybody."""
+    site = make_site(sqlite_dsn, db_patience=1)
+
+    def add() -> None:
+        with TaskServer(sqlite_dsn, db_patience=1) as other:
+            other.add_task("tasks.note")
+
+    site.module.meanwhile = add
+    site.add_args("effect", [1])
+    site.run()
+    assert (site.effects(), site.states()) == ([], [(3, 1)])
+    assert re.search(r"database is locked: .*connection=taskserver\.connection\(\)", site.first_lines()[0])
 
 
 # ---- a task that is interrupted
