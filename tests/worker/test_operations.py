@@ -1,19 +1,31 @@
-"""What a worker does with a task that a person cancels, and with groups that are paused."""
+"""What a worker does with a task that is cancelled or rerun meanwhile, and with groups that are paused.
+
+What a rerun makes of a row in any state, with any version, is shown by tests/contract/test_rerun.py.
+"""
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from typing import Any
 
+import pytest
+
 from taskserver import RunResult, TaskServer
 from taskserver.model.attempt import Start
-from tests.support.queues import LONG_AGO
+from tests.support.databases import EACH_DATABASE
+from tests.support.queues import LONG_AGO, Queue
+from tests.support.reruns import BY_SQL, GOES_ON, STATES, assert_run_again, put_each_state, rerun_by_sql
 from tests.support.sites import Site
+
+NOBODYS_GROUP = 4294967294
 
 CODE = """
 import time
 
-ran, meanwhile = [], None
+import taskserver
+
+ran, meanwhile, does = [], None, []
 
 def note(name):
     ran.append(name)
@@ -23,7 +35,16 @@ def note(name):
 def wait():
     meanwhile()
     time.sleep(60)
+
+@taskserver.task(timeout=0.3, backoff="fixed:500")
+def work(text):
+    ran.append(text)
+    if does:
+        does.pop()()
 """
+
+
+# ---- cancel and pause
 
 
 def cancel_amid(site: Site, name: str, *args: Any) -> RunResult:
@@ -78,3 +99,70 @@ def test_a_pause_holds_from_the_next_claim_on(site: Site) -> None:
     assert site.columns("group_id, status") == [(3, 0)]
     site.server.resume(3)
     assert site.run().done == 1
+
+
+# ---- rerun
+
+
+@EACH_DATABASE
+def test_a_rerun_by_sql_makes_a_row_new_unless_it_runs_or_waits_for_other_tasks(queue: Queue) -> None:
+    put_each_state(queue)
+    kept = "SELECT status, claim, due_at, started_at FROM jobs_queue WHERE unique_key = ?"
+    before = {state: queue.sql(kept, state) for state in GOES_ON}
+    for state in STATES:
+        rerun_by_sql(queue, [state], state)
+    assert_run_again(queue)
+    assert {state: queue.sql(kept, state) for state in GOES_ON} == before
+
+
+def add(site: Site, text: str, **more: Any) -> int:
+    return site.server.add_task(f"{site.name}.work", [text], unique_key="index", **more)
+
+
+def fail(site: Site) -> None:
+    raise ValueError
+
+
+def be_lost(site: Site) -> None:
+    """As if its worker had vanished, and its lease were over."""
+    site.rows.set(f"due_at = '{LONG_AGO}'")
+    with TaskServer(site.dsn) as other:
+        other.run(groups=[NOBODYS_GROUP])
+    assert site.rows.one("status", "attempts") == (0, 0)
+
+
+ENDS: dict[str, Callable[[Site], object]] = {
+    "well": lambda site: None,
+    "failed": fail,
+    "too late": lambda site: time.sleep(30),
+    "lost": be_lost,
+}
+"""How the run ends that is under way when its task is changed."""
+
+
+@pytest.mark.parametrize(
+    ("end", "mode", "by_sql"),
+    [*((end, "mark", False) for end in ENDS), ("well", "delete", True), ("well", "move", False)],
+)
+def test_a_running_task_that_is_changed_runs_once_more(
+    make_site: Any, site_dsn: str, end: str, mode: str, by_sql: bool
+) -> None:
+    site = make_site(site_dsn, mode=mode)
+    task_id = add(site, "old")
+
+    def change() -> None:
+        for number in range(1, 6):
+            if by_sql:
+                site.rows.execute(BY_SQL[site.rows.kind], [f"{site.name}.work", f'["new {number}"]', "index"])
+            else:
+                assert add(site, f"new {number}", rerun=True) == task_id
+        assert site.columns("status, attempts, started_at IS NOT NULL") == [(1, 0, 1)]  # it still runs
+        ENDS[end](site)
+
+    site.module.does.append(change)
+    site.run()
+    assert site.module.ran == ["old", "new 5"]
+    columns = "status, attempts, args, error_text"
+    left = [(2, 1, '["new 5"]', None)]
+    assert site.columns(columns) == (left if mode == "mark" else [])
+    assert site.columns(columns, "jobs_queue_done") == (left if mode == "move" else [])

@@ -28,9 +28,6 @@ def first(*args, **kwargs): return called("first", args, kwargs)
 def second(*args, **kwargs): return called("second", args, kwargs)
 
 def third(*args, **kwargs): return called("third", args, kwargs)
-
-def _hidden(*args):
-    calls.append(["hidden", []])
 """
 THREE = ("first", "second", "third")
 STATE = "status, stage, attempts"
@@ -99,12 +96,10 @@ def test_a_stage_returns_the_arguments_of_the_next_one(site: Pipelines, returned
 # ---- what fails
 
 
-@pytest.mark.parametrize("task", ["os.system", "{}._hidden"])
-def test_each_stage_passes_the_allow_list_when_its_turn_comes(site: Pipelines, task: str) -> None:
-    name = task.format(site.name)
-    site.add(["first", {"task": name}, "third"])
+def test_each_stage_passes_the_allow_list_when_its_turn_comes(site: Pipelines) -> None:
+    site.add(["first", {"task": "os.system"}, "third"])
     assert (site.run().fatal, site.called()) == (1, ["first"])
-    assert site.columns(f"{STATE}, task") == [(4, 1, 0, name)]
+    assert site.columns(f"{STATE}, task") == [(4, 1, 0, "os.system")]
 
 
 def test_a_failed_stage_is_retried_and_by_hand_too_with_what_the_one_before_it_returned(site: Pipelines) -> None:

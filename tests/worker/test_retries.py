@@ -266,10 +266,6 @@ RESCUED = """
 def rescue(*args, error, **kwargs):
     note(f"rescued {args} {kwargs} {type(error).__name__}: {error}")
 
-def tries_again(error):
-    note("called")
-    raise Retry("the second one", delay=0)
-
 @task(on_fatal="tasks.rescue")
 def named(*args, **kwargs): fail("the first one")
 
@@ -290,17 +286,6 @@ def in_a_circle(error=None):
     note("round")
     fail("the first one")
 
-@task(on_fatal=tries_again)
-def wants_retry(): fail("the first one")
-
-class Desk:
-    @classmethod
-    def rescue(cls, text, error):
-        note(f"{cls.__name__} {text} {error}")
-
-@task(on_fatal="tasks:Desk.rescue")
-def by_method(text): fail("the first one")
-
 @task(on_fatal=rescue)
 def loses_its_claim():
     with TaskServer.from_env(HERE) as server:
@@ -315,23 +300,20 @@ def test_a_task_whose_rescue_returns_counts_as_done(queue: Queue) -> None:
     queue.add("tasks.given", "[1, 2]")
     queue.sql("UPDATE jobs_queue SET attempts = 1 WHERE task = 'tasks.given'")
     queue.add("tasks.gives_up")
-    queue.add("tasks.by_method", '{"text": "hello"}')
-    assert queue.run_here(mode="mark", max_attempts=1).done == 4
+    assert queue.run_here(mode="mark", max_attempts=1).done == 3
     assert queue.notes() == [
         "rescued () {'to': 'a@example.org'} ValueError: the first one",
         "rescued (1, 2) {} ValueError: the first one",
         "rescued () {} Fatal: at once",
-        "Desk hello the first one",
     ]
     assert queue.rows("status, attempts, error_text, due_at, claim") == [
-        (2, attempts, None, None, None) for attempts in (1, 2, 1, 1)
+        (2, attempts, None, None, None) for attempts in (1, 2, 1)
     ]
 
 
 FAILING_RESCUES = [
     ("unlisted", '["touch evil"]', "BadTask: 'os.system' is in none of the modules", []),
     ("in_a_circle", None, "ValueError: the first one", ["round", "round"]),
-    ("wants_retry", None, "Retry: the second one", ["called"]),
 ]
 
 

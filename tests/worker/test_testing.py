@@ -123,13 +123,6 @@ def test_what_a_test_puts_there_is_called_and_may_be_given_itself(
         queue.server.add_task(mock.Mock())
 
 
-def test_a_worker_refuses_what_a_test_put_there(tasks: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("tasks.note", mock.Mock())
-    with TaskServer("sqlite:///:memory:") as server:
-        server.add_task("tasks.note")
-        assert server.run().fatal == 1
-
-
 # ---- connections
 
 
