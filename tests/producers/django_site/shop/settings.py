@@ -23,5 +23,4 @@ TASKS = {
     "default": {"BACKEND": "taskserver.django.Backend", "OPTIONS": {"groups": {"default": 0, "mail": 3}}},
     "at_once": {"BACKEND": "taskserver.django.Backend", "OPTIONS": {"database": None}},
     "elsewhere": {"BACKEND": "taskserver.django.Backend", "OPTIONS": {"database": "elsewhere"}},
-    "dummy": {"BACKEND": "django.tasks.backends.dummy.DummyBackend"},
 }

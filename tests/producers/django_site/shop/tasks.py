@@ -6,7 +6,6 @@ import asyncio
 import time
 from typing import Any
 
-from asgiref.sync import sync_to_async
 from django.tasks import TaskContext, task
 
 import taskserver
@@ -46,17 +45,6 @@ def fail(context: TaskContext, number: int) -> None:
 
 
 @task
-@taskserver.task(max_attempts=1)
-def stop() -> None:
-    raise SystemExit("enough")
-
-
-@task
-def give_up() -> None:
-    raise taskserver.Fatal("no other attempt helps")
-
-
-@task
 @taskserver.task(max_attempts=1, timeout=0.5)
 def sleep() -> None:
     time.sleep(30)
@@ -69,35 +57,9 @@ async def sleep_awaited() -> None:
 
 
 @task
-@taskserver.task(max_attempts=1, timeout=0.5)
-async def keep_the_thread_busy() -> None:
-    await sync_to_async(time.sleep)(5)
-
-
-@task
 @taskserver.task(max_attempts=2, timeout=0.5, retry_on=ArithmeticError)
 def sleep_again() -> None:
     time.sleep(30)
-
-
-@task
-@taskserver.task(max_attempts=2, timeout=0.5, retry_on=ArithmeticError)
-async def sleep_again_awaited() -> None:
-    await asyncio.sleep(30)
-
-
-@task
-@taskserver.task(max_attempts=2)
-def hear_of_cancel() -> None:
-    while taskserver.current_task():
-        time.sleep(0.01)
-
-
-@task
-@taskserver.task(max_attempts=2)
-async def hear_of_cancel_awaited() -> None:
-    while taskserver.current_task():
-        await asyncio.sleep(0.01)
 
 
 @task
@@ -105,12 +67,6 @@ async def hear_of_cancel_awaited() -> None:
 def wait_for_cancel() -> None:
     while True:
         time.sleep(0.01)
-
-
-@task
-@taskserver.task(max_attempts=2)
-async def wait_for_cancel_awaited() -> None:
-    await asyncio.sleep(30)
 
 
 @task
@@ -133,21 +89,6 @@ def note(text: str) -> str:
 @task
 async def order_awaited(customer: str) -> int:
     return int((await Order.objects.acreate(customer=customer)).pk)
-
-
-@task
-def count(*numbers: int, **more: int) -> list[Any]:
-    return [numbers, more]
-
-
-@task
-def return_an_object() -> object:
-    return object()
-
-
-@task(backend="dummy")
-def of_another_backend() -> str:
-    return "ran"
 
 
 def plain() -> None:
