@@ -1,15 +1,30 @@
-"""Fixtures of real work: a mail server."""
+"""Fixtures of the documents: a mail server, and a reader who does what they say."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import closing
+from functools import partial
+from pathlib import Path
 
 import pytest
 
 from tests.support.mail import MailServer, mail_server
+from tests.support.reader import Reader
+from tests.support.servers import MySQLServer
 
 
 @pytest.fixture
 def mail() -> Iterator[MailServer]:
     with mail_server() as server:
         yield server
+
+
+@pytest.fixture
+def reader(
+    tmp_path: Path, mysql_server: MySQLServer, php: str, mail: MailServer, request: pytest.FixtureRequest
+) -> Iterator[Reader]:
+    postgresql = partial(request.getfixturevalue, "postgresql_server")
+    with closing(Reader(tmp_path, mysql_server, php, postgresql)) as reader:
+        reader.mail_port = mail.port
+        yield reader

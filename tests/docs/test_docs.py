@@ -5,20 +5,15 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator, Sequence
-from contextlib import closing, suppress
-from functools import partial
-from pathlib import Path
+from itertools import groupby
+from operator import attrgetter
 
-import pymysql
 import pytest
 
 import taskserver
-from taskserver import DatabaseError, Reason, TaskServer
 from taskserver.cli.terminal.program import Exit
-from taskserver.health.accepted import accept
-from taskserver.health.alarm import changed
 from taskserver.messages.finding import Level
-from taskserver.model.task import MODES, Status
+from taskserver.model.task import Status
 from taskserver.settings.table import ALL_KEYS
 from tests.support.commands import arguments_of, parsers, parsers_of_client
 from tests.support.deployment import ROOT
@@ -35,11 +30,9 @@ from tests.support.documents import (
     table,
     words_in_backticks,
 )
-from tests.support.mail import mail_server
 from tests.support.processes import assert_one_line
-from tests.support.queues import Queue, row_counts
+from tests.support.queues import Queue
 from tests.support.reader import Reader, command_of
-from tests.support.servers import MySQLServer
 
 TUTORIAL = "docs/shared-hosting.md"
 UPGRADING = "docs/upgrading.md"
@@ -118,14 +111,6 @@ def test_what_is_not_run_is_still_there() -> None:
         assert [block.text.startswith(begin) for block in blocks(document)].count(True) == 1, (document, begin)
 
 
-@pytest.fixture
-def reader(tmp_path: Path, mysql_server: MySQLServer, php: str, request: pytest.FixtureRequest) -> Iterator[Reader]:
-    postgresql = partial(request.getfixturevalue, "postgresql_server")
-    with mail_server() as mail, closing(Reader(tmp_path, mysql_server, php, postgresql)) as reader:
-        reader.mail_port = mail.port
-        yield reader
-
-
 def follow(reader: Reader, found: Sequence[Block]) -> None:
     for block in filter(is_run, found):
         reader.follow(block)
@@ -139,23 +124,27 @@ def test_the_tutorial_leads_from_the_upload_to_tasks_that_ran(reader: Reader) ->
     assert (reader.folder / "var" / "greetings.txt").read_text() == "Hello Ada\nHello Grace\n"
 
 
-SECTIONS = [
-    pytest.param(found, id=f"{document} {section}".strip().replace(" ", "-"))
+FOLLOWED = {
+    f"{document} {section}".strip().replace(" ", "-"): found
     for document in DOCUMENTS
     if document != TUTORIAL and not document.startswith(OF_WORK)
-    for section, found in sections(document)
+    for section, found in (sections(document) if document in (UPGRADING, SECURITY) else [("", blocks(document))])
     if any(map(is_run, found))
-]
+}
+"""Whole documents, but for those whose sections make users or move the queue elsewhere."""
 
 
-@pytest.mark.parametrize("found", SECTIONS)
-def test_what_a_section_says_can_be_done_from_top_to_bottom(reader: Reader, found: list[Block]) -> None:
+@pytest.mark.parametrize("name", FOLLOWED)
+def test_what_a_document_says_can_be_done_from_top_to_bottom(reader: Reader, name: str) -> None:
+    found = FOLLOWED[name]
     if "CREATE USER" not in "".join(block.text for block in found):
         reader.make_users()
     reader.install()
     if found[0].document == UPGRADING and any("unzip" in block.text for block in found):
         reader.upload()
-    follow(reader, found)
+    for _, section in groupby(found, key=attrgetter("section")):
+        reader.empty_queue()
+        follow(reader, list(section))
 
 
 def test_a_rename_of_the_tables_leaves_out_none() -> None:
@@ -164,191 +153,6 @@ def test_a_rename_of_the_tables_leaves_out_none() -> None:
     renamed = re.findall(r"(\w+) TO (\w+)", rename)
     assert sorted(old for old, _ in renamed) == sorted(made)
     assert all(new == old.replace("jobs_queue", "letters") for old, new in renamed)
-
-
-# ---- least rights
-
-
-@pytest.fixture
-def guarded(reader: Reader) -> Reader:
-    """With the users of docs/security.md."""
-    reader.install()
-    for block in dict(sections(SECURITY))["Least rights"]:
-        reader.follow(block)
-    return reader
-
-
-ADD = "INSERT INTO jobs_queue (task, args, group_id, priority) VALUES ('tasks.greet', '[1]', 3, 10)"
-
-
-REFUSED = [
-    "SELECT task FROM jobs_queue",
-    "INSERT INTO jobs_queue (task, status) VALUES ('tasks.greet', 4)",
-    "INSERT INTO jobs_queue (id, task) VALUES (17, 'tasks.greet')",
-    "INSERT INTO jobs_queue (task, error_text) VALUES ('tasks.greet', 'x')",
-    "INSERT INTO jobs_queue (task, args) SELECT task, args FROM jobs_queue",
-    "INSERT INTO jobs_queue (task) VALUES ('x') ON DUPLICATE KEY UPDATE task = 'y'",
-    "REPLACE INTO jobs_queue (task) VALUES ('tasks.greet')",
-    "UPDATE jobs_queue SET status = 0",
-    "DELETE FROM jobs_queue",
-    "TRUNCATE jobs_queue",
-    "INSERT INTO jobs_queue_done (id, task) VALUES (1, 'tasks.greet')",
-    "INSERT INTO jobs_queue_schema (version) VALUES (99)",
-    "INSERT INTO jobs_queue_dependencies (parent_id, child_id) VALUES (1, 2)",
-    "INSERT INTO jobs_queue_workers (host, group_ids, pid) VALUES ('h', 'all', 1)",
-    "DROP TABLE jobs_queue",
-]
-
-
-def test_a_website_with_the_least_rights_adds_tasks_and_is_refused_all_else(guarded: Reader) -> None:
-    with guarded.connect("you_web", "web-password") as connection, connection.cursor() as cursor:
-        cursor.execute(ADD)
-        for statement in REFUSED:
-            with pytest.raises(pymysql.MySQLError, match="denied"):
-                cursor.execute(statement)
-    with TaskServer(guarded.dsn("you_web", "web-password"), folder=guarded.folder) as server:
-        assert len(server.add_tasks([{"task": "tasks.greet", "args": ["Ada"]}] * 2)) == 2
-
-
-def test_the_trigger_keeps_a_website_from_choosing_ids(guarded: Reader) -> None:
-    with guarded.connect("you_web", "web-password") as connection, connection.cursor() as cursor:
-        cursor.execute(ADD)
-        connection.begin()
-        for forged in (2**64 - 2, 2**63, 7, 1):
-            cursor.execute(f"SET insert_id = {forged}")
-            with pytest.raises(pymysql.MySQLError, match="a forged id"):
-                cursor.execute(ADD)
-        cursor.execute("SET insert_id = 0, auto_increment_increment = 7, auto_increment_offset = 1")
-        with suppress(pymysql.MySQLError):  # MySQL takes 0 for a choice, and MariaDB for none
-            cursor.execute("INSERT INTO jobs_queue (task) VALUES ('a'), ('b'), ('c')")
-            assert cursor.lastrowid > 1
-        guarded.execute("SELECT * FROM you_queue.jobs_queue WHERE id = 1 FOR UPDATE NOWAIT")  # it is not held
-    with guarded.connect("you_web", "web-password") as connection, connection.cursor() as cursor:
-        cursor.execute(ADD)
-        assert cursor.lastrowid > 1
-
-
-@pytest.mark.parametrize("mode", MODES)
-def test_the_least_rights_of_a_worker_are_enough(guarded: Reader, mode: str) -> None:
-    dsn = guarded.dsn("you_worker", "worker-password")
-    with TaskServer(dsn, folder=guarded.folder, mode=mode) as server:
-        ids = server.add_tasks({"task": f"tasks.{name}", "args": ["Ada"]} for name in ("greet", "nothing", "greet"))
-        server.add_task("tasks.rebuild_index", depends_on=ids[::2])
-        server.store.claims.claim(1, ())
-        guarded.execute("UPDATE jobs_queue SET due_at = NOW() - INTERVAL 1 DAY WHERE status = 1")
-        result = server.run()
-        assert (result.done, result.fatal, result.reason) == (3, 1, Reason.EMPTY)
-        assert [row.rows for row in row_counts(server.store)] == ([3, 1] if mode == "mark" else [1])
-        assert server.store.views.show(10**6) is None
-
-
-BEYOND_THE_FOUR = "(status, max_attempts, due_at, unique_key, version, stages)"
-
-
-def test_a_producer_of_more_than_four_columns_needs_the_rights_that_the_document_names(
-    guarded: Reader,
-) -> None:
-    assert all(f"`{column}`" in prose(SECURITY) for column in re.findall(r"\w+", BEYOND_THE_FOUR))
-    with TaskServer(guarded.dsn("you_web", "web-password"), folder=guarded.folder) as server:
-        with pytest.raises(DatabaseError, match=r"see docs/security\.md"):
-            server.add_task("tasks.greet", ["Ada"], delay=60)
-        guarded.execute(f"GRANT INSERT {BEYOND_THE_FOUR} ON you_queue.jobs_queue TO 'you_web'@'%'")
-        parent = server.add_task("tasks.greet", ["Ada"], delay=60, max_attempts=3)
-        server.add_pipeline(["tasks.greet", "tasks.rebuild_index"], ["Ada"])
-        with pytest.raises(DatabaseError, match=r"see docs/security\.md"):
-            server.add_task("tasks.greet", ["Ada"], depends_on=[parent])
-        guarded.execute("GRANT INSERT ON you_queue.jobs_queue_dependencies TO 'you_web'@'%'")
-        server.add_task("tasks.greet", ["Ada"], depends_on=[parent])
-        with pytest.raises(DatabaseError, match=r"see docs/security\.md"):
-            server.add_task("tasks.greet", ["Ada"], unique_key="one")
-        guarded.execute("GRANT SELECT, UPDATE ON you_queue.jobs_queue TO 'you_web'@'%'")
-        first = server.add_task("tasks.greet", ["Ada"], unique_key="one")
-        assert server.add_task("tasks.greet", ["Ada"], unique_key="one", rerun=True, version=2) == first
-
-
-def test_a_page_with_a_view_adds_and_asks_and_finds_out_no_arguments(guarded: Reader) -> None:
-    """One with columns of the table may compare those that it may not read, as the document says."""
-    guess = (
-        "SELECT id FROM jobs_queue JOIN (SELECT CONVERT('[\"secret\"]' USING utf8mb4) COLLATE utf8mb4_bin AS args) AS"
-        " guessed USING (args)"
-    )
-    guarded.execute("INSERT INTO jobs_queue (task, args) VALUES ('tasks.greet', '[\"secret\"]')")
-    found = {}
-    for name in ("page", "view"):
-        rows = "jobs_queue" if name == "page" else "task_states"
-        with guarded.connect(f"you_{name}", f"{name}-password") as connection, connection.cursor() as cursor:
-            cursor.execute(ADD)
-            cursor.execute(f"SELECT status FROM {rows} WHERE id = %s", (cursor.lastrowid,))
-            assert cursor.fetchone() == (0,)
-            try:
-                cursor.execute(guess)
-                found[name] = bool(cursor.fetchall())
-            except pymysql.MySQLError as error:
-                assert "denied" in str(error)  # noqa: PT017
-                found[name] = False
-    assert found == {"page": True, "view": False}
-
-
-def test_a_worker_that_may_not_pause_is_told_which_account_may(guarded: Reader) -> None:
-    worker = TaskServer(guarded.dsn("you_worker", "worker-password"), folder=guarded.folder)
-    with worker as server, pytest.raises(DatabaseError, match=r"pause, resume, .* and prune need an operator's"):
-        server.pause(3)
-    with TaskServer(guarded.dsn("you_operator", "operator-password"), folder=guarded.folder) as server:
-        assert server.pause(3)
-
-
-def test_the_least_rights_of_monitoring_are_to_look_and_to_note_what_was_told(guarded: Reader) -> None:
-    with TaskServer(guarded.dsn("you_monitor", "monitor-password"), folder=guarded.folder) as server:
-        assert row_counts(server.store) == []
-        assert server.store.views.runs() == []
-        assert server.store.views.list(limit=10) == []
-        assert server.store.views.show(1) is None
-        status = server.status()
-        assert changed(server.store, "check", status) is not None
-        assert changed(server.store, "check", status) is None
-        accept(server.store, "cron", "so be it")
-        assert changed(server.store, "check", server.status()) is not None
-        with pytest.raises(DatabaseError, match="denied"):
-            server.add_task("tasks.greet")
-
-
-def test_a_right_on_the_whole_table_is_enough_for_a_foreign_key_elsewhere_and_one_on_columns_is_not(
-    guarded: Reader,
-) -> None:
-    users = {"you_web": "web-password", "you_page": "page-password", "you_monitor": "monitor-password"}
-    guarded.execute("CREATE DATABASE you_own", *(f"GRANT ALL ON you_own.* TO '{name}'@'%'" for name in users))
-    made = {name: makes_a_foreign_key(guarded, name, password) for name, password in users.items()}
-    assert made == {"you_web": False, "you_page": False, "you_monitor": True}
-    (find,) = [block.text for block in blocks(SECURITY) if "INNODB_SYS_FOREIGN" in block.text]
-    ((found,),) = guarded.execute(find.rstrip(";\n"))
-    assert str(found).startswith(guarded.translated("you_own/holds"))
-    with TaskServer(guarded.dsn("you_worker", "worker-password"), folder=guarded.folder) as server:
-        server.add_task("tasks.greet", ["Ada"])
-        guarded.execute("INSERT INTO you_own.holds VALUES (0)")
-        with pytest.raises(DatabaseError, match=r"_own`\.`holds`"):
-            server.run()
-        guarded.execute("DROP DATABASE you_own")
-        assert server.run().done == 1
-
-
-def makes_a_foreign_key(guarded: Reader, user: str, password: str) -> bool:
-    statement = (
-        "CREATE TABLE you_own.holds (status TINYINT UNSIGNED NOT NULL, KEY (status),"
-        " FOREIGN KEY (status) REFERENCES you_queue.jobs_queue (status))"
-    )
-    with guarded.connect(user, password) as connection, connection.cursor() as cursor:
-        try:
-            cursor.execute(guarded.translated(statement))
-        except pymysql.MySQLError as error:
-            assert "denied" in str(error)  # noqa: PT017
-            return False
-    return True
-
-
-def test_the_rights_for_making_tables_are_enough(guarded: Reader) -> None:
-    with TaskServer(guarded.dsn("you_admin", "admin-password"), table="letters") as server:
-        server.create_tables()
-        server.create_tables()
 
 
 # ---- PHP
