@@ -32,20 +32,16 @@ from tests.support.documents import (
 )
 from tests.support.processes import assert_one_line
 from tests.support.queues import Queue
-from tests.support.reader import Reader, command_of
+from tests.support.reader import Reader
 
 TUTORIAL = "docs/shared-hosting.md"
 UPGRADING = "docs/upgrading.md"
 SECURITY = "docs/security.md"
-TESTING = "docs/testing.md"
-TESTED = (
-    *("conftest", "tasks", "shop", "test_shop", "test_settings", "test_rates", "test_failures"),
-    *("test_replaced", "test_immediate", "test_functions", "test_without_pytest", "accounts", "tests_of_accounts"),
-    "settings",
+FOLLOWED_ELSEWHERE = (
+    *("docs/work/", "docs/php.md", "docs/wordpress.md"),  # by test_recipes_pages.py
+    *("docs/django.md", "docs/flask.md"),  # by test_frameworks.py, test_django_project.py and test_django_tasks.py
+    "docs/testing.md",  # by test_testing_page.py
 )
-OF_WORK = ("docs/work/", "docs/php.md", "docs/wordpress.md")
-"""These pages are followed by tests/docs/test_recipes_pages.py."""
-
 NOT_RUN = {
     (TUTORIAL, "/home/you/"): "a picture of folders",
     (TUTORIAL, "py packaging"): "for Windows: as in tests/docs/test_bundle.py",
@@ -72,29 +68,6 @@ NOT_RUN = {
     ("docs/page.md", "WSGIScriptAlias"): "a line of Apache's settings",
     ("docs/page.md", "import sys"): "as in tests/web/test_servers.py",
     ("docs/page.md", "curl"): "as in tests/web/test_examples.py",
-    ("docs/django.md", "cd /home/you/site"): "as in tests/docs/test_frameworks.py",
-    ("docs/django.md", "# project/__init__.py"): "the same",
-    ("docs/django.md", "# project/settings.py\nDATABASES"): "the same",
-    ("docs/django.md", '# project/settings.py\nif "test"'): "the same",
-    ("docs/django.md", "# shop/tests.py"): "the same",
-    ("docs/django.md", "import os\n\nfrom django.core.wsgi"): "run by tests/producers/test_django_project.py",
-    ("docs/django.md", "# shop/worker.py"): "the same",
-    ("docs/django.md", "# shop/tasks.py"): "the same",
-    ("docs/django.md", "import asyncio"): "run by tests/producers/test_django_project.py",
-    ("docs/django.md", "# shop/queue.py"): "the same",
-    ("docs/django.md", "# shop/views.py"): "the same",
-    ("docs/django.md", "* * * * *"): "the same",
-    ("docs/flask.md", "cd /home/you/site"): "as in tests/docs/test_frameworks.py",
-    ("docs/flask.md", "# shop/worker.py"): "the same",
-    ("docs/flask.md", "# shop/tasks.py"): "the same",
-    ("docs/flask.md", "# shop/views.py"): "the same",
-    ("docs/flask.md", "# shop/queue.py"): "the same",
-    ("docs/flask.md", "* * * * *"): "the same",
-    **dict.fromkeys(
-        [("docs/django.md", begin) for begin in ("TASKS =", "from django.core", "from datetime", "LOGGING =")],
-        "for Django 6: run by tests/producers/test_django_tasks.py",
-    ),
-    **{(TESTING, f"# {name}.py\n"): "run by tests/docs/test_testing_page.py" for name in TESTED},
 }
 """Blocks that are no commands, or cost too much: by document, and how they begin."""
 
@@ -127,7 +100,7 @@ def test_the_tutorial_leads_from_the_upload_to_tasks_that_ran(reader: Reader) ->
 FOLLOWED = {
     f"{document} {section}".strip().replace(" ", "-"): found
     for document in DOCUMENTS
-    if document != TUTORIAL and not document.startswith(OF_WORK)
+    if document != TUTORIAL and not document.startswith(FOLLOWED_ELSEWHERE)
     for section, found in (sections(document) if document in (UPGRADING, SECURITY) else [("", blocks(document))])
     if any(map(is_run, found))
 }
@@ -252,16 +225,6 @@ def _is_file(word: str) -> bool:
 def test_every_file_setting_option_and_command_in_backticks_is_there(document: str) -> None:
     faults = [fault for word in words_in_backticks(document) for fault in faults_of(word)]
     assert faults == []
-
-
-def test_names_that_are_not_there_and_lines_that_cron_would_refuse_are_found() -> None:
-    """Or the tests of the documents could not fail."""
-    named = "TASKSERVER_MODULE|--max-tim 5|docs/nothing.md|client.py statuses|make tests|python3 client.py doktor"
-    for word in (*named.split("|"), "taskserver.Retries"):
-        assert list(faults_of(word)), word
-    for line in ("*/5 * * *", "60 * * * *", "* * 0 * *", "* * * * 8", "*/5 * * * * date +%H;", "every five minutes"):
-        with pytest.raises(AssertionError):
-            command_of(f"{line} /usr/bin/true")
 
 
 @pytest.mark.parametrize("document", DOCUMENTS)

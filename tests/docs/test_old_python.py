@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 import subprocess
 import sys
 
@@ -12,26 +11,6 @@ from tests.support.deployment import Deployment
 from tests.support.processes import assert_one_line
 
 SCRIPTS = pytest.mark.parametrize("script", ["worker.py", "client.py"])
-NAMES = ("python", "python2", "python3", "python2.7", *(f"python3.{minor}" for minor in range(10)))
-IS_OLD = "import sys; sys.exit(sys.version_info >= (3, 10))"
-
-
-def _old_interpreters() -> list[str]:
-    """Those in PATH. They are asked: one of pyenv's names may stand for nothing."""
-    found = sorted({path for name in NAMES if (path := shutil.which(name))})
-    return [path for path in found if subprocess.run([path, "-c", IS_OLD], capture_output=True).returncode == 0]
-
-
-@SCRIPTS
-def test_an_old_python_says_which_one_is_needed(deployment: Deployment, script: str) -> None:
-    interpreters = _old_interpreters()
-    if not interpreters:
-        pytest.skip("no Python before 3.10 in PATH")
-    for python in interpreters:
-        deployment.python = python
-        assert_one_line(deployment.run(script, "status"), 2, script, "3.10 or newer", "/usr/bin/python3.11")
-
-
 # This Python, told that it is another.
 PRETEND = """
 import runpy, sys
@@ -45,7 +24,7 @@ finally:
 
 
 @SCRIPTS
-@pytest.mark.parametrize("version", [(2, 7), (3, 9), (3, 10)], ids=str)
+@pytest.mark.parametrize("version", [(3, 9), (3, 10)], ids=str)
 def test_the_line_names_the_version_that_runs(deployment: Deployment, script: str, version: tuple[int, int]) -> None:
     program = deployment.home / "pretend.py"
     is_new = version >= (3, 10)

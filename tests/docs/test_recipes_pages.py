@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import closing
 from pathlib import Path
 
 import PIL
@@ -11,9 +9,7 @@ import pytest
 from PIL import Image
 
 from tests.support.documents import blocks, sections
-from tests.support.mail import MailServer
 from tests.support.reader import Reader
-from tests.support.servers import MySQLServer
 from tests.support.work import LETTERS, PHP, PROGRAMS, RECIPES, WORDPRESS
 
 FOLLOWED = {page: blocks(page) for page in (LETTERS, WORDPRESS)} | {
@@ -22,15 +18,13 @@ FOLLOWED = {page: blocks(page) for page in (LETTERS, WORDPRESS)} | {
 
 
 @pytest.fixture
-def reader(tmp_path: Path, mysql_server: MySQLServer, php: str, mail: MailServer) -> Iterator[Reader]:
-    with closing(Reader(tmp_path, mysql_server, php)) as reader:
-        reader.mail_port = mail.port
-        reader.make_users()
-        reader.install()
-        reader.adds_to_tasks = True
-        (reader.folder / "tasks.py").write_text("def greet(name): ...\n")
-        (reader.folder / "programs.py").write_text(PROGRAMS)
-        yield reader
+def installed(reader: Reader) -> Reader:
+    reader.make_users()
+    reader.install()
+    reader.adds_to_tasks = True
+    (reader.folder / "tasks.py").write_text("def greet(name): ...\n")
+    (reader.folder / "programs.py").write_text(PROGRAMS)
+    return reader
 
 
 def upload_a_picture(reader: Reader) -> None:
@@ -59,18 +53,16 @@ def drop_the_site(reader: Reader) -> None:
         reader.execute("DROP DATABASE you_site", "DROP DATABASE you_trial")
 
 
-def nothing(reader: Reader) -> None:
-    """The page needs and leaves no more."""
-
-
-BEFORE: dict[str, Callable[[Reader], None]] = {"Thumbnails": upload_a_picture, "A backup each night": make_a_site}
-AFTER: dict[str, Callable[[Reader], None]] = {"A backup each night": drop_the_site}
+BEFORE = {"Thumbnails": upload_a_picture, "A backup each night": make_a_site}
+AFTER = {"A backup each night": drop_the_site}
 
 
 @pytest.mark.parametrize("place", FOLLOWED)
-def test_a_page_with_functions_to_paste_can_be_followed(reader: Reader, place: str) -> None:
-    BEFORE.get(place, nothing)(reader)
+def test_a_page_with_functions_to_paste_can_be_followed(installed: Reader, place: str) -> None:
+    if place in BEFORE:
+        BEFORE[place](installed)
     for block in FOLLOWED[place]:
-        reader.follow(block)
-    reader.assert_that_every_task_ran()
-    AFTER.get(place, nothing)(reader)
+        installed.follow(block)
+    installed.assert_that_every_task_ran()
+    if place in AFTER:
+        AFTER[place](installed)

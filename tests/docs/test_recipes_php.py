@@ -7,7 +7,6 @@ as it does; and another for Artisan, whose console is Laravel's own, that of Sym
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
@@ -53,30 +52,15 @@ def outcome(queue: Queue, task: str, *args: object) -> object:
 # ---- a script
 
 
-def test_a_script_gets_its_arguments_and_gives_its_answer_as_json(queue: Queue) -> None:
+def test_a_script_gives_its_answer_as_json_or_its_error_is_the_task_s(queue: Queue) -> None:
     assert outcome(queue, "make_invoice", 17) == {"file": "invoice-17.pdf"}
-
-
-def test_the_error_of_a_script_is_the_tasks(queue: Queue) -> None:
     error = str(outcome(queue, "make_invoice", 0))
     assert error.startswith("RuntimeError: ")
     assert "ended with code 255: Fatal error: Uncaught InvalidArgumentException: there is no order 0" in error
-    assert queue.statuses() == [Status.ERROR]
-
-
-@pytest.mark.parametrize(
-    ("code", "said"),
-    [
-        ("echo $nothing; echo json_encode(['file' => 'a']);", {"file": "a"}),
-        ("fwrite(STDERR, 'no such order'); exit(3);", "ended with code 3: no such order"),
-        ("nothing(;", "ended with code 255: Parse error:"),
-        ("echo 'no json';", "JSONDecodeError"),
-    ],
-)
-def test_a_warning_spoils_no_answer_and_a_code_is_told(queue: Queue, code: str, said: object) -> None:
-    write(queue, "scripts/invoice.php", f"<?php {code}")
-    found = outcome(queue, "make_invoice", 17)
-    assert found == said if isinstance(said, dict) else str(said) in str(found)
+    write(queue, "scripts/invoice.php", "<?php echo $nothing; echo json_encode(['file' => 'a']);")
+    assert outcome(queue, "make_invoice", 17) == {"file": "a"}  # a warning spoils no answer
+    write(queue, "scripts/invoice.php", "<?php fwrite(STDERR, 'no such order'); exit(3);")
+    assert "ended with code 3: no such order" in str(outcome(queue, "make_invoice", 17))
 
 
 # ---- WordPress
@@ -87,7 +71,8 @@ def test_wp_mail_sends_a_letter_or_says_why_not(
 ) -> None:
     site, sendmail = home(queue) / "public_html", Sendmail(tmp_path / "sbin")
     site.mkdir()
-    WordPress(site, php, place_of(mysql_server, mysql_dsn))
+    place = {name: getattr(mysql_server, name) for name in ("host", "port", "user", "password")}
+    WordPress(site, php, place | {"database": mysql_dsn.rpartition("/")[2]})
     edits = {"/usr/bin/php": php, '"log_errors=0"': f'"log_errors=0", "-d", "sendmail_path={sendmail.program} -t -i"'}
     paste(queue, WORDPRESS, edits)
     assert outcome(queue, "wp_mail", "ada@example.org", "Grüße 🎉", "Liebe Ada,\nalles Gute.") is None
@@ -98,13 +83,7 @@ def test_wp_mail_sends_a_letter_or_says_why_not(
     error = outcome(queue, "wp_mail", "ada@example.org", "Hello", "Again.")
     assert "ended with code 1: " in str(error)
     assert "Could not instantiate mail function." in str(error)
-    assert "at least one recipient" in str(outcome(queue, "wp_mail", "nobody", "Hello", "Again."))
-    assert queue.statuses() == [Status.DONE, Status.ERROR, Status.ERROR]
-
-
-def place_of(server: MySQLServer, dsn: str) -> Mapping[str, object]:
-    place = {name: getattr(server, name) for name in ("host", "port", "user", "password")}
-    return place | {"database": dsn.rpartition("/")[2]}
+    assert queue.statuses() == [Status.DONE, Status.ERROR]
 
 
 # ---- WP-CLI and Artisan
@@ -129,8 +108,6 @@ def test_wp_cli_gets_numbers_alone_and_its_error_is_the_tasks(queue: Queue, php:
     called.unlink()
     assert str(outcome(queue, "publish_post", "--exec=phpinfo();")).startswith("ValueError")
     assert not called.exists()
-    assert outcome(queue, "regenerate_thumbnails", "5") is None
-    assert json.loads(called.read_text())[2:] == ["media", "regenerate", "5", "--yes"]
 
 
 ARTISAN = """<?php

