@@ -150,8 +150,9 @@ class Reader:
                 server.create_tables()
 
     def empty_queue(self) -> None:
-        """As it was installed: the next task is the first one."""
-        (self.folder / "tasks.py").write_text(TASKS)
+        """As it was installed, so that the next task is the first one; and so is tasks.py if blocks replace it."""
+        if not self.adds_to_tasks:
+            (self.folder / "tasks.py").write_text(TASKS)
         tables = [str(name) for (name,) in self.execute("SHOW TABLES LIKE 'jobs\\_queue%'")]
         self.execute(*(f"DELETE FROM {name}" for name in tables if not name.endswith("_schema")))
         self.execute("ALTER TABLE jobs_queue AUTO_INCREMENT = 1")
