@@ -38,9 +38,8 @@ TUTORIAL = "docs/shared-hosting.md"
 UPGRADING = "docs/upgrading.md"
 SECURITY = "docs/security.md"
 FOLLOWED_ELSEWHERE = (
-    *("docs/work/", "docs/php.md", "docs/wordpress.md"),  # by test_recipes_pages.py
-    *("docs/django.md", "docs/flask.md"),  # by test_frameworks.py, test_django_project.py and test_django_tasks.py
-    "docs/testing.md",  # by test_testing_page.py
+    *("docs/work/", "docs/php.md", "docs/wordpress.md"),  # test_recipes.py
+    *("docs/django.md", "docs/flask.md", "docs/testing.md"),  # test_frameworks.py, and tests/producers/test_django_*.py
 )
 NOT_RUN = {
     (TUTORIAL, "/home/you/"): "a picture of folders",
@@ -126,25 +125,6 @@ def test_a_rename_of_the_tables_leaves_out_none() -> None:
     renamed = re.findall(r"(\w+) TO (\w+)", rename)
     assert sorted(old for old, _ in renamed) == sorted(made)
     assert all(new == old.replace("jobs_queue", "letters") for old, new in renamed)
-
-
-# ---- PHP
-
-
-def test_no_php_of_ours_adds_a_task_with_the_empty_text_of_a_failed_json_encode() -> None:
-    """Where the result is only shown, an empty text is harmless."""
-    documents = [*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"), *ROOT.glob("examples/**/*.php")]
-    calls = [
-        (path.name, call)
-        for path in documents
-        for call in re.findall(
-            r"(?<!wp_)(?<!htmlspecialchars\()json_encode\([^`)][^;]{,200}", path.read_text(encoding="utf-8")
-        )
-    ]
-    assert len(calls) > 8
-    assert [
-        (name, call) for name, call in calls if "JSON_THROW_ON_ERROR" not in call and "JSON_HEX_TAG" not in call
-    ] == []
 
 
 # ---- the first screen

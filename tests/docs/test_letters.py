@@ -1,4 +1,4 @@
-"""docs/work/letters.md and the README's first function: real letters, to a real mail server and a program sendmail."""
+"""docs/work/letters.md: real letters, to a real mail server and a program sendmail."""
 
 from __future__ import annotations
 
@@ -11,7 +11,6 @@ import pytest
 
 from taskserver import Status
 from tests.support.certificates import made_certificates
-from tests.support.documents import blocks
 from tests.support.mail import MailServer, Sendmail, mail_server
 from tests.support.queues import Queue
 from tests.support.work import LETTERS, home, paste
@@ -54,18 +53,6 @@ def test_a_letter_arrives_as_it_was_written(office: Queue, mail: MailServer) -> 
     assert letter.message["From"] == "Ada's shop <shop@example.org>"
     assert letter.message["Date"].datetime.tzinfo is not None
     assert office.rows() == []
-
-
-def test_the_function_of_the_readmes_first_screen_sends_a_letter(sqlite_queue: Queue, mail: MailServer) -> None:
-    first = next(block.text for block in blocks("README.md") if block.kind == "python")
-    (old, new), *_ = to_port(mail.port).items()
-    assert old in first
-    sqlite_queue.define(first.replace(old, new))
-    sqlite_queue.add("tasks.send_letter", '{"to": "a@example.org"}')
-    assert sqlite_queue.worker().stderr == ""
-    (letter,) = mail.letters
-    assert (letter.recipients, letter.message["Subject"]) == (["a@example.org"], "Hello")
-    assert letter.text.startswith("Thank you")
 
 
 @pytest.mark.parametrize(

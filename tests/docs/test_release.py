@@ -1,4 +1,4 @@
-"""`make release`: what it publishes of a tag. One version is in all the files that name it."""
+"""A release: one version, locked packages, a line for old Pythons, benchmarks that run; and `make release`."""
 
 from __future__ import annotations
 
@@ -6,14 +6,18 @@ import hashlib
 import re
 import shutil
 import subprocess
+import sys
 import tarfile
 import zipfile
 from pathlib import Path
 
 import pytest
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
 
 from taskserver import __version__
-from tests.support.deployment import ROOT
+from tests.support.deployment import ROOT, Deployment
+from tests.support.processes import assert_one_line
 from tests.support.repositories import in_git
 
 
@@ -58,3 +62,87 @@ def test_a_release_has_all_that_git_knows_and_each_part_of_it_does_a_task(tmp_pa
     with zipfile.ZipFile(folder / "dist" / f"{stem}-py3-none-any.whl") as wheel:
         in_wheel = {name for name in wheel.namelist() if ".dist-info/" not in name}
     assert in_wheel == {name for name in known if name.startswith("taskserver/")}
+
+
+# ---- requirements.lock is what pyproject.toml allows
+
+
+LOCK = (ROOT / "requirements.lock").read_text(encoding="utf-8")
+PROJECT = (ROOT / "pyproject.toml").read_text(encoding="utf-8")
+EXTRAS = ("run time", "cron", "web", "metrics", "test", "dev", "docs", "update", "bench", "release")
+
+
+def asked_for(extra: str) -> list[Requirement]:
+    """What pyproject.toml names for an extra; Python 3.10 has no reader for such files."""
+    key = "dependencies" if extra == "run time" else extra
+    found = re.search(rf"^{key} = \[(.*?)\]\n", PROJECT, re.MULTILINE | re.DOTALL)
+    assert found, extra
+    return [Requirement(text) for text in re.findall('"([^"]+)"', found[1])]
+
+
+def locked() -> dict[str, list[Requirement]]:
+    """The entries for each package, more than one where Pythons differ."""
+    entries: dict[str, list[Requirement]] = {}
+    for line in re.findall(r"^(\w.*) \\$", LOCK, re.MULTILINE):
+        entries.setdefault(canonicalize_name(Requirement(line).name), []).append(Requirement(line))
+    return entries
+
+
+@pytest.mark.parametrize("extra", EXTRAS)
+def test_the_lock_names_a_release_that_pyproject_allows_of_each_package(extra: str) -> None:
+    for asked in asked_for(extra):
+        if asked.name == "cron-taskserver":
+            continue
+        entries = locked().get(canonicalize_name(asked.name))
+        assert entries, f"{asked.name} is not in requirements.lock: run make update"
+        for entry in entries:
+            (pin,) = entry.specifier
+            assert pin.operator == "=="
+            assert pin.version in asked.specifier, f"{entry} is not {asked}: run make update"
+
+
+def test_those_who_install_by_hand_are_asked_for_the_same_packages() -> None:
+    assert (ROOT / "requirements.txt").read_text().splitlines() == [
+        f"{one.name}>={low},<{high}"
+        for one in asked_for("run time")
+        for high, low in [sorted((bound.version for bound in one.specifier), key=len)]
+    ]
+
+
+# ---- an old Python; tests/unit/test_old_forms.py has the rest
+
+
+SCRIPTS = pytest.mark.parametrize("script", ["worker.py", "client.py"])
+# This Python, told that it is another.
+PRETEND = """
+import runpy, sys
+sys.argv = sys.argv[1:]
+sys.version_info = {version!r}
+try:
+    runpy.run_path(sys.argv[0], run_name="__main__")
+finally:
+    assert {is_new} or "taskserver" not in sys.modules
+"""
+
+
+@SCRIPTS
+@pytest.mark.parametrize("version", [(3, 9), (3, 10)], ids=str)
+def test_the_line_names_the_version_that_runs(deployment: Deployment, script: str, version: tuple[int, int]) -> None:
+    program = deployment.home / "pretend.py"
+    is_new = version >= (3, 10)
+    program.write_text(PRETEND.format(version=(*version, 18, "final", 0), is_new=is_new))
+    command = [sys.executable, "-S", str(program), str(deployment.folder / script), "--help"]
+    ended = subprocess.run(command, capture_output=True, text=True, env={})
+    if is_new:
+        assert (ended.returncode, ended.stderr) == (0, "")
+        assert ended.stdout.startswith(f"usage: {script}")
+    else:
+        assert_one_line(ended, 2, script, "this is {}.{}: ".format(*version), "3.10 or newer", "/usr/bin/python3.11")
+
+
+# ---- the benchmarks take the program's own statements apart, which no other test would notice
+
+
+@pytest.mark.long
+def test_every_benchmark_runs_with_few_rows() -> None:
+    subprocess.run([sys.executable, "-m", "bench", "--quick"], cwd=ROOT, check=True, timeout=600)
