@@ -116,21 +116,6 @@ class Browser:
         """Runs it in all pages that are opened from now on, before their own scripts."""
         self.devtools("Page.addScriptToEvaluateOnNewDocument", source=text)
 
-    def open_tab(self) -> None:
-        """Another window of the same visitor; `look_at` names them from 0."""
-        handle = self._post(f"{self._session}/window/new", type="tab")["handle"]
-        self._post(f"{self._session}/window", handle=handle)
-
-    def look_at(self, number: int) -> None:
-        """Go to the window of that number, which then is in front."""
-        handles = self._ask("GET", f"{self._session}/window/handles")
-        self._post(f"{self._session}/window", handle=handles[number])
-        self.devtools("Page.bringToFront")
-
-    def switch_scripts_off(self) -> None:
-        """Those of pages that are opened from now on; `script` works all the same."""
-        self.devtools("Emulation.setScriptExecutionDisabled", value=True)
-
     def screenshot(self, path: Path, rows: int = 1_000_000) -> None:
         """A picture of the whole page, or of so many rows of pixels, also of what one would have to scroll to."""
         size = self.devtools("Page.getLayoutMetrics")["cssContentSize"]

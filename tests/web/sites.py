@@ -1,12 +1,10 @@
 """Deployments with a status page: their settings, and rows of every kind in their queues, by SQL alone.
 
-    site = PageQueue(deployment)
-    fill_shop(site)     what a small shop's queue may look like, of all statuses; a picture of it can be shown
-    fill_odd(site)      besides: hostile and very long texts, wide characters
-    with site.served() as website, Browser(folder) as browser:
-        sign_in(browser, website.url)
-
-Instants are relative to now; all else is the same each time.
+site = PageQueue(deployment)
+fill_shop(site)     what a small shop's queue may look like, of all statuses; a picture of it can be shown
+fill_odd(site)      besides: hostile and very long texts, wide characters
+with site.served() as website, Browser(folder) as browser:
+    sign_in(browser, website.url)
 """
 
 from __future__ import annotations
@@ -192,39 +190,26 @@ SCRIPT = "<script>document.title = 'taken over'</script><img src=x onerror=\"doc
 ODD_TEXTS = (
     SCRIPT,
     "tasks.商品目録を読み込む・非常に長い名前の仕事" * 5,
-    "tasks.مهمة_باسم_طويل_جدا",
-    "tasks.🛒👩‍👩‍👧‍👦🏳️‍🌈",
+    "tasks.مهمة_باسم_طويل_جدا_🛒👩‍👩‍👧‍👦🏳️‍🌈",
     f"tasks.{'of_a_name_that_never_ends_' * 9}"[:255],
     "tasks.a\x00b\r\nSet-Cookie: x=1",
     "\u202etasks.backwards \x1b[31m'\"&amp;`${7*7}{{7*7}}",
 )
-SCRIPT_ERROR = f"ValueError: {SCRIPT}"
 
 
 def fill_odd(site: Site) -> None:
     """Rows with hostile, very long and wide texts in all places where a text may stand."""
-    long = "W" * 900
     texts = [text.replace("\0", "") if site.kind == "postgresql" else text for text in ODD_TEXTS]
-    for status in (0, 1, 2, 3, 4, 5):
-        insert(
-            site,
-            [
-                {"task": text[:255], "args": json.dumps({"text": text}), "group_id": 4_294_967_294, "status": status}
-                | {"attempts": 4_294_967_295, "max_attempts": 0, "due_at": Ago(-3600), "claim": number}
-                | {"error_text": f"ValueError: {text} {long}"[:1000], "progress": json.dumps({"done": 1, "text": text})}
-                | {"result": json.dumps(text), "stages": text, "finished_at": Ago(60), "started_at": Ago(61)}
-                for number, text in enumerate(texts)
-            ],
-        )
-    insert(site, [_failed(4, number, SCRIPT_ERROR) for number in range(3)])
-    insert(
-        site,
-        [
-            {"name": text[:200], "task": text[:255], "group_id": 7, "cron": "* * 31 2 *", "next_at": Ago(-60)}
-            for text in texts
-        ],
-        "_schedules",
-    )
+    times = {"due_at": Ago(-3600), "finished_at": Ago(60), "started_at": Ago(61)}
+    counts = {"group_id": 4_294_967_294, "attempts": 4_294_967_295, "max_attempts": 0}
+    schedule = {"group_id": 7, "cron": "* * 31 2 *", "next_at": Ago(-60)}
+    for number, text in enumerate(texts):
+        row = {"task": text[:255], "args": json.dumps({"text": text}), "claim": number} | times | counts
+        row |= {"error_text": f"ValueError: {text} {'W' * 900}"[:1000], "result": json.dumps(text), "stages": text}
+        row |= {"progress": json.dumps({"done": 1, "text": text})}
+        insert(site, [row | {"status": status} for status in range(6)])
+        insert(site, [schedule | {"name": text[:200], "task": text[:255]}], "_schedules")
+    insert(site, [_failed(4, number, f"ValueError: {SCRIPT}") for number in range(3)])
     runs: list[dict[str, object]] = [
         {"host": "h" * 200, "group_ids": ",".join(map(str, range(60))), "pid": 4_294_967_295, "started_at": Ago(30)},
         {"host": SCRIPT, "group_ids": SCRIPT, "pid": 1, "started_at": Ago(30)},

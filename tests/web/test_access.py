@@ -132,10 +132,7 @@ def test_guesses_are_slowed_whatever_is_restarted_and_the_right_password_waits_t
     assert site.visitor().sign_in().status_code == HTTPStatus.SEE_OTHER
 
 
-@pytest.mark.parametrize(
-    ("guesses", "compared"),
-    [("203.0.113.{}", 10), ("203.0.{}.7", 20), ("2001:db8:7:{}::1", 10), ("unknown{}", 10)],
-)
+@pytest.mark.parametrize(("guesses", "compared"), [("203.0.113.{}", 10), ("203.0.{}.7", 20), ("2001:db8:7:{}::1", 10)])
 def test_guesses_of_one_network_are_counted_together(site: PageSite, guesses: str, compared: int) -> None:
     codes = [site.visitor(guesses.format(number)).sign_in("wrong").status_code for number in range(1, 21)]
     assert codes.count(HTTPStatus.FORBIDDEN) == compared
@@ -207,7 +204,6 @@ def test_with_addresses_and_a_password_both_are_needed(site: PageSite) -> None:
         ("http://site.example", {"X-Forwarded-Proto": "https"}, "10.0.0.1", True),
         ("https://site.example", {}, "198.51.100.7", True),
         ("http://[::1]:8000", {}, "198.51.100.7", True),
-        ("http://localhost:8000", {}, "198.51.100.7", True),
         ("http://Queue.lan:8000", {}, "198.51.100.7", True),
         ("http://127.0.0.1.rebound.example", {}, "198.51.100.7", False),
     ],

@@ -50,14 +50,12 @@ def assert_adds_once_and_says_what_is_refused(site: PageSite, good: Sequence[str
     said = [run(good) for _ in range(2)]
     assert [(one.returncode, one.stderr) for one in said] == [(0, "")] * 2, said
     assert len({one.stdout for one in said}) == 1
-    assert "1" in said[0].stdout
     rows = site.sql("SELECT task, args, group_id FROM jobs_queue")
     assert [(task, json.loads(args), group) for task, args, group in rows] == [
         ("tasks.send_letter", {"to": "ä@example.org"}, 3)
     ]
     refused = run(bad)
     assert refused.returncode != 0
-    assert "403" in refused.stdout + refused.stderr
     assert "may not add" in refused.stdout + refused.stderr
 
 
