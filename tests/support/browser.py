@@ -30,7 +30,7 @@ KEYS = {"Tab": "\ue004", "Enter": "\ue007", "Shift": "\ue008", "Escape": "\ue00c
 """As WebDriver writes them; a character stands for itself."""
 AXE = ROOT / ".servers" / "axe" / "axe_playwright_python" / "axe.min.js"
 RUN_AXE = """
-return axe.run().then(result => result.violations.map(
+return axe.run({resultTypes: ["violations"]}).then(result => result.violations.map(
     found => `${found.id}: ${found.help}: ${found.nodes.map(node => node.target.join(" ")).join(", ")}`
 ));
 """
