@@ -113,7 +113,6 @@ def test_a_file_of_settings_is_named_and_the_doctor_looks_at_it(run: Run, tmp_pa
     ("arguments", "words"),
     [
         ([], "TASKSERVER_DSN is not set, neither in the environment nor in {site}/.env"),
-        (["--folder", "nowhere"], "{site}/nowhere is not a folder"),
         (["--env", "nothing.env"], "there is no file {site}/nothing.env"),
     ],
 )
@@ -122,7 +121,7 @@ def test_a_wrong_place_is_one_line_that_names_it(run: Run, tmp_path: Path, argum
         assert_one_line(run(*command, *arguments), 2, f"{command[0]}: ", words.format(site=tmp_path / "site"))
 
 
-@pytest.mark.parametrize("command", [*COMMANDS, "taskserver", "taskserver worker"])
+@pytest.mark.parametrize("command", [*COMMANDS, "taskserver worker"])
 def test_each_way_to_start_it_tells_the_version(run: Run, command: str) -> None:
     done = run(command, "--version")
     assert (done.returncode, done.stdout, done.stderr) == (0, f"taskserver {__version__}\n", "")

@@ -22,7 +22,6 @@ LETTER = "tasks.send_letter"
 STATUS = ["client.py", "status"]
 ADD = ["client.py", "add", LETTER, '["a"]']
 INIT = ["client.py", "init"]
-WORK = ["worker.py"]
 
 TASKS = """
 def rebuild_cache():
@@ -36,13 +35,13 @@ def assert_told(ended: CompletedProcess[str], code: int, *words: str) -> None:
     assert SECRET not in ended.stderr
 
 
-@pytest.mark.parametrize("program", [WORK, STATUS], ids=SCRIPTS)
-def test_a_wrong_env_or_line_is_answered_by_the_programs(deployment: Deployment, program: list[str]) -> None:
-    folder = deployment.folder
-    assert_told(deployment.run(*program), 2, f"{program[0]}: TASKSERVER_DSN is not set", f"{folder}/.env")
+def test_a_wrong_env_or_line_is_answered_by_the_programs(deployment: Deployment) -> None:
+    env = deployment.folder / ".env"
+    for program in (["worker.py"], ["client.py", "status"]):
+        assert_told(deployment.run(*program), 2, f"{program[0]}: TASKSERVER_DSN is not set", str(env))
     deployment.write_env(f"TASKSERVER_DNS={DSN}\n")
-    assert_told(deployment.run(*program), 2, f"{folder}/.env, line 1 has an unknown key; did you mean TASKSERVER_DSN?")
-    assert_told(deployment.run(program[0], "3,5,6"), 2, program[0], "3,5,6")
+    assert_told(deployment.worker(), 2, f"worker.py: {env}, line 1 has an unknown key; did you mean TASKSERVER_DSN?")
+    assert_told(deployment.worker("3,5,6"), 2, "worker.py: argument MAX_TASKS: '3,5,6'")
 
 
 def test_a_setup_that_fails_ends_the_worker_in_one_line_before_any_task(queue: Queue) -> None:

@@ -7,7 +7,7 @@ from collections import defaultdict
 
 import pytest
 
-from tests.support.databases import EACH_DATABASE
+from tests.support.databases import ON_MYSQL
 from tests.support.processes import end_of, wait_until
 from tests.support.queues import Queue
 
@@ -122,7 +122,7 @@ def test_a_worker_ends_after_its_call_and_asked_twice_fails_it(queue: Queue, nam
     assert {queue.first_lines()[n] for n in failed} <= {"TaskInterrupted: stopped by a second signal"}
 
 
-@EACH_DATABASE
+@ON_MYSQL
 @KINDS
 def test_workers_that_race_call_each_task_once(queue: Queue, name: str) -> None:
     """Both are in a call at the same time: neither ends before the other has begun."""
@@ -135,7 +135,7 @@ def test_workers_that_race_call_each_task_once(queue: Queue, name: str) -> None:
     assert queue.rows() == []
 
 
-@EACH_DATABASE
+@ON_MYSQL
 def test_workers_that_race_run_each_stage_of_each_pipeline_once_and_in_order(queue: Queue) -> None:
     stages = ["tasks.passes", {"task": "tasks.passes", "group_id": 4, "priority": -1}]
     stages.append({"task": "tasks.passes", "priority": -2})

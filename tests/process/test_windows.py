@@ -71,7 +71,6 @@ def program(queue: Queue, name: str, *arguments: str) -> subprocess.CompletedPro
 
 
 def test_tasks_are_added_and_looked_at(queue: Queue) -> None:
-    assert program(queue, "client.py", "init").returncode == 0
     added = program(queue, "client.py", "add", "tasks.say", '["hello"]')
     assert (added.returncode, added.stdout, added.stderr) == (0, "1\n", "")
     for command in (["list"], ["page", "--output", "page.html"]):
@@ -84,7 +83,7 @@ def test_a_sites_tests_run_its_tasks(queue: Queue) -> None:
     assert ended.returncode == 0, ended.stderr
 
 
-@pytest.mark.parametrize("arguments", [["worker.py"], ["client.py", "run", "1"], ["client.py", "doctor"]])
+@pytest.mark.parametrize("arguments", [["worker.py"], ["client.py", "doctor"]])
 def test_what_runs_tasks_says_that_it_needs_another_system(queue: Queue, arguments: list[str]) -> None:
     queue.add("tasks.say")
     assert_one_line(program(queue, *arguments), 2, "needs Linux or another Unix", "WSL")
