@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from pathlib import Path
 
 import pymysql
@@ -21,17 +20,6 @@ $pdo = new PDO("mysql:host=$at->host;port=$at->port;dbname=$at->database;charset
 $pdo->setAttribute(PDO::ATTR_ERRMODE, PDO::ERRMODE_EXCEPTION);
 $pdo->exec("SET time_zone = '+09:00'");
 """
-
-
-def one_line(statement: str) -> str:
-    return " ".join(statement.split())
-
-
-def test_the_statement_of_the_document_is_the_one_that_is_tested() -> None:
-    shown = [one.text for one in blocks("docs/kinds/unique.md") if one.kind == "sql" and "attempts = 0" in one.text]
-    plain = [one_line(re.sub(r"-- .*$", "", text, flags=re.MULTILINE)).rstrip(";") for text in shown]
-    statements = [re.sub(r"VALUES \('.*?'\) ON", "VALUES (?, ?, ?) ON", text) for text in plain]
-    assert [statements[0], statements[-1]] == [one_line(BY_SQL["mysql"]), one_line(BY_SQL["sqlite"])]
 
 
 @pytest.mark.parametrize(("stands", "is_newer"), [(7, True), (8, False), (9, False), (None, True)])

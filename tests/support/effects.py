@@ -17,8 +17,6 @@ EFFECTS = {
 """By the kind of the store."""
 SETTINGS = {"TASKSERVER_LEASE": "600", "TASKSERVER_MAX_ATTEMPTS": "3", "TASKSERVER_BACKOFF": "fixed:500"}
 """Nothing ends, is renewed or comes back while a test looks, unless it says so."""
-OTHER_GROUP = 4294967294
-"""Without a task: whoever works for it takes back what is due, and runs nothing."""
 TASKS = """
 import json
 import os
@@ -61,38 +59,12 @@ def effect(number, value=None):
 
 
 @transactional
-def effect_of(**row):
-    write(row["number"])
-    return {"number": row["number"] + 1}
-
-
-@transactional
-def fail(number):
-    write(number)
-    raise ValueError("after its write")
-
-
-@transactional
 def hold(number, name="go"):
     write(number)
     note(f"hold {number}")
     wait(name)
     write(number + 100)
     return {"number": number}
-
-
-@transactional
-def do(*statements):
-    for statement in statements:
-        run(statement)
-
-
-@transactional
-def act(code):
-    scope = {}
-    exec(code, globals(), scope)
-    return scope.get("result")
-
 """
 
 
