@@ -9,7 +9,6 @@ import sys
 from typing import Any
 
 from tests.support.deployment import TIMEOUT_SECONDS, Deployment
-from tests.support.postgresql import PostgreSQLServer
 from tests.support.queues import Queue
 from tests.support.servers import MySQLServer
 from tests.support.websites import EXAMPLES, MINIMAL
@@ -26,28 +25,36 @@ PREPARED = {
 class Project(Queue):
     """A project with the settings of its .env.example, but for where the database lies."""
 
-    def __init__(
-        self, deployment: Deployment, name: str, server: MySQLServer | PostgreSQLServer | None, dsn: str
-    ) -> None:
+    def __init__(self, deployment: Deployment, name: str, server: MySQLServer | None, dsn: str) -> None:
         """Without a server the site has its SQLite file."""
         self._name = name
         shutil.copytree(EXAMPLES / name, deployment.folder, dirs_exist_ok=True)
         super().__init__(deployment, dsn, tables=False)
         text = (self.folder / ".env.example").read_text()
-        deployment.write_env(_on_server(text, server, dsn) if server else _on_sqlite(text, dsn))
+        if server:
+            for word, ours in {
+                "localhost/": f"{server.host}:{server.port}/",
+                "you_site": dsn.rpartition("/")[2],
+                "you_web": server.user,
+                "web-password": server.password,
+            }.items():
+                assert word in text
+                text = text.replace(word, ours)
+            text += f"\nMYSQL_HOST={server.host}\nMYSQL_PORT={server.port}\n"
+        else:
+            left_out = ("MYSQL_", "DATABASE=", "TASKSERVER_DSN=", "TASKSERVER_PASSWORD=")
+            kept = [line for line in text.splitlines() if not line.startswith(left_out)]
+            text = "\n".join([*kept, f"TASKSERVER_DSN={dsn}", ""])
+        deployment.write_env(text)
         if name == "django_project":
             self.program("manage.py", "migrate", "-v", "0")
         assert deployment.client("init").returncode == 0
 
     def program(self, *arguments: str) -> str:
         """Runs a program of the project to its end; what it prints."""
+        command = [sys.executable, *arguments]
         done = subprocess.run(
-            [sys.executable, *arguments],
-            cwd=self.folder,
-            env=MINIMAL,
-            capture_output=True,
-            text=True,
-            timeout=TIMEOUT_SECONDS,
+            command, cwd=self.folder, env=MINIMAL, capture_output=True, text=True, timeout=TIMEOUT_SECONDS
         )
         assert (done.returncode, done.stderr) == (0, "")
         return done.stdout
@@ -68,25 +75,3 @@ class Project(Queue):
         path = self.folder / ".env"
         kept = [line for line in path.read_text().splitlines() if not line.startswith(keys)]
         path.write_text("\n".join([*kept, lines]))
-
-
-def _on_sqlite(text: str, dsn: str) -> str:
-    ours = ("MYSQL_", "DATABASE=", "TASKSERVER_DSN=", "TASKSERVER_PASSWORD=")
-    kept = [line for line in text.splitlines() if not line.startswith(ours)]
-    return "\n".join([*kept, f"TASKSERVER_DSN={dsn}", ""])
-
-
-def _on_server(text: str, server: MySQLServer | PostgreSQLServer, dsn: str) -> str:
-    if isinstance(server, PostgreSQLServer):
-        text = text.replace("\nMYSQL_", "\nPOSTGRESQL_").replace("=mysql+pymysql:", "=postgresql+psycopg:")
-        text = text.replace("=mysql:", "=postgresql:")
-    for word, ours in {
-        "localhost/": f"{server.host}:{server.port}/",
-        "you_site": dsn.rpartition("/")[2],
-        "you_web": server.user,
-        "web-password": server.password,
-    }.items():
-        assert word in text
-        text = text.replace(word, ours)
-    kind = "POSTGRESQL" if isinstance(server, PostgreSQLServer) else "MYSQL"
-    return f"{text}\n{kind}_HOST={server.host}\n{kind}_PORT={server.port}\n"
