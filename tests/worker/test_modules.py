@@ -55,14 +55,6 @@ def modules(tmp_path: Path) -> Iterator[Modules]:
 # ---- what a module may lend
 
 
-def test_a_modules_getattr_is_not_run(modules: Modules) -> None:
-    modules.write("tasks.py", f"from note import note\ndef __getattr__(name): note(name); return ['/']\n{TASKS}")
-    assert modules.run("tasks.send") == "sent to nobody"
-    for name in ("missing", "missing.too", "Letter.missing", "os.system"):
-        modules.refuse(f"tasks.{name}")
-    assert modules.noted == []
-
-
 @pytest.mark.parametrize(
     ("exported", "runs"), [("['send', 'missing']", True), ("[['send']]", False), ("'send'", False)]
 )

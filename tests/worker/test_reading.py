@@ -119,14 +119,6 @@ def test_wait_ends_with_its_time(server: TaskServer) -> None:
         assert time.monotonic() - began >= least
 
 
-@pytest.mark.parametrize(
-    ("task_id", "timeout", "fault"), [(1, "soon", "timeout is .*; allowed: seconds"), ("1", 1, "task_id is")]
-)
-def test_wait_refuses_an_invalid_time_or_id(server: TaskServer, task_id: Any, timeout: Any, fault: str) -> None:
-    with pytest.raises(SettingError, match=f"^{fault}"):
-        server.wait(task_id, timeout)
-
-
 def test_many_are_read_in_the_order_of_their_ids_without_those_that_are_gone(server: TaskServer, rows: Rows) -> None:
     ids = server.add_tasks({"task": "tasks.x", "priority": n} for n in range(1100))
     archived, gone = ids[3], ids[5]

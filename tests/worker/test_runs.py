@@ -1,4 +1,4 @@
-"""A run: the order of tasks, its groups, due rows by the thousand, errors in the middle, and its record."""
+"""A run: the order of tasks, its groups, due rows by the thousand, errors in the middle, its record and its stats."""
 
 from __future__ import annotations
 
@@ -9,13 +9,29 @@ import pytest
 
 from taskserver import DatabaseError, Reason, Stop
 from taskserver.stores.queue.due import MAX_DUE_PER_LOOK
+from taskserver.stores.queue.stats import COLUMNS
+from taskserver.worker import stats as run_stats
 from taskserver.worker.hooks import Hooks
 from tests.support.queues import LONG_AGO, Queue
 
 SETTINGS = {"TASKSERVER_MAX_ATTEMPTS": "1"}
 TASKS = """
+from taskserver import Fatal, task
+
+def quick():
+    note("quick")
+
 def fail():
     raise ValueError("no luck")
+
+def give_up():
+    raise Fatal("never")
+
+@task(max_attempts=1, on_fatal="tasks.save")
+def saved():
+    raise ValueError("no")
+
+def save(error): pass
 """
 
 
@@ -36,13 +52,6 @@ def test_max_tasks_counts_bad_rows_and_failing_tasks_too(queue: Queue) -> None:
     assert (result.taken, result.reason) == (4, Reason.MAX_TASKS)
     assert queue.rows("id, status, attempts") == [(1, 4, 0), (3, 4, 1), (5, 0, 0)]
     assert queue.notes() == ["noted"] * 2
-
-
-def test_batch_is_the_most_that_is_claimed_at_once(queue: Queue) -> None:
-    queue.add_many([(0, 0)] * 9)
-    claimed: list[int] = []
-    queue.run_here(batch=2, on_progress=lambda result: claimed.append(queue.statuses().count(1)))
-    assert set(claimed) == {1, 2}  # with the task that has just ended
 
 
 def test_a_run_wakes_all_that_is_due_however_much_it_is(queue: Queue) -> None:
@@ -107,3 +116,53 @@ def test_each_host_and_groups_have_one_row_which_records_the_last_run(queue: Que
         (host, "3,5,6", "empty", 1, 0, 1, 0, 0, 1, 1),
         (host, "all", "empty", 1, 1, 0, 0, 0, 1, 1),
     ]
+
+
+# ---- the stats: what a run counts of its tasks; tests/contract/test_stats.py has the table
+
+
+def counts(queue: Queue) -> dict[tuple[int, str], tuple[int, ...]]:
+    """begun, attempts, done, failed, fatal and lost of all hours, by group and name."""
+    sums = ", ".join(f"SUM({column})" for column in COLUMNS[:6])
+    rows = queue.sql(f"SELECT group_id, task, {sums} FROM jobs_queue_stats GROUP BY group_id, task")
+    return {(group, task): tuple(map(int, rest)) for group, task, *rest in rows}
+
+
+def test_the_stats_of_a_run_are_exactly_what_it_did(queue: Queue) -> None:
+    queue.add("tasks.quick", "[1, 2]")  # bad, which is known only after its start: nothing was imported yet
+    for group in (0, 0, 0, 3, 3):
+        queue.add("tasks.quick", group_id=group)
+    for name in ("fail", "give_up", "saved", "nothing", "\x1b[2J", "a'; DROP TABLE jobs_queue_stats; --"):
+        queue.add(f"tasks.{name}")
+    queue.add("elsewhere.quick")
+    queue.run_here(max_attempts=10)
+    assert counts(queue) == {
+        (0, "tasks.quick"): (3, 3, 3, 0, 1, 0),
+        (3, "tasks.quick"): (2, 2, 2, 0, 0, 0),
+        (0, "tasks.fail"): (1, 1, 0, 1, 0, 0),
+        (0, "tasks.give_up"): (1, 1, 0, 1, 1, 0),
+        (0, "tasks.saved"): (1, 1, 1, 0, 0, 0),
+        (0, ""): (0, 0, 0, 0, 4, 0),  # names that nothing is called by
+    }
+
+
+def test_an_attempt_whose_worker_vanished_is_counted_by_the_run_that_takes_the_task_back(queue: Queue) -> None:
+    queue.add("tasks.quick")
+    for times in (1, 2):
+        changes = f"status = 1, attempts = attempts + 1, claim = 7, started_at = {queue.ago(900)}"
+        queue.sql(f"UPDATE jobs_queue SET {changes}")
+        queue.end_leases()
+        queue.run_here(max_attempts=10)
+        assert counts(queue) == {(0, "tasks.quick"): (1, times, 0, 0, 0, times)}
+        queue.end_backoffs()
+    queue.run_here(max_attempts=10)
+    assert counts(queue) == {(0, "tasks.quick"): (1, 3, 1, 0, 0, 2)}
+
+
+def test_a_run_writes_while_it_goes_on_and_each_task_once(queue: Queue, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(run_stats, "WRITE_EVERY_SECONDS", 0)
+    queue.add_many([(0, 0)] * 4)
+    done: list[int] = []
+    queue.run_here(on_progress=lambda result: done.append(sum(one.done for one in queue.server.stats())))
+    assert done == [0, 1, 2, 3]
+    assert sum(one.done for one in queue.server.stats()) == 4

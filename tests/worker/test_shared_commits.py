@@ -199,15 +199,6 @@ def test_a_task_that_is_cancelled_or_taken_before_its_turn_is_not_called(
     assert site.columns("id, status") == [(ids[1], Status.CANCELLED if is_cancelled else Status.IN_PROGRESS)]
 
 
-def test_a_task_that_is_taken_before_its_finish_spoils_no_other(site: Rounds) -> None:
-    """Three of the six finish in the write that starts the others."""
-    ids = site.add("three", *range(6))
-    site.module.does["three"] = on(2, lambda: DEEDS["taken away"](site, ids[1]))
-    result = site.run()
-    assert (result.done, result.lost, site.calls()) == (5, 1, list(range(6)))
-    assert site.columns("id, status, claim") == [(ids[1], Status.IN_PROGRESS, 5)]
-
-
 # ---- started tasks are given back as if they had never been claimed
 
 

@@ -89,19 +89,6 @@ def test_a_module_that_hangs_when_imported_is_interrupted_too(queue: Queue) -> N
     assert queue.notes() == ["noted"]
 
 
-def test_a_task_that_sets_the_alarm_breaks_neither_the_run_nor_the_limits_of_later_tasks(queue: Queue) -> None:
-    queue.define(
-        "def set_alarm():\n    signal.signal(signal.SIGALRM, signal.SIG_DFL)\n"
-        "    signal.setitimer(signal.ITIMER_REAL, 0.1)\n\ndef rest(): time.sleep(0.03)\n"
-    )
-    for name in ("set_alarm", *["rest"] * 5, "late", "note"):
-        queue.add(f"tasks.{name}")
-    result = queue.run_here()
-    assert (result.failed, result.fatal, result.lost) == (1, 0, 0)
-    assert queue.rows("task, status, attempts") == [("tasks.late", 3, 1)]
-    assert queue.notes() == ["noted"]
-
-
 # ---- a program that runs tasks itself
 
 ADDING = """

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
 from itertools import product
 
 import pytest
@@ -11,7 +10,6 @@ import pytest
 from taskserver import TaskServer
 from taskserver.interrupts.alarm import Alarm
 from taskserver.interrupts.stop import Stop
-from taskserver.stores import Store
 from taskserver.worker import heartbeat
 from taskserver.worker.heartbeat import Heartbeat
 from taskserver.worker.task_context import CallPlan
@@ -35,20 +33,14 @@ class Armed:
 
 
 @pytest.fixture
-def store(sqlite_dsn: str) -> Iterator[Store]:
-    with TaskServer(sqlite_dsn) as server:
-        yield server.store
-
-
-@pytest.fixture
 def armed(monkeypatch: pytest.MonkeyPatch) -> Armed:
     armed = Armed()
     monkeypatch.setattr(heartbeat, "faulthandler", armed)
     return armed
 
 
-def made(store: Store, timeout: float = TIMEOUT, ends_process: bool = True) -> Heartbeat:
-    return Heartbeat(store, Alarm(Stop(), LEASE / 4), LEASE, timeout, ends_process)
+def made(server: TaskServer, timeout: float = TIMEOUT, ends_process: bool = True) -> Heartbeat:
+    return Heartbeat(server.store, Alarm(Stop(), LEASE / 4), LEASE, timeout, ends_process)
 
 
 def call(seconds: float) -> CallPlan:
@@ -58,9 +50,9 @@ def call(seconds: float) -> CallPlan:
 TIMEOUTS = product([0.0, TIMEOUT], [0.0, 1.0, 10 * TIMEOUT], [0.0, 10 * TIMEOUT])
 
 
-def test_each_call_has_its_timeout_and_a_lease(store: Store, armed: Armed) -> None:
+def test_each_call_has_its_timeout_and_a_lease(server: TaskServer, armed: Armed) -> None:
     for of_run, own, before in TIMEOUTS:
-        with made(store, of_run) as beat:
+        with made(server, of_run) as beat:
             beat.begin(call(before))
             beat.end()
             began_at = time.monotonic()
@@ -76,19 +68,19 @@ def test_each_call_has_its_timeout_and_a_lease(store: Store, armed: Armed) -> No
         assert armed.ends_at == float("inf")
 
 
-def test_what_is_written_between_two_calls_may_take_longer_than_a_lease(store: Store, armed: Armed) -> None:
-    with made(store) as beat:
+def test_what_is_written_between_two_calls_may_take_longer_than_a_lease(server: TaskServer, armed: Armed) -> None:
+    with made(server) as beat:
         beat.begin(call(0.01))
         beat._limit_process()
         beat.end()
-        assert armed.ends_at > time.monotonic() + TIMEOUT + LEASE + store.database.conflict_seconds
-        used_at = store.database.session().used_at = time.monotonic() + 1000
+        assert armed.ends_at > time.monotonic() + TIMEOUT + LEASE + server.store.database.conflict_seconds
+        used_at = server.store.database.session().used_at = time.monotonic() + 1000
         beat._limit_process()
-        assert armed.ends_at > used_at + TIMEOUT + LEASE + store.database.conflict_seconds
+        assert armed.ends_at > used_at + TIMEOUT + LEASE + server.store.database.conflict_seconds
 
 
-def test_a_process_of_others_is_never_ended(store: Store, armed: Armed) -> None:
-    with made(store, ends_process=False) as beat:
+def test_a_process_of_others_is_never_ended(server: TaskServer, armed: Armed) -> None:
+    with made(server, ends_process=False) as beat:
         beat.begin(call(0.01))
         beat.end()
     assert armed.times == 0
