@@ -165,7 +165,7 @@ class Reader:
         return f"sqlite:///{self.folder}/var/taskserver.db"
 
     def _write_programs(self) -> None:
-        """What the shell finds by name: a Python without packages, a dry run of make, which fails without the target."""
+        """What the shell finds by name: a Python without packages, and a dry run of make."""
         programs = {
             "python3": f'exec {shlex.quote(sys.executable)} -S "$@"',
             "make": f'exec {find_program("make")} -n -C {shlex.quote(str(ROOT))} "$@" >/dev/null',

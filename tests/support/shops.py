@@ -14,7 +14,7 @@ from taskserver import TaskServer
 from tests.support.deployment import Deployment
 from tests.support.processes import assert_silent
 from tests.support.queues import Queue
-from tests.support.servers import MySQLServer, plain_connection
+from tests.support.servers import plain_connection
 
 TASKS = """
 import json
@@ -49,24 +49,6 @@ ORDERS = {
 }
 """By the kind of the store."""
 
-LEAP = 1774746000
-"""The clocks of a made-up zone go forward by an hour at this instant."""
-FALL = LEAP + 15_000_000
-"""And back again at this one."""
-ZONE = f"""
-INSERT INTO mysql.time_zone (Use_leap_seconds) VALUES ('N');
-SET @zone = LAST_INSERT_ID();
-INSERT INTO mysql.time_zone_name VALUES ('{{name}}', @zone);
-INSERT INTO mysql.time_zone_transition_type VALUES (@zone, 0, 3600, 0, 'CET'), (@zone, 1, 7200, 1, 'CEST');
-INSERT INTO mysql.time_zone_transition VALUES (@zone, {LEAP - 15_000_000}, 0), (@zone, {LEAP}, 1), (@zone, {FALL}, 0)
-"""
-
-
-def zone_with_summer_time(server: MySQLServer, database: str) -> str:
-    """The name of a new one, which this server knows."""
-    server.execute(*ZONE.format(name=f"Zone/{database}").split(";\n"))
-    return f"Zone/{database}"
-
 
 class Shop(Queue):
     """A queue beside a table of orders, and a server of the shop's to add tasks with."""
@@ -80,12 +62,8 @@ class Shop(Queue):
 
     def open(self, **kwargs: Any) -> Any:
         """A connection of the shop's own, that has begun nothing yet."""
-        if self.is_sqlite:
-            connection: Any = sqlite3.connect(self.path, **kwargs)
-        elif self.is_postgresql:
-            connection = psycopg.connect(**(self.place | kwargs))
-        else:
-            connection = plain_connection(**(self.place | kwargs))
+        connect: Any = psycopg.connect if self.is_postgresql else plain_connection
+        connection = sqlite3.connect(self.path, **kwargs) if self.is_sqlite else connect(**(self.place | kwargs))
         self._opened.append(connection)
         return connection
 
@@ -98,9 +76,7 @@ class Shop(Queue):
 
     @property
     def place_in_django(self) -> dict[str, Any]:
-        """The database, as in Django's settings."""
-        if self.is_sqlite:
-            return {"ENGINE": "django.db.backends.sqlite3", "NAME": str(self.path)}
+        """The database of a server, as in Django's settings."""
         place = {"NAME" if key in ("database", "dbname") else key.upper(): value for key, value in self.place.items()}
         if self.is_postgresql:
             return {"ENGINE": "django.db.backends.postgresql", **place}
