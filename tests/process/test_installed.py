@@ -84,7 +84,7 @@ def test_the_current_folder_is_the_deployment(run: Run, tmp_path: Path) -> None:
 def test_a_folder_is_named_from_anywhere_before_a_command_or_behind_it(run: Run, tmp_path: Path) -> None:
     site, elsewhere, named = tmp_path / "site", tmp_path / "elsewhere", ["--folder", "../site"]
     elsewhere.mkdir()
-    for command in ([*named, "init"], [*named, "add", "tasks.note", '["hello"]'], ["status", "--json", *named]):
+    for command in ([*named, "init"], ["add", "tasks.note", '["hello"]', *named]):
         done = run("taskserver", *command, cwd=elsewhere)
         assert (done.returncode, done.stderr) == (0, "")
     assert run("taskserver-worker", "10", "--folder", str(site), cwd=elsewhere).returncode == 0
@@ -103,10 +103,9 @@ def test_a_file_of_settings_is_named_and_the_doctor_looks_at_it(run: Run, tmp_pa
     assert notes(site) == f"hello in {site}\n"
     assert (site / "var" / "other.db").exists()
     assert not (site / ".env").exists()
-    assert f"only its owner may read {tmp_path / 'queue.env'}" in run("taskserver", "doctor", *named).stdout
     (tmp_path / "queue.env").rename(site / "queue.env")  # without --folder its own is that of the deployment
-    added = run("taskserver", "add", "tasks.note", '["hello"]', "--env", "site/queue.env", cwd=tmp_path)
-    assert added.stdout == "2\n"
+    found = run("taskserver", "doctor", "--env", "site/queue.env", cwd=tmp_path).stdout
+    assert f"only its owner may read {site / 'queue.env'}" in found
 
 
 @pytest.mark.parametrize(

@@ -92,10 +92,10 @@ def test_a_kill_in_the_midst_of_a_round_costs_its_tasks_an_attempt_and_loses_non
 
 def test_a_task_that_kills_its_worker_each_time_takes_no_other_along(queue: Queue) -> None:
     add(queue, "round", 6, {3: KILL})
-    for _ in range(3):
-        assert queue.worker("--mode", "mark").returncode == -signal.SIGKILL
+    for _ in range(2):
+        assert queue.worker("--mode", "mark", TASKSERVER_MAX_ATTEMPTS="2").returncode == -signal.SIGKILL
         queue.end_leases()
-        queue.run_here(mode="mark")
+        queue.run_here(mode="mark", max_attempts=2)
         queue.end_backoffs()
     queue.run_here(mode="mark")
     assert queue.statuses() == [2, 2, 2, 4, 2, 2]
@@ -127,10 +127,10 @@ def test_a_worker_ends_after_its_call_and_asked_twice_fails_it(queue: Queue, nam
 def test_workers_that_race_call_each_task_once(queue: Queue, name: str) -> None:
     """Both are in a call at the same time: neither ends before the other has begun."""
     meet = "(HERE / f'met-{os.getpid()}').touch()\nwhile len(list(HERE.glob('met-*'))) < 2:\n    time.sleep(0.01)\n"
-    add(queue, name, 60, dict.fromkeys(range(60), meet))
+    add(queue, name, 40, dict.fromkeys(range(40), meet))
     workers = [queue.start(0, "--batch", 15) for _ in range(2)]
     assert [end_of(worker)[0] for worker in workers] == [0, 0]
-    assert sorted(ran(queue)) == list(range(60))
+    assert sorted(ran(queue)) == list(range(40))
     assert len(list(queue.folder.glob("met-*"))) == 2
     assert queue.rows() == []
 
