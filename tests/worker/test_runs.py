@@ -1,4 +1,4 @@
-"""A run: the order of tasks, its groups, due rows by the thousand, errors in the middle, its record and its stats."""
+"""A run: the order of tasks, its groups, errors in the middle, its record and its stats."""
 
 from __future__ import annotations
 
@@ -8,11 +8,10 @@ from typing import Any
 import pytest
 
 from taskserver import DatabaseError, Reason, Stop
-from taskserver.stores.queue.due import MAX_DUE_PER_LOOK
 from taskserver.stores.queue.stats import COLUMNS
 from taskserver.worker import stats as run_stats
 from taskserver.worker.hooks import Hooks
-from tests.support.queues import LONG_AGO, Queue
+from tests.support.queues import Queue
 
 SETTINGS = {"TASKSERVER_MAX_ATTEMPTS": "1"}
 TASKS = """
@@ -52,13 +51,6 @@ def test_max_tasks_counts_bad_rows_and_failing_tasks_too(queue: Queue) -> None:
     assert (result.taken, result.reason) == (4, Reason.MAX_TASKS)
     assert queue.rows("id, status, attempts") == [(1, 4, 0), (3, 4, 1), (5, 0, 0)]
     assert queue.notes() == ["noted"] * 2
-
-
-def test_a_run_wakes_all_that_is_due_however_much_it_is(queue: Queue) -> None:
-    queue.add_many([(0, 5)] * (MAX_DUE_PER_LOOK * 2 + 1))
-    queue.sql(f"UPDATE jobs_queue SET due_at = '{LONG_AGO}'")
-    result = queue.run_here()
-    assert (result.done, result.reason) == (MAX_DUE_PER_LOOK * 2 + 1, Reason.EMPTY)
 
 
 # ---- errors in the middle

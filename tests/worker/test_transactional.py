@@ -16,6 +16,7 @@ import pytest
 
 import taskserver
 from taskserver import TaskServer, TaskServerError
+from taskserver.stores import database
 from tests.support.databases import EACH_DATABASE, EACH_SERVER, ON_MYSQL
 from tests.support.effects import EffectsSite
 from tests.support.processes import wait_until
@@ -138,13 +139,14 @@ def test_a_task_that_was_taken_over_leaves_nothing(site: EffectsSite, caplog: py
 
 
 def test_on_sqlite_a_task_that_writes_past_its_transaction_is_an_error_with_a_way_out(
-    make_site: Any, sqlite_dsn: str
+    sqlite_site: EffectsSite, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It waits for itself, as long as for anybody."""
-    site = make_site(sqlite_dsn, db_patience=1)
+    site = sqlite_site
+    monkeypatch.setattr(database, "MIN_CONFLICT_SECONDS", 0.5)
 
     def add() -> None:
-        with TaskServer(sqlite_dsn, db_patience=1) as other:
+        with TaskServer(site.dsn, db_patience=1) as other:
             other.add_task("tasks.note")
 
     site.module.meanwhile = add
