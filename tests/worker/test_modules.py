@@ -24,8 +24,6 @@ MAIL = """
 import os
 def send(): return "mail.send"
 class Letter:
-    @staticmethod
-    def post(): return "mail.post"
     @classmethod
     def write(cls): return f"mail.write of {cls.__name__}"
 """
@@ -33,7 +31,7 @@ FILES = {
     "tasks.py": TASKS,
     "shop/__init__.py": "def of_shop(): pass\n",
     "shop/jobsite.py": SENTINEL,
-    "shop/jobs/__init__.py": "import os, string\ndef of_jobs(): return 'of_jobs'\n",
+    "shop/jobs/__init__.py": "def of_jobs(): return 'of_jobs'\n",
     "shop/jobs/__main__.py": SENTINEL,
     "shop/jobs/_internal.py": SENTINEL,
     "shop/jobs/_hidden/__init__.py": SENTINEL,

@@ -116,7 +116,7 @@ def test_in_mode_delete_nothing_is_kept_nor_looked_at(site: Site) -> None:
     assert (site.module.written, states(site, *ids)) == ([], [])
 
 
-def test_a_task_whose_result_cannot_be_kept_is_done_and_that_is_told(
+def test_a_task_whose_result_cannot_be_kept_is_done_and_that_is_logged(
     keeping: Site, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Once a run and callable."""
@@ -127,11 +127,11 @@ def test_a_task_whose_result_cannot_be_kept_is_done_and_that_is_told(
     result = site.run()
     assert (result.done, result.failed, result.fatal) == (len(ids) + 1, 0, 0)
     assert states(site, *ids, last) == [*[(2, None)] * len(ids), (2, "the next one")]
-    told = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
-    for task_id, (name, words), line in zip(ids, CANNOT_BE_KEPT.items(), told, strict=False):
+    logged = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
+    for task_id, (name, words), line in zip(ids, CANNOT_BE_KEPT.items(), logged, strict=False):
         assert f"task {task_id} {site.name}.{name} is done, and its result is not kept: what it returned " in line
         assert words in line, name
-    assert len(told) == len(CANNOT_BE_KEPT)
+    assert len(logged) == len(CANNOT_BE_KEPT)
 
 
 def test_a_result_longer_than_the_server_takes_is_dropped_and_its_task_is_done(

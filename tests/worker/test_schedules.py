@@ -36,13 +36,6 @@ def fire(server: TaskServer, name: str = "nightly") -> bool:
     return Schedules(server.store).fire(name)
 
 
-def forge(rows: Rows, **columns: Any) -> None:
-    """A schedule as anybody may write it."""
-    values = {"name": "nightly", "task": "tasks.note", "next_at": LONG_AGO} | columns
-    written = ", ".join(f"'{value}'" for value in values.values())
-    rows.execute(f"INSERT INTO jobs_queue_schedules ({', '.join(values)}) VALUES ({written})")
-
-
 # ---- put
 
 
@@ -178,7 +171,8 @@ def test_how_the_last_task_of_a_schedule_ended_is_known_until_the_schedule_is_re
 def test_an_invalid_schedule_is_logged_once_a_run_and_put_off(
     server: TaskServer, rows: Rows, caplog: pytest.LogCaptureFixture
 ) -> None:
-    forge(rows, every_seconds=60, cron="* * * * *")
+    values = f"('nightly', 'tasks.note', '{LONG_AGO}', 60, '* * * * *')"
+    rows.execute(f"INSERT INTO jobs_queue_schedules (name, task, next_at, every_seconds, cron) VALUES {values}")
     worker = Schedules(server.store)
     for _ in range(2):
         make_due(rows)

@@ -216,9 +216,9 @@ def test_a_started_task_whose_row_is_held_is_given_back_once_it_is_free(make_sit
     with ExitStack() as stack:
 
         def work() -> None:
-            let_go = stack.enter_context(holding(site.dsn, f"id = {ids[2]}"))
+            release = stack.enter_context(holding(site.dsn, f"id = {ids[2]}"))
             wait_until(lambda: site.rows.statuses().count(Status.NEW) == 3)
-            let_go()
+            release()
             wait_until(lambda: site.rows.row(ids[2])["status"] == Status.NEW)
 
         site.module.does["many"] = on(0, work)
@@ -273,7 +273,7 @@ START, FINISH = b"started_at = NOW(6), due_at", b"status = 2"
 
 @pytest.mark.parametrize(("words", "is_done"), [(START, True), (FINISH, False), (FINISH, True), (b"COMMIT", True)])
 @pytest.mark.parametrize(("name", "last"), [("batch", 5), ("many", 5), ("three", 2)])
-def test_a_connection_that_breaks_has_each_task_run_once(
+def test_each_task_runs_once_though_the_connection_breaks(
     make_site: Callable[..., Rounds],
     mysql_server: MySQLServer,
     emptied_mysql_dsn: str,

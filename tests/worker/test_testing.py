@@ -109,7 +109,7 @@ def test_tasks_that_add_each_other_without_end_are_found(queue: TaskQueue, monke
 
 
 @pytest.mark.parametrize("stand_in", [mock.Mock(), lambda text: None, mock.create_autospec(lambda text: None)])
-def test_what_a_test_puts_there_is_called_and_may_be_given_itself(
+def test_a_replacement_is_called_and_can_be_added_itself(
     queue: TaskQueue, tasks: Any, monkeypatch: pytest.MonkeyPatch, stand_in: Any
 ) -> None:
     original = tasks.note

@@ -1,4 +1,4 @@
-"""A task's time: timeouts, tasks that swallow interrupts or set the alarm, and programs that run tasks themselves."""
+"""A task's time: timeouts, tasks that swallow interrupts, and programs that run tasks themselves."""
 
 from __future__ import annotations
 
