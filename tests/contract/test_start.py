@@ -8,7 +8,6 @@ from __future__ import annotations
 import pytest
 
 from taskserver.model.attempt import Start
-from taskserver.model.task import Status
 from taskserver.stores import Store
 from taskserver.stores.queue.batches import Batches
 from tests.contract.verbs import PLAIN, add, add_many, claim, claim_one, rerun, start, take_away
@@ -19,16 +18,12 @@ from tests.support.rows import Rows, as_instant
 LEASE_SECONDS = 120
 
 
-@pytest.mark.parametrize(("said", "limit"), [(None, 9), (4, 4)], ids=["its callable's limit", "its producer's limit"])
-def test_a_start_counts_the_attempt_and_stamps_the_row_once_a_claim(
-    store: Store, rows: Rows, said: int | None, limit: int
-) -> None:
-    store.producing.add(PLAIN._replace(max_attempts=said))
+def test_a_start_counts_the_attempt_and_stamps_the_row_once_a_claim(store: Store, rows: Rows) -> None:
+    add(store)
     task = claim_one(store)
-    assert task.max_attempts == said
     rows.set(f"due_at = {rows.after(5)}, attempts = 2")
     assert start(store, task, max_attempts=9)
-    assert rows.one("status", "attempts", "max_attempts", "claim") == (1, 3, limit, task.claim)
+    assert rows.one("status", "attempts", "max_attempts", "claim") == (1, 3, 9, task.claim)
     started_at, due_at = rows.one("started_at", "due_at")
     assert rows.seconds_from_now(started_at) == pytest.approx(0, abs=30)
     assert (as_instant(due_at) - as_instant(started_at)).total_seconds() == pytest.approx(LEASE_SECONDS, abs=1)
@@ -49,35 +44,20 @@ def test_a_limit_of_the_callable_before_is_not_written_to_a_row_that_is_run_agai
 # ---- several tasks of one claim
 
 
-def test_started_tasks_are_given_back_as_they_were_before_their_claim(store: Store, rows: Rows) -> None:
+def test_started_tasks_are_given_back_as_they_were_but_for_what_others_did(store: Store, rows: Rows) -> None:
     batches = Batches(store)
-    add_many(store, [PLAIN, PLAIN._replace(max_attempts=3), PLAIN])
-    before = rows.all()
+    add_many(store, [rerun("[1]")._replace(unique_key=f"k{number}") for number in range(5)])
+    (before, *_) = rows.all()
     tasks = claim(store)
-    assert batches.start(tasks[:2], 10) == {tasks[0].id, tasks[1].id}
-    assert [row["attempts"] for row in rows.all()] == [1, 1, 0]
-    assert batches.renew(tasks[:2])
-    assert batches.unstart(tasks[:2]) == 2
-    # The limit that the start recorded stays.
-    assert rows.all()[:2] == [{**before[0], "max_attempts": 10}, before[1]]
-    assert rows.row(tasks[2].id)["status"] == Status.IN_PROGRESS
-    assert batches.unstart(tasks) == 0  # new ones, and one that was not started
-
-
-def test_what_others_did_to_a_started_task_stands_when_it_is_given_back(store: Store, rows: Rows) -> None:
-    batches = Batches(store)
-    add_many(store, [rerun("[1]")._replace(unique_key=f"k{number}") for number in range(4)])
-    tasks = claim(store)
-    assert len(batches.start(tasks, 10)) == 4
-    changed, cancelled, taken, free = (task.id for task in tasks)
-    store.producing.add(rerun("[2]")._replace(unique_key="k0"))
+    free, changed, cancelled, taken = (task.id for task in tasks[:4])
+    assert batches.start(tasks[:4], 10) == {free, changed, cancelled, taken}
+    store.producing.add(rerun("[2]")._replace(unique_key="k1"))
     rows.set(f"error_text = 'cancelled' WHERE id = {cancelled}")
     take_away(rows, taken)
     assert batches.unstart(tasks) == 2
-    assert rows.statuses() == [0, 1, 1, 0], "a cancelled one waits for the end of its lease"
+    assert rows.statuses() == [0, 0, 1, 1, 1], "a cancelled one waits for the end of its lease"
+    assert rows.row(free) == {**before, "max_attempts": 10}  # the limit that the start recorded stays
     assert (rows.row(changed)["args"], rows.row(changed)["attempts"]) == ("[2]", 0)
-    assert rows.row(taken)["claim"] != tasks[2].claim
-    assert rows.row(free)["attempts"] == 0
 
 
 @EACH_SERVER
