@@ -3,20 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from datetime import datetime, timedelta, timezone
+from datetime import timedelta
 from typing import Any
 from unittest.mock import ANY
 
 import pytest
 
 from taskserver import InvalidTask, TaskServer
-from taskserver.model.attempt import Finish, Outcome
 from taskserver.model.selection import Selection
 from taskserver.stores import Store
-from taskserver.stores.mysql.dialect import MySQLDialect
 from taskserver.stores.queue import many_rows
 from taskserver.stores.queue.operations import DELETE, END_LEASE, RETRY, Operations, to_priority
-from tests.contract.verbs import PLAIN, STATES, add, add_many, claim_one, end, put_into, start
+from tests.contract.verbs import STATES, add, put_into
 from tests.support.kinds_of_rows import KINDS, put, put_all_kinds
 from tests.support.locks import holding
 from tests.support.queues import LONG_AGO, Queue
@@ -110,18 +108,6 @@ def test_one_task_is_claimed_in_each_state_but_done_and_in_progress(store: Store
             assert rows.one(*columns) == (1, task.claim, attempts.get(state, 0), None), state
 
 
-def test_cancelled_tasks_that_run_and_children_that_were_given_up_are_counted(store: Store) -> None:
-    operations = Operations(store)
-    parent = add(store)
-    (child,) = add_many(store, [PLAIN._replace(delay_seconds=0.0, depends_on=str(parent))])
-    task = claim_one(store)
-    assert start(store, task)
-    assert operations.cancel(parent) == 1
-    assert (len(operations.still_running()), operations.given_up_among([parent, child])) == (1, 0)
-    assert end(store, Finish(task, "E: x")) == Outcome.CANCELLED
-    assert (len(operations.still_running()), operations.given_up_among([parent, child])) == (0, 1)
-
-
 def test_a_retry_under_another_name_does_the_same_and_leaves_pipelines(queue: Queue) -> None:
     ids = put_all_kinds(queue)
     pipeline = put(queue, 4, error_text="E: e", stages='["tasks.note", "tasks.note"]')
@@ -157,14 +143,6 @@ def test_a_cancelled_task_gives_up_its_key_and_a_retry_brings_it_back_without(qu
     assert queue.rows("id, CASE WHEN unique_key IS NULL THEN 0 ELSE 1 END") == [(first, 0), (second, 1)]
 
 
-def test_the_priority_of_one_task_is_set(queue: Queue) -> None:
-    new, done = put(queue, 0), put(queue, 2)
-    assert [queue.server.set_priority(one, 5) for one in (new, done, 10**6)] == [True, False, False]
-    assert queue.rows("priority") == [(5,), (0,)]
-    with pytest.raises(InvalidTask, match="priority is 2147483648"):
-        queue.server.set_priority(new, 2**31)
-
-
 # ---- which rows are chosen
 
 CHOICES: list[tuple[dict[str, Any], list[str]]] = [
@@ -175,22 +153,14 @@ CHOICES: list[tuple[dict[str, Any], list[str]]] = [
     ({"error": "E: 100%"}, ["a", "c"]),
     ({"error": "E: 1__%"}, []),
     ({"error": "100%"}, []),
-    ({"error": "e: 100%"}, ["b"]),
-    ({"error": "E: 100%\nwhere"}, ["c"]),
-    ({"error": "Ä"}, ["d"]),
-    ({"limit": 2}, ["a", "b"]),
     ({"error_line": "E: 100%"}, ["a", "c"]),
-    ({"status": 4, "groups": [5]}, ["c"]),
     ({"status": 3}, []),
     ({"groups": [3], "error": "e:", "limit": 1}, ["b"]),
-    ({"ids": ["c", "a", "a"]}, ["a", "c"]),
-    ({"ids": ["a", "b", "c"], "groups": [5]}, ["c"]),
+    ({"ids": ["a", "c", "a", "b"], "groups": [5]}, ["c"]),
     ({"ids": []}, []),
     ({"groups": []}, []),
     ({"since": 0}, []),
-    ({"since": 3600}, ["a", "b", "c", "d", "e"]),
-    ({"since": datetime(2026, 1, 31, tzinfo=timezone.utc), "groups": [3]}, ["a", "b"]),
-    ({"since": timedelta(hours=1), "error": "E: 100%", "limit": 1}, ["a"]),
+    ({"since": timedelta(hours=1), "limit": 2}, ["a", "b"]),
 ]
 
 
@@ -229,8 +199,8 @@ def test_tasks_are_chosen_by_all_that_is_given(queue: Queue) -> None:
 def test_rows_that_others_hold_are_tried_again_and_reported(
     mysql_queue: Queue, monkeypatch: pytest.MonkeyPatch, skips_locked: bool
 ) -> None:
-    dialect, operations = mysql_queue.server.store.database.dialect, Operations(mysql_queue.server.store)
-    assert isinstance(dialect, MySQLDialect)
+    dialect: Any = mysql_queue.server.store.database.dialect
+    operations = Operations(mysql_queue.server.store)
     dialect.skips_locked = skips_locked
     ids = [put(mysql_queue, 4) for _ in range(9)]
     with monkeypatch.context() as patch, holding(mysql_queue.dsn, f"id = {ids[0]}"):
