@@ -1,13 +1,15 @@
 """An interrupt may come at any instant of a verb: the next verb on that store is right, and nothing is doubled.
 
-Each verb is interrupted again and again, each time a little later after its beginning, over its whole length.
+Each verb is interrupted again and again, each time some lines of Python later, over its whole length.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+import sys
+from collections.abc import Callable
 from itertools import count
-from timeit import timeit
+from types import FrameType
+from typing import Any
 
 import pytest
 
@@ -16,42 +18,51 @@ from taskserver.interrupts.stop import Stop, TaskInterrupted
 from taskserver.stores import Store
 from taskserver.stores.retrying import RetryPolicy, Scope
 from tests.contract.verbs import add
+from tests.support.databases import EACH_SERVER
 from tests.support.rows import Rows
 
+pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # of drivers' __del__
 INSTANTS = 60
-MIN_INTERRUPTS = 10
-"""Fewer would show that the verb was hardly interrupted at all; on a busy machine some more rounds may be needed."""
-MAX_ROUNDS = 10
 ADD_PRIORITY = "UPDATE {table} SET priority = priority + 1 WHERE task = ?"
+SLEEP = {"mysql": "SELECT SLEEP(1)", "postgresql": "SELECT 1 FROM pg_sleep(1)"}
 Verb = Callable[[int], object]
 
 
-@pytest.fixture
-def interrupt_at_each_instant() -> Iterator[Callable[[Verb, Verb], int]]:
+def lines_until(verb: Verb, number: int, most: int = sys.maxsize) -> int:
+    """Calls a verb with a number; how many lines it ran. It is interrupted before one more than `most`."""
+    lines, before = 0, sys.gettrace()
+
+    def trace(frame: FrameType, event: str, argument: Any) -> Any:
+        nonlocal lines
+        lines += event == "line"
+        if lines > most:
+            raise TaskInterrupted
+        return trace
+
+    sys.settrace(trace)
+    try:
+        verb(number)
+    except TaskInterrupted:
+        pass
+    finally:
+        sys.settrace(before)
+    return lines
+
+
+def interrupt_at_each_instant(verb: Verb, check: Verb) -> int:
     """Calls a verb with a number, interrupted a little later each time, then a check; how often it was interrupted."""
-
-    def call(verb: Verb, check: Verb) -> int:
-        interrupts = 0
-        usual_seconds = timeit(lambda: verb(INSTANTS), number=10) / 10
-        for number in range(MAX_ROUNDS * INSTANTS):
-            if number % INSTANTS == 0 and interrupts >= MIN_INTERRUPTS:
-                break
-            try:
-                alarm.call(1e-6 + 1.2 * usual_seconds * (number % INSTANTS) / INSTANTS, verb, number)
-            except TaskInterrupted:
-                interrupts += 1
-            check(number)
-        assert interrupts >= MIN_INTERRUPTS
-        return interrupts
-
-    with Alarm(Stop(), 60) as alarm:
-        yield call
+    check(INSTANTS)  # it is connected now
+    lines, interrupts = lines_until(verb, INSTANTS), 0
+    for number in range(INSTANTS):
+        most = lines * number // INSTANTS
+        interrupts += lines_until(verb, number, most) > most
+        check(number)
+    assert interrupts > INSTANTS // 2, "the verb is much shorter than when it was measured"
+    return interrupts
 
 
 @pytest.mark.parametrize("is_connected", [True, False])
-def test_a_verb_gets_no_answer_of_the_one_before(
-    store: Store, interrupt_at_each_instant: Callable[[Verb, Verb], int], is_connected: bool
-) -> None:
+def test_a_verb_gets_no_answer_of_the_one_before(store: Store, is_connected: bool) -> None:
     database = store.database
 
     def fetch(number: int) -> None:
@@ -65,9 +76,16 @@ def test_a_verb_gets_no_answer_of_the_one_before(
     interrupt_at_each_instant(fetch, fetch_another)
 
 
-def test_an_interrupted_add_adds_once_or_not_at_all(
-    store: Store, rows: Rows, interrupt_at_each_instant: Callable[[Verb, Verb], int]
-) -> None:
+@EACH_SERVER
+def test_a_verb_that_is_interrupted_while_it_waits_for_an_answer_leaves_it_to_nobody(store: Store, rows: Rows) -> None:
+    database = store.database
+    database.fetch_value("SELECT 1")
+    with Alarm(Stop(), 60) as alarm, pytest.raises(TaskInterrupted):
+        alarm.call(0.1, database.fetch, SLEEP[rows.kind])
+    assert database.fetch_value("SELECT 7") == 7
+
+
+def test_an_interrupted_add_adds_once_or_not_at_all(store: Store, rows: Rows) -> None:
     adds, added = count(), {}
 
     def add_next(number: int) -> None:
@@ -81,9 +99,7 @@ def test_an_interrupted_add_adds_once_or_not_at_all(
     assert len(there) - len(added) <= interrupts
 
 
-def test_the_next_verb_commits_nothing_of_an_interrupted_transaction(
-    store: Store, rows: Rows, interrupt_at_each_instant: Callable[[Verb, Verb], int]
-) -> None:
+def test_the_next_verb_commits_nothing_of_an_interrupted_transaction(store: Store, rows: Rows) -> None:
     first, second, other = (add(store, task=name) for name in ("tasks.a", "tasks.b", "tasks.c"))
     database, returned, checks = store.database, count(), count()
 
