@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from taskserver.errors import InvalidTask
-from taskserver.model.task import MAX_GROUP_ID, Claim
+from taskserver.model.task import MAX_GROUP_ID
 from taskserver.stores import Store
 from taskserver.stores.queue import claims
 from tests.contract.verbs import PLAIN, add, add_many, claim, ids
@@ -58,15 +58,6 @@ def test_no_claim_takes_a_row_while_all_groups_are_paused(store: Store) -> None:
     assert ids(claim(store)) == [first, later]
 
 
-def test_a_claim_beside_paused_groups_puts_off_only_their_neighbours_rows(store: Store, rows: Rows) -> None:
-    add_to_groups(store, 3, 5)
-    rows.set(f"due_at = {rows.after(60)}")
-    store.claims.pause([5])
-    assert store.claims.claim(100, ()) == Claim([], 1)
-    assert rows.statuses() == [5, 0]
-    assert not store.claims.has_new(())
-
-
 def test_of_more_groups_than_one_claim_can_name_all_have_their_turn(
     store: Store, rows: Rows, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -85,35 +76,3 @@ def test_a_paused_backlog_of_many_groups_hides_no_task_of_others(store: Store) -
     order = [(301, 5), (5000, 4), (0, 4), (301, -9), (401, 5)]
     in_order = [task_id for _, task_id in sorted((priority, add(store, group, priority)) for group, priority in order)]
     assert claim_all_new(store, 2) == in_order
-
-
-def test_claims_that_remember_groups_heed_a_pause_and_a_new_group(store: Store) -> None:
-    store.claims.pause([2])
-    _, first, _, other = add_to_groups(store, 2, 1, 1, 3)
-    assert ids(claim(store, 1)) == [first]
-    store.claims.pause([1])
-    assert ids(claim(store)) == [other]
-    later = add(store, 7)
-    assert store.claims.has_new(())
-    assert ids(claim(store)) == [later]
-    assert not store.claims.has_new(())
-
-
-def test_each_group_has_its_turn_though_the_tasks_of_others_never_end(
-    store: Store, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(claims, "MAX_GROUPS", 3)
-    add_to_groups(store, *[*range(10)] * 60)
-    store.claims.pause([0])
-    claimed: set[int] = set()
-    for _ in range(50):
-        assert store.claims.has_new(())  # a new list
-        claimed |= {task.group_id for task in claim(store, 3)}
-    assert claimed == set(range(1, 10))
-
-
-def test_a_claim_of_many_listed_groups_reads_few_rows_of_each(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(claims, "MAX_LISTED_ROWS", 8)
-    add_to_groups(store, *[*range(5)] * 3)
-    store.claims.pause([0])
-    assert [len(claim(store)) for _ in range(8)] == [2, 2, 2, 2, 2, 2, 0, 0]
