@@ -82,6 +82,15 @@ def test_a_look_finds_rows_and_schedules_and_numbers_stay_whole_numbers(store: S
     assert {type(number) for number in numbers} == {int}
 
 
+def test_time_that_passes_makes_the_next_task_due(store: Store, rows: Rows) -> None:
+    assert store.due.next_seconds() is None
+    task_id = add(store)
+    rows.set(f"status = 5, due_at = {rows.after(600)}")
+    assert store.due.next_seconds() == pytest.approx(600, abs=30)
+    store.due.pass_time(700)
+    assert store.due.look().to_wake == [task_id]
+
+
 # ---- reclaim
 
 

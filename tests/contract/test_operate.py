@@ -90,6 +90,8 @@ def test_a_verb_changes_the_rows_that_it_suits_and_leaves_all_others(queue: Queu
     # Of a new task, updated_at is the instant since which it is ready: only what changes its state moves it.
     moved = {kind for kind, one in ids.items() if one in updated and str(updated[one])[:4] != LONG_AGO[:4]}
     assert moved == (set(expected) if verb in ("retry", "cancel") else set())
+    running = sum("running" in kind for kind in KINDS) if verb == "cancel" else 1
+    assert len(Operations(queue.server.store).still_running()) == running  # cancelled, and not over yet
 
 
 def test_one_task_is_claimed_in_each_state_but_done_and_in_progress(store: Store, rows: Rows) -> None:
@@ -127,6 +129,7 @@ def test_a_deleted_task_leaves_no_edge_and_its_children_can_be_retried(queue: Qu
     server, operations = queue.server, Operations(queue.server.store)
     server.cancel(parent)
     assert queue.rows("id, status") == [(parent, 7), (child, 4), (other, 4)]
+    assert operations.given_up_among([parent, child]) == 1
     assert operations.do(DELETE, [other, parent]) == 2
     assert queue.sql("SELECT child_id FROM jobs_queue_dependencies") == [(child,)]
     assert operations.retry(child) == 1

@@ -16,7 +16,7 @@ from taskserver.model.selection import Selection
 from taskserver.model.task import Status
 from taskserver.stores import Store
 from taskserver.stores.queue import counts, views
-from taskserver.stores.queue.counts import Counts
+from taskserver.stores.queue.counts import Counts, NameCount
 from taskserver.stores.queue.views import Pages, Place
 from taskserver.stores.records import OTHER
 from taskserver.web.views import trouble_in_words
@@ -54,6 +54,14 @@ def test_counts_are_exact_up_to_one_share_for_each_group_and_status(
     assert counted(store) == {(3, 0): (30, False), (5, 0): (3, False), (5, 4): (2, False)}
     put(rows, *[("a", 3, 0)] * 60, *[("a", 7, 0)] * 60)
     assert counted(store) == {(3, 0): (22, True), (5, 0): (3, False), (5, 4): (2, False), (7, 0): (22, True)}
+
+
+def test_a_count_up_to_a_number_stops_there_and_names_are_counted_in_each_status(store: Store, rows: Rows) -> None:
+    put(rows, *[("a", 3, 0)] * 5, ("b", 5, 0), ("a", 5, 4))
+    look = Counts(store.database)
+    assert [look.up_to(most, Status.NEW) for most in (3, 7)] == [3, 6]
+    assert look.up_to(10, Status.NEW, [5]) == 1
+    assert sorted(look.by_name()) == [NameCount("a", 3, 0, 5), NameCount("a", 5, 4, 1), NameCount("b", 5, 0, 1)]
 
 
 def test_an_empty_queue_has_no_counts_no_runs_and_no_tasks(store: Store) -> None:
