@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shutil
 import ssl
 import subprocess
 import tempfile
@@ -33,34 +32,22 @@ class Certificates(NamedTuple):
 @contextmanager
 def made_certificates() -> Iterator[Certificates]:
     """In the `with`, fresh certificates."""
-    folder = Path(tempfile.mkdtemp(prefix="taskserver-tls-", dir="/tmp"))
-    try:
-        for name in ("authority", "stranger"):
-            make_authority(folder, name)
-        yield Certificates(folder / "authority.pem", folder / "stranger.pem", *sign(folder, "server"))
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
+    key = ("-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes")
+    with tempfile.TemporaryDirectory(prefix="taskserver-tls-", dir="/tmp") as name:
+        folder = Path(name)
 
+        def openssl(arguments: str, *more: str) -> None:
+            command = ["openssl", *arguments.split(), *more]
+            subprocess.run(command, cwd=folder, check=True, capture_output=True, timeout=60)
 
-def openssl(folder: Path, *arguments: str) -> None:
-    subprocess.run(["openssl", *arguments], cwd=folder, check=True, capture_output=True, timeout=60)
-
-
-EC_KEY = ("-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes")
-
-
-def make_authority(folder: Path, name: str) -> None:
-    openssl(folder, "req", "-x509", *EC_KEY, "-days", "2", "-subj", f"/CN={name}",
-            "-keyout", f"{name}.key", "-out", f"{name}.pem")  # fmt: skip
-
-
-def sign(folder: Path, name: str) -> tuple[Path, Path]:
-    openssl(folder, "req", *EC_KEY, "-subj", f"/CN={name}", "-keyout", f"{name}.key", "-out", f"{name}.csr")
-    (folder / "names").write_text("subjectAltName=IP:127.0.0.1,DNS:localhost\n")
-    openssl(folder, "x509", "-req", "-in", f"{name}.csr", "-CA", "authority.pem", "-CAkey", "authority.key",
-            "-CAcreateserial", "-days", "2", "-extfile", "names", "-out", f"{name}.pem")  # fmt: skip
-    key, certificate = folder / f"{name}.key", folder / f"{name}.pem"
-    if os.getuid() == 0:
-        folder.chmod(0o755)
-        os.chown(key, NOBODY, NOBODY)
-    return certificate, key
+        for who in ("authority", "stranger"):
+            openssl(f"req -x509 -days 2 -subj /CN={who} -keyout {who}.key -out {who}.pem", *key)
+        openssl("req -subj /CN=server -keyout server.key -out server.csr", *key)
+        (folder / "names").write_text("subjectAltName=IP:127.0.0.1,DNS:localhost\n")
+        signed = "-CA authority.pem -CAkey authority.key -CAcreateserial -days 2 -extfile names"
+        openssl(f"x509 -req -in server.csr -out server.pem {signed}")
+        if os.getuid() == 0:
+            folder.chmod(0o755)
+            os.chown(folder / "server.key", NOBODY, NOBODY)
+        files = [folder / name for name in ("authority.pem", "stranger.pem", "server.pem", "server.key")]
+        yield Certificates(*files)

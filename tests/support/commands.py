@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import argparse
-from typing import Any
-
-import pytest
+from contextlib import suppress
+from unittest.mock import patch
 
 from taskserver.cli import client
 from taskserver.cli.terminal import arguments as usage
@@ -14,24 +13,10 @@ from taskserver.cli.worker_options import read_options
 
 def parsers() -> dict[str, argparse.ArgumentParser]:
     """Those of worker.py, of client.py, and of its commands, by their names."""
-    return {"worker.py": _parser_of_worker(), **parsers_of_client()}
-
-
-def _parser_of_worker() -> argparse.ArgumentParser:
     found: list[argparse.ArgumentParser] = []
-
-    class Caught(Exception):
-        """The parser was made."""
-
-    def catch(self: argparse.ArgumentParser, *args: Any) -> None:
-        found.append(self)
-        raise Caught
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(usage.Parser, "parse_args", catch)
-        with pytest.raises(Caught):
-            read_options(["--verbose"])
-    return found[0]
+    with patch.object(usage.Parser, "parse_args", lambda parser, *args: found.append(parser)), suppress(AttributeError):
+        read_options(["--verbose"])
+    return {"worker.py": found[0], **parsers_of_client()}
 
 
 def parsers_of_client() -> dict[str, argparse.ArgumentParser]:

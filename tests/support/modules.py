@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from types import ModuleType
+from unittest.mock import patch
 
 import pytest
 
@@ -56,17 +57,9 @@ class Modules:
 @contextmanager
 def importable(folder: Path) -> Iterator[Modules]:
     """A folder with the sentinels; in the `with` its modules can be imported, and after it none is left."""
-    modules, before = Modules(folder), dict(sys.modules)
-    note = ModuleType("note")
+    modules, note = Modules(folder), ModuleType("note")
     vars(note)["note"] = modules.noted.append
-    sys.modules["note"] = note
-    sys.path.insert(0, str(folder))
     for name in ("sentinel.py", "sentinel_package/__init__.py", "sentinel_package/below.py"):
         modules.write(name, SENTINEL)
-    try:
+    with patch.dict(sys.modules, note=note), patch.object(sys, "path", [str(folder), *sys.path]):
         yield modules
-    finally:
-        sys.path.remove(str(folder))
-        for name in set(sys.modules) - set(before):
-            del sys.modules[name]
-        sys.modules.update(before)

@@ -59,16 +59,6 @@ REFUSE_DELETE = {
 """A row of another table refers to the task of this id; an SQLite that minds foreign keys is rare."""
 LET_DELETE = {"sqlite": "DROP TRIGGER keeping", "mysql": "DROP TABLE orders", "postgresql": "DROP TABLE orders"}
 """So that it can go again."""
-LOCK_WAITS = {
-    "mysql": "SELECT 1 FROM information_schema.innodb_trx WHERE trx_state = 'LOCK WAIT'",
-    "postgresql": "SELECT 1 FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'",
-}
-"""A row for each transaction that waits for a lock, on MySQL anywhere on the server. SQLite does not tell."""
-INSERT_OR_IGNORE = {
-    "sqlite": "INSERT OR IGNORE INTO {}",
-    "mysql": "INSERT IGNORE INTO {}",
-    "postgresql": "INSERT INTO {} ON CONFLICT DO NOTHING",
-}
 
 Row = dict[str, Any]
 
