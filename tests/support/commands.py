@@ -14,7 +14,7 @@ from taskserver.cli.worker_options import read_options
 def parsers() -> dict[str, argparse.ArgumentParser]:
     """Those of worker.py, of client.py, and of its commands, by their names."""
     found: list[argparse.ArgumentParser] = []
-    with patch.object(usage.Parser, "parse_args", lambda parser, *args: found.append(parser)), suppress(AttributeError):
+    with patch.object(usage.Parser, "parse_args", lambda parser, *args: found.append(parser)), suppress(TypeError):
         read_options(["--verbose"])
     return {"worker.py": found[0], **parsers_of_client()}
 
