@@ -78,7 +78,6 @@ def test_one_row_moves_through_its_stages_and_then_ends_as_the_mode_says(any_sit
         ("", "Fatal: what it returned is ''; allowed: a dict, a list, a tuple or None"),
         (["x" * (1024 * 1024 - 3)], "Fatal: what it returned takes 1048577 bytes as JSON; allowed: 1048576"),
     ],
-    ids=["tuple", "None", "a text", "too large"],
 )
 def test_a_stage_returns_the_arguments_of_the_next_one(site: Pipelines, returned: object, arrives: object) -> None:
     site.does("first", lambda: returned)

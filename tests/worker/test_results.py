@@ -102,12 +102,11 @@ def states(site: Site, *ids: int) -> list[tuple[int, object]]:
 
 @EACH_DATABASE
 def test_what_a_task_returned_can_be_asked_for(keeping: Site) -> None:
-    site = keeping
-    ids = [site.add_args("give", [value]) for value in KEPT]
-    site.run()
-    assert states(site, *ids) == [(2, value) for value in KEPT]
-    table = "jobs_queue_done" if site.mode == "move" else "jobs_queue"
-    assert max(len(text.encode()) for (text,) in site.columns("result", table) if text) == MAX_RESULT_BYTES
+    ids = [keeping.add_args("give", [value]) for value in KEPT]
+    keeping.run()
+    assert states(keeping, *ids) == [(2, value) for value in KEPT]
+    table = "jobs_queue_done" if keeping.mode == "move" else "jobs_queue"
+    assert max(len(text.encode()) for (text,) in keeping.columns("result", table) if text) == MAX_RESULT_BYTES
 
 
 def test_in_mode_delete_nothing_is_kept_nor_looked_at(site: Site) -> None:
@@ -120,16 +119,15 @@ def test_a_task_whose_result_cannot_be_kept_is_done_and_that_is_logged(
     keeping: Site, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Once a run and callable."""
-    site = keeping
     names = [*CANNOT_BE_KEPT, "give_a_set"]
-    ids = [site.add_args(name) for name in names]
-    last = site.add_args("give", ["the next one"])
-    result = site.run()
+    ids = [keeping.add_args(name) for name in names]
+    last = keeping.add_args("give", ["the next one"])
+    result = keeping.run()
     assert (result.done, result.failed, result.fatal) == (len(ids) + 1, 0, 0)
-    assert states(site, *ids, last) == [*[(2, None)] * len(ids), (2, "the next one")]
+    assert states(keeping, *ids, last) == [*[(2, None)] * len(ids), (2, "the next one")]
     logged = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
     for task_id, (name, words), line in zip(ids, CANNOT_BE_KEPT.items(), logged, strict=False):
-        assert f"task {task_id} {site.name}.{name} is done, and its result is not kept: what it returned " in line
+        assert f"task {task_id} {keeping.name}.{name} is done, and its result is not kept: what it returned " in line
         assert words in line, name
     assert len(logged) == len(CANNOT_BE_KEPT)
 

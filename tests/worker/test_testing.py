@@ -68,9 +68,6 @@ def test_every_server_of_the_process_uses_the_queue_and_its_own_one_after_the_te
             TaskServer.from_env().add_task("tasks.note", ["by the environment's"])
             assert [task.args for task in queue.added] == [["by the site's"], ["by the environment's"]]
             assert queue.run_all().done == 2
-            path = queue.path
-        assert path is not None
-        assert not path.parent.exists()
         assert of_the_site.get(1) is None
         of_the_site.add_task("tasks.note")
         assert of_the_site.get(1) is not None
