@@ -39,6 +39,8 @@ ARGUMENTS: Sequence[Sequence[object]] = ((), ("--batch", 5), (15, "--batch", 3),
 """Of each slot's worker.py."""
 SLOTS, PRODUCERS = len(ARGUMENTS), 2
 ACCOUNTS, BALANCE = 8, 10_000
+FIRST = ("fail", "child", "transfer", "together", "share", "child")
+"""So one child waits for a task that is fatal, and one for tasks that are done."""
 MAX_BACKLOG = 60
 """Producers wait while so many tasks have not ended: what is left when the faults end must drain soon."""
 FIND_SECONDS = 2.0
@@ -148,14 +150,14 @@ class Producer(Actor):
         self._keys = (f"{first}-a", f"{first}-b")
 
     def run(self) -> None:
-        kinds = self._chance.sample(list(WEIGHTS), len(WEIGHTS))  # each kind once, then by chance
+        kinds = [*FIRST, *self._chance.sample(list(WEIGHTS), len(WEIGHTS))]  # each kind once, then by chance
         with TaskServer(self.stage.dsn, folder=self.stage.folder) as queue:
             for number in self._numbers:
                 while self.stage.backlog >= MAX_BACKLOG and not self.stopped.wait(0.05):
                     pass
                 if self.stopped.wait(self._chance.uniform(0.0, 0.02)):
                     return
-                kind = kinds.pop() if kinds else self._chance.choices(list(WEIGHTS), list(WEIGHTS.values()))[0]
+                kind = kinds.pop(0) if kinds else self._chance.choices(list(WEIGHTS), list(WEIGHTS.values()))[0]
                 self._add(queue, number, kind)
 
     def _add(self, queue: TaskServer, number: int, kind: str) -> None:
@@ -164,7 +166,8 @@ class Producer(Actor):
         options: dict[str, object] = {"priority": chance.choice((0, 0, 0, -5, 10)), "group_id": chance.randrange(3)}
         added = Added(number, kind, None, max_attempts=1000)
         if kind in PLAYED:
-            added = added._replace(max_attempts=chance.choice((MAX_ATTEMPTS, MAX_ATTEMPTS, 1, 2, 3)))
+            attempts = chance.choice((MAX_ATTEMPTS, MAX_ATTEMPTS, 1, 2, 3)) if number >= PRODUCERS else 1
+            added = added._replace(max_attempts=attempts)
         elif kind in MONEY:
             args["source"], args["target"] = chance.sample(range(ACCOUNTS), 2)
             args["amount"] = chance.randint(1, 99)
@@ -174,7 +177,7 @@ class Producer(Actor):
             options |= {"unique_key": key, "rerun": True, "version": number, "priority": -20}
         elif kind == "child":
             # What pays may be done before it says so, and a key's row is used again.
-            known = [one.id for one in self.added[-8:] if one.id is not None and one.kind not in ("pay", "keep")]
+            known = [one.id for one in self.added[-3:] if one.id is not None and one.kind not in ("pay", "keep")]
             added = added._replace(parents=chance.sample(known, min(len(known), chance.randint(1, 3))))
             options["depends_on"] = added.parents
         with suppress(DatabaseError):
