@@ -1,10 +1,9 @@
-"""Queues whose database fails: on MySQL/MariaDB and on PostgreSQL.
+"""Queues whose database fails: on MySQL/MariaDB, and in long tests on PostgreSQL.
 
 fragile         a server of these tests' own, which they kill; it runs as each of them begins
 fragile_queue   a queue on it
 shared_queue    one on the server of the whole test run, which is left alone: rows and tables are locked there
 proxy           between the worker of proxied_queue and that server
-failing_kind    which of the two, PostgreSQL in long tests; ON_MYSQL (failing.py) has a test run on that only
 """
 
 from __future__ import annotations
@@ -14,7 +13,7 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from tests.conftest import without
-from tests.faults.failing import QUEUES, FailingQueue
+from tests.faults.failing import TASKS, FailingQueue
 from tests.support.deployment import Deployment
 from tests.support.postgresql import PostgreSQL, PostgreSQLServer, programs_folder
 from tests.support.proxy import Proxy, Reader, Requests, as_sent
@@ -53,9 +52,15 @@ def fragile(fragile_server: MariaDB | PostgreSQL) -> Iterator[MariaDB | PostgreS
 
 
 @pytest.fixture
-def fragile_queue(failing_kind: str, deployment: Deployment, fragile: MariaDB | PostgreSQL) -> Iterator[FailingQueue]:
+def tasks(request: pytest.FixtureRequest) -> str:
+    """Of the test's file, or those of failing.py."""
+    return str(getattr(request.module, "TASKS", TASKS))
+
+
+@pytest.fixture
+def fragile_queue(deployment: Deployment, fragile: MariaDB | PostgreSQL, tasks: str) -> Iterator[FailingQueue]:
     name = fragile.create_database()
-    yield QUEUES[failing_kind](deployment, fragile, name)
+    yield FailingQueue(deployment, fragile, name, tasks=tasks)
     deployment.close()
     fragile.start()
     fragile.drop_database(name)
@@ -70,10 +75,10 @@ def shared_server(failing_kind: str, request: pytest.FixtureRequest) -> MySQLSer
 
 @pytest.fixture
 def shared_queue(
-    failing_kind: str, deployment: Deployment, shared_server: MySQLServer | PostgreSQLServer
+    deployment: Deployment, shared_server: MySQLServer | PostgreSQLServer, tasks: str
 ) -> Iterator[FailingQueue]:
     with shared_server.database() as name:
-        yield QUEUES[failing_kind](deployment, shared_server, name)
+        yield FailingQueue(deployment, shared_server, name, tasks=tasks)
         deployment.close()
 
 
@@ -85,8 +90,8 @@ def proxy(failing_kind: str, shared_server: MySQLServer | PostgreSQLServer) -> I
 
 @pytest.fixture
 def proxied_queue(
-    failing_kind: str, deployment: Deployment, shared_server: MySQLServer | PostgreSQLServer, proxy: Proxy
+    deployment: Deployment, shared_server: MySQLServer | PostgreSQLServer, proxy: Proxy, tasks: str
 ) -> Iterator[FailingQueue]:
     with shared_server.database() as name:
-        yield QUEUES[failing_kind](deployment, shared_server, name, proxy)
+        yield FailingQueue(deployment, shared_server, name, proxy, tasks)
         deployment.close()

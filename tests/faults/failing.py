@@ -2,22 +2,22 @@
 
 from __future__ import annotations
 
+import itertools
 import subprocess
-import time
-from abc import abstractmethod
 from collections.abc import Iterator, Sequence
-from contextlib import AbstractContextManager, closing, contextmanager
-from typing import Any
+from contextlib import closing, contextmanager
+from typing import Any, NamedTuple
 
 import psycopg
 import pymysql
 import pytest
 
+from taskserver import TaskServer
 from tests.support.deployment import Deployment
 from tests.support.postgresql import PostgreSQLServer
 from tests.support.processes import end_of, wait_until
 from tests.support.proxy import Proxy
-from tests.support.queues import Queue
+from tests.support.queues import NOTE, Queue
 from tests.support.servers import MySQLServer
 
 TASKS = """
@@ -55,17 +55,50 @@ LOCK_TASK = "SELECT id FROM jobs_queue WHERE id = %s FOR UPDATE"
 LOCK_TASKS = "SELECT id FROM jobs_queue WHERE id BETWEEN %s AND %s FOR UPDATE"
 
 
-class FailingQueue(Queue):
-    """On a server that is to fail, or behind a proxy that breaks the network."""
+class ErrorWords(NamedTuple):
+    """Words of a driver's errors."""
 
     refused: str
-    """A word of the error where nobody listens."""
-    waited: str
-    """The same where a row's lock did not come in time."""
-    cut_off: str
-    """The same of a connection that was cut."""
+    """Where nobody listens."""
     lost: Sequence[str]
-    """Words of the errors of a connection that broke."""
+    """A connection broke."""
+    cut_off: str
+    """The same if it was cut."""
+
+
+WORDS = {
+    "mysql": ErrorWords("(2003)", ("(0)", "(2006)", "(2013)", "(1927)", "(1053)"), "(2013)"),
+    # By libpq in its own words, unless the server said why.
+    "postgresql": ErrorWords(
+        "connection failed",
+        ("(57P01)", "(57P02)", "(57P05)", "server closed", "consuming input", "connection is ", "timed out", "reset"),
+        "(OperationalError)",
+    ),
+}
+CONNECTIONS = {
+    "mysql": "SELECT id FROM information_schema.processlist WHERE db = DATABASE() AND id <> CONNECTION_ID()",
+    "postgresql": "SELECT pid FROM pg_stat_activity WHERE datname = current_database() AND pid <> pg_backend_pid()",
+}
+"""The server's numbers of all connections to this database but the one that asks."""
+KILL = {"mysql": "KILL {}", "postgresql": "SELECT pg_terminate_backend({})"}
+MAKE_ACCOUNT = {
+    "mysql": (
+        f"CREATE USER '{{0}}'@'%' IDENTIFIED BY '{ACCOUNT_PASSWORD}' WITH MAX_USER_CONNECTIONS {{1}}",
+        "GRANT SELECT, INSERT, UPDATE, DELETE ON `{0}`.* TO '{0}'@'%'",
+    ),
+    "postgresql": (
+        f"CREATE ROLE {{0}} LOGIN PASSWORD '{ACCOUNT_PASSWORD}' CONNECTION LIMIT {{1}}",
+        "GRANT SELECT, INSERT, UPDATE, DELETE ON ALL TABLES IN SCHEMA public TO {0}",
+        "GRANT USAGE ON ALL SEQUENCES IN SCHEMA public TO {0}",
+    ),
+}
+DROP_ACCOUNT = {"mysql": ["DROP USER '{0}'@'%'"], "postgresql": ["DROP OWNED BY {0}", "DROP ROLE {0}"]}
+ON_MYSQL = pytest.mark.parametrize("failing_kind", ["mysql"], indirect=True)
+_numbers = itertools.count()
+
+
+class FailingQueue(Queue):
+    """On a server that is to fail, or behind a proxy that breaks the network."""
 
     def __init__(
         self,
@@ -73,88 +106,89 @@ class FailingQueue(Queue):
         server: MySQLServer | PostgreSQLServer,
         database: str,
         proxy: Proxy | None = None,
+        tasks: str = TASKS,
     ) -> None:
-        super().__init__(deployment, server.dsn(database), TASKS)
-        self.database = database
+        super().__init__(deployment, server.dsn(database), tasks)
+        self.database, self.database_server = database, server
+        self.words = WORDS[self.kind]
         self.workers_dsn = proxy.dsn(self.dsn) if proxy else self.dsn
         self.set()
 
     def set(self, **settings: object) -> None:
         """Write the worker's .env: the way to the database, and TASKSERVER_… settings by the ends of their names."""
-        keys = {"DSN": self.workers_dsn, "LOG": "log", "LOG_LEVEL": "debug", **settings}
+        keys: dict[str, object] = {"DSN": self.workers_dsn, "LOG": "log", "LOG_LEVEL": "debug", **settings}
         self.deployment.write_env("".join(f"TASKSERVER_{key}='{value}'\n" for key, value in keys.items()))
 
-    # ---- rows
+    @contextmanager
+    def opened(self, tasks: str = "", **settings: Any) -> Iterator[Here]:
+        """A TaskServer of this process, on the worker's way to the database."""
+        module = f"fault_tasks_{next(_numbers)}"
+        self.deployment.write_tasks(NOTE + TASKS + tasks, f"{module}.py")
+        with TaskServer(self.workers_dsn, modules=module, folder=self.folder, **settings) as server:
+            yield Here(server, module)
 
-    def add_named(self, *names: str, task: str = "note") -> list[str]:
+    # ---- the tests' own SQL
+
+    def add_named(self, *names: str, task: str = "note", module: str = "tasks") -> list[str]:
         for name in names:
-            self.add(f"tasks.{task}", f'["{name}"]')
+            self.add(f"{module}.{task}", f'["{name}"]')
         return list(names)
 
     def sql(self, statement: str, *values: object) -> list[tuple[Any, ...]]:
-        if self._server_connection is not None and not self._is_alive(self._server_connection):
+        try:
+            return super().sql(statement, *values)
+        except (pymysql.OperationalError, pymysql.InterfaceError, psycopg.OperationalError):
             self._server_connection = None  # the database was away meanwhile
-        return super().sql(statement, *values)
+            return super().sql(statement, *values)
 
-    @abstractmethod
-    def _is_alive(self, connection: Any) -> bool:
-        """Whether the tests' own connection still stands."""
-
-    @abstractmethod
-    def locking(self, statement: str, *values: object) -> AbstractContextManager[Any]:
+    @contextmanager
+    def locking(self, statement: str, *values: object) -> Iterator[Any]:
         """Another program's open transaction that holds the rows which a statement reached; its cursor."""
+        name = {"dbname" if self.is_postgresql else "database": self.database}
+        with closing(self.database_server.connect(**name, autocommit=False)) as connection:
+            with connection.cursor() as cursor:
+                if not self.is_postgresql:
+                    # As ours, so that it locks no more than the rows that it names.
+                    cursor.execute("SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED")
+                cursor.execute(statement, values or None)
+                yield cursor
+            connection.rollback()
 
-    @abstractmethod
-    def locking_table(self) -> AbstractContextManager[object]:
-        """Another program that lets nobody write to the queue's table, as a backup does."""
-
-    @abstractmethod
-    def make_worker_a_victim(self) -> None:
-        """Have the server end the worker's transaction, in a deadlock with `locking_as_survivor`."""
-
-    @abstractmethod
-    def locking_as_survivor(self) -> AbstractContextManager[Any]:
-        """The cursor of another program's transaction."""
-
-    @abstractmethod
-    def had_deadlock(self) -> bool:
-        """Whether the server has met one."""
-
-    @abstractmethod
-    def waiting_since(self) -> list[tuple[Any, ...]]:
-        """Since when somebody waits for a row's lock in this database: instants, one for each wait."""
-
-    @abstractmethod
-    def count_waiting(self) -> int:
-        """How many statements wait for any lock."""
+    def await_lock_wait(self) -> None:
+        wait_until(self.database_server.count_lock_waits)
 
     # ---- connections
 
-    @abstractmethod
-    def make_account(self) -> None:
-        """Give the worker an account of its own with no more rights than it needs, as on a shared host."""
+    @contextmanager
+    def with_account(self, connections: int = 1000, **settings: object) -> Iterator[None]:
+        """The worker has an account of its own with no more rights than it needs, as on a shared host."""
+        for statement in MAKE_ACCOUNT[self.kind]:
+            self.sql(statement.format(self.database, connections))
+        dsn = self.workers_dsn
+        self.workers_dsn = self.dsn.replace(self.database_server.login, f"{self.database}:{ACCOUNT_PASSWORD}")
+        self.set(**settings)
+        try:
+            if isinstance(self.database_server, MySQLServer):
+                self.database_server.meet(self.database, ACCOUNT_PASSWORD)
+            yield
+        finally:
+            self.workers_dsn = dsn
+            for statement in DROP_ACCOUNT[self.kind]:
+                self.sql(statement.format(self.database))
 
-    @abstractmethod
-    def connecting_plainly(self) -> AbstractContextManager[object]:
+    def connect_plainly(self) -> Any:
         """A connection of that account."""
+        name = {"dbname": self.database} if self.is_postgresql else {}
+        return self.database_server.connect(**name, user=self.database, password=ACCOUNT_PASSWORD)
 
-    @abstractmethod
-    def dropping_idle(self) -> AbstractContextManager[None]:
-        """In the `with`, the server ends connections that are made meanwhile and idle for a second."""
-
-    @abstractmethod
     def connections(self) -> list[int]:
-        """The server's numbers of all connections to this database but the one that asks."""
-
-    @abstractmethod
-    def kill_connection(self, number: int) -> None:
-        """Have the server end one of them."""
+        return [number for (number,) in self.sql(CONNECTIONS[self.kind])]
 
     def kill_connections(self) -> int:
-        """Have the server end all connections to this database; how many there were."""
+        """The server ends all connections to this database; how many there were."""
         found = self.connections()
         for number in found:
-            self.kill_connection(number)
+            self.sql(KILL[self.kind].format(number))
         wait_until(lambda: not self.connections())
         return len(found)
 
@@ -194,190 +228,8 @@ class FailingQueue(Queue):
         assert set(self.rows("status, attempts, error_text")) <= {(2, 1, None)}
 
 
-class OnMySQL(FailingQueue):
-    """On MySQL or MariaDB."""
+class Here(NamedTuple):
+    """A TaskServer of this process, and the module of its tasks."""
 
-    refused, waited, cut_off = "(2003)", "(1205)", "(2013)"
-    lost = ("(0)", "(2006)", "(2013)", "(1927)", "(1053)")
-
-    def __init__(self, deployment: Deployment, server: MySQLServer, database: str, proxy: Proxy | None = None) -> None:
-        super().__init__(deployment, server, database, proxy)
-        self.database_server = server
-
-    def _is_alive(self, connection: Any) -> bool:
-        try:
-            connection.ping(reconnect=False)
-        except pymysql.MySQLError:
-            return False
-        return True
-
-    @contextmanager
-    def locking(self, statement: str, *values: object) -> Iterator[Any]:
-        with closing(self.connect()) as connection, connection.cursor() as cursor:
-            # As ours, so that it locks no more than the rows that it names.
-            cursor.execute("SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED")
-            cursor.execute("SET innodb_lock_wait_timeout = 30")
-            cursor.execute("BEGIN")
-            cursor.execute(statement, values)
-            yield cursor
-            connection.rollback()
-
-    @contextmanager
-    def locking_table(self) -> Iterator[None]:
-        with closing(self.connect()) as backup, backup.cursor() as cursor:
-            cursor.execute("LOCK TABLES jobs_queue READ")
-            yield
-            cursor.execute("UNLOCK TABLES")
-
-    def make_worker_a_victim(self) -> None:
-        # Of two in a deadlock the server ends the one that has changed less.
-        weights = ", ".join(f"({task_id}, 'x', 4)" for task_id in range(1001, 1201))
-        self.sql(f"INSERT INTO jobs_queue (id, task, status) VALUES {weights}")
-
-    def locking_as_survivor(self) -> AbstractContextManager[Any]:
-        return self.locking("UPDATE jobs_queue SET priority = 1 WHERE id BETWEEN 1001 AND 1200")
-
-    def had_deadlock(self) -> bool:
-        return "LATEST DETECTED DEADLOCK" in self.sql("SHOW ENGINE INNODB STATUS")[0][2]
-
-    def waiting_since(self) -> list[tuple[Any, ...]]:
-        time.sleep(0.11)  # who asks sooner gets the answer of the last time, and so for ever
-        return self.sql(
-            "SELECT trx_wait_started FROM information_schema.innodb_trx JOIN information_schema.processlist"
-            " ON processlist.id = trx_mysql_thread_id WHERE db = ? AND trx_state = 'LOCK WAIT'",
-            self.database,
-        )
-
-    def count_waiting(self) -> int:
-        waiting = "SELECT COUNT(*) FROM information_schema.processlist WHERE state LIKE 'Waiting%lock%'"
-        return int(self.sql(waiting)[0][0])
-
-    @contextmanager
-    def set_for_all(self, variable: str, value: int) -> Iterator[None]:
-        """In the `with`, a variable of the server has this value, for connections made from now on at least."""
-        ((usual,),) = self.sql(f"SELECT @@GLOBAL.{variable}")
-        self.sql(f"SET GLOBAL {variable} = {value}")
-        try:
-            yield
-        finally:
-            self.sql(f"SET GLOBAL {variable} = {usual}")
-
-    def make_account(self) -> None:
-        self.database_server.execute(
-            f"CREATE USER '{self.database}'@'%' IDENTIFIED BY '{ACCOUNT_PASSWORD}'",
-            f"GRANT SELECT, INSERT, UPDATE, DELETE ON `{self.database}`.* TO '{self.database}'@'%'",
-        )
-        self.workers_dsn = self.dsn.replace(self.database_server.login, f"{self.database}:{ACCOUNT_PASSWORD}")
-        self.set()
-
-    def connecting_plainly(self) -> AbstractContextManager[object]:
-        return closing(self.database_server.connect(user=self.database, password=ACCOUNT_PASSWORD))
-
-    @contextmanager
-    def dropping_idle(self) -> Iterator[None]:
-        with self.set_for_all("wait_timeout", 1):
-            yield
-
-    def connections(self) -> list[int]:
-        which = "SELECT id FROM information_schema.processlist WHERE db = ? AND id <> CONNECTION_ID()"
-        return [number for (number,) in self.sql(which, self.database)]
-
-    def kill_connection(self, number: int) -> None:
-        self.sql(f"KILL {number}")
-
-
-class OnPostgreSQL(FailingQueue):
-    """On PostgreSQL."""
-
-    refused, waited, cut_off = "connection failed", "(55P03)", "(OperationalError)"
-    # By libpq in its own words, unless the server said why.
-    lost = ("(57P01)", "(57P02)", "(57P05)", "server closed", "consuming input", "connection is ", "timed out", "reset")
-
-    def __init__(
-        self, deployment: Deployment, server: PostgreSQLServer, database: str, proxy: Proxy | None = None
-    ) -> None:
-        super().__init__(deployment, server, database, proxy)
-        self.database_server = server
-
-    def _is_alive(self, connection: Any) -> bool:
-        try:
-            connection.execute("SELECT 1")
-        except psycopg.Error:
-            return False
-        return True
-
-    @contextmanager
-    def locking(self, statement: str, *values: object) -> Iterator[Any]:
-        with closing(self.database_server.connect(dbname=self.database, autocommit=False)) as connection:
-            cursor = connection.execute("SET deadlock_timeout = '30s'")  # the other side is the victim
-            cursor.execute(statement.encode(), values)
-            yield cursor
-            connection.rollback()
-
-    @contextmanager
-    def locking_table(self) -> Iterator[None]:
-        # What keeps writers out, and lets all others read.
-        with self.locking("LOCK TABLE jobs_queue IN SHARE MODE"):
-            yield
-
-    def make_worker_a_victim(self) -> None:
-        # The server ends the one that looks for a deadlock first: before its wait for the lock is over.
-        self.sql(f"ALTER DATABASE {self.database} SET deadlock_timeout = '900ms'")
-
-    def locking_as_survivor(self) -> AbstractContextManager[Any]:
-        return self.locking("SELECT 1")
-
-    def had_deadlock(self) -> bool:
-        return self.sql("SELECT deadlocks > 0 FROM pg_stat_database WHERE datname = current_database()") == [(True,)]
-
-    def waiting_since(self) -> list[tuple[Any, ...]]:
-        return self.sql(
-            "SELECT query_start FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'"
-        )
-
-    def count_waiting(self) -> int:
-        return len(self.waiting_since())
-
-    @contextmanager
-    def set_for_all(self, variable: str, value: object) -> Iterator[None]:
-        """In the `with`, a setting of the server has this value for all, in connections that stand, too."""
-        ((usual,),) = self.database_server.execute(f"SHOW {variable}")
-        self._set_for_all(variable, value)
-        try:
-            yield
-        finally:
-            self._set_for_all(variable, usual)
-
-    def _set_for_all(self, variable: str, value: object) -> None:
-        self.sql("SET default_transaction_read_only = off")
-        self.sql(f"ALTER SYSTEM SET {variable} = '{value}'")
-        self.sql("SELECT pg_reload_conf()")
-        wait_until(lambda: self.database_server.execute(f"SHOW {variable}") == [(value,)])
-
-    def make_account(self) -> None:
-        self.sql(f"CREATE ROLE {self.database} LOGIN PASSWORD '{ACCOUNT_PASSWORD}'")
-        self.sql(f"GRANT SELECT, INSERT, UPDATE, DELETE ON ALL TABLES IN SCHEMA public TO {self.database}")
-        self.workers_dsn = self.dsn.replace(self.database_server.login, f"{self.database}:{ACCOUNT_PASSWORD}")
-        self.set()
-
-    def connecting_plainly(self) -> AbstractContextManager[object]:
-        account = {"user": self.database, "password": ACCOUNT_PASSWORD}
-        return closing(self.database_server.connect(dbname=self.database, **account))
-
-    @contextmanager
-    def dropping_idle(self) -> Iterator[None]:
-        with self.set_for_all("idle_session_timeout", "1s"):
-            yield
-
-    def connections(self) -> list[int]:
-        which = "SELECT pid FROM pg_stat_activity WHERE datname = current_database() AND pid <> pg_backend_pid()"
-        return [number for (number,) in self.sql(which)]
-
-    def kill_connection(self, number: int) -> None:
-        self.sql(f"SELECT pg_terminate_backend({number})")
-
-
-QUEUES = {"mysql": OnMySQL, "postgresql": OnPostgreSQL}
-"""By the kind of the store."""
-ON_MYSQL = pytest.mark.parametrize("failing_kind", ["mysql"], indirect=True)
-"""Of a test that is about what MySQL alone does."""
+    server: TaskServer
+    module: str

@@ -16,17 +16,13 @@ import pytest
 
 from taskserver import DatabaseError, RunResult, TaskServer
 from taskserver.stores import dialect
-from tests.faults.failing import QUEUES, TASKS, FailingQueue
+from tests.faults.failing import FailingQueue, Here
 from tests.support.processes import assert_one_line, assert_silent, wait_until
 from tests.support.proxy import Cut, Proxy, contains
-from tests.support.queues import NOTE
 
 READ_SECONDS_IN_A_RUN = dialect.READ_SECONDS_IN_A_RUN
 SHORT_READ_SECONDS = 0.25
 """In place of the ten that a worker waits for an answer."""
-WHEN = pytest.mark.parametrize("is_done", [True, False], ids=["done", "not-done"])
-
-_names = itertools.count()
 
 
 class Step(NamedTuple):
@@ -44,9 +40,15 @@ class Step(NamedTuple):
 
 
 LONG_ARGS = f'["second", {" " * 20_000}0]'
-READ_CLAIM = Step("read the claim", b"SELECT id, task, CASE")
-"""On MySQL: PostgreSQL's claim returns the tasks."""
+START = Step("start", b"attempts = attempts + 1")
+DELETE = Step("delete", b"DELETE FROM `jobs_queue`", mode="delete")
+MOVE = Step("move", b"INSERT INTO `jobs_queue_done`", mode="move")
+MARK = Step("mark", b"SET status = 2")
 STEPS = [
+    START,
+    DELETE,
+    MOVE,
+    MARK,
     Step("begin the run", b"ended_at = NULL"),
     Step("look for what is due", b"UNION ALL"),
     Step(
@@ -55,11 +57,7 @@ STEPS = [
         prepared="status = 3, attempts = 1, due_at = {past}",
         ends_as=(2, 2),
     ),
-    Step(
-        "reclaim unstarted",
-        b"SET status = 0, claim = NULL",
-        prepared="status = 1, claim = 7, due_at = {past}",
-    ),
+    Step("reclaim unstarted", b"SET status = 0, claim = NULL", prepared="status = 1, claim = 7, due_at = {past}"),
     Step(
         "reclaim lost",
         b"lost: its worker died",
@@ -67,16 +65,9 @@ STEPS = [
         ends_as=(3, 1),
     ),
     Step("claim", b"STRAIGHT_JOIN|candidates AS MATERIALIZED"),
-    READ_CLAIM,
     Step("read long texts", b"SELECT args, stages FROM", args=LONG_ARGS),
-    Step("start", b"attempts = attempts + 1"),
-    Step("limit the attempts", b"SET max_attempts = "),
-    Step("delete", b"DELETE FROM `jobs_queue`", mode="delete"),
-    Step("move", b"INSERT INTO `jobs_queue_done`", mode="move"),
-    Step("mark", b"SET status = 2"),
     Step("retry", b"SET status = 3, claim = NULL", task="fail", ends_as=(3, 1)),
     Step("give up", b"SET status = 4, claim = NULL", task="fail", prepared="max_attempts = 1", ends_as=(4, 1)),
-    Step("look for new ones", b"SELECT 1 FROM"),
     Step("end the run", b"reason = "),
 ]
 
@@ -104,16 +95,12 @@ def assert_done_once(queue: FailingQueue, step: Step) -> None:
 
 
 def cut_at(proxy: Proxy, words: bytes, is_done: bool, silent: bool = False) -> Cut:
-    matches = contains(*words.split(b"|"), *as_quoted(words).split(b"|"))
+    """PostgreSQL writes names in other quotes."""
+    matches = contains(*words.split(b"|"), *words.replace(b"`", b'"').split(b"|"))
     return (proxy.cut_after if is_done else proxy.cut_before)(matches, silent=silent)
 
 
-def as_quoted(words: bytes) -> bytes:
-    """As PostgreSQL writes names."""
-    return words.replace(b"`", b'"')
-
-
-@pytest.mark.parametrize("step", [step for step in STEPS if step.name in ("start", "delete", "move")])
+@pytest.mark.parametrize("step", [START, DELETE], ids=["start", "delete"])
 def test_a_worker_whose_answer_is_cut_off_finds_out_what_was_done(
     proxied_queue: FailingQueue, proxy: Proxy, step: Step
 ) -> None:
@@ -122,18 +109,18 @@ def test_a_worker_whose_answer_is_cut_off_finds_out_what_was_done(
     cut = cut_at(proxy, step.words, is_done=True)
     assert_silent(proxied_queue.worker())
     assert cut.has_struck
-    assert proxied_queue.tries(*proxied_queue.lost) == 1
+    assert proxied_queue.tries(*proxied_queue.words.lost) == 1
     assert len(proxy.links) == 2
     assert_done_once(proxied_queue, step)
 
 
-def test_a_connection_that_breaks_at_a_run_s_first_statement_is_told_at_once(
+def test_a_connection_that_breaks_at_a_run_s_first_statement_is_reported_at_once(
     proxied_queue: FailingQueue, proxy: Proxy
 ) -> None:
-    """Whoever was never reached may be the wrong one."""
+    """A server that was never reached may be the wrong one."""
     proxied_queue.add_named("first")
     cut = cut_at(proxy, b"SELECT MAX(version)", is_done=False)
-    assert_one_line(proxied_queue.worker(), 1, proxied_queue.cut_off)
+    assert_one_line(proxied_queue.worker(), 1, proxied_queue.words.cut_off)
     assert cut.has_struck
     assert proxied_queue.notes() == []
 
@@ -141,39 +128,11 @@ def test_a_connection_that_breaks_at_a_run_s_first_statement_is_told_at_once(
 # ---- in this process, where an answer is waited for less long
 
 
-class Here(NamedTuple):
-    """A TaskServer of this process that reaches its queue through the proxy."""
-
-    queue: FailingQueue
-    server: TaskServer
-    module: str
-
-    def add(self, name: str, task: str = "note") -> None:
-        self.queue.add(f"{self.module}.{task}", f'["{name}"]')
-
-    def run_to_first(self, pool: ThreadPoolExecutor) -> Future[RunResult]:
-        """A run that is in the midst of its first task, and has claimed two more."""
-        self.add("first", "wait_for_go")
-        self.add("second")
-        self.add("third")
-        run = pool.submit(self.server.run)
-        wait_until(lambda: self.queue.notes() == ["first"])
-        return run
-
-
 @pytest.fixture
 def open_here(proxied_queue: FailingQueue, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., Here]]:
     monkeypatch.setattr(dialect, "READ_SECONDS_IN_A_RUN", SHORT_READ_SECONDS)
-    opened = ExitStack()
-
-    def opens(tasks: str = "", **settings: Any) -> Here:
-        module = f"fault_tasks_{next(_names)}"
-        proxied_queue.deployment.write_tasks(NOTE + TASKS + tasks, f"{module}.py")
-        server = TaskServer(proxied_queue.workers_dsn, modules=module, folder=proxied_queue.folder, **settings)
-        return Here(proxied_queue, opened.enter_context(server), module)
-
-    with opened:
-        yield opens
+    with ExitStack() as opened:
+        yield lambda **settings: opened.enter_context(proxied_queue.opened(**settings))
 
 
 @pytest.fixture
@@ -182,44 +141,48 @@ def pool() -> Iterator[ThreadPoolExecutor]:
         yield pool
 
 
+def run_to_first(queue: FailingQueue, here: Here, pool: ThreadPoolExecutor) -> Future[RunResult]:
+    """A run that is in the midst of its first task, and has claimed two more."""
+    queue.add_named("first", task="wait_for_go", module=here.module)
+    queue.add_named("second", "third", module=here.module)
+    run = pool.submit(here.server.run)
+    wait_until(lambda: queue.notes() == ["first"])
+    return run
+
+
 def is_quick(step: Step, is_done: bool, silent: bool) -> bool:
     """Whether it is one for every day; `make test-long` runs them all."""
-    if silent:
-        return step.name == "mark" or (is_done and step.name == "start")
-    return is_done or step.name in ("claim", "start", "mark")
+    return step in (START, MARK) if silent else is_done or step.name == "claim"
 
 
-def title(step: Step, is_done: bool, silent: bool) -> str:
-    return f"{step.name.replace(' ', '-')}-{'done' if is_done else 'not-done'}-{'never' if silent else 'cut'}"
+CUTS = [
+    pytest.param(
+        *cut,
+        id=f"{cut[0].name.replace(' ', '-')}-{'done' if cut[1] else 'not-done'}-{'never' if cut[2] else 'cut'}",
+        marks=[] if is_quick(*cut) else pytest.mark.long,
+    )
+    for cut in itertools.product(STEPS, (True, False), (True, False))
+]
 
 
-@pytest.mark.parametrize(
-    ("failing_kind", "step", "is_done", "silent"),
-    [
-        pytest.param(
-            kind,
-            *case,
-            id=f"{kind}-{title(*case)}",
-            marks=[pytest.mark.long] * (kind != "mysql" or not is_quick(*case)),
-        )
-        for kind in QUEUES
-        for case in itertools.product(STEPS, (True, False), (True, False))
-        if kind == "mysql" or case[0] is not READ_CLAIM
-    ],
-    indirect=["failing_kind"],
-)
+@pytest.mark.parametrize(("step", "is_done", "silent"), CUTS)
 def test_a_statement_whose_answer_is_cut_off_or_never_comes_is_done_once(
-    open_here: Callable[..., Here], proxy: Proxy, step: Step, is_done: bool, silent: bool
+    proxied_queue: FailingQueue,
+    open_here: Callable[..., Here],
+    proxy: Proxy,
+    step: Step,
+    is_done: bool,
+    silent: bool,
 ) -> None:
     """Where none comes, the connection stands, as far as the worker can see."""
     here = open_here(mode=step.mode, backoff="fixed:60")
-    prepare(here.queue, step, here.module)
+    prepare(proxied_queue, step, here.module)
     cut = cut_at(proxy, step.words, is_done, silent)
     result = here.server.run()
     assert cut.has_struck
     assert len(proxy.links) == 2
     assert result.lost == 0
-    assert_done_once(here.queue, step)
+    assert_done_once(proxied_queue, step)
 
 
 def leave_half_open(proxy: Proxy) -> None:
@@ -229,32 +192,34 @@ def leave_half_open(proxy: Proxy) -> None:
 
 
 def test_a_worker_gets_away_from_a_connection_that_is_half_open(
-    open_here: Callable[..., Here], proxy: Proxy, pool: ThreadPoolExecutor
+    proxied_queue: FailingQueue, open_here: Callable[..., Here], proxy: Proxy, pool: ThreadPoolExecutor
 ) -> None:
-    here = open_here()
-    run = here.run_to_first(pool)
+    run = run_to_first(proxied_queue, open_here(), pool)
     proxy.drop()
-    here.queue.go()
+    proxied_queue.go()
     leave_half_open(proxy)
     result = run.result()
     assert (result.done, result.lost) == (3, 0)
-    assert here.queue.notes() == ["first", "second", "third"]
+    assert proxied_queue.notes() == ["first", "second", "third"]
     assert proxy.links[0].lost_at
     assert len(proxy.links) == 2
 
 
 @pytest.mark.long
 def test_a_heartbeat_gets_away_from_a_connection_that_is_half_open_before_its_lease_ends(
-    open_here: Callable[..., Here], proxy: Proxy, pool: ThreadPoolExecutor, monkeypatch: pytest.MonkeyPatch
+    proxied_queue: FailingQueue,
+    open_here: Callable[..., Here],
+    proxy: Proxy,
+    pool: ThreadPoolExecutor,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    queue = proxied_queue
     monkeypatch.setattr(dialect, "READ_SECONDS_IN_A_RUN", READ_SECONDS_IN_A_RUN)
-    here = open_here(lease=6)
-    queue = here.queue
 
     def due_at() -> Any:
         return queue.rows("due_at")[0][0]
 
-    run = here.run_to_first(pool)
+    run = run_to_first(queue, open_here(lease=6), pool)
     try:
         started = due_at()
         wait_until(lambda: due_at() > started)
@@ -267,26 +232,24 @@ def test_a_heartbeat_gets_away_from_a_connection_that_is_half_open_before_its_le
         proxy.reset()
         queue.go()
     result = run.result()
-    assert result.lost == 0
+    assert (result.lost, queue.notes()[0]) == (0, "first")
     assert result.done >= 1
-    assert queue.notes()[0] == "first"
 
 
 @pytest.mark.long
 def test_a_run_outlasts_a_backup_that_locks_all_tables(
-    open_here: Callable[..., Here], proxy: Proxy, pool: ThreadPoolExecutor
+    proxied_queue: FailingQueue, open_here: Callable[..., Here], proxy: Proxy, pool: ThreadPoolExecutor
 ) -> None:
     """Statements that nobody waits for any more still stand on the server, and are done there once it goes on."""
-    here = open_here(mode="mark")
-    run = here.run_to_first(pool)
-    with here.queue.locking_table():
-        here.queue.go()
+    queue = proxied_queue
+    run = run_to_first(queue, open_here(mode="mark"), pool)
+    with queue.locking("LOCK TABLE jobs_queue IN SHARE MODE" if queue.is_postgresql else "LOCK TABLES jobs_queue READ"):
+        queue.go()
         wait_until(lambda: len(proxy.links) >= 4)
-        wait_until(lambda: here.queue.count_waiting() > 1)
     result = run.result()
     assert (result.done, result.lost) == (3, 0)
-    assert here.queue.notes() == ["first", "second", "third"]
-    assert here.queue.rows("status, attempts, error_text") == [(2, 1, None)] * 3
+    assert queue.notes() == ["first", "second", "third"]
+    assert queue.rows("status, attempts, error_text") == [(2, 1, None)] * 3
 
 
 # ---- producers do not repeat
@@ -295,49 +258,36 @@ def test_a_run_outlasts_a_backup_that_locks_all_tables(
 INSERTS = (b"INSERT INTO `jobs_queue` ", b'INSERT INTO "jobs_queue" ', b'COPY "jobs_queue" ')
 
 
-class Requests:
-    """Matches requests that add to the queue, and counts them."""
-
-    def __init__(self) -> None:
-        self._matches = contains(*INSERTS)
-        self.count = 0
-
-    def __call__(self, request: bytes) -> bool:
-        matches = self._matches(request)
-        self.count += matches
-        return matches
-
-
-class Adding(NamedTuple):
-    add: Callable[[TaskServer], object]
-    is_one: bool
-    """One INSERT that commits by itself; several tasks share a transaction."""
-
-
-@pytest.mark.parametrize(
-    "adding",
-    [
-        Adding(lambda server: server.add_task("tasks.note", ["new"]), True),
-        Adding(lambda server: server.add_tasks([{"task": "tasks.note"}] * 3), False),
-    ],
-    ids=["one", "many"],
-)
-@WHEN
+@pytest.mark.parametrize("count", [1, 3])
+@pytest.mark.parametrize("is_done", [True, False], ids=["done", "not-done"])
 def test_an_add_whose_answer_is_cut_off_is_not_repeated(
-    proxied_queue: FailingQueue, proxy: Proxy, adding: Adding, is_done: bool
+    proxied_queue: FailingQueue, proxy: Proxy, count: int, is_done: bool
 ) -> None:
-    inserts = Requests()
+    inserts: list[bytes] = []
+
+    def is_insert(request: bytes) -> bool:
+        found = contains(*INSERTS)(request)
+        inserts.extend([request] * found)
+        return found
+
+    def add() -> None:
+        # One INSERT commits by itself; several tasks share a transaction.
+        if count == 1:
+            server.add_task("tasks.note", ["new"])
+        else:
+            server.add_tasks([{"task": "tasks.note"}] * count)
+
     with TaskServer(proxied_queue.workers_dsn) as server:
-        cut = (proxy.cut_after if is_done else proxy.cut_before)(inserts)
+        cut = (proxy.cut_after if is_done else proxy.cut_before)(is_insert)
         with pytest.raises(DatabaseError) as raised:
-            adding.add(server)
+            add()
         assert "\n" not in str(raised.value)
         assert cut.has_struck
-        assert inserts.count == 1
-        is_there = is_done and adding.is_one
+        assert len(inserts) == 1
+        is_there = is_done and count == 1
         assert len(proxied_queue.statuses()) == is_there
-        adding.add(server)
-        assert len(proxied_queue.statuses()) > is_there
+        add()
+        assert len(proxied_queue.statuses()) == is_there + count
 
 
 def test_a_person_is_told_that_tasks_may_be_added_whose_answer_is_cut_off(
@@ -352,5 +302,5 @@ def test_a_person_is_told_that_tasks_may_be_added_whose_answer_is_cut_off(
         cut = proxy.cut_after(last)
         ended = proxied_queue.client("add", *adds)
         assert cut.has_struck
-        assert_one_line(ended, 1, proxied_queue.cut_off, "may be added all the same: look first")
+        assert_one_line(ended, 1, proxied_queue.words.cut_off, "may be added all the same: look first")
     assert proxied_queue.statuses() == [0] * 4
