@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from typing import Any
 
 from tests.support.queues import Queue
@@ -68,17 +67,6 @@ def hold(number, name="go"):
 """
 
 
-def with_effects(make_queue: Callable[..., Queue]) -> Callable[..., Queue]:
-    """Makes a queue with that table in its database."""
-
-    def make(dsn: str) -> Queue:
-        queue = make_queue(dsn)
-        queue.sql(EFFECTS[queue.kind])
-        return queue
-
-    return make
-
-
 class EffectsSite(Site):
     """A site with that table; its tasks call `meanwhile` of their module, which is the test's."""
 
@@ -109,7 +97,3 @@ def effects(queue: Queue) -> list[int]:
 def states(queue: Queue) -> list[tuple[Any, ...]]:
     """The status and the attempts of each row."""
     return queue.rows("status, attempts")
-
-
-def set_settings(queue: Queue, **settings: str) -> None:
-    queue.deployment.write_env(**{"TASKSERVER_DSN": queue.dsn, **SETTINGS, **settings})
