@@ -15,13 +15,13 @@ from taskserver import TaskServer
 from taskserver.model.attempt import Finish, Outcome, Start
 from taskserver.model.new_task import NewTask
 from taskserver.model.task import ClaimedTask, Status
-from taskserver.stores.queue import dependencies
 from taskserver.stores.queue.dependencies import Dependencies
 from taskserver.stores.queue.operations import Operations
-from tests.support.databases import EACH_DATABASE, EACH_SERVER
+from tests.support.databases import EACH_SERVER
 from tests.support.processes import WAIT_SECONDS, wait_until
 from tests.support.rows import Rows
 
+LONG = pytest.mark.long
 FINISHERS, ADDERS = 4, 3
 
 
@@ -72,19 +72,13 @@ def race(dsn: str) -> Iterator[Race]:
         yield Race(server, rows, 100 if rows.is_sqlite else 300)
 
 
-@EACH_DATABASE
+@pytest.mark.parametrize(
+    "database", ["mysql", pytest.param("sqlite", marks=LONG), pytest.param("postgresql", marks=LONG)], indirect=True
+)
 def test_parents_that_end_and_children_that_are_added_at_the_same_time_leave_no_child_waiting(race: Race) -> None:
     children = race.run()
     assert set(children) == {Status.NEW, Status.FATAL}
     assert race.waited > 20  # children were there when their parents ended
-
-
-@EACH_SERVER
-def test_without_the_locks_that_race_leaves_children_waiting(race: Race, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The control: so the test above can fail."""
-    lock = dependencies._lock
-    monkeypatch.setattr(dependencies, "_lock", lambda place, ids, end="": lock(place, ids, ""))
-    assert race.run()[Status.WAITING] > 0
 
 
 # ---- two transactions at the same time
