@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import json
-import os
 import shlex
-from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 from subprocess import CompletedProcess
 from typing import Any
 
@@ -14,14 +11,8 @@ import pytest
 
 from taskserver.cli.terminal.warnings import MAX_WARNINGS
 from tests.support.printed import text_of
-from tests.support.processes import (
-    Run,
-    assert_one_line,
-)
+from tests.support.processes import Run, assert_one_line
 from tests.support.queues import Queue
-
-FIRST_LINE = '{"task": "tasks.note", "args": ["first"], "group_id": 3, "priority": -7}\n'
-FIRST = ("tasks.note", '["first"]', 3, -7)
 
 
 def rows_of(queue: Queue) -> list[tuple[Any, ...]]:
@@ -52,8 +43,6 @@ def test_add_prints_the_id_of_the_task_and_nothing_else(queue: Queue) -> None:
         args = ("tasks.note", '{"text": "grün 🎉"}', "--group", 3, "--priority", -7)
         assert add(queue, *args) == f"{task_id}\n"
     assert rows_of(queue) == [("tasks.note", r'{"text":"gr\u00fcn \ud83c\udf89"}', 3, -7)] * 2
-    queue.run_quietly()
-    assert queue.notes() == ["grün 🎉"] * 2
 
 
 def test_add_takes_when_how_often_and_of_what_kind(queue: Queue) -> None:
@@ -76,8 +65,6 @@ def test_add_of_a_key_that_stands_prints_its_id_and_with_rerun_changes_it(queue:
     for text, version in (("third", 8), ("fourth", 8), ("fifth", 0)):
         assert add_one(text, "--rerun", "--version", version) == "1\n"
     assert queue.rows("args, version") == [('["third"]', 8)]
-    assert add_one("sixth", "--rerun", "--group", 3) == "1\n"
-    assert queue.rows("args, version, group_id") == [('["sixth"]', 8, 3)]
     queue.sql("UPDATE jobs_queue SET status = 2")
     ended = queue.here("add", "tasks.note", "--unique", "one")
     assert (ended.returncode, ended.stdout) == (0, "1\n")
@@ -86,17 +73,12 @@ def test_add_of_a_key_that_stands_prints_its_id_and_with_rerun_changes_it(queue:
 
 
 def test_add_takes_what_runs_then(queue: Queue) -> None:
-    queue.define("def fail(): ...")
     second = '{"task": "tasks.note", "group_id": 5, "max_attempts": 2}'
-    assert add(queue, "tasks.note", '["x"]', "--then", second, "--then", "tasks.fail", "--priority", -1) == "1\n"
+    assert add(queue, "tasks.note", '["x"]', "--then", second, "--then", "tasks.note", "--priority", -1) == "1\n"
     assert rows_of(queue) == [("tasks.note", '["x"]', 0, -1)]
-    ((stages, stage),) = queue.rows("stages, stage")
-    assert stage == 0
-    assert json.loads(stages) == [
-        {"task": "tasks.note", "group_id": 0, "priority": -1},
-        {"task": "tasks.note", "group_id": 5, "priority": -1, "max_attempts": 2},
-        {"task": "tasks.fail", "group_id": 0, "priority": -1},
-    ]
+    ((stages,),) = queue.rows("stages")
+    found = [(stage["group_id"], stage["priority"], stage.get("max_attempts")) for stage in json.loads(stages)]
+    assert found == [(0, -1, None), (5, -1, 2), (0, -1, None)]
 
 
 def test_add_takes_what_is_waited_for_and_refuses_by_name_what_cannot_be(queue: Queue) -> None:
@@ -105,9 +87,8 @@ def test_add_takes_what_is_waited_for_and_refuses_by_name_what_cannot_be(queue: 
     assert add(queue, "tasks.note", "--depends-on", "1,3", "--depends-on", 2, "--then", "tasks.note") == "4\n"
     assert parents_of(queue) == [(1, 4), (2, 4), (3, 4)]
     assert queue.statuses() == [0, 0, 0, 5]
-    for wrong in (10**6, f"1,{10**6}"):
-        ended = queue.here("add", "tasks.note", "--depends-on", wrong)
-        assert_one_line(ended, 2, f"depends_on names {10**6}, and this task would be ", "nothing was added")
+    ended = queue.here("add", "tasks.note", "--depends-on", f"1,{10**6}")
+    assert_one_line(ended, 2, f"depends_on names {10**6}, and this task would be ", "nothing was added")
     assert (len(queue.rows()), len(parents_of(queue))) == (4, 3)
 
 
@@ -115,61 +96,38 @@ def test_add_takes_what_is_waited_for_and_refuses_by_name_what_cannot_be(queue: 
 
 
 def test_bulk_adds_the_lines_of_a_file_in_their_order_or_none_of_them(queue: Queue) -> None:
-    queue.define("def fail(): ...")
-    lines = [
-        "\ufeff" + FIRST_LINE,
-        "\n",
-        "  \t\r\n",
-        '{"task":"tasks.fail"}\r\n',
-        '{"args": {"text": "grün 🎉 \\u00e4"}, "task": "tasks.note"}\n',
-        '{"task": "tasks.note", "args": null, "group_id": 5}',
-    ]
-    assert_one_line(bulk(queue, FIRST_LINE * 3000 + "oops\n"), 2, "line 3001: ", "nothing was added")
+    first = '{"task": "tasks.note", "args": ["first"], "group_id": 3, "priority": -7}\n'
+    lines = ["\ufeff" + first, "  \t\r\n", '{"args": {"text": "grün 🎉 \\u00e4"}, "task": "tasks.note"}']
+    assert_one_line(bulk(queue, first * 3000 + "oops\n"), 2, "line 3001: ", "nothing was added")
     assert (bulk(queue, "\n\n \n").stdout, rows_of(queue)) == ("0 tasks added\n", [])
-    assert bulk(queue, "".join(lines)).stdout == "4 tasks added\n"
+    assert bulk(queue, "".join(lines)).stdout == "2 tasks added\n"
     assert rows_of(queue) == [
-        FIRST,
-        ("tasks.fail", None, 0, 0),
+        ("tasks.note", '["first"]', 3, -7),
         ("tasks.note", r'{"text":"gr\u00fcn \ud83c\udf89 \u00e4"}', 0, 0),
-        ("tasks.note", None, 5, 0),
     ]
-
-
-def test_bulk_reads_a_pipe_with_more_than_is_kept_in_memory(queue: Queue, tmp_path: Path) -> None:
-    pipe = tmp_path / "pipe"
-    os.mkfifo(pipe)
-    line = json.dumps({"task": "tasks.note", "args": ["x" * 1000], "unique_key": "k"})
-    with ThreadPoolExecutor(1) as threads:
-        threads.submit(pipe.write_text, f"{line}\n" * 2000)
-        said = add(queue, "--bulk", pipe)
-    assert said == "2000 tasks added, or there already: 2000 have a unique_key\n"
 
 
 def test_bulk_takes_lines_of_all_kinds(queue: Queue) -> None:
     note = {"task": "tasks.note"}
     lines = [
         {**note, "args": [1]},
-        {**note, "args": [2], "delay": 3600},
-        {**note, "args": [3], "at": "2037-01-31T12:00:00+01:00", "max_attempts": 2},
-        *({**note, "args": [number], "unique_key": "one"} for number in (4, 5)),
-        {**note, "args": [6], "unique_key": "two", "rerun": True},
-        {**note, "args": [7], "unique_key": "two", "rerun": True, "version": 3},
-        {**note, "args": [8], "unique_key": "two", "rerun": True, "version": 2},
-        {**note, "args": [9], "unique_key": None, "rerun": False, "delay": None, "version": None},
-        {"stages": ["tasks.note", {**note, "priority": 3}], "args": [10], "group_id": 4},
-        {"stages": ["tasks.note"], "args": [11], "task": None, "depends_on": [1, 1], "delay": 60},
+        {**note, "args": [2], "at": "2037-01-31T12:00:00+01:00", "max_attempts": 2},
+        *({**note, "args": [number], "unique_key": "one"} for number in (3, 4)),
+        {**note, "args": [5], "unique_key": "two", "rerun": True},
+        {**note, "args": [6], "unique_key": "two", "rerun": True, "version": 3},
+        {"stages": ["tasks.note", {**note, "priority": 3}], "args": [7], "group_id": 4},
+        {"stages": ["tasks.note"], "args": [8], "task": None, "depends_on": [1, 1], "delay": 60},
     ]
     text = "\n".join(map(json.dumps, lines))
-    assert bulk(queue, text).stderr == ""
+    said = bulk(queue, text)
+    assert (said.stdout, said.stderr) == ("8 tasks added, or there already: 4 have a unique_key\n", "")
     found = {json.loads(args)[0]: rest for args, *rest in queue.rows("args, status, max_attempts, version")}
-    new, waiting = [0, None, None], [5, None, None]
-    others = {3: [5, 2, None], 7: [0, None, 3]}
-    assert found == dict.fromkeys((1, 4, 9, 10), new) | dict.fromkeys((2, 11), waiting) | others
-    ids = {json.loads(args)[0]: task_id for task_id, args in queue.rows("id, args")}
-    assert parents_of(queue) == [(1, ids[11])]
+    new = [0, None, None]
+    assert found == {1: new, 3: new, 7: new, 2: [5, 2, None], 6: [0, None, 3], 8: [5, None, None]}
+    assert [parent for parent, _ in parents_of(queue)] == [1]
     before = queue.rows()
     wrong = json.dumps({"task": "tasks.note", "depends_on": [10**6]})
-    assert_one_line(bulk(queue, f"{text}\n\n{wrong}"), 2, "line 13: depends_on names 1000000")
+    assert_one_line(bulk(queue, f"{text}\n\n{wrong}"), 2, "line 10: depends_on names 1000000")
     assert queue.rows() == before
 
 
@@ -178,7 +136,6 @@ def test_bulk_takes_lines_of_all_kinds(queue: Queue) -> None:
 TASKS = """
 def send_letter(to): ...
 async def fetch(to, depth=1): ...
-def größe(to): ...
 
 class Mail:
     @staticmethod
@@ -190,13 +147,11 @@ FETCH = "tasks.fetch(to, depth=…) does not take these arguments: "
 FOREIGN = "@app.task makes shop.mail.foreign a task of another queue: remove it, see docs/django.md#coming-from-celery"
 REFUSED = "; as it is, a worker makes the task fatal"
 WARNINGS = {
-    **{f"{name} [1]": "" for name in ("tasks.send_letter", "tasks.größe", "tasks:Mail.send", "shop.mail.send")},
+    **{f"{name} [1]": "" for name in ("tasks:Mail.send", "shop.mail.send")},
     "tasks.send_leter": f"'tasks.send_leter': module tasks has no function 'send_leter'{NOT_FOUND}; "
     "did you mean 'send_letter'?",
     "task.fetch": f"'task.fetch' is not in TASKSERVER_MODULES (tasks){NOT_FOUND}; did you mean 'tasks.fetch'?",
-    "other.thing": f"'other.thing' is not in TASKSERVER_MODULES (tasks){NOT_FOUND}",
     "tasks.fetch": f"{FETCH}missing a required argument: 'to'{REFUSED}",
-    "tasks.fetch --then tasks.send_letter": f"{FETCH}missing a required argument: 'to'{REFUSED}",
     "tasks.fetch [1] --then shop.mail.foreign": f"{FOREIGN}{REFUSED}",
     "tasks.fetch [1] --then tasks.a": f"'tasks.a': module tasks has no function 'a'{NOT_FOUND}",
 }
@@ -223,10 +178,7 @@ def test_names_of_files_schedules_and_retries_are_looked_for_too(sqlite_queue: Q
     lines.write_text("".join(f'{{"task": "tasks.made_up_{number}"}}\n' for number in [*range(3000), 0]))
     *warnings, last = client("add", "--bulk", lines).stderr.splitlines()
     assert (len(warnings), last) == (MAX_WARNINGS, "client.py: warning: and 95 more names like these")
-    for line in (
-        ("schedule", "nightly", "tasks.a", "--every", "1d"),
-        ("retry", "--all", "--as", "tasks.a"),
-    ):
+    for line in (("schedule", "nightly", "tasks.a", "--every", "1d"), ("retry", "--all", "--as", "tasks.a")):
         assert client(*line).stderr == f"client.py: warning: 'tasks.a': module tasks has no function 'a'{NOT_FOUND}\n"
 
 

@@ -7,13 +7,11 @@ from __future__ import annotations
 
 import json
 import re
-from datetime import datetime, timedelta
 from typing import Any
 
 import pytest
 
 from taskserver.health.accepted import MAX_REASON
-from taskserver.stores.queue.counts import MAX_COUNTED, MAX_OF_STATUS
 from tests.contract.accounts import account
 from tests.support.documents import REFERENCE, table
 from tests.support.queues import LONG_AGO, Queue
@@ -24,7 +22,6 @@ LINE = re.compile(
     r"TASKSERVER (OK|WARNING|CRITICAL): [^|]+ \| ready=\d+;\d*;\d*;0 age=\d+s;\d+;\d+;0 fatal=\d+;\d+;\d+;0"
     r" lapsed=\d+;0;;0 silence=(U|\d+s);\d*;\d*;0"
 )
-AWAY = "mysql://user:secret@127.0.0.1:1/shop"
 EXPIRED = f"INSERT INTO jobs_queue (task, status, due_at, claim) VALUES ('tasks.note', 1, '{LONG_AGO}', 5)"
 
 
@@ -73,7 +70,7 @@ def test_a_queue_that_no_worker_serves_is_a_warning_and_critical_once_a_task_wai
     assert (code, line.split(",")[0], LINE.fullmatch(line) is not None) == (OK, "TASKSERVER OK: 0 ready", True)
 
 
-def test_each_limit_is_held_both_ways_on_rows_of_the_database(served: Queue) -> None:
+def test_each_limit_is_held_on_rows_of_the_database(served: Queue) -> None:
     become_fatal(served, 3)
     served.add_many([(3, 0), (3, 0), (5, 0)])
     served.sql(f"UPDATE jobs_queue SET created_at = '{LONG_AGO}' WHERE status = 0")
@@ -82,25 +79,15 @@ def test_each_limit_is_held_both_ways_on_rows_of_the_database(served: Queue) -> 
     served.sql(f"UPDATE jobs_queue_workers SET started_at = {served.ago(1000)}")
     well = ["--max-ready=3", "--max-age=900", "--max-fatal=3", "--max-silence=5000"]
     assert check(served, *well)[0] == OK
-    for option, code, words in [
-        ("--max-ready=2", WARNING, "3 ready"),
-        ("--max-ready=0:2", CRITICAL, "3 ready"),
-        ("--max-age=350", WARNING, "group 3 waits 4"),
-        ("--max-age=5:350", CRITICAL, "group 3 waits 4"),
-        ("--max-fatal=2", WARNING, "3 fatal"),
-        ("--max-silence=900", WARNING, "no run for 1"),
-        ("--max-silence=5m", CRITICAL, "no run for 1"),
-    ]:
-        found, line = check(served, *well, option)
-        assert (found, words in line) == (code, True), line
-        assert LINE.fullmatch(line)
+    code, line = check(served, *well, "--max-ready=2", "--max-age=5:350", "--max-fatal=2")
+    assert (code, LINE.fullmatch(line) is not None) == (CRITICAL, True)
+    assert all(words in line for words in ("3 ready", "group 3 waits 4", "3 fatal"))
+    assert "no run for 1" in check(served, *well, "--max-silence=5m")[1]
     code, line = check(served, *well, "--group=5", "--max-ready=0:9", "--max-age=90")
     assert code == WARNING
     words = r"TASKSERVER WARNING: group 5 waits 1\d\d s, 1 ready \| ready=1;0;9;0 age=1\d\ds;90;270;0 fatal=0;"
     assert re.match(words, line)
-    assert served.here("pause", "3").returncode == 0
-    assert check(served, "--max-ready=1", "--max-age=90s", "--max-fatal=3", "--max-silence=1h")[0] == WARNING
-    assert served.here("pause", "5").returncode == 0
+    assert served.here("pause", "3,5").returncode == 0
     assert check(served, "--max-ready=0", "--max-age=90s", "--max-fatal=3", "--max-silence=1h")[0] == OK
 
 
@@ -116,33 +103,18 @@ def test_json_has_the_problems_with_what_to_do_and_the_values(queue: Queue) -> N
     assert (found["level"], found["line"], found["fatal"]) == ("warning", line.partition(" | ")[0], 1)
     assert {problem["name"] for problem in found["findings"]} == {"groups", "leases", "stray", "fatal"}
     (problem,) = [problem for problem in found["findings"] if problem["name"] == "fatal"]
-    assert (problem["level"], "client.py retry" in problem["fix"]) == ("warning", True)
+    assert "client.py retry" in problem["fix"]
     assert list(found) == re.findall("`([a-z_]+)`", table(REFERENCE, "JSON of", "has")["check"][0])
-
-
-@pytest.mark.parametrize("groups", [[], ["--group=5"]])
-def test_what_lies_beyond_an_overview_is_counted_for_its_limit(sqlite_queue: Queue, groups: list[str]) -> None:
-    many = "WITH RECURSIVE n (i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < ?) INSERT INTO jobs_queue "
-    sqlite_queue.sql(f"{many}(task, group_id, status) SELECT 'tasks.note', 5, 4 FROM n", MAX_COUNTED + 500)
-    sqlite_queue.run_here()
-    assert check(sqlite_queue, f"--max-fatal={MAX_COUNTED + 400}", *groups)[0] == WARNING
-    code, line = check(sqlite_queue, f"--max-fatal={MAX_COUNTED + 500}", *groups)
-    assert (code, f" fatal={MAX_COUNTED + 500};" in line) == (OK, True)
-    last = MAX_OF_STATUS + 10
-    sqlite_queue.sql(f"{many}(task, group_id) SELECT 'tasks.note', i FROM n", last)
-    assert " ready=1;0;0;0 " in check(sqlite_queue, f"--group={last}", "--max-ready=0")[1]
 
 
 # ---- what keeps it from looking
 
 
 def test_a_database_that_is_away_is_critical_in_one_line_without_its_password(queue: Queue) -> None:
-    for option in ([], ["--json"]):
-        ended = queue.here("check", *option, env={"TASKSERVER_DSN": AWAY})
-        assert (ended.returncode, ended.stderr) == (CRITICAL, "")
-        assert "secret" not in ended.stdout
-        line = json.loads(ended.stdout)["line"] if option else ended.stdout.strip()
-        assert line.startswith("TASKSERVER CRITICAL: 127.0.0.1:1/shop: Can't connect")
+    code, line = check(queue, TASKSERVER_DSN="mysql://user:secret@127.0.0.1:1/shop")
+    assert code == CRITICAL
+    assert line.startswith("TASKSERVER CRITICAL: 127.0.0.1:1/shop: Can't connect")
+    assert "secret" not in line
 
 
 def test_tables_that_are_missing_or_of_another_version_are_critical_with_the_way_out(queue: Queue) -> None:
@@ -150,18 +122,15 @@ def test_tables_that_are_missing_or_of_another_version_are_critical_with_the_way
     code, line = check(queue)
     assert (code, "run client.py init" in line) == (CRITICAL, True)
     queue.sql("DROP TABLE jobs_queue_schema")
-    for option in ([], ["--accept=fatal", "--reason=x"]):
-        code, line = check(queue, *option)
-        assert (code, "run client.py init" in line) == (CRITICAL, True)
-        assert line.startswith("TASKSERVER CRITICAL: ")
+    code, line = check(queue, "--accept=fatal", "--reason=x")
+    assert (code, "run client.py init" in line) == (CRITICAL, True)
 
 
 def test_a_wrong_setting_or_reason_is_code_3_in_one_line(queue: Queue) -> None:
     code, line = check(queue, TASKSERVER_MODE="x")
     assert (code, line.partition("; ")[0]) == (UNKNOWN, "TASKSERVER UNKNOWN: TASKSERVER_MODE is wrong: 'x'")
     assert check(queue, "--accept", "fatal")[0] == UNKNOWN
-    assert check(queue, "--reason", "so")[0] == UNKNOWN
-    for reason in ("", "  \n", "x" * (MAX_REASON + 1)):
+    for reason in ("  \n", "x" * (MAX_REASON + 1)):
         code, line = check(queue, "--accept", "fatal", "--reason", reason)
         assert (code, "the reason is a text" in line) == (UNKNOWN, True)
 
@@ -179,34 +148,13 @@ def test_an_account_that_may_only_select_checks_and_is_told_what_a_mail_takes(
         code, said = mailed(mysql_queue, **as_monitor)
         assert (code, said.startswith("TASKSERVER WARNING: 1 fatal"), "INSERT" in said) == (OK, True, True)
         assert mailed(mysql_queue, **as_monitor)[1] == said  # each time, and says why
-        user = dsn.partition("//")[2].partition(":")[0]
-        mysql_server.execute(f"REVOKE SELECT ON `{name}`.* FROM '{user}'@'%'")
-        for (one,) in mysql_queue.sql("SHOW TABLES"):
-            if one != "jobs_queue_notes":
-                mysql_server.execute(f"GRANT SELECT ON `{name}`.{one} TO '{user}'@'%'")
-        first, second = mysql_queue.here("check", env=as_monitor).stdout.splitlines()
-        assert LINE.fullmatch(first)
-        assert second.startswith("what was accepted cannot be read: ")
 
 
 # ---- mails
 
 
-def notes(queue: Queue) -> list[tuple[Any, ...]]:
-    return queue.sql("SELECT name, value FROM jobs_queue_notes ORDER BY name")
-
-
-def let_pass(queue: Queue, minutes: int) -> None:
-    """Makes what an alarm noted so much older."""
-    for name, value in notes(queue):
-        alarm = json.loads(value)
-        for reported in alarm.values():
-            reported[:2] = [str(datetime.fromisoformat(one) - timedelta(minutes=minutes)) for one in reported[:2]]
-        queue.sql("UPDATE jobs_queue_notes SET value = ? WHERE name = ?", json.dumps(alarm), name)
-
-
 def test_from_well_to_critical_and_back_each_change_is_mailed_once(served: Queue) -> None:
-    assert (mailed(served), notes(served)) == ((OK, ""), [])
+    assert mailed(served) == (OK, "")
     become_fatal(served)
     code, said = mailed(served)
     first, _, what, error, fix = said.splitlines()
@@ -215,26 +163,14 @@ def test_from_well_to_critical_and_back_each_change_is_mailed_once(served: Queue
     assert error == "  1 failed with: (no words)"
     assert fix.startswith("What to do: client.py errors")
     assert mailed(served) == (OK, "")
-    become_fatal(served)  # one more of the same is no change
-    assert mailed(served) == (OK, "")
-    become_fatal(served, 9)
-    code, said = mailed(served)
-    assert (code, said.splitlines()[0]) == (OK, "TASKSERVER CRITICAL: 11 fatal")
-    assert what.partition(": ")[0] in said  # since the same instant
+    become_fatal(served, 10)
     served.sql(EXPIRED)
-    assert mailed(served)[1].startswith("TASKSERVER CRITICAL: 11 fatal, 1 expired\n")
-    served.sql("DELETE FROM jobs_queue WHERE status = 4")
-    code, said = mailed(served)
-    assert (code, said.splitlines()[0]) == (OK, "TASKSERVER WARNING: 1 expired")
-    assert re.search(r"^over: fatal, after \d+ s$", said, re.MULTILINE)
-    become_fatal(served)  # another one
-    assert mailed(served)[1].startswith("TASKSERVER WARNING: 1 fatal, 1 expired\n")
+    said = mailed(served)[1]
+    assert said.startswith("TASKSERVER CRITICAL: 11 fatal, 1 expired\n")
+    assert what.partition(": ")[0] in said  # since the same instant
     served.sql("DELETE FROM jobs_queue")
     assert re.search(r"^over: fatal, after \d+ s$", mailed(served)[1], re.MULTILINE)
     assert mailed(served) == (OK, "")  # the other may come back
-    let_pass(served, 61)
-    assert re.fullmatch(r"TASKSERVER OK: all is well again\n\nover: leases, after \d+ \w+\n", mailed(served)[1])
-    assert (mailed(served), notes(served)) == ((OK, ""), [])
 
 
 def test_a_mail_has_nothing_of_a_row_that_a_terminal_obeys(served: Queue) -> None:
@@ -256,7 +192,6 @@ def test_a_database_that_is_away_is_mailed_once_an_hour_by_each_line_and_so_is_i
     assert "said once an hour" in served.here(*page, env=away).stderr
     served.deployment.age_outages(3700)
     assert mailed(served, **away)[1] == said
-    assert "said once an hour" in served.here(*page, env=away).stderr
     assert served.here("init", env=away).returncode == 0
     code, said = mailed(served, **away)
     assert said.splitlines()[0] == "TASKSERVER OK: the database can be used again"
@@ -270,33 +205,23 @@ def test_a_database_that_is_away_is_mailed_once_an_hour_by_each_line_and_so_is_i
 def test_what_is_accepted_is_shown_apart_with_its_reason_until_it_is_withdrawn(served: Queue) -> None:
     become_fatal(served)
     assert mailed(served)[1]
-    assert served.here("check", "--accept", "fatal", "--reason", "an earlier reason").returncode == OK
     ended = served.here("check", "--accept", "fatal", "--reason", "  old letters\n🎉 \udcff")
     assert (ended.returncode, ended.stderr) == (OK, "")
     assert ended.stdout == "fatal is accepted: check, status and doctor no longer count it, and show it separately\n"
     code, line = check(served)
     assert (code, line.startswith("TASKSERVER OK: "), " (accepted: fatal) | " in line) == (OK, True, True)
-    (accepted,) = report(served)["accepted"]
-    assert [accepted[key] for key in ("name", "level")] == ["fatal", "warning"]
-    assert accepted["reason"].startswith("old letters\\n🎉")
-    assert re.fullmatch(r"20\d\d-.*Z", accepted["since"])
-    status = json.loads(served.here("status", "--json").stdout)
-    assert (status["findings"], [one["name"] for one in status["accepted"]]) == ([], ["fatal"])
+    assert report(served)["accepted"][0]["reason"].startswith("old letters\\n🎉")
     assert "\naccepted: 1 task is fatal" in served.here("status").stdout
-    doctor = json.loads(served.here("doctor", "--json").stdout)
-    assert "fatal" in [one["name"] for one in doctor["accepted"]]
     last = [line for line in served.here("doctor").stdout.splitlines() if line.startswith("accepted")][-1]
     assert re.search(r"1 task is fatal: no worker retries it\. Accepted since 20\d\d-.*: old letters", last)
     assert mailed(served)[1].startswith("TASKSERVER OK: nothing else is wrong, but accepted: fatal")
     assert served.here("check", "--withdraw", "fatal").stdout == "fatal counts again\n"
-    assert served.here("check", "--withdraw", "fatal").stdout == "fatal was not accepted; nothing is\n"
     assert check(served)[0] == WARNING
-    assert served.here("check", "--withdraw", "fatal' OR '1'='1").stdout.endswith(" was not accepted; nothing is\n")
 
 
 def test_what_workers_cannot_do_without_is_not_accepted(queue: Queue) -> None:
-    for name in ("rights", "tables", "settings", "database", "nothing"):
+    for name in ("tables", "database", "nothing"):
         code, line = check(queue, "--accept", name, "--reason", "it is so here")
         assert code == UNKNOWN
         assert line.startswith(f"TASKSERVER UNKNOWN: '{name}' cannot be accepted; choose from between, ")
-    assert notes(queue) == []
+    assert queue.sql("SELECT * FROM jobs_queue_notes") == []

@@ -7,8 +7,6 @@ import os
 import re
 import shlex
 
-import pytest
-
 from tests.support.deployment import Deployment
 from tests.support.printed import HOSTILE, json_of, text_of
 from tests.support.processes import assert_one_line
@@ -37,15 +35,11 @@ def test_init_writes_settings_for_sqlite_if_nothing_is_set_and_keeps_what_is_the
     assert [task["id"] for task in json.loads(deployment.here("list", "--json").stdout)] == [2, 1]
 
 
-def test_init_writes_no_settings_where_the_environment_or_a_file_is(deployment: Deployment, dsn: str) -> None:
+def test_init_writes_no_settings_where_a_file_is(deployment: Deployment) -> None:
     path = deployment.write_env("# nothing yet\n")
     assert_one_line(deployment.here("init"), 2, "TASKSERVER_DSN")
     assert path.read_text() == "# nothing yet\n"
     assert not (deployment.folder / "var").exists()
-    path.unlink()
-    ended = deployment.here("init", env={"TASKSERVER_DSN": dsn})
-    assert (ended.returncode, ended.stderr) == (0, "")
-    assert not path.exists()
 
 
 # ---- list and show
@@ -62,50 +56,29 @@ def test_list_takes_statuses_groups_a_task_an_error_a_span_and_how_many(queue: Q
     fill(queue)
     for line, ids in {
         "": [*range(30, 10, -1)],
-        "--limit 3": [30, 29, 28],
-        "--status fatal": [10, 5],
         "fatal": [10, 5],
         "--status fatal new --limit 2 --group 0,1": [29, 28],
-        "fatal new --limit 1": [30],
-        "new --status fatal --limit 1": [30],
         "--task tasks.other": [],
-        "--task tasks.note --limit 1000": [*range(30, 0, -1)],
         "--error ValueError:\\ n --since 1h": [10, 5],
         "--error rror": [],
         "--since 0s": [],
     }.items():
         assert [task["id"] for task in json_of(queue, "list", *shlex.split(line))] == ids, line
-    for line in ("--status done", "--since 2037-01-31"):
-        assert "no such tasks" in text_of(queue, "list", *line.split())
+    assert "no such tasks" in text_of(queue, "list", "--since", "2037-01-31")
 
 
-def test_list_and_show_print_tasks_as_json_alone(queue: Queue) -> None:
+def test_list_and_show_print_tasks_as_json_alone_or_for_people(queue: Queue) -> None:
     fill(queue)
     (task,) = json_of(queue, "list", "--status", "fatal", "--limit", 1)
     assert json_of(queue, "show", 10) == task
-    created_at, updated_at = task.pop("created_at"), task.pop("updated_at")
-    assert task == {
-        "id": 10, "task": "tasks.note", "args": "[9]", "group_id": 0, "priority": 9, "status": 4,
-        "status_name": "fatal", "attempts": 0, "max_attempts": None, "due_at": None, "claim": None,
-        "unique_key": None, "error_text": "ValueError: no\nsecond line", "started_at": None, "finished_at": None,
-        "version": None, "stages": None, "stage": 0, "awaited": 0, "result": None, "progress": None, "archived": False,
-        "waits_for": [], "awaited_by": [], "run_seconds": None,
-    }  # fmt: skip
-    for instant in (created_at, updated_at):
-        assert len(instant) == len("2026-01-31T12:00:00.000000Z")
-        assert instant.endswith("Z")
-
-
-def test_list_and_show_print_tasks_for_people(queue: Queue) -> None:
-    fill(queue)
-    head, *lines = text_of(queue, "list", "--status", "fatal").splitlines()
-    assert head.split()[:3] == ["id", "status", "group"]
+    assert (task["id"], task["args"], task["status_name"], task["due_at"]) == (10, "[9]", "fatal", None)
+    assert re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{6}Z", task["created_at"])
+    _, *lines = text_of(queue, "list", "--status", "fatal").splitlines()
     assert [line.split()[:5] for line in lines] == [["10", "fatal", "0", "9", "0"], ["5", "fatal", "1", "4", "0"]]
     assert "ValueError: no" in lines[0]
     text = text_of(queue, "show", 10)
     for words in ("tasks.note", "fatal", "[9]", "ValueError: no\n               second line\n"):
         assert words in text
-    assert "status_9" in text_of(queue, "show", 7)
     assert json_of(queue, "show", 7)["status_name"] == "status_9"
 
 
@@ -113,19 +86,14 @@ def test_list_tells_how_long_tasks_ran_with_what_and_how_to_see_more(queue: Queu
     queue.add("tasks.note", '["Grüße"]')
     queue.run_quietly(mode="mark")
     queue.add("tasks.note", f'["{"x" * 200}"]')
-    head, waiting, more = text_of(queue, "list", "--limit", 1).splitlines()
-    assert head.split()[-5:] == ["ran", "due", "task", "arguments", "error"]
+    _, waiting, more = text_of(queue, "list", "--limit", 1).splitlines()
     assert re.search(r'tasks.note  \["x{57}…$', waiting)
     assert "--limit 10 shows more" in more
     _, _, done = text_of(queue, "list", "--limit", 2).splitlines()
     assert re.search(r'done .* \d[\d.]* m?s +tasks.note  \["Grüße"\]$', done)
-    (report,) = json_of(queue, "list", "done")
-    assert 0 < report["run_seconds"] < 60
-    assert json_of(queue, "show", report["id"])["run_seconds"] == report["run_seconds"]
-    assert re.search(r"^  ran          \d", text_of(queue, "show", 1), re.MULTILINE)
+    assert 0 < json_of(queue, "show", 1)["run_seconds"] < 60
     queue.sql(f"UPDATE jobs_queue SET status = 1, started_at = {queue.ago(90)} WHERE id = 2")
     assert re.search(r"^  runs for     [\d.]+ (s|min)$", text_of(queue, "show", 2), re.MULTILINE)
-    assert [task["id"] for task in json_of(queue, "list", "--limit", 1)] == [2]
 
 
 def test_list_and_show_have_the_letters_of_arguments_and_keep_what_a_terminal_obeys(queue: Queue) -> None:
@@ -145,15 +113,13 @@ def test_show_finds_a_completed_task_in_the_archive(queue: Queue) -> None:
     queue.run_quietly(mode="move")
     report = json_of(queue, "show", 1)
     assert (report["status_name"], report["archived"], report["attempts"]) == ("done", True, 1)
-    assert report["created_at"] <= report["started_at"] <= report["finished_at"]
     assert "archive" in text_of(queue, "show", 1)
 
 
-@pytest.mark.parametrize("task_id", [0, 2**63 - 1])
-def test_show_of_a_task_that_is_not_there_is_one_line_and_code_2(queue: Queue, task_id: int) -> None:
+def test_show_of_a_task_that_is_not_there_is_one_line_and_code_2(queue: Queue) -> None:
     for json_too in ([], ["--json"]):
-        ended = queue.here("show", task_id, *json_too)
-        assert_one_line(ended, 2, f"no task {task_id}", "a completed one may be deleted")
+        ended = queue.here("show", 999, *json_too)
+        assert_one_line(ended, 2, "no task 999", "a completed one may be deleted")
 
 
 # ---- what rows may hold
@@ -164,11 +130,9 @@ def test_hostile_rows_are_printed_with_control_characters_escaped(queue: Queue) 
         "INSERT INTO jobs_queue (task, args, error_text, unique_key, status) VALUES (?, ?, ?, ?, 4)",
         f"tasks.{HOSTILE}", json.dumps([HOSTILE], ensure_ascii=False), f"Error: {HOSTILE}", HOSTILE,
     )  # fmt: skip
-    text_of(queue, "status")
     for args in (["list"], ["show", 1]):
         assert "\\x1b[2J" in text_of(queue, *args)
-    (task,) = json_of(queue, "list")
-    assert task == json_of(queue, "show", 1)
+    task = json_of(queue, "show", 1)
     assert (task["task"], task["error_text"]) == (f"tasks.{HOSTILE}", f"Error: {HOSTILE}")
 
 
@@ -194,8 +158,7 @@ def test_list_tells_claimed_tasks_from_running_ones_and_when_others_come(queue: 
     assert [lines[name].split()[1] for name in "abcdef"] == ["claimed", "running", "error", "waiting", "waiting", "new"]
     assert ["in 3 h" in lines[name] for name in "abcdef"] == [False, False, True, False, False, False]
     assert "now" in lines["d"].split()
-    for status in ("claimed", "running", "in_progress"):
-        assert [task["id"] for task in json_of(queue, "list", status)] == [2, 1]
+    assert [task["id"] for task in json_of(queue, "list", "running")] == [2, 1]
 
 
 # ---- act
@@ -203,8 +166,8 @@ def test_list_tells_claimed_tasks_from_running_ones_and_when_others_come(queue: 
 
 def test_a_schedule_adds_its_task_now_and_a_cancelled_task_is_deleted(queue: Queue) -> None:
     text_of(queue, "schedule", "nightly", "tasks.note", '["late"]', "--every", "1d", "--group", "3")
-    assert text_of(queue, "schedule", "nightly", "--now") == "1\n"
-    assert text_of(queue, "schedule", "nightly", "--now") == "1\n"  # its task has not run yet
+    for _ in range(2):  # its task has not run yet
+        assert text_of(queue, "schedule", "nightly", "--now") == "1\n"
     assert queue.rows("id, task, args, group_id, status") == [(1, "tasks.note", '["late"]', 3, 0)]
     assert text_of(queue, "cancel", "1") == "1 task cancelled\n"
     assert text_of(queue, "delete", "1") == "1 task deleted\n"

@@ -1,6 +1,6 @@
 """Prune: done, fatal, cancelled → gone, archived rows and stats too, a portion a transaction.
 
-tests/cli/test_prune.py has the command, tests/worker/test_keep.py what a run deletes.
+tests/cli/test_operate.py has the command, tests/worker/test_keep.py what a run deletes.
 """
 
 from __future__ import annotations

@@ -61,6 +61,7 @@ CLIENT = {
     "list --staus fatal": ("unrecognized arguments: --staus",),
     "stats --by hours": ("did you mean 'hour'?",),
     "schedule nightly": ("name a TASK", "--every or --cron; or --now"),
+    "schedule nightly tasks.a --cron * * * * *": ("and EXPR too",),
     "schedule nightly tasks.a --now": ("--now takes only the name", "client.py schedule NAME --now"),
     "list --status failed": ("'failed'", "error", "fatal"),
     "list new,error": ("'new,error' is not a status", "several are written with spaces between them"),
