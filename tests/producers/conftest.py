@@ -3,12 +3,13 @@
 shop        a queue beside a table of orders, for each store
 sqlite_shop, mysql_shop, postgresql_shop    of one of them alone
 django_python   path of a Python that has Django and mysqlclient
+site        the folder of a website
 """
 
 from __future__ import annotations
 
 import subprocess
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
 
@@ -16,9 +17,7 @@ import pytest
 
 from tests.conftest import without
 from tests.support.deployment import Deployment
-from tests.support.servers import MySQLServer
 from tests.support.shops import Shop
-from tests.support.websites import web_user
 
 
 @pytest.fixture
@@ -55,33 +54,8 @@ def django_python() -> str:
 
 
 @pytest.fixture
-def site(mysql_shop: Shop, tmp_path: Path) -> Path:
-    """The folder of a website whose orders lie beside the queue."""
+def site(tmp_path: Path) -> Path:
+    """The folder of a website."""
     folder = tmp_path / "site"
     folder.mkdir()
     return folder
-
-
-@pytest.fixture
-def user(mysql_server: MySQLServer, mysql_shop: Shop) -> Iterator[str]:
-    """May INSERT orders and tasks, and nothing else."""
-    with web_user(mysql_server, mysql_shop.database, "jobs_queue", "orders") as name:
-        yield name
-
-
-@pytest.fixture
-def refuse_tasks(mysql_server: MySQLServer, mysql_shop: Shop, user: str) -> Callable[[], None]:
-    """From its call on the website may add orders, but no tasks."""
-
-    def refuse() -> None:
-        mysql_server.execute(f"REVOKE INSERT ON `{mysql_shop.database}`.jobs_queue FROM '{user}'@'%'")
-
-    return refuse
-
-
-@pytest.fixture
-def four_columns(mysql_server: MySQLServer, mysql_shop: Shop, user: str, refuse_tasks: Callable[[], None]) -> None:
-    """The website has the least rights of docs/security.md: tasks that are to run at once take no others."""
-    refuse_tasks()
-    columns = "(task, args, group_id, priority)"
-    mysql_server.execute(f"GRANT INSERT {columns} ON `{mysql_shop.database}`.jobs_queue TO '{user}'@'%'")

@@ -30,6 +30,13 @@ from tests.support.servers import MySQLServer, find_program, free_port
 EXAMPLES = ROOT / "examples"
 WEB_PASSWORD = "p@ss#1"
 MINIMAL = {"PATH": os.defpath}
+PHP_VALUES = """[
+    ['to' => 'a@example.org', 'text' => $odd, 'größe' => ['tief' => [1, 2.0, -2.5, true, null]], 'list' => [],
+     'dict' => new stdClass],
+    [$odd, 9007199254740993],
+    [],
+]"""
+"""The VALUES of shops.py; $odd is ODD_TEXT."""
 PHP_OPTIONS = ["-d", "display_errors=0", "-d", "log_errors=1", "-d", "sendmail_path=/bin/true"]
 """Errors go to the log and not to the visitor, as on a host; and no letter leaves the machine."""
 
