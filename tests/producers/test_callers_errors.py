@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import sqlite3
+from contextlib import closing
 from functools import partial
+from importlib import import_module
 from pathlib import Path
+from typing import Any
 
 import psycopg
 import pymysql
@@ -12,10 +15,9 @@ import pytest
 
 from taskserver import DatabaseError, InvalidTask, TablesMissing, TaskServer
 from taskserver.errors import Conflict, ConnectionLost
-from tests.producers.test_callers_sessions import of_psycopg2
 from tests.support.databases import EACH_SERVER
 from tests.support.servers import MySQLServer
-from tests.support.shops import Shop
+from tests.support.shops import ODD_TEXT, Shop
 from tests.support.websites import WEB_PASSWORD, web_user
 
 # ---- what is no connection to this queue
@@ -39,7 +41,7 @@ def test_what_is_no_connection_is_refused(sqlite_shop: Shop) -> None:
 def test_a_connection_to_another_kind_of_database_is_refused(mysql_shop: Shop, tmp_path: Path) -> None:
     with pytest.raises(InvalidTask, match="leads to SQLite, and the queue of TASKSERVER_DSN is in MySQL; allowed"):
         mysql_shop.server.add_task("tasks.note", connection=sqlite3.connect(":memory:"))
-    with TaskServer(f"sqlite:///{tmp_path}/x.db") as server, pytest.raises(InvalidTask, match="is one to MySQL, and"):
+    with TaskServer(f"sqlite:///{tmp_path}/x.db") as server, pytest.raises(InvalidTask, match="leads to MySQL, and"):
         server.add_task("tasks.note", connection=mysql_shop.open())
 
 
@@ -77,9 +79,14 @@ def test_a_closed_connection_is_an_error_that_says_so(shop: Shop) -> None:
     assert isinstance(caught.value.__cause__, (sqlite3.Error, pymysql.Error, psycopg.Error))
 
 
-def test_errors_of_psycopg2_are_ours(postgresql_shop: Shop) -> None:
+def test_a_connection_of_psycopg2_serves_and_its_errors_are_ours(postgresql_shop: Shop) -> None:
     shop = postgresql_shop
-    with of_psycopg2(shop) as connection:
+    psycopg2: Any = import_module("psycopg2")  # which has no types
+    with closing(psycopg2.connect(**shop.place, client_encoding="LATIN1")) as connection:
+        ids = shop.add_some(connection)
+        connection.commit()
+        shop.assert_added(ids)
+        assert shop.added()[0] == [ODD_TEXT]
         with TaskServer(shop.dsn, table="elsewhere") as other, pytest.raises(TablesMissing, match="in its search_path"):
             other.add_task("tasks.note", connection=connection)
         with pytest.raises(DatabaseError, match="current transaction is aborted"):

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import closing, contextmanager, suppress
-from importlib import import_module
+from contextlib import closing, suppress
 from typing import Any
 
 import pymysql
@@ -13,10 +11,8 @@ from psycopg import IsolationLevel
 
 from taskserver.errors import Conflict
 from tests.support.databases import EACH_SERVER
-from tests.support.shops import AT, ODD_TEXT, Shop
+from tests.support.shops import ODD_TEXT, Shop
 
-psycopg2: Any = import_module("psycopg2")  # which has no types
-extras: Any = import_module("psycopg2.extras")
 KEY = "schlüssel 日本 🎉 ' \\ \" %"
 
 # ---- what goes over the connection
@@ -87,39 +83,28 @@ def test_a_session_is_after_it_as_it_was_before(shop: Shop, autocommit: bool, be
         assert (shop.customers(), shop.rows()) == (["Ada"], [])
     else:
         shop.assert_added(ids)
+        assert shop.instants("due_at")[-1] == "2031-03-04 05:06:07.089000"
+        assert shop.due_in()[1] == pytest.approx(60, abs=30)
 
 
 # ---- texts
 
 
-@contextmanager
-def of_psycopg2(shop: Shop, **form: Any) -> Iterator[Any]:
-    with closing(psycopg2.connect(**shop.place, **form)) as connection:
-        yield connection
-
-
-@contextmanager
-def opened(shop: Shop, **form: Any) -> Iterator[Any]:
-    with closing(shop.open(**form)) as connection:
-        yield connection
-
-
-TEXTS: dict[str, list[tuple[Callable[..., Any], dict[str, Any]]]] = {
+FORMS: dict[str, list[dict[str, Any]]] = {
     "mysql": [
-        (opened, {"charset": charset, "sql_mode": mode})
-        for charset, mode in [("latin1", ""), ("utf8mb4", "NO_BACKSLASH_ESCAPES,ANSI_QUOTES"), ("gbk", "")]
+        {"charset": "latin1"},
+        {"charset": "gbk"},
+        {"charset": "utf8mb4", "sql_mode": "NO_BACKSLASH_ESCAPES,ANSI_QUOTES"},
     ],
-    "postgresql": [
-        (by, {"client_encoding": encoding}) for by in (opened, of_psycopg2) for encoding in ("LATIN1", "SQL_ASCII")
-    ],
+    "postgresql": [{"client_encoding": "LATIN1"}, {"client_encoding": "SQL_ASCII"}],
 }
 
 
 @EACH_SERVER
 def test_texts_come_through_a_session_of_any_character_set_and_mode(shop: Shop) -> None:
     add = shop.server.add_task
-    for open_form, form in TEXTS[shop.kind]:
-        with open_form(shop, **form) as connection:
+    for form in FORMS[shop.kind]:
+        with closing(shop.open(**form)) as connection:
             ids = [
                 add("tasks.note", [ODD_TEXT], connection=connection),
                 add("tasks.note", {"größe": ODD_TEXT}, unique_key=KEY, connection=connection),
@@ -133,24 +118,6 @@ def test_texts_come_through_a_session_of_any_character_set_and_mode(shop: Shop) 
         assert r"tasks.gr\u00f6\u00dfe" in shop.rows("stages")[2][0]
         assert add("tasks.note", unique_key=KEY) == ids[1], form
         shop.sql("DELETE FROM jobs_queue")
-
-
-# ---- instants
-
-
-def due(shop: Shop) -> list[float]:
-    """When the tasks are due, by the clock of the world."""
-    return [float(instant) for (instant,) in shop.rows("UNIX_TIMESTAMP(due_at)")]
-
-
-def test_an_instant_is_right_in_a_session_of_any_time_zone(mysql_shop: Shop) -> None:
-    for offset in ("+05:00", "-09:30", "SYSTEM"):
-        connection = mysql_shop.open()
-        connection.cursor().execute(f"SET time_zone = '{offset}', timestamp = 1900000000.25")
-        mysql_shop.server.add_task("tasks.note", at=AT, connection=connection)
-        mysql_shop.server.add_task("tasks.note", delay=3600.5, connection=connection)
-        connection.commit()
-    assert due(mysql_shop) == [AT.timestamp(), 1900003600.75] * 3
 
 
 # ---- keys that others have committed

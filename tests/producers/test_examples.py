@@ -1,4 +1,4 @@
-"""The single pages and programs of examples/, each in its real surroundings: they add tasks, and worker.py runs them."""
+"""The pages and programs of examples/, each in its real surroundings: they add tasks, and worker.py runs them."""
 
 from __future__ import annotations
 

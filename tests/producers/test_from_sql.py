@@ -1,18 +1,21 @@
-"""Statements of docs/kinds/ that a page sends: what a rerun does to rows of each state, and with which rights."""
+"""What a page sends and asks in SQL, as docs/kinds/ has it: what a rerun does to rows of each state, and results."""
 
 from __future__ import annotations
 
+import json
+from collections.abc import Iterator
 from pathlib import Path
 
 import pymysql
 import pytest
 
-from tests.support.documents import blocks
-from tests.support.processes import assert_silent
+from taskserver import Status, TaskServer
+from tests.support.documents import blocks, sections
 from tests.support.queues import Queue
-from tests.support.reruns import BY_SQL, STATES, assert_run_again, put_each_state
+from tests.support.reader import Reader
+from tests.support.reruns import STATES, assert_run_again, put_each_state
 from tests.support.servers import MySQLServer
-from tests.support.websites import WEB_PASSWORD, Page, web_user
+from tests.support.websites import Page
 
 SETTINGS = {"TASKSERVER_LEASE": "600", "TASKSERVER_BACKOFF": "fixed:500"}
 BY_PDO = """
@@ -22,7 +25,7 @@ $pdo->exec("SET time_zone = '+09:00'");
 """
 
 
-@pytest.mark.parametrize(("stands", "is_newer"), [(7, True), (8, False), (9, False), (None, True)])
+@pytest.mark.parametrize(("stands", "is_newer"), [(7, True), (8, False), (None, True)])
 def test_a_page_with_an_older_version_changes_nothing(
     mysql_queue: Queue, php: str, tmp_path: Path, mysql_server: MySQLServer, stands: int | None, is_newer: bool
 ) -> None:
@@ -39,35 +42,55 @@ def test_a_page_with_an_older_version_changes_nothing(
         assert mysql_queue.rows() == before
 
 
-def test_a_rerun_by_sql_needs_the_documented_rights(mysql_queue: Queue, mysql_server: MySQLServer) -> None:
-    database = mysql_queue.dsn.rpartition("/")[2]
-    grants = next(block.text for block in blocks("docs/kinds/unique.md") if "GRANT" in block.text)
-    statement = BY_SQL["mysql"].replace("?", "%s")
-
-    def run_again(user: str) -> None:
-        with mysql_server.connect(user=user, password=WEB_PASSWORD, database=database) as connection:
-            connection.cursor().execute(statement, ("tasks.note", '["new"]', "index"))
-
-    with web_user(mysql_server, database, "jobs_queue") as user:
-        with pytest.raises(pymysql.MySQLError, match="denied"):
-            run_again(user)
-        mysql_server.execute(f"REVOKE INSERT ON `{database}`.jobs_queue FROM '{user}'@'%'")
-        grants = grants.replace("you_queue.", f"`{database}`.").replace("'you_web'@'localhost'", f"'{user}'@'%'")
-        mysql_server.execute(*filter(None, map(str.strip, grants.split(";"))))
-        run_again(user)
-        run_again(user)
-    assert mysql_queue.rows("args, status") == [('["new"]', 0)]
+# ---- asking for a result, with the rights of docs/security.md
 
 
-def test_tasks_that_wait_need_only_the_right_to_insert(mysql_queue: Queue, mysql_server: MySQLServer) -> None:
-    database = mysql_queue.dsn.rpartition("/")[2]
-    mysql_queue.define("def charge_card(order):\n    note('charged')\n\ndef greet(name):\n    note(name)\n")
-    (text,) = (one.text for one in blocks("docs/kinds/dependencies.md") if "@parent" in one.text and one.kind == "sql")
-    with (
-        web_user(mysql_server, database, "jobs_queue", "jobs_queue_dependencies") as user,
-        mysql_server.connect(user=user, password=WEB_PASSWORD, database=database) as connection,
-    ):
-        for statement in filter(None, map(str.strip, text.split(";"))):
-            connection.cursor().execute(statement)
-    assert_silent(mysql_queue.worker())
-    assert mysql_queue.notes() == ["charged", "Ada"]
+@pytest.fixture
+def reader(tmp_path: Path, mysql_server: MySQLServer, php: str) -> Iterator[Reader]:
+    reader = Reader(tmp_path, mysql_server, php)
+    try:
+        reader.install()
+        for block in dict(sections("docs/security.md"))["Least rights"]:
+            reader.follow(block)
+        yield reader
+    finally:
+        reader.close()
+
+
+ASK_FOR_ALL = r"""
+for ($id = 1; $id < 5; $id++) {
+    $places = "(SELECT id, created_at FROM jobs_queue UNION SELECT id, created_at FROM jobs_queue_done) AS places";
+    $added = $pdo->query("SELECT UNIX_TIMESTAMP(created_at) FROM $places WHERE id = $id")->fetchColumn();
+    echo "\n", json_encode(task_state($pdo, [$id, $added]));
+    echo "\n", json_encode(task_state($pdo, [$id, (string) ($added - 86400)]));  // another task had this id
+}
+"""
+
+
+def test_a_page_finds_out_what_the_document_says_and_may_do_no_more(reader: Reader) -> None:
+    (block,) = dict(sections("docs/kinds/results.md"))["From SQL"]
+    (reader.folder / "tasks.py").write_text("def give(value): return value\ndef fail(): raise ValueError\n")
+    with TaskServer(reader.dsn("you_worker", "worker-password"), folder=reader.folder, mode="move") as server:
+        done = server.add_task("tasks.give", [{"größe": [1]}])
+        server.add_task("tasks.fail")
+        server.add_task("tasks.give", delay=600)
+        server.run()
+    with TaskServer(reader.dsn("you_page", "page-password"), folder=reader.folder) as page:
+        state = page.get(done)
+        assert state is not None
+        assert (state.status, page.get(10**6)) == (Status.DONE, None)
+    reader.follow(block._replace(text="$pdo->exec('SET NAMES utf8mb4');\n" + block.text + ASK_FOR_ALL))
+    first, *answers = reader._printed.splitlines()
+    assert first == "The report is being made."
+    found = [json.loads(line) for line in answers]
+    assert found[1::2] == [None] * 4
+    assert found[0] == {"result": {"größe": [1]}, "status": 2, "error_text": None}
+    assert [row["status"] for row in found[2::2]] == [3, 5, 0]  # the last one is what the page added
+    refused = ["INSERT INTO jobs_queue (task, result) VALUES ('tasks.greet', '1')"]
+    for rows in ("jobs_queue", "jobs_queue_done"):
+        refused += [f"SELECT {column} FROM {rows}" for column in ("args", "claim")]
+        refused += [f"UPDATE {rows} SET result = '1'", f"DELETE FROM {rows}"]
+    with reader.connect("you_page", "page-password") as connection, connection.cursor() as cursor:
+        for statement in refused:
+            with pytest.raises(pymysql.MySQLError, match="denied"):
+                cursor.execute(statement)
