@@ -16,9 +16,7 @@ from taskserver.web import application_of
 from tests.support.rows import Rows
 
 PASSWORD = "correct horse battery"
-ROUNDS = 1000
-"""Of the hash: the tests do not guess it."""
-PASSWORD_HASH = f"pbkdf2:sha256:{ROUNDS}$salt${hashlib.pbkdf2_hmac('sha256', PASSWORD.encode(), b'salt', ROUNDS).hex()}"
+PASSWORD_HASH = f"pbkdf2:sha256:1000$salt${hashlib.pbkdf2_hmac('sha256', PASSWORD.encode(), b'salt', 1000).hex()}"
 URL = "https://site.example"
 ADDRESS = "203.0.113.7"
 

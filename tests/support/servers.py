@@ -16,8 +16,8 @@ import subprocess
 import tempfile
 import threading
 import time
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, TypeVar
 from urllib.parse import quote, unquote, urlsplit
@@ -30,16 +30,9 @@ UNPACKED = [str(folder) for folder in Path(__file__).resolve().parents[2].glob("
 NOBODY = 65534
 START_SECONDS = 60.0
 STOP_SECONDS = 60.0
-PORT_ATTEMPTS = 5
-
-# Not durable, for speed: nothing is flushed to the disk. The kernel's own I/O is left alone, as it lets one user have
-# only so much of that, and several servers start at once.
-FAST = [
-    "--innodb-flush-log-at-trx-commit=0",
-    "--innodb-flush-method=nosync",
-    "--innodb-doublewrite=0",
-    "--innodb-use-native-aio=0",
-]
+FAST = ["--innodb-flush-log-at-trx-commit=0", "--innodb-flush-method=nosync", "--innodb-doublewrite=0"]
+"""Not durable: nothing is flushed to the disk."""
+FAST += ["--innodb-use-native-aio=0"]  # of which the kernel lets one user have only so much, for all servers
 
 
 def find_program(name: str) -> str | None:
@@ -151,10 +144,8 @@ class MySQLServer(Server):
         with self.connect() as connection, connection.cursor() as cursor:
             cursor.execute("SELECT id FROM information_schema.processlist WHERE db = %s", (name,))
             for (connection_id,) in cursor.fetchall():
-                try:
+                with suppress(pymysql.MySQLError):  # it went away by itself
                     cursor.execute(f"KILL {connection_id}")  # it may hold a lock on a table
-                except pymysql.MySQLError:
-                    continue  # it went away by itself
             cursor.execute(f"DROP DATABASE IF EXISTS `{name}`")
 
     def count_lock_waits(self) -> int:
@@ -167,15 +158,10 @@ class MySQLServer(Server):
         """In the `with`, variables of the server that new connections begin with."""
         before = {name: self.execute(f"SELECT @@GLOBAL.{name}")[0][0] for name in variables}
         try:
-            self._set_globally(variables)
+            self.execute(*(f"SET GLOBAL {name} = {value!r}" for name, value in variables.items()))
             yield
         finally:
-            self._set_globally(before)
-
-    def _set_globally(self, variables: Mapping[str, object]) -> None:
-        with self.connect() as connection, connection.cursor() as cursor:
-            for name, value in variables.items():
-                cursor.execute(f"SET GLOBAL {name} = %s", (value,))
+            self.execute(*(f"SET GLOBAL {name} = {value!r}" for name, value in before.items()))
 
 
 class ExternalServer(MySQLServer):
@@ -243,7 +229,6 @@ class PrivateServer(Server):
         self._signal_all(signal.SIGSTOP)
 
     def thaw(self) -> None:
-        """All goes on."""
         self._signal_all(signal.SIGCONT)
 
     def remove(self) -> None:
@@ -333,20 +318,10 @@ class MariaDB(PrivateServer, MySQLServer):
         return [[*self._program("mariadb-install-db"), *options, *FAST]]
 
     def _command(self) -> list[str]:
-        return [
-            *self._program("mariadbd"),
-            f"--socket={self.socket}",
-            f"--port={self.port}",
-            "--bind-address=127.0.0.1",
-            f"--pid-file={self.folder}/pid",
-            f"--init-file={self.folder}/init.sql",
-            "--skip-log-bin",
-            "--skip-name-resolve",
-            "--innodb-buffer-pool-size=128M",
-            "--innodb-log-file-size=16M",
-            "--performance-schema=OFF",
-            *self._options,
-        ]
+        options = [f"--socket={self.socket}", f"--port={self.port}", "--bind-address=127.0.0.1", "--skip-log-bin"]
+        options += [f"--pid-file={self.folder}/pid", f"--init-file={self.folder}/init.sql", "--skip-name-resolve"]
+        options += ["--innodb-buffer-pool-size=128M", "--innodb-log-file-size=16M", "--performance-schema=OFF"]
+        return [*self._program("mariadbd"), *options, *self._options]
 
     def _program(self, name: str) -> list[str]:
         return [find_program(name) or name, "--no-defaults", f"--datadir={self.folder}/data"]

@@ -154,7 +154,6 @@ def gunicorn_website(
     return _served(command, port, folder.parent / "gunicorn.log", "Listening at", folder, env or {})
 
 
-APACHE_MODULES = Path("/usr/lib/apache2/modules")
 APACHE = """
 ServerRoot "{state}"
 DefaultRuntimeDir "{state}"
@@ -162,41 +161,34 @@ PidFile "{state}/pid"
 ErrorLog "{log}"
 ServerName 127.0.0.1
 Listen 127.0.0.1:{port}
-StartServers 2
-MinSpareServers 1
-{modules}
+LoadModule mpm_prefork_module {modules}/mod_mpm_prefork.so
+LoadModule authz_core_module {modules}/mod_authz_core.so
+LoadModule mime_module {modules}/mod_mime.so
+LoadModule cgi_module {modules}/mod_cgi.so
 TypesConfig /dev/null
-AddType text/html .html
 AddHandler cgi-script .cgi
 DocumentRoot "{folder}"
-<Directory "/">
-  Require all denied
-</Directory>
 <Directory "{folder}">
-  AllowOverride All
-  Options ExecCGI SymLinksIfOwnerMatch
+  Options ExecCGI
   Require all granted
 </Directory>
 """
-LOADED = ("mpm_prefork", "authz_core", "access_compat", "mime", "dir", "alias", "env", "headers", "rewrite", "cgi")
 
 
 @contextmanager
 def apache_website(folder: Path) -> Iterator[Website]:
-    """A real Apache with the files of a folder; those in *.cgi are scripts, and .htaccess counts, as on a cheap host.
+    """A real Apache with the files of a folder, of which those in *.cgi are scripts.
 
     It runs as the user of tests/support/hosts.py, who must be able to enter the folder (`open_folder`) and whatever a
     script's first line names (`users_python`).
     """
     program = find_program("apache2") or without("apache2-bin is not installed")
-    assert all(parent.stat().st_mode & 0o001 for parent in [folder, *folder.parents]), f"{folder}: use open_folder()"
     with open_folder() as state:
-        log, port = state / "error.log", free_port()
+        log, config, port = state / "error.log", state / "apache.conf", free_port()
         log.touch()
         own(state, log)
-        modules = "\n".join(f"LoadModule {name}_module {APACHE_MODULES}/mod_{name}.so" for name in LOADED)
-        config = state / "apache.conf"
-        config.write_text(APACHE.format(state=state, log=log, folder=folder, port=port, modules=modules))
+        place = {"state": state, "log": log, "port": port, "folder": folder}
+        config.write_text(APACHE.format(modules="/usr/lib/apache2/modules", **place))
         command = [*as_user(), program, "-f", str(config), "-DFOREGROUND"]
         with _served(command, port, log, "resuming normal operations", state, {}) as website:
             yield website
