@@ -327,7 +327,8 @@ class Reader:
         """Each line is one of cron's, and its command, as cron starts it, says nothing."""
         if find_program("crontab"):
             (self._bin / "lines").write_text(text)
-            self._run("crontab", "-n", self._bin / "lines")
+            said = subprocess.run(["crontab", "-n", self._bin / "lines"], capture_output=True, text=True)
+            assert said.returncode == 0, said.stderr
         for line in filter(None, map(str.strip, text.splitlines())):
             if line.startswith("#") or re.fullmatch(r"[A-Z]+=\S*", line):
                 continue
