@@ -42,13 +42,9 @@ def folder(tmp_path: Path) -> Path:
 
 def worse(folder: Path) -> list[Finding]:
     """The findings that are not well."""
-    found = [*files.of_program(folder), *of_deployment(folder)]
+    found = [*files.of_program(folder), *files.of_deployment(load_settings(folder, {}))]
     assert all(one.level is OK or (one.why and one.fix) for one in found)
     return [one for one in found if one.level is not OK]
-
-
-def of_deployment(folder: Path) -> list[Finding]:
-    return list(files.of_deployment(load_settings(folder, {})))
 
 
 def set_env(folder: Path, text: str) -> None:

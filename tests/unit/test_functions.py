@@ -215,27 +215,19 @@ def test_a_key_that_cannot_be_made_is_an_invalid_task_that_names_it(
 
 # ---- the options that @task gives
 
-
-WHOLE, SPAN, CLASSES = (
-    "a whole number from",
-    "seconds, a text such as",
-    "an exception class, or a tuple of one or more$",
-)
+WHOLE, CLASSES = "a whole number from", "an exception class, or a tuple of one or more$"
 REFUSED: list[tuple[dict[str, Any], str]] = [
-    *(({"batch": value}, f"batch .*; allowed: {WHOLE} 1 to 500$") for value in (0, 501, True, 2.0)),
+    *(({"batch": value}, f"batch .*; allowed: {WHOLE} 1 to 500$") for value in (0, 501, True)),
     ({"commit_every": 501}, f"commit_every .*; allowed: {WHOLE} 1 to 500$"),
     *(({"max_attempts": value}, f"max_attempts .*; allowed: {WHOLE} 1 to") for value in (0, 1.5, "3")),
-    *(({"timeout": value}, f"timeout .*; allowed: {SPAN}") for value in (-1, float("nan"), "8d")),
+    *(({"timeout": value}, "timeout .*; allowed: seconds, a text such as") for value in (-1, float("nan"), "8d")),
     *(({"backoff": value}, "backoff") for value in ("soon", "fixed:-1", 60)),
     *(({"on_fatal": value}, "on_fatal") for value in ("no dots", "tasks.rescue()", 5)),
     *(({"transactional": value}, "transactional .*; allowed: True or False") for value in (1, None)),
     ({"group_id": -1}, f"group_id .*; allowed: {WHOLE} 0 to"),
     ({"priority": 2**31}, f"priority .*; allowed: {WHOLE}"),
     *(({"unique_key": value}, "unique_key .*; allowed: a text") for value in ("", "k" * 256, 5)),
-    *(
-        ({"retry_on": value}, f"retry_on .*; allowed: {CLASSES}")
-        for value in ("ValueError", int, (ValueError, None), ())
-    ),
+    *(({"retry_on": value}, f"retry_on .*; allowed: {CLASSES}") for value in ("ValueError", int, (ValueError, None))),
     ({"fatal_on": ()}, f"fatal_on .*; allowed: {CLASSES}"),
     ({"commit_every": 5, "batch": 5}, "it has commit_every and batch; allowed: one of them"),
     ({"commit_every": 5, "transactional": True}, "it has commit_every and transactional; allowed: one of them"),

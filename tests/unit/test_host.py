@@ -21,13 +21,6 @@ from taskserver import DatabaseError
 from taskserver.cli.terminal import log_file
 from taskserver.errors import HostLimit, SettingError, Unavailable
 from taskserver.host import files
-from taskserver.host.files import (
-    close_to_others,
-    make_private_folder,
-    network_file_system,
-    why_no_log,
-    write_atomically,
-)
 from taskserver.host.once_an_hour import OnceAnHour, kind_of
 from taskserver.host.slots import Slots
 from taskserver.settings.load import load_settings
@@ -36,7 +29,7 @@ from taskserver.settings.load import load_settings
 def test_a_file_is_made_with_the_rights_that_are_asked_for_whatever_the_umask_is(tmp_path: Path) -> None:
     before = os.umask(0o077)
     try:
-        write_atomically(tmp_path / "page.html", "état\ud800", 0o644)
+        files.write_atomically(tmp_path / "page.html", "état\ud800", 0o644)
     finally:
         os.umask(before)
     assert (tmp_path / "page.html").read_text(encoding="utf-8") == "état\\ud800"
@@ -44,16 +37,10 @@ def test_a_file_is_made_with_the_rights_that_are_asked_for_whatever_the_umask_is
     assert os.listdir(tmp_path) == ["page.html"]
 
 
-@pytest.mark.parametrize(
-    ("name", "words"),
-    [
-        ("none/page.html", "No such file or directory"),
-        ("/dev/null", "it is not a file"),
-    ],
-)
-def test_a_place_where_no_file_can_be_is_named(tmp_path: Path, name: str, words: str) -> None:
-    with pytest.raises(SettingError, match=f"cannot be written: {words}"):
-        write_atomically(tmp_path / name, "", 0o644)
+def test_a_place_where_no_file_can_be_is_named(tmp_path: Path) -> None:
+    for name, words in (("none/page.html", "No such file or directory"), ("/dev/null", "it is not a file")):
+        with pytest.raises(SettingError, match=f"cannot be written: {words}"):
+            files.write_atomically(tmp_path / name, "", 0o644)
     assert os.listdir(tmp_path) == []
 
 
@@ -64,10 +51,10 @@ def test_a_disk_that_takes_no_more_leaves_the_old_file_and_nothing_else(
     def refuse(_: int) -> None:
         raise OSError(number, os.strerror(number))
 
-    write_atomically(tmp_path / "page.html", "old", 0o644)
+    files.write_atomically(tmp_path / "page.html", "old", 0o644)
     monkeypatch.setattr(os, "fsync", refuse)
     with pytest.raises(kind, match=os.strerror(number)):
-        write_atomically(tmp_path / "page.html", "new", 0o644)
+        files.write_atomically(tmp_path / "page.html", "new", 0o644)
     assert os.listdir(tmp_path) == ["page.html"]
     assert (tmp_path / "page.html").read_text(encoding="utf-8") == "old"
 
@@ -76,9 +63,9 @@ def test_what_is_made_is_closed_to_others_under_every_umask(tmp_path: Path) -> N
     folder = tmp_path / "home" / "data" / "var"
     umask = os.umask(0)
     try:
-        make_private_folder(folder)
+        files.make_private_folder(folder)
         (tmp_path / "uploaded").mkdir()
-        close_to_others(tmp_path / "uploaded")
+        files.close_to_others(tmp_path / "uploaded")
     finally:
         os.umask(umask)
     made = (folder, folder / ".htaccess", folder.parent, folder.parent.parent, tmp_path / "uploaded" / ".htaccess")
@@ -96,25 +83,22 @@ TABLE = r"""
 """
 
 
-@pytest.mark.parametrize(
-    ("path", "kind"),
-    [
-        ("/", None),
-        ("/home/you/taskserver/var/taskserver.db", "nfs4"),
-        ("/home/locals/shop.db", "nfs4"),
-        ("/mnt/with a space/shop.db", "cifs"),
-        ("/srv/shop.db", None),
-        ("linked/shop.db", "nfs4"),
-    ],
-)
-def test_the_longest_mount_point_that_holds_a_path_tells_its_file_system(
-    tmp_path: Path, path: str, kind: str | None
-) -> None:
+PLACES = {
+    "/": None,
+    "/home/you/taskserver/var/taskserver.db": "nfs4",
+    "/home/locals/shop.db": "nfs4",
+    "/mnt/with a space/shop.db": "cifs",
+    "/srv/shop.db": None,
+    "linked/shop.db": "nfs4",
+}
+
+
+def test_the_longest_mount_point_that_holds_a_path_tells_its_file_system(tmp_path: Path) -> None:
     table = tmp_path / "mountinfo"
     table.write_text(TABLE.lstrip())
     (tmp_path / "linked").symlink_to("/home/you")
-    assert network_file_system(tmp_path / path, table) == kind
-    assert network_file_system(tmp_path / path, tmp_path / "not there") is None
+    assert {path: files.network_file_system(tmp_path / path, table) for path in PLACES} == PLACES
+    assert files.network_file_system("/shop.db", tmp_path / "not there") is None
 
 
 # ---- who else may write a file
@@ -164,9 +148,9 @@ def test_a_forked_process_and_its_parent_rotate_the_file_once(tmp_path: Path, mo
                 handler.emit(record)
             os._exit(0)
     assert [os.waitpid(child, 0)[1] for child in children] == [0] * 4
-    files = sorted(tmp_path.glob("log*"), key=lambda file: file.stat().st_size)
-    assert sum(len(file.read_text().splitlines()) for file in files) == 4001
-    assert all(file.stat().st_size > 15_000 for file in files[1:])
+    logs = sorted(tmp_path.glob("log*"), key=lambda log: log.stat().st_size)
+    assert sum(len(log.read_text().splitlines()) for log in logs) == 4001
+    assert all(log.stat().st_size > 15_000 for log in logs[1:])
 
 
 @pytest.mark.parametrize("name", ["q.db", "pipe", "folder"])
@@ -178,7 +162,7 @@ def test_a_file_that_is_no_log_is_refused(tmp_path: Path, name: str) -> None:
     settings = load_settings(tmp_path, {"TASKSERVER_DSN": "sqlite:///q.db", "TASKSERVER_LOG": name})
     with pytest.raises(SettingError, match=f"^TASKSERVER_LOG: .*/{name} .*: name a file of its own"):
         log_file.file_handler(settings)
-    assert why_no_log(Path("/dev/stderr"), tmp_path) is None
+    assert files.why_no_log(Path("/dev/stderr"), tmp_path) is None
 
 
 def test_a_var_that_is_missing_is_refused_with_the_fix(tmp_path: Path) -> None:
@@ -248,7 +232,6 @@ def test_a_successor_waits_for_the_worker_that_has_its_slot_for_longest(make: Ma
 
 
 # ---- the same error at most once an hour, by empty files of one deployment, whose times a test moves
-
 
 AWAY = Unavailable("Can't connect")
 SAID = "Can't connect (said once an hour)"

@@ -226,7 +226,6 @@ def test_if_pip_has_installed_the_package_the_doctor_says_the_line_of_cron_itsel
 
 # ---- which runs serve which groups
 
-
 SERVED: list[tuple[list[int], list[LastRun], list[int]]] = [  # groups, runs, and those that no run serves
     ([1], [], []),
     ([1], [a_run()], []),
