@@ -178,7 +178,6 @@ def test_errors_are_counted_by_their_first_lines(queue: Queue, client: Run) -> N
 
 # ---- reclaim
 
-
 DUE: list[dict[str, object]] = [
     *(KINDS["error"] | {"status": status, "due_at": due_at} for status in (3, 5) for due_at in (LONG_AGO, FAR)),
     *(KINDS["claimed"] | {"due_at": due_at} for due_at in (LONG_AGO, FAR)),

@@ -64,7 +64,6 @@ def test_the_packages_of_the_page_are_asked_for_by_name(queue: Queue, monkeypatc
 
 # ---- secrets
 
-
 PASSWORD = "correct horse battery"
 PIPED: list[tuple[str, int, str, str]] = [  # what is read, the code, the password, and words on standard error
     (f"\ufeff{PASSWORD}\r\n", 0, PASSWORD, ""),  # as Windows has it

@@ -220,7 +220,6 @@ def test_a_database_that_is_away_is_told_in_the_metrics_with_code_1(deployment: 
 
 # ---- stats: TaskServer.stats, `client.py stats`, and the hours in `client.py status`
 
-
 ADD_HOUR = """
     INSERT INTO jobs_queue_stats (hour, group_id, task, begun, attempts, done, failed, fatal, lost,
         ran_seconds, slowest_seconds, waited_seconds, longest_wait_seconds)
