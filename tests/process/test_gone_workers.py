@@ -50,7 +50,7 @@ def test_status_shows_what_runs_in_which_process_and_how_long_the_rest_takes(que
     assert json_of(queue, "status")["workers"] == []
 
 
-def test_a_task_that_ends_its_process_is_told_by_the_next_run_and_others_come_back(queue: Queue) -> None:
+def test_a_task_that_ends_its_process_is_reported_by_the_next_run_and_others_come_back(queue: Queue) -> None:
     queue.deployment.claim_at_once()
     queue.add("tasks.end_process")
     for _ in range(2):
@@ -69,10 +69,10 @@ def test_a_task_that_ends_its_process_is_told_by_the_next_run_and_others_come_ba
     assert re.search(gone, text_of(queue, "show", "1"))
     done = queue.worker()
     assert (done.returncode, done.stdout) == (0, "")
-    (told,) = done.stderr.splitlines()
-    assert told.startswith(f"process {ended.pid} ended while it ran task 1 tasks.end_process: when the lease ends")
+    (line,) = done.stderr.splitlines()
+    assert line.startswith(f"process {ended.pid} ended while it ran task 1 tasks.end_process: when the lease ends")
     assert queue.notes() == ["noted"] * 2
-    assert_silent(queue.worker())  # told once; the task itself waits for its lease
+    assert_silent(queue.worker())  # reported once; the task itself waits for its lease
     assert queue.statuses() == [Status.IN_PROGRESS]
     (process,) = json_of(queue, "status")["workers"]
     assert process["ended_at"] is not None

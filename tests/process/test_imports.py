@@ -60,7 +60,7 @@ def test_code_imports_only_what_it_uses(code: str, imported: set[str], not_impor
     assert not_imported & found == set()
 
 
-def test_a_page_of_an_old_python_that_imports_the_package_is_told_which_one_is_needed() -> None:
+def test_an_old_python_that_imports_the_package_gets_an_error_that_names_the_one_needed() -> None:
     ended = python("import sys; sys.version_info = (3, 9, 2, 'final', 0)\nimport taskserver")
     assert ended.stderr.endswith("ImportError: taskserver needs Python 3.10 or newer, and this is 3.9\n")
 

@@ -31,7 +31,7 @@ Run = Callable[..., subprocess.CompletedProcess[str]]
 
 @pytest.fixture(scope="module")
 def packages(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with the package alone, as pip leaves it."""
+    """A folder with only the package, as pip leaves it."""
     folder = tmp_path_factory.mktemp("site-packages")
     shutil.copytree(ROOT / "taskserver", folder / "taskserver", ignore=shutil.ignore_patterns("__pycache__"))
     return folder

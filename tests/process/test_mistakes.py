@@ -28,7 +28,7 @@ def rebuild_cache():
 """
 
 
-def assert_told(ended: CompletedProcess[str], code: int, *words: str) -> None:
+def assert_reported(ended: CompletedProcess[str], code: int, *words: str) -> None:
     """One line with these words, and no password in it."""
     assert_one_line(ended, code, *words)
     assert SECRET not in ended.stderr
@@ -37,10 +37,12 @@ def assert_told(ended: CompletedProcess[str], code: int, *words: str) -> None:
 def test_a_wrong_env_or_line_is_answered_by_the_programs(deployment: Deployment) -> None:
     env = deployment.folder / ".env"
     for program in (["worker.py"], ["client.py", "status"]):
-        assert_told(deployment.run(*program), 2, f"{program[0]}: TASKSERVER_DSN is not set", str(env))
+        assert_reported(deployment.run(*program), 2, f"{program[0]}: TASKSERVER_DSN is not set", str(env))
     deployment.write_env(f"TASKSERVER_DNS={DSN}\n")
-    assert_told(deployment.worker(), 2, f"worker.py: {env}, line 1 has an unknown key; did you mean TASKSERVER_DSN?")
-    assert_told(deployment.worker("3,5,6"), 2, "worker.py: argument MAX_TASKS: '3,5,6'")
+    assert_reported(
+        deployment.worker(), 2, f"worker.py: {env}, line 1 has an unknown key; did you mean TASKSERVER_DSN?"
+    )
+    assert_reported(deployment.worker("3,5,6"), 2, "worker.py: argument MAX_TASKS: '3,5,6'")
 
 
 def test_a_setup_that_fails_ends_the_worker_in_one_line_before_any_task(queue: Queue) -> None:
@@ -56,7 +58,7 @@ def test_a_setup_that_fails_ends_the_worker_in_one_line_before_any_task(queue: Q
 def test_a_script_in_the_web_folder_says_where_it_belongs(deployment: Deployment) -> None:
     for script in SCRIPTS:
         ended = deployment.run(script, env={"GATEWAY_INTERFACE": "CGI/1.1"})
-        assert_told(ended, 2, script, "not for a web server", "outside the web folder")
+        assert_reported(ended, 2, script, "not for a web server", "outside the web folder")
 
 
 # ---- the tasks' files
@@ -78,7 +80,7 @@ FILES: dict[str, tuple[str | None, tuple[str, ...]]] = {
 """By the module that a row names: what lies there, and words of the answer."""
 
 
-def test_files_that_cannot_be_imported_are_told_once_each_and_stop_no_other(queue: Queue) -> None:
+def test_files_that_cannot_be_imported_are_reported_once_each_and_stop_no_other(queue: Queue) -> None:
     for module, (text, _) in FILES.items():
         if text is not None:
             queue.deployment.write_tasks(text, f"{module}.py")
@@ -94,9 +96,9 @@ def test_files_that_cannot_be_imported_are_told_once_each_and_stop_no_other(queu
     assert len(lines) == len(FILES), ended.stderr
     for number, (_, words) in enumerate(FILES.values()):
         assert "once an hour" in lines[number]
-        for told in (lines[number], *errors[3 * number : 3 * number + 3]):
+        for line in (lines[number], *errors[3 * number : 3 * number + 3]):
             for word in words:
-                assert word.replace("SHOP", str(queue.folder.parent)) in told
+                assert word.replace("SHOP", str(queue.folder.parent)) in line
     assert all(error.startswith("ModuleBroken: ") for error in errors)
     queue.end_backoffs()
     assert_silent(queue.worker(**modules))
@@ -119,7 +121,7 @@ def test_a_program_of_which_a_part_is_missing_says_so_in_one_line(deployment: De
     assert_one_line(deployment.worker(), 2, "worker.py", "taskserver/server.py", *words)
 
 
-def test_a_part_that_is_missed_later_is_told_in_the_same_words(queue: Queue) -> None:
+def test_a_part_that_is_missed_later_is_reported_in_the_same_words(queue: Queue) -> None:
     cut(queue.folder, "taskserver/health/doctor.py", 50)
     ended = queue.client("doctor")
     assert_one_line(ended, 1, "this program is incomplete (upload the folder again)", "doctor.py")
@@ -159,7 +161,7 @@ def test_what_this_user_may_not_do_is_answered_with_who_should(deployment: Deplo
     path = deployment.folder / name
     path.chmod(rights)
     try:
-        assert_told(deployment.run(*command), code, *words)
+        assert_reported(deployment.run(*command), code, *words)
     finally:
         path.chmod(0o700)
 
@@ -191,11 +193,11 @@ def read():
 """
 
 
-def test_the_memory_of_a_host_that_a_task_uses_up_is_told_in_one_line(queue: Queue) -> None:
+def test_memory_that_a_task_uses_up_is_reported_in_one_line(queue: Queue) -> None:
     queue.define(HOGS)
     for name in ("leak_memory", "read"):
         queue.add(f"tasks.{name}")
-    assert_told(queue.worker(), 1, "No memory: the host lets a program have no more of that")
+    assert_reported(queue.worker(), 1, "No memory: the host lets a program have no more of that")
     ended = queue.worker()  # without any memory the one before could not write its end
     was_cut_off = r"process \d+ ended while it ran task 1 tasks\.leak_memory: .*\n"
     assert (ended.returncode, ended.stdout, re.sub(was_cut_off, "", ended.stderr)) == (0, "", "")
@@ -205,7 +207,7 @@ def test_open_files_that_a_task_uses_up_end_the_run_before_the_next_task(queue: 
     queue.define(HOGS)
     for name in ("leak_files", "read", "read"):
         queue.add(f"tasks.{name}")
-    assert_told(queue.worker(), 1, "Too many open files: ", "(tasks.leak_files ran last)")
+    assert_reported(queue.worker(), 1, "Too many open files: ", "(tasks.leak_files ran last)")
     assert queue.rows("status, attempts") == [(0, 0)] * 2
     assert_silent(queue.worker())
     assert queue.rows() == []
@@ -240,7 +242,7 @@ def site(deployment: Deployment) -> Deployment:
     return deployment
 
 
-def test_a_database_that_is_away_is_told_once_an_hour_whatever_the_number_of_workers(site: Deployment) -> None:
+def test_a_database_that_is_away_is_reported_once_an_hour_whatever_the_number_of_workers(site: Deployment) -> None:
     env = {"TASKSERVER_DSN": AWAY, "TASKSERVER_LOG": "var/log"}
     first, second, verbose = [site.worker(*line, env=env) for line in (["--processes", "2"], [], ["--verbose"])]
     assert [one.returncode for one in (first, second, verbose)] == [1] * 3
@@ -250,7 +252,7 @@ def test_a_database_that_is_away_is_told_once_an_hour_whatever_the_number_of_wor
     assert (site.folder / "var/log").read_text().count("ERROR 127.0.0.1:1/shop: Can't connect") >= 3
 
 
-def test_the_end_of_an_outage_is_told_by_a_worker_that_asked_the_database(site: Deployment) -> None:
+def test_the_end_of_an_outage_is_reported_once(site: Deployment) -> None:
     (site.folder / "q.db").rename(site.folder / "gone.db")
     assert "run client.py init" in site.worker().stderr
     site.age_outages(600)
@@ -260,7 +262,7 @@ def test_the_end_of_an_outage_is_told_by_a_worker_that_asked_the_database(site: 
 
 
 @pytest.mark.parametrize("words", ["TASKSERVER_MODE is wrong", "module tasks cannot be imported: SyntaxError"])
-def test_code_and_settings_that_are_wrong_are_told_once_an_hour(site: Deployment, words: str) -> None:
+def test_code_and_settings_that_are_wrong_are_reported_once_an_hour(site: Deployment, words: str) -> None:
     env = {"TASKSERVER_MODE": "keep"} if "MODE" in words else {}
     site.write_tasks("" if env else "def")
     for _ in range(3):

@@ -45,7 +45,7 @@ def test_a_row_is_one_line_of_a_terminal_of_80_columns(queue: Queue) -> None:
         assert "ValueError" in screen
 
 
-def test_an_outage_is_said_each_time(deployment: Deployment) -> None:
+def test_an_outage_is_reported_each_time(deployment: Deployment) -> None:
     for _ in range(2):
         seen = run_on_terminal(deployment, "worker.py", TASKSERVER_DSN="mysql://user:secret@127.0.0.1:1/shop")
         assert (seen.code, "Can't connect" in seen.screen, "once an hour" in seen.screen) == (1, True, False)

@@ -1,4 +1,4 @@
-"""Deployments with a status page: their settings, and rows of every kind in their queues, by SQL alone.
+"""Deployments with a status page: their settings, and rows of every kind in their queues, by SQL.
 
 site = PageQueue(deployment)
 fill_shop(site)     what a small shop's queue may look like, of all statuses; a picture of it can be shown

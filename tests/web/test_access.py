@@ -38,7 +38,7 @@ def test_a_page_without_password_and_addresses_is_shown_to_nobody(site: PageSite
         ("TASKSERVER_ADD_TOKENS", "shop;sha256=12;tasks=*;groups=*"),
     ],
 )
-def test_a_wrong_setting_closes_the_page_and_tells_strangers_its_name_alone(
+def test_a_wrong_setting_closes_the_page_and_shows_strangers_only_its_name(
     site: PageSite, key: str, wrong: str
 ) -> None:
     site.set(**{"TASKSERVER_PAGE_ALLOW": "0.0.0.0/0", key: wrong})
@@ -152,7 +152,7 @@ def test_guesses_do_not_lock_the_owner_out(site: PageSite) -> None:
 # ---- its files
 
 
-def test_the_page_s_files_are_for_their_owner_alone(site: PageSite) -> None:
+def test_the_page_s_files_are_only_for_their_owner(site: PageSite) -> None:
     site.owner()
     folder = site.folder / "var" / "page"
     assert folder.stat().st_mode & 0o777 == 0o700
@@ -177,7 +177,7 @@ def test_the_page_s_files_are_for_their_owner_alone(site: PageSite) -> None:
         ("198.51.100.7", {"X-Real-IP": "203.0.113.9"}, False),
     ],
 )
-def test_listed_addresses_see_the_page_without_a_password_and_listed_proxies_alone_are_believed(
+def test_listed_addresses_see_the_page_without_a_password_and_only_listed_proxies_are_believed(
     site: PageSite, connection: str, headers: dict[str, str], sees: bool
 ) -> None:
     site.set(TASKSERVER_PAGE_ALLOW=OFFICE, TASKSERVER_PAGE_PROXIES="10.0.0.0/8, unix")

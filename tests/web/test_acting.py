@@ -168,7 +168,7 @@ def test_an_act_that_names_nothing_or_what_there_is_not_is_refused(acting: PageS
         ({"verb": "delete", "task": "tasks.many"}, 30, [2] + [4] * 40),  # the very tasks that there were
     ],
 )
-def test_an_act_touches_no_more_tasks_than_its_page_said_and_those_that_it_named_alone(
+def test_an_act_touches_no_more_tasks_than_its_page_said_and_only_those_that_it_named(
     acting: PageSite, choice: dict[str, str], times: int, after: list[int]
 ) -> None:
     add_failed(acting, "tasks.many", "E: many", times)
@@ -180,7 +180,7 @@ def test_an_act_touches_no_more_tasks_than_its_page_said_and_those_that_it_named
     assert statuses(acting)[5:] == after
 
 
-def test_the_list_of_a_status_offers_its_own_tasks_alone_and_says_what_else_is_among_others(acting: PageSite) -> None:
+def test_the_list_of_a_status_offers_only_its_own_tasks_and_says_what_else_is_among_others(acting: PageSite) -> None:
     add_failed(acting, "tasks.a", "cancelled", status=7)
     visitor = acting.owner()
     for query, offered in (

@@ -94,7 +94,7 @@ def test_without_a_right_token_nothing_is_added(adds: PageSite, token: str | Non
         ({"task": "tasks.send", "group_id": 3, "unique_key": "shopx:1"}, "begins with shop:"),
     ],
 )
-def test_a_token_adds_its_own_tasks_to_its_own_groups_alone(adds: PageSite, task: dict[str, Any], words: str) -> None:
+def test_a_token_adds_only_its_own_tasks_to_its_own_groups(adds: PageSite, task: dict[str, Any], words: str) -> None:
     error = error_of(post(adds, [{"task": "tasks.send", "group_id": 3}, task]), HTTPStatus.FORBIDDEN)
     assert error.startswith("task 2: ")
     assert words in error
@@ -111,8 +111,8 @@ def test_without_tokens_there_is_no_adding(site: PageSite) -> None:
 @pytest.mark.parametrize(
     ("body", "words"),
     [
-        ("{", "no JSON: look at line 1, column 2"),
-        (b"\xff", "no JSON: it is no text in UTF-8"),
+        ("{", "the body is not JSON: look at line 1, column 2"),
+        (b"\xff", "the body is not JSON: it is not UTF-8 text"),
         ([], "0 tasks"),
         ([{"task": "tasks.send", "group_id": 3}, {"task": "no name"}], "task 2: "),
         ({"task": "tasks.send", "prioriti": 3}, "'prioriti'; allowed: task, args"),
@@ -215,7 +215,7 @@ def test_a_key_that_is_invalid_is_refused(adds: PageSite) -> None:
 METRICS = "token-of-prometheus"
 
 
-def test_metrics_are_for_their_own_token_alone_and_prometheus_reads_them(site: PageSite) -> None:
+def test_metrics_are_only_for_their_own_token_and_prometheus_reads_them(site: PageSite) -> None:
     site.set(TASKSERVER_METRICS_TOKEN=hashlib.sha256(METRICS.encode()).hexdigest(), TASKSERVER_ADD_TOKENS=TOKENS)
     site.server.add_task("tasks.a", group_id=3)
     client = site.visitor().client

@@ -107,7 +107,7 @@ def test_the_page_renews_itself_and_leaves_the_visitor_alone(browser: Browser, s
 
         browser.open(f"{website.url}/?view=tasks")
         browser.click("input[type=checkbox]")
-        browser.press("Tab")  # away from the box, which alone would hold it
+        browser.press("Tab")  # away from the box, which would hold it by itself
         site.add("tasks.added_meanwhile")
         before = browser.script("return turns")
         wait_until(lambda: browser.script("return turns") > before + 2)

@@ -136,7 +136,7 @@ def cgi_script(folder: Path, public: Path, python: str) -> Path:
 def test_apache_runs_the_cgi_script_of_an_uploaded_bundle(bundle: Path) -> None:
     furnish(bundle)
     public = bundle.parent / "public_html"
-    cgi_script(bundle, public / "cgi-bin", f"{users_python()} -SE")  # of packages it has those of the bundle alone
+    cgi_script(bundle, public / "cgi-bin", f"{users_python()} -SE")  # it has only the packages of the bundle
     own_all(bundle)
     own_all(public)
     with apache_website(public) as website:
@@ -200,7 +200,7 @@ print(answer[0], b"".join(body).decode())
         ),
     ],
 )
-def test_what_is_missing_is_told_on_the_page(first: str, said: str) -> None:
+def test_what_is_missing_is_named_on_the_page(first: str, said: str) -> None:
     code = OPEN.format(first=first, path=str(ROOT / "passenger_wsgi.py"))
     ended = subprocess.run([sys.executable, "-c", code], cwd="/", env=MINIMAL, capture_output=True, text=True)
     assert (ended.returncode, ended.stderr) == (0, "")

@@ -209,7 +209,7 @@ def test_an_empty_queue_is_shown_and_says_that_no_worker_ran(open_site: PageSite
         assert visitor.get(f"view={view}").status_code == HTTPStatus.OK
 
 
-def test_a_database_that_is_away_is_said_with_code_503_and_comes_back(
+def test_a_database_that_is_away_is_code_503_and_comes_back(
     open_site: PageSite, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     visitor = open_site.owner()
@@ -221,7 +221,7 @@ def test_a_database_that_is_away_is_said_with_code_503_and_comes_back(
     assert visitor.get().status_code == HTTPStatus.OK
 
 
-def test_older_tables_are_said_with_what_mends_them(open_site: PageSite) -> None:
+def test_older_tables_are_reported_with_the_fix(open_site: PageSite) -> None:
     open_site.sql("DELETE FROM jobs_queue_schema")
     open_site.sql("INSERT INTO jobs_queue_schema (version) VALUES (1)")
     answer = open_site.owner().get()
