@@ -183,13 +183,13 @@ def test_a_host_that_refuses_a_process_is_asked_again(queue: Queue) -> None:
     wait_until(lambda: len(workers_of(process)) == 2)
     queue.go()
     code, _, errors = end_of(process)
-    assert (code, errors.count("the host lets no process be started now")) == (0, 2)
+    assert (code, errors.count("the host refuses to start a process now")) == (0, 2)
 
 
 def test_a_host_that_refuses_all_processes_ends_the_line(queue: Queue) -> None:
     (queue.folder / "sitecustomize.py").write_text(REFUSE.format(range(1, 99)))
     ended = queue.worker(0, "--processes", 2, PYTHONPATH=str(queue.folder))
-    assert_one_line(ended, 1, "the host lets no process be started", "take fewer --processes")
+    assert_one_line(ended, 1, "the host refuses to start a process", "use fewer --processes")
 
 
 def test_a_worker_that_fails_does_not_become_a_supervisor(queue: Queue) -> None:

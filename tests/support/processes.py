@@ -90,7 +90,7 @@ def assert_shows_where_it_hangs(errors: str, function: str) -> None:
     Before them stands at most one line, which names the task: none if its code holds the interpreter.
     """
     words, found, stacks = errors.rpartition("Timeout (")
-    assert words.count("\n") == ("goes on" in words), errors
+    assert words.count("\n") == ("still runs" in words), errors
     first, *stack = f"{found}{stacks}".splitlines()
     assert first.startswith("Timeout ("), errors
     assert all(line == "" or line.startswith(("Thread 0x", '  File "', "Extension modules")) for line in stack), errors
