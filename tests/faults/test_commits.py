@@ -2,22 +2,58 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import pytest
 
 from tests.faults.conftest import READERS
 from tests.faults.failing import FailingQueue
-from tests.support import effects as common
-from tests.support.effects import EFFECTS, add, effects, states
+from tests.support.effects import EFFECTS
 from tests.support.postgresql import PostgreSQL
 from tests.support.processes import assert_one_line, assert_silent, end_of
 from tests.support.proxy import Proxy, contains
 from tests.support.servers import MariaDB
 
 COMMIT = contains(b"COMMIT /* of a task")
-TASKS = common.TASKS
-SETTINGS = {name.removeprefix("TASKSERVER_"): value for name, value in common.SETTINGS.items()}
+SETTINGS = {"LEASE": "600", "MAX_ATTEMPTS": "3", "BACKOFF": "fixed:500"}
+"""Nothing ends, is renewed or comes back while a test looks, unless it says so."""
+TASKS = """
+import time
+
+import taskserver
+from taskserver.stores.queue import transactions
+
+transactions.OUR_SECONDS = 1.5  # in place of the minute that a worker waits for the answer to its COMMIT
+transactional = taskserver.task(transactional=True)
+
+
+def wait(name):
+    while not (HERE / name).exists():
+        time.sleep(0.005)
+
+
+def write(number):
+    taskserver.connection().cursor().execute(f"INSERT INTO effects (number) VALUES ({number})")
+
+
+def plain():
+    note("plain")
+    wait("go-plain")
+
+
+@transactional
+def effect(number):
+    write(number)
+
+
+@transactional
+def hold(number):
+    write(number)
+    note(f"hold {number}")
+    wait("go")
+    write(number + 100)
+"""
 
 
 def with_effects(queue: FailingQueue, **settings: Any) -> FailingQueue:
@@ -25,6 +61,19 @@ def with_effects(queue: FailingQueue, **settings: Any) -> FailingQueue:
     queue.sql(EFFECTS[queue.kind])
     queue.set(**{**SETTINGS, **settings})
     return queue
+
+
+def add(queue: FailingQueue, name: str, *args: int) -> None:
+    queue.add(f"tasks.{name}", json.dumps(args))
+
+
+def effects(queue: FailingQueue) -> list[int]:
+    """What was committed, in order."""
+    return [number for (number,) in queue.sql("SELECT number FROM effects ORDER BY number")]
+
+
+def states(queue: FailingQueue) -> list[tuple[Any, ...]]:
+    return queue.rows("status, attempts")
 
 
 @pytest.mark.parametrize(("mode", "silent"), [("mark", False), ("delete", True)])

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import json
 from typing import Any
 
-from tests.support.queues import Queue
 from tests.support.sites import Site
 
 EFFECTS = {
@@ -14,57 +12,6 @@ EFFECTS = {
     "mysql": "CREATE TABLE effects (id INT PRIMARY KEY AUTO_INCREMENT, number INT) ENGINE=InnoDB",
 }
 """By the kind of the store."""
-SETTINGS = {"TASKSERVER_LEASE": "600", "TASKSERVER_MAX_ATTEMPTS": "3", "TASKSERVER_BACKOFF": "fixed:500"}
-"""Nothing ends, is renewed or comes back while a test looks, unless it says so."""
-TASKS = """
-import json
-import os
-import sqlite3
-import time
-
-import taskserver
-from taskserver.stores.queue import transactions
-
-# In place of the minute that a worker waits for the answer to its COMMIT.
-transactions.OUR_SECONDS = 1.5
-
-transactional = taskserver.task(transactional=True)
-
-
-def wait(name="go"):
-    while not (HERE / name).exists():
-        time.sleep(0.005)
-
-
-def run(statement):
-    cursor = taskserver.connection().cursor()
-    cursor.execute(statement)
-    return cursor
-
-
-def write(number):
-    run(f"INSERT INTO effects (number) VALUES ({number})")
-
-
-def plain(name="plain"):
-    note(name)
-    wait(f"go-{name}")
-
-
-@transactional
-def effect(number, value=None):
-    write(number)
-    return value
-
-
-@transactional
-def hold(number, name="go"):
-    write(number)
-    note(f"hold {number}")
-    wait(name)
-    write(number + 100)
-    return {"number": number}
-"""
 
 
 class EffectsSite(Site):
@@ -82,18 +29,3 @@ class EffectsSite(Site):
     def states(self) -> list[tuple[Any, ...]]:
         """The status and the attempts of each row."""
         return self.columns("status, attempts")
-
-
-def add(queue: Queue, name: str, *args: object) -> None:
-    """A task of tasks.py."""
-    queue.add(f"tasks.{name}", json.dumps(args))
-
-
-def effects(queue: Queue) -> list[int]:
-    """What was committed, in order."""
-    return [number for (number,) in queue.sql("SELECT number FROM effects ORDER BY number")]
-
-
-def states(queue: Queue) -> list[tuple[Any, ...]]:
-    """The status and the attempts of each row."""
-    return queue.rows("status, attempts")
