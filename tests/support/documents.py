@@ -31,15 +31,11 @@ class Block(NamedTuple):
     """The heading of second order that it stands under; empty above the first one."""
     line: int
     kind: str
-    """The word behind the fence; empty for a block that is only indented."""
+    """The word behind the fence."""
     text: str
 
-    @property
-    def first_line(self) -> str:
-        return self.text.partition("\n")[0].strip()
-
     def __str__(self) -> str:
-        return f"{self.document}, line {self.line}: {self.first_line}"
+        return f"{self.document}, line {self.line}: {self.text.splitlines()[0].strip()}"
 
 
 @lru_cache
@@ -47,36 +43,19 @@ def read(document: str) -> str:
     return (ROOT / document).read_text(encoding="utf-8")
 
 
+FENCED = re.compile(r"^( *)```(\w*)\n(.*?)^\1```$", re.MULTILINE | re.DOTALL)
+
+
 def blocks(document: str) -> list[Block]:
-    """All of them: those between fences, and those that are indented by four spaces after a blank line."""
-    return [Block(document, *rest) for rest in _blocks(read(document).splitlines())]
-
-
-def _blocks(lines: list[str]) -> Iterator[tuple[str, int, str, str]]:
-    section, paragraph, number = "", "", 0
-    while number < len(lines):
-        line = lines[number]
-        fence = re.fullmatch(r"( *)```(\w*)", line)
-        end = number + 1
-        if line.startswith("## "):
-            section = line[3:]
-        if fence:
-            while lines[end] != f"{fence[1]}```":
-                end += 1
-            content = [part.removeprefix(fence[1]) for part in lines[number + 1 : end]]
-            yield section, number + 1, fence[2] or "without a kind", "\n".join(content) + "\n"
-            end += 1
-        elif line.startswith("    ") and number and not lines[number - 1].strip() and not _is_list(paragraph):
-            while end < len(lines) and (lines[end].startswith("    ") or not lines[end].strip()):
-                end += 1
-            yield section, number + 1, "", "\n".join(part[4:] for part in lines[number:end]).rstrip() + "\n"
-        elif line.strip() and (not lines[number - 1].strip() or _is_list(line)):
-            paragraph = line
-        number = end
-
-
-def _is_list(line: str) -> bool:
-    return bool(re.match(r" *([-*]|\d+\.) ", line))
+    """Those between fences."""
+    text, found = read(document), []
+    for match in FENCED.finditer(text):
+        before = text[: match.start()]
+        _, *sections = re.split(r"^## (.*)$", FENCED.sub("", before), flags=re.MULTILINE)
+        content = re.sub(rf"^{match[1]}", "", match[3], flags=re.MULTILINE)
+        section = sections[-2] if sections else ""
+        found.append(Block(document, section, before.count("\n") + 1, match[2] or "without a kind", content))
+    return found
 
 
 def sections(document: str) -> list[tuple[str, list[Block]]]:
@@ -86,7 +65,7 @@ def sections(document: str) -> list[tuple[str, list[Block]]]:
 
 def prose(document: str) -> str:
     """A document without its blocks between fences."""
-    return re.sub(r"^( *)```.*?^\1```$", "", read(document), flags=re.MULTILINE | re.DOTALL)
+    return FENCED.sub("", read(document))
 
 
 def words_in_backticks(document: str) -> list[str]:

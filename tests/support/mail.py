@@ -79,9 +79,7 @@ class MailServer:
 
 
 @contextmanager
-def mail_server(
-    tls: ssl.SSLContext | None = None, password: str = "", max_bytes: int = 0, takes_utf8: bool = True
-) -> Iterator[MailServer]:
+def mail_server(tls: ssl.SSLContext | None = None, password: str = "") -> Iterator[MailServer]:
     """In the `with`, one that listens; with a password, only for who logs in as shop@example.org over its TLS."""
     handler = MailServer()
 
@@ -97,8 +95,7 @@ def mail_server(
         authenticator=may_enter,
         auth_required=bool(password),
         auth_require_tls=False,  # its TLS is there from the begin, which it does not count
-        data_size_limit=max_bytes,
-        enable_SMTPUTF8=takes_utf8,
+        enable_SMTPUTF8=True,
     )
     controller.start()
     try:
