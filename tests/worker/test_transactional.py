@@ -16,7 +16,9 @@ import pytest
 
 import taskserver
 from taskserver import TaskServer, TaskServerError
+from taskserver.model.task import ClaimedTask
 from taskserver.stores import database
+from taskserver.stores.queue.transactions import Transactions
 from tests.support.databases import EACH_DATABASE, EACH_SERVER, ON_MYSQL
 from tests.support.effects import EffectsSite
 from tests.support.processes import wait_until
@@ -136,6 +138,22 @@ def test_a_task_that_was_taken_over_leaves_nothing(site: EffectsSite, caplog: py
     assert site.run().lost == 1
     assert f"task 1 {site.name}.effect: the lease was lost while it ran" in caplog.text
     assert (site.effects(), site.states()) == ([], [(1, 1)])
+
+
+def test_on_sqlite_a_task_that_was_taken_over_before_its_transaction_began_does_not_run(
+    sqlite_site: EffectsSite, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begin = Transactions.begin
+    ran: list[str] = []
+
+    def begin_late(transactions: Transactions, task: ClaimedTask) -> bool:
+        sqlite_site.rows.set("claim = claim + 1")
+        return begin(transactions, task)
+
+    monkeypatch.setattr(Transactions, "begin", begin_late)
+    sqlite_site.module.meanwhile = lambda: ran.append("ran")
+    sqlite_site.add_args("effect", [1])
+    assert (sqlite_site.run().lost, ran, sqlite_site.states()) == (1, [], [(1, 1)])
 
 
 def test_on_sqlite_a_task_that_writes_past_its_transaction_is_an_error_with_a_way_out(
