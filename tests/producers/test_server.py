@@ -185,7 +185,7 @@ def test_a_task_that_adds_tasks_by_its_worker_s_server_or_its_own_is_done(
     [
         ({"max_tasks": -1}, "max_tasks is .*whole number from 0"),
         ({"groups": ()}, "groups names .*None for every group"),
-        ({"groups": "3,5"}, r"groups is .*; allowed: a list of numbers, as \[3\], or None for every group"),
+        ({"groups": "3,5"}, r"groups is .*; allowed: a list of numbers, such as \[3\], or None for every group"),
         ({"groups": ["3"]}, "a group is .*whole number from 0 to 4294967294"),
         ({"batch": 1001}, "batch is .*1 to 1000"),
         ({"max_time": float("nan")}, "max_time is .*, above 0$"),

@@ -76,7 +76,9 @@ class Shop(Queue):
 
     @property
     def place_in_django(self) -> dict[str, Any]:
-        """The database of a server, as in Django's settings."""
+        """The database, as in Django's settings."""
+        if self.is_sqlite:
+            return {"ENGINE": "django.db.backends.sqlite3", "NAME": str(self.path)}
         place = {"NAME" if key in ("database", "dbname") else key.upper(): value for key, value in self.place.items()}
         if self.is_postgresql:
             return {"ENGINE": "django.db.backends.postgresql", **place}
