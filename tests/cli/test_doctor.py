@@ -5,7 +5,6 @@ What the doctor makes of files and of answers is in tests/unit/test_findings.py.
 
 from __future__ import annotations
 
-import json
 import os
 import re
 from contextlib import closing
@@ -136,11 +135,10 @@ def test_another_journal_than_wal_and_a_damaged_file_are_broken(sqlite_queue: Qu
     made_healthy(sqlite_queue)
     sqlite_queue.sql("PRAGMA journal_mode = DELETE")
     assert Report(sqlite_queue).worse() == {"journal": "critical"}
-    for number in range(500):
-        sqlite_queue.add("tasks.note", json.dumps([f"{number}" * 50]))
-    size = sqlite_queue.path.stat().st_size
+    many = "WITH RECURSIVE n (i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < 500)"
+    sqlite_queue.sql(f"{many} INSERT INTO jobs_queue (task, args) SELECT 'tasks.note', hex(zeroblob(100)) FROM n")
     with sqlite_queue.path.open("r+b") as file:
-        file.seek(size - 3 * 4096)
+        file.seek(-3 * 4096, os.SEEK_END)
         file.write(os.urandom(2 * 4096))
     assert Report(sqlite_queue).code == 2
 

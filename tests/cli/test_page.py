@@ -11,6 +11,7 @@ from base64 import b64encode
 import pytest
 from werkzeug.security import check_password_hash
 
+from taskserver.cli.commands import page as command
 from taskserver.settings.page import load_page_settings
 from tests.support.deployment import Deployment
 from tests.support.processes import assert_one_line
@@ -76,6 +77,8 @@ PIPED: list[tuple[str, int, str, str]] = [  # what is read, the code, the passwo
 def test_a_piped_password_gives_a_hash_that_the_page_takes(
     deployment: Deployment, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    assert command.ITERATIONS >= 600_000
+    monkeypatch.setattr(command, "ITERATIONS", 1000)
     for stdin, code, password, words in PIPED:
         monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(stdin.encode()), encoding="utf-8"))
         ended = deployment.here("page", "--password")

@@ -46,7 +46,7 @@ NOT_RUN = {
     (TUTORIAL, "py packaging"): "for Windows: as in tests/docs/test_bundle.py",
     (TUTORIAL, "getting PyMySQL"): "what that prints",
     ("docs/installing.md", ".venv/bin/pip install"): "as in tests/docs/test_release.py",
-    ("docs/installing.md", "taskserver init"): "as in tests/cli/test_installed.py",
+    ("docs/installing.md", "taskserver init"): "as in tests/process/test_installed.py",
     ("docs/installing.md", "*/5 * * * *"): "the same",
     ("docs/logging.md", "import sentry_sdk"): "as in tests/process/test_sentry.py, which runs it",
     ("docs/kinds/exactly_once.md", "import taskserver\nfrom django"): "as in tests/producers/test_django_project.py",

@@ -109,7 +109,7 @@ def test_those_who_install_by_hand_are_asked_for_the_same_packages() -> None:
     ]
 
 
-# ---- an old Python; tests/unit/test_old_forms.py has the rest
+# ---- an old Python
 
 
 SCRIPTS = pytest.mark.parametrize("script", ["worker.py", "client.py"])
