@@ -95,6 +95,15 @@ def test_a_task_that_catches_exceptions_does_not_catch_its_interrupt(alarm: Alar
         alarm.call(0.05, careless_task)
 
 
+def test_a_second_signal_between_two_tasks_interrupts_none_of_our_code() -> None:
+    stop = Stop()
+    with Alarm(stop, 60):
+        stop.ask()
+        stop.ask()
+        signal.raise_signal(signal.SIGALRM)
+    assert stop.is_forced
+
+
 def test_a_process_that_a_task_forked_ends_after_its_call(alarm: Alarm) -> None:
     """It would be a second worker, with the same claim."""
     failure, child = run_user_code(alarm, 0, os.fork)
