@@ -62,8 +62,7 @@ def test_the_setting_is_the_limit_of_a_callable_that_has_none_of_its_own(queue: 
     for name in ("nap", "longer", "unlimited"):
         queue.add(f"tasks.{name}")
     assert queue.run_here(timeout=1).done == 2
-    assert queue.rows("id, status, attempts") == [(1, 3, 1)]
-    assert queue.first_lines() == [OUTRAN.format(1)]
+    assert (queue.rows("id, status, attempts"), queue.first_lines()) == ([(1, 3, 1)], [OUTRAN.format(1)])
 
 
 def test_a_task_that_swallows_its_interrupt_is_done_if_it_returns_and_interrupted_again_if_not(queue: Queue) -> None:
@@ -75,8 +74,7 @@ def test_a_task_that_swallows_its_interrupt_is_done_if_it_returns_and_interrupte
         queue.add(f"tasks.{name}")
     queue.run_here(lease=1)
     assert queue.notes() == ["swallowed", "swallowed", "noted"]
-    assert queue.rows("task, status") == [("tasks.stubborn", 3)]
-    assert queue.first_lines() == [OUTRAN.format(0.1)]
+    assert (queue.rows("task, status"), queue.first_lines()) == ([("tasks.stubborn", 3)], [OUTRAN.format(0.1)])
 
 
 def test_a_module_that_hangs_when_imported_is_interrupted_too(queue: Queue) -> None:
@@ -84,9 +82,8 @@ def test_a_module_that_hangs_when_imported_is_interrupted_too(queue: Queue) -> N
     queue.add("hanging.task")
     queue.add("tasks.note")
     queue.run_here(timeout=1, modules="tasks,hanging")
-    assert queue.rows("status, attempts") == [(3, 1)]
+    assert (queue.rows("status, attempts"), queue.notes()) == ([(3, 1)], ["noted"])
     assert "TaskInterrupted" in queue.first_lines()[0]
-    assert queue.notes() == ["noted"]
 
 
 # ---- a program that runs tasks itself
