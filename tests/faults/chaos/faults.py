@@ -19,8 +19,8 @@ from tests.support.proxy import Matches, Proxy, contains
 LATE_SECONDS = 30.0
 """So long after their time strikers go on, if one of their faults has not struck yet."""
 WRITES = contains(b"UPDATE ", b"DELETE FROM ")
-COMMITS = contains(b"COMMIT /* of a task")
-"""Of tasks that complete in a transaction of their own."""
+COMMITS, OWN_COMMITS = contains(b"COMMIT /* of a task"), contains(b"COMMIT /* by a task")
+"""Of transactions that complete a task: the worker's, and the task's own."""
 
 
 class Strike(NamedTuple):
@@ -46,10 +46,8 @@ def kill(stage: Stage, slot: Slot, chance: random.Random, in_transaction: bool =
     return process if process.wait(10) == -signal.SIGKILL else None
 
 
-def freeze_for(
-    stage: Stage, slot: Slot, chance: random.Random, between: tuple[float, float], in_transaction: bool = False
-) -> Struck:
-    if (process := slot.find_worker(in_transaction)) is None:
+def freeze_for(stage: Stage, slot: Slot, chance: random.Random, between: tuple[float, float]) -> Struck:
+    if (process := slot.find_worker()) is None:
         return None
     with suppress(ChildProcessError):  # it has ended meanwhile
         freeze(process)
@@ -57,6 +55,23 @@ def freeze_for(
         thaw(process)
         return process
     return None
+
+
+def freeze_in_transaction(stage: Stage, slot: Slot, chance: random.Random) -> Struck:
+    """Until another worker runs its task. SQLite lets none begin meanwhile."""
+    if (process := slot.find_worker(in_transaction=True)) is None:
+        return None
+    is_taken, runs = stage.server is None, stage.folder / "runs"
+    with suppress(ChildProcessError, FileNotFoundError):
+        freeze(process)
+        begun = f"begin {slot.is_open(process).read_text()} "
+        before, thaws_at = runs.read_text().count(begun), time.monotonic() + BEYOND[1] * 2
+        while not is_taken and time.monotonic() < thaws_at:
+            time.sleep(0.05)
+            is_taken = runs.read_text().count(begun) > before
+        time.sleep(LEASE_SECONDS if stage.server is None else 0.0)
+    thaw(process)
+    return process if is_taken else None
 
 
 def terminate(stage: Stage, slot: Slot, chance: random.Random) -> Struck:
@@ -117,7 +132,7 @@ KILLS: Mapping[str, Fault] = {
 FREEZES: Mapping[str, Fault] = {
     "freeze": partial(freeze_for, between=(0.2, 1.0)),
     "freeze beyond the lease": partial(freeze_for, between=BEYOND),
-    "freeze in a transaction": partial(freeze_for, between=BEYOND, in_transaction=True),
+    "freeze in a transaction": freeze_in_transaction,
 }
 NETWORK: Mapping[str, Fault] = {
     "drop": partial(disturb, begin=Proxy.drop, most=2.5),
@@ -128,6 +143,8 @@ NETWORK: Mapping[str, Fault] = {
     "cut after a write": partial(cut, is_after=True, requests=WRITES),
     "cut before a COMMIT": partial(cut, is_after=False, requests=COMMITS),
     "cut after a COMMIT": partial(cut, is_after=True, requests=COMMITS),
+    "cut before an own COMMIT": partial(cut, is_after=False, requests=OWN_COMMITS),
+    "cut after an own COMMIT": partial(cut, is_after=True, requests=OWN_COMMITS),
 }
 SERVER: Mapping[str, Fault] = {"server kill": kill_server}
 HINDERING = (*FREEZES, "drop", "stall", "refuse", "server kill")

@@ -85,23 +85,25 @@ def together(calls):
         tell("end", call["number"], "done")
 
 
-@task(transactional=True)
+# Longer than a worker is frozen: it must find out that its lease is lost, not that its time is over.
+@task(transactional=True, timeout=12)
 def transfer(number, kind, source, target, amount):
-    with noted(number, kind) as chance, opened():
+    with noted(number, kind) as chance, opened(number):
         move(taskserver.connection(), chance, number, source, target, amount)
 
 
+@task(timeout=12)
 def pay(number, kind, source, target, amount):
-    with noted(number, kind) as chance, opened(), closing(connect()) as connection:
+    with noted(number, kind) as chance, opened(number), closing(connect()) as connection:
         move(connection, chance, number, source, target, amount)
         taskserver.complete(connection)
-        connection.cursor().execute("COMMIT /* of a task */")
+        connection.cursor().execute("COMMIT /* by a task */")
 
 
 @contextmanager
-def opened():
+def opened(number):
     """So that faults can wait for a transaction that is open."""
-    IS_OPEN.touch()
+    IS_OPEN.write_text(str(number))
     try:
         yield
     finally:
