@@ -41,19 +41,8 @@ from tests.support.processes import on_terminal
 from tests.support.servers import MySQLServer, find_program
 
 PASSWORDS = {"you_worker": "worker-password", "you_web": "web-password"}
-TASKS = """
-def greet(name): ...
-def send_letter(to, subject="Hello"): ...
-def rebuild_index(): ...
-def remind(order): ...
-def charge_card(order): ...
-def index(page): ...
-def fetch_rates(day): ...
-def download(order): ...
-def resize(): ...
-def publish(): ...
-def make_report(month): ...
-"""
+NAMES = ("greet", "send_letter", "rebuild_index", "remind", "charge_card", "index", "fetch_rates", "download", "resize")
+TASKS = "".join(f"def {name}(*args, **kwargs): ...\n" for name in (*NAMES, "publish", "make_report"))
 MYSQL_WORDS = re.compile(
     r"NOW\(|UNIX_TIMESTAMP|information_schema|\b(DUPLICATE|IGNORE|GRANT|RENAME|LIMIT|OPTIMIZE|TRIGGER)\b"
 )
@@ -108,10 +97,8 @@ class Reader:
         """As in the host's panel: all rights on the database, and INSERT alone."""
         for user, password in PASSWORDS.items():
             rights = "INSERT" if user == "you_web" else "ALL PRIVILEGES"
-            self.execute(
-                f"CREATE USER '{user}'@'localhost' IDENTIFIED BY '{password}'",
-                f"GRANT {rights} ON you_queue.* TO '{user}'@'localhost'",
-            )
+            self.execute(f"CREATE USER '{user}'@'localhost' IDENTIFIED BY '{password}'")
+            self.execute(f"GRANT {rights} ON you_queue.* TO '{user}'@'localhost'")
 
     def upload(self) -> None:
         """The zip of the bundle, in the home folder."""
@@ -136,7 +123,7 @@ class Reader:
         (self.folder / ".env").chmod(0o600)
         (self.folder / "tasks.py").write_text(TASKS)
         (self.folder / "var").mkdir(mode=0o700)
-        for dsn in (self._server.dsn(self.database), self._sqlite_dsn):
+        for dsn in (self._server.dsn(self.database), f"sqlite:///{self.folder}/var/taskserver.db"):
             with TaskServer(dsn, folder=self.folder) as server:
                 server.create_tables()
 
@@ -159,10 +146,6 @@ class Reader:
         for name in ("schema.sql", "crontab.example", ".env.example", ".htaccess"):
             shutil.copy2(ROOT / name, unpacked)
         return unpacked
-
-    @property
-    def _sqlite_dsn(self) -> str:
-        return f"sqlite:///{self.folder}/var/taskserver.db"
 
     def _write_programs(self) -> None:
         """What the shell finds by name: a Python without packages, and a dry run of make."""
@@ -271,7 +254,7 @@ class Reader:
         pattern = re.sub(r"\\ 0\\\.0\\ s", r" \\d+\\.\\d s", ".*".join(parts))
         printed = " ".join(self._printed.split())
         if not re.fullmatch(pattern.replace("\\ .*", ".*").replace(".*\\ ", ".*"), printed, re.DOTALL):
-            raise AssertionError(f"one does not see that, but\n{self._printed}")
+            raise AssertionError(f"this was printed instead:\n{self._printed}")
 
     def _set(self, text: str) -> None:
         scratch = self._bin.parent / "settings"
@@ -279,8 +262,7 @@ class Reader:
         (scratch / ".env").write_text(text)
         load_settings(scratch, {} if "TASKSERVER_DSN" in text else {"TASKSERVER_DSN": "sqlite:///var/taskserver.db"})
         load_page_settings(scratch)
-        is_of_tasks = "TASKSERVER_" not in text
-        if is_of_tasks or not (self.folder / ".env").exists():
+        if "TASKSERVER_" not in text or not (self.folder / ".env").exists():  # without it they are the tasks' own
             with open(self.folder / ".env", "a") as file:
                 file.write(text)
 
@@ -292,9 +274,8 @@ class Reader:
                 file.write(text)
             self._run("python3", "-c", "import tasks", cwd=self.folder)
             return
-        program = self.folder / "program_of_a_reader.py"
-        program.write_text(text)
-        self._run("python3", program)
+        (self.folder / "program_of_a_reader.py").write_text(text)
+        self._run("python3", self.folder / "program_of_a_reader.py")
 
     def _open_page(self, text: str) -> None:
         if not text.startswith("<?php"):
@@ -348,9 +329,7 @@ class Reader:
         done = subprocess.run(
             command, cwd=cwd or self.home, env=self._environ, capture_output=True, text=True, timeout=TIMEOUT_SECONDS
         )
-        assert (done.returncode, done.stderr) == (0, ""), (
-            f"{command}: code {done.returncode}\n{done.stdout}{done.stderr}"
-        )
+        assert (done.returncode, done.stderr) == (0, ""), f"{command}: {done}"
         self._printed = done.stdout
 
 
