@@ -10,10 +10,10 @@ from typing import Any
 
 import psycopg
 
-from taskserver import TaskServer
 from tests.support.deployment import Deployment
 from tests.support.processes import assert_silent
 from tests.support.queues import Queue
+from tests.support.rows import as_instant
 from tests.support.servers import plain_connection
 
 TASKS = """
@@ -41,13 +41,8 @@ VALUES: list[list[Any]] = [
 ]
 """Positions and keywords of tasks that every language should add unchanged."""
 AT = datetime(2031, 3, 4, 5, 6, 7, 89_000, timezone.utc)
-ORDERS = {
-    "sqlite": "CREATE TABLE orders (id INTEGER PRIMARY KEY, customer VARCHAR(100) NOT NULL)",
-    "postgresql": "CREATE TABLE orders (id BIGSERIAL PRIMARY KEY, customer VARCHAR(100) NOT NULL)",
-    "mysql": "CREATE TABLE orders (id BIGINT AUTO_INCREMENT PRIMARY KEY, customer VARCHAR(100) NOT NULL) "
-    "ENGINE = InnoDB DEFAULT CHARACTER SET utf8mb4",
-}
-"""By the kind of the store."""
+KEY = {"sqlite": "INTEGER", "postgresql": "BIGSERIAL", "mysql": "BIGINT AUTO_INCREMENT"}
+CHARSET = {"sqlite": "", "postgresql": "", "mysql": " DEFAULT CHARACTER SET utf8mb4"}
 
 
 class Shop(Queue):
@@ -56,9 +51,10 @@ class Shop(Queue):
     def __init__(self, deployment: Deployment, dsn: str) -> None:
         super().__init__(deployment, dsn, TASKS)
         self.database = dsn.rpartition("/")[2]
-        self.server = TaskServer(dsn, folder=self.folder)
         self._opened: list[Any] = []
-        self.sql(ORDERS[self.kind])
+        self.sql(
+            f"CREATE TABLE orders (id {KEY[self.kind]} PRIMARY KEY, customer VARCHAR(100) NOT NULL){CHARSET[self.kind]}"
+        )
 
     def open(self, **kwargs: Any) -> Any:
         """A connection of the shop's own, that has begun nothing yet."""
@@ -103,12 +99,7 @@ class Shop(Queue):
 
     def instants(self, column: str) -> list[Any]:
         """In UTC, as text."""
-        text = {
-            "sqlite": column,
-            "postgresql": f"to_char({column} AT TIME ZONE 'UTC', 'YYYY-MM-DD HH24:MI:SS.US')",
-            "mysql": f"DATE_FORMAT(CONVERT_TZ({column}, @@time_zone, '+00:00'), '%Y-%m-%d %T.%f')",
-        }[self.kind]
-        return [instant for (instant,) in self.rows(text)]
+        return [value and as_instant(value).isoformat(" ", "microseconds") for (value,) in self.rows(column)]
 
     def due_in(self) -> list[float | None]:
         """Seconds until the tasks are due."""
@@ -168,4 +159,3 @@ class Shop(Queue):
         for connection in self._opened:
             with suppress(Exception):
                 connection.close()
-        self.server.close()
