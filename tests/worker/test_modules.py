@@ -1,4 +1,4 @@
-"""Modules of callables: packages, __all__, inheritance across modules, and imports that fail."""
+"""Modules of callables: packages, __all__, functions of other modules, and imports that fail."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def modules(tmp_path: Path) -> Iterator[Modules]:
         yield made
 
 
-# ---- what a module may lend
+# ---- what a module exports
 
 
 @pytest.mark.parametrize("exported", ["['send', 'missing']", "[['send']]", "'send'"])
@@ -123,7 +123,7 @@ def test_a_module_that_fails_is_broken_and_tried_once(modules: Modules, failure:
 
 
 def test_a_broken_module_is_tried_again_a_while_later(modules: Modules, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It is known beforehand whether finding a name runs the code of its module."""
+    """`would_import` knows beforehand whether finding a name runs the code of its module."""
     modules.write("tasks.py", "def send(")
     callables = Callables(("tasks",))
     assert (callables.would_import("tasks.send"), callables.would_import("os.remove")) == (True, False)

@@ -124,7 +124,7 @@ def fail(site: Site) -> None:
 
 
 def be_lost(site: Site) -> None:
-    """As if its worker had vanished, and its lease were over."""
+    """As if its worker had died and its lease had expired."""
     site.rows.set(f"due_at = '{LONG_AGO}'")
     with TaskServer(site.dsn) as other:
         other.run(groups=[NOBODYS_GROUP])
@@ -137,7 +137,7 @@ ENDS: dict[str, Callable[[Site], object]] = {
     "too late": lambda site: time.sleep(30),
     "lost": be_lost,
 }
-"""How the run ends that is under way when its task is changed."""
+"""How the running attempt ends after its task was changed."""
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,6 @@
-"""What a task reports of itself while it runs, progress(), and what it learns: current_task(), a cancel.
+"""What a task reports by progress(), what current_task() returns, and how a cancel interrupts it.
 
-The tasks call functions of the tests themselves: so a test sees what its task saw.
+The tasks call functions of the tests, so a test sees what its task saw.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class Acts(Site):
         super().__init__(dsn, folder, code, {"mode": "mark", "lease": 600, "max_attempts": 3} | dict(settings))
 
     def act(self, does: Callable[..., object]) -> TaskState:
-        """Add a task that does this, and run it. What became of it."""
+        """Add a task that does this, run it, and return its state."""
         self.module.does.append(does)
         task_id = self.add_args("act")
         self.run(1)
@@ -59,7 +59,7 @@ def this_task() -> CurrentTask:
 def test_it_is_stored_at_most_once_a_second_and_at_the_end(
     make_site: Any, site_dsn: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    site = make_site(site_dsn, lease=6)  # for whose sake the heartbeat beats four times a second
+    site = make_site(site_dsn, lease=6)  # so the heartbeat beats four times a second
     writes: list[tuple[int, float]] = []
     real = site.store.finishes.write_progress
 

@@ -1,4 +1,4 @@
-"""What programs read: `TaskServer.list`, `errors` and `status` as their commands, `wait` and `get_many`."""
+"""What programs read: `TaskServer.list`, `status` as its command prints it, `wait` and `get_many`."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def well(n):
 
 
 def is_now(instant: datetime | None) -> bool:
-    """Whether an instant is aware, and of these minutes."""
+    """Whether an instant is aware and at most five minutes away."""
     assert instant is not None
     assert instant.utcoffset() == timedelta(0)
     return abs(datetime.now(timezone.utc) - instant) < timedelta(minutes=5)

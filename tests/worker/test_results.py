@@ -20,7 +20,7 @@ KEPT: list[Any] = [
     False,
     {"größe": {"k": [True, None]}},
     "\0 \x1b\u2028 ' \" \\ % %s ? {ids} :x -- ;",
-    "😀" * 5461 + "xx",  # as long as may be, of twelve bytes each
+    "😀" * 5461 + "xx",  # as long as allowed; each takes twelve bytes
 ]
 CODE = """
 import time
@@ -101,7 +101,7 @@ def states(site: Site, *ids: int) -> list[tuple[int, object]]:
 
 
 @EACH_DATABASE
-def test_what_a_task_returned_can_be_asked_for(keeping: Site) -> None:
+def test_what_a_task_returned_can_be_read(keeping: Site) -> None:
     ids = [keeping.add_args(name, [value]) for name in ("give", "give_each") for value in KEPT]
     keeping.run()
     assert states(keeping, *ids) == [(2, value) for value in KEPT * 2]
@@ -109,7 +109,7 @@ def test_what_a_task_returned_can_be_asked_for(keeping: Site) -> None:
     assert max(len(text.encode()) for (text,) in keeping.columns("result", table) if text) == MAX_RESULT_BYTES
 
 
-def test_in_mode_delete_nothing_is_kept_nor_looked_at(site: Site) -> None:
+def test_in_mode_delete_no_result_is_kept_or_looked_at(site: Site) -> None:
     task_id = site.add_args("return_what_raises")
     assert (site.run().done, site.module.written, site.server.get(task_id)) == (1, [], None)
 
@@ -117,7 +117,7 @@ def test_in_mode_delete_nothing_is_kept_nor_looked_at(site: Site) -> None:
 def test_a_task_whose_result_cannot_be_kept_is_done_and_that_is_logged(
     keeping: Site, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Once a run and callable."""
+    """One warning per run and callable."""
     names = [*CANNOT_BE_KEPT, "give_a_set"]
     ids = [keeping.add_args(name) for name in names]
     last = keeping.add_args("give", ["the next one"])
@@ -175,7 +175,7 @@ def test_a_row_that_cannot_be_deleted_is_marked_done_and_its_task_runs_once(
     is_silent: bool,
     name: str,
 ) -> None:
-    """It fails without Outcome.KEPT: the task runs again and again."""
+    """Without Outcome.KEPT the task would run again and again."""
     site = make_site(request.getfixturevalue(DSNS[kind]), mode=mode)
     site.module.connect = lambda: connection_of(site.dsn)
     ids = [site.add_args(name, {"number": number}) for number in range(6)]

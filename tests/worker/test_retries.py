@@ -1,4 +1,4 @@
-"""Retries: how long a failed task waits, who says so, when it is fatal, and what is kept of its error."""
+"""Retries: how long a failed task waits, how often it is retried, what it may raise, and on_fatal."""
 
 from __future__ import annotations
 
@@ -221,8 +221,8 @@ def test_an_exception_is_final_if_the_options_say_so(
     assert failure_of_raised(error).with_options(given(**options)).is_final is is_final
 
 
-def test_an_error_of_the_database_s_is_not_final() -> None:
-    """As the database's, where it could not commit what the task wrote."""
+def test_an_error_of_the_database_is_not_final() -> None:
+    """Such as the one that refused the commit of what the task wrote."""
     options = given(retry_on=KeyError, fatal_on=DatabaseError)
     assert not failure_of(DatabaseError("a deadlock")).with_options(options).is_final
 

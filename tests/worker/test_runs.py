@@ -93,7 +93,7 @@ def test_after_a_second_signal_no_code_of_a_task_begins(queue: Queue, monkeypatc
 # ---- the record of runs
 
 
-def test_each_host_and_groups_have_one_row_which_records_the_last_run(queue: Queue) -> None:
+def test_the_last_run_of_each_host_and_its_groups_is_one_row(queue: Queue) -> None:
     for task, group in (("tasks.note", 3), ("tasks.fail", 5), ("os.system", 6), ("tasks.note", 7)):
         queue.add(task, None, group)
     queue.run_here(2, [6, 3, 5])
@@ -131,7 +131,7 @@ def test_the_stats_of_a_run_are_exactly_what_it_did(queue: Queue) -> None:
         (0, "tasks.fail"): (1, 1, 0, 1, 0, 0),
         (0, "tasks.give_up"): (1, 1, 0, 1, 1, 0),
         (0, "tasks.saved"): (1, 1, 1, 0, 0, 0),
-        (0, ""): (0, 0, 0, 0, 4, 0),  # names that nothing is called by
+        (0, ""): (0, 0, 0, 0, 4, 0),  # names of no callable
     }
 
 

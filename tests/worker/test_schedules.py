@@ -81,7 +81,7 @@ def test_times_that_were_missed_add_one_task(server: TaskServer, rows: Rows) -> 
 def test_the_task_that_holds_a_schedule_s_key_is_named(
     server: TaskServer, rows: Rows, row: str, held: str | None, is_silenced: bool
 ) -> None:
-    """And known as a silence if it is not due for more than a day."""
+    """The schedule counts as silenced if that task is not due for more than a day."""
     server.schedule("nightly", "tasks.note", every=86_400)
     values = row.format(later=rows.after(30 * 86_400), soon=rows.after(3600))
     columns = "task, unique_key, status, due_at"

@@ -53,7 +53,7 @@ pytestmark = pytest.mark.usefixtures("whole_claims")
 
 
 class Rounds(NumberedSite):
-    """With an account of the writes that several tasks shared."""
+    """It records the writes that several tasks shared."""
 
     def __init__(self, *site: Any) -> None:
         super().__init__(*site)
@@ -68,7 +68,7 @@ class Rounds(NumberedSite):
         return [count for verb, count in self.shared if verb == "start"]
 
     def run(self, max_tasks: int = 0, **how: Any) -> RunResult:
-        """After the import of their module, as the task that imports it is started by itself."""
+        """Imports the module first, because a task that imports it is started by itself."""
         assert self.module
         self.shared.clear()
         with pytest.MonkeyPatch.context() as patch:
@@ -88,7 +88,7 @@ SITE = Rounds
 
 
 def on(number: int, does: Callable[[], Any]) -> Callable[[int], Any]:
-    """It does this at the task with this number, and nothing at others."""
+    """A function that does this for the task with this number, and nothing for others."""
     return lambda n: does() if n == number else None
 
 

@@ -1,4 +1,4 @@
-"""taskserver.testing: a queue for a test, in the place of the site's, and tasks that seem to run.
+"""taskserver.testing: a test's queue, which replaces the site's, and fake running tasks.
 
 tests/docs/test_testing_page.py runs the examples of docs/testing.md.
 """
@@ -57,7 +57,7 @@ def queue(tasks: ModuleType) -> Iterator[TaskQueue]:
         yield opened
 
 
-# ---- in the place of the site's
+# ---- a queue that replaces the site's
 
 
 def test_every_server_of_the_process_uses_the_queue_and_its_own_one_after_the_test(tasks: Any, tmp_path: Path) -> None:
@@ -89,13 +89,13 @@ def test_the_environment_names_the_queue_to_programs_and_is_put_back(tasks: Any,
     ("name", "words"), [("elsewhere.note", "elsewhere"), ("tasks.copy", "tasks.copy"), ("tasks.note", "missing a req")]
 )
 def test_a_row_that_can_never_run_raises(queue: TaskQueue, name: str, words: str) -> None:
-    """As a worker refuses it."""
+    """A worker refuses them, too."""
     queue.server.add_task(name)
     with pytest.raises(TaskServerError, match=words):
         queue.run_all()
 
 
-# ---- functions in the place of a task's
+# ---- functions that replace a task's
 
 
 @pytest.mark.parametrize("stand_in", [mock.Mock(), lambda text: None, mock.create_autospec(lambda text: None)])
@@ -159,7 +159,7 @@ def test_a_queue_in_a_database_keeps_to_its_connections(tasks: Any, dsn: str) ->
 # ---- a function by itself
 
 
-def test_a_function_completes_the_task_that_seems_to_run_or_has_its_connection() -> None:
+def test_a_function_completes_its_fake_task_or_has_its_connection() -> None:
     connection = object()
     with running_task() as task:
         taskserver.complete(connection, {"rows": 3})

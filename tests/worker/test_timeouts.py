@@ -98,7 +98,7 @@ def add():
 
 @pytest.mark.parametrize("count", [8, pytest.param(200, marks=pytest.mark.long)])
 def test_interrupts_amid_writes_to_the_queue_lose_and_double_nothing(queue: Queue, count: int) -> None:
-    """Of tasks that add tasks through the TaskServer that runs them, until their time is up."""
+    """Tasks add tasks through the TaskServer that runs them, until their time is up."""
     queue.define(ADDING)
     queue.add("tasks.note", '["first"]', 1)
     assert queue.server.run(groups=[1]).done == 1

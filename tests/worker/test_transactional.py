@@ -132,7 +132,7 @@ def test_a_task_that_raises_leaves_nothing_and_its_on_fatal_is_outside(site: Eff
 
 @ON_MYSQL
 def test_a_task_that_was_taken_over_leaves_nothing(site: EffectsSite, caplog: pytest.LogCaptureFixture) -> None:
-    """Its row is free for others until its last statement."""
+    """Others can change its row until its last statement."""
     site.module.meanwhile = lambda: site.rows.set("claim = claim + 1")
     site.add_args("effect", [1])
     assert site.run().lost == 1
@@ -159,7 +159,7 @@ def test_on_sqlite_a_task_that_was_taken_over_before_its_transaction_began_does_
 def test_on_sqlite_a_task_that_writes_past_its_transaction_is_an_error_with_a_way_out(
     sqlite_site: EffectsSite, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It waits for itself, as long as for anybody."""
+    """It waits for itself until its patience ends."""
     site = sqlite_site
     monkeypatch.setattr(database, "MIN_CONFLICT_SECONDS", 0.5)
 
@@ -179,7 +179,7 @@ def test_on_sqlite_a_task_that_writes_past_its_transaction_is_an_error_with_a_wa
 
 @EACH_SERVER
 def test_a_task_whose_time_is_up_leaves_nothing_also_if_it_swallows_its_interrupt(site: EffectsSite) -> None:
-    """Else a statement might get the answer to the one before it, and the fence that to a write of the task."""
+    """Otherwise a statement, even the fence, could read the answer to the statement before it."""
     sleep = "SELECT pg_sleep(20)" if site.rows.is_postgresql else "SELECT SLEEP(20)"
     for statement, swallows in ((sleep, False), (sleep, True), ("", True)):
         site.add_args("too_long", [statement, swallows])
@@ -209,7 +209,7 @@ ENDED: dict[str, dict[str, list[int]]] = {
 
 @EACH_DATABASE
 def test_a_task_that_ends_its_transaction_itself_is_fatal(site: EffectsSite) -> None:
-    """What it committed before, it committed; it does not do so again, and its completion is not committed."""
+    """What it committed itself stays; its completion is not committed."""
     expected, count = [], 0
     for code, committed in ENDED.items():
         if site.rows.kind in committed:
@@ -226,7 +226,7 @@ def test_a_task_that_ends_its_transaction_itself_is_fatal(site: EffectsSite) -> 
 
 @EACH_SERVER
 def test_a_task_that_met_a_deadlock_and_went_on_is_not_half_committed(site: EffectsSite) -> None:
-    """It is fatal where MySQL had rolled back all. PostgreSQL takes nothing after an error, so it is retried."""
+    """Fatal on MySQL, which rolled back everything; retried on PostgreSQL, which accepts nothing after an error."""
     site.rows.execute("INSERT INTO effects (number) VALUES (0), (0)")
     site.add_args("meet_deadlock")
     with closing(Rows(site.dsn)) as other, ExitStack() as stack:
@@ -252,7 +252,7 @@ def test_a_task_that_met_a_deadlock_and_went_on_is_not_half_committed(site: Effe
 def test_an_error_that_a_task_kept_to_itself_undoes_what_it_wrote_on_postgresql(
     make_site: Callable[..., EffectsSite], emptied_postgresql_dsn: str
 ) -> None:
-    """Its server answers a COMMIT by ROLLBACK."""
+    """The server would answer COMMIT with ROLLBACK."""
     site = make_site(emptied_postgresql_dsn)
     site.add_args("keep_an_error")
     site.run()

@@ -18,7 +18,7 @@ LEASE, TIMEOUT = 60.0, 600.0
 
 
 class Armed:
-    """In the place of faulthandler: the instant at which it would end the process."""
+    """Replaces faulthandler, and records the instant at which it would end the process."""
 
     def __init__(self) -> None:
         self.ends_at = float("inf")
