@@ -7,25 +7,14 @@ from __future__ import annotations
 
 import signal
 import subprocess
-from contextlib import closing
 from functools import partial
 from urllib.parse import urlsplit
 
-import psycopg
-
 from tests.support.pgbouncer import pooled
-from tests.support.postgresql import PostgreSQLServer, connection_in_utc
-from tests.support.processes import WAIT_SECONDS, end_of, kill, wait_until
+from tests.support.postgresql import PostgreSQLServer
+from tests.support.processes import WAIT_SECONDS, end_of, wait_until
 from tests.support.queues import Queue
 
-TASKS = """
-import time
-
-def hold():
-    note("started")
-    while not (HERE / "go").exists():
-        time.sleep(0.01)
-"""
 SETTINGS = {"TASKSERVER_PAUSES": "0.1,3600,3600"}
 STAYS = ("--linger", 3 * WAIT_SECONDS, "--slots", "1")
 LAST_LOOK = """
@@ -46,12 +35,6 @@ def rests(queue: Queue, process: subprocess.Popen[str]) -> bool:
     return queue.sql(WHO_WAITS) == queue.sql(LAST_LOOK, f"taskserver {process.pid}") != []
 
 
-def start_resting(queue: Queue, *args: object) -> subprocess.Popen[str]:
-    process = queue.start(*(args or ("0",)), *STAYS)
-    wait_until(lambda: rests(queue, process))
-    return process
-
-
 def has_noted(queue: Queue, *texts: str) -> bool:
     return queue.notes() == list(texts)
 
@@ -61,15 +44,6 @@ def stop(process: subprocess.Popen[str]) -> None:
     assert end_of(process) == (0, "", "")
 
 
-def heard(ears: psycopg.Connection[tuple[object, ...]]) -> int:
-    """How many notices came since the last time."""
-    ears.execute(b"SELECT pg_notify('jobs_queue', 'the last one')")  # notices come in the order of commits
-    payloads: list[str] = []
-    while "the last one" not in payloads:
-        payloads += [notice.payload for notice in ears.notifies(timeout=WAIT_SECONDS, stop_after=1)]
-    return len(payloads) - 1
-
-
 def test_an_insert_with_the_least_rights_wakes_a_waiting_worker(
     postgresql_queue: Queue, postgresql_server: PostgreSQLServer
 ) -> None:
@@ -77,7 +51,8 @@ def test_an_insert_with_the_least_rights_wakes_a_waiting_worker(
     queue.sql("DROP ROLE IF EXISTS of_web")
     queue.sql(f"CREATE ROLE of_web LOGIN PASSWORD '{postgresql_server.password}'")
     queue.sql("GRANT INSERT (task, args, group_id, priority) ON jobs_queue TO of_web")
-    worker = start_resting(queue)
+    worker = queue.start("0", *STAYS)
+    wait_until(lambda: rests(queue, worker))
     database = urlsplit(queue.dsn).path[1:]
     with postgresql_server.connect(user="of_web", dbname=database, options="-c search_path=pg_catalog") as web:
         for number in (1, 2):
@@ -87,26 +62,6 @@ def test_an_insert_with_the_least_rights_wakes_a_waiting_worker(
     stop(worker)
     queue.sql("DROP OWNED BY of_web")
     queue.sql("DROP ROLE of_web")
-
-
-def test_producers_send_notices_only_while_a_worker_waits(postgresql_queue: Queue) -> None:
-    queue = postgresql_queue
-    with closing(connection_in_utc(queue.dsn)) as ears:
-        ears.execute(b"LISTEN jobs_queue")
-        queue.add("tasks.note")
-        assert heard(ears) == 0
-        worker = start_resting(queue)
-        queue.add("tasks.hold")
-        wait_until(partial(has_noted, queue, "noted", "started"))
-        assert heard(ears) == 1
-        queue.add("tasks.note")  # the worker has a task
-        assert heard(ears) == 0
-        queue.go()
-        wait_until(lambda: rests(queue, worker))
-        kill(worker)
-        wait_until(lambda: not queue.sql(WHO_WAITS))
-        queue.add("tasks.note")
-        assert heard(ears) == 0
 
 
 def test_behind_a_pooler_where_no_notice_comes_tasks_are_found_by_a_look(postgresql_queue: Queue) -> None:

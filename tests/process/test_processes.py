@@ -58,15 +58,6 @@ def held(queue: Queue) -> Iterator[tuple[Queue, subprocess.Popen[str], set[int]]
 Held = tuple[Queue, subprocess.Popen[str], set[int]]
 
 
-def test_several_workers_run_tasks_at_once_and_end_as_one_program(held: Held) -> None:
-    queue, process, workers = held
-    assert len(workers) == 2
-    assert set(workers_of(process)) == workers
-    queue.go()
-    assert end_of(process) == (0, "", "")
-    assert queue.rows() == []
-
-
 def test_a_signal_reaches_all_workers_which_finish_their_tasks(held: Held) -> None:
     queue, process, _ = held
     process.send_signal(signal.SIGTERM)

@@ -41,7 +41,6 @@ def passes(pipeline, stage):
     return [pipeline, stage + 1]
 """
 SETTINGS = {"TASKSERVER_LEASE": "600", "TASKSERVER_MAX_ATTEMPTS": "3"}
-KINDS = pytest.mark.parametrize("name", ["call", "round"])
 KILL = "os.kill(os.getpid(), signal.SIGKILL)"
 
 
@@ -102,8 +101,7 @@ def test_a_task_that_kills_its_worker_each_time_takes_no_other_along(queue: Queu
     assert max(attempts for status, attempts in queue.rows("status, attempts") if status == 2) == 2
 
 
-@KINDS
-@pytest.mark.parametrize("asked", [1, 2])
+@pytest.mark.parametrize(("name", "asked"), [("call", 2), ("round", 1), ("round", 2)])
 def test_a_worker_ends_after_its_call_and_asked_twice_fails_it(queue: Queue, name: str, asked: int) -> None:
     add(queue, name, 12, {2: "while not (HERE / 'go').exists():\n    time.sleep(0.01)\n"})
     process = queue.start("--mode", "mark")
@@ -123,7 +121,7 @@ def test_a_worker_ends_after_its_call_and_asked_twice_fails_it(queue: Queue, nam
 
 
 @ON_MYSQL
-@KINDS
+@pytest.mark.parametrize("name", ["call", "round"])
 def test_workers_that_race_call_each_task_once(queue: Queue, name: str) -> None:
     """Both are in a call at the same time: neither ends before the other has begun."""
     meet = "(HERE / f'met-{os.getpid()}').touch()\nwhile len(list(HERE.glob('met-*'))) < 2:\n    time.sleep(0.01)\n"

@@ -28,7 +28,6 @@ VIEWS = {
     "overview": "",
     "tasks": "?view=tasks",
     "task": "?view=task&id=1",
-    "failed": "?view=task&id=190",
     "errors": "?view=errors",
     "hours": "?view=hours",
     "schedules": "?view=schedules",

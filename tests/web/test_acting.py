@@ -145,7 +145,6 @@ REFUSED: list[dict[str, object]] = [
     {"verb": "prune", "all": "1"},
     {"verb": "retry", "id": "9" * 30},
     {"verb": "pause", "group": str((1 << 32) - 1)},
-    {"verb": "retry", "like": "99"},
     {"verb": "retry", "all": "1", "since": "1 year"},
     {"verb": "retry", "id": [str(number) for number in range(501)]},
 ]

@@ -124,8 +124,6 @@ def test_an_archived_task_is_shown_and_offers_no_act(open_site: PageSite) -> Non
         ("view=task&id=" + "9" * 40, 400),
         ("view=tasks&status=gone", 400),
         ("view=tasks&group=-1", 400),
-        ("view=tasks&like=1", 400),
-        ("view=hours&days=400", 400),
         ("view=tasks&status=waiting&before=1&due=2026-13-40 99:99:99.000000", 400),
         ("view=confirm&verb=retry&id=1&id=x", 400),
         ("view=tasks&task=%00%ff", 200),
