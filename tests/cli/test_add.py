@@ -1,4 +1,4 @@
-"""client.py add, with the rows that it made read back by SQL alone."""
+"""client.py add; its rows are read back by plain SQL."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def test_add_prints_the_id_of_the_task_and_nothing_else(queue: Queue) -> None:
     assert rows_of(queue) == [("tasks.note", r'{"text":"gr\u00fcn \ud83c\udf89"}', 3, -7)] * 2
 
 
-def test_add_takes_when_how_often_and_of_what_kind(queue: Queue) -> None:
+def test_add_takes_delay_time_attempts_and_key(queue: Queue) -> None:
     queue.define("raise SystemExit\n")  # it needs no tasks file
     assert add(queue, "tasks.note", "--delay", "3600.5") == "1\n"
     assert add(queue, "tasks:Letter.send", "--at", "2037-01-31T12:00:00+01:00") == "2\n"
@@ -56,7 +56,7 @@ def test_add_takes_when_how_often_and_of_what_kind(queue: Queue) -> None:
     assert "2037-01-31 11:00:00" in str(queue.rows("due_at")[1][0])
 
 
-def test_add_of_a_key_that_stands_prints_its_id_and_with_rerun_changes_it(queue: Queue) -> None:
+def test_add_of_an_existing_key_prints_its_id_and_rerun_changes_it(queue: Queue) -> None:
     def add_one(text: str, *options: object) -> str:
         return add(queue, "tasks.note", json.dumps([text]), "--unique", "one", *options)
 
@@ -72,7 +72,7 @@ def test_add_of_a_key_that_stands_prints_its_id_and_with_rerun_changes_it(queue:
     assert queue.here("add", "tasks.note", "--unique", "one", "--rerun").stderr == ""
 
 
-def test_add_takes_what_runs_then(queue: Queue) -> None:
+def test_add_takes_later_stages(queue: Queue) -> None:
     second = '{"task": "tasks.note", "group_id": 5, "max_attempts": 2}'
     assert add(queue, "tasks.note", '["x"]', "--then", second, "--then", "tasks.note", "--priority", -1) == "1\n"
     assert rows_of(queue) == [("tasks.note", '["x"]', 0, -1)]
@@ -81,7 +81,7 @@ def test_add_takes_what_runs_then(queue: Queue) -> None:
     assert found == [(0, -1, None), (5, -1, 2), (0, -1, None)]
 
 
-def test_add_takes_what_is_waited_for_and_refuses_by_name_what_cannot_be(queue: Queue) -> None:
+def test_add_takes_parents_and_refuses_missing_ones(queue: Queue) -> None:
     for _ in range(3):
         add(queue, "tasks.note")
     assert add(queue, "tasks.note", "--depends-on", "1,3", "--depends-on", 2, "--then", "tasks.note") == "4\n"
@@ -166,14 +166,14 @@ def client(sqlite_queue: Queue, monkeypatch: pytest.MonkeyPatch) -> Run:
     return sqlite_queue.here
 
 
-def test_what_a_worker_would_not_run_is_added_with_a_warning(client: Run) -> None:
+def test_a_task_that_no_worker_would_run_is_added_with_a_warning(client: Run) -> None:
     for number, (line, words) in enumerate(WARNINGS.items(), 1):
         ended = client("add", *shlex.split(line))
         assert (ended.returncode, ended.stdout) == (0, f"{number}\n")
         assert ended.stderr == (f"client.py: warning: {words}\n" if words else ""), line
 
 
-def test_names_of_files_schedules_and_retries_are_looked_for_too(sqlite_queue: Queue, client: Run) -> None:
+def test_bulk_files_schedules_and_retries_get_the_same_warnings(sqlite_queue: Queue, client: Run) -> None:
     lines = sqlite_queue.folder / "lines"
     lines.write_text("".join(f'{{"task": "tasks.made_up_{number}"}}\n' for number in [*range(3000), 0]))
     *warnings, last = client("add", "--bulk", lines).stderr.splitlines()

@@ -59,7 +59,7 @@ def become_fatal(queue: Queue, count: int = 1) -> None:
 # ---- the line
 
 
-def test_a_queue_that_no_worker_serves_is_a_warning_and_critical_once_a_task_waits(queue: Queue) -> None:
+def test_a_queue_without_workers_is_a_warning_and_with_tasks_critical(queue: Queue) -> None:
     assert check(queue)[0] == WARNING
     queue.add("tasks.note")
     code, line = check(queue)
@@ -70,7 +70,7 @@ def test_a_queue_that_no_worker_serves_is_a_warning_and_critical_once_a_task_wai
     assert (code, line.split(",")[0], LINE.fullmatch(line) is not None) == (OK, "TASKSERVER OK: 0 ready", True)
 
 
-def test_each_limit_is_held_on_rows_of_the_database(served: Queue) -> None:
+def test_each_limit_is_compared_with_the_rows(served: Queue) -> None:
     become_fatal(served, 3)
     served.add_many([(3, 0), (3, 0), (5, 0)])
     served.sql(f"UPDATE jobs_queue SET created_at = '{LONG_AGO}' WHERE status = 0")
@@ -91,7 +91,7 @@ def test_each_limit_is_held_on_rows_of_the_database(served: Queue) -> None:
     assert check(served, "--max-ready=0", "--max-age=90s", "--max-fatal=3", "--max-silence=1h")[0] == OK
 
 
-def test_json_has_the_problems_with_what_to_do_and_the_values(queue: Queue) -> None:
+def test_json_has_the_findings_with_their_fixes_and_the_values(queue: Queue) -> None:
     queue.run_quietly(groups=[3])
     queue.sql(EXPIRED)
     queue.add("tasks.note", None, 7)
@@ -117,7 +117,7 @@ def test_a_database_that_is_away_is_critical_in_one_line_without_its_password(qu
     assert "secret" not in line
 
 
-def test_tables_that_are_missing_or_of_another_version_are_critical_with_the_way_out(queue: Queue) -> None:
+def test_missing_or_old_tables_are_critical_with_the_fix(queue: Queue) -> None:
     queue.sql("UPDATE jobs_queue_schema SET version = 6")
     code, line = check(queue)
     assert (code, "run client.py init" in line) == (CRITICAL, True)
@@ -135,7 +135,7 @@ def test_a_wrong_setting_or_reason_is_code_3_in_one_line(queue: Queue) -> None:
         assert (code, "the reason is a text" in line) == (UNKNOWN, True)
 
 
-def test_an_account_that_may_only_select_checks_and_is_told_what_a_mail_takes(
+def test_a_read_only_account_can_check_and_learns_what_mail_needs(
     mysql_queue: Queue, mysql_server: MySQLServer
 ) -> None:
     mysql_queue.run_quietly()
@@ -153,7 +153,7 @@ def test_an_account_that_may_only_select_checks_and_is_told_what_a_mail_takes(
 # ---- mails
 
 
-def test_from_well_to_critical_and_back_each_change_is_mailed_once(served: Queue) -> None:
+def test_each_change_from_ok_to_critical_and_back_is_mailed_once(served: Queue) -> None:
     assert mailed(served) == (OK, "")
     become_fatal(served)
     code, said = mailed(served)
@@ -173,7 +173,7 @@ def test_from_well_to_critical_and_back_each_change_is_mailed_once(served: Queue
     assert mailed(served) == (OK, "")  # the other may come back
 
 
-def test_a_mail_has_nothing_of_a_row_that_a_terminal_obeys(served: Queue) -> None:
+def test_text_of_rows_is_escaped_in_a_mail(served: Queue) -> None:
     become_fatal(served)
     served.sql("UPDATE jobs_queue SET error_text = ?", "E: \x1b[2J\rx")
     said = mailed(served)[1]
@@ -181,7 +181,7 @@ def test_a_mail_has_nothing_of_a_row_that_a_terminal_obeys(served: Queue) -> Non
     assert all(line.isprintable() for line in said.split("\n"))
 
 
-def test_a_database_that_is_away_is_mailed_once_an_hour_by_each_line_and_so_is_its_end(served: Queue) -> None:
+def test_an_outage_and_its_end_are_mailed_once_an_hour_by_each_line(served: Queue) -> None:
     away = {"TASKSERVER_TABLE": "not_there"}
     for options in ([], ["--group=5"]):
         code, said = mailed(served, *options, **away)
@@ -202,7 +202,7 @@ def test_a_database_that_is_away_is_mailed_once_an_hour_by_each_line_and_so_is_i
 # ---- what is accepted
 
 
-def test_what_is_accepted_is_shown_apart_with_its_reason_until_it_is_withdrawn(served: Queue) -> None:
+def test_an_accepted_finding_is_shown_separately_until_withdrawn(served: Queue) -> None:
     become_fatal(served)
     assert mailed(served)[1]
     ended = served.here("check", "--accept", "fatal", "--reason", "  old letters\n🎉 \udcff")
@@ -219,7 +219,7 @@ def test_what_is_accepted_is_shown_apart_with_its_reason_until_it_is_withdrawn(s
     assert check(served)[0] == WARNING
 
 
-def test_what_workers_cannot_do_without_is_not_accepted(queue: Queue) -> None:
+def test_findings_that_stop_workers_cannot_be_accepted(queue: Queue) -> None:
     for name in ("tables", "database", "nothing"):
         code, line = check(queue, "--accept", name, "--reason", "it is so here")
         assert code == UNKNOWN

@@ -1,4 +1,4 @@
-"""client.py as a person or a script starts it: init, list, show, and what holds for any command."""
+"""client.py init, list, show, and what holds for any command."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tests.support.queues import Queue
 # ---- init
 
 
-def test_init_writes_settings_for_sqlite_if_nothing_is_set_and_keeps_what_is_there(deployment: Deployment) -> None:
+def test_init_writes_settings_for_sqlite_once(deployment: Deployment) -> None:
     umask = os.umask(0)
     try:
         ended = deployment.here("init")
@@ -35,7 +35,7 @@ def test_init_writes_settings_for_sqlite_if_nothing_is_set_and_keeps_what_is_the
     assert [task["id"] for task in json.loads(deployment.here("list", "--json").stdout)] == [2, 1]
 
 
-def test_init_writes_no_settings_where_a_file_is(deployment: Deployment) -> None:
+def test_init_does_not_overwrite_settings(deployment: Deployment) -> None:
     path = deployment.write_env("# nothing yet\n")
     assert_one_line(deployment.here("init"), 2, "TASKSERVER_DSN")
     assert path.read_text() == "# nothing yet\n"
@@ -52,7 +52,7 @@ def fill(queue: Queue) -> None:
     queue.sql("UPDATE jobs_queue SET status = 9 WHERE id = 7")
 
 
-def test_list_takes_statuses_groups_a_task_an_error_a_span_and_how_many(queue: Queue) -> None:
+def test_list_filters_by_each_of_its_options(queue: Queue) -> None:
     fill(queue)
     for line, ids in {
         "": [*range(30, 10, -1)],
@@ -82,7 +82,7 @@ def test_list_and_show_print_tasks_as_json_alone_or_for_people(queue: Queue) -> 
     assert json_of(queue, "show", 7)["status_name"] == "status_9"
 
 
-def test_list_tells_how_long_tasks_ran_with_what_and_how_to_see_more(queue: Queue) -> None:
+def test_list_shows_run_times_arguments_and_how_to_see_more(queue: Queue) -> None:
     queue.add("tasks.note", '["Grüße"]')
     queue.run_quietly(mode="mark")
     queue.add("tasks.note", f'["{"x" * 200}"]')
@@ -96,7 +96,7 @@ def test_list_tells_how_long_tasks_ran_with_what_and_how_to_see_more(queue: Queu
     assert re.search(r"^  runs for     [\d.]+ (s|min)$", text_of(queue, "show", 2), re.MULTILINE)
 
 
-def test_list_and_show_have_the_letters_of_arguments_and_keep_what_a_terminal_obeys(queue: Queue) -> None:
+def test_arguments_are_shown_with_their_letters_but_control_characters_escaped(queue: Queue) -> None:
     text = r"""["gr\u00fcn \uD83C\uDF89 \u0022 \u005c \\\\u00e9 \u001b \u202e \ud83c"]"""
     said = r"""["grün 🎉 \u0022 \u005c \\\\u00e9 \u001b \u202e \ud83c"]"""
     queue.sql("INSERT INTO jobs_queue (task, args) VALUES ('tasks.note', ?)", text)
@@ -116,7 +116,7 @@ def test_show_finds_a_completed_task_in_the_archive(queue: Queue) -> None:
     assert "archive" in text_of(queue, "show", 1)
 
 
-def test_show_of_a_task_that_is_not_there_is_one_line_and_code_2(queue: Queue) -> None:
+def test_show_of_a_missing_task_is_one_line_and_code_2(queue: Queue) -> None:
     for json_too in ([], ["--json"]):
         ended = queue.here("show", 999, *json_too)
         assert_one_line(ended, 2, "no task 999", "a completed one may be deleted")
@@ -145,7 +145,7 @@ def test_sqlite_rows_with_values_of_other_types_can_be_read(sqlite_queue: Queue)
         json_of(sqlite_queue, *args)
 
 
-def test_list_tells_claimed_tasks_from_running_ones_and_when_others_come(queue: Queue) -> None:
+def test_list_distinguishes_claimed_and_running_tasks(queue: Queue) -> None:
     ahead = queue.ago(-3 * 3600 - 60)
     queue.sql(
         "INSERT INTO jobs_queue (task, status, started_at, due_at) VALUES"
@@ -164,7 +164,7 @@ def test_list_tells_claimed_tasks_from_running_ones_and_when_others_come(queue: 
 # ---- act
 
 
-def test_a_schedule_adds_its_task_now_and_a_cancelled_task_is_deleted(queue: Queue) -> None:
+def test_schedule_now_adds_the_task_and_delete_removes_a_cancelled_one(queue: Queue) -> None:
     text_of(queue, "schedule", "nightly", "tasks.note", '["late"]', "--every", "1d", "--group", "3")
     for _ in range(2):  # its task has not run yet
         assert text_of(queue, "schedule", "nightly", "--now") == "1\n"

@@ -1,4 +1,4 @@
-"""client.py doctor: it says each thing that can be wrong with a deployment, and its fix.
+"""client.py doctor finds what is wrong with a deployment, and names the fix.
 
 What the doctor makes of files and of answers is in tests/unit/test_findings.py.
 """
@@ -57,14 +57,14 @@ def healthy_mysql(mysql_queue: Queue) -> Queue:
 
 
 @EACH_DATABASE
-def test_a_healthy_deployment_is_well_in_every_check(healthy: Queue) -> None:
+def test_a_healthy_deployment_passes_every_check(healthy: Queue) -> None:
     report = Report(healthy)
     assert (report.code, report.worse()) == (0, {})
     assert set(report.checks) | ACCEPTED_HERE == CHECKS[healthy.kind] | ACCEPTED_HERE
     assert {(check["why"], check["fix"]) for check in report.checks.values() if check["level"] == "ok"} == {("", "")}
 
 
-def test_each_check_is_a_line_with_its_level_its_name_and_what_was_found(sqlite_queue: Queue) -> None:
+def test_each_check_is_one_line(sqlite_queue: Queue) -> None:
     made_healthy(sqlite_queue)
     (sqlite_queue.folder / ".env").chmod(0o644)
     ended = sqlite_queue.here("doctor")
@@ -79,7 +79,7 @@ def test_each_check_is_a_line_with_its_level_its_name_and_what_was_found(sqlite_
 # ---- settings and files
 
 
-def test_a_wrong_setting_is_broken_and_told_and_those_of_the_environment_alone_are_well(healthy: Queue) -> None:
+def test_a_wrong_setting_is_critical_and_the_environment_is_enough(healthy: Queue) -> None:
     healthy.deployment.write_env("TASKSERVER_DSN=sqlite:///var/x.db\nTASKSERVER_MODULE=tasks\n")
     report = Report(healthy)
     assert (report.code, report.worse()) == (2, {"settings": "critical"})
@@ -92,7 +92,7 @@ def test_a_wrong_setting_is_broken_and_told_and_those_of_the_environment_alone_a
 # ---- the database
 
 
-def test_a_refused_login_is_broken_and_told_without_its_password_and_modules_are_looked_at_all_the_same(
+def test_a_refused_login_is_critical_and_modules_are_still_checked(
     healthy_mysql: Queue,
 ) -> None:
     dsn = re.sub("//[^@]*@", "//root:hunter2@", healthy_mysql.dsn)
@@ -113,14 +113,14 @@ HINDRANCES = {
 
 
 @EACH_DATABASE
-def test_what_may_keep_rows_from_being_deleted_is_a_warning(queue: Queue) -> None:
+def test_triggers_and_foreign_keys_that_block_deletes_are_a_warning(queue: Queue) -> None:
     statement, words = HINDRANCES[queue.kind]
     queue.sql(statement)
     found = examined(queue.server)["deletes"]
     assert (found.level, words in found.words) == (Level.WARNING, True)
 
 
-def test_a_missing_table_is_broken_with_its_fix(healthy: Queue) -> None:
+def test_a_missing_table_is_critical_with_the_fix(healthy: Queue) -> None:
     healthy.sql("DROP TABLE jobs_queue_done")
     report = Report(healthy)
     assert (report.code, report.worse()["tables"]) == (2, "critical")
@@ -131,7 +131,7 @@ def test_a_missing_table_is_broken_with_its_fix(healthy: Queue) -> None:
     assert "client.py init" in report.told("database")
 
 
-def test_another_journal_than_wal_and_a_damaged_file_are_broken(sqlite_queue: Queue) -> None:
+def test_a_journal_other_than_wal_and_a_damaged_file_are_critical(sqlite_queue: Queue) -> None:
     made_healthy(sqlite_queue)
     sqlite_queue.sql("PRAGMA journal_mode = DELETE")
     assert Report(sqlite_queue).worse() == {"journal": "critical"}
@@ -154,7 +154,7 @@ RIGHTS_OF_MODES: list[tuple[str, dict[str, str], tuple[str, ...]]] = [
 """A mode, what is granted for it besides what was granted before, and what a worker lacks then."""
 
 
-def test_the_rights_that_a_worker_lacks_in_its_mode_are_told(healthy_mysql: Queue, mysql_server: MySQLServer) -> None:
+def test_the_rights_that_a_worker_lacks_in_its_mode_are_named(healthy_mysql: Queue, mysql_server: MySQLServer) -> None:
     name = healthy_mysql.dsn.rpartition("/")[2]
     with account(mysql_server, name) as dsn:
         user = dsn.partition("//")[2].partition(":")[0]
@@ -191,7 +191,7 @@ def test_an_open_transaction_is_named_with_the_statement_that_ends_it(
 
 
 @pytest.mark.parametrize("code", ["def f(:", "import os; os._exit(0)"])
-def test_a_module_that_cannot_be_imported_is_broken(healthy: Queue, code: str) -> None:
+def test_a_module_that_cannot_be_imported_is_critical(healthy: Queue, code: str) -> None:
     healthy.define(code)
     report = Report(healthy)
     assert report.worse() == {"modules": "critical"}
@@ -205,7 +205,7 @@ def test_a_hook_for_failures_that_cannot_be_used_is_a_warning(healthy: Queue) ->
     assert "SystemExit" in report.told("on_failure")
 
 
-def test_a_module_whose_import_hangs_is_broken(healthy: Queue, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_module_whose_import_hangs_is_critical(healthy: Queue, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(modules, "MAX_IMPORT_SECONDS", 0.5)
     healthy.deployment.write_tasks("import time\ntime.sleep(600)\n", "sleepy_tasks.py")
     settings = Settings(folder=healthy.folder, dsn=parse_dsn(healthy.dsn), modules=("sleepy_tasks",))
@@ -227,7 +227,7 @@ def test_names_of_rows_and_schedules_that_cannot_be_called_are_a_warning(healthy
 # ---- PostgreSQL
 
 
-def test_in_an_encoding_that_lacks_letters_no_queue_is_made(postgresql_server: PostgreSQLServer) -> None:
+def test_no_queue_is_made_in_an_encoding_without_all_letters(postgresql_server: PostgreSQLServer) -> None:
     name = postgresql_server.create_database()
     postgresql_server.drop_database(name)
     postgresql_server.execute(f"CREATE DATABASE {name} ENCODING 'LATIN1' LOCALE 'C' TEMPLATE template0")
@@ -236,7 +236,7 @@ def test_in_an_encoding_that_lacks_letters_no_queue_is_made(postgresql_server: P
     postgresql_server.drop_database(name)
 
 
-def test_through_a_pooler_of_transactions_all_is_seen(postgresql_queue: Queue) -> None:
+def test_every_check_works_through_a_transaction_pooler(postgresql_queue: Queue) -> None:
     with pooled(postgresql_queue.dsn) as dsn, TaskServer(dsn) as server:
         levels = {name: one.level for name, one in examined(server).items() if name not in ACCEPTED_HERE}
     assert set(levels.values()) == {Level.OK}

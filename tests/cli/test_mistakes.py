@@ -1,4 +1,4 @@
-"""What a person does who never used a queue, and what the programs answer: what is wrong, and how to fix it.
+"""Mistakes of people who never used a queue: the programs say what is wrong, and how to fix it.
 
 An answer is one line on standard error with an exit code, or the first line of a row's error_text; never the password.
 Mistakes that need no database are in tests/unit: test_terminal, test_settings; of files in tests/process.
@@ -34,7 +34,7 @@ ADD = ["add", LETTER, '["a"]']
 INIT = ["init"]
 
 
-def assert_told(ended: CompletedProcess[str], code: int, *words: str) -> None:
+def assert_answer(ended: CompletedProcess[str], code: int, *words: str) -> None:
     """One line with these words, and no password in it."""
     assert_one_line(ended, code, *words)
     assert SECRET not in ended.stderr
@@ -56,12 +56,12 @@ TABLES = {
 
 
 @pytest.mark.parametrize(("statements", "command", "words"), TABLES.values(), ids=TABLES)
-def test_wrong_tables_are_answered_with_what_to_do(
+def test_wrong_tables_are_answered_with_the_fix(
     queue: Queue, statements: list[str], command: list[str], words: tuple[str, ...]
 ) -> None:
     for statement in statements:
         queue.sql(statement)
-    assert_told(queue.here(*command), 1, *words)
+    assert_answer(queue.here(*command), 1, *words)
 
 
 # ---- the server
@@ -87,7 +87,7 @@ SERVERS: dict[str, tuple[str, Dsn, list[str], tuple[str, ...]]] = {
 
 
 @pytest.mark.parametrize("what", SERVERS)
-def test_what_a_server_refuses_is_answered_with_its_fix(
+def test_a_refusal_of_the_server_is_answered_with_the_fix(
     deployment: Deployment, mysql_server: MySQLServer, mysql_dsn: str, what: str
 ) -> None:
     rights, written, command, words = SERVERS[what]
@@ -96,7 +96,7 @@ def test_what_a_server_refuses_is_answered_with_its_fix(
         deployment.write_env(TASKSERVER_DSN=written(dsn), TASKSERVER_DB_PATIENCE=0)
         if "1045" in words and mysql_server.execute("SHOW VARIABLES LIKE 'caching_sha2_password%'"):
             words = ("2061", "TASKSERVER_PASSWORD")  # it asks for a wrong password itself before it refuses it
-        assert_told(deployment.here(*command), 1, *words)
+        assert_answer(deployment.here(*command), 1, *words)
 
 
 LIMITS = {
@@ -106,7 +106,7 @@ LIMITS = {
 
 
 @pytest.mark.parametrize("limit", LIMITS)
-def test_an_account_that_has_used_up_what_it_may_have_is_told_what_to_do(
+def test_an_account_at_its_limit_is_answered_with_the_fix(
     deployment: Deployment, mysql_server: MySQLServer, mysql_dsn: str, limit: str
 ) -> None:
     database = mysql_dsn.rpartition("/")[2]
@@ -115,7 +115,7 @@ def test_an_account_that_has_used_up_what_it_may_have_is_told_what_to_do(
             login = parse_dsn(dsn)
             held.enter_context(mysql_server.connect(user=login.user, password=login.password.encode()))
         deployment.write_env(TASKSERVER_DSN=dsn, TASKSERVER_DB_PATIENCE=0)
-        assert_told([deployment.here(*ADD) for _ in range(3)][-1], 1, *LIMITS[limit])
+        assert_answer([deployment.here(*ADD) for _ in range(3)][-1], 1, *LIMITS[limit])
 
 
 @contextmanager
@@ -159,7 +159,7 @@ STRANGERS: dict[str, tuple[bytes | None, str, tuple[str, ...]]] = {
 
 
 @pytest.mark.parametrize("what", STRANGERS)
-def test_a_server_that_will_not_talk_or_is_not_there_is_answered_with_what_it_may_be(
+def test_a_server_that_does_not_answer_is_explained(
     deployment: Deployment, monkeypatch: pytest.MonkeyPatch, what: str
 ) -> None:
     says, address, words = STRANGERS[what]
@@ -169,36 +169,36 @@ def test_a_server_that_will_not_talk_or_is_not_there_is_answered_with_what_it_ma
         place = address.replace("PORT", str(port))
         deployment.write_env(TASKSERVER_DSN=f"mysql://you_shop:{SECRET}@{place}/you_shop")
         ended = deployment.here("status")
-    assert_told(ended, 1, *(word.replace("PORT", str(port)).replace("HOME", str(deployment.home)) for word in words))
+    assert_answer(ended, 1, *(word.replace("PORT", str(port)).replace("HOME", str(deployment.home)) for word in words))
     assert ("phpinfo" in ended.stderr) == ("phpinfo()" in words)
 
 
 # ---- files
 
 
-def test_a_database_whose_folder_is_missing_too_is_made_by_init(deployment: Deployment) -> None:
+def test_init_makes_a_database_and_its_folder(deployment: Deployment) -> None:
     deployment.write_env(TASKSERVER_DSN="sqlite:///data/shop.db")
-    assert_told(deployment.here("status"), 1, "there is no database", "data/shop.db", "run client.py init")
+    assert_answer(deployment.here("status"), 1, "there is no database", "data/shop.db", "run client.py init")
     assert deployment.here("init").returncode == 0
     assert deployment.here("status").returncode == 0
 
 
-def test_a_file_that_is_no_database_is_told(deployment: Deployment) -> None:
+def test_a_file_that_is_not_a_database_is_named(deployment: Deployment) -> None:
     (deployment.folder / "shop.db").write_bytes(b"<!doctype html>\n" * 100)
     deployment.write_env(TASKSERVER_DSN="sqlite:///shop.db")
-    assert_told(deployment.here("init"), 1, "shop.db", "not a database", "name another file in TASKSERVER_DSN")
+    assert_answer(deployment.here("init"), 1, "shop.db", "not a database", "name another file in TASKSERVER_DSN")
     deployment.write_env(TASKSERVER_DSN="sqlite:///shop.db/shop.db")
-    assert_told(deployment.here("init"), 1, "shop.db/shop.db cannot be made", "TASKSERVER_DSN")
+    assert_answer(deployment.here("init"), 1, "shop.db/shop.db cannot be made", "TASKSERVER_DSN")
 
 
-def test_a_host_that_allows_no_thread_is_told_in_one_line(queue: Queue, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_host_that_allows_no_thread_is_one_line(queue: Queue, monkeypatch: pytest.MonkeyPatch) -> None:
     def start(thread: threading.Thread) -> None:
         raise RuntimeError("can't start new thread")
 
     queue.add(LETTER)
     monkeypatch.setattr(threading.Thread, "start", start)
     words = "no thread can be started (can't start new thread)", "run fewer workers"
-    assert_told(queue.here("run", "1"), 1, *words)
+    assert_answer(queue.here("run", "1"), 1, *words)
     assert queue.statuses() == [0]
 
 
@@ -282,7 +282,7 @@ DAMAGES = {
 @pytest.mark.parametrize(
     ("database", "damage"), [(database, damage) for database, damages in DAMAGES.items() for damage in damages]
 )
-def test_init_makes_what_can_be_made_and_names_the_rest_with_the_statement_that_fixes_it(
+def test_init_repairs_what_it_can_and_names_the_statement_for_the_rest(
     request: pytest.FixtureRequest, database: str, damage: Damage
 ) -> None:
     queue: Queue = request.getfixturevalue(f"{database}_queue")
@@ -322,7 +322,7 @@ def test_a_unique_index_that_cannot_be_made_is_named_with_the_reason(sqlite_queu
 
 @EACH_DATABASE
 @pytest.mark.parametrize("table", ["jobs_queue", "jobs_queue_schema"])
-def test_a_table_of_another_program_is_named_and_left_as_it_is(queue: Queue, table: str) -> None:
+def test_a_table_of_another_program_is_left_unchanged(queue: Queue, table: str) -> None:
     queue.sql(f"DROP TABLE {table}")
     queue.sql(f"CREATE TABLE {table} (code INTEGER PRIMARY KEY, payload TEXT)")
     ended = queue.here("init")

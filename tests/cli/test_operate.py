@@ -1,4 +1,4 @@
-"""What operators do to a queue: retry, cancel, priority, pause, run, errors, prune, reclaim, beside running workers.
+"""What operators do to a queue: retry, cancel, priority, pause, run, errors, prune, reclaim, schedule.
 
 Rows are written and looked at by SQL of the tests' own.
 """
@@ -25,7 +25,7 @@ def speak():
 """
 
 
-def test_a_misspelt_task_runs_under_the_name_that_its_retry_gives_it(queue: Queue, client: Run) -> None:
+def test_retry_as_gives_a_misspelt_task_its_right_name(queue: Queue, client: Run) -> None:
     for number in range(3):
         queue.add("tasks.notte", f'["{number}"]')
     put(queue, task="tasks.notte", stages='["tasks.notte", "tasks.note"]')
@@ -66,7 +66,7 @@ def test_a_dry_run_changes_nothing(queue: Queue, client: Run, command: list[str]
     assert ended.stdout.startswith(f"{rows} tasks {done}\n")
 
 
-def test_a_command_that_names_no_task_reaches_none(sqlite_queue: Queue) -> None:
+def test_a_command_without_ids_or_filters_changes_nothing(sqlite_queue: Queue) -> None:
     put_all_kinds(sqlite_queue)
     put(sqlite_queue, 4, task="tasks.evil\x1b[2J", error_text="E: \x1b[2J\x07 evil\nmore")
     before = sqlite_queue.rows()
@@ -81,7 +81,7 @@ def test_a_command_that_names_no_task_reaches_none(sqlite_queue: Queue) -> None:
     assert sqlite_queue.rows() == before
 
 
-def test_ids_that_were_not_reached_are_named_and_none_reached_is_exit_code_1(queue: Queue, client: Run) -> None:
+def test_ids_left_as_they_are_are_named_and_if_all_are_the_code_is_1(queue: Queue, client: Run) -> None:
     ids = put_all_kinds(queue)
     given = (ids["fatal"], ids["new"], ids["done"], 999, "--group", 0)
     left = f"left as they are: {ids['new']}, {ids['done']}, 999; retry is for tasks that are {RETRY.applies_to}\n"
@@ -92,7 +92,7 @@ def test_ids_that_were_not_reached_are_named_and_none_reached_is_exit_code_1(que
     assert ended.stderr.endswith(f"1018, 1019 and 10 more; cancel is for tasks that are {CANCEL.applies_to}\n")
 
 
-def test_a_retry_says_how_many_tasks_are_fatal_again_because_of_others(queue: Queue, client: Run) -> None:
+def test_a_retry_reports_tasks_that_are_fatal_again_because_of_parents(queue: Queue, client: Run) -> None:
     parent = put(queue, 4)
     child = queue.server.add_task("tasks.note", depends_on=[parent])
     ended = client("retry", child)
@@ -121,7 +121,7 @@ def test_several_groups_are_paused_and_resumed_by_one_command(queue: Queue, clie
 # ---- run
 
 
-def test_a_task_is_run_here_with_what_it_prints_and_its_whole_traceback(queue: Queue) -> None:
+def test_run_shows_the_output_and_whole_traceback_of_a_task(queue: Queue) -> None:
     task = put(queue, task="tasks.speak", group_id=3)
     put(queue, task="tasks.note", priority=-5)
     queue.sql("INSERT INTO jobs_queue_paused (group_id) VALUES (3)")
@@ -140,7 +140,7 @@ def test_a_task_is_run_here_with_what_it_prints_and_its_whole_traceback(queue: Q
     assert queue.sql("SELECT COUNT(*) FROM jobs_queue_workers") == [(0,)]  # it is no run of cron's
 
 
-def test_what_cannot_be_run_is_refused_in_a_sentence(queue: Queue, client: Run) -> None:
+def test_run_refuses_other_tasks_in_one_sentence(queue: Queue, client: Run) -> None:
     ids = put_all_kinds(queue)
     queue.sql("INSERT INTO jobs_queue_dependencies VALUES (?, ?)", ids["new"], ids["waiting for others"])
     before = queue.rows()
@@ -160,7 +160,7 @@ def test_what_cannot_be_run_is_refused_in_a_sentence(queue: Queue, client: Run) 
 # ---- errors
 
 
-def test_errors_are_counted_by_their_first_lines(queue: Queue, client: Run) -> None:
+def test_errors_are_grouped_by_their_first_line(queue: Queue, client: Run) -> None:
     assert client("errors").stdout == "no task is in error or fatal\n"
     first_seen, last_seen = "2026-01-02 03:04:05.000000", "2026-02-02 03:04:05.000000"
     for text, status, group, finished_at in (
@@ -185,7 +185,7 @@ DUE: list[dict[str, object]] = [
 ]
 
 
-def test_a_reclaim_does_at_once_what_is_due_and_by_force_what_is_not(
+def test_reclaim_does_what_is_due_and_with_force_the_rest(
     queue: Queue, client: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("taskserver.stores.queue.due.MAX_DUE_PER_LOOK", 1)  # so that there is more than one look
@@ -206,7 +206,7 @@ def test_a_reclaim_does_at_once_what_is_due_and_by_force_what_is_not(
 # ---- prune; tests/contract/test_prune.py has which rows go
 
 
-def test_a_prune_says_what_would_go_and_what_went(queue: Queue, client: Run) -> None:
+def test_prune_reports_what_would_be_and_what_was_deleted(queue: Queue, client: Run) -> None:
     assert_one_line(client("prune", "--done"), 2, "--older-than")
     for status, key in ((2, None), (2, "a"), (4, None), (4, None), (7, None)):
         put(queue, status, finished_at=LONG_AGO, unique_key=key)
@@ -227,7 +227,7 @@ def test_a_prune_says_what_would_go_and_what_went(queue: Queue, client: Run) -> 
 # ---- schedule, unschedule, and schedules in the status
 
 
-def test_the_command_makes_a_schedule_and_says_when_it_comes(client: Run) -> None:
+def test_schedule_reports_the_next_time(client: Run) -> None:
     arguments = ("nightly", "tasks.note", '["ran"]', "--cron", "30 3 * * *", "--timezone", "Asia/Kathmandu")
     made = client("schedule", *arguments, "--group", 3, "--priority", -5)
     assert (made.returncode, made.stderr) == (0, "")
@@ -269,7 +269,7 @@ def test_show_and_list_name_parents_and_children(queue: Queue) -> None:
     assert [listed[parent]["awaited_by"] for parent in parents] == [[child]] * 3
 
 
-def test_show_says_the_stage_and_what_became_of_each(queue: Queue) -> None:
+def test_show_has_the_state_of_each_stage(queue: Queue) -> None:
     failing = {"task": "tasks.fail", "group_id": 5, "priority": 2, "max_attempts": 1}
     task_id = queue.server.add_pipeline(["tasks.note", failing, "tasks.note"])
     for status, states in (("new", ("new", "to come")), ("fatal", ("done", "fatal"))):
@@ -285,7 +285,7 @@ def test_show_says_the_stage_and_what_became_of_each(queue: Queue) -> None:
     assert "tasks.fail (stage 2 of 3)" in queue.here("list").stdout
 
 
-def test_one_stage_is_run_in_the_foreground_and_the_row_is_new_for_the_next_one(queue: Queue) -> None:
+def test_run_runs_one_stage_of_a_pipeline(queue: Queue) -> None:
     task_id = queue.server.add_pipeline(["tasks.note"] * 3)
     ended = queue.here("run", task_id)
     assert (ended.returncode, ended.stderr) == (0, "")

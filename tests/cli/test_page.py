@@ -21,7 +21,7 @@ TASKS = "def fail():\n    raise ValueError('<script>alert(1)</script>')\n"
 SETTINGS = {"TASKSERVER_MAX_ATTEMPTS": "1"}
 
 
-def test_the_page_is_one_file_that_loads_nothing_and_runs_its_own_script_alone(queue: Queue) -> None:
+def test_the_page_is_one_file_that_loads_nothing_else(queue: Queue) -> None:
     queue.add("tasks.fail", group_id=3)
     queue.run_here()
     file = queue.deployment.folder / "page.html"
@@ -40,14 +40,14 @@ def test_the_page_is_one_file_that_loads_nothing_and_runs_its_own_script_alone(q
     assert file.stat().st_mode & 0o777 == 0o644
 
 
-def test_without_a_file_it_is_printed_and_the_doctor_can_be_left_out(queue: Queue) -> None:
+def test_the_page_can_be_printed_and_without_the_doctor(queue: Queue) -> None:
     ended = queue.here("page", "--no-doctor", "--every", "1h")
     assert ended.stdout.startswith("<!doctype html>")
     assert "What the doctor finds" not in ended.stdout
     assert 'data-late="10800"' in ended.stdout
 
 
-def test_while_the_database_is_away_the_file_says_so_and_no_secret(deployment: Deployment) -> None:
+def test_the_page_of_an_outage_shows_no_secret(deployment: Deployment) -> None:
     away = {"TASKSERVER_DSN": "mysql://somebody:secret@127.0.0.1:1/shop"}
     ended = deployment.here("page", "--output", deployment.folder / "page.html", env=away)
     assert ended.returncode == 1
@@ -56,7 +56,7 @@ def test_while_the_database_is_away_the_file_says_so_and_no_secret(deployment: D
     assert not re.search("somebody|secret", text)
 
 
-def test_the_packages_of_the_page_are_asked_for_by_name(queue: Queue, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_package_of_the_page_is_named(queue: Queue, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in [name for name in sys.modules if name.startswith(("jinja2", "taskserver.web"))]:
         monkeypatch.delitem(sys.modules, name)
     monkeypatch.setitem(sys.modules, "jinja2", None)

@@ -1,4 +1,4 @@
-"""client.py status, metrics and stats, and the overview behind them, which all that watches a queue shows too."""
+"""client.py status, metrics and stats, and the overview behind them."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def test_status_counts_rows_by_group_and_status(queue: Queue) -> None:
     assert ["5", "0", "0", "0", "1", "0", "0", "0", "0", "1"] in lines
 
 
-def test_a_cancelled_task_is_shown_everywhere_and_alarms_nobody(queue: Queue) -> None:
+def test_a_cancelled_task_is_shown_everywhere_and_is_no_alarm(queue: Queue) -> None:
     queue.run_here()
     queue.sql("INSERT INTO jobs_queue (task, status, error_text) VALUES ('tasks.note', 7, 'cancelled')")
     assert text_of(queue, "status").splitlines()[1] == "all is well"
@@ -56,7 +56,7 @@ def test_a_cancelled_task_is_shown_everywhere_and_alarms_nobody(queue: Queue) ->
     assert queue.rows() == []
 
 
-def test_of_many_groups_a_person_sees_the_largest_and_how_many_more_there_are(queue: Queue) -> None:
+def test_the_largest_groups_are_shown_and_the_others_counted(queue: Queue) -> None:
     groups = range(1000, 1000 + MAX_LINES + 5)
     queue.add_many([(group_id, 0) for group_id in groups])
     queue.add_many([(groups[-1], 4), (groups[-1], 0), (groups[-2], 0)])
@@ -83,7 +83,7 @@ def test_status_begins_with_the_verdict_and_what_to_do(queue: Queue) -> None:
     assert second.startswith("warning: 1 task is fatal: no worker retries it; client.py errors")
 
 
-def test_status_tells_when_which_worker_ran_and_why_it_ended(queue: Queue) -> None:
+def test_status_shows_the_last_runs_and_why_they_ended(queue: Queue) -> None:
     queue.add("tasks.note", None, 3)
     queue.add("os.system", None, 5)
     queue.run_here(100, [3, 5, 6])
@@ -101,7 +101,7 @@ def test_status_tells_when_which_worker_ran_and_why_it_ended(queue: Queue) -> No
 AHEAD = "2037-12-31 00:00:00.000000"
 
 
-def test_status_of_a_process_of_another_host_says_nothing_of_its_life(queue: Queue) -> None:
+def test_a_process_of_another_host_is_neither_alive_nor_dead(queue: Queue) -> None:
     queue.sql(
         "INSERT INTO jobs_queue_processes (number, host, group_ids, pid, identity) VALUES (7, ?, 'all', 99, ?)",
         *("other\x1b[2J", own_identity()),
@@ -119,7 +119,7 @@ def test_status_of_a_process_of_another_host_says_nothing_of_its_life(queue: Que
     assert queue.statuses() == [1, 1]  # their leases hold
 
 
-def test_a_process_of_an_invalid_id_or_of_another_start_of_the_machine_is_left_to_its_lease(queue: Queue) -> None:
+def test_an_invalid_process_keeps_its_tasks_until_the_lease_ends(queue: Queue) -> None:
     own, none = own_identity(), 2**22
     processes = [(0, own), (2**22 + 1, own), (2**31, own), (2**32 - 1, own), (none, "other-boot 1 2"), (none, "")]
     for number, (pid, identity) in enumerate(processes, 1):
@@ -148,7 +148,7 @@ def running_row(queue: Queue, text: object) -> None:
     )
 
 
-def test_status_and_show_say_how_far_a_running_task_has_come(queue: Queue) -> None:
+def test_status_and_show_have_the_progress_of_a_running_task(queue: Queue) -> None:
     running_row(queue, '{"done": 3, "total": 8, "text": "reading"}')
     assert "task 1 tasks.resize has run for 5 min: 3 of 8 (37 %): reading" in text_of(queue, "status")
     (task,) = json_of(queue, "status")["running"]
@@ -178,7 +178,7 @@ def values_of(text: str) -> dict[str, float]:
     }
 
 
-def test_metrics_tell_of_tasks_runs_and_this_hour(queue: Queue) -> None:
+def test_metrics_have_tasks_runs_and_this_hour(queue: Queue) -> None:
     queue.add("tasks.note", None, 3)
     queue.add('tasks.no"ne\\\n\x1b[2J', None, 5)
     queue.run_here()
@@ -198,7 +198,7 @@ def test_metrics_tell_of_tasks_runs_and_this_hour(queue: Queue) -> None:
         assert sum(values.get(f"taskserver_{when}_hour_{name}", 0) for when in ("this", "last")) == 1
 
 
-def test_a_text_file_is_written_as_a_whole_for_every_reader_and_nothing_is_printed(queue: Queue) -> None:
+def test_a_text_file_is_written_atomically_for_every_reader(queue: Queue) -> None:
     path = queue.folder / "taskserver.prom"
     assert_silent(queue.here("metrics", "--textfile", path))
     assert stat.S_IMODE(path.stat().st_mode) == 0o644
@@ -206,7 +206,7 @@ def test_a_text_file_is_written_as_a_whole_for_every_reader_and_nothing_is_print
     assert [name for name in os.listdir(queue.folder) if name.endswith((".prom", ".tmp"))] == [path.name]
 
 
-def test_a_database_that_is_away_is_told_in_the_metrics_with_code_1(deployment: Deployment, tmp_path: Path) -> None:
+def test_metrics_of_an_outage_say_so_with_code_1(deployment: Deployment, tmp_path: Path) -> None:
     deployment.write_env(TASKSERVER_DSN=f"mysql://u:secret@127.0.0.1:{free_port()}/none")
     path = tmp_path / "taskserver.prom"
     path.write_text("taskserver_up 1\n")
@@ -248,7 +248,7 @@ def known(queue: Queue) -> Queue:
     return queue
 
 
-def test_an_instant_counts_in_its_own_time_zone(known: Queue) -> None:
+def test_since_takes_instants_in_any_time_zone(known: Queue) -> None:
     with TaskServer(known.dsn) as server:
         this_hour = Stats(server.store).recent()[0].hour
         since = (this_hour - timedelta(minutes=30)).astimezone(timezone(timedelta(hours=5, minutes=30)))
@@ -269,7 +269,7 @@ def test_the_table_has_a_line_for_each_hour_and_one_for_all(known: Queue) -> Non
     assert re.split(" {2,}", last) == ["all", "53", "8", "4", "4", "32 s", "525 ms", "3.0 s", "1.0 s", "9.5 s"]
 
 
-def test_figures_are_chosen_by_group_and_task_and_put_together_by_either(known: Queue) -> None:
+def test_stats_are_filtered_and_grouped_by_group_or_task(known: Queue) -> None:
     def firsts(*args: object) -> list[list[str]]:
         return [re.split(" {2,}", line.strip())[:2] for line in text_of(known, "stats", *args).splitlines()[1:]]
 
@@ -278,6 +278,6 @@ def test_figures_are_chosen_by_group_and_task_and_put_together_by_either(known: 
     assert firsts("--by", "task", "--group", "5,3", "--since", "8d")[0] == ["(no callable)", "1"]
 
 
-def test_status_shows_what_was_done_in_this_hour_and_the_last(known: Queue) -> None:
+def test_status_shows_this_hour_and_the_last(known: Queue) -> None:
     this_hour = r"since \d\d:00 UTC: 4 done, 2 failed, 1 fatal, 1 lost"
     assert re.search(rf"{this_hour}; in the hour before: 42 done, 4 failed, 2 fatal, 2 lost", text_of(known, "status"))

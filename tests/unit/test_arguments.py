@@ -1,4 +1,4 @@
-"""What rows hold as text: arguments, results, progress and errors; written, and read whatever it is."""
+"""Text in rows: arguments, results, progress and errors, written and read."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ MakeTasks = Callable[[str], Any]
 # ---- reading
 
 
-def test_an_object_becomes_keywords_an_array_positions_and_nothing_nothing() -> None:
+def test_objects_become_keyword_arguments_and_arrays_positional_ones() -> None:
     for nothing in (None, "null", "{}", "[]"):
         assert read_arguments(nothing) == ([], {})
     assert read_arguments(' {"to": "a", "to": "b"} \n') == ([], {"to": "b"})  # the last, as for PHP and MySQL
@@ -63,7 +63,7 @@ def test_an_object_becomes_keywords_an_array_positions_and_nothing_nothing() -> 
     ],
     ids=lambda value: ascii(value)[:30],
 )
-def test_what_is_no_strict_json_or_neither_object_nor_array_is_a_bad_task(text: str, words: str) -> None:
+def test_arguments_that_are_not_a_json_object_or_array_make_a_bad_task(text: str, words: str) -> None:
     with pytest.raises(BadTask) as caught:
         read_arguments(text)
     assert words in str(caught.value)
@@ -71,7 +71,7 @@ def test_what_is_no_strict_json_or_neither_object_nor_array_is_a_bad_task(text: 
     assert caught.value.__suppress_context__ or caught.value.__context__ is None
 
 
-def test_bytes_are_allowed_exactly_to_the_limit() -> None:
+def test_arguments_are_read_up_to_the_limit() -> None:
     text = '["' + "x" * (MAX_ARGS_BYTES - 4) + '"]'
     assert read_arguments(text) == (["x" * (MAX_ARGS_BYTES - 4)], {})
     with pytest.raises(BadTask, match=f"args is {MAX_ARGS_BYTES + 1} bytes long; allowed: {MAX_ARGS_BYTES}"):
@@ -81,7 +81,7 @@ def test_bytes_are_allowed_exactly_to_the_limit() -> None:
 # ---- writing
 
 
-def test_what_is_written_is_short_ascii() -> None:
+def test_arguments_are_written_as_short_ascii() -> None:
     assert (write_arguments(None), write_arguments({}), write_arguments(())) == (None, "{}", "[]")
     assert write_arguments({"to": "zoë\0\n\u2028", "n": (1, 2)}) == '{"to":"zo\\u00eb\\u0000\\n\\u2028","n":[1,2]}'
 
@@ -104,7 +104,7 @@ WRITTEN: list[tuple[Any, str]] = [
 
 
 @pytest.mark.parametrize(("args", "words"), WRITTEN, ids=[words[:30] for _, words in WRITTEN])
-def test_what_json_cannot_hold_is_refused_by_its_place_and_type(args: Any, words: str) -> None:
+def test_the_error_names_the_place_and_type_that_json_cannot_hold(args: Any, words: str) -> None:
     with pytest.raises(InvalidTask) as caught:
         write_arguments(args)
     message = str(caught.value)
@@ -131,7 +131,7 @@ def never(task: ClaimedTask) -> NoReturn:
     raise AssertionError("arguments were fetched that must not be")
 
 
-def test_long_arguments_are_fetched_and_what_is_over_the_limit_is_refused_before_that(make_tasks: MakeTasks) -> None:
+def test_long_arguments_are_fetched_and_too_long_ones_are_not(make_tasks: MakeTasks) -> None:
     args = '["' + "x" * 100_000 + '"]'
     assert fetch_texts(row(None, len(args)), lambda task: task._replace(args=args)).args == args
     with pytest.raises(BadTask, match=f"args is {MAX_ARGS_BYTES + 1} bytes long"):
@@ -144,7 +144,7 @@ def test_long_arguments_are_fetched_and_what_is_over_the_limit_is_refused_before
 
 
 @pytest.mark.filterwarnings("ignore:coroutine:RuntimeWarning")
-def test_a_task_that_returns_a_coroutine_has_not_run_and_is_not_done(make_tasks: MakeTasks) -> None:
+def test_a_function_that_returns_a_coroutine_has_failed(make_tasks: MakeTasks) -> None:
     make_tasks("async def fetch(): pass\ndef send(): return fetch()\n")
     call = prepare(row(None), Callables(("tasks",)))
     with Alarm(Stop(), again_after_seconds=1.0) as limit:
@@ -155,7 +155,7 @@ def test_a_task_that_returns_a_coroutine_has_not_run_and_is_not_done(make_tasks:
 # ---- results
 
 
-def test_a_result_is_json_of_any_kind_and_is_read_as_it_was_written() -> None:
+def test_results_are_written_as_json_and_read_back() -> None:
     written: list[tuple[Any, str]] = [
         *((False, "false"), ((1, (2,)), "[1,[2]]"), ({1: "ö", None: "b"}, '{"1":"\\u00f6","null":"b"}')),
         ("é" * 10922, '"' + "\\u00e9" * 10922 + '"'),
@@ -165,7 +165,7 @@ def test_a_result_is_json_of_any_kind_and_is_read_as_it_was_written() -> None:
         assert read_result(text) == json.loads(text)
 
 
-def test_what_is_no_result_is_said_in_a_sentence() -> None:
+def test_an_invalid_result_is_refused_in_one_sentence() -> None:
     for value, words in (
         ({"seen": math.nan}, "what it returned['seen'] is nan, which is not a JSON number"),
         ("é" * 10922 + "xxx", f"takes {MAX_RESULT_BYTES + 1} bytes as JSON; allowed: {MAX_RESULT_BYTES}"),
@@ -174,12 +174,12 @@ def test_what_is_no_result_is_said_in_a_sentence() -> None:
             write_result(value)
 
 
-def test_what_is_no_json_is_no_result() -> None:
+def test_invalid_json_is_no_result() -> None:
     for text in ('{"a": [1', "NaN", "[1e999]", "1" * 5000, "[" * 60_000, b"{}", None):
         assert read_result(text) is None
 
 
-def test_a_result_is_told_of_a_row_that_is_done_and_of_no_other() -> None:
+def test_only_done_rows_have_a_result() -> None:
     for status in (1, 2, 4, 99):
         state = task_state((7, "tasks.give", status, 1, "[1]", None, '{"done": 3}'))
         assert state == TaskState(7, "tasks.give", status, 1, [1] if status == 2 else None, None, Progress(3))
@@ -189,7 +189,7 @@ def test_a_result_is_told_of_a_row_that_is_done_and_of_no_other() -> None:
 # ---- progress
 
 
-def test_whatever_is_a_number_may_be_told() -> None:
+def test_progress_takes_any_kind_of_number() -> None:
     for value in (Decimal("2.5"), 2**53):  # those of numpy are no int and no float, either
         assert json.loads(write_progress(value, value, None)) == {"done": value, "total": value}
 
@@ -197,25 +197,25 @@ def test_whatever_is_a_number_may_be_told() -> None:
 @pytest.mark.parametrize(
     "value", [-1, math.nan, True, "7", 2**53 + 1, 10**5000, 1j], ids=lambda value: type(value).__name__
 )
-def test_whatever_is_none_is_refused_with_its_name(value: Any) -> None:
+def test_invalid_progress_is_refused_by_argument(value: Any) -> None:
     with pytest.raises(SettingError, match=r"^progress: done is .*; allowed: a number from 0 to 2\^53$"):
         write_progress(value, None, None)
     with pytest.raises(SettingError, match=r"^progress: total is .*; allowed: a number from 0 to 2\^53$"):
         write_progress(1, value, None)
 
 
-def test_a_text_is_a_text_that_fits_into_the_row() -> None:
+def test_the_text_of_a_progress_is_cut_to_fit_the_row() -> None:
     assert json.loads(write_progress(1, None, "\ud800" + "ü" * 300)) == {"done": 1, "text": "?" + "ü" * 199}
     with pytest.raises(SettingError, match="text is 5; allowed: a text"):
         write_progress(1, 2, 5)
 
 
-def test_an_invalid_progress_counts_as_none() -> None:
+def test_invalid_progress_in_a_row_counts_as_none() -> None:
     for text in ("no JSON", "[1, 2]", '{"done": "1"}', '{"total": 3}', '{"done": 1e400}', '{"done": true}', b"{}"):
         assert read_progress(text) is None
 
 
-def test_how_far_a_task_has_come_is_a_fraction_if_the_total_is_known() -> None:
+def test_a_progress_with_a_total_has_a_fraction() -> None:
     fractions = {Progress(1, 4): 0.25, Progress(9, 3): 1.0, Progress(1): None, Progress(1, 0): None}
     assert {told: told.fraction for told in fractions} == fractions
     said = {
@@ -229,12 +229,12 @@ def test_how_far_a_task_has_come_is_a_fraction_if_the_total_is_known() -> None:
 # ---- the text of a failed task, and of a module that cannot be imported: the site's own code comes first
 
 
-def test_an_error_is_its_type_and_message() -> None:
+def test_an_error_is_shown_as_type_and_message() -> None:
     assert describe(KeyError("x")) == "KeyError: 'x'"
     assert describe(ValueError("a\0b\ud800")) == "ValueError: a\\0b\\ud800"
 
 
-def test_a_retry_that_says_nothing_has_the_words_of_its_cause() -> None:
+def test_a_retry_without_a_message_shows_its_cause() -> None:
     refused = "ConnectionRefusedError: nobody listens"
     texts = {Retry(): f"Retry: {refused}", Retry("later"): "Retry: later", Fatal(): f"Fatal: {refused}"}
     for error, text in texts.items():
@@ -247,7 +247,7 @@ class Mute(Exception):
         raise KeyboardInterrupt
 
 
-def test_an_error_that_cannot_say_what_it_is_still_leaves_a_text() -> None:
+def test_an_error_that_fails_to_print_itself_still_has_a_text() -> None:
     try:
         assert describe(Mute()).startswith("Mute: ")
     except BaseException as error:  # KeyboardInterrupt would end the whole test run
@@ -284,7 +284,7 @@ def made(folder: Path, name: str, code: str) -> dict[str, Any]:
     return found
 
 
-def test_the_sites_own_functions_are_named_though_libraries_have_many_frames(tmp_path: Path) -> None:
+def test_the_sites_own_frames_are_shown_before_those_of_libraries(tmp_path: Path) -> None:
     frames_40 = "def f0(last):\n    return last()\n"  # each of another text
     frames_40 += "".join(f"def f{n}(last):\n    return f{n - 1}(last)\n" for n in range(1, 40))
     library = made(tmp_path / "venv" / "lib" / "site-packages" / "lib", "lib", frames_40)["f39"]
@@ -300,7 +300,7 @@ def test_the_sites_own_functions_are_named_though_libraries_have_many_frames(tmp
     assert 800 < len(text) <= MAX_ERROR_LENGTH
 
 
-def test_a_long_line_or_message_leaves_the_place_of_the_function(tmp_path: Path) -> None:
+def test_a_long_line_or_message_does_not_hide_the_place(tmp_path: Path) -> None:
     code = f"def send():\n    raise ValueError('x' * 5000) #{'y' * 900}\n"
     text = raised_by(made(tmp_path / "site", "tasks", code)["send"])
     assert text.startswith("ValueError: xxx")
@@ -314,7 +314,7 @@ def error_of(code: Callable[[], object]) -> Exception:
     return caught.value
 
 
-def test_the_place_of_an_error_is_the_line_of_the_site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_place_of_an_import_error_is_the_line_in_the_site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     package = tmp_path / "lib" / "site-packages" / "broken_package"
     package.mkdir(parents=True)
     (package / "__init__.py").write_text("\n\nraise OSError('gone')\n")
@@ -336,6 +336,6 @@ def before_apps_are_ready() -> object:
     return apps
 
 
-def test_a_django_that_nobody_made_ready_is_told_with_the_setting_that_does() -> None:
+def test_an_error_of_unprepared_django_names_the_setting_that_fixes_it() -> None:
     words = why_not_imported("shop.tasks", error_of(before_apps_are_ready), None)
     assert words.endswith(": name a function that calls django.setup() in TASKSERVER_SETUP (docs/django.md)")

@@ -1,4 +1,4 @@
-"""client.py check: its line, its options and its alarm, for queues that no database has."""
+"""client.py check: its line, options and alarms. No database is asked."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def line_of(status: QueueStatus, limits: Limits | None = None) -> str:
     return command._in_lines(judged(status, limits), {**LIMITS, **(limits or {})})
 
 
-def test_the_line_has_level_words_and_performance_data_as_plugins_print_them() -> None:
+def test_the_line_has_a_level_words_and_performance_data() -> None:
     status = a_status({3: rows(new=37, fatal=2, ready=412)}, runs=[a_run(75, every=300)])
     assert line_of(status, {"waiting": Limit(300, 900), "cron": Limit(3600, 10_800)}) == (
         "TASKSERVER WARNING: group 3 waits 412 s, 2 fatal"
@@ -35,7 +35,7 @@ def test_the_line_has_level_words_and_performance_data_as_plugins_print_them() -
     )
 
 
-def test_long_and_hostile_words_are_cut_and_leave_one_line_and_its_performance_data() -> None:
+def test_long_and_hostile_words_are_cut_and_escaped() -> None:
     faulty = SCHEDULE._replace(name="evil\n| age=9s\x1b[2J" * 50)
     status = judged(a_status(schedules=[StoredSchedule(faulty, NOW, 1.0, "x")], lapsed=1), accepted=["leases"])
     finding = status.findings[0]._replace(short="")
@@ -55,7 +55,7 @@ def parsed(*arguments: str) -> tuple[Limits, tuple[int, ...]]:
     return {name: limit for name, limit in given.items() if limit != LIMITS.get(name)}, tuple(options.groups)
 
 
-def test_a_limit_is_one_number_or_two_and_three_times_the_first_is_the_second() -> None:
+def test_a_single_limit_is_a_warning_and_three_times_it_is_critical() -> None:
     taken: dict[str, Limits] = {
         "": {},
         "--max-ready 5": {"ready": Limit(5, 15)},
@@ -75,7 +75,7 @@ def test_a_limit_is_one_number_or_two_and_three_times_the_first_is_the_second() 
         ("--mail --json", "not allowed with"),
     ],
 )
-def test_wrong_usage_is_a_line_on_standard_output_and_code_3(
+def test_wrong_usage_is_one_line_on_standard_output_and_code_3(
     capsys: pytest.CaptureFixture[str], arguments: str, words: str
 ) -> None:
     with pytest.raises(SystemExit) as ended:
@@ -90,7 +90,7 @@ def test_wrong_usage_is_a_line_on_standard_output_and_code_3(
 # ---- its alarm
 
 
-def test_other_limits_are_another_alarm_and_its_name_fits_its_column() -> None:
+def test_each_set_of_limits_is_an_alarm_whose_name_fits_its_column() -> None:
     given = ["", "--max-ready 5", "--max-age 5m", "--group 3"]
     names = [name_of(*parsed(*arguments.split())) for arguments in given]
     assert len(set(names)) == len(names)
@@ -102,7 +102,7 @@ def test_other_limits_are_another_alarm_and_its_name_fits_its_column() -> None:
 
 
 class Looks:
-    """Checks --mail one after the other, of a queue with so many tasks of one kind: fatal, or of dead workers."""
+    """Successive runs of check --mail for a queue with some fatal tasks, or tasks of dead workers."""
 
     def __init__(self, kind: str = "fatal") -> None:
         self.kind = kind
@@ -135,7 +135,7 @@ def test_each_change_is_mailed_once(
     assert [(at, word) for at in range(0, 360, 5) if (word := looks.look(at, count(at)))] == news
 
 
-def test_what_is_accepted_is_over_at_once_and_an_invalid_instant_silences_nothing() -> None:
+def test_an_accepted_finding_is_over_at_once() -> None:
     looks = Looks()
     assert [looks.look(0, 1), looks.look(5, 1), looks.alarm["fatal"].seconds] == ["up", "", 300]
     assert [looks.look(10, 1, ["fatal"]), looks.alarm] == ["over", {}]
@@ -149,7 +149,7 @@ def letter_of(status: QueueStatus, alarm: Mapping[str, Reported], over: Mapping[
     return list(command._letter(status, Change(alarm, over, None, None), "/x/client.py"))
 
 
-def test_a_mail_says_what_is_wrong_since_when_what_to_do_and_what_is_over() -> None:
+def test_a_mail_says_what_is_wrong_since_when_and_how_to_fix_it() -> None:
     errors = [ErrorCount(f"OSError: {all_}", all_, fatal, NOW, NOW, 1) for all_, fatal in [(9, 0), (8, 2), (6, 5)]]
     alarm = {"fatal": Reported(NOW - timedelta(hours=1), NOW, 70)}
     over = {"groups": HALF_AN_HOUR}

@@ -1,4 +1,4 @@
-"""TASKSERVER_DSN, taken apart; and its password, which must stand in no error, no repr and no traceback."""
+"""Parsing TASKSERVER_DSN, and its password, which no error, repr or traceback may show."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def test_a_dsn_is_split_at_the_last_at_sign_and_percent_decoded(text: str) -> No
         assert (dsn.user, dsn.password, dsn.host, dsn.port, dsn.database) == (*parts[:3], parts[3] or port, parts[4])
 
 
-def test_a_password_of_its_own_is_taken_as_it_is_and_wins() -> None:
+def test_a_separate_password_is_taken_unchanged_and_wins() -> None:
     for scheme in ("mysql", "postgresql"):
         assert parse_dsn(f"{scheme}://u:other@h/db", "100%40@h/x").password == "100%40@h/x"
         assert parse_dsn(f"{scheme}://u:other@h/db", "").password == "other"
@@ -83,7 +83,7 @@ PLACES = {  # whether it stays on this host, the socket, what a message says
 
 
 @pytest.mark.parametrize("text", PLACES)
-def test_a_dsn_knows_what_stays_on_this_host_and_is_shown_by_its_place(text: str) -> None:
+def test_a_dsn_knows_whether_it_is_local_and_shows_its_place(text: str) -> None:
     dsn = parse_dsn(text)
     assert (dsn.is_loopback, dsn.unix_socket, dsn.place) == PLACES[text]
     assert repr(dsn) == f"Dsn({text.partition(':')[0]} {dsn.place})"
@@ -117,7 +117,7 @@ def test_an_sqlite_dsn_has_three_slashes_and_a_path(text: str) -> None:
         ("no pq wrapper\n", "psycopg finds no libpq ("),
     ],
 )
-def test_without_psycopg_or_its_library_one_line_says_how_to_get_them(
+def test_a_missing_psycopg_or_libpq_is_one_line_with_the_fix(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: str, words: str
 ) -> None:
     for name in [name for name in sys.modules if name.startswith(("psycopg", "taskserver.stores.postgresql"))]:
@@ -167,7 +167,7 @@ WRONG = {
 
 
 @pytest.mark.parametrize("text", WRONG, ids=lambda text: text[:60] or "nothing")
-def test_a_wrong_dsn_is_refused_in_words_that_repeat_none_of_it(text: str, tmp_path: Path) -> None:
+def test_the_error_of_a_wrong_dsn_repeats_none_of_it(text: str, tmp_path: Path) -> None:
     openers: list[Callable[[str], object]] = [
         *(parse_dsn, TaskServer),
         lambda dsn: load_settings(tmp_path, {"TASKSERVER_DSN": dsn or " "}),
@@ -192,7 +192,7 @@ def test_the_programs_do_not_show_a_wrong_dsn(tmp_path: Path, capfd: pytest.Capt
         assert SECRET not in said
 
 
-def test_what_holds_a_dsn_shows_its_place_and_no_password(tmp_path: Path) -> None:
+def test_objects_with_a_dsn_show_its_place_and_no_password(tmp_path: Path) -> None:
     text = "mysql://user@host/db"
     dsn, server = parse_dsn(text, SECRET), TaskServer(text, password=SECRET)
     found = load_settings(tmp_path, {"TASKSERVER_DSN": text, "TASKSERVER_PASSWORD": SECRET})

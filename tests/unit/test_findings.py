@@ -1,4 +1,4 @@
-"""What the doctor says of files, of the page's settings, and of answers that no server here gives."""
+"""What the doctor finds in files, settings of the page, and answers of databases."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ FAULTS: dict[str, tuple[Callable[[Path], object], str, str]] = {
 
 
 @pytest.mark.parametrize("what", FAULTS)
-def test_what_is_wrong_with_a_file_is_a_warning_that_names_it(folder: Path, what: str) -> None:
+def test_each_fault_of_a_file_is_a_warning_that_names_it(folder: Path, what: str) -> None:
     assert worse(folder) == []
     do, check, words = FAULTS[what]
     do(folder)
@@ -97,7 +97,7 @@ def test_what_is_wrong_with_a_file_is_a_warning_that_names_it(folder: Path, what
         assert worse(folder) == []
 
 
-def test_a_folder_on_the_way_that_all_may_change_is_a_warning_unless_it_is_sticky(folder: Path) -> None:
+def test_a_parent_folder_that_all_may_change_is_a_warning(folder: Path) -> None:
     open_one = folder.parent.parent
     open_one.chmod(0o757)
     (finding,) = worse(folder)
@@ -107,7 +107,7 @@ def test_a_folder_on_the_way_that_all_may_change_is_a_warning_unless_it_is_stick
     assert worse(folder) == []
 
 
-def test_an_open_folder_of_the_log_and_a_network_file_system_are_broken(
+def test_an_open_log_folder_and_a_network_file_system_are_critical(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (folder / "logs").mkdir()
@@ -133,7 +133,7 @@ def test_an_open_folder_of_the_log_and_a_network_file_system_are_broken(
         (f"TASKSERVER_PAGE_PASSWORD='{PASSWORD_HASH}'\nTASKSERVER_PAGE_ACTIONS=yes", OK, "may retry"),
     ],
 )
-def test_the_settings_of_the_page_are_looked_at(tmp_path: Path, settings: str, level: Level | None, words: str) -> None:
+def test_the_settings_of_the_page_are_checked(tmp_path: Path, settings: str, level: Level | None, words: str) -> None:
     (tmp_path / ".env").write_text(settings)
     found = files.page(tmp_path)
     assert (found and found.level) is level
@@ -168,7 +168,9 @@ def judged(database: str, check: str, answer: object) -> Finding:
         ("sqlite", "claim_index", ("claim_by_group",), CRITICAL, "claim_any_group"),
     ],
 )
-def test_an_answer_is_judged(database: str, check: str, answer: object, level: Level, words: str) -> None:
+def test_each_answer_of_a_database_is_judged(
+    database: str, check: str, answer: object, level: Level, words: str
+) -> None:
     found = judged(database, check, answer)
     assert found.level is level
     assert words in found.words
@@ -186,7 +188,7 @@ def test_an_answer_is_judged(database: str, check: str, answer: object, level: L
         ("postgresql://u@h/db", ("",), WARNING, "sslmode=require"),
     ],
 )
-def test_a_connection_over_the_net_without_tls_or_certificate_is_a_warning(
+def test_a_remote_connection_without_verified_tls_is_a_warning(
     dsn: str, more: tuple[object, ...], level: Level, fix: str
 ) -> None:
     found = judged(dsn.partition(":")[0], "connection", (parse_dsn(dsn), "u@%", *more))

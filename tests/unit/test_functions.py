@@ -105,7 +105,7 @@ def test_a_function_is_added_by_its_own_name_and_runs(tasks: Any) -> None:
         assert Callables(("tasks",)).find(name).call() == function()
 
 
-def test_a_function_of_the_started_program_is_refused_as_no_worker_could_import_it() -> None:
+def test_a_function_of_the_started_program_is_refused() -> None:
     namespace: dict[str, Any] = {"__name__": "__main__"}
     exec("def send(): pass\n", namespace)
     with pytest.raises(InvalidTask, match=r"put it into a module, such as tasks.py"):
@@ -129,7 +129,7 @@ UNFIT = ("tasks.Base", "tasks.cached", "len", "mock.Mock()", "mock.create_autosp
         *((what, "allowed: a name such as 'tasks.send_letter', or the function itself") for what in UNFIT),
     ],
 )
-def test_what_no_worker_could_run_is_refused_alone_and_as_a_stage(tasks: Any, what: str, words: str) -> None:
+def test_callables_that_no_worker_could_run_are_refused(tasks: Any, what: str, words: str) -> None:
     thing = eval(what, {"tasks": tasks, "mock": mock})
     with pytest.raises(InvalidTask) as caught:
         new_task(thing)
@@ -138,7 +138,7 @@ def test_what_no_worker_could_run_is_refused_alone_and_as_a_stage(tasks: Any, wh
         new_task(stages=["tasks.send", thing])
 
 
-def test_what_is_neither_a_name_nor_a_function_is_refused_with_what_to_give_instead() -> None:
+def test_other_objects_than_names_and_functions_are_refused() -> None:
     for thing in (None, b"tasks.send"):
         with pytest.raises(InvalidTask, match=r"allowed: a name such as 'tasks.send_letter', or the function itself"):
             new_task(thing)  # type: ignore[arg-type]
@@ -157,9 +157,7 @@ MISFITS: list[tuple[str, Any]] = [
 
 
 @pytest.mark.parametrize(("what", "args"), MISFITS, ids=str)
-def test_arguments_that_the_function_does_not_take_are_refused_in_a_worker_s_words(
-    tasks: Any, what: str, args: Any
-) -> None:
+def test_producers_and_workers_refuse_wrong_arguments_alike(tasks: Any, what: str, args: Any) -> None:
     function = eval(what, {"tasks": tasks})
     with pytest.raises(InvalidTask) as at_once:
         new_task(function, args)
@@ -179,7 +177,7 @@ def row_of(made: NewTask) -> tuple[object, ...]:
     return made.group_id, made.priority, made.unique_key, made.rerun
 
 
-def test_what_the_producer_leaves_out_is_as_the_function_says(tasks: Any) -> None:
+def test_the_options_of_the_function_are_the_defaults(tasks: Any) -> None:
     rows: list[tuple[dict[str, Any], tuple[object, ...]]] = [
         ({}, (3, -5, "page 7", True)),
         ({"group_id": 0, "priority": 0}, (0, 0, "page 7", True)),
@@ -192,7 +190,7 @@ def test_what_the_producer_leaves_out_is_as_the_function_says(tasks: Any) -> Non
             assert row_of(new_task_from({"task": tasks.index, "args": args, **given})) == row
 
 
-def test_a_key_of_a_batch_is_that_of_each_task(tasks: Any) -> None:
+def test_a_batch_function_makes_a_key_for_each_task(tasks: Any) -> None:
     assert new_task(tasks.store_each, {"n": 5}).unique_key == new_task(tasks.store_each, [5]).unique_key == "reading 5"
 
 
@@ -205,9 +203,7 @@ def test_a_key_of_a_batch_is_that_of_each_task(tasks: Any) -> None:
         ("keep", {"pgae": "p"}, "tasks.keep(page, lang=…) does not take these arguments"),
     ],
 )
-def test_a_key_that_cannot_be_made_is_an_invalid_task_that_names_it(
-    tasks: Any, what: str, args: Any, words: str
-) -> None:
+def test_a_key_that_cannot_be_made_is_refused(tasks: Any, what: str, args: Any, words: str) -> None:
     with pytest.raises(InvalidTask) as caught:
         new_task(getattr(tasks, what), args)
     assert words in str(caught.value)
@@ -250,7 +246,7 @@ def test_only_functions_and_methods_take_options(marked: Any) -> None:
         task(max_attempts=1)(marked)
 
 
-def test_a_function_stays_what_it_is_under_its_options() -> None:
+def test_options_do_not_change_a_function() -> None:
     def own(number: int) -> int:
         return 2 * number
 
@@ -291,7 +287,7 @@ def test_a_call_becomes_the_arguments_of_a_task(server: TaskServer) -> None:
     assert [row.args for row in reversed(server.list())] == expected
 
 
-def test_a_task_is_placed_as_its_function_says(server: TaskServer) -> None:
+def test_enqueue_uses_the_options_of_the_function(server: TaskServer) -> None:
     first = server.enqueue(placed, "ada")
     assert server.enqueue(placed, to="ada") == first
     (found,) = server.list()
@@ -308,7 +304,7 @@ def test_a_task_is_placed_as_its_function_says(server: TaskServer) -> None:
         ("tasks.x", (), {}, "task is 'tasks.x', a name; allowed here: the function itself"),
     ],
 )
-def test_a_call_that_no_worker_could_make_is_refused(
+def test_enqueue_refuses_calls_that_no_worker_could_make(
     server: TaskServer, function: Any, args: Any, kwargs: Any, fault: str
 ) -> None:
     with pytest.raises(InvalidTask, match=fault):

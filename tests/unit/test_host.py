@@ -1,4 +1,4 @@
-"""The host: files that are made atomically, folders closed to others, file systems, the shared log, slots, outages."""
+"""The host: atomic files, private folders, file systems, the shared log, slots, outages."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from taskserver.host.slots import Slots
 from taskserver.settings.load import load_settings
 
 
-def test_a_file_is_made_with_the_rights_that_are_asked_for_whatever_the_umask_is(tmp_path: Path) -> None:
+def test_an_atomic_file_has_the_given_mode_under_any_umask(tmp_path: Path) -> None:
     before = os.umask(0o077)
     try:
         files.write_atomically(tmp_path / "page.html", "état\ud800", 0o644)
@@ -37,7 +37,7 @@ def test_a_file_is_made_with_the_rights_that_are_asked_for_whatever_the_umask_is
     assert os.listdir(tmp_path) == ["page.html"]
 
 
-def test_a_place_where_no_file_can_be_is_named(tmp_path: Path) -> None:
+def test_the_error_names_a_path_that_cannot_be_written(tmp_path: Path) -> None:
     for name, words in (("none/page.html", "No such file or directory"), ("/dev/null", "it is not a file")):
         with pytest.raises(SettingError, match=f"cannot be written: {words}"):
             files.write_atomically(tmp_path / name, "", 0o644)
@@ -45,7 +45,7 @@ def test_a_place_where_no_file_can_be_is_named(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("number", "kind"), [(errno.ENOSPC, HostLimit), (errno.EROFS, SettingError)])
-def test_a_disk_that_takes_no_more_leaves_the_old_file_and_nothing_else(
+def test_a_full_disk_leaves_the_old_file_and_no_other(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int, kind: type[Exception]
 ) -> None:
     def refuse(_: int) -> None:
@@ -59,7 +59,7 @@ def test_a_disk_that_takes_no_more_leaves_the_old_file_and_nothing_else(
     assert (tmp_path / "page.html").read_text(encoding="utf-8") == "old"
 
 
-def test_what_is_made_is_closed_to_others_under_every_umask(tmp_path: Path) -> None:
+def test_private_folders_are_closed_to_others_under_any_umask(tmp_path: Path) -> None:
     folder = tmp_path / "home" / "data" / "var"
     umask = os.umask(0)
     try:
@@ -93,7 +93,7 @@ PLACES = {
 }
 
 
-def test_the_longest_mount_point_that_holds_a_path_tells_its_file_system(tmp_path: Path) -> None:
+def test_the_longest_mount_point_gives_the_file_system(tmp_path: Path) -> None:
     table = tmp_path / "mountinfo"
     table.write_text(TABLE.lstrip())
     (tmp_path / "linked").symlink_to("/home/you")
@@ -120,7 +120,7 @@ def of(uid: int, gid: int, mode: int) -> Any:
         (of(5, 8, 0o664), [], "the group users"),
     ],
 )
-def test_root_the_owner_of_the_folder_and_their_private_groups_are_trusted(
+def test_root_the_owner_and_their_private_groups_are_trusted(
     monkeypatch: pytest.MonkeyPatch, path: Any, members: list[str], who: str
 ) -> None:
     groups = {0: "root", 7: "you", 8: "users"}
@@ -133,7 +133,7 @@ def test_root_the_owner_of_the_folder_and_their_private_groups_are_trusted(
 
 
 def test_a_forked_process_and_its_parent_rotate_the_file_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What was opened before the fork is one file to both, and so is a lock on it."""
+    """Both share a file that was opened before the fork, and its locks."""
     monkeypatch.setattr(log_file, "MAX_FILE_BYTES", 20_000)
     monkeypatch.setattr(log_file, "KEPT_FILES", 50)
     settings = load_settings(tmp_path, {"TASKSERVER_DSN": "sqlite:///q.db", "TASKSERVER_LOG": "log"})
@@ -154,7 +154,7 @@ def test_a_forked_process_and_its_parent_rotate_the_file_once(tmp_path: Path, mo
 
 
 @pytest.mark.parametrize("name", ["q.db", "pipe", "folder"])
-def test_a_file_that_is_no_log_is_refused(tmp_path: Path, name: str) -> None:
+def test_a_file_that_is_not_a_log_is_refused(tmp_path: Path, name: str) -> None:
     """It would be renamed at 10 MB, and deleted three times later; a pipe would hold the worker up for ever."""
     sqlite3.connect(tmp_path / "q.db").execute("CREATE TABLE t (x)").connection.close()
     os.mkfifo(tmp_path / "pipe")
@@ -165,7 +165,7 @@ def test_a_file_that_is_no_log_is_refused(tmp_path: Path, name: str) -> None:
     assert files.why_no_log(Path("/dev/stderr"), tmp_path) is None
 
 
-def test_a_var_that_is_missing_is_refused_with_the_fix(tmp_path: Path) -> None:
+def test_a_missing_var_folder_is_refused_with_the_fix(tmp_path: Path) -> None:
     settings = load_settings(tmp_path, {"TASKSERVER_DSN": "sqlite:///q.db", "TASKSERVER_LOG": "var/taskserver.log"})
     with pytest.raises(SettingError, match=rf"there is no folder {tmp_path}/var: client.py init makes it$"):
         log_file.file_handler(settings)
@@ -183,7 +183,7 @@ def make(tmp_path: Path) -> MakeSlots:
 
 
 class Successor:
-    """Waits for a slot in a thread of its own, and looks for it when it is told to."""
+    """Waits for a slot in its own thread, and looks for it on request."""
 
     def __init__(self, slots: Slots, pool: ThreadPoolExecutor) -> None:
         self._waits, self._goes_on, self.is_wanted = Event(), Event(), True
@@ -200,7 +200,7 @@ class Successor:
         return self.has_slot.result(10)
 
 
-def test_a_successor_goes_before_a_newcomer_that_comes_as_the_slot_gets_free(make: MakeSlots) -> None:
+def test_a_waiting_successor_gets_the_free_slot_before_a_newcomer(make: MakeSlots) -> None:
     before, waiting, newcomer = make(), make(), make()
     assert before.take()
     with ThreadPoolExecutor() as pool:
@@ -215,8 +215,8 @@ def test_a_successor_goes_before_a_newcomer_that_comes_as_the_slot_gets_free(mak
     waiting.leave()
 
 
-def test_a_successor_waits_for_the_worker_that_has_its_slot_for_longest(make: MakeSlots) -> None:
-    """Those of one line come one after the other: the second must not wait for the first."""
+def test_a_successor_waits_for_the_worker_with_the_oldest_slot(make: MakeSlots) -> None:
+    """Successors of one line come one after the other: the second must not wait for the first."""
     one, other, next_one = (make(2) for _ in range(3))
     assert one.take()
     assert other.take()
@@ -265,14 +265,14 @@ def host(tmp_path: Path) -> Host:
     return Host(tmp_path)
 
 
-def test_an_error_is_said_once_an_hour_and_each_program_says_it_for_itself(host: Host) -> None:
+def test_each_program_reports_an_error_once_an_hour(host: Host) -> None:
     assert [host.said(AWAY), host.said(AWAY), host.said(AWAY, "client.py")] == [SAID, "", SAID]
     assert {(path.stat().st_mode & 0o777, path.stat().st_size) for path in host.files.iterdir()} == {(0o600, 0)}
     host.pass_time(3600)
     assert [host.said(AWAY), host.said(AWAY)] == [SAID, ""]
 
 
-def test_an_error_of_other_words_is_said_at_once() -> None:
+def test_an_error_with_another_message_is_reported_at_once() -> None:
     """But for numbers in those of a database."""
     gone = [kind_of(DatabaseError(f"file '/tmp/#{name}' is gone")) for name in ("sql-4d2-82cf", "9")]
     assert gone[0] == gone[1]
@@ -280,7 +280,7 @@ def test_an_error_of_other_words_is_said_at_once() -> None:
     assert kind_of(SettingError(".env, line 3 is wrong")) != kind_of(SettingError(".env, line 5 is wrong"))
 
 
-def test_the_end_of_a_long_outage_is_said_once(host: Host) -> None:
+def test_the_end_of_a_long_outage_is_reported_once(host: Host) -> None:
     """A server without free connections turns away one start in two: that is two lines an hour, not sixty."""
     assert not host.is_over()
     assert host.said(AWAY)
@@ -293,7 +293,7 @@ def test_the_end_of_a_long_outage_is_said_once(host: Host) -> None:
     assert not host.is_over()  # it was short
 
 
-def test_what_could_not_be_written_is_said_the_next_time(host: Host) -> None:
+def test_an_error_that_could_not_be_written_is_reported_the_next_time(host: Host) -> None:
     def refuse(words: str) -> None:
         raise OSError
 
@@ -302,6 +302,6 @@ def test_what_could_not_be_written_is_said_the_next_time(host: Host) -> None:
     assert host.said(AWAY) == SAID
 
 
-def test_it_is_said_each_time_if_that_cannot_be_noted(host: Host) -> None:
+def test_an_error_is_reported_each_time_if_no_note_can_be_written(host: Host) -> None:
     host.files.write_text("in the way")
     assert [host.said(AWAY), host.said(AWAY)] == ["Can't connect"] * 2

@@ -1,4 +1,4 @@
-"""The judge of a queue by its limits: no database is asked."""
+"""How a queue is judged by its limits. No database is asked."""
 
 from __future__ import annotations
 
@@ -161,9 +161,7 @@ JUDGEMENTS: list[tuple[dict[str, Any], str, Level, str]] = [
 
 
 @pytest.mark.parametrize(("given", "name", "level", "words"), JUDGEMENTS)
-def test_each_judge_finds_what_it_is_for_and_no_other_does(
-    given: dict[str, Any], name: str, level: Level, words: str
-) -> None:
+def test_each_judge_finds_only_its_own_faults(given: dict[str, Any], name: str, level: Level, words: str) -> None:
     status = a_status(**given)
     (finding,) = [one for one in judge(status) if one.name == name]
     assert (finding.level, words in finding.words) == (level, True), finding
@@ -171,7 +169,7 @@ def test_each_judge_finds_what_it_is_for_and_no_other_does(
     assert not level or (finding.why and finding.fix)
 
 
-def test_an_empty_queue_with_a_worker_is_well_and_each_judge_says_so_by_its_own_name() -> None:
+def test_an_empty_queue_with_a_worker_is_ok_for_each_judge() -> None:
     findings = judge(a_status())
     assert [one.name for one in findings] == [one.name for one in JUDGES]
     assert {one.level for one in findings} == {OK}
@@ -202,19 +200,19 @@ TOGETHER: list[tuple[dict[str, Any], Limits, dict[str, Level]]] = [
 
 
 @pytest.mark.parametrize(("given", "limits", "findings"), TOGETHER)
-def test_findings_are_by_the_limits_and_hide_each_other_only_if_one_explains_the_other(
+def test_a_finding_hides_another_only_if_it_explains_it(
     given: dict[str, Any], limits: Limits, findings: dict[str, Level]
 ) -> None:
     assert found(a_status(**given), limits) == findings
 
 
-def test_the_worst_finding_stands_first_and_gives_the_words() -> None:
+def test_the_worst_finding_comes_first() -> None:
     status = judged(a_status({3: rows(new=1, fatal=10, ready=2 * HOUR)}))
     assert [(one.name, one.level) for one in status.findings] == [("fatal", CRITICAL), ("waiting", WARNING)]
     assert (status.level, status.words) == (CRITICAL, "10 tasks are fatal: no worker retries them")
 
 
-def test_if_pip_has_installed_the_package_the_doctor_says_the_line_of_cron_itself(
+def test_an_installed_package_shows_its_own_line_for_cron(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     assert crontab_line(Path("/home/you/site")) == "paste a line of crontab.example"
@@ -236,7 +234,7 @@ SERVED: list[tuple[list[int], list[LastRun], list[int]]] = [  # groups, runs, an
 ]
 
 
-def test_a_group_is_served_by_a_run_in_time() -> None:
+def test_only_runs_in_time_serve_a_group() -> None:
     for groups, runs, expected in SERVED:
         assert unserved(groups, runs) == expected
 
@@ -244,7 +242,7 @@ def test_a_group_is_served_by_a_run_in_time() -> None:
 # ---- how long a group will take
 
 
-def test_the_time_left_is_by_what_tasks_took_and_how_many_run_at_once() -> None:
+def test_the_time_left_is_estimated_from_recent_tasks() -> None:
     recent = HourStats(NOW, 3, "", done=90, failed=10, ran_seconds=50.0)
     group = rows(new=900, claimed=98, running=2)
     assert seconds_left(group, recent) == 1000 * 0.5 / 2
@@ -255,13 +253,13 @@ def test_the_time_left_is_by_what_tasks_took_and_how_many_run_at_once() -> None:
 # ---- what was accepted
 
 
-def test_what_was_accepted_is_apart_and_counts_for_nothing() -> None:
+def test_accepted_findings_are_separate_and_do_not_count() -> None:
     status = judged(a_status({3: rows(fatal=99)}, lapsed=1), accepted=["fatal", "groups"])
     assert ([one.name for one in status.findings], status.level) == (["leases"], WARNING)
     assert [(one.finding.name, one.reason) for one in status.accepted] == [("fatal", "so be it")]
 
 
-def test_what_workers_can_do_without_can_be_accepted_and_nothing_else() -> None:
+def test_only_findings_that_workers_can_live_with_are_acceptable() -> None:
     """And each name is one check's."""
     for facts in (mysql, postgresql, sqlite):
         checks: list[Any] = [*files.CHECKS, *modules.CHECKS, *facts.CHECKS]

@@ -1,4 +1,4 @@
-"""The metrics of an overview, read back by Prometheus' own parser: names, values, and labels that rows make up."""
+"""Metrics, read back by Prometheus' own parser."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def of_status(
     return GroupStatus({status: rows}, ready, ready, frozenset({status} if is_more else ()), running=running)
 
 
-def test_groups_have_their_tasks_waits_running_ones_and_whether_they_are_paused(empty: QueueStatus) -> None:
+def test_each_group_has_its_counts_latency_and_pause(empty: QueueStatus) -> None:
     groups = {3: of_status(Status.NEW, 37, 412.0, running=2), 4: of_status(Status.FATAL, 100_000, is_more=True)}
     found = metrics_of(empty._replace(groups=groups, paused_groups=[4, 9]))
     assert found["tasks"] == {("3", "new"): 37, ("4", "fatal"): 100_000}
@@ -58,7 +58,7 @@ def test_groups_have_their_tasks_waits_running_ones_and_whether_they_are_paused(
     assert found["group_paused"] == {("3",): 0, ("4",): 1, ("9",): 1}
 
 
-def test_of_a_thousand_groups_the_largest_have_labels_and_the_rest_is_summed_up(empty: QueueStatus) -> None:
+def test_the_largest_groups_have_labels_and_the_rest_is_summed_up(empty: QueueStatus) -> None:
     groups = {group: of_status(Status.NEW, group, float(group)) for group in range(1, 1001)}
     stats = [HourStats(empty.this_hour.hour, group, "x", attempts=1, done=1) for group in groups]
     found = metrics_of(empty._replace(groups=groups, paused_groups=[7, 1000, MAX_GROUP_ID]), *stats)
@@ -70,7 +70,7 @@ def test_of_a_thousand_groups_the_largest_have_labels_and_the_rest_is_summed_up(
     assert found["this_hour_attempts"][OTHER_LABEL, "done", "x"] == first
 
 
-def test_an_hour_has_its_attempts_by_outcome_and_tasks_beyond_the_largest_are_summed_up(empty: QueueStatus) -> None:
+def test_an_hour_has_its_attempts_by_outcome_and_task(empty: QueueStatus) -> None:
     this, last = empty.this_hour.hour, empty.hour_before.hour
     numbers = range(MAX_NAME_LABELS + 3)
     many = [HourStats(this, 3, f"tasks.t{number}", attempts=number, done=number) for number in numbers]
@@ -89,15 +89,13 @@ def test_an_hour_has_its_attempts_by_outcome_and_tasks_beyond_the_largest_are_su
         ("", NO_CALLABLE),
     ],
 )
-def test_what_a_row_says_stays_in_its_label_and_a_terminal_obeys_none_of_it(
-    empty: QueueStatus, name: str, label: str
-) -> None:
+def test_names_from_rows_are_escaped_in_labels(empty: QueueStatus, name: str, label: str) -> None:
     text = metrics_text(empty, [HourStats(empty.this_hour.hour, 3, name, attempts=1, done=1)])
     assert samples_of(text)["this_hour_attempts"]["3", "done", label] == 1
     assert [one for one in text if not one.isprintable() and one != "\n"] == []
 
 
-def test_the_document_has_every_metric_with_its_labels_and_its_alerts_name_no_other(empty: QueueStatus) -> None:
+def test_the_document_has_exactly_the_metrics_and_labels(empty: QueueStatus) -> None:
     runs = [LastRun("host", "all", 4711, empty.now, 60.0, None, "empty", 0, 0, 0, 0, 0, None)]
     groups = {3: of_status(Status.FATAL, 1, is_more=True)}
     stats = [HourStats(hour, 3, "tasks.a") for hour in (empty.this_hour.hour, empty.hour_before.hour)]

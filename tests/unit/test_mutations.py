@@ -1,4 +1,4 @@
-"""The tables of mutations do not go out of date unseen."""
+"""The tables of mutations are up to date."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from tests.mutations.table import mutations
 from tests.support.deployment import ROOT
 
 
-def test_what_each_mutation_changes_stands_once_in_its_file() -> None:
+def test_each_mutation_changes_text_that_stands_once_in_its_file() -> None:
     found = mutations()
     texts = {file: (ROOT / file).read_text(encoding="utf-8") for file in {one.file for one in found}}
     assert [one.name for one in found if texts[one.file].count(one.old) != 1 or one.old == one.new] == []

@@ -1,4 +1,4 @@
-"""What a producer may add: checked before anything is written, and refused in words that name the way out."""
+"""New tasks and schedules are checked before anything is written; an error names the fix."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ LIMITS = [
 
 
 @pytest.mark.parametrize(("name", "least", "most"), LIMITS)
-def test_a_wrong_number_is_named_with_what_is_allowed(name: str, least: int, most: int) -> None:
+def test_the_error_of_a_wrong_number_names_it_and_the_range(name: str, least: int, most: int) -> None:
     assert (LIMITS[0][2], *LIMITS[1][1:]) == (MAX_GROUP_ID, MIN_PRIORITY, MAX_PRIORITY)
     known: Any = {"unique_key": "k", "rerun": True}  # without these nothing has a version
     for value in [least - 1, most + 1, *ODD_NUMBERS]:
@@ -59,7 +59,7 @@ def test_a_description_has_the_keys_of_a_task_and_the_defaults() -> None:
 # ---- when, how often, and one of a kind
 
 
-def test_a_delay_is_seconds_or_a_timedelta_and_one_of_nothing_is_none() -> None:
+def test_a_delay_is_seconds_or_a_timedelta() -> None:
     for delay, seconds in ((None, None), (0, None), (0.25, 0.25), (timedelta(minutes=5), 300.0)):
         assert new_task("tasks.send", delay=delay).delay_seconds == seconds
 
@@ -67,7 +67,7 @@ def test_a_delay_is_seconds_or_a_timedelta_and_one_of_nothing_is_none() -> None:
 PLUS_5 = timezone(timedelta(hours=5, minutes=30))
 
 
-def test_an_instant_is_kept_in_utc_whatever_its_zone() -> None:
+def test_instants_are_stored_in_utc() -> None:
     at = datetime(2030, 1, 31, 12, 0, 1, 5, tzinfo=PLUS_5)
     assert new_task("tasks.send", at=at).due_at == "2030-01-31 06:30:01.000005"
     assert new_task("tasks.send", at="2030-01-01T00:30:00+01:00").due_at == "2029-12-31 23:30:00.000000"
@@ -118,7 +118,7 @@ DESCRIPTIONS: list[tuple[Any, str]] = [
 
 
 @pytest.mark.parametrize(("description", "words"), DESCRIPTIONS, ids=lambda value: ascii(value)[:40])
-def test_a_wrong_description_is_refused_for_what_is_wrong_in_it(description: Any, words: str) -> None:
+def test_the_error_of_a_wrong_description_names_the_fault(description: Any, words: str) -> None:
     with pytest.raises(InvalidTask) as caught:
         new_task_from(description)
     assert words in str(caught.value)
@@ -132,7 +132,7 @@ def stages_of(task: NewTask) -> Any:
     return json.loads(task.stages or "null")
 
 
-def test_a_pipeline_is_its_first_stage_and_has_all_of_them_whole(make_tasks: Callable[[str], Any]) -> None:
+def test_a_pipeline_row_is_its_first_stage_and_holds_all_stages(make_tasks: Callable[[str], Any]) -> None:
     tasks = make_tasks("""
 import taskserver
 def send(to): pass
@@ -155,7 +155,7 @@ def index(page): pass
 # ---- tasks that wait for others
 
 
-def test_a_task_that_waits_for_others_names_each_of_them_once_and_when_it_is_looked_at_first() -> None:
+def test_parents_are_listed_once_and_the_first_look_is_planned() -> None:
     assert new_task("tasks.send", depends_on=iter([5, 3, 5])).depends_on == "3,5"
     assert new_task("tasks.send", depends_on=[3]).delay_seconds == 0.0
     assert new_task("tasks.send", depends_on=[3], delay=60).delay_seconds == 60.0
@@ -169,7 +169,7 @@ def test_a_task_that_waits_for_others_names_each_of_them_once_and_when_it_is_loo
 def fetch(page: int) -> None: ...
 
 
-def test_a_wrong_task_is_refused_by_its_number_and_none_is_added() -> None:
+def test_one_wrong_task_of_many_is_named_and_none_is_added() -> None:
     with TaskServer("sqlite:///:memory:") as server:
         server.create_tables()
         good: Any = {"task": "tasks.send"}
@@ -188,7 +188,7 @@ def claimed(stages: object, stage: int, task: str = "tasks.a") -> ClaimedTask:
     return ClaimedTask(1, task, None, None, 0, None, 17, stages=stages, stage=stage)  # type: ignore[arg-type]
 
 
-def test_what_a_producer_gave_is_what_a_worker_reads() -> None:
+def test_a_worker_reads_the_stages_that_a_producer_gave() -> None:
     """Each stage whole, so that nothing of the row's stage before it holds on."""
     stages = ["tasks.a", {"task": "tasks.b", "priority": -1}, {"task": "tasks.c", "max_attempts": 9, "group_id": 8}]
     made = new_task(stages=stages, group_id=3, priority=4, max_attempts=5)
@@ -210,9 +210,7 @@ def test_what_a_producer_gave_is_what_a_worker_reads() -> None:
         (TWO, 1, "its task is 'tasks.a', and stage 2 of its stages 'tasks.b'"),
     ],
 )
-def test_stages_that_no_producer_wrote_are_a_bad_task_that_says_what_is_wrong(
-    stages: object, stage: int, words: str
-) -> None:
+def test_invalid_stages_in_a_row_make_a_bad_task(stages: object, stage: int, words: str) -> None:
     with pytest.raises(BadTask) as raised:
         next_stage(claimed(stages, stage))
     assert words in str(raised.value)
@@ -247,7 +245,7 @@ WRONG_SCHEDULES: list[tuple[dict[str, Any], str]] = [
 
 
 @pytest.mark.parametrize(("given", "fault"), WRONG_SCHEDULES, ids=lambda value: ascii(value)[:40])
-def test_what_is_wrong_is_named_with_what_is_allowed(given: dict[str, Any], fault: str) -> None:
+def test_the_error_of_a_wrong_schedule_names_the_fault(given: dict[str, Any], fault: str) -> None:
     with pytest.raises(InvalidTask, match=fault):
         schedule(**given)
 
@@ -262,7 +260,7 @@ BROKEN: dict[str, dict[str, Any]] = {
 }
 
 
-def test_a_row_that_is_no_schedule_is_told_what_it_lacks() -> None:
+def test_the_error_of_an_invalid_schedule_row_names_the_fault() -> None:
     for fault, given in BROKEN.items():
         with pytest.raises(InvalidTask, match=fault):
             check_schedule(ROW._replace(**given))
@@ -284,7 +282,7 @@ def times(now: str, count: int, **given: Any) -> list[str]:
     return found
 
 
-def test_every_counts_from_the_planned_time_however_late_it_is_looked_at() -> None:
+def test_every_counts_from_the_planned_time() -> None:
     every = schedule(every=300)
     planned = utc("2026-01-01 00:00:00.250000")
     assert next_time(every, planned, utc("2026-01-01 00:05:00.249999")) == utc("2026-01-01 00:05:00.250000")
@@ -293,7 +291,7 @@ def test_every_counts_from_the_planned_time_however_late_it_is_looked_at() -> No
     assert next_time(every, planned, utc("2025-12-31 23:00")) == utc("2026-01-01 00:05:00.250000")
 
 
-def test_a_fixed_hour_comes_once_where_the_clocks_change_over_it() -> None:
+def test_a_fixed_hour_comes_once_when_the_clocks_change() -> None:
     """On 29 March Berlin has no 02:30: it comes at 03:00, 01:00 in UTC. On 25 October it comes at the first of two."""
     night = {"cron": "30 2 * * *", "timezone": "Europe/Berlin"}
     assert times("2026-03-27 12:00", 4, **night) == ["28 01:30", "29 01:00", "30 00:30", "31 00:30"]
@@ -307,7 +305,7 @@ def test_a_fixed_hour_comes_once_where_the_clocks_change_over_it() -> None:
 
 
 @pytest.mark.parametrize(("prefix", "place"), [("/usr", f"--target {ROOT} "), ("/home/you/site/.venv", "")])
-def test_without_the_library_every_works_and_cron_says_how_to_get_it(
+def test_without_cronsim_every_works_and_cron_names_the_fix(
     monkeypatch: pytest.MonkeyPatch, prefix: str, place: str
 ) -> None:
     monkeypatch.setitem(sys.modules, "cronsim", None)
@@ -320,14 +318,14 @@ def test_without_the_library_every_works_and_cron_says_how_to_get_it(
     assert str(refused.value).endswith(line)
 
 
-def test_a_host_without_time_zones_says_how_to_get_them(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_time_zones_the_error_names_the_fix(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("taskserver.model.schedule.available_timezones", set)
     assert schedule(cron="* * * * *").timezone == "UTC"
     with pytest.raises(SettingError, match=r"no time zones but UTC: .* -I -m pip install .*tzdata"):
         schedule(cron="* * * * *", timezone="Nowhere/Nowhere")
 
 
-def test_common_expressions_and_spans_are_said_in_words() -> None:
+def test_common_expressions_are_shown_in_words() -> None:
     said = {
         "* * * * *": "every minute",
         "*/5 * * * *": "every 5 minutes",
@@ -343,7 +341,7 @@ def test_common_expressions_and_spans_are_said_in_words() -> None:
     assert {every: schedule(every=every).timing for every in spans} == spans
 
 
-def test_a_schedule_says_when_it_comes_and_is_late_after_a_minute() -> None:
+def test_a_schedule_is_late_after_a_minute() -> None:
     said = {600: "in 10 min", -59: "now", -60: "late by 60 s"}
     for seconds, words in said.items():
         assert StoredSchedule(schedule(every=60), None, seconds, None).when_due == words

@@ -1,4 +1,4 @@
-"""Values given to the Python API: those of wrong types are refused in a line that names the argument; durations."""
+"""The Python API refuses values of wrong types in one line that names the argument; durations."""
 
 from __future__ import annotations
 
@@ -122,7 +122,7 @@ READERS: dict[str, Callable[[Any], Any]] = {
 
 
 @pytest.mark.parametrize("name", READERS)
-def test_each_reader_takes_each_form_of_a_duration_and_refuses_others(name: str) -> None:
+def test_each_duration_takes_the_same_forms(name: str) -> None:
     for value, seconds in READ:
         if not (isinstance(value, timedelta) and name.startswith("delay of")):  # errors.py imports nothing
             assert READERS[name](value) == seconds, value
@@ -143,6 +143,6 @@ def test_each_reader_takes_each_form_of_a_duration_and_refuses_others(name: str)
         ({"limit": 2**63}, f"limit is {2**63}; allowed: a whole number from 1 to {2**63 - 1}$"),
     ],
 )
-def test_a_wrong_choice_is_refused_in_a_sentence(given: dict[str, Any], message: str) -> None:
+def test_a_wrong_selection_is_refused_in_one_sentence(given: dict[str, Any], message: str) -> None:
     with TaskServer("mysql://nobody@127.0.0.1:1/nothing") as server, pytest.raises(InvalidTask, match=message):
         server.cancel(Selection(**given))

@@ -1,4 +1,4 @@
-"""docs/reference.md says what the code does: each setting, column, command, argument, code and name, and no other."""
+"""docs/reference.md has exactly the settings, columns, commands, arguments, codes and names of the code."""
 
 from __future__ import annotations
 
@@ -182,7 +182,7 @@ def test_the_reference_has_every_option_of_the_worker_with_its_default() -> None
     assert found == {shown(action): default_of("worker.py", action) for action in actions}
 
 
-def test_the_worker_takes_the_same_defaults_on_its_short_way() -> None:
+def test_the_worker_s_fast_path_has_the_same_defaults() -> None:
     parser = parsers()["worker.py"]
     assert Options(**vars(argparse.ArgumentParser.parse_args(parser, []))) == Options()
 

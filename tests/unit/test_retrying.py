@@ -1,4 +1,4 @@
-"""Which errors of a MySQL server are waited for, and with what pauses: no server is asked, and nobody sleeps."""
+"""Which errors of a MySQL server are retried, and with what pauses. No server is asked, and nobody sleeps."""
 
 from __future__ import annotations
 
@@ -30,8 +30,8 @@ PASSING = {
 """By the numbers of MySQL's and MariaDB's manuals and of the driver."""
 
 
-def test_an_error_that_passes_is_known_by_its_number_and_no_other_is_waited_for() -> None:
-    """As wrong passwords, missing rights and mistakes in SQL: no pause mends them."""
+def test_only_transient_errors_are_retried_by_their_number() -> None:
+    """Wrong passwords, missing rights and mistakes in SQL are not: no pause fixes them."""
     dialect = TaskServer("mysql://nobody@127.0.0.1:1/nothing").store.database.dialect
     found: dict[type[DatabaseError], set[int]] = {}
     for number in range(5000):
@@ -42,7 +42,7 @@ def test_an_error_that_passes_is_known_by_its_number_and_no_other_is_waited_for(
 
 
 class Clock:
-    """In the place of `time`: pauses take no time, and are written down."""
+    """Replaces `time`: pauses take no time, and are recorded."""
 
     def __init__(self) -> None:
         self.pauses: list[float] = []
@@ -56,8 +56,8 @@ class Clock:
         self._now += seconds
 
 
-def test_the_pauses_between_tries_grow_and_are_random_up_to_the_patience(monkeypatch: pytest.MonkeyPatch) -> None:
-    """So that a hundred workers which lost their database at one instant do not come back at one."""
+def test_the_pauses_between_tries_grow_and_are_random(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A hundred workers that lost their database at once must not come back at once."""
     seconds = 30.0
 
     def pauses() -> list[float]:
@@ -79,14 +79,14 @@ def test_the_pauses_between_tries_grow_and_are_random_up_to_the_patience(monkeyp
     assert all(max(step) > 1.2 * min(step) for step in steps)
 
 
-def test_who_never_reached_the_database_waits_only_if_it_is_full(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_first_connection_waits_only_for_a_full_server(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(retrying, "time", Clock())
     for error in (ServerFull("full"), Unavailable("away")):
         tries = Tries(RetryPolicy(Scope.STATEMENT, 30), Patience(30))
         assert tries.wait_to_retry(error) == isinstance(error, ServerFull)
 
 
-def test_what_has_no_patience_or_cannot_be_repeated_is_not_tried_again() -> None:
+def test_work_without_patience_or_repetition_is_not_retried() -> None:
     begun = Patience(30)
     begun.has_begun = True
     for patience, is_repeatable in ((None, True), (begun, False)):
@@ -99,10 +99,10 @@ def test_what_has_no_patience_or_cannot_be_repeated_is_not_tried_again() -> None
     [(MIN_CONFLICT_SECONDS, True, True), (HELD_PATIENCE_SECONDS, True, False), (MIN_CONFLICT_SECONDS, False, False)],
     ids=["waited for", "left for later", "an add"],
 )
-def test_others_in_the_way_use_up_the_patience_only_of_work_that_the_run_needs(
+def test_conflicts_use_up_the_patience_only_of_needed_work(
     conflict_seconds: float, is_repeatable: bool, uses_up: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Where it is used up, what comes after is tried once."""
+    """Once it is used up, later work is tried once."""
     clock = Clock()
     monkeypatch.setattr(retrying, "time", clock)
     patience = Patience(0)

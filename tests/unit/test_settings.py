@@ -1,4 +1,4 @@
-"""Settings: from the environment, then from the .env in the program's folder; wrong ones named, secrets kept."""
+"""Settings from the environment and .env: which one wins, what is allowed, and errors without secrets."""
 
 from __future__ import annotations
 
@@ -96,7 +96,7 @@ WRONG: dict[str, tuple[str, list[str]]] = {  # what is allowed, and what is not
 
 
 @pytest.mark.parametrize("key", WRONG)
-def test_a_wrong_value_is_named_shown_and_set_right(tmp_path: Path, key: str) -> None:
+def test_the_error_of_a_wrong_value_names_it_and_what_is_allowed(tmp_path: Path, key: str) -> None:
     allowed, values = WRONG[key]
     key = f"TASKSERVER_{key.strip().upper()}"
     for value in values:
@@ -109,7 +109,7 @@ def test_a_wrong_value_is_named_shown_and_set_right(tmp_path: Path, key: str) ->
         assert len(message.splitlines()) == 1
 
 
-def test_a_server_that_is_made_by_hand_takes_texts_and_values_of_python() -> None:
+def test_a_server_made_in_code_takes_texts_and_python_values() -> None:
     with TaskServer(DSN, lease="5m", modules=["tasks", "shop.jobs.*"], setup=print, backoff="fixed:5m") as server:
         found = server.settings
     assert (found.lease_seconds, found.modules, found.setup) == (300, ("tasks", "shop.jobs.*"), print)
@@ -125,9 +125,7 @@ def test_the_table_has_a_row_for_each_field_and_each_argument() -> None:
 
 
 @pytest.mark.parametrize("groups", ["", "3,,5", "3,*", "-1", "٣", "4294967295"])
-def test_a_token_that_may_add_names_its_groups_by_numbers(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, groups: str
-) -> None:
+def test_an_add_token_names_its_groups_by_numbers(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, groups: str) -> None:
     entry = f"shop;sha256={'a' * 64};tasks=tasks.send,shop.*;groups="
     monkeypatch.setenv("TASKSERVER_ADD_TOKENS", f"{entry}3,4294967294")
     (right,) = load_page_settings(tmp_path).add_tokens
@@ -140,12 +138,12 @@ def test_a_token_that_may_add_names_its_groups_by_numbers(
 # ---- where they come from
 
 
-def test_without_a_dsn_it_says_where_it_looked_and_what_to_do(tmp_path: Path) -> None:
+def test_without_a_dsn_the_error_says_where_it_looked(tmp_path: Path) -> None:
     with pytest.raises(SettingError, match=rf"TASKSERVER_DSN is not set.*{tmp_path}/\.env.*client\.py init"):
         load_settings(tmp_path, {"TASKSERVER_DSN": ""})
 
 
-def test_the_environment_wins_over_the_file_and_a_blank_there_does_not_count(tmp_path: Path) -> None:
+def test_the_environment_wins_over_the_file_unless_it_is_blank(tmp_path: Path) -> None:
     (tmp_path / ".env").write_text("TASKSERVER_TABLE=of_file\nTASKSERVER_MODE=mark\nTASKSERVER_LEASE=\n")
     found = load(tmp_path, dsn=DSN, table="of_environment", mode="", log="var/log")
     assert (found.table, found.mode, found.lease_seconds) == ("of_environment", "mark", 120)
@@ -160,7 +158,7 @@ def test_no_file_of_the_current_folder_or_above_is_read(tmp_path: Path, monkeypa
         load_settings(tmp_path / "site", {})
 
 
-def test_the_programs_folder_is_that_of_the_started_file(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_the_program_folder_is_that_of_the_started_file(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     (tmp_path / "program.py").write_text("")
     (tmp_path / "link.py").symlink_to(tmp_path / "program.py")
     monkeypatch.setattr(sys.modules["__main__"], "__file__", str(tmp_path / "link.py"), raising=False)
@@ -170,7 +168,7 @@ def test_the_programs_folder_is_that_of_the_started_file(monkeypatch: pytest.Mon
 
 
 @pytest.mark.parametrize(("dsn", "left"), [("mysql://u:p@h/db", []), ("mysql://u@h/db", ["TASKSERVER_DSN"])])
-def test_a_secret_that_is_hidden_from_programs_is_still_known_to_this_one(
+def test_secrets_are_hidden_from_child_programs_only(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, dsn: str, left: list[str]
 ) -> None:
     monkeypatch.setattr(load_module, "_hidden", {})
@@ -183,9 +181,7 @@ def test_a_secret_that_is_hidden_from_programs_is_still_known_to_this_one(
     assert load_settings(tmp_path, os.environ).dsn == Dsn("sqlite", "other.db")
 
 
-def test_who_set_what_is_said_with_what_the_environment_overrides(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_the_sources_of_settings_and_overrides_are_shown(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("TASKSERVER_PASSWORD", SECRET)
     (tmp_path / ".env").write_text(f"TASKSERVER_DSN={DSN}\nTASKSERVER_MODE=mark\n")
     begin = f"from {tmp_path}/.env: TASKSERVER_DSN"
@@ -210,7 +206,7 @@ LINES = {  # and the password that they mean
 }
 
 
-def test_a_value_in_the_file_is_read_without_interpolation(tmp_path: Path) -> None:
+def test_values_in_the_file_are_not_interpolated(tmp_path: Path) -> None:
     for line, password in LINES.items():
         text = f"# a comment\n\nTASKSERVER_DSN=mysql://u:in_dsn@h/db\n{line}\nTASKSERVER_TABLE=after\n"
         found = load_env_file(tmp_path, text)
@@ -246,7 +242,7 @@ ENVS: dict[str, tuple[str | bytes, tuple[str, ...]]] = {
 }
 
 
-def told(folder: Path, **environ: str) -> str:
+def setting_error(folder: Path, **environ: str) -> str:
     """The error of settings that are wrong, without the password in it."""
     with pytest.raises(SettingError) as caught:
         load_settings(folder, environ)
@@ -260,12 +256,12 @@ def told(folder: Path, **environ: str) -> str:
 def test_a_wrong_env_is_answered_with_its_fix(tmp_path: Path, what: str) -> None:
     content, words = ENVS[what]
     (tmp_path / ".env").write_bytes(content if isinstance(content, bytes) else content.encode())
-    message = told(tmp_path)
+    message = setting_error(tmp_path)
     assert [word for word in words if word not in message] == []
 
 
 def test_a_wrong_key_of_the_environment_is_answered_with_its_fix(tmp_path: Path) -> None:
-    message = told(tmp_path, TASKSERVER_DSN=SERVER, TASKSERVER_MODULE="shop")
+    message = setting_error(tmp_path, TASKSERVER_DSN=SERVER, TASKSERVER_MODULE="shop")
     assert "the environment names TASKSERVER_MODULE, " in message
     assert "did you mean TASKSERVER_MODULES?" in message
 
@@ -280,7 +276,7 @@ def test_windows_ends_of_lines_and_a_byte_order_mark_are_understood(tmp_path: Pa
 
 def test_init_makes_no_second_env_beside_one_of_a_wrong_name(tmp_path: Path) -> None:
     (tmp_path / ".env.txt").write_text(RIGHT_ENV)  # as Notepad saves it
-    assert f"{tmp_path}/.env.txt is not read: rename it to .env" in told(tmp_path)
+    assert f"{tmp_path}/.env.txt is not read: rename it to .env" in setting_error(tmp_path)
     assert_one_line(run_here(client.main, tmp_path, "init"), 2, ".env.txt is not read: rename it to .env")
     assert not (tmp_path / ".env").exists()
 

@@ -1,4 +1,4 @@
-"""How the package hangs together: who may import whom, what stands where, and who names whom."""
+"""The structure of the package: who imports whom, and what belongs where."""
 
 from __future__ import annotations
 
@@ -123,7 +123,7 @@ def test_the_errors_import_nothing_and_have_one_root() -> None:
             assert issubclass(error, errors.TaskServerError), name
 
 
-def test_no_dialect_is_named_or_asked_for_outside_its_folder() -> None:
+def test_no_dialect_is_imported_or_asked_for_outside_its_folder() -> None:
     for module in MODULES:
         for imported in own_imports_of(module):
             folder = ".".join(imported.split(".")[:3])
@@ -163,7 +163,7 @@ def verbs_in_code() -> set[tuple[str, str, bool]]:
     }
 
 
-def test_the_store_s_face_names_each_verb_its_file_and_whether_it_changes_a_status() -> None:
+def test_the_table_of_the_store_names_each_verb_and_transition() -> None:
     """A transition is also in the verb's own docstring, which is more exact."""
     face = ast.get_docstring(tree_of("taskserver.stores.queue.store"), clean=False) or ""
     rows = ROW_OF_FACE.findall(face)
@@ -171,7 +171,7 @@ def test_the_store_s_face_names_each_verb_its_file_and_whether_it_changes_a_stat
     assert named == verbs_in_code()
 
 
-def test_each_verb_of_the_store_has_a_test_of_the_contract_that_calls_it() -> None:
+def test_each_verb_of_the_store_is_called_in_tests_contract() -> None:
     """But those of callers' own connections: tests/producers has these, for each driver."""
     folder = ROOT / "tests" / "contract"
     proofs = "".join(file.read_text(encoding="utf-8") for file in [*folder.glob("test_*.py"), folder / "verbs.py"])
@@ -187,7 +187,7 @@ DRIVERS_WORDS = re.compile(
 )
 
 
-def test_no_word_of_a_driver_stands_outside_a_dialect_s_folder_and_no_sql_outside_the_stores() -> None:
+def test_sql_is_only_in_stores_and_words_of_drivers_only_in_dialects() -> None:
     for module in [*OUTSIDE_STORES, *IN_QUEUE]:
         for node in nodes_of(module):
             if isinstance(node, ast.Attribute):
@@ -197,7 +197,7 @@ def test_no_word_of_a_driver_stands_outside_a_dialect_s_folder_and_no_sql_outsid
                 assert not DRIVERS_WORDS.search(node.value), f"{module}, line {node.lineno}"
 
 
-def test_every_file_says_first_what_it_is_and_none_is_longer_than_a_reader_s_patience() -> None:
+def test_every_file_has_a_docstring_and_at_most_400_lines() -> None:
     for module, file in MODULES.items():
         text = file.read_text(encoding="utf-8")
         assert ast.get_docstring(tree_of(module)) or not text, module
@@ -216,7 +216,7 @@ NAME_THE_FILES = {
 }
 
 
-def test_messages_call_the_programs_by_the_names_that_a_person_has() -> None:
+def test_messages_do_not_hard_code_program_names() -> None:
     """If pip has installed the package there is no client.py."""
     for module in set(MODULES) - NAME_THE_FILES:
         for text in texts_of(module):

@@ -1,4 +1,4 @@
-"""At a terminal: wrong lines are answered with what is meant, without a database; tables, times and colours."""
+"""The terminal: errors of wrong command lines, tables, times and colours. No database is needed."""
 
 from __future__ import annotations
 
@@ -101,7 +101,7 @@ LINES = {
 
 
 @pytest.mark.parametrize("line", LINES, ids=lambda line: ascii(line[:60]))
-def test_a_wrong_line_is_answered_with_what_is_meant(tmp_path: Path, line: str) -> None:
+def test_a_wrong_command_line_is_answered_with_the_fix(tmp_path: Path, line: str) -> None:
     (tmp_path / ".env").write_text("TASKSERVER_DSN=sqlite:///q.db\n")
     script, *arguments = shlex.split(line)
     ended = run_here(MAINS[script], tmp_path, *arguments)
@@ -218,7 +218,7 @@ ROW = (170_000, "running", 3, 0, 1, "2026-01-31 12:00:00", "2.5 h", "", "tasks.s
 
 
 @pytest.mark.parametrize(("columns", "missing"), [(300, []), (80, ["priority", "ran", "created (UTC)", "arguments"])])
-def test_a_narrow_terminal_shows_no_column_that_can_be_spared(screen: Screen, columns: int, missing: list[str]) -> None:
+def test_a_narrow_terminal_leaves_out_columns(screen: Screen, columns: int, missing: list[str]) -> None:
     screen.columns = columns
     lines = screen.show(HEADS, [ROW], spare=("priority", "ran", "created (UTC)", "arguments", "attempts"))
     assert {head for head in HEADS if head not in lines[0]} == set(missing)
@@ -226,9 +226,7 @@ def test_a_narrow_terminal_shows_no_column_that_can_be_spared(screen: Screen, co
     assert lines[2:] == [f"a wider terminal also shows: {', '.join(missing)}"] * bool(missing)
 
 
-def test_colours_are_for_terminals_that_want_them_and_change_no_width(
-    screen: Screen, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_colours_are_only_for_terminals_that_want_them(screen: Screen, monkeypatch: pytest.MonkeyPatch) -> None:
     table = (["status", "task"], [[Word("fatal"), "fatal"], [Word("new"), "tasks.a"]])
     screen.columns = 80
     plain = screen.show(*table)
@@ -247,7 +245,7 @@ def test_colours_are_for_terminals_that_want_them_and_change_no_width(
 # ---- times
 
 
-def test_times_are_those_of_the_host_and_name_its_zone(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_times_are_in_the_zone_of_the_host(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TZ", "CET-1CEST,M3.5.0,M10.5.0/3")  # a host may have no database of time zones
     time.tzset()
     monkeypatch.setattr(output, "zone", lambda: "CET")
