@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import TYPE_CHECKING, Any, NamedTuple
-
-from hypothesis import strategies as st
+from random import Random
+from typing import TYPE_CHECKING, Any
 
 from taskserver.model.attempt import Finish
 from taskserver.model.new_task import NewTask
@@ -21,8 +19,6 @@ from tests.contract.machine.model import (
     KEYS,
     LATER_SECONDS,
     LIMITS,
-    Model,
-    Task,
     When,
     limit_of,
 )
@@ -30,7 +26,8 @@ from tests.contract.machine.model import (
 if TYPE_CHECKING:
     from tests.contract.machine.queue_machine import QueueMachine
 
-# ---- workers, and what they may do next
+Step = tuple[str, tuple[Any, ...]]
+"""A method of the machine and its arguments."""
 
 
 class Stage(Enum):
@@ -71,8 +68,8 @@ class Worker:
     def __repr__(self) -> str:
         return f"worker {self.number}"
 
-    def in_stage(self, *stages: Stage) -> list[Held]:
-        return [held for held in self.held if held.stage in stages]
+    def in_stage(self, stage: Stage) -> list[Held]:
+        return [held for held in self.held if held.stage is stage]
 
 
 class Ending(Enum):
@@ -93,166 +90,91 @@ class Ending(Enum):
         return Finish(held.claimed, ERROR_TEXT, None if is_last else seconds)
 
 
-class Step(NamedTuple):
-    """What somebody does next: a method of the machine and what it gets."""
-
-    method: str
-    arguments: tuple[Any, ...]
-
-    def __repr__(self) -> str:
-        return f"{self.method}({', '.join(map(repr, self.arguments))})"
+def next_step(machine: QueueMachine, chance: Random) -> Step:
+    (following,) = chance.choices(
+        [a_worker_s_step, a_producer_s_step, a_person_s_step, a_step_of_time, a_pause], [16, 4, 3, 2, 1]
+    )
+    return following(machine, chance)
 
 
-class Choice(NamedTuple):
-    """A step that a worker may choose: a method of the machine, which gets the worker, the task and the others."""
-
-    weight: int
-    tasks: Callable[[Worker, Model], Sequence[Held | None]]
-    """Those for which it can be done: one is drawn. None: it needs no task."""
-    others: tuple[st.SearchStrategy[Any], ...] = ()
-
-
-def no_task(worker: Worker, model: Model) -> list[None]:
-    return [None]
-
-
-def in_stage(*stages: Stage) -> Callable[[Worker, Model], list[Held]]:
-    return lambda worker, model: worker.in_stage(*stages)
-
-
-def taken_away(worker: Worker, model: Model) -> list[Held]:
-    """What it believes to run, and no longer holds."""
-    return [held for held in worker.in_stage(Stage.RUNNING) if model.held(held.claimed) is None]
-
-
-BACKOFFS = st.sampled_from([When.PAST, When.AHEAD])
-NOT_OVER = (Stage.CLAIMED, Stage.RUNNING)
-CHOICES = {
-    "claim": Choice(2, no_task, (st.integers(1, 5), st.lists(st.sampled_from(GROUPS), max_size=3, unique=True))),
-    "start": Choice(8, in_stage(Stage.CLAIMED)),
-    "finish": Choice(5, in_stage(Stage.RUNNING), (st.sampled_from(Ending),)),
-    "finish_all_and_start": Choice(2, in_stage(Stage.CLAIMED), (st.sampled_from(Ending),)),
-    "finish_late": Choice(4, taken_away, (st.sampled_from([Ending.WELL, *Ending]),)),
-    "write_again": Choice(1, in_stage(Stage.OVER), (st.sampled_from([None, *Ending]),)),
-    "renew": Choice(1, in_stage(*NOT_OVER)),
-    "renew_just_in_time": Choice(1, in_stage(*NOT_OVER)),
-    "release": Choice(1, in_stage(*NOT_OVER)),
-    "fall_silent": Choice(2, lambda worker, model: worker.in_stage(*NOT_OVER)[:1]),
-    "look": Choice(2, no_task),
-    "act_on_look": Choice(1, lambda worker, model: [None] if worker.look else [], (BACKOFFS,)),
-    "look_and_act": Choice(2, no_task, (BACKOFFS,)),
-}
+def a_worker_s_step(machine: QueueMachine, chance: Random) -> Step:
+    worker = chance.choice(machine.workers)
+    claimed, running, over = (worker.in_stage(stage) for stage in Stage)
+    taken_away = [held for held in running if machine.model.held(held.claimed) is None]
+    ending, when = chance.choice(list(Ending)), chance.choice([When.PAST, When.AHEAD])
+    possible: list[tuple[int, str, list[Held] | bool, tuple[object, ...]]] = [
+        (2, "claim", True, (chance.randint(1, 5), chance.sample(GROUPS, chance.randint(0, 3)))),
+        (8, "start", claimed, ()),
+        (5, "finish", running, (ending,)),
+        (4, "finish", taken_away, (chance.choice([Ending.WELL, ending]),)),
+        (2, "finish_all_and_start", claimed, (ending,)),
+        (1, "write_again", over, (chance.choice([None, ending]),)),
+        (1, "renew", claimed + running, ()),
+        (1, "renew_just_in_time", claimed + running, ()),
+        (1, "release", claimed + running, ()),
+        (2, "fall_silent", bool(claimed + running), ()),
+        (2, "look", True, ()),
+        (1, "act_on_look", worker.look is not None, (when,)),
+        (2, "look_and_act", True, (when,)),
+    ]
+    possible = [step for step in possible if step[2]]
+    ((_, method, tasks, others),) = chance.choices(possible, [weight for weight, *_ in possible])
+    return method, (worker, *([] if isinstance(tasks, bool) else [chance.choice(tasks)]), *others)
 
 
-def steps_of_a_worker(machine: QueueMachine) -> st.SearchStrategy[Step]:
-    return st.sampled_from(machine.workers).flatmap(lambda worker: steps_of(worker, machine.model))
+def a_plain_task(chance: Random) -> NewTask:
+    args = chance.choice([None, *map("[{}]".format, range(1, 10))])
+    return NewTask(chance.choice(sorted(LIMITS)), args, chance.choice(GROUPS), chance.randint(-1, 1))
 
 
-@st.composite
-def steps_of(draw: st.DrawFn, worker: Worker, model: Model) -> Step:
-    """What this worker does next."""
-    possible = {what: tasks for what, choice in CHOICES.items() if (tasks := choice.tasks(worker, model))}
-    what = draw(st.sampled_from([what for what in possible for _ in range(CHOICES[what].weight)]))
-    task = draw(st.sampled_from(possible[what]))
-    others = draw(st.tuples(*CHOICES[what].others))
-    return Step(what, (worker, *([] if task is None else [task]), *others))
-
-
-# ---- what others may do next: producers, persons, and time
-
-PLAIN_TASKS = st.tuples(
-    st.sampled_from(sorted(LIMITS)),
-    st.none() | st.integers(1, 9).map("[{}]".format),
-    st.sampled_from(GROUPS),
-    st.integers(-1, 1),
-).map(lambda what: NewTask(*what))
-MORE = (
-    st.none() | st.integers(1, 2),
-    st.sampled_from([*[(None, None)] * 6, (LATER_SECONDS, None), *((None, at) for at in DUE_AT)]),
-    st.sampled_from(KEYS),
-    st.one_of(st.just((False, None)), st.just((True, None)), st.tuples(st.just(True), st.integers(0, 3))),
-)
-
-
-@st.composite
-def tasks_of_any_kind(draw: st.DrawFn) -> NewTask:
-    """Delayed, with a key, with a rerun, of a version, and with all of that in any combination."""
-    plain = draw(PLAIN_TASKS)
-    max_attempts, (delay_seconds, due_at), key, (is_rerun, version) = draw(st.tuples(*MORE))
-    return plain._replace(
-        max_attempts=max_attempts,
+def a_task(chance: Random) -> NewTask:
+    """Plain, or delayed, with a key, a rerun, and of a version, in any combination."""
+    if chance.random() < 1 / 3:
+        return a_plain_task(chance)
+    instants = [*[(None, None)] * 6, (LATER_SECONDS, None), *((None, at) for at in DUE_AT)]
+    delay_seconds, due_at = chance.choice(instants)
+    is_rerun, version = chance.choice([(False, None), (True, None), (True, chance.randint(0, 3))])
+    return a_plain_task(chance)._replace(
+        max_attempts=chance.choice([None, 1, 2]),
         delay_seconds=delay_seconds,
         due_at=due_at,
-        unique_key=key,
+        unique_key=chance.choice(KEYS),
         rerun=is_rerun,
         version=version,
     )
 
 
-NEW_TASKS = st.one_of(PLAIN_TASKS, tasks_of_any_kind(), tasks_of_any_kind())
-COMMANDS = ("retry", "cancel", "cancel", "delete", "set_priority")
-
-
-@st.composite
-def step(draw: st.DrawFn, method: str, arguments: st.SearchStrategy[tuple[Any, ...]]) -> Step:
-    # No st.builds: if a test fails, hypothesis would show how a step was built instead of its short form.
-    return Step(method, draw(arguments))
-
-
-def steps_of_a_producer(machine: QueueMachine) -> st.SearchStrategy[Step]:
-    several = st.tuples(st.just(machine.workers[0]), st.lists(NEW_TASKS, min_size=1, max_size=4), st.booleans())
-    adds = step("add", several) | step("insert", st.tuples(PLAIN_TASKS, st.sampled_from(When)))
+def a_producer_s_step(machine: QueueMachine, chance: Random) -> Step:
+    worker = machine.workers[0]
     running = [task for task in machine.model.tasks if task.is_running() and task.new.unique_key]
-    return adds | steps_of_one_who_changes(machine.workers[0], running) if running else adds
+    if running and chance.random() < 0.5:
+        key = chance.choice(running).new.unique_key
+        return "add", (worker, [a_plain_task(chance)._replace(unique_key=key, rerun=True)], False)
+    if chance.random() < 0.5:
+        return "insert", (a_plain_task(chance), chance.choice(list(When)))
+    return "add", (worker, [a_task(chance) for _ in range(chance.randint(1, 4))], chance.random() < 0.5)
 
 
-@st.composite
-def steps_of_one_who_changes(draw: st.DrawFn, worker: Worker, tasks: list[Task]) -> Step:
-    """A rerun of a task that runs."""
-    key = draw(st.sampled_from(tasks)).new.unique_key
-    return Step("add", (worker, [draw(PLAIN_TASKS)._replace(unique_key=key, rerun=True)], False))
-
-
-def steps_of_one_who_pauses(machine: QueueMachine) -> st.SearchStrategy[Step]:
-    # Resumed sooner than paused: some of the three groups should run.
-    return step("pause", st.tuples(st.sampled_from(GROUPS))) | step(
-        "resume", st.tuples(st.sampled_from(sorted(machine.model.paused) or GROUPS))
-    )
-
-
-def steps_of_a_person(machine: QueueMachine) -> st.SearchStrategy[Step]:
+def a_person_s_step(machine: QueueMachine, chance: Random) -> Step:
     tasks = machine.model.tasks
+    if not tasks:
+        return a_producer_s_step(machine, chance)
     # Those with which something happened come sooner.
-    touched = [task for task in tasks if task.status != Status.NEW] * 2
-    lost = [task for task in tasks if task.may_complete_late] * 4
-    running = [task for task in tasks if task.is_running()] * 4
-    return st.sampled_from(tasks + touched + lost + running).flatmap(deeds) if tasks else steps_of_a_producer(machine)
+    weights = [
+        1 + 2 * (task.status != Status.NEW) + 4 * (task.may_complete_late or task.is_running()) for task in tasks
+    ]
+    (task,) = chance.choices(tasks, weights)
+    method = chance.choice(["retry", "cancel", "cancel", "delete", "set_priority"])
+    return method, (task, chance.randint(-2, 2)) if method == "set_priority" else (task,)
 
 
-@st.composite
-def deeds(draw: st.DrawFn, task: Task) -> Step:
-    command = draw(st.sampled_from(COMMANDS))
-    return Step(command, (task, draw(st.integers(-2, 2))) if command == "set_priority" else (task,))
-
-
-def steps_of_time(machine: QueueMachine) -> st.SearchStrategy[Step]:
+def a_step_of_time(machine: QueueMachine, chance: Random) -> Step:
     ahead = machine.tasks_ahead()
-    if not ahead:
-        return steps_of_a_worker(machine)
-    some = st.lists(st.sampled_from(ahead), min_size=1, max_size=4, unique_by=id)
-    return step("time_comes", st.tuples(some))
+    return "time_comes", (chance.sample(ahead, min(len(ahead), chance.randint(1, 4))),)
 
 
-SOMEBODY = (
-    *(steps_of_a_worker,) * 16,
-    *(steps_of_a_producer,) * 4,
-    *(steps_of_a_person,) * 3,
-    *(steps_of_time,) * 2,
-    steps_of_one_who_pauses,
-)
-
-
-@st.composite
-def steps(draw: st.DrawFn) -> Step:
-    following: Step = draw(draw(st.sampled_from(SOMEBODY))(draw(st.runner())))
-    return following
+def a_pause(machine: QueueMachine, chance: Random) -> Step:
+    # Resumed sooner than paused: some of the three groups should run.
+    if chance.random() < 0.5:
+        return "pause", (chance.choice(GROUPS),)
+    return "resume", (chance.choice(sorted(machine.model.paused) or GROUPS),)
