@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import threading
+from collections.abc import Callable, Iterator
 from datetime import datetime
+from functools import partial
+from typing import Any
 
 import pytest
 
@@ -12,7 +15,10 @@ from taskserver.model.new_task import NewTask
 from taskserver.model.task import Status
 from taskserver.stores import Store
 from tests.contract.verbs import PLAIN, STATES, add, add_many, keyed, put_into
+from tests.support.databases import EACH_SERVER
+from tests.support.processes import WAIT_SECONDS
 from tests.support.rows import Rows, as_instant
+from tests.support.threads import together
 
 
 @pytest.mark.parametrize("by_sql", [False, True], ids=["api", "sql"])
@@ -124,3 +130,31 @@ def test_a_key_longer_than_its_column_is_refused_and_not_cut(store: Store, rows:
             with pytest.raises(DatabaseError):
                 add_many(store, tasks)
     assert [row["id"] for row in rows.all()] == [task_id]
+
+
+@EACH_SERVER
+def test_producers_that_add_the_same_keys_in_opposite_order_both_succeed(
+    open_store: Callable[..., Store], rows: Rows
+) -> None:
+    """Each has taken its first keys before either goes on: one of them is undone by the server, and tries again."""
+    tasks = [keyed(f"key {number:03}") for number in range(300)]  # more than one statement takes
+    both_are_inside = threading.Barrier(2, timeout=WAIT_SECONDS)
+    added: list[list[int]] = []
+
+    def add_in_order(step: int) -> None:
+        store = open_store()
+        adding: Any = store.producing._adding
+        insert, first = adding.insert, iter([True])
+
+        def insert_and_wait(*given: Any) -> Any:
+            ids = insert(*given)
+            if next(first, False):
+                both_are_inside.wait()
+            return ids
+
+        adding.insert = insert_and_wait
+        added.append(add_many(store, tasks[::step])[::step])
+
+    with together(partial(add_in_order, 1), partial(add_in_order, -1)):
+        pass
+    assert added[0] == added[1] == [row["id"] for row in rows.all(order="unique_key")]

@@ -16,7 +16,6 @@ from taskserver.stores import Store
 from taskserver.stores.queue import finishes
 from taskserver.stores.queue.batches import Batches
 from taskserver.stores.queue.finishes import RUN_AGAIN, START
-from taskserver.stores.retrying import RetryPolicy, Scope
 from tests.contract.verbs import (
     ENDINGS,
     PLAIN,
@@ -28,17 +27,14 @@ from tests.contract.verbs import (
     claim_one,
     end,
     finish,
-    give_up_as_lost,
     rerun,
     start,
     take_away,
 )
 from tests.support.rows import MODES, Rows
 
-in_each_mode = pytest.mark.parametrize("mode", MODES)
 
-
-@in_each_mode
+@pytest.mark.parametrize("mode", MODES)
 def test_a_completed_task_is_deleted_moved_with_all_its_columns_or_marked(
     open_store: Callable[..., Store], rows: Rows, mode: str
 ) -> None:
@@ -98,11 +94,10 @@ def test_finishes_and_the_next_start_are_judged_each_by_its_own_claim(store: Sto
     assert store.finishes.advance([], Start(tasks[4], 10)) == ([], False)
 
 
-@in_each_mode
 def test_a_finish_and_the_next_start_are_one_commit(
-    open_store: Callable[..., Store], rows: Rows, mode: str, monkeypatch: pytest.MonkeyPatch
+    open_store: Callable[..., Store], rows: Rows, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    store = open_store(mode)
+    store = open_store("move")
     add_many(store, [PLAIN] * 2)
     tasks = claim(store)
     assert start(store, tasks[0])
@@ -116,11 +111,10 @@ def test_a_finish_and_the_next_start_are_one_commit(
     assert store.finishes.advance([Finish(tasks[0])], Start(tasks[1], 10)) == ([Outcome.AS_ASKED], True)
 
 
-@in_each_mode
 def test_several_are_completed_and_others_started_in_one_commit_or_not_at_all(
-    open_store: Callable[..., Store], rows: Rows, mode: str
+    open_store: Callable[..., Store], rows: Rows
 ) -> None:
-    store = open_store(mode)
+    store = open_store("move")
     batches = Batches(store)
     add_many(store, [PLAIN] * 4)
     tasks = claim(store)
@@ -134,8 +128,7 @@ def test_several_are_completed_and_others_started_in_one_commit_or_not_at_all(
     assert batches.complete_and_start(tasks[:2], tasks[2:], 7) == (True, False)
     started = [(row["status"], row["attempts"], row["max_attempts"]) for row in rows.all() if row["status"] == 1]
     assert started == [(1, 1, 7)] * 2
-    assert len(rows.all("jobs_queue_done")) == (2 if mode == "move" else 0)
-    assert len(rows.all()) == (4 if mode == "mark" else 2)
+    assert len(rows.all("jobs_queue_done")) == 2
 
 
 # ---- answers that were lost: what the first try did is found, and what it did not do is done
@@ -209,24 +202,6 @@ def test_a_finish_that_another_connection_wrote_is_found_once_it_is_there(store:
     assert ask(finished, Outcome.AS_ASKED) == Outcome.LOST
 
 
-def test_a_verb_within_a_transaction_is_tried_again_only_with_the_whole_of_it(store: Store, rows: Rows) -> None:
-    """A deadlock has undone the whole: by itself, the verb would be committed without the writes before it."""
-    database, tries = store.database, []
-    deadlocks = iter([Conflict("deadlock")])
-
-    def fail_once() -> None:
-        for error in deadlocks:
-            raise error
-
-    def work() -> None:
-        tries.append(database.change("UPDATE {table} SET priority = priority + 1"))
-        database.run(RetryPolicy(Scope.STATEMENT, 5), fail_once)
-
-    add(store)
-    database.run(RetryPolicy(Scope.TRANSACTION, 5), work)
-    assert (tries, rows.one("priority")) == ([1, 1], 1)
-
-
 def test_a_row_that_was_changed_meanwhile_is_locked_before_it_is_ended(
     mysql_store: Store, mysql_queue_dsn: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -245,19 +220,3 @@ def test_a_row_that_was_changed_meanwhile_is_locked_before_it_is_ended(
     monkeypatch.setattr(database, "execute", execute_and_disturb)
     assert end(mysql_store, Finish(task)) == Outcome.AS_ASKED
     rows.close()
-
-
-def test_a_late_completion_is_accepted_though_an_answer_was_lost_on_the_way_to_it(
-    store: Store, rows: Rows, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    task = a_running_task(store, max_attempts=1)
-    give_up_as_lost(store, rows)
-    together = store.database.write_together
-
-    def break_off_once(writes: Any, *how: Any) -> tuple[list[int], bool]:
-        matched, _ = together(writes, *how)
-        return matched, RUN_AGAIN in (sql for sql, _ in writes)
-
-    monkeypatch.setattr(store.database, "write_together", break_off_once)
-    assert finish(store, task)
-    assert rows.all() == []

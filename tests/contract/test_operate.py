@@ -136,16 +136,6 @@ def test_a_deleted_task_leaves_no_edge_and_its_children_can_be_retried(queue: Qu
     assert queue.rows("id, status") == [(child, 0)]
 
 
-def test_a_cancelled_task_gives_up_its_key_and_a_retry_brings_it_back_without(queue: Queue) -> None:
-    server = queue.server
-    first = server.add_task("tasks.note", unique_key="a")
-    assert server.add_task("tasks.note", unique_key="a") == first
-    server.cancel(first)
-    second = server.add_task("tasks.note", unique_key="a")
-    assert server.retry(first) == 1
-    assert queue.rows("id, CASE WHEN unique_key IS NULL THEN 0 ELSE 1 END") == [(first, 0), (second, 1)]
-
-
 # ---- which rows are chosen
 
 CHOICES: list[tuple[dict[str, Any], list[str]]] = [
