@@ -179,13 +179,6 @@ def test_running_tasks_are_shown_with_their_worker_and_claimed_ones_are_counted(
     (shown,) = store.views.running(10)
     assert (shown.id, shown.group_id, shown.attempts, shown.number) == (running, 3, 1, number_of(started.claim))
     assert store.views.in_progress() == ({3: 1}, {number_of(started.claim): 1})
-
-
-def test_the_states_of_many_are_in_the_order_of_the_ids_without_what_is_gone(store: Store, rows: Rows) -> None:
-    first, second, third = add(store), add(store), add(store)
-    rows.set(f"status = 4, error_text = 'E: x' WHERE id = {second}")
-    found = store.views.states([third, second, third + 1, first])
-    assert [(one, str(state.status), state.error) for one, state in found.items()] == [
-        *((third, "new", None), (second, "fatal", "E: x"), (first, "new", None))
-    ]
-    assert found[first] == store.views.state(first)
+    found = store.views.states([claimed, running, claimed + 1])
+    assert list(found) == [claimed, running]
+    assert found[running] == store.views.state(running)

@@ -111,7 +111,7 @@ def test_whatever_is_done_to_a_task_while_it_runs_it_ends_as_the_contract_says(p
     for number, ((limit, done), ending) in enumerate(product([*single, *pairs], Ending)):
         machine = QueueMachine(place)
         worker = machine.workers[number % 3]
-        machine.add(worker, [KEYED._replace(max_attempts=limit, args="[1]")], False)
+        machine.add(worker, [KEYED._replace(max_attempts=limit, args="[1]")])
         machine.claim(worker, 1, [])
         machine.start(worker, worker.held[0])
         for place_of_it, deed in enumerate(done):
@@ -131,7 +131,7 @@ KEYED = NewTask("tasks.plain", None, 3, 0, unique_key="a", rerun=True)
 def do_at_a_run(machine: QueueMachine, worker: Worker, deed: str, args: str) -> None:
     if deed == "rerun":
         limit = next((task.max_attempts for task in machine.model.tasks), None)
-        machine.add(worker, [KEYED._replace(max_attempts=limit, args=args)], False)
+        machine.add(worker, [KEYED._replace(max_attempts=limit, args=args)])
     elif deed == "lose":
         machine.time_comes(machine.tasks_ahead())
         machine.look_and_act(machine.workers[worker.number - 1], When.PAST)
@@ -142,7 +142,7 @@ def do_at_a_run(machine: QueueMachine, worker: Worker, deed: str, args: str) -> 
 def a_lost_task(place: Place) -> tuple[QueueMachine, Worker, Held]:
     """A task that may start once, and seems lost."""
     machine = QueueMachine(place)
-    machine.add(machine.workers[0], [NewTask("tasks.once", None, 3, 0)], False)
+    machine.add(machine.workers[0], [NewTask("tasks.once", None, 3, 0)])
     worker, held = lose(machine, machine.workers[2])
     assert place.happened["lost, its token kept"] == 1
     return machine, worker, held

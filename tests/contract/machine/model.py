@@ -21,8 +21,6 @@ ERROR_TEXT = "ValueError: no\nthe end of a traceback"
 CANCELLED_TEXT = "cancelled"
 OVER = (Status.DONE, Status.FATAL, Status.CANCELLED)
 KEYS = ("a", "b", "c")
-DUE_AT = {"2020-01-01 00:00:00.000000": False, "2037-01-01 00:00:00.000000": True}
-"""Instants that a producer may choose, and whether they lie ahead."""
 
 
 class When(Enum):
@@ -48,7 +46,6 @@ class Task:
     claim: int | None = None
     is_started: bool = False
     error_text: str | None = None
-    version: int | None = None
     is_finished: bool = False
     """Whether it bears the instant at which it ended."""
     may_complete_late: bool = False
@@ -64,7 +61,7 @@ class Task:
     def columns(self) -> tuple[Any, ...]:
         """As `LOOK` reads them."""
         state = (self.status, self.attempts, self.max_attempts, self.when.value, self.claim, self.is_started)
-        said = (self.new.task, self.new.args, self.new.group_id, self.new.priority, self.new.unique_key, self.version)
+        said = (self.new.task, self.new.args, self.new.group_id, self.new.priority, self.new.unique_key)
         return (self.id, *said, *state, self.is_finished, self.error_text)
 
     def is_running(self) -> bool:
@@ -109,7 +106,6 @@ class Model:
     def __init__(self) -> None:
         self.tasks: list[Task] = []
         self.archive: list[tuple[Any, ...]] = []
-        self.paused: set[int] = set()
         self.added = 0
 
     # ---- add
@@ -125,13 +121,11 @@ class Model:
         if task is None:
             assert self.find(task_id) is None
             status, when = ready_of(new)
-            self.insert(task_id, new, status=status, when=when, max_attempts=new.max_attempts, version=new.version)
+            self.insert(task_id, new, status=status, when=when, max_attempts=new.max_attempts)
             return "added"
         assert task.id == task_id
         if not new.rerun:
             return "key stood"
-        if None not in (new.version, task.version) and new.version <= task.version:  # type: ignore[operator]
-            return "rerun of no newer version"
         return self._rerun(task, new)
 
     @staticmethod
@@ -139,16 +133,14 @@ class Model:
         task.new, task.max_attempts = new, new.max_attempts
         task.attempts = task.starts = 0
         task.error_text, task.is_finished, task.may_complete_late = None, False, False
-        task.version = task.version if new.version is None else new.version
         status, when = ready_of(new)
         if task.is_running():
             return "rerun while it ran"
-        was = Status(task.status)
         if (task.status, task.when) == (Status.WAITING, When.NEVER) and when is When.NEVER:
             task.claim = None  # for other tasks it goes on waiting
         else:
             task.become(status, when)
-        return f"rerun, {was.name}"
+        return "rerun"
 
     def with_key(self, key: str | None) -> Task | None:
         return next((task for task in self.tasks if key is not None and task.new.unique_key == key), None)
@@ -216,13 +208,7 @@ class Model:
     # ---- claim, start
 
     def new_of(self, groups: Sequence[int]) -> list[Task]:
-        new = [
-            task
-            for task in self.tasks
-            if task.status == Status.NEW
-            and (not groups or task.new.group_id in groups)
-            and task.new.group_id not in self.paused
-        ]
+        new = [task for task in self.tasks if task.status == Status.NEW and (not groups or task.new.group_id in groups)]
         return sorted(new, key=lambda task: (task.new.priority, task.id))
 
     def claim(self, limit: int, groups: Sequence[int], token: int) -> tuple[list[ClaimedTask], int]:
@@ -332,12 +318,6 @@ class Model:
             task.end(Status.CANCELLED, task.error_text if is_lost else CANCELLED_TEXT)
         return 1
 
-    def set_priority(self, task: Task, priority: int) -> int:
-        if task.status in OVER:
-            return 0
-        task.new = task.new._replace(priority=priority)
-        return 1
-
 
 def limit_of(*limits: int | None) -> int:
     """How often a task may start: the first that says it, else the settings."""
@@ -346,11 +326,7 @@ def limit_of(*limits: int | None) -> int:
 
 def ready_of(new: NewTask) -> tuple[Status, When]:
     """The status of a task that was just added, and what its due_at says."""
-    if new.delay_seconds is not None:
-        return Status.WAITING, When.AHEAD
-    if new.due_at is not None:
-        return Status.WAITING, When.AHEAD if DUE_AT[new.due_at] else When.PAST
-    return Status.NEW, When.NEVER
+    return (Status.NEW, When.NEVER) if new.delay_seconds is None else (Status.WAITING, When.AHEAD)
 
 
 def when_after(seconds: float) -> When:

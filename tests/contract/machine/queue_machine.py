@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from random import Random
-
-import pytest
 
 from taskserver.model.attempt import Finish, Outcome, Start
 from taskserver.model.new_task import NewTask
@@ -39,7 +37,6 @@ class Place:
     def begin(self) -> list[Worker]:
         self.rows.execute("DELETE FROM jobs_queue")
         self.rows.execute("DELETE FROM jobs_queue_done")
-        self.rows.execute("DELETE FROM jobs_queue_paused")
         return [Worker(number, mode, store) for number, (mode, store) in enumerate(self.stores)]
 
 
@@ -51,7 +48,6 @@ class QueueMachine:
         self.rows = place.rows
         self.workers = place.begin()
         self.operations = Operations(self.workers[0].store)
-        self.claims = self.workers[0].store.claims
         self.model = Model()
         self.tokens: set[int] = set()
         self.is_draining = False
@@ -60,7 +56,7 @@ class QueueMachine:
         """Take so many steps that this seed chooses, and compare after each."""
         chance, taken = Random(seed), list[Step]()
         try:
-            self.add(self.workers[0], [a_task(chance) for _ in range(chance.randint(1, 6))], False)
+            self.add(self.workers[0], [a_task(chance) for _ in range(chance.randint(1, 6))])
             for _ in range(steps):
                 method, arguments = next_step(self, chance)
                 taken.append((method, arguments))
@@ -97,26 +93,11 @@ class QueueMachine:
 
     # ---- add
 
-    def add(self, worker: Worker, tasks: list[NewTask], breaks_off: bool) -> None:
-        if len(tasks) == 1:
-            added = [worker.store.producing.add(tasks[0])]
-        else:
-            added = self.add_together(worker, tasks, breaks_off)
-        for task_id, task in zip(added, tasks, strict=len(added) > 0):
+    def add(self, worker: Worker, tasks: list[NewTask]) -> None:
+        producing = worker.store.producing
+        added = [producing.add(tasks[0])] if len(tasks) == 1 else producing.add_many(tasks)
+        for task_id, task in zip(added, tasks, strict=True):
             self.note(self.model.add(task_id, task))
-
-    def add_together(self, worker: Worker, tasks: list[NewTask], breaks_off: bool) -> list[int]:
-        def broken_off() -> Iterator[NewTask]:
-            yield from tasks
-            raise EOFError
-
-        if not breaks_off:
-            added = worker.store.producing.add_many(tasks)
-            assert len(added) == len(tasks)
-            return added
-        with pytest.raises(EOFError):
-            worker.store.producing.add_many(broken_off())
-        return []
 
     def insert(self, new: NewTask, when: When) -> None:
         """A row as SQL of others makes it."""
@@ -281,18 +262,6 @@ class QueueMachine:
         expected = self.model.cancel(task)
         assert self.operations.cancel(Selection(ids=[task.id])) == expected
 
-    def set_priority(self, task: Task, priority: int) -> None:
-        expected = self.model.set_priority(task, priority)
-        assert self.operations.set_priority(Selection(ids=[task.id]), priority) == expected
-
-    def pause(self, group: int) -> None:
-        self.claims.pause([group])
-        self.model.paused.add(group)
-
-    def resume(self, group: int) -> None:
-        assert bool(self.claims.resume([group])) == (group in self.model.paused)
-        self.model.paused.discard(group)
-
     # ---- what holds after every step
 
     def all_is_as_the_model_says(self) -> None:
@@ -300,12 +269,11 @@ class QueueMachine:
         state = f"status, attempts, max_attempts, {due}, claim, started_at IS NOT NULL, finished_at IS NOT NULL"
         # MySQL keeps keys as bytes.
         key = "CAST(unique_key AS CHAR)" if self.rows.is_mysql else "unique_key"
-        columns = f"id, task, args, group_id, priority, {key}, version, {state}, error_text"
+        columns = f"id, task, args, group_id, priority, {key}, {state}, error_text"
         queue = self.rows.execute(f"SELECT {columns} FROM jobs_queue ORDER BY id")
         assert queue == [task.columns() for task in self.model.tasks]
         archive = self.rows.execute(f"SELECT {columns} FROM jobs_queue_done ORDER BY done_id")
         assert archive == self.model.archive
-        assert self.claims.paused() == (sorted(self.model.paused), False)
         keys = [task.new.unique_key for task in self.model.tasks if task.new.unique_key is not None]
         assert len(set(keys)) == len(keys)
         assert [task for task in self.model.tasks if task.max_attempts == 1 and task.starts > 1] == []
@@ -315,8 +283,6 @@ class QueueMachine:
     def drain(self) -> None:
         """Nothing is stuck: once leases and waiting are over, a worker brings every task to an end."""
         worker, self.is_draining = self.workers[0], True
-        for group in sorted(self.model.paused):
-            self.resume(group)
         for _ in range(3):
             self.time_comes(self.tasks_ahead())
             self.look_and_act(worker, When.PAST)

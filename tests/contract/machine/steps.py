@@ -13,7 +13,6 @@ from taskserver.model.task import ClaimedTask, Due, Status
 from taskserver.stores import Store
 from tests.contract.machine.model import (
     CANCELLED_TEXT,
-    DUE_AT,
     ERROR_TEXT,
     GROUPS,
     KEYS,
@@ -91,9 +90,7 @@ class Ending(Enum):
 
 
 def next_step(machine: QueueMachine, chance: Random) -> Step:
-    (following,) = chance.choices(
-        [a_worker_s_step, a_producer_s_step, a_person_s_step, a_step_of_time, a_pause], [16, 4, 3, 2, 1]
-    )
+    (following,) = chance.choices([a_worker_s_step, a_producer_s_step, a_person_s_step, a_step_of_time], [16, 4, 3, 2])
     return following(machine, chance)
 
 
@@ -128,19 +125,14 @@ def a_plain_task(chance: Random) -> NewTask:
 
 
 def a_task(chance: Random) -> NewTask:
-    """Plain, or delayed, with a key, a rerun, and of a version, in any combination."""
+    """Plain, or with a key, delayed and a rerun in any combination."""
     if chance.random() < 1 / 3:
         return a_plain_task(chance)
-    instants = [*[(None, None)] * 6, (LATER_SECONDS, None), *((None, at) for at in DUE_AT)]
-    delay_seconds, due_at = chance.choice(instants)
-    is_rerun, version = chance.choice([(False, None), (True, None), (True, chance.randint(0, 3))])
     return a_plain_task(chance)._replace(
         max_attempts=chance.choice([None, 1, 2]),
-        delay_seconds=delay_seconds,
-        due_at=due_at,
+        delay_seconds=chance.choice([None, None, None, LATER_SECONDS]),
         unique_key=chance.choice(KEYS),
-        rerun=is_rerun,
-        version=version,
+        rerun=chance.random() < 0.7,
     )
 
 
@@ -149,10 +141,10 @@ def a_producer_s_step(machine: QueueMachine, chance: Random) -> Step:
     running = [task for task in machine.model.tasks if task.is_running() and task.new.unique_key]
     if running and chance.random() < 0.5:
         key = chance.choice(running).new.unique_key
-        return "add", (worker, [a_plain_task(chance)._replace(unique_key=key, rerun=True)], False)
+        return "add", (worker, [a_plain_task(chance)._replace(unique_key=key, rerun=True)])
     if chance.random() < 0.5:
         return "insert", (a_plain_task(chance), chance.choice(list(When)))
-    return "add", (worker, [a_task(chance) for _ in range(chance.randint(1, 4))], chance.random() < 0.5)
+    return "add", (worker, [a_task(chance) for _ in range(chance.randint(1, 4))])
 
 
 def a_person_s_step(machine: QueueMachine, chance: Random) -> Step:
@@ -164,17 +156,9 @@ def a_person_s_step(machine: QueueMachine, chance: Random) -> Step:
         1 + 2 * (task.status != Status.NEW) + 4 * (task.may_complete_late or task.is_running()) for task in tasks
     ]
     (task,) = chance.choices(tasks, weights)
-    method = chance.choice(["retry", "cancel", "cancel", "delete", "set_priority"])
-    return method, (task, chance.randint(-2, 2)) if method == "set_priority" else (task,)
+    return chance.choice(["retry", "cancel", "cancel", "delete"]), (task,)
 
 
 def a_step_of_time(machine: QueueMachine, chance: Random) -> Step:
     ahead = machine.tasks_ahead()
     return "time_comes", (chance.sample(ahead, min(len(ahead), chance.randint(1, 4))),)
-
-
-def a_pause(machine: QueueMachine, chance: Random) -> Step:
-    # Resumed sooner than paused: some of the three groups should run.
-    if chance.random() < 0.5:
-        return "pause", (chance.choice(GROUPS),)
-    return "resume", (chance.choice(sorted(machine.model.paused) or GROUPS),)
