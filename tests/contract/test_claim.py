@@ -1,6 +1,6 @@
-"""Claim: new → in progress, for tasks of some groups in their order; read; release: in progress, unstarted → new.
+"""Claim: new → in progress; read; release: in progress, unstarted → new; start: unstarted → started.
 
-test_store_machine.py shows that a claim takes only new rows, each once.
+test_fences.py shows which rows these verbs leave, test_finish.py that a start shares a commit with a finish.
 """
 
 from __future__ import annotations
@@ -9,9 +9,11 @@ from typing import Any
 
 import pytest
 
+from taskserver.model.attempt import Start
 from taskserver.model.task import Claim, ClaimedTask
 from taskserver.stores import Store
 from taskserver.stores.queue import claims
+from taskserver.stores.queue.batches import Batches
 from taskserver.stores.queue.claims import MAX_INLINE_BYTES
 from tests.contract.verbs import (
     PLAIN,
@@ -26,10 +28,7 @@ from tests.contract.verbs import (
     take_away,
     wake,
 )
-from tests.support.databases import EACH_SERVER
-from tests.support.locks import holding
-from tests.support.queues import server_skips_locked
-from tests.support.rows import Rows
+from tests.support.rows import Rows, as_instant
 
 LEASE_SECONDS = 120
 
@@ -70,18 +69,6 @@ def test_a_look_for_new_rows_waits_for_nobody(store: Store, rows: Rows) -> None:
     assert [store.claims.has_new(groups) for groups in ((), (3, 5))] == [True, True]
     rows.execute("COMMIT")
     assert [store.claims.has_new(groups) for groups in ((), (3, 5))] == [False, False]
-
-
-@EACH_SERVER
-@pytest.mark.parametrize("groups", [(), (0,)], ids=["all", "some"])
-def test_a_claim_goes_behind_any_number_of_rows_that_others_hold(
-    store: Store, queue_dsn: str, groups: tuple[int, ...]
-) -> None:
-    if not server_skips_locked(queue_dsn):
-        pytest.skip("it has no SKIP LOCKED")
-    added = add_many(store, [PLAIN] * 1000)
-    with holding(queue_dsn, f"id < {added[900]}"):
-        assert ids(claim(store, 10, *groups)) == added[900:910]
 
 
 def test_a_claim_that_took_effect_twice_releases_what_is_too_much(
@@ -166,3 +153,60 @@ def test_of_many_tasks_all_but_a_started_one_are_released_with_nothing_counted(s
     assert store.claims.release(tasks) == 599
     assert [row for row in rows.all() if row["id"] != tasks[1].id] == before[:1] + before[2:]
     assert rows.row(tasks[1].id)["status"] == 1
+
+
+LEASE_SECONDS = 120
+
+
+def test_a_start_counts_the_attempt_and_stamps_the_row_once_a_claim(store: Store, rows: Rows) -> None:
+    add(store)
+    task = claim_one(store)
+    rows.set(f"due_at = {rows.after(5)}, attempts = 2")
+    assert start(store, task, max_attempts=9)
+    assert rows.one("status", "attempts", "max_attempts", "claim") == (1, 3, 9, task.claim)
+    started_at, due_at = rows.one("started_at", "due_at")
+    assert rows.seconds_from_now(started_at) == pytest.approx(0, abs=30)
+    assert (as_instant(due_at) - as_instant(started_at)).total_seconds() == pytest.approx(LEASE_SECONDS, abs=1)
+    before = rows.all()
+    assert not start(store, task)
+    assert rows.all() == before
+
+
+def test_a_limit_of_the_callable_before_is_not_written_to_a_row_that_is_run_again(store: Store, rows: Rows) -> None:
+    store.producing.add(rerun("[1]"))
+    task = claim_one(store)
+    assert store.finishes.advance([], Start(task, None))[1]
+    store.producing.add(rerun("[2]", task="tasks.once"))
+    assert store.finishes.limit_attempts(task, 9)
+    assert rows.one("max_attempts") is None
+
+
+# ---- several tasks of one claim
+
+
+def test_started_tasks_are_given_back_as_they_were_but_for_what_others_did(store: Store, rows: Rows) -> None:
+    batches = Batches(store)
+    add_many(store, [rerun("[1]")._replace(unique_key=f"k{number}") for number in range(5)])
+    (before, *_) = rows.all()
+    tasks = claim(store)
+    free, changed, cancelled, taken = (task.id for task in tasks[:4])
+    assert batches.start(tasks[:4], 10) == {free, changed, cancelled, taken}
+    store.producing.add(rerun("[2]")._replace(unique_key="k1"))
+    rows.set(f"error_text = 'cancelled' WHERE id = {cancelled}")
+    take_away(rows, taken)
+    assert batches.unstart(tasks) == 2
+    assert rows.statuses() == [0, 0, 1, 1, 1], "a cancelled one waits for the end of its lease"
+    assert rows.row(free) == {**before, "max_attempts": 10}  # the limit that the start recorded stays
+    assert (rows.row(changed)["args"], rows.row(changed)["attempts"]) == ("[2]", 0)
+
+
+def test_of_a_running_task_the_attempt_is_counted_again_for_its_call_alone(store: Store, rows: Rows) -> None:
+    """In progress, started → started once more, with the next attempt and a new lease."""
+    add(store)
+    task = claim_one(store)
+    assert start(store, task)
+    rows.set(f"due_at = {rows.after(5)}, progress = '[1]'")
+    assert Batches(store).start_again(task._replace(attempts=1)) is False
+    assert Batches(store).start_again(task) is True
+    assert rows.one("status", "attempts", "claim", "progress") == (1, 2, task.claim, None)
+    assert rows.seconds_from_now(rows.one("due_at")) == pytest.approx(LEASE_SECONDS, abs=30)

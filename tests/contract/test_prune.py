@@ -6,7 +6,6 @@ tests/cli/test_operate.py has the command, tests/worker/test_keep.py what a run 
 from __future__ import annotations
 
 import re
-import time
 from collections.abc import Sequence
 from typing import Any
 
@@ -15,9 +14,7 @@ import pytest
 from taskserver.stores.free_rows import Freed, work_free
 from taskserver.stores.queue import many_rows, pruning
 from taskserver.stores.queue.pruning import OLDEST, Pruning
-from tests.support.databases import EACH_SERVER
 from tests.support.kinds_of_rows import FAR, KINDS, put
-from tests.support.locks import holding
 from tests.support.queues import LONG_AGO, Queue
 
 OLD_AND_YOUNG: dict[str, dict[str, object]] = {
@@ -115,16 +112,6 @@ def test_rows_that_hold_a_key_stay_whatever_their_age_and_hide_no_others(
     prune = Pruning(queue.server.store, "30d", ["done"], keys=False)
     assert any(prune.run_portion("done") for _ in range(200))
     assert [row_id for (row_id,) in queue.rows("id")] == kept
-
-
-@EACH_SERVER
-def test_a_portion_waits_for_no_row_that_others_hold(queue: Queue) -> None:
-    first, _ = (put(queue, 2, finished_at=LONG_AGO) for _ in range(2))
-    with holding(queue.dsn, f"id = {first}"):
-        began = time.monotonic()
-        assert Pruning(queue.server.store, "30d", ["done"], keys=False).run_portion("done") == 1
-        assert time.monotonic() - began < 3
-    assert queue.rows("id") == [(first,)]
 
 
 def test_what_is_pruned_is_found_by_indexes(queue: Queue, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -14,8 +14,6 @@ from taskserver.stores import Store
 from taskserver.stores.queue import schedules as module
 from taskserver.stores.queue.schedules import Schedules
 from tests.contract.verbs import STATES, put_into
-from tests.support.databases import EACH_SERVER
-from tests.support.locks import holding
 from tests.support.processes import WAIT_SECONDS
 from tests.support.rows import Rows
 from tests.support.threads import together
@@ -27,9 +25,9 @@ def make_due(rows: Rows) -> None:
     rows.execute(f"UPDATE jobs_queue_schedules SET next_at = {rows.after(-10)}")
 
 
-def a_due_schedule(store: Store, rows: Rows, name: str = "n") -> Schedules:
+def a_due_schedule(store: Store, rows: Rows) -> Schedules:
     schedules = Schedules(store)
-    schedules.put(HOURLY._replace(name=name))
+    schedules.put(HOURLY)
     make_due(rows)
     return schedules
 
@@ -116,16 +114,3 @@ def test_a_worker_that_breaks_off_leaves_the_time_to_the_next(
     store.close()
     assert (rows.all(), rows.execute("SELECT next_at FROM jobs_queue_schedules")) == ([], before)
     assert (Schedules(store).fire("n"), rows.statuses()) == (True, [0])
-
-
-@EACH_SERVER
-def test_a_held_schedule_is_left_for_later(
-    store: Store, rows: Rows, queue_dsn: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    names = [f"number {number}" for number in range(6)]
-    [schedules, *_] = [a_due_schedule(store, rows, name) for name in names]
-    monkeypatch.setattr("random.sample", lambda several, count: list(several))
-    with holding(queue_dsn, "name = 'number 2'", "jobs_queue_schedules"):
-        assert schedules.fire_all(names) == 2  # the third one was met, and no other after it
-    assert schedules.fire_all(names[2:]) == 4
-    assert store.due.look().schedules == []

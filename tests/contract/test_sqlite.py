@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import sqlite3
-import subprocess
-import sys
 from contextlib import closing
 from pathlib import Path
 
@@ -44,31 +42,6 @@ def test_a_database_in_memory_is_shared_by_the_threads_of_its_process() -> None:
             pass
         assert [count.rows for count in row_counts(server.store)] == [60]
         assert server.run().taken == 60
-
-
-FORKING = """
-import os
-import sys
-
-from taskserver import TaskServer
-
-server = TaskServer("sqlite:///:memory:")
-server.add_task("tasks.parent")
-if os.fork() == 0:
-    server.add_task("tasks.child")
-    sys.exit()
-os.wait()
-rows = server.store.database.fetch_value("SELECT COUNT(*) FROM {table}")
-print(rows, server.store.database.fetch("PRAGMA database_list")[0][2])
-"""
-
-
-def test_a_database_in_memory_outlives_a_forked_child_and_goes_with_its_maker() -> None:
-    ran = subprocess.run([sys.executable, "-c", FORKING], capture_output=True, text=True, check=True)
-    rows, path = ran.stdout.split()
-    assert rows == "2"
-    assert "taskserver-" in path
-    assert not Path(path).parent.exists()
 
 
 REFUSED: dict[str, tuple[object, ...]] = {

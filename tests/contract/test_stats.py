@@ -8,14 +8,8 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
-import pytest
-
-from taskserver.errors import Conflict
 from taskserver.stores import Store
-from taskserver.stores.queue import stats
 from taskserver.stores.queue.stats import MAX_ROWS_PER_STATEMENT, Stats
-from taskserver.stores.sqlite import session as sqlite
-from tests.support.locks import holding
 from tests.support.processes import WAIT_SECONDS
 from tests.support.threads import together
 
@@ -41,20 +35,6 @@ def test_more_rows_than_a_statement_takes_are_added(store: Store) -> None:
     for _ in range(2):
         Stats(store).add(rows)
     assert [(one.group_id, one.done) for one in Stats(store).sums(0, "group_id")] == [(row[0], 2) for row in rows]
-
-
-def test_counts_in_whose_way_others_are_are_a_conflict_and_not_written(
-    store: Store, queue_dsn: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(stats, "CONFLICT_SECONDS", 0.1)
-    monkeypatch.setattr(sqlite, "LOCK_WAIT_SECONDS", 0.1)
-    kept = Stats(store)
-    kept.add([counted(0, "tasks.a")])
-    store.close()  # it connects again with the shorter time
-    with holding(queue_dsn, table="jobs_queue_stats"), pytest.raises(Conflict) as caught:
-        kept.add([counted(0, "tasks.a")])
-    assert not caught.value.in_doubt
-    assert [one.done for one in kept.sums(0, "task")] == [1]
 
 
 def test_workers_that_write_the_same_counts_at_once_add_up(open_store: Callable[..., Store], queue_dsn: str) -> None:

@@ -1,6 +1,6 @@
 """What a worker does with a task that is cancelled or rerun meanwhile, and with groups that are paused.
 
-What a rerun makes of a row in any state, with any version, is shown by tests/contract/test_rerun.py.
+What a rerun makes of a row in any state, with any version, is shown by tests/contract/test_add.py.
 """
 
 from __future__ import annotations

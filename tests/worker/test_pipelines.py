@@ -1,6 +1,6 @@
 """Pipelines: one row that becomes new for one callable after the other, and what others do to it meanwhile.
 
-tests/unit/test_new_task.py shows what stages may be, tests/contract/test_stage.py their ends as the store writes them,
+tests/unit/test_new_task.py shows what stages may be, tests/contract/test_finish.py their ends as the store writes them,
 and tests/process/test_several_at_once.py workers that race.
 """
 
