@@ -63,6 +63,15 @@ def test_turning_pages_to_the_end_shows_each_wanted_task_once_and_the_next_first
         assert found == [row["id"] for row in wanted], given
 
 
+def test_tasks_of_the_first_window_with_the_most_attempts_come_first(
+    store: Store, rows: Rows, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(views, "WINDOW", 10)
+    wanted = sorted(fill(rows)[-10:], key=lambda row: (-row["attempts"], -row["id"]))
+    page = Pages(store.database).most_attempts(Selection(), 7)
+    assert ([task.id for task in page.tasks], page.is_cut) == ([row["id"] for row in wanted[:7]], True)
+
+
 # ---- lists and single tasks
 
 
