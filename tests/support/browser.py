@@ -27,7 +27,7 @@ OPTIONS = (
     "--disable-background-networking --disable-component-update --disable-sync"
 )
 KEYS = {"Tab": "\ue004", "Enter": "\ue007", "Shift": "\ue008", "Escape": "\ue00c", "Space": " "}
-"""As WebDriver writes them; a character stands for itself."""
+"""As WebDriver writes them; a character is itself."""
 AXE = ROOT / ".servers" / "axe" / "axe_playwright_python" / "axe.min.js"
 RUN_AXE = """
 return axe.run({resultTypes: ["violations"]}).then(result => result.violations.map(
@@ -89,7 +89,6 @@ class Browser:
                     raise
 
     def write(self, selector: str, text: str) -> None:
-        """Types it into a field."""
         self._post(f"{self._element(selector)}/value", text=text)
 
     def press(self, *keys: str) -> None:
@@ -117,7 +116,7 @@ class Browser:
         self.devtools("Page.addScriptToEvaluateOnNewDocument", source=text)
 
     def screenshot(self, path: Path, rows: int = 1_000_000) -> None:
-        """A picture of the whole page, or of so many rows of pixels, also of what one would have to scroll to."""
+        """A picture of the whole page, or of its first rows of pixels."""
         size = self.devtools("Page.getLayoutMetrics")["cssContentSize"]
         clip = {**size, "height": min(size["height"], rows), "scale": 1}
         shape = {"format": path.suffix[1:], "quality": 40, "captureBeyondViewport": True, "clip": clip}
@@ -136,7 +135,6 @@ class Browser:
         return found
 
     def devtools(self, command: str, **parameters: Any) -> Any:
-        """A command of the DevTools protocol."""
         return self._post(f"{self._session}/goog/cdp/execute", cmd=command, params=parameters)
 
     def _element(self, selector: str) -> str:

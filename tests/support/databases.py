@@ -1,4 +1,4 @@
-"""On which databases a test runs: the run's own (`pytest --on`, SQLite unless told), or those that its mark names."""
+"""On which databases a test runs: the run's own (`pytest --on`, by default SQLite), or those that its mark names."""
 
 from __future__ import annotations
 

@@ -117,7 +117,6 @@ class Deployment:
             shutil.copytree(ROOT / "taskserver", self.folder / "taskserver")
 
     def write_tasks(self, text: str, name: str = "tasks.py") -> Path:
-        """The module of callables."""
         path = self.folder / name
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text, encoding="utf-8")
@@ -132,7 +131,7 @@ class Deployment:
         path.write_text(f"{text}\n\nClaimSize.next = {code}\n", encoding="utf-8")
 
     def write_env(self, text: str = "", **settings: object) -> Path:
-        """The .env beside worker.py: a text as it stands, then settings, each in single quotes."""
+        """The .env beside worker.py: a text, then settings, each in single quotes."""
         path = self.folder / ".env"
         path.write_text(text + "".join(f"{key}='{value}'\n" for key, value in settings.items()), encoding="utf-8")
         path.chmod(0o600)
@@ -171,7 +170,7 @@ class Deployment:
         stdin: str | None = None,
         timeout: float = TIMEOUT_SECONDS,
     ) -> subprocess.CompletedProcess[str]:
-        """Runs a script of the folder to its end, and kills it after so many seconds."""
+        """Runs a script of the folder to its end, and kills it after `timeout` seconds."""
         process = self.popen(script, *args, env=env)
         try:
             output, errors = process.communicate(stdin, timeout=timeout)

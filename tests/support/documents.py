@@ -1,4 +1,4 @@
-"""What stands in a document: its blocks of code, its tables, links, headings, and words in backticks."""
+"""What a document has: blocks of code, tables, links, headings, and words in backticks."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class Block(NamedTuple):
 
     document: str
     section: str
-    """The heading of second order that it stands under; empty above the first one."""
+    """The heading of second order above it; empty above the first one."""
     line: int
     kind: str
     """The word behind the fence."""
@@ -84,11 +84,11 @@ def anchors(path: Path) -> set[str]:
 
 
 def table(document: str, *heads: str) -> dict[str, list[str]]:
-    """The rows of the one table whose first columns have these heads, by what stands in their first column."""
+    """The rows of the one table whose first columns have these heads, by their first column."""
     found = [rows for first, rows in _tables(document) if first[: len(heads)] == list(heads)]
     assert len(found) == 1, f"{document} has {len(found)} tables with the heads {heads}"
     rows = {row[0]: row[1:] for row in found[0]}
-    assert len(rows) == len(found[0]), f"{document}: a row of the table {heads} stands there twice"
+    assert len(rows) == len(found[0]), f"{document}: a row of the table {heads} is there twice"
     return rows
 
 

@@ -16,7 +16,7 @@ import pytest
 from tests.support.servers import NOBODY
 
 BARE = ("-S", "-E")
-"""Options of a Python that has its standard library alone, whatever is installed and set."""
+"""Options of a Python that has its standard library alone, but nothing that is installed or set."""
 
 
 def as_user() -> list[str]:

@@ -1,4 +1,4 @@
-"""A row of each kind that an operator's verb may meet, written by SQL of the tests' own."""
+"""A row of each kind that an operator may change, written by SQL."""
 
 from __future__ import annotations
 
@@ -34,7 +34,6 @@ KINDS: dict[str, dict[str, object]] = {
     "done": {"status": 2, "attempts": 1, "finished_at": LONG_AGO},
     "strange": {"status": 9},
 }  # fmt: skip
-"""A row of each kind that a verb may meet."""
 
 
 def put_all_kinds(queue: Queue) -> dict[str, int]:

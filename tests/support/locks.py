@@ -1,4 +1,4 @@
-"""Rows that another program holds while a test looks what that costs whom."""
+"""Rows that another program locks."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from tests.support.rows import Rows
 
 @contextmanager
 def holding(dsn: str, which: str = "1 = 1", table: str = "jobs_queue") -> Iterator[Callable[[], object]]:
-    """In the `with`, a transaction holds these rows and none beside them, on SQLite the whole file; what lets go."""
+    """In the `with`, a transaction locks only these rows, on SQLite the whole file; what releases them."""
     other = Rows(dsn)
     if other.is_mysql:
         other.execute("SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED")
@@ -21,5 +21,5 @@ def holding(dsn: str, which: str = "1 = 1", table: str = "jobs_queue") -> Iterat
         yield lambda: other.execute("ROLLBACK")
     finally:
         if not other.is_sqlite:
-            other.execute("ROLLBACK")  # a server hears of a close later
+            other.execute("ROLLBACK")  # a server notices a close later
         other.close()

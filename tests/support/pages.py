@@ -80,7 +80,7 @@ class Visitor:
         return self.post("view=sign-in", data={"password": password}, **more)
 
     def token(self) -> str:
-        """What the forms of this visitor's pages bear."""
+        """The token in the forms of this visitor's pages."""
         found = re.search(r'name="token" value="([^"]+)"', self.get("view=workers").text)
         assert found
         return html.unescape(found[1])
@@ -94,5 +94,5 @@ class Visitor:
         return fields
 
     def act(self, **choice: Any) -> TestResponse:
-        """Have it said what an act would touch, and send the form of that."""
+        """Ask what an act would touch, and send the form of that."""
         return self.post("view=act", data=self.form(**choice))

@@ -110,7 +110,7 @@ class PostgreSQLServer(Server):
         return []
 
     def _empty(self, name: str) -> bool:
-        """Have a database be as if it were fresh. Whether that was done."""
+        """Make a database as if it were fresh. Whether that was done."""
         with suppress(psycopg.Error), self.connect(dbname=name) as connection:
             self._end_sessions(connection, name)
             (is_plain,) = connection.execute(HAS_TABLES_ALONE.encode()).fetchone() or (False,)
@@ -176,7 +176,7 @@ class PostgreSQL(PrivateServer, PostgreSQLServer):
         super().remove()
 
     def _signal_all(self, number: signal.Signals) -> None:
-        super()._signal_all(number)  # first, so that it begets no more
+        super()._signal_all(number)  # first, so that it starts no more
         for child in self._children():
             with suppress(ProcessLookupError):
                 os.kill(child, number)

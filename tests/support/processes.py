@@ -61,7 +61,7 @@ def is_alive(pid: int) -> bool:
 
 
 def freeze(process: subprocess.Popen[str]) -> None:
-    """SIGSTOP; returns once the whole process stands still."""
+    """SIGSTOP; returns once the whole process has stopped."""
     process.send_signal(signal.SIGSTOP)
     os.waitid(os.P_PID, process.pid, os.WSTOPPED)
 
@@ -87,7 +87,7 @@ def assert_one_line(ended: subprocess.CompletedProcess[str], code: int, *words: 
 def assert_shows_where_it_hangs(errors: str, function: str) -> None:
     """The stacks of a process that nothing could interrupt, with this function among them.
 
-    Before them stands at most one line, which names the task: none if its code holds the interpreter.
+    Before them is at most one line, which names the task: none if its code holds the interpreter.
     """
     words, found, stacks = errors.rpartition("Timeout (")
     assert words.count("\n") == ("still runs" in words), errors

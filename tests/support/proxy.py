@@ -2,10 +2,10 @@
 
     with Proxy("127.0.0.1", server.port) as proxy:
         dsn = proxy.dsn(server.dsn(name))
-        proxy.drop()        # bytes vanish, both ways, and no end is told
+        proxy.drop()        # bytes vanish, both ways, and no end notices
         proxy.stall()       # bytes wait
-        proxy.refuse()      # nobody listens; connections that stand go on
-        proxy.pass_on()     # all is well again, on the same port
+        proxy.refuse()      # nobody listens; open connections continue
+        proxy.pass_on()     # all works again, on the same port
         proxy.reset()       # RST to both ends of every connection
         cut = proxy.cut_after(contains(b"DELETE"))      # done by the server, and its answer lost
 
@@ -103,7 +103,7 @@ class Link:
         self.ends = [client]
 
     def close(self, by_reset: bool = False) -> None:
-        """Tell both ends, after what is still to be sent; or at once by RST."""
+        """Close both ends, after what is still to be sent; or at once by RST."""
         self.closed_at = self.closed_at or time.monotonic()
         for end in self.ends:
             with suppress(OSError):
@@ -181,8 +181,8 @@ class Proxy:
     async def pass_on(self) -> None:
         """Listen and let everything through; cuts that did not strike are forgotten.
 
-        What was stalled goes on. A connection that lost bytes stays dead, as behind a firewall that has forgotten
-        it; a close that was not told during a `drop` is told now.
+        What was stalled continues. A connection that lost bytes stays dead, as behind a firewall that has forgotten
+        it; a close during a `drop` is passed on now.
         """
         self._cuts.clear()
         if self._listening is None:
@@ -192,7 +192,7 @@ class Proxy:
 
     @in_loop
     async def drop(self) -> None:
-        """Swallow all bytes, both ways, of connections that stand and of new ones; closes are not told either."""
+        """Swallow all bytes, both ways, of open connections and of new ones, and closes too."""
         self._reaches.clear()
         self._flows.set()
 
@@ -203,14 +203,14 @@ class Proxy:
 
     @in_loop
     async def refuse(self) -> None:
-        """Stop listening: who connects is refused. Connections that stand go on."""
+        """Stop listening: new connections are refused, open ones continue."""
         if self._listening is not None:
             self._listening.close()
             self._listening = None
 
     @in_loop
     async def reset(self) -> int:
-        """RST to both ends of every connection that stands. How many there were."""
+        """RST to both ends of every open connection. How many there were."""
         open_links = self.open_links
         for link in open_links:
             link.close(by_reset=True)
@@ -219,7 +219,7 @@ class Proxy:
     def cut_before(self, matches: Matches, times: int = 1, silent: bool = False) -> Cut:
         """Cut the connection in place of passing this request on: the server never sees it.
 
-        silent: the client is not told, it waits for an answer that never comes.
+        silent: the client does not notice, and waits for an answer that never comes.
         """
         return self._cut(Cut(matches, times, False, silent))
 
@@ -310,7 +310,7 @@ class Proxy:
                 link.is_cut = True
                 if cut.is_after:
                     writer.write(chunk)
-                # Told that nothing more comes, a server does what it was asked and closes: so it is known to be done.
+                # When nothing more comes, a server does what it was asked and closes: so it is known to be done.
                 writer.write_eof()
                 await asyncio.wait({answers})
                 if not cut.is_silent:

@@ -73,7 +73,7 @@ class Queue:
         return server
 
     def define(self, code: str) -> None:
-        """Have this in tasks.py too, in place of what was defined before."""
+        """Put this into tasks.py too, in place of what was defined before."""
         self.deployment.write_tasks(NOTE + self._tasks + code)
 
     # ---- rows
@@ -85,11 +85,10 @@ class Queue:
 
     @property
     def now(self) -> str:
-        """SQL for it."""
         return self.ago(0)
 
     def ago(self, seconds: int) -> str:
-        """SQL for an instant so many seconds ago; ahead where negative."""
+        """SQL for an instant so many seconds ago; in the future if negative."""
         return AFTER[self.kind].format(-seconds)
 
     def seconds_between(self, earlier: str, later: str) -> str:
@@ -97,7 +96,7 @@ class Queue:
         return SECONDS_BETWEEN[self.kind].format(earlier, later)
 
     def sql(self, statement: str, *values: object) -> list[tuple[Any, ...]]:
-        """Runs one statement, in which a `?` stands for each value; its rows."""
+        """Runs one statement, with a `?` for each value; its rows."""
         if self.is_sqlite:
             with closing(self.connect()) as connection:
                 return execute(connection, statement, values)
@@ -145,7 +144,7 @@ class Queue:
         self.sql(f"UPDATE jobs_queue SET due_at = '{LONG_AGO}' WHERE status = 1")
 
     def end_backoffs(self) -> None:
-        """As if every task that failed had waited long enough."""
+        """As if every failed task had waited long enough."""
         self.sql(f"UPDATE jobs_queue SET due_at = '{LONG_AGO}' WHERE status = 3")
 
     def pass_time(self) -> None:
@@ -153,7 +152,7 @@ class Queue:
         self.sql(f"UPDATE jobs_queue SET due_at = '{LONG_AGO}' WHERE status = 5 AND due_at IS NOT NULL")
 
     def seconds_ahead(self) -> list[float]:
-        """How far the due_at of each row that has one lies ahead by the database's clock, in order of id."""
+        """Seconds until each due_at by the database's clock, in order of id."""
         found = self.rows(self.seconds_between(self.now, "due_at"))
         return [float(seconds) for (seconds,) in found if seconds is not None]
 

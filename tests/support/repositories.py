@@ -1,4 +1,4 @@
-"""Git, as a stranger to this machine's settings runs it; copies of this repository; and virtual environments."""
+"""Git without this machine's settings; copies of this repository; and virtual environments."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tests.support.servers import find_program
 
 
 def in_git(folder: Path, *arguments: str) -> str:
-    """Runs git in a folder, whoever owns it, all commits at one instant; what it printed."""
+    """Runs git in a folder of any owner, all commits at one instant; what it printed."""
     program = find_program("git") or pytest.skip("git is not installed")
     env = {"PATH": os.defpath, "GIT_CONFIG_GLOBAL": os.devnull, "GIT_CONFIG_NOSYSTEM": "1"}
     env |= {f"GIT_{who}_DATE": "1700000000 +0100" for who in ("AUTHOR", "COMMITTER")}

@@ -1,4 +1,4 @@
-"""A rerun as plain SQL writes it, and rows with keys of each kind that it may meet."""
+"""A rerun as plain SQL writes it, and rows with keys of each kind."""
 
 from __future__ import annotations
 

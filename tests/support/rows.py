@@ -56,9 +56,8 @@ REFUSE_DELETE = {
         "INSERT INTO orders VALUES ({})",
     ],
 }
-"""A row of another table refers to the task of this id; an SQLite that minds foreign keys is rare."""
+"""A row of another table refers to the task of this id; SQLite seldom checks foreign keys."""
 LET_DELETE = {"sqlite": "DROP TRIGGER keeping", "mysql": "DROP TABLE orders", "postgresql": "DROP TABLE orders"}
-"""So that it can go again."""
 
 Row = dict[str, Any]
 
@@ -83,7 +82,7 @@ def connection_of(dsn: str) -> Any:
 
 
 def execute(connection: Any, sql: str, values: Sequence[Any] = ()) -> list[tuple[Any, ...]]:
-    """Rows of a statement; a `?` stands for each value."""
+    """Rows of a statement with a `?` for each value."""
     if values and not isinstance(connection, sqlite3.Connection):
         sql = sql.replace("%", "%%").replace("?", "%s")
     cursor = connection.cursor()
@@ -106,7 +105,7 @@ class Rows:
         self._connection = connection_of(dsn)
 
     def execute(self, sql: str, values: Sequence[Any] = ()) -> list[tuple[Any, ...]]:
-        """Rows of a statement; a `?` stands for each value."""
+        """Rows of a statement with a `?` for each value."""
         return execute(self._connection, sql, values)
 
     def all(self, table: str = "jobs_queue", columns: str = COLUMNS, order: str = "id") -> list[Row]:

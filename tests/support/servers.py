@@ -68,7 +68,7 @@ def plain_connection(**options: Any) -> pymysql.Connection[Any]:
 
 
 class Server:
-    """What a test asks of a database server, whoever runs it."""
+    """What a test asks of a database server."""
 
     scheme: str
     host = "127.0.0.1"
@@ -85,7 +85,7 @@ class Server:
 
     @property
     def login(self) -> str:
-        """User and password, as they stand in a DSN."""
+        """User and password, as in a DSN."""
         return quote(self.user, safe="") + (":" + quote(self.password, safe="") if self.password else "")
 
     def execute(self, *statements: str, database: str | None = None) -> Any:
@@ -150,7 +150,7 @@ class MySQLServer(Server):
 
     def count_lock_waits(self) -> int:
         """How many transactions wait for a row's lock."""
-        time.sleep(0.11)  # InnoDB shows the waits anew only where nobody has looked for 0.1 s
+        time.sleep(0.11)  # InnoDB updates what it shows only if nobody has looked for 0.1 s
         return len(self.execute("SELECT trx_id FROM information_schema.innodb_trx WHERE trx_state = 'LOCK WAIT'"))
 
     @contextmanager

@@ -179,7 +179,7 @@ DocumentRoot "{folder}"
 def apache_website(folder: Path) -> Iterator[Website]:
     """A real Apache with the files of a folder, of which those in *.cgi are scripts.
 
-    It runs as the user of tests/support/hosts.py, who must be able to enter the folder (`open_folder`) and whatever a
+    It runs as the user of tests/support/hosts.py, who must be able to enter the folder (`open_folder`) and what a
     script's first line names (`users_python`).
     """
     program = find_program("apache2") or without("apache2-bin is not installed")
@@ -206,8 +206,8 @@ def run_cgi(script: Path, form: str | None) -> tuple[Answer, str]:
         [script], cwd=script.parent, env=environ, input=body, capture_output=True, timeout=WAIT_SECONDS
     )
     assert ended.returncode == 0, ended.stderr
-    told, _, text = ended.stdout.partition(b"\r\n\r\n")
-    fields = message_from_bytes(told)
+    head_of_answer, _, text = ended.stdout.partition(b"\r\n\r\n")
+    fields = message_from_bytes(head_of_answer)
     assert fields["Content-Type"] == "text/plain; charset=utf-8"
     return Answer(int(fields["Status"].split()[0]), text.decode()), ended.stderr.decode()
 
