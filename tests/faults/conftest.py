@@ -2,7 +2,7 @@
 
 fragile         a server of these tests' own, which they kill; it runs as each of them begins
 fragile_queue   a queue on it
-shared_queue    one on the server of the whole test run, which is left alone: rows and tables are locked there
+shared_queue    one on the server of the whole test run, which keeps running: rows and tables are locked there
 proxy           between the worker of proxied_queue and that server
 """
 

@@ -73,7 +73,7 @@ def run_until_empty(queue: Queue) -> None:
 
     def is_empty() -> bool:
         ended = queue.worker(**AFTER_A_CRASH)
-        # It tells only of tasks that were lost with their worker.
+        # It reports only tasks that were lost with their worker.
         reported = (" is fatal: ", ": lost: its worker, process ", " ended while it ran task ")
         assert (ended.returncode, ended.stdout) == (0, ""), ended.stderr
         assert all(any(words in line for words in reported) for line in ended.stderr.splitlines()), ended.stderr

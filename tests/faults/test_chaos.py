@@ -58,7 +58,10 @@ def failures(story: Evidence) -> list[str]:
         ("task 1 is lost", {"rows": STORY.rows[1:], "runs": STORY.runs[1:]}),
         ("task 1 is there 2 times", {"rows": [*STORY.rows, STORY.rows[0]]}),
         ("task 1 was begun by 51 while 50", {"runs": [*STORY.runs, AGAIN]}),
-        ("task 1 was done by 50, which nothing befell, and again", {"runs": [*STORY.runs, AGAIN._replace(began=1.2)]}),
+        (
+            "task 1 was done by 50, which nothing had struck, and again",
+            {"runs": [*STORY.runs, AGAIN._replace(began=1.2)]},
+        ),
         ("task 3 began 2 times of 1", {"runs": [*STORY.runs, Run(3, 51, 5.0, 5.1, "Failed")]}),
         ("transfer 2 was made 2 times", {"transfers": [*STORY.transfers, *STORY.transfers]}),
         ("transfer 2 was made 0 times", {"transfers": []}),

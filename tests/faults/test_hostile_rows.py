@@ -302,7 +302,7 @@ def generated(batches: int) -> settings:
 
 
 def assert_survived(queue: Queue, rows: Sequence[Columns]) -> None:
-    """One batch of rows, good ones among them, one run: what holds of any row whatever."""
+    """One batch of rows, good ones among them, one run: what holds of every row."""
     with web_script(queue) as script:
         script.sql("DELETE FROM jobs_queue")
         (queue.folder / "notes").unlink(missing_ok=True)

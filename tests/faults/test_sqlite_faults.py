@@ -166,7 +166,7 @@ def leave_locked(path):
 
 
 def test_a_task_that_raises_amid_its_own_transaction_keeps_no_lock(queue: Queue) -> None:
-    """Its connection lies among the variables that the traceback holds."""
+    """The traceback holds its connection among the variables."""
     queue.define(LEAVES_LOCKED)
     queue.add("tasks.leave_locked", json.dumps([str(queue.path)]))
     assert_silent(queue.worker())

@@ -90,7 +90,7 @@ class Evidence:
         return run.ended if run.ended is not None else self.worker_of[run.pid].ended
 
     def was_struck(self, worker: WorkerRun, began: float, ended: float) -> bool:
-        """Whether something befell a worker, or its way to the database, in a stretch of time."""
+        """Whether a fault struck a worker, or its way to the database, in a stretch of time."""
         spans = [*self.hindered.get(worker.slot, ())]
         spans += [Span(one.began, one.ended) for one in self.strikes_on(worker)]
         return any(span.began <= ended and began <= span.ended for span in spans)
@@ -105,7 +105,7 @@ class Evidence:
             and (one.pid == worker.pid or (one.pid is None and one.slot in (None, worker.slot)))
         ]
 
-    def tell(self, one: Added) -> str:
+    def story_of(self, one: Added) -> str:
         """All that is known of a task, for the message of a failure."""
         runs = self.runs_of[one.number]
         workers = [self.worker_of[pid] for pid in dict.fromkeys(run.pid for run in runs) if pid in self.worker_of]
@@ -149,7 +149,7 @@ def check_ends(evidence: Evidence) -> Iterator[str]:
     for one in evidence.once:
         parents = [number_of[parent] for parent in one.parents]
         if wrong := _wrong_end(one, evidence) or _wrong_child(one, parents, evidence):
-            yield f"task {one.number} {wrong}{evidence.tell(one)}"
+            yield f"task {one.number} {wrong}{evidence.story_of(one)}"
 
 
 def _wrong_end(one: Added, evidence: Evidence) -> str | None:
@@ -194,7 +194,7 @@ def _wrong_child(one: Added, parents: Sequence[int], evidence: Evidence) -> str 
 
 
 def check_repeats(evidence: Evidence) -> Iterator[str]:
-    """What was done runs again only if something befell its worker before that could be written."""
+    """What was done runs again only if a fault struck its worker before that could be written."""
     for one in evidence.once:
         for run in evidence.done_runs(one.number):
             worker, ended = evidence.worker_of[run.pid], evidence.end_of(run)
@@ -204,7 +204,8 @@ def check_repeats(evidence: Evidence) -> Iterator[str]:
                 and not worker.code
                 and not evidence.was_struck(worker, run.began - 1, ended + LEASE_SECONDS)
             ):
-                yield f"task {one.number} was done by {run.pid}, which nothing befell, and again{evidence.tell(one)}"
+                story = evidence.story_of(one)
+                yield f"task {one.number} was done by {run.pid}, which nothing had struck, and again{story}"
 
 
 def check_overlaps(evidence: Evidence) -> Iterator[str]:
@@ -216,7 +217,7 @@ def check_overlaps(evidence: Evidence) -> Iterator[str]:
                 if second.began < evidence.end_of(first) and not _may_have_lapsed(evidence, first, second.began):
                     yield (
                         f"task {one.number} was begun by {second.pid} while {first.pid}, which nothing had hindered, "
-                        f"ran it{evidence.tell(one)}"
+                        f"ran it{evidence.story_of(one)}"
                     )
 
 
@@ -232,7 +233,7 @@ def check_money(evidence: Evidence) -> Iterator[str]:
     times = Counter(number for number, *_ in evidence.transfers)
     for one in evidence.once:
         if one.kind in MONEY and not (one.id is not None) <= times[one.number] <= 1:
-            yield f"transfer {one.number} was made {times[one.number]} times{evidence.tell(one)}"
+            yield f"transfer {one.number} was made {times[one.number]} times{evidence.story_of(one)}"
     expected = dict.fromkeys(range(ACCOUNTS), BALANCE)
     for _, source, target, amount in evidence.transfers:
         expected[source] -= amount

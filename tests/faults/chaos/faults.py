@@ -1,4 +1,4 @@
-"""The faults: what befalls workers, their network and the server, and whether it struck."""
+"""The faults that strike workers, their network and the server, each with whether it struck."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tests.faults.chaos.stage import FIND_SECONDS, LEASE_SECONDS, Slot, Stage
 from tests.support.processes import freeze, thaw, wait_until
 from tests.support.proxy import Matches, Proxy, contains
 
-LATE_SECONDS = 30.0
+LATE_SECONDS = 60.0
 """So long after their time strikers go on, if one of their faults has not struck yet."""
 WRITES = contains(b"UPDATE ", b"DELETE FROM ")
 COMMITS, OWN_COMMITS = contains(b"COMMIT /* of a task"), contains(b"COMMIT /* by a task")

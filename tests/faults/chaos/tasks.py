@@ -30,21 +30,21 @@ class Failed(Exception):
     """A task that fails on purpose."""
 
 
-def tell(what, number, how):
-    # One short write to the end of a file is one piece, whoever else writes.
+def record(what, number, how):
+    # One short write to the end of a file is one piece, though others write too.
     os.write(RUNS, f"{what} {number} {os.getpid()} {time.monotonic():.6f} {how}\\n".encode())
 
 
 @contextmanager
 def noted(number, kind):
     try:
-        tell("begin", number, kind)
+        record("begin", number, kind)
         yield random.Random(f"{number}:{taskserver.current_task().attempt}")
     except BaseException as error:
-        tell("end", number, type(error).__name__)
+        record("end", number, type(error).__name__)
         raise
     else:
-        tell("end", number, "done")
+        record("end", number, "done")
 
 
 def play(number, kind):
@@ -60,7 +60,7 @@ def misbehave(number, kind):
         raise Failed("on purpose")
     while kind == "hang":
         time.sleep(0.05)
-    tell("dies", number, kind)
+    record("dies", number, kind)
     os.kill(os.getpid(), signal.SIGKILL)
 
 
@@ -79,10 +79,10 @@ def keep(number, kind, key):
 @task(batch=10)
 def together(calls):
     for call in calls:
-        tell("begin", call["number"], call["kind"])
+        record("begin", call["number"], call["kind"])
     time.sleep(0.05)
     for call in calls:
-        tell("end", call["number"], "done")
+        record("end", call["number"], "done")
 
 
 # Longer than a worker is frozen: it must find out that its lease is lost, not that its time is over.
