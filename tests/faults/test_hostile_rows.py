@@ -335,7 +335,7 @@ def _assert_dealt_with(was: Row, now: Row | None) -> None:
 WORST_CLAIM = {"task": "tasks.note", "status": 1, "due_at": PAST, "started_at": PAST, "attempts": MOST_UNSIGNED}
 
 
-@generated(batches=2)
+@generated(batches=1)
 @given(rows=hostile_rows)
 @example(rows=[WORST_CLAIM, WORST_CLAIM | {"max_attempts": MOST_UNSIGNED}])
 def test_any_rows_are_survived(queue: Queue, rows: list[dict[str, object]]) -> None:

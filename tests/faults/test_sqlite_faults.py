@@ -173,6 +173,18 @@ def test_a_task_that_raises_amid_its_own_transaction_keeps_no_lock(queue: Queue)
     assert queue.first_lines() == ["ValueError: amid it"]
 
 
+def test_a_reader_that_stays_in_the_midst_of_reading_holds_up_nobody(queue: Queue) -> None:
+    """As a backup or a person's SQLite browser does."""
+    add(queue, *range(20))
+    with closing(sqlite3.connect(queue.path, isolation_level=None)) as reader:
+        reader.execute("BEGIN")
+        assert reader.execute("SELECT COUNT(*) FROM jobs_queue").fetchone() == (20,)
+        assert_silent(queue.worker(**IMPATIENT))
+        assert reader.execute("SELECT COUNT(*) FROM jobs_queue").fetchone() == (20,)
+    assert len(ran(queue)) == 20
+    assert queue.statuses() == []
+
+
 @pytest.mark.long
 def test_tables_are_made_by_four_at_once(queue: Queue) -> None:
     # More than once from nothing, as only now and then two of them make the folder at once.
