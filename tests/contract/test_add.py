@@ -19,9 +19,8 @@ from taskserver.model.task import Status
 from taskserver.stores import Store
 from tests.contract.verbs import PLAIN, STATES, add, add_many, claim_one, finish, keyed, put_into, rerun, start
 from tests.support.databases import EACH_SERVER
-from tests.support.processes import WAIT_SECONDS
+from tests.support.processes import WAIT_SECONDS, together
 from tests.support.rows import Row, Rows, as_instant
-from tests.support.threads import together
 
 
 @pytest.mark.parametrize("by_sql", [False, True], ids=["api", "sql"])

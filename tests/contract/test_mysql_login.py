@@ -16,9 +16,8 @@ from taskserver.settings.dsn import Dsn
 from taskserver.stores.mysql import errors as mysql_errors
 from tests.contract.accounts import QUOTED_SECRET, SECRET, account, failure
 from tests.contract.conftest import ON_ODD_MARIADB
-from tests.support.certificates import Certificates
 from tests.support.fake_server import SALT, FakeServer, Peer
-from tests.support.servers import MariaDB
+from tests.support.servers import Certificates, MariaDB
 
 KEY = b"-----BEGIN PUBLIC KEY-----\nan attacker's own\n"
 

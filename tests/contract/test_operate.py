@@ -16,9 +16,8 @@ from taskserver.stores.queue import many_rows
 from taskserver.stores.queue.operations import DELETE, END_LEASE, RETRY, Operations, to_priority
 from tests.contract.verbs import STATES, add, put_into
 from tests.support.kinds_of_rows import KINDS, put, put_all_kinds
-from tests.support.locks import holding
 from tests.support.queues import LONG_AGO, Queue
-from tests.support.rows import Rows
+from tests.support.rows import Rows, holding
 
 SEEN = "status, attempts, max_attempts, due_at, claim, error_text, started_at, finished_at, priority"
 

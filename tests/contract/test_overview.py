@@ -22,9 +22,8 @@ from taskserver.stores.records import OTHER
 from taskserver.web.views import trouble_in_words
 from tests.contract.verbs import PLAIN, add_many, claim
 from tests.support.databases import EACH_SERVER
-from tests.support.locks import holding
 from tests.support.queues import row_counts
-from tests.support.rows import Rows
+from tests.support.rows import Rows, holding
 
 INSERT = "INSERT INTO jobs_queue (task, group_id, priority, status, error_text, due_at, created_at, updated_at) VALUES "
 

@@ -16,7 +16,7 @@ from taskserver.host import peer
 from taskserver.settings.dsn import parse_dsn
 from taskserver.stores.postgresql import session
 from taskserver.stores.postgresql.errors import error_of
-from tests.support.threads import together
+from tests.support.processes import together
 
 SECRET = b"s3cret"
 TLS_OR_GSS = (80877103, 80877104)

@@ -14,9 +14,8 @@ from taskserver.stores import Store
 from taskserver.stores.queue import schedules as module
 from taskserver.stores.queue.schedules import Schedules
 from tests.contract.verbs import STATES, put_into
-from tests.support.processes import WAIT_SECONDS
+from tests.support.processes import WAIT_SECONDS, together
 from tests.support.rows import Rows
-from tests.support.threads import together
 
 HOURLY = ScheduleRow("n", "tasks.send", "[1]", 3, -1, 3600, None, "UTC")
 

@@ -10,8 +10,8 @@ import pytest
 
 from taskserver import DatabaseError, TaskServer
 from taskserver.stores.queue.transactions import Transactions
+from tests.support.processes import together
 from tests.support.queues import row_counts
-from tests.support.threads import together
 
 
 def test_a_file_that_is_no_database_is_a_database_error(tmp_path: Path) -> None:

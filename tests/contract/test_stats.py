@@ -10,8 +10,7 @@ from typing import Any
 
 from taskserver.stores import Store
 from taskserver.stores.queue.stats import MAX_ROWS_PER_STATEMENT, Stats
-from tests.support.processes import WAIT_SECONDS
-from tests.support.threads import together
+from tests.support.processes import WAIT_SECONDS, together
 
 
 def counted(group_id: int, task: str, done: int = 1, ran: float = 1.0, slowest: float = 1.0) -> tuple[Any, ...]:

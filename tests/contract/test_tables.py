@@ -18,11 +18,10 @@ from taskserver.stores.words import HELPERS, SCHEMA_VERSION
 from tests.contract.verbs import add, claim, claim_one, finish, ids
 from tests.support.databases import on
 from tests.support.deployment import ROOT
-from tests.support.processes import WAIT_SECONDS
+from tests.support.processes import WAIT_SECONDS, together
 from tests.support.queues import row_counts
 from tests.support.rows import Rows
 from tests.support.servers import MySQLServer
-from tests.support.threads import together
 
 SCHEMA = (ROOT / "schema.sql").read_text(encoding="utf-8")
 TABLES = ("jobs_queue", *sorted(f"jobs_queue_{name}" for name in HELPERS))

@@ -29,8 +29,7 @@ from taskserver.health import files
 from taskserver.messages.finding import Level
 from tests.conftest import without
 from tests.support.deployment import ROOT, TIMEOUT_SECONDS
-from tests.support.hosts import BARE, as_user, open_folder, own, own_all, users_python
-from tests.support.repositories import copy_of_repository, make_venv
+from tests.support.hosts import BARE, as_user, copy_of_repository, make_venv, open_folder, own, own_all, users_python
 
 NAME = f"taskserver-{__version__}"
 STRAY = "left behind by a developer"

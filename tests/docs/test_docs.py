@@ -15,7 +15,6 @@ from taskserver.cli.terminal.program import Exit
 from taskserver.messages.finding import Level
 from taskserver.model.task import Status
 from taskserver.settings.table import ALL_KEYS
-from tests.support.commands import arguments_of, parsers, parsers_of_client
 from tests.support.deployment import ROOT
 from tests.support.documents import (
     DOCUMENTS,
@@ -30,6 +29,7 @@ from tests.support.documents import (
     table,
     words_in_backticks,
 )
+from tests.support.printed import arguments_of, parsers, parsers_of_client
 from tests.support.processes import assert_one_line
 from tests.support.queues import Queue
 from tests.support.reader import Reader

@@ -15,8 +15,8 @@ import pytest
 from taskserver import TaskServer
 from tests.support.deployment import ROOT, TIMEOUT_SECONDS
 from tests.support.documents import blocks
-from tests.support.projects import PREPARED
 from tests.support.reader import command_of
+from tests.support.shops import PREPARED
 from tests.support.websites import EXAMPLES, MINIMAL
 
 ADDS = {

@@ -10,10 +10,10 @@ from pathlib import Path
 import pytest
 
 from taskserver import Status
-from tests.support.certificates import made_certificates
+from tests.support.documents import LETTERS, home, paste
 from tests.support.mail import MailServer, Sendmail, mail_server
 from tests.support.queues import Queue
-from tests.support.work import LETTERS, home, paste
+from tests.support.servers import made_certificates
 
 ADA = {
     "to": "ada@example.org",

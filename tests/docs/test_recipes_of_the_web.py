@@ -14,12 +14,11 @@ from typing import Any, NamedTuple
 import pytest
 
 from taskserver import Status
-from tests.support.documents import blocks
+from tests.support.documents import PHP, RECIPES, WORDPRESS, blocks, home, paste
 from tests.support.mail import Sendmail
 from tests.support.queues import Queue
 from tests.support.servers import MySQLServer
 from tests.support.websites import WordPress
-from tests.support.work import PHP, RECIPES, WORDPRESS, home, paste
 
 # ---- a web service: when it is asked again, and that it charges once
 

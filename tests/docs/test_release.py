@@ -17,8 +17,8 @@ from packaging.utils import canonicalize_name
 
 from taskserver import __version__
 from tests.support.deployment import ROOT, Deployment
+from tests.support.hosts import in_git
 from tests.support.processes import assert_one_line
-from tests.support.repositories import in_git
 
 
 def test_all_files_that_name_the_version_name_the_same() -> None:

@@ -15,9 +15,9 @@ from taskserver.health.accepted import accept
 from taskserver.health.alarm import changed
 from taskserver.messages.finding import Level
 from taskserver.model.task import MODES
-from tests.support.doctor import examined
 from tests.support.documents import prose, sections
 from tests.support.postgresql import PostgreSQLServer
+from tests.support.printed import examined
 from tests.support.queues import row_counts
 from tests.support.reader import Reader
 

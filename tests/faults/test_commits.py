@@ -9,11 +9,11 @@ import pytest
 
 from tests.faults.conftest import READERS
 from tests.faults.failing import FailingQueue
-from tests.support.effects import EFFECTS
 from tests.support.postgresql import PostgreSQL
 from tests.support.processes import assert_one_line, assert_silent, end_of
 from tests.support.proxy import Proxy, contains
 from tests.support.servers import MariaDB
+from tests.support.sites import EFFECTS
 
 COMMIT = contains(b"COMMIT /* of a task")
 SETTINGS = {"LEASE": "600", "MAX_ATTEMPTS": "3", "BACKOFF": "fixed:500"}

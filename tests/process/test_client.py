@@ -8,7 +8,7 @@ import subprocess
 
 import pytest
 
-from tests.support.doctor import Report, made_healthy
+from tests.support.printed import Report, made_healthy
 from tests.support.processes import (
     WAIT_SECONDS,
     assert_silent,

@@ -10,7 +10,7 @@ import pytest
 
 from taskserver.host.once_an_hour import OVER
 from tests.support.deployment import Deployment
-from tests.support.doctor import Report, made_healthy
+from tests.support.printed import Report, made_healthy
 from tests.support.processes import assert_one_line, assert_silent
 from tests.support.queues import Queue
 

@@ -10,7 +10,7 @@ from itertools import takewhile
 import pytest
 
 from tests.support.deployment import Deployment
-from tests.support.doctor import made_healthy
+from tests.support.printed import made_healthy
 from tests.support.processes import run_on_terminal
 from tests.support.queues import Queue
 

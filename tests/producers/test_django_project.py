@@ -15,8 +15,8 @@ from tests.support.deployment import Deployment
 from tests.support.documents import blocks
 from tests.support.mail import mail_server
 from tests.support.processes import assert_one_line, assert_silent, end_of, wait_until
-from tests.support.projects import Project
 from tests.support.servers import MySQLServer
+from tests.support.shops import Project
 from tests.support.websites import MINIMAL, wsgi_website
 
 

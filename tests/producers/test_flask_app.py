@@ -6,7 +6,7 @@ import pytest
 
 from tests.support.deployment import Deployment
 from tests.support.processes import assert_silent
-from tests.support.projects import Project
+from tests.support.shops import Project
 from tests.support.websites import wsgi_website
 
 ROLLED_BACK = """

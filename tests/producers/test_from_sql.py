@@ -11,9 +11,9 @@ import pytest
 
 from taskserver import Status, TaskServer
 from tests.support.documents import blocks, sections
+from tests.support.kinds_of_rows import STATES, assert_run_again, put_each_state
 from tests.support.queues import Queue
 from tests.support.reader import Reader
-from tests.support.reruns import STATES, assert_run_again, put_each_state
 from tests.support.servers import MySQLServer
 from tests.support.websites import Page
 

@@ -1,10 +1,10 @@
-"""What a document has: blocks of code, tables, links, headings, and words in backticks."""
+"""What a document has: blocks of code, to paste too, tables, links, headings, and words in backticks."""
 
 from __future__ import annotations
 
 import re
 import sqlite3
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from functools import lru_cache
 from itertools import groupby
 from pathlib import Path
@@ -12,6 +12,7 @@ from typing import NamedTuple
 
 from taskserver.stores.schema import script
 from tests.support.deployment import ROOT
+from tests.support.queues import Queue
 
 REFERENCE = "docs/reference.md"
 DOCUMENTS = [
@@ -117,3 +118,35 @@ def columns_in_mysql(name: str) -> list[str]:
     found = re.search(rf"CREATE TABLE IF NOT EXISTS {name} \((.*?)\n\)", (ROOT / "schema.sql").read_text(), re.DOTALL)
     assert found
     return re.findall(r"^  ([a-z_]+) +[A-Z]", found[1], re.MULTILINE)
+
+
+LETTERS = "docs/work/letters.md"
+RECIPES = "docs/work/recipes.md"
+PHP = "docs/php.md"
+WORDPRESS = "docs/wordpress.md"
+
+
+def python_of(place: str) -> list[str]:
+    """The blocks of tasks of a page, or of its section behind a #, and not those that add them."""
+    page, _, section = place.partition("#")
+    found = [block.text for block in blocks(page) if block.kind == "python" and section in ("", block.section)]
+    return [text for text in found if "import TaskServer" not in text]
+
+
+PROGRAMS = python_of(f"{RECIPES}#A program")[0]
+"""The file programs.py."""
+
+
+def paste(queue: Queue, place: str, edits: Mapping[str, str], parts: slice = slice(None), below: str = "") -> None:
+    """Write what `python_of` finds into tasks.py, edited as its owner would, and the code `below` under it."""
+    (queue.folder / "programs.py").write_text(PROGRAMS, encoding="utf-8")
+    text = "\n".join(python_of(place)[parts])
+    for old, new in edits.items():
+        assert old in text, f"{place} has no {old}"
+        text = text.replace(old, new)
+    queue.define(text.replace("/home/you", str(home(queue))) + below)
+
+
+def home(queue: Queue) -> Path:
+    """The folder that the pages call /home/you."""
+    return queue.deployment.home

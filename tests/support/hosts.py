@@ -1,4 +1,4 @@
-"""An account on a host: a user without rights elsewhere. Where root runs the tests it is nobody, else who runs them."""
+"""An account on a host: nobody if root runs the tests, else who runs them. What is uploaded there."""
 
 from __future__ import annotations
 
@@ -7,13 +7,16 @@ import shutil
 import subprocess
 import sys
 import tempfile
+import venv
 from collections.abc import Iterator
 from contextlib import contextmanager
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
 
-from tests.support.servers import NOBODY
+from tests.support.deployment import ROOT
+from tests.support.servers import NOBODY, find_program
 
 BARE = ("-S", "-E")
 """Options of a Python that has its standard library alone, but nothing that is installed or set."""
@@ -62,3 +65,33 @@ def users_python() -> str:
         if ended.returncode == 0:
             return python
     pytest.skip("no Python of 3.10 or newer that an unprivileged user may run")
+
+
+def in_git(folder: Path, *arguments: str) -> str:
+    """Runs git in a folder of any owner, all commits at one instant; what it printed."""
+    program = find_program("git") or pytest.skip("git is not installed")
+    env = {"PATH": os.defpath, "GIT_CONFIG_GLOBAL": os.devnull, "GIT_CONFIG_NOSYSTEM": "1"}
+    env |= {f"GIT_{who}_DATE": "1700000000 +0100" for who in ("AUTHOR", "COMMITTER")}
+    settings = ("gc.auto=0", "safe.directory=*", "user.name=Ada", "user.email=ada@example.org")
+    command = [program, *(word for setting in settings for word in ("-c", setting)), *arguments]
+    return subprocess.run(command, cwd=folder, env=env, check=True, capture_output=True, text=True).stdout
+
+
+def copy_of_repository(folder: Path) -> Path:
+    """What `make bundle` reads of this repository, in a new folder."""
+    folder.mkdir()
+    for path in ROOT.iterdir():
+        if path.is_file() and path.name != ".git":  # a work tree's, which would lead git back into its repository
+            shutil.copy2(path, folder)
+    for name in ("taskserver", "docs", "examples", "packaging", ".ci"):
+        shutil.copytree(ROOT / name, folder / name, ignore=shutil.ignore_patterns("__pycache__"))
+    return folder
+
+
+def make_venv(folder: Path) -> Path:
+    """A virtual environment with the pip of this one: to unpack another takes ten times as long. Its Python."""
+    venv.create(folder, with_pip=False)
+    spec = find_spec("pip")
+    (site,) = folder.glob("lib/python*/site-packages")
+    (site / "pip").symlink_to(Path(str(spec and spec.origin)).parent)
+    return folder / "bin" / "python"

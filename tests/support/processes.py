@@ -1,4 +1,4 @@
-"""Processes of a test: awaited, frozen, killed; what they said as they ended, and what a person saw on a terminal."""
+"""Processes and threads of a test: awaited, frozen, killed; what they printed, and what a terminal showed."""
 
 from __future__ import annotations
 
@@ -11,8 +11,9 @@ import subprocess
 import termios
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import NamedTuple
 
@@ -135,3 +136,19 @@ def run_on_terminal(
     environ = {"PATH": os.defpath, "HOME": str(deployment.home), **colours, **env}
     command = [deployment.python, str(deployment.folder / script), *map(str, args)]
     return on_terminal(command, deployment.home, environ, columns)
+
+
+@contextmanager
+def together(*works: Callable[[], object]) -> Iterator[None]:
+    """Does all of these, each in a thread of its own, until the end of the `with`; what they raise, it raises."""
+    with ThreadPoolExecutor(len(works)) as pool:
+        doing = [pool.submit(work) for work in works]
+        yield
+        for one in doing:
+            one.result(2 * WAIT_SECONDS)
+
+
+def in_another_thread(work: Callable[[], object]) -> None:
+    """Do it there, to its end."""
+    with together(work):
+        pass

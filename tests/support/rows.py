@@ -1,9 +1,10 @@
-"""The database behind a DSN, seen and changed with plain SQL in UTC: never through the store that is tested."""
+"""The database behind a DSN, read, changed and locked with plain SQL in UTC: never by the store that is tested."""
 
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from datetime import datetime
 from typing import Any
 from urllib.parse import unquote, urlsplit
@@ -142,3 +143,20 @@ class Rows:
 
 def as_instant(value: object) -> datetime:
     return value if isinstance(value, datetime) else datetime.fromisoformat(str(value))
+
+
+@contextmanager
+def holding(dsn: str, which: str = "1 = 1", table: str = "jobs_queue") -> Iterator[Callable[[], object]]:
+    """In the `with`, a transaction locks only these rows, on SQLite the whole file; what releases them."""
+    other = Rows(dsn)
+    if other.is_mysql:
+        other.execute("SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED")
+    other.execute(other.begin)
+    if not other.is_sqlite:
+        assert other.execute(f"SELECT * FROM {table} WHERE {which} FOR UPDATE")
+    try:
+        yield lambda: other.execute("ROLLBACK")
+    finally:
+        if not other.is_sqlite:
+            other.execute("ROLLBACK")  # a server notices a close later
+        other.close()

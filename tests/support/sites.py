@@ -1,4 +1,4 @@
-"""A queue whose tasks run in this process, out of a module of their own into which a test may look."""
+"""A queue whose tasks run in this process, from a module of their own that a test may use."""
 
 from __future__ import annotations
 
@@ -97,3 +97,28 @@ class NumberedSite(Site):
         """Begun, attempts, done, failed, fatal of all tasks."""
         columns = ("begun", "attempts", "done", "failed", "fatal")
         return tuple(sum(getattr(one, column) for one in self.server.stats()) for column in columns)
+
+
+EFFECTS = {
+    "sqlite": "CREATE TABLE effects (id INTEGER PRIMARY KEY AUTOINCREMENT, number INTEGER, CHECK (number < 2000))",
+    "postgresql": "CREATE TABLE effects (id SERIAL PRIMARY KEY, number INT)",
+    "mysql": "CREATE TABLE effects (id INT PRIMARY KEY AUTO_INCREMENT, number INT) ENGINE=InnoDB",
+}
+"""By the kind of the store."""
+
+
+class EffectsSite(Site):
+    """A site with that table; its tasks call `meanwhile` of their module, which is the test's."""
+
+    def __init__(self, *args: Any) -> None:
+        super().__init__(*args)
+        self.rows.execute("DROP TABLE IF EXISTS effects")
+        self.rows.execute(EFFECTS[self.rows.kind])
+
+    def effects(self) -> list[int]:
+        """What was committed, in order."""
+        return [number for (number,) in self.rows.execute("SELECT number FROM effects ORDER BY number")]
+
+    def states(self) -> list[tuple[Any, ...]]:
+        """The status and the attempts of each row."""
+        return self.columns("status, attempts")

@@ -17,7 +17,7 @@ from taskserver.health.status import QueueStatus
 from taskserver.stores.queue.notes import MAX_NAME
 from taskserver.stores.queue.schedules import StoredSchedule
 from taskserver.stores.records import ErrorCount
-from tests.support.commands import parsers_of_client
+from tests.support.printed import parsers_of_client
 from tests.unit.test_judge import DAY, NOW, SCHEDULE, a_run, a_status, judged, rows
 
 # ---- the line of check

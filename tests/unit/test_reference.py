@@ -31,9 +31,9 @@ from taskserver.stores.postgresql import facts as postgresql
 from taskserver.stores.queue.stats import NO_HOUR, HourStats
 from taskserver.stores.sqlite import facts as sqlite
 from taskserver.testing import AddedTask, FakeTask, Ran, TaskQueue, running_task, task_queue
-from tests.support.commands import arguments_of, parsers
 from tests.support.deployment import ROOT
 from tests.support.documents import REFERENCE, columns_in_mysql, columns_in_sqlite, prose, read, table
+from tests.support.printed import arguments_of, parsers
 
 COMMANDS = {name: parser for name, parser in parsers().items() if name != "worker.py"}
 

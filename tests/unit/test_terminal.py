@@ -20,8 +20,8 @@ from taskserver.cli.worker_options import read_options
 from taskserver.errors import InvalidTask
 from taskserver.messages.text import exactly, in_sentence, utc
 from taskserver.model.task import MAX_ID
-from tests.support.commands import parsers_of_client
 from tests.support.deployment import run_here
+from tests.support.printed import parsers_of_client
 from tests.support.processes import assert_one_line
 
 MAINS = {"worker.py": worker.main, "client.py": client.main}

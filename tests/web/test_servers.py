@@ -21,10 +21,9 @@ import pytest
 from taskserver import TaskServer
 from tests.support.deployment import ROOT, Deployment
 from tests.support.documents import read
-from tests.support.hosts import open_folder, own_all, users_python
+from tests.support.hosts import copy_of_repository, open_folder, own_all, users_python
 from tests.support.pages import PASSWORD, PASSWORD_HASH
 from tests.support.processes import WAIT_SECONDS
-from tests.support.repositories import copy_of_repository
 from tests.support.rows import Rows
 from tests.support.websites import MINIMAL, Answer, Visitor, apache_website, example, wsgi_website
 

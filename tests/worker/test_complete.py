@@ -20,10 +20,10 @@ from taskserver import TaskServerError
 from taskserver.errors import Conflict
 from taskserver.stores.queue.callers import CallersRows
 from tests.support.databases import EACH_DATABASE, EACH_SERVER
-from tests.support.effects import EffectsSite
 from tests.support.postgresql import PostgreSQLServer
 from tests.support.proxy import Proxy, contains
 from tests.support.servers import MySQLServer
+from tests.support.sites import EffectsSite
 
 CODE = """
 import time

@@ -16,8 +16,7 @@ from taskserver.interrupts.alarm import Alarm
 from taskserver.interrupts.stop import Stop, TaskInterrupted
 from taskserver.model.task import CANCELLED
 from taskserver.worker.call import run_user_code
-from tests.support.processes import WAIT_SECONDS
-from tests.support.threads import in_another_thread
+from tests.support.processes import WAIT_SECONDS, in_another_thread
 
 
 def hang() -> None:

@@ -14,8 +14,8 @@ import pytest
 from taskserver import RunResult, TaskServer
 from taskserver.model.attempt import Start
 from tests.support.databases import EACH_DATABASE
+from tests.support.kinds_of_rows import BY_SQL, GOES_ON, STATES, assert_run_again, put_each_state, rerun_by_sql
 from tests.support.queues import LONG_AGO, Queue
-from tests.support.reruns import BY_SQL, GOES_ON, STATES, assert_run_again, put_each_state, rerun_by_sql
 from tests.support.sites import Site
 
 NOBODYS_GROUP = 4294967294

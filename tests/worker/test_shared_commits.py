@@ -20,9 +20,9 @@ from taskserver.stores.queue.batches import Batches
 from taskserver.worker import finishing, rounds
 from taskserver.worker.result import Reason
 from tests.support.databases import ON_MYSQL
-from tests.support.locks import holding
 from tests.support.processes import wait_until
 from tests.support.proxy import Proxy, contains
+from tests.support.rows import holding
 from tests.support.servers import MySQLServer
 from tests.support.sites import NumberedSite
 

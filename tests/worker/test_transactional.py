@@ -20,10 +20,9 @@ from taskserver.model.task import ClaimedTask
 from taskserver.stores import database
 from taskserver.stores.queue.transactions import Transactions
 from tests.support.databases import EACH_DATABASE, EACH_SERVER, ON_MYSQL
-from tests.support.effects import EffectsSite
-from tests.support.processes import wait_until
+from tests.support.processes import together, wait_until
 from tests.support.rows import MODES, Rows
-from tests.support.threads import together
+from tests.support.sites import EffectsSite
 
 MAY_NOT = "a transactional task may not end its transaction itself"
 CODE = """
