@@ -23,7 +23,6 @@ from collections.abc import Callable, Iterator
 from contextlib import closing
 from functools import partial
 from pathlib import Path
-from typing import NoReturn
 
 import pytest
 
@@ -32,7 +31,7 @@ from tests.support.deployment import Deployment
 from tests.support.postgresql import ExternalPostgreSQL, PostgreSQL, PostgreSQLServer, programs_folder
 from tests.support.processes import Run
 from tests.support.queues import Queue
-from tests.support.servers import ExternalServer, MariaDB, MySQLServer, find_program, missing_programs
+from tests.support.servers import ExternalServer, MariaDB, MySQLServer, find_program, missing_programs, without
 
 EXTERNAL_MYSQL = os.environ.get("TASKSERVER_TEST_MYSQL", "")
 EXTERNAL_POSTGRESQL = os.environ.get("TASKSERVER_TEST_POSTGRESQL", "")
@@ -46,7 +45,6 @@ SERVER_NAMES = {
     "postgresql_queue",
     "php",
 }
-IN_CI = os.environ.get("CI", "").lower() not in ("", "0", "false")
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -66,13 +64,6 @@ def _needs_server(item: pytest.Function) -> bool:
     elif "database" in needed:
         needed.add(item.config.getoption("--on"))
     return any(name in SERVER_NAMES or name.endswith("_server") for name in needed)
-
-
-def without(what: str) -> NoReturn:
-    """Ends a test that needs what this machine lacks."""
-    if IN_CI:
-        pytest.fail(f"{what}; in CI that is a failure", pytrace=False)
-    pytest.skip(f"{what}; make test installs it on Debian and Ubuntu")
 
 
 @pytest.fixture

@@ -23,8 +23,7 @@ from taskserver.settings.load import Settings
 from taskserver.stores import facts
 from tests.contract.accounts import account
 from tests.support.databases import EACH_DATABASE
-from tests.support.pgbouncer import pooled
-from tests.support.postgresql import PostgreSQLServer
+from tests.support.postgresql import PostgreSQLServer, pooled
 from tests.support.printed import ACCEPTED_HERE, Report, examined, made_healthy
 from tests.support.queues import Queue
 from tests.support.servers import MySQLServer

@@ -15,12 +15,11 @@ import pytest
 
 from taskserver import TaskServer
 from taskserver.stores import Store
-from tests.conftest import without
 from tests.support.databases import DATABASES
 from tests.support.postgresql import PostgreSQLServer
 from tests.support.queues import Queue
 from tests.support.rows import Rows
-from tests.support.servers import Certificates, MariaDB, MySQLServer, find_program, made_certificates
+from tests.support.servers import Certificates, MariaDB, MySQLServer, find_program, made_certificates, without
 from tests.support.sites import empty_tables, kept_database
 
 

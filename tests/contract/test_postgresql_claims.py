@@ -17,7 +17,7 @@ from taskserver.model.attempt import Finish, Start
 from taskserver.stores import Store
 from taskserver.stores.retrying import AT_ONCE, Scope
 from tests.contract.verbs import PLAIN, add, add_many, claim, start
-from tests.support.pgbouncer import pooled
+from tests.support.postgresql import pooled
 
 
 @pytest.fixture

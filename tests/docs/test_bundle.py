@@ -27,9 +27,9 @@ from packaging.utils import canonicalize_name
 from taskserver import __version__
 from taskserver.health import files
 from taskserver.messages.finding import Level
-from tests.conftest import without
 from tests.support.deployment import ROOT, TIMEOUT_SECONDS
 from tests.support.hosts import BARE, as_user, copy_of_repository, make_venv, open_folder, own, own_all, users_python
+from tests.support.servers import without
 
 NAME = f"taskserver-{__version__}"
 STRAY = "left behind by a developer"

@@ -15,12 +15,11 @@ import pytest
 from PIL import Image
 
 from taskserver import Status
-from tests.conftest import without
 from tests.support.documents import LETTERS, PHP, PROGRAMS, RECIPES, WORDPRESS, home, paste, sections
 from tests.support.processes import end_of, is_alive, wait_until
 from tests.support.queues import Queue
 from tests.support.reader import Reader
-from tests.support.servers import MySQLServer
+from tests.support.servers import MySQLServer, without
 
 
 def upload_a_picture(reader: Reader) -> None:

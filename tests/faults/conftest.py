@@ -12,12 +12,11 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from tests.conftest import without
 from tests.faults.failing import TASKS, FailingQueue
 from tests.support.deployment import Deployment
 from tests.support.postgresql import PostgreSQL, PostgreSQLServer, programs_folder
 from tests.support.proxy import Proxy, Reader, Requests, as_sent
-from tests.support.servers import MariaDB, MySQLServer, missing_programs
+from tests.support.servers import MariaDB, MySQLServer, missing_programs, without
 
 READERS: dict[str, Callable[[], Reader]] = {"mysql": as_sent, "postgresql": Requests}
 

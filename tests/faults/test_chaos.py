@@ -8,13 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from tests.conftest import without
 from tests.faults.chaos.checks import Evidence, Row, Run, check_all
 from tests.faults.chaos.run import run_chaos
 from tests.faults.chaos.stage import ACCOUNTS, BALANCE, Added, WorkerRun
 from tests.support.databases import DATABASES
 from tests.support.postgresql import programs_folder
-from tests.support.servers import missing_programs
+from tests.support.servers import missing_programs, without
 
 SHORT_SECONDS, LONG_SECONDS = 8.0, 90.0
 LONG = [pytest.param(kind, LONG_SECONDS, marks=pytest.mark.long) for kind in DATABASES]

@@ -13,11 +13,10 @@ from pathlib import Path
 
 import pytest
 
-from tests.conftest import without
 from tests.support.deployment import ROOT, Deployment
 from tests.support.processes import assert_silent
 from tests.support.queues import Queue
-from tests.support.servers import PROGRAM_FOLDERS, find_program
+from tests.support.servers import PROGRAM_FOLDERS, find_program, without
 
 EXAMPLE = (ROOT / "crontab.example").read_text(encoding="utf-8")
 LINES = re.findall(r"(?m)^(?:# )?(?:[\d*/-]+ ){5}(\S.*/worker\.py .*)$", EXAMPLE)

@@ -10,8 +10,7 @@ import subprocess
 from functools import partial
 from urllib.parse import urlsplit
 
-from tests.support.pgbouncer import pooled
-from tests.support.postgresql import PostgreSQLServer
+from tests.support.postgresql import PostgreSQLServer, pooled
 from tests.support.processes import WAIT_SECONDS, end_of, wait_until
 from tests.support.queues import Queue
 

@@ -15,8 +15,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.conftest import without
 from tests.support.deployment import Deployment
+from tests.support.servers import without
 from tests.support.shops import Shop
 
 

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.conftest import without
 from tests.support.databases import EACH_SERVER
+from tests.support.servers import without
 from tests.support.shops import ODD_TEXT, VALUES, Shop
 from tests.support.websites import (
     LARAVEL_PAGE,

@@ -10,10 +10,9 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from tests.conftest import without
 from tests.support.documents import blocks
 from tests.support.processes import assert_silent
-from tests.support.servers import MySQLServer
+from tests.support.servers import MySQLServer, without
 from tests.support.shops import ODD_TEXT, Shop
 from tests.support.websites import EXAMPLES, PHP_VALUES, WEB_PASSWORD, Page, shown_in_comment, web_user
 

@@ -17,10 +17,9 @@ from typing import Any
 from urllib.error import HTTPError, URLError
 from urllib.request import ProxyHandler, Request, build_opener
 
-from tests.conftest import without
 from tests.support.deployment import ROOT
 from tests.support.processes import WAIT_SECONDS, wait_until
-from tests.support.servers import find_program, free_port
+from tests.support.servers import find_program, free_port, without
 
 OPTIONS = (
     "--headless --no-sandbox --disable-gpu --disable-quic --hide-scrollbars --no-first-run "

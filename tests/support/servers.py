@@ -20,20 +20,29 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple, NoReturn, TypeVar
 from urllib.parse import quote, unquote, urlsplit
 
 import pymysql
+import pytest
 from pymysql.constants import ER
 
 PROGRAM_FOLDERS = os.pathsep.join(["/usr/local/sbin", "/usr/local/bin", "/usr/sbin", "/usr/bin", "/sbin", "/bin"])
 UNPACKED = [str(folder) for folder in Path(__file__).resolve().parents[2].glob(".servers/*/usr/sbin")]
 NOBODY = 65534
+IN_CI = os.environ.get("CI", "").lower() not in ("", "0", "false")
 START_SECONDS = 60.0
 STOP_SECONDS = 60.0
 FAST = ["--innodb-flush-log-at-trx-commit=0", "--innodb-flush-method=nosync", "--innodb-doublewrite=0"]
 """Not durable: nothing is flushed to the disk."""
 FAST += ["--innodb-use-native-aio=0"]  # of which the kernel lets one user have only so much, for all servers
+
+
+def without(what: str) -> NoReturn:
+    """Ends a test that needs what this machine lacks."""
+    if IN_CI:
+        pytest.fail(f"{what}; in CI that is a failure", pytrace=False)
+    pytest.skip(f"{what}; make test installs it on Debian and Ubuntu")
 
 
 def find_program(name: str) -> str | None:

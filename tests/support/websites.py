@@ -20,12 +20,11 @@ from urllib.error import HTTPError
 from urllib.parse import urlencode
 from urllib.request import HTTPCookieProcessor, ProxyHandler, build_opener
 
-from tests.conftest import without
 from tests.support.deployment import ROOT
 from tests.support.hosts import as_user, open_folder, own
 from tests.support.postgresql import PostgreSQLServer
 from tests.support.processes import WAIT_SECONDS, wait_until
-from tests.support.servers import MySQLServer, find_program, free_port
+from tests.support.servers import MySQLServer, find_program, free_port, without
 
 EXAMPLES = ROOT / "examples"
 WEB_PASSWORD = "p@ss#1"

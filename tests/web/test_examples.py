@@ -12,12 +12,11 @@ from pathlib import Path
 
 import pytest
 
-from tests.conftest import without
 from tests.support.deployment import ROOT
 from tests.support.documents import blocks
 from tests.support.pages import PageSite
 from tests.support.processes import WAIT_SECONDS
-from tests.support.servers import find_program
+from tests.support.servers import find_program, without
 from tests.support.websites import example, gunicorn_website
 
 TOKEN = "a-token-of-256-bits"
