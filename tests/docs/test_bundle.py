@@ -160,8 +160,6 @@ def test_the_doctor_names_the_files_that_an_upload_did_not_bring_whole(bundle: B
     finding = files.whole(folder)
     assert finding.level is Level.CRITICAL
     assert finding.words.endswith(f"in {folder}: pymysql/connections.py, taskserver/server.py")
-    (folder / "FILES.txt").write_bytes(b"")
-    assert files.whole(folder).words.endswith(": FILES.txt")
 
 
 def test_the_zip_is_the_folder_and_only_programs_may_be_executed(full_bundle: Bundle) -> None:
@@ -215,8 +213,7 @@ def test_a_python_without_the_packages_makes_the_same_bytes_and_takes_none_of_an
     made = bundle_of(source, *OPTIONS, **bare)
     assert made.files() == full_bundle.files()
     assert made.archive.read_bytes() == full_bundle.archive.read_bytes()
-    with zipfile.ZipFile(next(tmp_path.glob("PyMySQL-*")), "a") as archive:
-        archive.writestr("pymysql/more.py", "")
+    next(tmp_path.glob("PyMySQL-*")).write_bytes(b"evil")
     with pytest.raises(AssertionError, match="DO NOT MATCH THE HASHES"):
         bundle_of(source, **bare)
 

@@ -54,12 +54,9 @@ NOT_RUN = {
     ("docs/metrics.md", "groups:"): "rules of Prometheus, whose metrics tests/unit/test_metrics.py knows",
     (
         "docs/page.md",
-        "cd /home/you/taskserver\npython3 client.py page --password",
+        "cd /home/you/taskserver\npython3 client.py page",
     ): "asks for a password: as in tests/cli/test_page.py",
-    (
-        "docs/page.md",
-        "* * * * * /usr/bin/python3 /home/you/taskserver/client.py page --password",
-    ): "the same, from a file",
+    ("docs/page.md", "* * * * * /usr/bin/python3 /home/you/taskserver/client.py page --p"): "the same, from a file",
     ("docs/page.md", "TASKSERVER_PAGE_PASSWORD="): "a hash that is cut short",
     ("docs/page.md", "TASKSERVER_PAGE_ACTIONS="): "wants that password: as in tests/web/test_acting.py",
     ("docs/page.md", "TASKSERVER_ADD_TOKENS="): "a hash that is cut short",
@@ -139,33 +136,16 @@ def test_the_first_screen_of_the_readme_is_one_screen() -> None:
 # ---- links and names
 
 
-@pytest.mark.parametrize("document", DOCUMENTS)
-def test_every_link_leads_to_a_file_and_a_heading_that_are_there(document: str) -> None:
-    for link in links(document):
-        assert "://" not in link, link
-        target, _, anchor = link.partition("#")
-        path = (ROOT / document).parent / target if target else ROOT / document
-        assert path.exists(), f"{document} links to {link}"
-        assert not anchor or anchor in anchors(path), f"{document} links to {link}"
-
-
 OPTIONS = {
     option for parser in parsers().values() for action in arguments_of(parser) for option in action.option_strings
 }
-OF_THE_READER = {"tasks.py", "alerts.py", "taskserver.old", "queue.php", "var/greetings.txt", "passenger_wsgi.py"} | {
-    "tasks.example.py",
-    "START-HERE.txt",
-    "programs.py",
-    ".env.txt",
-    "output.txt",
-    "wp-config.php",
-}
-OF_OTHER_PROGRAMS = {"--collector", "--help", "--no-tablespaces", "--only", "--target", "--threads", "--web"} | {
-    "--exec",
-    "--metrics",
-    "--postgresql",
-    "--single-transaction",
-}
+OF_THE_READER = re.compile(
+    r"(tasks|tasks\.example|alerts|programs|passenger_wsgi)\.py|(queue|wp-config)\.php|taskserver\.old|"
+    r"(START-HERE|var/greetings|\.env|output)\.txt"
+)
+OF_OTHER_PROGRAMS = re.compile(
+    r"--(collector|exec|help|metrics|no-tablespaces|only|postgresql|single-transaction|target|threads|web)"
+)
 TARGETS = set(re.findall(r"^([a-z.-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
 FILE = re.compile(r"[\w./-]+\.(py|md|sql|php|example|toml|txt)")
 
@@ -176,9 +156,9 @@ def faults_of(word: str) -> Iterator[str]:
         if key not in ALL_KEYS and key != "TASKSERVER_":
             yield f"{key} is no setting"
     for option in re.findall(r"(?<![\w-])--[a-z][a-z-]*", word):
-        if option not in OPTIONS | OF_OTHER_PROGRAMS:
+        if option not in OPTIONS and not OF_OTHER_PROGRAMS.fullmatch(option):
             yield f"{option} is no option"
-    if FILE.fullmatch(word) and word not in OF_THE_READER and not word.startswith("/home/you/") and not _is_file(word):
+    if FILE.fullmatch(word) and not word.startswith("/home/you/") and not _is_file(word):
         yield f"{word} is no file"
     command = re.match(r"(?:\S+ )?(?:\S*/)?client\.py ([a-z]+)", word)
     if command and command[1] not in parsers_of_client():
@@ -187,28 +167,25 @@ def faults_of(word: str) -> Iterator[str]:
     if target and target[1] not in TARGETS:
         yield f"make has no {target[1]}"
     name = re.fullmatch(r"@?taskserver\.(\w+)(\(.*)?", word)
-    if (
-        name
-        and word not in OF_THE_READER
-        and not hasattr(taskserver, name[1])
-        and not _is_file(f"taskserver/{name[1]}")
-    ):
+    if name and not hasattr(taskserver, name[1]) and not _is_file(word) and not _is_file(f"taskserver/{name[1]}"):
         yield f"taskserver has no {name[1]}"
 
 
 def _is_file(word: str) -> bool:
     folders = ("taskserver", "examples", "tests")
-    return (ROOT / word).exists() or any(any(ROOT.glob(f"{folder}/**/{word}")) for folder in folders)
+    is_ours = (ROOT / word).exists() or any(any(ROOT.glob(f"{folder}/**/{word}")) for folder in folders)
+    return is_ours or bool(OF_THE_READER.fullmatch(word))
 
 
 @pytest.mark.parametrize("document", DOCUMENTS)
-def test_every_file_setting_option_and_command_in_backticks_is_there(document: str) -> None:
-    faults = [fault for word in words_in_backticks(document) for fault in faults_of(word)]
-    assert faults == []
-
-
-@pytest.mark.parametrize("document", DOCUMENTS)
-def test_statuses_are_named_by_their_own_numbers(document: str) -> None:
+def test_every_link_and_each_name_in_backticks_leads_to_what_is_there(document: str) -> None:
+    for link in links(document):
+        assert "://" not in link, link
+        target, _, anchor = link.partition("#")
+        path = (ROOT / document).parent / target if target else ROOT / document
+        assert path.exists(), f"{document} links to {link}"
+        assert not anchor or anchor in anchors(path), f"{document} links to {link}"
+    assert [fault for word in words_in_backticks(document) for fault in faults_of(word)] == []
     assert all(int(number) in list(Status) for number in re.findall(r"\bstatus (\d)\b", prose(document)))
 
 

@@ -193,19 +193,16 @@ def sendmail(sqlite_queue: Queue, tmp_path: Path) -> Sendmail:
     return program
 
 
-def test_sendmail_gets_the_letter_and_its_one_recipient(sqlite_queue: Queue, sendmail: Sendmail) -> None:
+def test_sendmail_gets_the_letter_and_its_one_recipient_and_its_code_says_whether_to_try_again(
+    sqlite_queue: Queue, sendmail: Sendmail
+) -> None:
     send(sqlite_queue, **ADA)
     assert sqlite_queue.rows() == []
     assert sendmail.arguments == ["-i", "-f", "shop@example.org", "--", "ada@example.org"]
     assert sendmail.letter["Subject"] == ADA["subject"]
     assert sendmail.letter.get_content() == ADA["text"]
-
-
-@pytest.mark.parametrize(("code", "status"), [(67, Status.FATAL), (75, Status.ERROR)])
-def test_the_code_of_sendmail_says_whether_to_try_again(
-    sqlite_queue: Queue, sendmail: Sendmail, code: int, status: Status
-) -> None:
-    sendmail.refuse(code)
-    send(sqlite_queue, **ADA)
-    assert sqlite_queue.statuses() == [status]
-    assert f"sendmail ended with code {code}: sendmail: refused" in sqlite_queue.first_lines()[0]
+    for code, status in ((67, Status.FATAL), (75, Status.ERROR)):
+        sendmail.refuse(code)
+        send(sqlite_queue, **ADA)
+        assert sqlite_queue.statuses()[-1] == status
+        assert f"sendmail ended with code {code}: sendmail: refused" in sqlite_queue.first_lines()[-1]

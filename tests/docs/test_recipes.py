@@ -5,7 +5,6 @@ from __future__ import annotations
 import gzip
 import io
 import json
-import re
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
@@ -162,17 +161,6 @@ def test_a_backup_that_fails_says_why_and_leaves_the_others(sqlite_queue: Queue,
     assert backups(sqlite_queue, "gone") == []
 
 
-@pytest.mark.skipif(not Path("/dev/full").exists(), reason="/dev/full is the full disk")
-def test_a_full_disk_is_named_and_nothing_unfinished_stays(sqlite_queue: Queue, site: str) -> None:
-    folder = home(sqlite_queue) / "backups" / site
-    folder.mkdir(parents=True)
-    (folder / "packed").symlink_to("/dev/full")
-    back_up(sqlite_queue, site)
-    assert sqlite_queue.statuses() == [Status.ERROR]
-    assert re.search(r"No space left on device|errno:? 28", sqlite_queue.first_lines()[0], re.IGNORECASE)
-    assert backups(sqlite_queue, site) == []
-
-
 # ---- thumbnails
 
 
@@ -261,11 +249,6 @@ def do(*args):
     return run(*args)
 
 
-def print_much(bytes):
-    with open(HERE / "much", "wb") as file:
-        run(["head", "-c", str(bytes), "/dev/zero"], output=file)
-
-
 def plant():
     inner = f"sleep 600 & echo $! $$ >> {HERE}/pids; wait"
     run(["sh", "-c", f"sh -c '{inner}' & sleep 600 & echo $! $$ >> {HERE}/pids; wait"])
@@ -326,13 +309,6 @@ def test_a_task_has_what_its_program_printed_or_its_code_and_its_last_words(queu
     assert outcome(queue, [*said, "kill -9 $$"]) == f"{failed} -9: "
     assert str(outcome(queue, [*said, "seq 100000 >&2; exit 1"])).endswith(" 99999 100000")
     assert "No such file or directory: 'no-such-program'" in str(outcome(queue, ["no-such-program"]))
-
-
-def test_what_a_program_prints_may_go_to_a_file(queue: Queue) -> None:
-    queue.add("tasks.print_much", "[3000000]")
-    queue.server.run()
-    assert (queue.folder / "much").stat().st_size == 3_000_000
-    assert queue.rows() == []
 
 
 @pytest.mark.parametrize("name", ["tasks.run", "tasks.subprocess.run"])

@@ -13,18 +13,30 @@ from pathlib import Path
 
 import pytest
 from packaging.requirements import Requirement
-from packaging.utils import canonicalize_name
 
 from taskserver import __version__
 from tests.support.deployment import ROOT, Deployment
 from tests.support.hosts import in_git
 from tests.support.processes import assert_one_line
 
+PROJECT = (ROOT / "pyproject.toml").read_text(encoding="utf-8")
+
 
 def test_all_files_that_name_the_version_name_the_same() -> None:
-    assert re.findall(r'^version = "(.+)"$', (ROOT / "pyproject.toml").read_text(), re.MULTILINE) == [__version__]
+    assert re.findall(r'^version = "(.+)"$', PROJECT, re.MULTILINE) == [__version__]
     released = re.findall(r"^## (\d\S*) - \d{4}-\d\d-\d\d$", (ROOT / "CHANGELOG.md").read_text(), re.MULTILINE)
     assert released[:1] == [__version__]
+
+
+def test_those_who_install_by_hand_are_asked_for_the_same_packages() -> None:
+    named = re.search(r"^dependencies = \[(.*?)\]\n", PROJECT, re.MULTILINE | re.DOTALL)
+    assert named
+    asked = [Requirement(text) for text in re.findall('"([^"]+)"', named[1])]
+    assert (ROOT / "requirements.txt").read_text().splitlines() == [
+        f"{one.name}>={low},<{high}"
+        for one in asked
+        for high, low in [sorted((bound.version for bound in one.specifier), key=len)]
+    ]
 
 
 @pytest.mark.long
@@ -64,51 +76,6 @@ def test_a_release_has_all_that_git_knows_and_each_part_of_it_does_a_task(tmp_pa
     assert in_wheel == {name for name in known if name.startswith("taskserver/")}
 
 
-# ---- requirements.lock is what pyproject.toml allows
-
-
-LOCK = (ROOT / "requirements.lock").read_text(encoding="utf-8")
-PROJECT = (ROOT / "pyproject.toml").read_text(encoding="utf-8")
-EXTRAS = ("run time", "cron", "web", "metrics", "test", "dev", "docs", "update", "bench", "release")
-
-
-def asked_for(extra: str) -> list[Requirement]:
-    """What pyproject.toml names for an extra; Python 3.10 has no reader for such files."""
-    key = "dependencies" if extra == "run time" else extra
-    found = re.search(rf"^{key} = \[(.*?)\]\n", PROJECT, re.MULTILINE | re.DOTALL)
-    assert found, extra
-    return [Requirement(text) for text in re.findall('"([^"]+)"', found[1])]
-
-
-def locked() -> dict[str, list[Requirement]]:
-    """The entries for each package, more than one where Pythons differ."""
-    entries: dict[str, list[Requirement]] = {}
-    for line in re.findall(r"^(\w.*) \\$", LOCK, re.MULTILINE):
-        entries.setdefault(canonicalize_name(Requirement(line).name), []).append(Requirement(line))
-    return entries
-
-
-@pytest.mark.parametrize("extra", EXTRAS)
-def test_the_lock_names_a_release_that_pyproject_allows_of_each_package(extra: str) -> None:
-    for asked in asked_for(extra):
-        if asked.name == "cron-taskserver":
-            continue
-        entries = locked().get(canonicalize_name(asked.name))
-        assert entries, f"{asked.name} is not in requirements.lock: run make update"
-        for entry in entries:
-            (pin,) = entry.specifier
-            assert pin.operator == "=="
-            assert pin.version in asked.specifier, f"{entry} is not {asked}: run make update"
-
-
-def test_those_who_install_by_hand_are_asked_for_the_same_packages() -> None:
-    assert (ROOT / "requirements.txt").read_text().splitlines() == [
-        f"{one.name}>={low},<{high}"
-        for one in asked_for("run time")
-        for high, low in [sorted((bound.version for bound in one.specifier), key=len)]
-    ]
-
-
 # ---- an old Python
 
 
@@ -140,7 +107,7 @@ def test_the_line_names_the_version_that_runs(deployment: Deployment, script: st
         assert_one_line(ended, 2, script, "this is {}.{}: ".format(*version), "3.10 or newer", "/usr/bin/python3.11")
 
 
-# ---- the benchmarks take the program's own statements apart, which no other test would notice
+# ---- the benchmarks, which take the program's own statements apart
 
 
 @pytest.mark.long

@@ -179,12 +179,6 @@ def test_a_producer_of_more_than_four_columns_needs_the_rights_that_the_document
             server.add_task("tasks.greet", ["Ada"], **more)
 
 
-def test_the_rights_for_making_tables_are_enough(on_mysql: Guarded) -> None:
-    with on_mysql.server("you_admin", table="letters") as server:
-        server.create_tables()
-        server.create_tables()
-
-
 # ---- on PostgreSQL
 
 
@@ -205,17 +199,6 @@ def test_doctor_finds_nothing_missing_for_a_worker_and_names_what_a_website_lack
         lacked = examined(server)["rights"].words
     assert all(f"{verb} on jobs_queue," in lacked for verb in ("SELECT", "UPDATE", "DELETE"))
     assert "INSERT on jobs_queue " not in lacked
-    on_postgresql.execute("ALTER TABLE jobs_queue ENABLE ROW LEVEL SECURITY")
-    with on_postgresql.server("you_worker") as server:
-        deletes = examined(server)["deletes"]
-    assert (deletes.level, deletes.words) == (Level.WARNING, "the queue has row level security")
-
-
-def test_init_by_another_account_than_the_owner_names_the_owner(on_postgresql: Guarded) -> None:
-    with on_postgresql.server("you_operator") as server, pytest.raises(DatabaseError) as refused:
-        server.create_tables()
-    ((owner,),) = on_postgresql.execute("SELECT tableowner FROM pg_tables WHERE tablename = 'jobs_queue'")
-    assert f"the tables of jobs_queue belong to {owner!r}: run client.py init as that account" in str(refused.value)
 
 
 def test_an_account_that_may_make_no_tables_is_told_what_init_needs(

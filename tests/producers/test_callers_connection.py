@@ -43,29 +43,6 @@ def test_a_task_is_rolled_back_with_the_callers_row(shop: Shop) -> None:
     assert (shop.customers(), shop.rows()) == ([], [])
 
 
-TRANSFER = """
-import taskserver
-from taskserver import TaskServer
-
-
-@taskserver.task(transactional=True)
-def move_on(number, fails):
-    with TaskServer.from_env(HERE) as server:
-        server.add_tasks([{"task": "tasks.note", "args": [number]}] * 2, connection=taskserver.connection())
-    if fails:
-        raise ValueError("after it added")
-"""
-
-
-def test_a_task_adds_others_in_the_transaction_that_completes_it(shop: Shop) -> None:
-    shop.define(TRANSFER)
-    shop.add("tasks.move_on", '["one", false]')
-    shop.add("tasks.move_on", '["two", true]')
-    shop.run_quietly()
-    assert shop.noted() == [[["one"], {}]] * 2
-    assert shop.first_lines() == ["ValueError: after it added"]
-
-
 # ---- kinds
 
 EVERY_COLUMN = (

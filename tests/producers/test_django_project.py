@@ -14,7 +14,7 @@ import pytest
 from tests.support.deployment import Deployment
 from tests.support.documents import blocks
 from tests.support.mail import mail_server
-from tests.support.processes import assert_one_line, assert_silent, end_of, wait_until
+from tests.support.processes import assert_silent, end_of, wait_until
 from tests.support.servers import MySQLServer
 from tests.support.shops import Project
 from tests.support.websites import MINIMAL, wsgi_website
@@ -64,18 +64,6 @@ def test_its_own_tests_pass_and_leave_its_queue_alone(site: Project) -> None:
 
 
 # ---- what a setup and a function between tasks are for
-
-
-def test_djangos_own_setup_needs_to_be_told_which_settings(site: Project) -> None:
-    checks = json.loads(site.client("doctor", "--json").stdout)["findings"]
-    levels = {one["name"]: one["level"] for one in checks}
-    assert {levels[name] for name in ("env_file", "setup", "modules", "callables", "between")} == {"ok"}
-    site.sql("INSERT INTO jobs_queue (task, args) VALUES ('shop.tasks.reserve', '[1]')")
-    ended = site.worker(TASKSERVER_SETUP="django:setup")
-    assert_one_line(ended, 2, "worker.py: TASKSERVER_SETUP: django:setup failed: ImproperlyConfigured: ")
-    assert site.rows("status, attempts") == [(0, 0)]
-    assert_silent(site.worker(TASKSERVER_SETUP="django:setup", DJANGO_SETTINGS_MODULE="project.settings"))
-    assert site.first_lines() == ["DoesNotExist: Order matching query does not exist."]
 
 
 TELLS_CONNECTION = """

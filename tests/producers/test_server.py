@@ -51,12 +51,6 @@ class Letter:
     def fold(times):
         ran.append(["fold", times])
 
-    @classmethod
-    def send(cls, to):
-        ran.append([cls.__name__, to])
-
-class Parcel(Letter):
-    pass
 """
 
 
@@ -132,11 +126,9 @@ def test_a_function_itself_runs_as_its_name_would(server: TaskServer, tasks: Any
     server.add_task(tasks.note, ["a", 1])
     server.add_task(tasks.note, {"b": [2, None]})
     server.add_task(tasks.Letter.fold, [3])
-    server.add_task(tasks.Letter.send, {"to": "x"})
-    server.add_task(tasks.Parcel.send, {"to": "x"})  # inherited: it runs for the class on which it was named
     result = server.run()
-    assert (result.done, result.fatal) == (5, 0)
-    assert tasks.ran == [[["a", 1], {}], [[], {"b": [2, None]}], ["fold", 3], ["Letter", "x"], ["Parcel", "x"]]
+    assert (result.done, result.fatal) == (3, 0)
+    assert tasks.ran == [[["a", 1], {}], [[], {"b": [2, None]}], ["fold", 3]]
 
 
 def test_what_a_function_says_of_its_tasks_holds_for_who_gives_the_function(server: TaskServer, tasks: Any) -> None:

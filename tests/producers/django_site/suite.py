@@ -253,18 +253,6 @@ def test_a_done_task_has_its_times_and_its_value_in_the_archive_too() -> None:
     assert (result.last_attempted_at, result.attempts) == (result.started_at, 1)
 
 
-def test_a_claimed_task_is_ready_until_it_starts() -> None:
-    first, second = tasks.greet.enqueue("Ada"), tasks.greet.enqueue("Grace")
-    seen: list[Any] = []
-
-    def look(**words: Any) -> None:
-        seen.append([tasks.greet.get_result(one.id).status for one in (first, second)])
-
-    with received(look, task_started):
-        SERVER.run()
-    assert seen == [[RUNNING, READY], [SUCCESSFUL, RUNNING]]
-
-
 def test_a_failed_task_is_tried_again_and_then_failed() -> None:
     result = tasks.fail.enqueue(7)
     assert SERVER.run().failed == 1
