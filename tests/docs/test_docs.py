@@ -52,11 +52,8 @@ NOT_RUN = {
     ("docs/kinds/exactly_once.md", "import taskserver\nfrom django"): "as in tests/producers/test_django_project.py",
     ("docs/metrics.md", "scrape_configs:"): "settings of Prometheus",
     ("docs/metrics.md", "groups:"): "rules of Prometheus, whose metrics tests/unit/test_metrics.py knows",
-    (
-        "docs/page.md",
-        "cd /home/you/taskserver\npython3 client.py page",
-    ): "asks for a password: as in tests/cli/test_page.py",
-    ("docs/page.md", "* * * * * /usr/bin/python3 /home/you/taskserver/client.py page --p"): "the same, from a file",
+    ("docs/page.md", "cd /home/you/taskserver\npython3 client.py page --p"): "as in tests/cli/test_page.py",
+    ("docs/page.md", "* * * * * /usr/bin/python3 /home/you/taskserver/client.py page --p"): "the same",
     ("docs/page.md", "TASKSERVER_PAGE_PASSWORD="): "a hash that is cut short",
     ("docs/page.md", "TASKSERVER_PAGE_ACTIONS="): "wants that password: as in tests/web/test_acting.py",
     ("docs/page.md", "TASKSERVER_ADD_TOKENS="): "a hash that is cut short",

@@ -193,7 +193,7 @@ def sendmail(sqlite_queue: Queue, tmp_path: Path) -> Sendmail:
     return program
 
 
-def test_sendmail_gets_the_letter_and_its_one_recipient_and_its_code_says_whether_to_try_again(
+def test_sendmail_gets_the_letter_and_says_by_its_code_whether_to_try_again(
     sqlite_queue: Queue, sendmail: Sendmail
 ) -> None:
     send(sqlite_queue, **ADA)

@@ -22,7 +22,7 @@ from tests.support.shops import Shop
 
 SITE = Path(__file__).parent / "django_site"
 PYTHON = ROOT / ".servers" / "django6" / "bin" / "python"
-LEAST_TESTS = 25
+LEAST_TESTS = 20
 
 
 @pytest.fixture
