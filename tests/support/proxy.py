@@ -3,13 +3,12 @@
     with Proxy("127.0.0.1", server.port) as proxy:
         dsn = proxy.dsn(server.dsn(name))
         proxy.drop()        # bytes vanish, both ways, and no end notices
-        proxy.stall()       # bytes wait
         proxy.refuse()      # nobody listens; open connections continue
         proxy.pass_on()     # all works again, on the same port
         proxy.reset()       # RST to both ends of every connection
         cut = proxy.cut_after(contains(b"DELETE"))      # done by the server, and its answer lost
 
-A call returns once it holds: no byte passes after `drop()` or `stall()` returned. One thread does all the work, in
+A call returns once it holds: no byte passes after `drop()` returned. One thread does all the work, in
 an event loop of its own, so that no byte ever meets a proxy that is half changed. Times are of time.monotonic().
 """
 
@@ -22,6 +21,7 @@ import threading
 import time
 from collections.abc import Callable, Coroutine
 from contextlib import suppress
+from dataclasses import dataclass, field
 from functools import wraps
 from typing import Any, Concatenate, ParamSpec, TypeVar
 from urllib.parse import urlsplit, urlunsplit
@@ -89,18 +89,18 @@ class Requests:
         return b"; ".join(complete)
 
 
+@dataclass
 class Link:
     """One connection that a client made, for as long as either end knows of it."""
 
-    def __init__(self, client: asyncio.StreamWriter, read: Reader) -> None:
-        self.read = read
-        self.opened_at = time.monotonic()
-        self.lost_at: float | None = None
-        """From then on nothing gets through: bytes were swallowed, and the ends do not know."""
-        self.closed_at: float | None = None
-        self.is_cut = False
-        """What the server still says is thrown away."""
-        self.ends = [client]
+    ends: list[asyncio.StreamWriter]
+    read: Reader
+    opened_at: float = field(default_factory=time.monotonic)
+    lost_at: float | None = None
+    """From then on nothing gets through: bytes were swallowed, and the ends do not know."""
+    closed_at: float | None = None
+    is_cut: bool = False
+    """What the server still says is thrown away."""
 
     def close(self, by_reset: bool = False) -> None:
         """Close both ends, after what is still to be sent; or at once by RST."""
@@ -114,13 +114,15 @@ class Link:
                     end.close()
 
 
+@dataclass
 class Cut:
     """A cut that waits for its request."""
 
-    def __init__(self, matches: Matches, times: int, is_after: bool, is_silent: bool) -> None:
-        self.matches, self.left = matches, times
-        self.is_after, self.is_silent = is_after, is_silent
-        self.struck = threading.Event()
+    matches: Matches
+    left: int
+    is_after: bool
+    is_silent: bool
+    struck: threading.Event = field(default_factory=threading.Event)
 
     @property
     def has_struck(self) -> bool:
@@ -150,15 +152,13 @@ class Proxy:
         """Every connection ever, the oldest first."""
         self.lost_bytes = 0
         """Swallowed by `drop`, and by connections that it left dead."""
-        self.held_chunks = 0
-        """How often `stall` made bytes or a new connection wait."""
         self.port = free_port()
         self._target = (host, port)
         self._reader = reader
         self._cuts: list[Cut] = []
         self._tasks: set[asyncio.Task[Any]] = set()
         self._listening: asyncio.Server | None = None
-        self._flows, self._reaches = asyncio.Event(), asyncio.Event()
+        self._reaches = asyncio.Event()
         self.loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self.loop.run_forever, name="proxy", daemon=True)
         self._thread.start()
@@ -181,25 +181,18 @@ class Proxy:
     async def pass_on(self) -> None:
         """Listen and let everything through; cuts that did not strike are forgotten.
 
-        What was stalled continues. A connection that lost bytes stays dead, as behind a firewall that has forgotten
-        it; a close during a `drop` is passed on now.
+        A connection that lost bytes stays dead, as behind a firewall that has forgotten it; a close during a `drop`
+        is passed on now.
         """
         self._cuts.clear()
         if self._listening is None:
             self._listening = await asyncio.start_server(self._serve, HOST, self.port, limit=CHUNK_BYTES)
-        self._flows.set()
         self._reaches.set()
 
     @in_loop
     async def drop(self) -> None:
         """Swallow all bytes, both ways, of open connections and of new ones, and closes too."""
         self._reaches.clear()
-        self._flows.set()
-
-    @in_loop
-    async def stall(self) -> None:
-        """Hold all bytes, and new connections, until `pass_on`."""
-        self._flows.clear()
 
     @in_loop
     async def refuse(self) -> None:
@@ -263,7 +256,7 @@ class Proxy:
         task = asyncio.current_task()
         assert task is not None
         self._tasks.add(task)
-        link = Link(writer, self._reader())
+        link = Link([writer], self._reader())
         self.links.append(link)
         try:
             await self._connect(link, reader, writer)
@@ -274,7 +267,6 @@ class Proxy:
             link.close()
 
     async def _connect(self, link: Link, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        await self._wait_to_flow()
         if not self._reaches.is_set():
             await self._swallow(link, reader)
             return
@@ -300,7 +292,6 @@ class Proxy:
     ) -> None:
         """Pass bytes one way until their sender closes; of requests, which have `answers`, until a cut strikes."""
         while chunk := await reader.read(CHUNK_BYTES):
-            await self._wait_to_flow()
             if link.is_cut:
                 continue
             if not self._reaches.is_set() or link.lost_at is not None:
@@ -322,13 +313,7 @@ class Proxy:
             writer.write(chunk)
             await writer.drain()
         if not link.is_cut:
-            await self._wait_to_flow()
             await self._reaches.wait()
-
-    async def _wait_to_flow(self) -> None:
-        if not self._flows.is_set():
-            self.held_chunks += 1
-            await self._flows.wait()
 
     def _met(self, request: bytes) -> Cut | None:
         cut = next((cut for cut in self._cuts if cut.left and cut.matches(request)), None)

@@ -88,11 +88,11 @@ def disturb(stage: Stage, slot: Slot, chance: random.Random, begin: Callable[[Pr
     """Until it is over no byte, or no new connection, gets through."""
     proxy = stage.proxies[slot.number]
     wait_until(lambda: proxy.open_links)
-    before = proxy.lost_bytes + proxy.held_chunks
+    before = proxy.lost_bytes
     has_reset = begin(proxy)
     time.sleep(chance.uniform(0.3, most))
     proxy.pass_on()
-    return bool(has_reset) or proxy.lost_bytes + proxy.held_chunks > before
+    return bool(has_reset) or proxy.lost_bytes > before
 
 
 def reset(stage: Stage, slot: Slot, chance: random.Random) -> Struck:
@@ -136,7 +136,6 @@ FREEZES: Mapping[str, Fault] = {
 }
 NETWORK: Mapping[str, Fault] = {
     "drop": partial(disturb, begin=Proxy.drop, most=2.5),
-    "stall": partial(disturb, begin=Proxy.stall, most=3.5),
     "refuse": partial(disturb, begin=refuse, most=2.0),
     "reset": reset,
     "cut before a write": partial(cut, is_after=False, requests=WRITES),
@@ -147,7 +146,7 @@ NETWORK: Mapping[str, Fault] = {
     "cut after an own COMMIT": partial(cut, is_after=True, requests=OWN_COMMITS),
 }
 SERVER: Mapping[str, Fault] = {"server kill": kill_server}
-HINDERING = (*FREEZES, "drop", "stall", "refuse", "server kill")
+HINDERING = (*FREEZES, "drop", "refuse", "server kill")
 """While these last, a worker does not reach its database."""
 
 
