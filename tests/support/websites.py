@@ -88,11 +88,11 @@ class Visitor:
         """Follow a link from this address, or send a form to it."""
         body = None if form is None else urlencode(form).encode()
         try:
-            with self._opener.open(self.url + link, body, timeout=WAIT_SECONDS) as answer:
-                return Answer(answer.status, answer.read().decode())
+            answer = self._opener.open(self.url + link, body, timeout=WAIT_SECONDS)
         except HTTPError as error:
-            with error:
-                return Answer(error.code, error.read().decode())
+            answer = error
+        with answer:
+            return Answer(answer.status, answer.read().decode())
 
 
 class Website(NamedTuple):
@@ -325,40 +325,38 @@ $odd = $customer;
 %(code)s
 """
 
-DJANGO_SETTINGS = """
-SECRET_KEY = "of a test"
-ALLOWED_HOSTS = ["127.0.0.1"]
-INSTALLED_APPS = ["shop"]
-ROOT_URLCONF = "urls"
-USE_TZ = True
-LOGGING = {{
-    "version": 1,
-    "disable_existing_loggers": False,
-    "handlers": {{"log": {{"class": "logging.StreamHandler"}}}},
-    "root": {{"handlers": ["log"], "level": "WARNING"}},
-}}
-DEFAULT_AUTO_FIELD = "django.db.models.BigAutoField"
-DATABASES = {{"default": {place!r}}}
+DJANGO_MODELS = """
+from django.db import models
+
+class Order(models.Model):
+    customer = models.CharField(max_length=100)
+
+    class Meta:
+        db_table = "orders"
 """
-DJANGO_FILES = {
-    "urls.py": "from django.urls import path\nfrom django_page import order\nurlpatterns = [path('order', order)]\n",
-    "shop/__init__.py": "",
-    "shop/models.py": (
-        "from django.db import models\n\n\nclass Order(models.Model):\n"
-        "    customer = models.CharField(max_length=100)\n\n"
-        "    class Meta:\n        db_table = 'orders'\n"
-    ),
-    "site_wsgi.py": (
-        "import os\nos.environ['DJANGO_SETTINGS_MODULE'] = 'settings'\n"
-        "from django.core.wsgi import get_wsgi_application\napplication = get_wsgi_application()\n"
-    ),
-}
+DJANGO_SITE = """
+import logging
+from django.conf import settings
+
+logging.basicConfig()
+settings.configure(
+    SECRET_KEY="of a test", ALLOWED_HOSTS=["127.0.0.1"], INSTALLED_APPS=["shop"], ROOT_URLCONF="site_wsgi",
+    USE_TZ=True, LOGGING_CONFIG=None, DATABASES={{"default": {place!r}}},
+)
+from django.core.wsgi import get_wsgi_application
+
+application = get_wsgi_application()
+from django.urls import path
+from django_page import order
+
+urlpatterns = [path("order", order)]
+"""
 
 
 def django_site(folder: Path, place: Mapping[str, Any]) -> Path:
-    """Makes a folder a Django site with django_page.py, whose database lies at this place."""
-    for name, text in {"settings.py": DJANGO_SETTINGS.format(place=dict(place)), **DJANGO_FILES}.items():
-        (folder / name).parent.mkdir(exist_ok=True)
-        (folder / name).write_text(text, encoding="utf-8")
+    """Makes a folder a Django site with django_page.py, whose database is at this place."""
+    (folder / "shop").mkdir()
+    (folder / "shop" / "models.py").write_text(DJANGO_MODELS)
+    (folder / "site_wsgi.py").write_text(DJANGO_SITE.format(place=dict(place)))
     example("django_page.py", folder)
     return folder
