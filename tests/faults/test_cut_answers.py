@@ -18,7 +18,7 @@ from taskserver import DatabaseError, RunResult, TaskServer
 from taskserver.stores import dialect
 from tests.faults.failing import FailingQueue, Here
 from tests.support.processes import assert_one_line, assert_silent, wait_until
-from tests.support.proxy import Cut, Proxy, contains
+from tests.support.proxy import Cut, Matches, Proxy, contains
 
 READ_SECONDS_IN_A_RUN = dialect.READ_SECONDS_IN_A_RUN
 SHORT_READ_SECONDS = 0.25
@@ -258,17 +258,23 @@ def test_a_run_outlasts_a_backup_that_locks_all_tables(
 INSERTS = (b"INSERT INTO `jobs_queue` ", b'INSERT INTO "jobs_queue" ', b'COPY "jobs_queue" ')
 
 
+def inserts(sent: list[bytes]) -> Matches:
+    """Matches requests that add to the queue, and keeps them."""
+
+    def is_insert(request: bytes) -> bool:
+        found = contains(*INSERTS)(request)
+        sent.extend([request] * found)
+        return found
+
+    return is_insert
+
+
 @pytest.mark.parametrize("count", [1, 3])
 @pytest.mark.parametrize("is_done", [True, False], ids=["done", "not-done"])
 def test_an_add_whose_answer_is_cut_off_is_not_repeated(
     proxied_queue: FailingQueue, proxy: Proxy, count: int, is_done: bool
 ) -> None:
-    inserts: list[bytes] = []
-
-    def is_insert(request: bytes) -> bool:
-        found = contains(*INSERTS)(request)
-        inserts.extend([request] * found)
-        return found
+    sent: list[bytes] = []
 
     def add() -> None:
         # One INSERT commits by itself; several tasks share a transaction.
@@ -278,16 +284,44 @@ def test_an_add_whose_answer_is_cut_off_is_not_repeated(
             server.add_tasks([{"task": "tasks.note"}] * count)
 
     with TaskServer(proxied_queue.workers_dsn) as server:
-        cut = (proxy.cut_after if is_done else proxy.cut_before)(is_insert)
+        cut = (proxy.cut_after if is_done else proxy.cut_before)(inserts(sent))
         with pytest.raises(DatabaseError) as raised:
             add()
         assert "\n" not in str(raised.value)
         assert cut.has_struck
-        assert len(inserts) == 1
+        assert len(sent) == 1
         is_there = is_done and count == 1
         assert len(proxied_queue.statuses()) == is_there
         add()
         assert len(proxied_queue.statuses()) == is_there + count
+
+
+ADDS_BY_ITS_RUN = """
+from taskserver import DatabaseError, TaskServer
+
+def add_another(name):
+    try:
+        TaskServer.of_the_run.add_task(f"{__name__}.note", ["added"])
+    except DatabaseError as error:
+        note(f"failed: {error}")
+"""
+
+
+def test_a_task_that_adds_by_the_server_of_its_run_gets_an_error_and_the_run_goes_on(
+    proxied_queue: FailingQueue, open_here: Callable[..., Here], proxy: Proxy, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The patience is the worker's own, not that of what its tasks add."""
+    here, sent = open_here(tasks=ADDS_BY_ITS_RUN, mode="mark"), list[bytes]()
+    cut = proxy.cut_after(inserts(sent))
+    monkeypatch.setattr(TaskServer, "of_the_run", here.server, raising=False)
+    proxied_queue.add_named("first", task="add_another", module=here.module)
+    proxied_queue.add_named("second", module=here.module)
+    result = here.server.run()
+    assert (cut.has_struck, len(sent)) == (True, 1)
+    failed, *others = proxied_queue.notes()
+    assert failed.startswith("failed: 127.0.0.1")
+    assert others == ["second", "added"]
+    assert (result.done, result.lost) == (3, 0)
 
 
 def test_a_person_is_told_that_tasks_may_be_added_whose_answer_is_cut_off(
