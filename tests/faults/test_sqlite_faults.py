@@ -24,6 +24,7 @@ from typing import Any
 import pytest
 
 from taskserver import DatabaseError, TaskServer
+from taskserver.stores.retrying import RetryPolicy, Scope
 from tests.faults.failing_files import (
     AFTER_A_CRASH,
     IMPATIENT,
@@ -142,6 +143,17 @@ def test_four_workers_and_producers_at_once_never_see_a_locked_database(queue: Q
     pids = [line.split()[1] for line in queue.notes()]
     turns = sum(one != other for one, other in pairwise(pids))
     assert turns >= len(set(pids)), "the workers ran one after the other"
+
+
+def test_a_transaction_of_ours_takes_the_lock_as_it_begins(queue: Queue) -> None:
+    """One that read first could not wait for the lock later: SQLite refuses it at once."""
+    with closing(sqlite3.connect(queue.path, timeout=0)) as other:
+
+        def read() -> None:
+            with pytest.raises(sqlite3.OperationalError, match="locked"):
+                other.execute("BEGIN IMMEDIATE")
+
+        queue.server.store.database.run(RetryPolicy(Scope.TRANSACTION, 0), read)
 
 
 def test_a_lock_that_outlasts_the_patience_is_one_line_and_nothing_is_lost(queue: Queue) -> None:
