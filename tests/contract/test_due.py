@@ -18,7 +18,6 @@ from tests.contract.verbs import (
     claim_one,
     end_leases,
     ids,
-    look_for_lost,
     start,
     wake,
 )
@@ -75,7 +74,7 @@ def test_a_started_task_is_taken_back_only_as_the_look_saw_it(store: Store, rows
     add(store)
     assert start(store, claim_one(store))
     end_leases(rows)
-    lost = look_for_lost(store)
+    (lost,) = store.due.look().lost
     as_it_was = f"attempts = 1, max_attempts = 10, due_at = {rows.after(-10)}, started_at = created_at"
     for change in (
         *("attempts = 2", "attempts = 0", "max_attempts = 7", "error_text = 'cancelled'"),

@@ -11,29 +11,20 @@ from tests.contract.verbs import PLAIN
 from tests.support.rows import Rows
 
 
-def test_a_note_is_written_over_found_and_removed(store: Store) -> None:
-    notes = Notes(store.database)
-    name, text = "accepted fatal", "so be it: 'ü🎉'\\ "
-    assert (notes.find(name), notes.remove(name)) == (None, False)
-    for value in ("first", text):
-        notes.put(name, value)
-    found = notes.find(name)
-    assert found
-    assert found[:2] == (name, text)
-    assert [note.name for note in notes.of_kind("accepted")] == [name]
-    assert notes.of_kind("accept") == []
-    assert (notes.remove(name), notes.find(name)) == (True, None)
-
-
-def test_many_notes_are_written_in_one_commit_or_none_and_found_by_their_names(store: Store) -> None:
-    notes = Notes(store.database)
+def test_notes_are_written_over_in_one_commit_or_none_and_found_by_name_and_kind(store: Store) -> None:
+    notes, text = Notes(store.database), "so be it: 'ü🎉'\\ "
     names = [f"ran {number}" for number in range(MAX_READ + 1)]
     notes.put(names[1], "old")
-    notes.put_all([(name, "new") for name in names])
+    notes.put_all([(name, text) for name in names])
     with pytest.raises(DatabaseError):
         notes.put_all([(names[0], "newest"), ("ran x", None)])  # type: ignore[list-item]  # no note has NULL
     found = notes.find_all([*names, "ran x"])
-    assert sorted((note.name, note.value) for note in found) == sorted((name, "new") for name in names)
+    assert sorted((note.name, note.value) for note in found) == sorted((name, text) for name in names)
+    notes.put("accepted fatal", text)
+    assert [note.name for note in notes.of_kind("accepted")] == ["accepted fatal"]
+    assert notes.of_kind("accept") == []
+    assert [notes.remove("accepted fatal") for _ in range(2)] == [True, False]
+    assert notes.find("accepted fatal") is None
 
 
 def test_a_note_is_replaced_once_by_whoever_read_the_one_before(store: Store, rows: Rows) -> None:

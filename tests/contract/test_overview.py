@@ -10,7 +10,6 @@ from typing import Any
 import pytest
 
 from taskserver import TaskServer
-from taskserver.errors import Conflict
 from taskserver.health.status import read_status
 from taskserver.model.selection import Selection
 from taskserver.model.task import Status
@@ -19,11 +18,10 @@ from taskserver.stores.queue import counts, views
 from taskserver.stores.queue.counts import Counts, NameCount
 from taskserver.stores.queue.views import Pages, Place
 from taskserver.stores.records import OTHER
-from taskserver.web.views import trouble_in_words
 from tests.contract.verbs import PLAIN, add_many, claim
-from tests.support.databases import EACH_SERVER
+from tests.support.locks import holding
 from tests.support.queues import row_counts
-from tests.support.rows import Rows, holding
+from tests.support.rows import Rows
 
 INSERT = "INSERT INTO jobs_queue (task, group_id, priority, status, error_text, due_at, created_at, updated_at) VALUES "
 
@@ -180,23 +178,6 @@ def test_an_overview_waits_for_no_row_that_another_transaction_holds(busy: str) 
         overview = read_status(server.store, server.settings)
         assert overview.total.rows[Status.NEW] == 5
         assert time.monotonic() - began < 2
-
-
-SLOW = {
-    "mysql": f"SELECT COUNT(*) FROM {', '.join(f'information_schema.collations AS {name}' for name in 'abcd')}",
-    "postgresql": "SELECT 1 FROM pg_sleep(20)",
-}
-
-
-@EACH_SERVER
-def test_a_read_that_takes_too_long_is_stopped_as_busy(busy: str, rows: Rows) -> None:
-    with TaskServer(busy) as server:
-        database = server.store.database
-        began = time.monotonic()
-        with database.with_statement_timeout(1), pytest.raises(Conflict) as ended:
-            database.fetch(SLOW[rows.kind])
-        assert trouble_in_words(ended.value) == "The database is busy"
-        assert time.monotonic() - began < 5
 
 
 def test_an_overview_leaves_no_transaction_and_no_lock_behind(

@@ -15,7 +15,7 @@ from taskserver.errors import DatabaseError, Refused, TablesMissing, TablesOutda
 from taskserver.stores import Store
 from taskserver.stores.table_faults import table_faults
 from taskserver.stores.words import HELPERS, SCHEMA_VERSION
-from tests.contract.verbs import add, claim, claim_one, finish, ids
+from tests.contract.verbs import add, claim, finish
 from tests.support.databases import on
 from tests.support.deployment import ROOT
 from tests.support.processes import WAIT_SECONDS, together
@@ -84,13 +84,14 @@ def test_a_file_in_which_the_name_was_replaced_works_under_that_name(mysql_serve
 
 
 @pytest.mark.parametrize("name", [LONGEST_NAME, "Jobs_Queue_2", "select"])
-def test_init_add_and_a_run_work_under_every_allowed_name(dsn: str, name: str) -> None:
-    with TaskServer(dsn, table=name, mode="move") as server:
-        server.create_tables()
-        server.create_tables()
+def test_queues_of_every_allowed_name_live_in_one_database(dsn: str, name: str) -> None:
+    with TaskServer(dsn, table=name, mode="move") as server, TaskServer(dsn) as other:
+        for each in (server, other, server):
+            each.create_tables()
+        other.add_task("os.getcwd")
         server.add_tasks([{"task": "os.getcwd"}] * 2)
         assert server.run(groups=[0, 3]).fatal == 2
-        assert [count.rows for count in row_counts(server.store)] == [2]
+        assert [count.rows for each in (server, other) for count in row_counts(each.store)] == [2, 1]
 
 
 def test_only_updated_at_moves_when_a_row_changes(mysql_store: Store, mysql_queue_dsn: str) -> None:
@@ -244,16 +245,3 @@ def test_a_table_of_another_program_with_our_name_is_a_clear_error(dsn: str) -> 
         with pytest.raises(DatabaseError, match=r"not made by taskserver.*TASKSERVER_TABLE"):
             server.create_tables()
         assert other.execute("SELECT * FROM jobs_queue") == [(1, "precious")]
-
-
-def test_two_queues_live_in_one_database(dsn: str) -> None:
-    with TaskServer(dsn, table="one") as one, TaskServer(dsn, table="Two_2", mode="move") as two:
-        for server in (one, two):
-            server.create_tables()
-        ours, theirs = one.add_task("tasks.a"), two.add_task("tasks.b")
-        assert ids(claim(one.store)) == [ours]
-        task = claim_one(two.store)
-        assert (task.id, task.task) == (theirs, "tasks.b")
-        assert finish(two.store, task)
-        assert two.store.views.show(theirs) is not None
-        assert [count.rows for count in row_counts(one.store)] == [1]

@@ -7,7 +7,7 @@ from typing import Any
 
 from taskserver.model.attempt import Finish, Outcome, Start
 from taskserver.model.new_task import NewTask
-from taskserver.model.task import ClaimedTask, LostTask
+from taskserver.model.task import ClaimedTask
 from taskserver.stores import Store
 from tests.support.rows import Row, Rows
 
@@ -77,26 +77,8 @@ def wake(store: Store) -> int:
     return store.due.wake(store.due.look().to_wake)
 
 
-def look_for_lost(store: Store) -> LostTask:
-    (lost,) = store.due.look().lost
-    return lost
-
-
-def give_up_as_lost(store: Store, rows: Rows, limit: int = 1) -> LostTask:
-    """The only task, whose worker seems to have vanished."""
-    end_leases(rows)
-    lost = look_for_lost(store)
-    assert store.due.reclaim_lost(lost, limit, "lost: x", None)
-    return lost
-
-
 def ids(tasks: list[ClaimedTask]) -> list[int]:
     return [task.id for task in tasks]
-
-
-def cancel_running(rows: Rows) -> None:
-    """As stores/queue/operations.py does it."""
-    rows.set("error_text = 'cancelled' WHERE status = 1 AND started_at IS NOT NULL")
 
 
 def end_leases(rows: Rows) -> None:
@@ -106,11 +88,6 @@ def end_leases(rows: Rows) -> None:
 def take_away(rows: Rows, *task_ids: int) -> None:
     """Tasks from their worker: another one has claimed them since."""
     rows.set(f"claim = claim + 1 WHERE id IN ({', '.join(map(str, task_ids))})")
-
-
-def pause(rows: Rows, *groups: int) -> None:
-    for group in groups:
-        rows.execute(f"INSERT INTO jobs_queue_paused (group_id) VALUES ({group})")
 
 
 STATES: dict[str, str] = {
