@@ -1,7 +1,7 @@
 """Fixtures of the contract that every store keeps: its tests run on SQLite, MySQL/MariaDB and PostgreSQL, always.
 
 queue_dsn   of a database whose tables are there, and empty; mysql_queue_dsn and postgresql_queue_dsn are of one server
-store       one on it; mysql_store is on MySQL/MariaDB only
+store       one on it; mysql_store and mysql_rows are on MySQL/MariaDB only
 open_store  opens more of them, each another worker, in a mode
 rows        the database itself, seen past the store
 queue       of a deployment on it
@@ -10,6 +10,7 @@ queue       of a deployment on it
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from contextlib import closing
 
 import pytest
 
@@ -87,9 +88,14 @@ def store(open_store: Callable[..., Store]) -> Store:
 
 @pytest.fixture
 def rows(queue_dsn: str) -> Iterator[Rows]:
-    seen = Rows(queue_dsn)
-    yield seen
-    seen.close()
+    with closing(Rows(queue_dsn)) as seen:
+        yield seen
+
+
+@pytest.fixture
+def mysql_rows(mysql_queue_dsn: str) -> Iterator[Rows]:
+    with closing(Rows(mysql_queue_dsn)) as seen:
+        yield seen
 
 
 @pytest.fixture

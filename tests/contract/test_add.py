@@ -5,11 +5,8 @@ test_store_machine.py shows what becomes of a task that runs meanwhile, however 
 
 from __future__ import annotations
 
-import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from datetime import datetime
-from functools import partial
-from typing import Any
 
 import pytest
 
@@ -17,9 +14,7 @@ from taskserver.errors import DatabaseError, InvalidTask
 from taskserver.model.new_task import NewTask
 from taskserver.model.task import Status
 from taskserver.stores import Store
-from tests.contract.verbs import PLAIN, STATES, add, add_many, claim_one, finish, keyed, put_into, rerun, start
-from tests.support.databases import EACH_SERVER
-from tests.support.processes import WAIT_SECONDS, together
+from tests.contract.verbs import PLAIN, STATES, add, add_many, keyed, put_into, rerun
 from tests.support.rows import Row, Rows, as_instant
 
 
@@ -134,34 +129,6 @@ def test_a_key_longer_than_its_column_is_refused_and_not_cut(store: Store, rows:
     assert [row["id"] for row in rows.all()] == [task_id]
 
 
-@EACH_SERVER
-def test_producers_that_add_the_same_keys_in_opposite_order_both_succeed(
-    open_store: Callable[..., Store], rows: Rows
-) -> None:
-    """Each has taken its first keys before either goes on: one of them is undone by the server, and tries again."""
-    tasks = [keyed(f"key {number:03}") for number in range(300)]  # more than one statement takes
-    both_are_inside = threading.Barrier(2, timeout=WAIT_SECONDS)
-    added: list[list[int]] = []
-
-    def add_in_order(step: int) -> None:
-        store = open_store()
-        adding: Any = store.producing._adding
-        insert, first = adding.insert, iter([True])
-
-        def insert_and_wait(*given: Any) -> Any:
-            ids = insert(*given)
-            if next(first, False):
-                both_are_inside.wait()
-            return ids
-
-        adding.insert = insert_and_wait
-        added.append(add_many(store, tasks[::step])[::step])
-
-    with together(partial(add_in_order, 1), partial(add_in_order, -1)):
-        pass
-    assert added[0] == added[1] == [row["id"] for row in rows.all(order="unique_key")]
-
-
 def without_clocks(row: Row) -> Row:
     return {name: value for name, value in row.items() if name not in ("created_at", "updated_at")}
 
@@ -208,16 +175,3 @@ def test_a_rerun_of_no_newer_version_changes_nothing(
         assert (row["args"] == "[2]") == is_newer, state
         assert row["version"] == max(stands or 0, comes or 0), state
         assert is_newer or row == before, state
-
-
-def test_a_claimed_task_that_is_run_again_is_taken_from_its_worker(store: Store, rows: Rows) -> None:
-    store.producing.add(rerun("[1]"))
-    task = claim_one(store)
-    store.producing.add(rerun("[2]"))
-    before = rows.all()
-    assert not start(store, task)
-    assert store.claims.release([task]) == 0
-    assert not store.finishes.renew(task)
-    assert not finish(store, task, "BadTask: x")
-    assert rows.all() == before
-    assert claim_one(store).args == "[2]"

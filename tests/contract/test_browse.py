@@ -93,21 +93,6 @@ def test_the_list_can_be_restricted_to_an_error_and_to_what_happened_since(store
         listed(since=-1)
 
 
-def test_a_task_says_how_long_it_ran_or_has_run_so_far(store: Store, rows: Rows) -> None:
-    task_id = add(store)
-
-    def seconds(change: str) -> float | None:
-        rows.set(change)
-        shown = store.views.show(task_id)
-        return shown.run_seconds if shown else -1
-
-    assert seconds("status = 1") is None  # claimed, not started
-    assert seconds(f"started_at = {rows.after(-300)}") == pytest.approx(300, abs=30)
-    assert seconds(f"status = 2, finished_at = {rows.after(-180)}") == pytest.approx(120, abs=1)
-    assert seconds("status = 4, attempts = 1, error_text = 'ValueError: no'") == pytest.approx(120, abs=1)
-    assert seconds("error_text = 'lost: its worker died'") is None
-
-
 def test_a_shown_task_has_every_column_with_instants_in_utc(store: Store, rows: Rows) -> None:
     task_id = add(store, 3, -4, args='{"to":"ä"}')
     rows.set("unique_key = 'schlüssel'")

@@ -12,7 +12,6 @@ import pytest
 from taskserver.model.attempt import Start
 from taskserver.model.task import Claim, ClaimedTask
 from taskserver.stores import Store
-from taskserver.stores.queue import claims
 from taskserver.stores.queue.batches import Batches
 from taskserver.stores.queue.claims import MAX_INLINE_BYTES
 from tests.contract.verbs import (
@@ -26,7 +25,6 @@ from tests.contract.verbs import (
     rerun,
     start,
     take_away,
-    wake,
 )
 from tests.support.rows import Rows, as_instant
 
@@ -59,16 +57,6 @@ def test_a_new_row_whose_time_is_in_the_future_becomes_waiting(store: Store, row
     row = rows.row(later)
     assert (row["status"], row["due_at"], row["claim"], row["attempts"]) == (5, due_at, None, 0)
     assert store.claims.claim(100, ()) == Claim([], 0)
-
-
-def test_a_look_for_new_rows_waits_for_nobody(store: Store, rows: Rows) -> None:
-    add(store, 3)
-    rows.execute(rows.begin)
-    rows.set("status = 1 WHERE status = 0")
-    # A look that waits would end in an error: this thread holds the lock.
-    assert [store.claims.has_new(groups) for groups in ((), (3, 5))] == [True, True]
-    rows.execute("COMMIT")
-    assert [store.claims.has_new(groups) for groups in ((), (3, 5))] == [False, False]
 
 
 def test_a_claim_that_took_effect_twice_releases_what_is_too_much(
@@ -104,18 +92,6 @@ def test_long_texts_are_left_in_the_database_and_read_while_the_claim_stands(sto
     assert store.claims.fetch_texts(tasks[1]).args is None
 
 
-def test_a_claim_of_many_rows_holds_no_more_arguments_than_one_of_few(
-    store: Store, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(claims, "MAX_CLAIM_BYTES", 30)
-    for args in ['["1234"]'] * 5 + ['["12345"]', "[]"]:
-        add(store, args=args)
-    assert [task.args for task in claim(store, 3)] == ['["1234"]'] * 3
-    few = claim(store, 5)
-    assert [task.args for task in few] == [None, None, None, "[]"]
-    assert [store.claims.fetch_texts(task).args for task in few[:3]] == ['["1234"]', '["1234"]', '["12345"]']
-
-
 def test_a_claim_says_how_long_a_task_was_ready(store: Store, rows: Rows) -> None:
     """Claim, release and reclaim change nothing in that. A task that is run again did not wait yet."""
     store.producing.add(rerun("[1]"))
@@ -134,16 +110,6 @@ def test_a_claim_says_how_long_a_task_was_ready(store: Store, rows: Rows) -> Non
     assert claim_one(store).waited_seconds == pytest.approx(0, abs=30)
 
 
-@pytest.mark.parametrize(("due", "written"), [(-200, -900), (-900, -200)], ids=["after it was added", "before"])
-def test_a_woken_task_was_ready_from_its_time_on_and_not_before_it_was_there(
-    store: Store, rows: Rows, due: int, written: int
-) -> None:
-    add(store)
-    rows.set(f"status = 5, due_at = {rows.after(due)}, updated_at = {rows.after(written)}")
-    assert wake(store) == 1
-    assert claim_one(store).waited_seconds == pytest.approx(200, abs=30)
-
-
 def test_of_many_tasks_all_but_a_started_one_are_released_with_nothing_counted(store: Store, rows: Rows) -> None:
     add_many(store, [PLAIN] * 600)
     rows.set("attempts = 3, max_attempts = 9, error_text = 'ValueError: before'")
@@ -153,9 +119,6 @@ def test_of_many_tasks_all_but_a_started_one_are_released_with_nothing_counted(s
     assert store.claims.release(tasks) == 599
     assert [row for row in rows.all() if row["id"] != tasks[1].id] == before[:1] + before[2:]
     assert rows.row(tasks[1].id)["status"] == 1
-
-
-LEASE_SECONDS = 120
 
 
 def test_a_start_counts_the_attempt_and_stamps_the_row_once_a_claim(store: Store, rows: Rows) -> None:

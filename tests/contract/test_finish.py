@@ -202,23 +202,22 @@ def test_a_finish_that_another_connection_wrote_is_found_once_it_is_there(store:
 
 
 def test_a_row_that_was_changed_meanwhile_is_locked_before_it_is_ended(
-    mysql_store: Store, mysql_queue_dsn: str, monkeypatch: pytest.MonkeyPatch
+    mysql_store: Store, mysql_rows: Rows, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    task, database, rows = a_running_task(mysql_store), mysql_store.database, Rows(mysql_queue_dsn)
-    rows.set("awaited = 1")
-    rows.execute("SET innodb_lock_wait_timeout = 1")
+    task, database = a_running_task(mysql_store), mysql_store.database
+    mysql_rows.set("awaited = 1")
+    mysql_rows.execute("SET innodb_lock_wait_timeout = 1")
     execute = database.execute
 
     def execute_and_disturb(sql: str, values: Sequence[Any] = ()) -> Any:
         cursor = execute(sql, values)
         if sql == RUN_AGAIN:  # a rerun that came now would leave a row that no write matches
             with pytest.raises(pymysql.OperationalError, match="Lock wait timeout"):
-                rows.set("attempts = 0")
+                mysql_rows.set("attempts = 0")
         return cursor
 
     monkeypatch.setattr(database, "execute", execute_and_disturb)
     assert end(mysql_store, Finish(task)) == Outcome.AS_ASKED
-    rows.close()
 
 
 STAGES = '["tasks.a", "tasks.b", "tasks.c"]'
@@ -228,16 +227,10 @@ FOLLOWING = NextStage("tasks.b", 5, -3, 7, '{"by":"a"}')
 SINCE: dict[str, Callable[[Store, Rows], object]] = {
     "new": lambda store, rows: None,
     "started": lambda store, rows: start(store, claim_one(store)),
-    "at the third": lambda store, rows: end_again(store),
+    "at the third": lambda store, rows: rows.set("task = 'tasks.c', stage = 2"),
     "cancelled": lambda store, rows: rows.set("status = 7, error_text = 'cancelled'"),
 }
 """What became of the row when its first stage had ended."""
-
-
-def end_again(store: Store) -> None:
-    task = claim_one(store)
-    assert start(store, task)
-    assert end(store, Finish(task, next_stage=NextStage("tasks.c"))) == Outcome.AS_ASKED
 
 
 @pytest.mark.parametrize("since", SINCE)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from datetime import datetime, timezone
 from typing import Any
@@ -18,13 +18,6 @@ from tests.contract.verbs import PLAIN, add, add_many, claim, start, wake
 from tests.support.processes import wait_until
 from tests.support.rows import Rows
 from tests.support.servers import MySQLServer
-
-
-@pytest.fixture
-def rows(mysql_queue_dsn: str) -> Iterator[Rows]:
-    seen = Rows(mysql_queue_dsn)
-    yield seen
-    seen.close()
 
 
 def fill(store: Store, count: int) -> None:
@@ -87,26 +80,26 @@ def test_a_claim_reads_no_more_where_a_paused_backlog_is_longer(mysql_store: Sto
 
 
 def test_without_skip_locked_a_claim_leaves_a_row_that_another_one_took_while_it_waited(
-    mysql_store: Store, mysql_server: MySQLServer, rows: Rows
+    mysql_store: Store, mysql_server: MySQLServer, mysql_rows: Rows
 ) -> None:
     """As on MySQL 5.7 and MariaDB before 10.6."""
     mysql_store.database.dialect.skips_locked = False
     add(mysql_store)
-    rows.execute("BEGIN")
-    rows.set("status = 1, claim = 5")
+    mysql_rows.execute("BEGIN")
+    mysql_rows.set("status = 1, claim = 5")
     with ThreadPoolExecutor(1) as worker:
         claimed = worker.submit(claim, mysql_store)
         wait_until(mysql_server.count_lock_waits)
-        rows.execute("COMMIT")
+        mysql_rows.execute("COMMIT")
         assert claimed.result() == []
-    assert rows.one("status", "claim") == (1, 5)
+    assert mysql_rows.one("status", "claim") == (1, 5)
 
 
 def test_instants_are_right_whatever_the_time_zones_of_the_server_and_of_a_producer(
-    mysql_queue_dsn: str, mysql_server: MySQLServer, rows: Rows
+    mysql_queue_dsn: str, mysql_server: MySQLServer, mysql_rows: Rows
 ) -> None:
-    rows.execute("SET time_zone = '-11:00'")
-    rows.execute(
+    mysql_rows.execute("SET time_zone = '-11:00'")
+    mysql_rows.execute(
         "INSERT INTO jobs_queue (task, status, due_at) VALUES ('at_once', 0, NULL), "
         "('in_an_hour', 0, NOW() + INTERVAL 1 HOUR), ('an_hour_ago', 0, NOW() - INTERVAL 1 HOUR), "
         "('waits', 5, NOW() + INTERVAL 1 HOUR), ('woken', 5, NOW() - INTERVAL 1 HOUR)"

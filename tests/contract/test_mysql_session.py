@@ -20,14 +20,6 @@ from tests.support.queues import Queue
 from tests.support.rows import Rows
 from tests.support.servers import MariaDB, MySQLServer, plain_connection
 
-
-@pytest.fixture
-def rows(mysql_queue_dsn: str) -> Iterator[Rows]:
-    seen = Rows(mysql_queue_dsn)
-    yield seen
-    seen.close()
-
-
 # ---- what hosts do to sessions
 
 ODD: dict[str, dict[str, object]] = {
@@ -144,7 +136,7 @@ def server(mysql_queue_dsn: str, mysql_server: MySQLServer, tmp_path: Path) -> I
 
 
 def test_a_next_stage_that_the_server_does_not_take_is_fatal_and_costs_no_other_task_its_result(
-    server: TaskServer, rows: Rows
+    server: TaskServer, mysql_rows: Rows
 ) -> None:
     server.add_task("packets.short", [1])
     server.add_pipeline(["packets.hand_on", "packets.end"], [2])
@@ -154,7 +146,7 @@ def test_a_next_stage_that_the_server_does_not_take_is_fatal_and_costs_no_other_
     ran = server.run()
     assert server.store.database.session().connection.thread_id() == thread
     assert (ran.done, ran.failed, ran.fatal, ran.lost) == (3, 0, 1, 0)
-    found = rows.all()
+    found = mysql_rows.all()
     assert [(row["status"], row["attempts"]) for row in found] == [(2, 1), (Status.FATAL, 1), (2, 1), (2, 1)]
     assert [row["result"] and row["result"][:3] for row in found] == ['"s"', None, '"xx', '"s"']
     assert "longer than the server takes (max_allowed_packet)" in found[1]["error_text"]
@@ -171,12 +163,13 @@ def test_a_task_that_the_server_does_not_take_is_refused_before_it_is_sent(serve
 
 @pytest.mark.parametrize("letter", ['"', "🦊"], ids=["quotes", "four-bytes"])
 def test_many_long_tasks_can_be_added_where_a_statement_may_hold_one_mebibyte(
-    mysql_queue_dsn: str, mysql_server: MySQLServer, rows: Rows, letter: str
+    mysql_queue_dsn: str, mysql_server: MySQLServer, mysql_rows: Rows, letter: str
 ) -> None:
     text = letter * (300_000 // len(json.dumps(letter)[1:-1]))
     with mysql_server.set_globally(max_allowed_packet=1048576), TaskServer(mysql_queue_dsn) as server:
         added = server.add_tasks({"task": "tasks.send", "args": [number, text]} for number in range(5))
-    assert {row["id"]: json.loads(row["args"]) for row in rows.all()} == {one: [n, text] for n, one in enumerate(added)}
+    found = {row["id"]: json.loads(row["args"]) for row in mysql_rows.all()}
+    assert found == {task_id: [number, text] for number, task_id in enumerate(added)}
 
 
 @ON_ODD_MARIADB

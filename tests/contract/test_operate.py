@@ -109,19 +109,6 @@ def test_one_task_is_claimed_in_each_state_but_done_and_in_progress(store: Store
             assert rows.one(*columns) == (1, task.claim, attempts.get(state, 0), None), state
 
 
-def test_a_retry_under_another_name_does_the_same_and_leaves_pipelines(queue: Queue) -> None:
-    ids = put_all_kinds(queue)
-    pipeline = put(queue, 4, error_text="E: e", stages='["tasks.note", "tasks.note"]')
-    assert queue.server.retry(Selection(), as_task="tasks.speak") == 4
-    renamed = sorted(ids[kind] for kind in ("error", "fatal", "lost", "cancelled"))
-    assert queue.sql("SELECT id, status FROM jobs_queue WHERE task = 'tasks.speak' ORDER BY id") == [
-        (one, 0) for one in renamed
-    ]
-    assert queue.sql("SELECT status, task FROM jobs_queue WHERE id = ?", pipeline) == [(4, "tasks.note")]
-    with pytest.raises(InvalidTask, match=r"task is .speak.; allowed: module\.function"):
-        queue.server.retry(Selection(), as_task="speak")
-
-
 def test_a_deleted_task_leaves_no_edge_and_its_children_can_be_retried(queue: Queue) -> None:
     parent = queue.server.add_task("tasks.note", unique_key="a")
     child, other = (queue.server.add_task("tasks.note", depends_on=[parent]) for _ in range(2))

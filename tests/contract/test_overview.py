@@ -17,7 +17,6 @@ from taskserver.stores import Store
 from taskserver.stores.queue import counts, views
 from taskserver.stores.queue.counts import Counts, NameCount
 from taskserver.stores.queue.views import Pages, Place
-from taskserver.stores.records import OTHER
 from tests.contract.verbs import PLAIN, add_many, claim
 from tests.support.locks import holding
 from tests.support.queues import row_counts
@@ -90,17 +89,6 @@ def test_counts_are_exact_up_to_one_share_for_each_group_and_status(
     put(rows, *[("a", 3, 0)] * 90, *[("a", 5, 0)] * 3, *[("a", 5, 4)] * 2, *[("a", 7, 0)] * 60)
     counted = {(one.group_id, one.status): (one.rows, one.is_more) for one in row_counts(store)}
     assert counted == {(3, 0): (22, True), (5, 0): (3, False), (5, 4): (2, False), (7, 0): (22, True)}
-
-
-def test_many_groups_of_one_status_hide_no_other_status(
-    store: Store, rows: Rows, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(counts, "MAX_OF_STATUS", 10)
-    put(rows, *[("a", group, 0) for group in range(30)], ("a", 77, 4), ("a", 77, 99))
-    found = Counts(store.database).by_group()
-    assert found.cut == {0}
-    assert {(one.group_id, one.status) for one in found.counts if one.status} == {(77, 4), (77, OTHER)}
-    assert sum(one.rows for one in found.counts if not one.status) == 10
 
 
 def test_recent_errors_are_those_of_the_last_failed_tasks(

@@ -2,15 +2,10 @@
 
 from __future__ import annotations
 
-import random
-import threading
-from collections.abc import Callable
-from functools import partial
 from typing import Any
 
 from taskserver.stores import Store
 from taskserver.stores.queue.stats import MAX_ROWS_PER_STATEMENT, Stats
-from tests.support.processes import WAIT_SECONDS, together
 
 
 def counted(group_id: int, task: str, done: int = 1, ran: float = 1.0, slowest: float = 1.0) -> tuple[Any, ...]:
@@ -34,20 +29,3 @@ def test_more_rows_than_a_statement_takes_are_added(store: Store) -> None:
     for _ in range(2):
         Stats(store).add(rows)
     assert [(one.group_id, one.done) for one in Stats(store).sums(0, "group_id")] == [(row[0], 2) for row in rows]
-
-
-def test_workers_that_write_the_same_counts_at_once_add_up(open_store: Callable[..., Store], queue_dsn: str) -> None:
-    names = [f"tasks.t{number}" for number in range(40)]
-    Stats(open_store()).add(counted(0, name) for name in names)
-    line = threading.Barrier(4, timeout=WAIT_SECONDS)
-
-    def write_often(store: Store, seed: int) -> None:
-        mine = Stats(store)
-        line.wait()
-        for _ in range(10):
-            mine.add(counted(0, name) for name in random.Random(seed).sample(names, len(names)))
-        store.close()
-
-    with together(*[partial(write_often, open_store(), seed) for seed in range(4)]):
-        pass
-    assert {one.done for one in Stats(open_store()).sums(0, "task")} == {1 + 4 * 10}

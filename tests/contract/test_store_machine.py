@@ -89,17 +89,6 @@ def test_a_late_completion_is_accepted_unless_a_person_decided_otherwise(place: 
     machine.drain()
 
 
-def test_of_two_workers_that_seemed_to_vanish_only_the_second_may_complete(place: Place) -> None:
-    machine, *_ = first = a_lost_task(place)
-    machine.retry(machine.model.tasks[0])
-    second = lose(machine, machine.workers[1])
-    assert place.happened["lost, its token kept"] == 2
-    for count, (worker, held) in enumerate((first[1:], second)):
-        machine.finish(worker, held, Ending.WELL)
-        machine.all_is_as_the_model_says()
-        assert place.happened["finished late"] == count
-
-
 DEEDS_AT_A_RUN = ("rerun", "cancel", "retry", "lose")
 """What may be done to a task while its worker runs it, or believes so."""
 
