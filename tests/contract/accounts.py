@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import secrets
 import traceback
 from collections.abc import Iterator
@@ -18,7 +17,6 @@ from tests.support.servers import MySQLServer
 
 SECRET = "s3cret/ä@?#"
 QUOTED_SECRET = quote(SECRET, safe="")
-_names = itertools.count()
 
 
 def failure(dsn: str, password: str = "") -> str:
@@ -38,7 +36,7 @@ def failure(dsn: str, password: str = "") -> str:
 @contextmanager
 def account(server: MySQLServer, database: str, rights: str = "", requires: str = "") -> Iterator[str]:
     """DSN of a database for a user of its own with some rights, whose password is another than SECRET."""
-    name, password = f"u{next(_names)}_{secrets.token_hex(3)}", f"{SECRET}x"
+    name, password = f"u_{secrets.token_hex(4)}", f"{SECRET}x"
     quoted = pymysql.converters.escape_string(password)
     server.execute(f"CREATE USER '{name}'@'%' IDENTIFIED BY '{quoted}' {requires}")
     try:

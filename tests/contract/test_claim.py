@@ -161,15 +161,3 @@ def test_started_tasks_are_given_back_as_they_were_but_for_what_others_did(store
     assert rows.statuses() == [0, 0, 1, 1, 1], "a cancelled one waits for the end of its lease"
     assert rows.row(free) == {**before, "max_attempts": 10}  # the limit that the start recorded stays
     assert (rows.row(changed)["args"], rows.row(changed)["attempts"]) == ("[2]", 0)
-
-
-def test_of_a_running_task_the_attempt_is_counted_again_for_its_call_alone(store: Store, rows: Rows) -> None:
-    """In progress, started → started once more, with the next attempt and a new lease."""
-    add(store)
-    task = claim_one(store)
-    assert start(store, task)
-    rows.set(f"due_at = {rows.after(5)}, progress = '[1]'")
-    assert Batches(store).start_again(task._replace(attempts=1)) is False
-    assert Batches(store).start_again(task) is True
-    assert rows.one("status", "attempts", "claim", "progress") == (1, 2, task.claim, None)
-    assert rows.seconds_from_now(rows.one("due_at")) == pytest.approx(LEASE_SECONDS, abs=30)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import time
 from collections.abc import Sequence
 from typing import Any
 
@@ -18,7 +17,6 @@ from taskserver.stores.queue import counts, views
 from taskserver.stores.queue.counts import Counts, NameCount
 from taskserver.stores.queue.views import Pages, Place
 from tests.contract.verbs import PLAIN, add_many, claim
-from tests.support.locks import holding
 from tests.support.queues import row_counts
 from tests.support.rows import Rows
 
@@ -151,27 +149,11 @@ def test_no_look_of_an_overview_or_a_page_sorts_many_rows(
         assert not re.search("filesort|TEMP B-TREE FOR ORDER|Sort Key", plan), (read, plan)
 
 
-# ---- nobody waits for it, and it waits for nobody
-
-
-@pytest.fixture
-def busy(queue_dsn: str, rows: Rows) -> str:
-    put(rows, *[("a", 3, 0)] * 5, ("b", 3, 1), error="E: x")
-    return queue_dsn
-
-
-def test_an_overview_waits_for_no_row_that_another_transaction_holds(busy: str) -> None:
-    with holding(busy), TaskServer(busy) as server:
-        began = time.monotonic()
-        overview = read_status(server.store, server.settings)
-        assert overview.total.rows[Status.NEW] == 5
-        assert time.monotonic() - began < 2
-
-
 def test_an_overview_leaves_no_transaction_and_no_lock_behind(
-    busy: str, rows: Rows, monkeypatch: pytest.MonkeyPatch
+    queue_dsn: str, rows: Rows, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with TaskServer(busy) as server:
+    put(rows, *[("a", 3, 0)] * 5, ("b", 3, 1), error="E: x")
+    with TaskServer(queue_dsn) as server:
         sent: list[str] = []
         compose = server.store.database.compose
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import threading
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
@@ -18,7 +17,6 @@ from taskserver.stores.words import HELPERS, SCHEMA_VERSION
 from tests.contract.verbs import add, claim, finish
 from tests.support.databases import on
 from tests.support.deployment import ROOT
-from tests.support.processes import WAIT_SECONDS, together
 from tests.support.queues import row_counts
 from tests.support.rows import Rows
 from tests.support.servers import MySQLServer
@@ -49,7 +47,7 @@ def load(server: MySQLServer, database: str, *before: str, name: str = "jobs_que
 
 
 @pytest.mark.parametrize("sql_mode", ["", "TRADITIONAL", "ANSI,NO_BACKSLASH_ESCAPES"])
-def test_it_loads_in_every_session_and_twice(
+def test_it_loads_in_every_session_twice_and_under_another_name(
     mysql_server: MySQLServer, kept_mysql_dsn: str, empty: str, sql_mode: str
 ) -> None:
     assert SCHEMA.isascii(), "an import would ask for its encoding"
@@ -59,23 +57,6 @@ def test_it_loads_in_every_session_and_twice(
         assert definitions(mysql_server, empty) == definitions(mysql_server, kept_mysql_dsn.rpartition("/")[2])
         mysql_server.execute("INSERT INTO jobs_queue (task) VALUES ('tasks.a')", database=empty)
     assert mysql_server.execute("SELECT COUNT(*) FROM jobs_queue", database=empty) == ((2,),)
-
-
-def test_some_that_make_the_tables_at_once_all_succeed(dsn: str) -> None:
-    line = threading.Barrier(4)
-
-    def make() -> None:
-        with TaskServer(dsn) as server:
-            line.wait(WAIT_SECONDS)
-            server.create_tables()
-
-    with together(*[make] * 4):
-        pass
-    with TaskServer(dsn) as server:
-        assert server.add_task("tasks.a") == 1
-
-
-def test_a_file_in_which_the_name_was_replaced_works_under_that_name(mysql_server: MySQLServer, empty: str) -> None:
     load(mysql_server, empty, name="letters")
     with TaskServer(mysql_server.dsn(empty), table="letters", mode="move") as server:
         server.add_task("os.getcwd")
