@@ -151,3 +151,12 @@ def test_a_key_that_another_committed_since_an_old_snapshot_is_a_conflict_on_pos
     connection.rollback()
     shop.order(connection)
     assert shop.server.add_task("tasks.note", unique_key="k", connection=connection) == first
+
+
+def test_a_task_that_stands_is_not_taken_before_the_caller_commits(postgresql_shop: Shop) -> None:
+    shop, connection = postgresql_shop, postgresql_shop.open()
+    first = shop.server.add_task("tasks.note", unique_key="k")
+    assert shop.server.add_task("tasks.note", unique_key="k", connection=connection) == first
+    assert shop.run_quietly().taken == 0
+    connection.commit()
+    assert shop.run_quietly().taken == 1
