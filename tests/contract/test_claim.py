@@ -14,18 +14,7 @@ from taskserver.model.task import Claim, ClaimedTask
 from taskserver.stores import Store
 from taskserver.stores.queue.batches import Batches
 from taskserver.stores.queue.claims import MAX_INLINE_BYTES
-from tests.contract.verbs import (
-    PLAIN,
-    add,
-    add_many,
-    claim,
-    claim_one,
-    end_leases,
-    ids,
-    rerun,
-    start,
-    take_away,
-)
+from tests.contract.verbs import PLAIN, add, add_many, claim, claim_one, end_leases, ids, rerun, start, take_away
 from tests.support.rows import Rows, as_instant
 
 LEASE_SECONDS = 120

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import pytest
 
+from taskserver.model.attempt import Finish, Outcome
 from taskserver.stores import Store
 from taskserver.stores.queue.counts import Counts
 from taskserver.stores.queue.dependencies import Dependencies
-from tests.contract.verbs import PLAIN, add, add_many
+from taskserver.stores.queue.operations import Operations
+from tests.contract.verbs import PLAIN, a_running_task, add, add_many, end
 from tests.support.rows import Rows
 
 
@@ -61,4 +63,13 @@ def test_a_child_whose_parents_a_person_deleted_is_found(store: Store, rows: Row
     assert (Counts(store.database).orphaned(), dependencies.find_orphans()) == (1, 1)
     assert store.due.look().linked == [child]
     assert dependencies.decide([child]) == 1
+    assert rows.row(child)["status"] == 0
+
+
+def test_a_cancelled_parent_that_succeeds_before_it_hears_of_that_is_done(store: Store, rows: Rows) -> None:
+    parent = a_running_task(store)
+    (child,) = add_many(store, [PLAIN._replace(delay_seconds=0.0, depends_on=str(parent.id))])
+    rows.set(f"due_at = {rows.after(-10)} WHERE id = {child}")
+    assert Dependencies(store.database).decide([child]) == Operations(store).cancel([parent.id]) == 1
+    assert end(store, Finish(parent)) is Outcome.AS_ASKED
     assert rows.row(child)["status"] == 0

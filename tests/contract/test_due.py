@@ -10,17 +10,7 @@ from taskserver.model.task import LostTask
 from taskserver.stores import Store
 from taskserver.stores.queue.claims import number_of
 from taskserver.stores.queue.runs import LeftTask
-from tests.contract.verbs import (
-    PLAIN,
-    add,
-    add_many,
-    claim,
-    claim_one,
-    end_leases,
-    ids,
-    start,
-    wake,
-)
+from tests.contract.verbs import PLAIN, add, add_many, claim, claim_one, end_leases, ids, start, wake
 from tests.support.rows import Rows
 
 

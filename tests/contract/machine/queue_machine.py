@@ -14,14 +14,7 @@ from taskserver.model.task import LostTask, Status
 from taskserver.stores import Store
 from taskserver.stores.queue.operations import Operations
 from taskserver.worker.maintenance import LOST_TEXT
-from tests.contract.machine.model import (
-    CANCELLED_TEXT,
-    LATER_SECONDS,
-    Model,
-    Task,
-    When,
-    limit_of,
-)
+from tests.contract.machine.model import CANCELLED_TEXT, LATER_SECONDS, Model, Task, When, limit_of
 from tests.contract.machine.steps import Ending, Held, Stage, Step, Worker, a_task, next_step
 from tests.support.rows import Rows
 

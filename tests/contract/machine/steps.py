@@ -11,16 +11,7 @@ from taskserver.model.attempt import Finish
 from taskserver.model.new_task import NewTask
 from taskserver.model.task import ClaimedTask, Due, Status
 from taskserver.stores import Store
-from tests.contract.machine.model import (
-    CANCELLED_TEXT,
-    ERROR_TEXT,
-    GROUPS,
-    KEYS,
-    LATER_SECONDS,
-    LIMITS,
-    When,
-    limit_of,
-)
+from tests.contract.machine.model import CANCELLED_TEXT, ERROR_TEXT, GROUPS, KEYS, LATER_SECONDS, LIMITS, When, limit_of
 
 if TYPE_CHECKING:
     from tests.contract.machine.queue_machine import QueueMachine
