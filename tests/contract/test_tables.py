@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import threading
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
@@ -17,6 +18,7 @@ from taskserver.stores.words import HELPERS, SCHEMA_VERSION
 from tests.contract.verbs import add, claim, finish
 from tests.support.databases import on
 from tests.support.deployment import ROOT
+from tests.support.processes import WAIT_SECONDS, together
 from tests.support.queues import row_counts
 from tests.support.rows import Rows
 from tests.support.servers import MySQLServer
@@ -62,6 +64,18 @@ def test_it_loads_in_every_session_twice_and_under_another_name(
         server.add_task("os.getcwd")
         server.store.tables.check()
         assert server.run().fatal == 1
+
+
+def test_some_that_make_the_tables_at_once_all_succeed(dsn: str) -> None:
+    line = threading.Barrier(4, timeout=WAIT_SECONDS)
+
+    def make() -> None:
+        with TaskServer(dsn) as server:
+            line.wait()
+            server.create_tables()
+
+    with together(*[make] * 4):
+        pass
 
 
 @pytest.mark.parametrize("name", [LONGEST_NAME, "Jobs_Queue_2", "select"])
