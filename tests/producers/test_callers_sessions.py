@@ -155,8 +155,9 @@ def test_a_key_that_another_committed_since_an_old_snapshot_is_a_conflict_on_pos
 
 def test_a_task_that_stands_is_not_taken_before_the_caller_commits(postgresql_shop: Shop) -> None:
     shop, connection = postgresql_shop, postgresql_shop.open()
+    claims = shop.server.store.claims
     first = shop.server.add_task("tasks.note", unique_key="k")
     assert shop.server.add_task("tasks.note", unique_key="k", connection=connection) == first
-    assert shop.run_quietly().taken == 0
+    assert claims.claim(1, ()).tasks == []
     connection.commit()
-    assert shop.run_quietly().taken == 1
+    assert [task.id for task in claims.claim(1, ()).tasks] == [first]
