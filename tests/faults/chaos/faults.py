@@ -64,7 +64,7 @@ def freeze_in_transaction(stage: Stage, slot: Slot, chance: random.Random) -> St
     is_taken, runs = stage.server is None, stage.folder / "runs"
     with suppress(ChildProcessError, FileNotFoundError):
         freeze(process)
-        begun = f"begin {slot.is_open(process).read_text()} "
+        begun = f"begin {slot.mark_of(process).read_text()} "
         before, thaws_at = runs.read_text().count(begun), time.monotonic() + BEYOND[1] * 2
         while not is_taken and time.monotonic() < thaws_at:
             time.sleep(0.05)
@@ -183,7 +183,8 @@ class Striker(threading.Thread):
                     yield kind
 
     def _strike(self, kind: str) -> None:
-        slot = self._chance.choice(self._slots)
+        in_transaction = [slot for slot in self._slots if slot.is_in_transaction()]
+        slot = self._chance.choice(in_transaction if in_transaction and self._chance.random() < 0.7 else self._slots)
         began = time.monotonic()
         if struck := self.faults[kind](self._stage, slot, self._chance):
             pid = struck.pid if isinstance(struck, subprocess.Popen) else None

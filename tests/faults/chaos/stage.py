@@ -232,16 +232,20 @@ class Slot(Actor):
             self.runs.append(WorkerRun(self.number, process.pid, began, time.monotonic(), process.returncode, errors))
             self.stopped.wait(0.3 if process.returncode == 1 else 0.05)
 
-    def is_open(self, process: subprocess.Popen[str]) -> Path:
+    def mark_of(self, process: subprocess.Popen[str]) -> Path:
         """A file that is there while a task's own transaction is open, and holds its number."""
         return self.stage.folder / f"open-{process.pid}"
+
+    def is_in_transaction(self) -> bool:
+        process = self.process
+        return process is not None and self.mark_of(process).exists()
 
     def find_worker(self, in_transaction: bool = False) -> subprocess.Popen[str] | None:
         """Wait a moment for its worker, or for one in the midst of a transaction of a task's own."""
         deadline = time.monotonic() + FIND_SECONDS
         while time.monotonic() < deadline:
             process = self.process
-            if process and (not in_transaction or self.is_open(process).exists()):
+            if process and (not in_transaction or self.mark_of(process).exists()):
                 return process
             time.sleep(0.002)
         return None
