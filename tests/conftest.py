@@ -17,6 +17,7 @@ which `make test-sqlite` leaves out; it is set here, by the fixtures that they a
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -35,16 +36,8 @@ from tests.support.servers import ExternalServer, MariaDB, MySQLServer, find_pro
 
 EXTERNAL_MYSQL = os.environ.get("TASKSERVER_TEST_MYSQL", "")
 EXTERNAL_POSTGRESQL = os.environ.get("TASKSERVER_TEST_POSTGRESQL", "")
-SERVER_NAMES = {
-    "mysql",
-    "postgresql",
-    "mariadb",
-    "mysql_dsn",
-    "mysql_queue",
-    "postgresql_dsn",
-    "postgresql_queue",
-    "php",
-}
+OF_SERVERS = re.compile(r"(mysql|mariadb|postgresql)(_.*)?|php|.*_server")
+"""The names of databases and of fixtures that need a server."""
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -58,12 +51,12 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 def _needs_server(item: pytest.Function) -> bool:
-    needed = set(item.fixturenames)
+    names = list(item.fixturenames)
     if hasattr(item, "callspec"):
-        needed |= {value for value in item.callspec.params.values() if isinstance(value, str)}
-    elif "database" in needed:
-        needed.add(item.config.getoption("--on"))
-    return any(name in SERVER_NAMES or name.endswith("_server") for name in needed)
+        names += [value for value in item.callspec.params.values() if value in DATABASES]
+    elif "database" in names:
+        names.append(item.config.getoption("--on"))
+    return any(map(OF_SERVERS.fullmatch, names))
 
 
 @pytest.fixture
