@@ -159,6 +159,8 @@ class Producer(Actor):
                     return
                 kind = kinds.pop(0) if kinds else self._chance.choices(list(WEIGHTS), list(WEIGHTS.values()))[0]
                 self._add(queue, number, kind)
+                if self.added[-1].id is None:
+                    self.stopped.wait(0.2)  # the database is away
 
     def _add(self, queue: TaskServer, number: int, kind: str) -> None:
         name, chance = "play" if kind in PLAYED or kind == "child" else kind, self._chance
