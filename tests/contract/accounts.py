@@ -1,4 +1,4 @@
-"""Accounts of a server with few rights, and the error of a database that cannot be used: it never tells a password."""
+"""Accounts of a server with few rights, and the errors of databases that cannot be used, which contain no password."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ QUOTED_SECRET = quote(SECRET, safe="")
 
 
 def failure(dsn: str, password: str = "") -> str:
-    """What the error says with which a server that cannot be used fails: one line, and its password nowhere."""
+    """The error of a server that cannot be used: one line, without its password."""
     with TaskServer(dsn, password=password) as server, pytest.raises(DatabaseError) as raised:
         server.add_task("tasks.a")
     assert not isinstance(raised.value, TablesMissing), "it can be used, and has no tables"
@@ -28,8 +28,8 @@ def failure(dsn: str, password: str = "") -> str:
     assert text
     assert "\n" not in text
     for written in (SECRET, QUOTED_SECRET, "s3cret"):
-        for told in (text, repr(raised.value), "".join(traceback.format_exception(raised.value))):
-            assert written not in told
+        for shown in (text, repr(raised.value), "".join(traceback.format_exception(raised.value))):
+            assert written not in shown
     return text
 
 

@@ -29,7 +29,7 @@ def fill(store: Store, count: int) -> None:
 def plan(store: Store, groups: tuple[int, ...]) -> dict[str, set[str | None]]:
     """The key that the claim uses for each table of its plan.
 
-    MySQL calls the updated table by its alias alone, and MariaDB too; what is picked from stands under its name.
+    MySQL and MariaDB show the updated table by its alias, and the one from which rows are picked by its name.
     """
     dialect = store.database.dialect
     assert isinstance(dialect, MySQLDialect)

@@ -27,7 +27,7 @@ def test_notes_are_written_over_in_one_commit_or_none_and_found_by_name_and_kind
     assert notes.find("accepted fatal") is None
 
 
-def test_a_note_is_replaced_once_by_whoever_read_the_one_before(store: Store, rows: Rows) -> None:
+def test_a_note_is_replaced_once_by_those_who_read_the_one_before(store: Store, rows: Rows) -> None:
     notes = Notes(store.database)
     steps: list[tuple[str | None, str | None]] = [(None, "a"), ("a", "A"), ("A", "a"), ("a", None)]
     for before, after in steps:

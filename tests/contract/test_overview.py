@@ -1,4 +1,4 @@
-"""The overview: bounded looks for counts, ages, names and errors, which hold nobody up and wait for nobody."""
+"""The overview: bounded queries for counts, ages, names and errors, which hold up no worker."""
 
 from __future__ import annotations
 

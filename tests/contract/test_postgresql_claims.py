@@ -88,7 +88,7 @@ def test_a_claim_picks_by_its_index_and_reads_no_more_of_a_long_queue(
     assert reads[1] <= reads[0] * 1.5, reads
 
 
-def test_writes_to_one_row_read_that_row_alone(store: Store, plan: Callable[..., tuple[set[str], int]]) -> None:
+def test_writes_to_one_row_read_only_that_row(store: Store, plan: Callable[..., tuple[set[str], int]]) -> None:
     """Though by the statistics an index of the status could seem to have no row for it."""
     say_that_no_task_is_new(store)
     add_many(store, [PLAIN] * 3000)

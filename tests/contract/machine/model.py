@@ -47,7 +47,7 @@ class Task:
     is_started: bool = False
     error_text: str | None = None
     is_finished: bool = False
-    """Whether it bears the instant at which it ended."""
+    """Whether finished_at is set."""
     may_complete_late: bool = False
     """Given up as lost though it may start only once, and no person changed it since."""
     starts: int = 0

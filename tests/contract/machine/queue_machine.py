@@ -106,7 +106,7 @@ class QueueMachine:
 
     def look(self, worker: Worker) -> None:
         due = worker.store.due.look()
-        # When a lost one began is the clock's, and nobody here is a schedule's.
+        # The database's clock decides when a lost one began.
         worker.look = due._replace(lost=[lost._replace(began_seconds_ago=0.0) for lost in due.lost])
         assert worker.look == self.model.look_for_due()
 
