@@ -119,3 +119,23 @@ def test_the_next_verb_commits_nothing_of_an_interrupted_transaction(store: Stor
     assert priorities[first] == priorities[second]
     assert done <= priorities[first] <= done + interrupts
     assert priorities[other] == next(checks)
+
+
+def test_an_interrupt_while_an_error_is_undone_leaves_no_transaction_open(
+    store: Store, rows: Rows, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    add(store, task="tasks.a")
+    database = store.database
+
+    def interrupt() -> None:
+        raise TaskInterrupted
+
+    def fail() -> None:
+        database.write(ADD_PRIORITY, ["tasks.a"])
+        monkeypatch.setattr(database.session(), "roll_back", interrupt)
+        raise ZeroDivisionError
+
+    with pytest.raises(TaskInterrupted):
+        database.run(RetryPolicy(Scope.TRANSACTION, 60), fail)
+    add(store, task="tasks.b")
+    assert {row["task"]: row["priority"] for row in rows.all()} == {"tasks.a": 0, "tasks.b": 0}

@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from itertools import pairwise
 from typing import Any
 
 import psycopg
 import pytest
 
-from taskserver import TaskServer
+from taskserver import DatabaseError, TaskServer
 from taskserver.errors import Refused
 from taskserver.model.attempt import Finish, Start
 from taskserver.stores import Store
+from taskserver.stores.retrying import AT_ONCE, Scope
 from tests.contract.verbs import PLAIN, add, add_many, claim, start
 from tests.support.postgresql import pooled
 
@@ -103,6 +105,17 @@ def test_writes_to_one_row_read_only_that_row(store: Store, plan: Callable[..., 
         used, buffers = plan(write)
         assert used == {"pkey"}
         assert buffers < 100
+
+
+def test_a_transaction_that_went_on_after_an_error_is_not_taken_for_committed(store: Store) -> None:
+    """PostgreSQL answers its COMMIT with ROLLBACK, which is no error."""
+
+    def go_on() -> None:
+        with suppress(DatabaseError):
+            store.database.execute("SELECT 1 / 0")
+
+    with pytest.raises(DatabaseError, match="rolled back"):
+        store.database.run(AT_ONCE._replace(scope=Scope.TRANSACTION), go_on)
 
 
 def test_the_writes_of_a_run_are_prepared_and_claims_are_planned_each_time(store: Store) -> None:
