@@ -17,7 +17,6 @@ from taskserver.stores import dialect
 from taskserver.stores.mysql import errors as mysql_errors
 from tests.contract.accounts import QUOTED_SECRET, account, failure
 from tests.support.fake_server import FakeServer, Peer
-from tests.support.processes import wait_until
 from tests.support.rows import Rows
 from tests.support.servers import MariaDB, MySQLServer
 
@@ -43,15 +42,10 @@ def kill_connections(mysql_server: MySQLServer, dsn: str) -> int:
     """Ends the database's connections from another one, as a host's wait_timeout does; returns once they are gone."""
     look = f"SELECT id FROM information_schema.processlist WHERE db = '{dsn.rpartition('/')[2]}'"
     found = mysql_server.execute(look)
-
-    def are_gone() -> bool:
-        # Again and again: MySQL 5.7 misses a KILL that comes as the connection starts to wait for its next statement.
-        for (number,) in mysql_server.execute(look):
+    while left := mysql_server.execute(look):  # MySQL 5.7 may miss a KILL
+        for (number,) in left:
             with suppress(pymysql.MySQLError):
                 mysql_server.execute(f"KILL {number}")
-        return not mysql_server.execute(look)
-
-    wait_until(are_gone)
     return len(found)
 
 

@@ -43,11 +43,6 @@ def test_a_count_up_to_a_number_stops_there_and_names_are_counted_in_each_status
     assert sorted(look.by_name()) == [NameCount("a", 3, 0, 5), NameCount("a", 5, 4, 1), NameCount("b", 5, 0, 1)]
 
 
-def test_an_empty_queue_has_no_counts_no_runs_and_no_tasks(store: Store) -> None:
-    views = store.views
-    assert (row_counts(store), views.runs(), views.list(limit=10), views.show(1)) == ([], [], [], None)
-
-
 def test_tasks_that_wait_for_nothing_are_counted_and_those_that_wait_for_a_task_are_not(
     store: Store, rows: Rows
 ) -> None:

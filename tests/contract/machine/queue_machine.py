@@ -65,7 +65,7 @@ class QueueMachine:
     def time_comes(self, tasks: list[Task]) -> None:
         """Of leases, backoffs and due dates."""
         for task in tasks:
-            self.write(task, f"due_at = {self.instant(When.PAST)}")
+            self.rows.execute(f"UPDATE jobs_queue SET due_at = {self.instant(When.PAST)} WHERE id = {task.id}")
             task.when = When.PAST
 
     def tasks_ahead(self) -> list[Task]:
@@ -74,10 +74,6 @@ class QueueMachine:
     def note(self, what: str, times: int | bool = 1) -> None:
         if times and not self.is_draining:
             self.place.happened[what] += int(times)
-
-    def write(self, task: Task, assignments: str) -> None:
-        """Change a row as a person would, by SQL."""
-        self.rows.execute(f"UPDATE jobs_queue SET {assignments} WHERE id = {task.id}")
 
     def instant(self, when: When) -> str:
         if when is When.NEVER:
@@ -204,13 +200,6 @@ class QueueMachine:
         self.note("started", started)
         self.note("refused to start", start is not None and not started)
         return started
-
-    def write_again(self, worker: Worker, held: Held, ending: Ending | None) -> None:
-        """A start or a finish of a task that was over: as after a connection that broke."""
-        if ending is None:
-            self.advance(worker, [], Start(held.claimed, held.limit()))
-        else:
-            self.advance(worker, [ending.finish(held)], None)
 
     # ---- renew, release
 

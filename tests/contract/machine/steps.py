@@ -96,7 +96,7 @@ def a_worker_s_step(machine: QueueMachine, chance: Random) -> Step:
         (5, "finish", running, (ending,)),
         (4, "finish", taken_away, (chance.choice([Ending.WELL, ending]),)),
         (2, "finish_all_and_start", claimed, (ending,)),
-        (1, "write_again", over, (chance.choice([None, ending]),)),
+        (1, "finish", over, (ending,)),  # as after a connection that broke
         (1, "renew", claimed + running, ()),
         (1, "renew_just_in_time", claimed + running, ()),
         (1, "release", claimed + running, ()),
