@@ -130,6 +130,15 @@ def test_several_are_completed_and_others_started_in_one_commit_or_not_at_all(
     assert len(rows.all("jobs_queue_done")) == 2
 
 
+def test_of_several_only_those_are_completed_that_are_ours(store: Store, rows: Rows) -> None:
+    add_many(store, [PLAIN] * 3)
+    tasks = claim(store)
+    assert len(Batches(store).start(tasks, 10)) == 3
+    take_away(rows, tasks[1].id)
+    assert Batches(store).complete(tasks) == ({tasks[0].id, tasks[2].id}, False)
+    assert rows.statuses() == [Status.IN_PROGRESS]
+
+
 # ---- answers that were lost: what the first try did is found, and what it did not do is done
 
 
