@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator
-from contextlib import suppress
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing, suppress
 from itertools import pairwise
 from typing import Any
 
@@ -14,10 +15,13 @@ import pytest
 from taskserver import DatabaseError, TaskServer
 from taskserver.errors import Refused
 from taskserver.model.attempt import Finish, Start
+from taskserver.model.task import ClaimedTask
 from taskserver.stores import Store
 from taskserver.stores.retrying import AT_ONCE, Scope
-from tests.contract.verbs import PLAIN, add, add_many, claim, start
-from tests.support.postgresql import pooled
+from tests.contract.verbs import PLAIN, add, add_many, claim, ids, start
+from tests.support.postgresql import PostgreSQLServer, pooled
+from tests.support.processes import wait_until
+from tests.support.rows import Rows
 
 
 @pytest.fixture
@@ -105,6 +109,39 @@ def test_writes_to_one_row_read_only_that_row(store: Store, plan: Callable[..., 
         used, buffers = plan(write)
         assert used == {"pkey"}
         assert buffers < 100
+
+
+def test_a_row_that_another_claim_took_since_it_was_seen_is_left(
+    store: Store, postgresql_dsn: str, postgresql_server: PostgreSQLServer
+) -> None:
+    """A claim sees the rows as they are when it begins, and locks them later."""
+    add_many(store, [PLAIN])
+
+    def claim_slowly() -> list[ClaimedTask]:
+        for sql in (
+            "SET lock_timeout = 0",
+            # It asks for pauses before it looks for rows.
+            "CREATE TEMPORARY VIEW jobs_queue_paused AS "
+            "SELECT CAST(0 AS bigint) AS group_id FROM pg_advisory_lock_shared(7) AS held WHERE held::text = 'never'",
+        ):
+            store.database.change(sql)
+        return claim(store)
+
+    with closing(Rows(postgresql_dsn)) as other, ThreadPoolExecutor(1) as worker:
+        other.execute("SELECT pg_advisory_lock(7)")
+        claimed = worker.submit(claim_slowly)
+        wait_until(postgresql_server.count_lock_waits)
+        other.execute("UPDATE jobs_queue SET status = 1, claim = 5")
+        other.execute("SELECT pg_advisory_unlock(7)")
+        assert claimed.result() == []
+        assert other.one("status", "claim") == (1, 5)
+
+
+def test_a_claim_waits_for_no_row_that_others_hold(store: Store, postgresql_dsn: str) -> None:
+    first, second = add_many(store, [PLAIN] * 2)
+    with psycopg.connect(postgresql_dsn) as other:
+        other.execute("SELECT id FROM jobs_queue WHERE id = %s FOR UPDATE", (first,))
+        assert ids(claim(store)) == [second]
 
 
 def test_a_transaction_that_went_on_after_an_error_is_not_taken_for_committed(store: Store) -> None:
