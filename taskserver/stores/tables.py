@@ -42,5 +42,6 @@ class Tables:
         if version > SCHEMA_VERSION:
             raise TablesOutdated(
                 f"the tables of {table} have version {version}, this program knows {SCHEMA_VERSION}: "
-                f"upload the newer taskserver here too, or, if there is none, delete that row of {table}_schema"
+                f"upload the newer taskserver here too; if you have none, delete the row of version {version} from "
+                f"{table}_schema"
             )
