@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable, Mapping
-from itertools import pairwise
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -18,8 +18,13 @@ from taskserver import Progress, TaskServer, TaskState, current_task, progress
 from taskserver.model.results import read_progress
 from taskserver.model.task import CANCELLED, Status
 from taskserver.worker.task_context import CurrentTask
+from tests.support.databases import EACH_DATABASE
 from tests.support.processes import WAIT_SECONDS
+from tests.support.proxy import Proxy
+from tests.support.rows import holding
+from tests.support.servers import MySQLServer
 from tests.support.sites import Site
+from tests.worker.test_heartbeat import Clock
 
 CODE = """
 does = []
@@ -59,30 +64,73 @@ def this_task() -> CurrentTask:
 def test_it_is_stored_at_most_once_a_second_and_at_the_end(
     make_site: Any, site_dsn: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    site = make_site(site_dsn, lease=6)  # so the heartbeat beats four times a second
-    writes: list[tuple[int, float]] = []
+    site = make_site(site_dsn, lease=1)  # so the heartbeat looks 24 times a second
+    clock, written = Clock(monkeypatch), list[int]()
     real = site.store.finishes.write_progress
 
     def write(tasks: Any, text: str, conflict_seconds: float) -> None:
+        written.append(json.loads(text)["done"])
         real(tasks, text, conflict_seconds)
-        writes.append((json.loads(text)["done"], time.monotonic()))
 
     monkeypatch.setattr(site.store.finishes, "write_progress", write)
-    last = 0
 
     def work() -> None:
-        nonlocal last
-        until = time.monotonic() + 2.2
-        while time.monotonic() < until:
-            last += 1
-            progress(last)
+        for second, expected in ((0.5, []), (1.0, [1]), (1.5, [1]), (2.0, [1, 3]), (2.5, [1, 3])):
+            for _ in range(1000):  # none of which writes
+                progress(int(2 * second) - 1)
+            clock.turn_to(began_at + second)
+            assert written == expected
 
-    site.act(work)
-    assert last > 5_000  # a call costs less than a look into the database
-    *timely, (at_the_end, _) = writes
-    assert 1 <= len(timely) <= 2
-    assert all(later - earlier > 0.85 for (_, earlier), (_, later) in pairwise(timely))
-    assert (at_the_end, json.loads(site.rows.one("progress"))) == (last, {"done": last})
+    began_at = clock.now
+    state = site.act(work)
+    assert (state.status, state.progress, written) == (Status.DONE, Progress(4), [1, 3, 4])
+
+
+# ---- others in the way
+
+
+@contextmanager
+def away(proxy: Proxy) -> Iterator[None]:
+    proxy.refuse()
+    assert proxy.reset() > 0
+    yield
+    proxy.pass_on()
+
+
+def act_amid(site: Acts, fault: AbstractContextManager[object]) -> None:
+    """Reports progress for a second in which the heartbeat cannot store it."""
+    seconds = 0.0
+
+    def work() -> None:
+        nonlocal seconds
+        progress(1, 3)
+        time.sleep(1.2)  # the heartbeat has a connection by now
+        with fault:
+            for _ in range(150):
+                began_at = time.monotonic()
+                progress(2, 3)
+                seconds += time.monotonic() - began_at
+                time.sleep(0.01)
+        progress(3, 3)
+
+    state = site.act(work)
+    assert seconds < 0.5
+    assert (state.status, state.attempts, state.progress) == (Status.DONE, 1, Progress(3, 3))
+
+
+@EACH_DATABASE
+def test_a_held_row_makes_no_task_wait(site: Acts) -> None:
+    act_amid(site, holding(site.dsn))
+
+
+def test_a_database_that_is_away_fails_no_task(
+    make_site: Any, mysql_server: MySQLServer, emptied_mysql_dsn: str
+) -> None:
+    with Proxy(mysql_server.host, mysql_server.port) as proxy:
+        act_amid(make_site(proxy.dsn(emptied_mysql_dsn)), away(proxy))
+
+
+# ---- the next attempt
 
 
 def test_it_stays_after_a_failure_the_next_attempt_begins_without_one_and_a_task_knows_itself(site: Acts) -> None:
