@@ -170,3 +170,6 @@ def test_an_overview_leaves_no_transaction_and_no_lock_behind(
             number = server.store.database.fetch_value("SELECT CONNECTION_ID()")
             own = "SELECT COUNT(*) FROM information_schema.innodb_trx WHERE trx_mysql_thread_id = ?"
             assert rows.execute(own, [number]) == [(0,)]
+        elif not rows.is_sqlite:
+            number = server.store.database.fetch_value("SELECT pg_backend_pid()")
+            assert rows.execute(f"SELECT state FROM pg_stat_activity WHERE pid = {number}") == [("idle",)]

@@ -17,7 +17,7 @@ import pytest
 from taskserver import DatabaseError, RunResult, TaskServer
 from taskserver.stores import dialect
 from tests.faults.failing import FailingQueue, Here
-from tests.support.processes import assert_one_line, assert_silent, wait_until
+from tests.support.processes import WAIT_SECONDS, assert_one_line, assert_silent, wait_until
 from tests.support.proxy import Cut, Matches, Proxy, contains
 
 READ_SECONDS_IN_A_RUN = dialect.READ_SECONDS_IN_A_RUN
@@ -198,7 +198,8 @@ def test_a_worker_gets_away_from_a_connection_that_is_half_open(
     proxy.drop()
     proxied_queue.go()
     leave_half_open(proxy)
-    result = run.result()
+    result = run.result(WAIT_SECONDS)
+    assert READ_SECONDS_IN_A_RUN == 10
     assert (result.done, result.lost) == (3, 0)
     assert proxied_queue.notes() == ["first", "second", "third"]
     assert proxy.links[0].lost_at
@@ -271,10 +272,14 @@ def inserts(sent: list[bytes]) -> Matches:
 
 @pytest.mark.parametrize("count", [1, 3])
 @pytest.mark.parametrize("is_done", [True, False], ids=["done", "not-done"])
-def test_an_add_whose_answer_is_cut_off_is_not_repeated(
-    proxied_queue: FailingQueue, proxy: Proxy, count: int, is_done: bool
+@pytest.mark.parametrize("silent", [True, False], ids=["never", "cut"])
+def test_an_add_whose_answer_is_cut_off_or_never_comes_is_not_repeated(
+    proxied_queue: FailingQueue, proxy: Proxy, monkeypatch: pytest.MonkeyPatch, count: int, is_done: bool, silent: bool
 ) -> None:
     sent: list[bytes] = []
+    assert dialect.READ_SECONDS == 60
+    if silent:
+        monkeypatch.setattr(dialect, "READ_SECONDS", SHORT_READ_SECONDS)
 
     def add() -> None:
         # One INSERT commits by itself; several tasks share a transaction.
@@ -284,7 +289,7 @@ def test_an_add_whose_answer_is_cut_off_is_not_repeated(
             server.add_tasks([{"task": "tasks.note"}] * count)
 
     with TaskServer(proxied_queue.workers_dsn) as server:
-        cut = (proxy.cut_after if is_done else proxy.cut_before)(inserts(sent))
+        cut = (proxy.cut_after if is_done else proxy.cut_before)(inserts(sent), silent=silent)
         with pytest.raises(DatabaseError) as raised:
             add()
         assert "\n" not in str(raised.value)

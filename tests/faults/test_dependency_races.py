@@ -46,11 +46,15 @@ class Race:
             assert self.store.finishes.advance([finish], None)[0] == [Outcome.AS_ASKED]
 
     def add_children(self) -> None:
-        until = time.monotonic() + WAIT_SECONDS
+        until, children = time.monotonic() + WAIT_SECONDS, list[tuple[int, list[int]]]()
         while (ahead := self.to_end[-12:]) and time.monotonic() < until:
             parents = random.sample(ahead, min(len(ahead), random.randint(1, 4)))
-            child = self.server.get(self.server.add_task("tasks.note", depends_on=parents))
+            children.append((self.server.add_task("tasks.note", depends_on=parents), parents))
             self.added += 1
+            for child_id, awaited in children[-2:]:
+                child = self.server.get(child_id)
+                is_early = child is not None and child.status == Status.NEW and not set(awaited).isdisjoint(self.to_end)
+                assert not is_early, (child_id, awaited)
             self.waited += child is not None and child.status == Status.WAITING
 
     def run(self) -> Counter[int]:

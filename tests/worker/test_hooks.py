@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from taskserver import FailedAttempt, SettingError, Stop
-from taskserver.worker import hooks
+from taskserver.worker import call, hooks
 from taskserver.worker.hooks import HookMissing, find_hook
 from tests.support.documents import blocks
 from tests.support.queues import Queue
@@ -208,6 +208,7 @@ def test_one_that_misbehaves_fails_no_task_and_is_logged_once_a_run(
 ) -> None:
     """One that hangs is left alone: after the first time, the one for failures after the third."""
     calls: list[object] = []
+    assert call.MAX_SIDE_CALL_SECONDS == 10
 
     def hook(*failed: object) -> None:
         calls.append(failed)

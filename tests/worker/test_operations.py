@@ -74,13 +74,17 @@ def test_a_cancelled_task_that_succeeds_before_its_worker_hears_of_it_is_done(si
     assert site.columns("status") == []
 
 
-def test_a_cancelled_task_whose_worker_died_is_never_retried(site: Site) -> None:
-    site.add_args("note", ["never"])
-    (task,) = site.store.claims.claim(1, ()).tasks
-    assert site.store.finishes.advance([], Start(task, 10))[1]
-    assert site.server.cancel(task.id) == 1
-    assert site.columns("status") == [(1,)]
-    site.rows.set(f"due_at = '{LONG_AGO}'")
+@pytest.mark.parametrize("status", [0, 1, 3])
+def test_a_cancelled_task_is_never_started_nor_retried_if_its_worker_died(site: Site, status: int) -> None:
+    task_id = site.add_args("note", ["never"])
+    if status == 1:
+        (task,) = site.store.claims.claim(1, ()).tasks
+        assert site.store.finishes.advance([], Start(task, 10))[1]
+    site.rows.set(f"status = {status}")
+    assert site.server.cancel(task_id) == 1
+    if status == 1:
+        assert site.columns("status") == [(1,)]
+        site.rows.set(f"due_at = '{LONG_AGO}'")
     site.run()
     assert_cancelled_for_good(site)
     assert site.module.ran == []
@@ -151,7 +155,7 @@ def test_a_running_task_that_is_changed_runs_once_more(
     task_id = add(site, "old")
 
     def change() -> None:
-        for number in range(1, 6):
+        for number in range(1, 11):
             if by_sql:
                 site.rows.execute(BY_SQL[site.rows.kind], [f"{site.name}.work", f'["new {number}"]', "index"])
             else:
@@ -161,8 +165,8 @@ def test_a_running_task_that_is_changed_runs_once_more(
 
     site.module.does.append(change)
     site.run()
-    assert site.module.ran == ["old", "new 5"]
+    assert site.module.ran == ["old", "new 10"]
     columns = "status, attempts, args, error_text"
-    left = [(2, 1, '["new 5"]', None)]
+    left = [(2, 1, '["new 10"]', None)]
     assert site.columns(columns) == (left if mode == "mark" else [])
     assert site.columns(columns, "jobs_queue_done") == (left if mode == "move" else [])

@@ -178,14 +178,14 @@ def test_a_row_that_cannot_be_deleted_is_marked_done_and_its_task_runs_once(
     """Without Outcome.KEPT the task would run again and again."""
     site = make_site(request.getfixturevalue(DSNS[kind]), mode=mode)
     site.module.connect = lambda: connection_of(site.dsn)
-    ids = [site.add_args(name, {"number": number}) for number in range(6)]
+    ids = [site.add_args(name, {"number": number}, unique_key=f"key {number}") for number in range(6)]
     for statement in (KEEP_SILENTLY if is_silent else REFUSE_DELETE)[kind]:
         site.rows.execute(statement.format(ids[3]))
     try:
         result = site.run()
         assert (result.done, result.failed, result.fatal, result.lost) == (6, 0, 0, 0)
         assert sorted(site.module.calls) == list(range(6))
-        assert site.columns("id, status, claim, due_at") == [(ids[3], 2, None, None)]
+        assert site.columns("id, status, claim, due_at, unique_key") == [(ids[3], 2, None, None, None)]
         assert site.columns("status", "jobs_queue_done") == [(2,)] * (5 + is_silent if mode == "move" else 0)
         (warning,) = [record.getMessage() for record in caplog.records if record.levelno == logging.WARNING]
         assert warning.startswith(f"task {ids[3]} {site.name}.{name} is completed, but its row could not be deleted")
