@@ -3,6 +3,7 @@
     database    sqlite, mysql or postgresql: what `pytest --on` says, unless the test's mark names others
                 (tests/support/databases.py); of tests/contract each test runs on all three
     dsn         of an empty one; sqlite_dsn, mysql_dsn, postgresql_dsn: of one kind
+    queue_dsn   of one whose tables are there, and empty; sqlite_queue_dsn, mysql_queue_dsn, postgresql_queue_dsn
     mysql_server, postgresql_server     a private one, or TASKSERVER_TEST_MYSQL and TASKSERVER_TEST_POSTGRESQL
     mariadb, postgresql     the private ones that the whole test run shares: to kill one, start your own
     deployment  a user's folder, whose worker.py and client.py run as processes
@@ -27,12 +28,14 @@ from pathlib import Path
 
 import pytest
 
+from taskserver import TaskServer
 from tests.support.databases import DATABASES
 from tests.support.deployment import Deployment
 from tests.support.postgresql import ExternalPostgreSQL, PostgreSQL, PostgreSQLServer, programs_folder
 from tests.support.processes import Run
 from tests.support.queues import Queue
 from tests.support.servers import ExternalServer, MariaDB, MySQLServer, find_program, missing_programs, without
+from tests.support.sites import empty_tables, kept_database
 
 EXTERNAL_MYSQL = os.environ.get("TASKSERVER_TEST_MYSQL", "")
 EXTERNAL_POSTGRESQL = os.environ.get("TASKSERVER_TEST_POSTGRESQL", "")
@@ -126,6 +129,40 @@ def database(request: pytest.FixtureRequest) -> str:
 @pytest.fixture
 def dsn(database: str, request: pytest.FixtureRequest) -> str:
     return str(request.getfixturevalue(f"{database}_dsn"))
+
+
+@pytest.fixture(scope="session")
+def kept_mysql_dsn(mysql_server: MySQLServer) -> Iterator[str]:
+    with kept_database(mysql_server) as dsn:
+        yield dsn
+
+
+@pytest.fixture(scope="session")
+def kept_postgresql_dsn(postgresql_server: PostgreSQLServer) -> Iterator[str]:
+    with kept_database(postgresql_server) as dsn:
+        yield dsn
+
+
+@pytest.fixture
+def mysql_queue_dsn(kept_mysql_dsn: str) -> str:
+    return empty_tables(kept_mysql_dsn)
+
+
+@pytest.fixture
+def postgresql_queue_dsn(kept_postgresql_dsn: str) -> str:
+    return empty_tables(kept_postgresql_dsn)
+
+
+@pytest.fixture
+def sqlite_queue_dsn(sqlite_dsn: str) -> str:
+    with TaskServer(sqlite_dsn) as server:
+        server.create_tables()
+    return sqlite_dsn
+
+
+@pytest.fixture
+def queue_dsn(database: str, request: pytest.FixtureRequest) -> str:
+    return str(request.getfixturevalue(f"{database}_queue_dsn"))
 
 
 @pytest.fixture

@@ -1,7 +1,6 @@
 """Fixtures of the contract that every store keeps: its tests run on SQLite, MySQL/MariaDB and PostgreSQL, always.
 
-queue_dsn   of a database whose tables are there, and empty; mysql_queue_dsn and postgresql_queue_dsn are of one server
-store       one on it; mysql_store and mysql_rows are on MySQL/MariaDB only
+store       one on an empty queue; mysql_store and mysql_rows are on MySQL/MariaDB only
 open_store  opens more of them, each another worker, in a mode
 rows        the database itself, seen past the store
 queue       of a deployment on it
@@ -17,50 +16,14 @@ import pytest
 from taskserver import TaskServer
 from taskserver.stores import Store
 from tests.support.databases import DATABASES
-from tests.support.postgresql import PostgreSQLServer
 from tests.support.queues import Queue
 from tests.support.rows import Rows
-from tests.support.servers import Certificates, MariaDB, MySQLServer, find_program, made_certificates, without
-from tests.support.sites import empty_tables, kept_database
-
-
-@pytest.fixture(scope="session")
-def kept_mysql_dsn(mysql_server: MySQLServer) -> Iterator[str]:
-    with kept_database(mysql_server) as dsn:
-        yield dsn
-
-
-@pytest.fixture(scope="session")
-def kept_postgresql_dsn(postgresql_server: PostgreSQLServer) -> Iterator[str]:
-    with kept_database(postgresql_server) as dsn:
-        yield dsn
-
-
-@pytest.fixture
-def mysql_queue_dsn(kept_mysql_dsn: str) -> str:
-    return empty_tables(kept_mysql_dsn)
-
-
-@pytest.fixture
-def postgresql_queue_dsn(kept_postgresql_dsn: str) -> str:
-    return empty_tables(kept_postgresql_dsn)
-
-
-@pytest.fixture
-def sqlite_queue_dsn(sqlite_dsn: str) -> str:
-    with TaskServer(sqlite_dsn) as server:
-        server.create_tables()
-    return sqlite_dsn
+from tests.support.servers import Certificates, MariaDB, find_program, made_certificates, without
 
 
 @pytest.fixture(params=DATABASES)
 def database(request: pytest.FixtureRequest) -> str:
     return str(request.param)
-
-
-@pytest.fixture
-def queue_dsn(database: str, request: pytest.FixtureRequest) -> str:
-    return str(request.getfixturevalue(f"{database}_queue_dsn"))
 
 
 @pytest.fixture

@@ -18,41 +18,8 @@ from typing import Any
 import pytest
 
 from taskserver import TaskServer
-from tests.support.postgresql import PostgreSQLServer
 from tests.support.rows import MODES, Rows
-from tests.support.servers import MySQLServer
-from tests.support.sites import Site, empty_tables, kept_database
-
-
-@pytest.fixture(scope="module")
-def kept_mysql_dsn(mysql_server: MySQLServer) -> Iterator[str]:
-    with kept_database(mysql_server) as dsn:
-        yield dsn
-
-
-@pytest.fixture(scope="module")
-def kept_postgresql_dsn(postgresql_server: PostgreSQLServer) -> Iterator[str]:
-    with kept_database(postgresql_server) as dsn:
-        yield dsn
-
-
-@pytest.fixture
-def emptied_mysql_dsn(kept_mysql_dsn: str) -> str:
-    return empty_tables(kept_mysql_dsn)
-
-
-@pytest.fixture
-def emptied_postgresql_dsn(kept_postgresql_dsn: str) -> str:
-    return empty_tables(kept_postgresql_dsn)
-
-
-DSNS = {"sqlite": "sqlite_dsn", "mysql": "emptied_mysql_dsn", "postgresql": "emptied_postgresql_dsn"}
-"""The fixture of each kind."""
-
-
-@pytest.fixture
-def site_dsn(database: str, request: pytest.FixtureRequest) -> str:
-    return str(request.getfixturevalue(DSNS[database]))
+from tests.support.sites import Site
 
 
 @pytest.fixture
@@ -69,18 +36,18 @@ def make_site(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Callab
 
 
 @pytest.fixture
-def site(make_site: Callable[..., Any], site_dsn: str) -> Any:
-    return make_site(site_dsn)
+def site(make_site: Callable[..., Any], queue_dsn: str) -> Any:
+    return make_site(queue_dsn)
 
 
 @pytest.fixture(params=MODES)
-def any_site(make_site: Callable[..., Any], site_dsn: str, request: pytest.FixtureRequest) -> Any:
-    return make_site(site_dsn, mode=request.param)
+def any_site(make_site: Callable[..., Any], queue_dsn: str, request: pytest.FixtureRequest) -> Any:
+    return make_site(queue_dsn, mode=request.param)
 
 
 @pytest.fixture
-def mysql_site(make_site: Callable[..., Any], emptied_mysql_dsn: str) -> Any:
-    return make_site(emptied_mysql_dsn)
+def mysql_site(make_site: Callable[..., Any], mysql_queue_dsn: str) -> Any:
+    return make_site(mysql_queue_dsn)
 
 
 @pytest.fixture

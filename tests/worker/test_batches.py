@@ -151,8 +151,8 @@ def test_tasks_that_were_started_before_run_alone(site: Batch) -> None:
 # ---- what it returns
 
 
-def test_each_task_ends_as_its_outcome_says(make_site: Any, site_dsn: str) -> None:
-    site = make_site(site_dsn, mode="mark")
+def test_each_task_ends_as_its_outcome_says(make_site: Any, queue_dsn: str) -> None:
+    site = make_site(queue_dsn, mode="mark")
     outcomes = [None, Retry("later", delay=1000), Fatal("never"), ValueError("now"), "text", Later(delay=600)]
     site.module.does["many"] = lambda items: outcomes
     site.add("many", *range(len(outcomes)))
@@ -200,8 +200,8 @@ def test_a_stage_with_a_batch_passes_on_what_it_returned_for_each_task(site: Bat
 # ---- the call raises
 
 
-def test_a_call_that_raises_is_made_again_for_each_task_alone(make_site: Any, site_dsn: str) -> None:
-    site, seen = make_site(site_dsn, mode="move"), []
+def test_a_call_that_raises_is_made_again_for_each_task_alone(make_site: Any, queue_dsn: str) -> None:
+    site, seen = make_site(queue_dsn, mode="move"), []
 
     def do(items: Any) -> None:
         """Notes the attempts of all whose turn has not come."""
@@ -311,8 +311,8 @@ def test_a_task_that_others_changed_during_a_call_that_raised_is_not_called_alon
     assert site.columns("id, status, claim") == left[deed]
 
 
-def test_a_task_that_is_cancelled_in_its_call_has_the_others_run_alone(make_site: Any, site_dsn: str) -> None:
-    site = make_site(site_dsn, lease=1)
+def test_a_task_that_is_cancelled_in_its_call_has_the_others_run_alone(make_site: Any, queue_dsn: str) -> None:
+    site = make_site(queue_dsn, lease=1)
 
     def cancel(items: Any) -> None:
         assert site.server.cancel(2) == 1
@@ -340,8 +340,8 @@ def wait_for_renewal(site: Batch) -> None:
     wait_until(lambda: min(lease_ends(site)) > before)
 
 
-def test_a_call_with_a_task_of_one_start_is_not_interrupted_for_another(make_site: Any, site_dsn: str) -> None:
-    site = make_site(site_dsn, lease=1)
+def test_a_call_with_a_task_of_one_start_is_not_interrupted_for_another(make_site: Any, queue_dsn: str) -> None:
+    site = make_site(queue_dsn, lease=1)
 
     def do(items: Any) -> None:
         assert site.server.cancel(2) == 1
@@ -355,8 +355,8 @@ def test_a_call_with_a_task_of_one_start_is_not_interrupted_for_another(make_sit
 
 
 @pytest.mark.parametrize("is_long", [False, True], ids=["many short ones", "a long one"])
-def test_leases_are_renewed_while_tasks_wait_for_their_turn(make_site: Any, site_dsn: str, is_long: bool) -> None:
-    site, least, count = make_site(site_dsn, lease=1), [], 3 if is_long else 8
+def test_leases_are_renewed_while_tasks_wait_for_their_turn(make_site: Any, queue_dsn: str, is_long: bool) -> None:
+    site, least, count = make_site(queue_dsn, lease=1), [], 3 if is_long else 8
 
     def do(items: Any) -> None:
         if len(items) > 1:

@@ -140,8 +140,8 @@ NOT_COMMITTED = "NotCompleted: it called taskserver.complete(), and that was not
 
 
 @EACH_DATABASE
-def test_what_a_task_wrote_and_its_completion_are_one_commit(make_site: Callable[..., Paying], site_dsn: str) -> None:
-    site = make_site(site_dsn, mode="move")
+def test_what_a_task_wrote_and_its_completion_are_one_commit(make_site: Callable[..., Paying], queue_dsn: str) -> None:
+    site = make_site(queue_dsn, mode="move")
     seen: list[object] = []
     site.at("completed", lambda: seen.extend([site.effects(), site.states()]))
     task_id = site.add("pay", 1, "commit", {"größe": [1]}, "what it returns")
@@ -202,7 +202,7 @@ def test_an_interrupt_that_was_swallowed_lets_nothing_be_completed(site: Paying)
 
 
 def test_an_error_that_was_swallowed_leaves_no_part_of_a_completion(
-    make_site: Callable[..., Paying], site_dsn: str, monkeypatch: pytest.MonkeyPatch
+    make_site: Callable[..., Paying], queue_dsn: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The task commits what it wrote before, and its row stays as it is."""
     first_write = iter([CallersRows.write])
@@ -213,7 +213,7 @@ def test_an_error_that_was_swallowed_leaves_no_part_of_a_completion(
         raise Conflict("the archive is locked")
 
     monkeypatch.setattr(CallersRows, "write", write)
-    site = make_site(site_dsn, mode="move")
+    site = make_site(queue_dsn, mode="move")
     site.add("swallow", 5)
     site.run()
     assert (site.module.heard, site.effects(), site.states()) == (["the archive is locked"], [5], [(3, 1)])
@@ -259,7 +259,7 @@ def test_it_is_refused_where_it_cannot_work(site: Paying) -> None:
 @pytest.mark.parametrize("is_after", [False, True])
 def test_a_commit_that_was_cut_off_is_found_out(
     make_site: Callable[..., Paying],
-    site_dsn: str,
+    queue_dsn: str,
     database: str,
     request: pytest.FixtureRequest,
     caplog: pytest.LogCaptureFixture,
@@ -267,7 +267,7 @@ def test_a_commit_that_was_cut_off_is_found_out(
 ) -> None:
     server: MySQLServer | PostgreSQLServer = request.getfixturevalue(f"{database}_server")
     with Proxy(server.host, server.port) as proxy:
-        site = make_site(proxy.dsn(site_dsn))
+        site = make_site(proxy.dsn(queue_dsn))
         cut = (proxy.cut_after if is_after else proxy.cut_before)(contains(b"COMMIT /* by"))
         site.add("pay", 1)
         site.add("pay", 2)

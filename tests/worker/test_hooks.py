@@ -78,14 +78,14 @@ SITE = Hooked
 
 
 def test_each_is_called_around_the_calls_of_tasks_and_the_setup_before_their_import(
-    make_site: MakeSite, site_dsn: str
+    make_site: MakeSite, queue_dsn: str
 ) -> None:
     def setup() -> None:
         assert site.name not in sys.modules
         site.module.calls.append("setup")
 
     site: Hooked = make_site(
-        site_dsn,
+        queue_dsn,
         setup=setup,
         between=lambda: site.module.calls.append("-"),
         on_failure=lambda failed: site.module.calls.append(f"failed {failed.task.rpartition('.')[2]}"),
@@ -98,23 +98,25 @@ def test_each_is_called_around_the_calls_of_tasks_and_the_setup_before_their_imp
     ]
 
 
-def test_an_empty_run_calls_none(make_site: MakeSite, site_dsn: str) -> None:
-    site = make_site(site_dsn, setup="no_site:setup", between="no_site:between")
+def test_an_empty_run_calls_none(make_site: MakeSite, queue_dsn: str) -> None:
+    site = make_site(queue_dsn, setup="no_site:setup", between="no_site:between")
     site.add_args("note", delay=60)
     assert site.run().taken == 0
 
 
-def test_the_ends_of_the_tasks_before_are_written_when_it_is_called_between(make_site: MakeSite, site_dsn: str) -> None:
+def test_the_ends_of_the_tasks_before_are_written_when_it_is_called_between(
+    make_site: MakeSite, queue_dsn: str
+) -> None:
     done: list[int] = []
-    site: Hooked = make_site(site_dsn, mode="mark", between=lambda: done.append(site.rows.statuses().count(2)))
+    site: Hooked = make_site(queue_dsn, mode="mark", between=lambda: done.append(site.rows.statuses().count(2)))
     site.add("note", "note", "note")
     site.run()
     assert done == [0, 0, 1, 2]
 
 
-def test_the_failure_hook_is_called_with_each_attempt_that_failed(make_site: MakeSite, site_dsn: str) -> None:
+def test_the_failure_hook_is_called_with_each_attempt_that_failed(make_site: MakeSite, queue_dsn: str) -> None:
     found: list[FailedAttempt] = []
-    site = make_site(site_dsn, on_failure=found.append)
+    site = make_site(queue_dsn, on_failure=found.append)
     site.add("fail", "rescued", "in_vain", "nap", "fail", "note")
     site.rows.set("attempts = 1, max_attempts = 2 WHERE id = 5")
     site.run()
@@ -127,11 +129,11 @@ def test_the_failure_hook_is_called_with_each_attempt_that_failed(make_site: Mak
 
 
 def test_the_failure_hook_is_called_for_rows_that_can_never_run_and_for_lost_tasks(
-    make_site: MakeSite, site_dsn: str
+    make_site: MakeSite, queue_dsn: str
 ) -> None:
     """Not for cancelled ones. A person who reclaims or runs a task calls it, too."""
     found: list[FailedAttempt] = []
-    site = make_site(site_dsn, on_failure=found.append)
+    site = make_site(queue_dsn, on_failure=found.append)
     site.server.add_task("os.system", ["true"])
     site.add("fail", "fail", "fail")
     site.rows.set(f"{LOST} WHERE id > 1")
@@ -182,10 +184,10 @@ ODD = {
 
 @pytest.mark.parametrize("odd", ODD)
 def test_the_failure_of_a_setup_is_one_line_and_costs_no_attempt(
-    make_site: MakeSite, site_dsn: str, odd: Callable[[], None], monkeypatch: pytest.MonkeyPatch
+    make_site: MakeSite, queue_dsn: str, odd: Callable[[], None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(hooks, "MAX_SETUP_SECONDS", 0.2)
-    site = make_site(site_dsn, setup=odd)
+    site = make_site(queue_dsn, setup=odd)
     site.add("note", "note")
     with pytest.raises(SettingError) as caught:
         site.run()
@@ -194,9 +196,9 @@ def test_the_failure_of_a_setup_is_one_line_and_costs_no_attempt(
     assert site.columns("status, attempts, started_at, error_text") == [(0, 0, None, None)] * 2
 
 
-def test_a_run_that_is_asked_to_stop_during_its_setup_starts_no_task(make_site: MakeSite, site_dsn: str) -> None:
+def test_a_run_that_is_asked_to_stop_during_its_setup_starts_no_task(make_site: MakeSite, queue_dsn: str) -> None:
     stop = Stop()
-    site = make_site(site_dsn, setup=stop.ask)
+    site = make_site(queue_dsn, setup=stop.ask)
     site.add("note")
     assert (site.run(stop=stop).taken, site.columns("status, attempts")) == (0, [(0, 0)])
 
@@ -204,7 +206,7 @@ def test_a_run_that_is_asked_to_stop_during_its_setup_starts_no_task(make_site: 
 @pytest.mark.parametrize("setting", ["between", "on_failure"])
 @pytest.mark.parametrize("odd", ODD)
 def test_one_that_misbehaves_fails_no_task_and_is_logged_once_a_run(
-    make_site: MakeSite, site_dsn: str, caplog: pytest.LogCaptureFixture, setting: str, odd: Callable[[], None]
+    make_site: MakeSite, queue_dsn: str, caplog: pytest.LogCaptureFixture, setting: str, odd: Callable[[], None]
 ) -> None:
     """One that hangs is left alone: after the first time, the one for failures after the third."""
     calls: list[object] = []
@@ -215,7 +217,7 @@ def test_one_that_misbehaves_fails_no_task_and_is_logged_once_a_run(
         odd()
 
     caplog.set_level("INFO")
-    site = make_site(site_dsn, lease=1, **{setting: hook})
+    site = make_site(queue_dsn, lease=1, **{setting: hook})
     site.add("fail", "fail", "fail", "fail", "note")
     result = site.run()
     assert (result.done, result.failed, result.fatal) == (1, 4, 0)
@@ -251,9 +253,9 @@ def test_an_invalid_hook_is_explained_in_one_sentence(name: str) -> None:
 
 
 def test_a_hook_that_is_missing_is_logged_once_a_run_and_fails_no_task(
-    make_site: MakeSite, site_dsn: str, caplog: pytest.LogCaptureFixture
+    make_site: MakeSite, queue_dsn: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    site = make_site(site_dsn, on_failure="no_module:tell")
+    site = make_site(queue_dsn, on_failure="no_module:tell")
     site.add("fail", "fail", "note")
     assert site.run().done == 1
     end = "cannot be used: ModuleNotFoundError: No module named 'no_module'; it is not called again in this run"
@@ -264,7 +266,7 @@ def test_a_hook_that_is_missing_is_logged_once_a_run_and_fails_no_task(
 
 
 def test_the_hook_of_the_documents_mails_a_fatal_task_by_sendmail(
-    make_site: MakeSite, site_dsn: str, tmp_path: Path
+    make_site: MakeSite, queue_dsn: str, tmp_path: Path
 ) -> None:
     sendmail, mail = tmp_path / "sendmail", tmp_path / "mail"
     sendmail.write_text(f'#!/bin/sh\necho "$@" >"{mail}"; cat >>"{mail}"\n')
@@ -272,7 +274,7 @@ def test_the_hook_of_the_documents_mails_a_fatal_task_by_sendmail(
     (code,) = [block.text for block in blocks("docs/logging.md") if "/usr/sbin/sendmail" in block.text]
     alerts: dict[str, Any] = {}
     exec(code.replace("/usr/sbin/sendmail", str(sendmail)), alerts)
-    site = make_site(site_dsn, on_failure=alerts["notify"])
+    site = make_site(queue_dsn, on_failure=alerts["notify"])
     site.add("fail")
     site.rows.execute("INSERT INTO jobs_queue (task) VALUES (?)", ["tasks.no\nBcc: someone@example.org"])
     site.run()

@@ -61,8 +61,8 @@ def assert_cancelled_for_good(site: Site) -> None:
         assert site.run().taken == 0
 
 
-def test_a_cancel_interrupts_a_running_task_at_its_heartbeat(make_site: Callable[..., Site], site_dsn: str) -> None:
-    site = make_site(site_dsn, lease=1)
+def test_a_cancel_interrupts_a_running_task_at_its_heartbeat(make_site: Callable[..., Site], queue_dsn: str) -> None:
+    site = make_site(queue_dsn, lease=1)
     result = cancel_amid(site, "wait")
     assert (result.cancelled, result.done, result.failed, result.fatal, result.lost) == (1, 0, 0, 0, 0)
     assert site.columns("attempts") == [(1,)]
@@ -149,9 +149,9 @@ ENDS: dict[str, Callable[[Site], object]] = {
     [*((end, "mark", False) for end in ENDS), ("well", "delete", True), ("well", "move", False)],
 )
 def test_a_running_task_that_is_changed_runs_once_more(
-    make_site: Any, site_dsn: str, end: str, mode: str, by_sql: bool
+    make_site: Any, queue_dsn: str, end: str, mode: str, by_sql: bool
 ) -> None:
-    site = make_site(site_dsn, mode=mode)
+    site = make_site(queue_dsn, mode=mode)
     task_id = add(site, "old")
 
     def change() -> None:

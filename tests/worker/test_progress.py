@@ -62,9 +62,9 @@ def this_task() -> CurrentTask:
 
 
 def test_it_is_stored_at_most_once_a_second_and_at_the_end(
-    make_site: Any, site_dsn: str, monkeypatch: pytest.MonkeyPatch
+    make_site: Any, queue_dsn: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    site = make_site(site_dsn, lease=1)  # so the heartbeat looks 24 times a second
+    site = make_site(queue_dsn, lease=1)  # so the heartbeat looks 24 times a second
     clock, written = Clock(monkeypatch), list[int]()
     real = site.store.finishes.write_progress
 
@@ -124,10 +124,10 @@ def test_a_held_row_makes_no_task_wait(site: Acts) -> None:
 
 
 def test_a_database_that_is_away_fails_no_task(
-    make_site: Any, mysql_server: MySQLServer, emptied_mysql_dsn: str
+    make_site: Any, mysql_server: MySQLServer, mysql_queue_dsn: str
 ) -> None:
     with Proxy(mysql_server.host, mysql_server.port) as proxy:
-        act_amid(make_site(proxy.dsn(emptied_mysql_dsn)), away(proxy))
+        act_amid(make_site(proxy.dsn(mysql_queue_dsn)), away(proxy))
 
 
 # ---- the next attempt

@@ -27,8 +27,8 @@ def is_now(instant: datetime | None) -> bool:
     return abs(datetime.now(timezone.utc) - instant) < timedelta(minutes=5)
 
 
-def test_a_listed_task_has_its_columns_with_their_types(make_site: Any, site_dsn: str) -> None:
-    site: Site = make_site(site_dsn, mode="mark")
+def test_a_listed_task_has_its_columns_with_their_types(make_site: Any, queue_dsn: str) -> None:
+    site: Site = make_site(queue_dsn, mode="mark")
     done = site.add_args(
         "well", {"n": 1}, unique_key="k", rerun=True, version=7, priority=-2, group_id=3, max_attempts=4
     )

@@ -13,7 +13,6 @@ from tests.support.databases import EACH_DATABASE
 from tests.support.rows import LET_DELETE, REFUSE_DELETE, connection_of
 from tests.support.servers import MariaDB
 from tests.support.sites import Site
-from tests.worker.conftest import DSNS
 
 KEPT: list[Any] = [
     None,
@@ -91,8 +90,8 @@ CANNOT_BE_KEPT = {
 
 
 @pytest.fixture(params=["move", "mark"])
-def keeping(make_site: Callable[..., Site], site_dsn: str, request: pytest.FixtureRequest) -> Site:
-    return make_site(site_dsn, mode=request.param)
+def keeping(make_site: Callable[..., Site], queue_dsn: str, request: pytest.FixtureRequest) -> Site:
+    return make_site(queue_dsn, mode=request.param)
 
 
 def states(site: Site, *ids: int) -> list[tuple[int, object]]:
@@ -176,7 +175,7 @@ def test_a_row_that_cannot_be_deleted_is_marked_done_and_its_task_runs_once(
     name: str,
 ) -> None:
     """Without Outcome.KEPT the task would run again and again."""
-    site = make_site(request.getfixturevalue(DSNS[kind]), mode=mode)
+    site = make_site(request.getfixturevalue(f"{kind}_queue_dsn"), mode=mode)
     site.module.connect = lambda: connection_of(site.dsn)
     ids = [site.add_args(name, {"number": number}, unique_key=f"key {number}") for number in range(6)]
     for statement in (KEEP_SILENTLY if is_silent else REFUSE_DELETE)[kind]:

@@ -131,8 +131,8 @@ def test_a_task_that_must_not_share_a_crash_with_others_is_started_by_itself(sit
     assert (site.calls(), site.starts()) == (list(range(5)), [2, 2])
 
 
-def test_each_task_ends_by_itself(make_site: Any, site_dsn: str) -> None:
-    site = make_site(site_dsn, mode="mark")
+def test_each_task_ends_by_itself(make_site: Any, queue_dsn: str) -> None:
+    site = make_site(queue_dsn, mode="mark")
     errors = [None, ValueError("now"), Retry("later", delay=1000), Fatal("never"), SystemExit(3)]
 
     def do(n: int) -> Any:
@@ -155,8 +155,8 @@ def test_each_task_ends_by_itself(make_site: Any, site_dsn: str) -> None:
     assert waits == [pytest.approx(seconds, abs=30) for seconds in (52, 1000, 52)]
 
 
-def test_what_has_ended_is_written_while_the_next_call_takes_long(make_site: Any, site_dsn: str) -> None:
-    site = make_site(site_dsn, mode="mark")
+def test_what_has_ended_is_written_while_the_next_call_takes_long(make_site: Any, queue_dsn: str) -> None:
+    site = make_site(queue_dsn, mode="mark")
     site.module.does["many"] = on(2, lambda: wait_until(lambda: site.rows.statuses() == [2, 2, Status.IN_PROGRESS, 1]))
     site.add("many", *range(4))
     assert site.run().done == 4
@@ -210,8 +210,8 @@ def test_a_run_that_has_to_end_gives_started_tasks_back_uncounted(site: Rounds) 
 
 
 @ON_MYSQL
-def test_a_started_task_whose_row_is_held_is_given_back_once_it_is_free(make_site: Any, site_dsn: str) -> None:
-    site = make_site(site_dsn, lease=2)
+def test_a_started_task_whose_row_is_held_is_given_back_once_it_is_free(make_site: Any, queue_dsn: str) -> None:
+    site = make_site(queue_dsn, lease=2)
     ids = site.add("many", *range(5))
     with ExitStack() as stack:
 
@@ -276,7 +276,7 @@ START, FINISH = b"started_at = NOW(6), due_at", b"status = 2"
 def test_each_task_runs_once_though_the_connection_breaks(
     make_site: Callable[..., Rounds],
     mysql_server: MySQLServer,
-    emptied_mysql_dsn: str,
+    mysql_queue_dsn: str,
     name: str,
     last: int,
     words: bytes,
@@ -284,7 +284,7 @@ def test_each_task_runs_once_though_the_connection_breaks(
 ) -> None:
     """At the start, at the finish, and where one round is finished and the next one started."""
     with Proxy(mysql_server.host, mysql_server.port) as proxy:
-        site = make_site(proxy.dsn(emptied_mysql_dsn), mode="mark")
+        site = make_site(proxy.dsn(mysql_queue_dsn), mode="mark")
         cuts = []
         cut = proxy.cut_after if is_done else proxy.cut_before
         site.add(name, *range(6))

@@ -103,8 +103,8 @@ SITE = EffectsSite
 
 @EACH_DATABASE
 @pytest.mark.parametrize("mode", MODES)
-def test_what_a_task_wrote_and_its_completion_are_one_commit(make_site: Any, site_dsn: str, mode: str) -> None:
-    site = make_site(site_dsn, mode=mode)
+def test_what_a_task_wrote_and_its_completion_are_one_commit(make_site: Any, queue_dsn: str, mode: str) -> None:
+    site = make_site(queue_dsn, mode=mode)
     seen: list[object] = []
     site.module.meanwhile = lambda: seen.extend([site.effects(), site.states()])
     task_id = site.add_args("effect", [1, "result"])
@@ -249,10 +249,10 @@ def test_a_task_that_met_a_deadlock_and_went_on_is_not_half_committed(site: Effe
 
 
 def test_an_error_that_a_task_kept_to_itself_undoes_what_it_wrote_on_postgresql(
-    make_site: Callable[..., EffectsSite], emptied_postgresql_dsn: str
+    make_site: Callable[..., EffectsSite], postgresql_queue_dsn: str
 ) -> None:
     """The server would answer COMMIT with ROLLBACK."""
-    site = make_site(emptied_postgresql_dsn)
+    site = make_site(postgresql_queue_dsn)
     site.add_args("keep_an_error")
     site.run()
     assert (site.effects(), site.states()) == ([], [(3, 1)])
