@@ -71,7 +71,7 @@ RARE = {
     ],
 )
 def test_whatever_workers_do_in_whatever_order_the_queue_is_as_the_contract_says(
-    place: Place, seeds: Sequence[int]
+    place: Place, modes: tuple[str, ...], seeds: Sequence[int]
 ) -> None:
     for seed in seeds:
         QueueMachine(place).run(seed, steps=50)

@@ -49,10 +49,11 @@ SHOWN = [
     for one in blocks("docs/kinds/unique.md")
     if one.kind == "sql" and "attempts = 0" in one.text
 ]
+FOR_MYSQL, FOR_SQLITE = sorted(SHOWN, key=lambda statement: "ON CONFLICT" in statement)
 RUNNING = "old.status = 1 AND old.started_at IS NOT NULL"
 BY_SQL = {
-    "mysql": SHOWN[0],
-    "sqlite": SHOWN[-1],
+    "mysql": FOR_MYSQL,
+    "sqlite": FOR_SQLITE,
     "postgresql": f"""
         INSERT INTO jobs_queue AS old (task, args, unique_key) VALUES (?, ?, ?)
         ON CONFLICT (unique_key) WHERE unique_key IS NOT NULL DO UPDATE SET
