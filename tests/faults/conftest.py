@@ -9,6 +9,7 @@ proxy           between the worker of proxied_queue and that server
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
@@ -94,3 +95,9 @@ def proxied_queue(
     with shared_server.database() as name:
         yield FailingQueue(deployment, shared_server, name, proxy, tasks)
         deployment.close()
+
+
+@pytest.fixture
+def pool() -> Iterator[ThreadPoolExecutor]:
+    with ThreadPoolExecutor() as pool:
+        yield pool

@@ -72,10 +72,6 @@ def effects(queue: FailingQueue) -> list[int]:
     return [number for (number,) in queue.sql("SELECT number FROM effects ORDER BY number")]
 
 
-def states(queue: FailingQueue) -> list[tuple[Any, ...]]:
-    return queue.rows("status, attempts")
-
-
 @pytest.mark.parametrize(("mode", "silent"), [("mark", False), ("delete", True)])
 def test_a_task_whose_commit_took_effect_unheard_is_done_once(
     proxied_queue: FailingQueue, proxy: Proxy, mode: str, silent: bool
@@ -87,7 +83,7 @@ def test_a_task_whose_commit_took_effect_unheard_is_done_once(
     assert_silent(queue.worker("--mode", mode))
     assert cut.has_struck
     assert effects(queue) == [1, 2]
-    assert states(queue) == ([(2, 1)] * 2 if mode == "mark" else [])
+    assert queue.rows("status, attempts") == ([(2, 1)] * 2 if mode == "mark" else [])
     assert queue.sql("SELECT taken, done, lost FROM jobs_queue_workers") == [(2, 2, 0)]
 
 
@@ -113,7 +109,7 @@ def test_a_task_whose_commit_did_not_arrive_left_nothing_and_is_retried(
     assert_silent(queue.worker())
     assert cut.has_struck
     assert effects(queue) == [2]
-    assert states(queue)[0] == (3, 1)
+    assert queue.rows("status, attempts")[0] == (3, 1)
     assert queue.sql("SELECT taken, done, lost FROM jobs_queue_workers") == [(2, 1, 0)]
     queue.end_backoffs()
     assert_silent(queue.worker())
@@ -148,7 +144,7 @@ def test_a_database_that_is_killed_around_the_commit_has_done_all_or_nothing(
         fragile.start()
         assert end_of(process) == (0, "", "")
     expected = ([1, 101], [(2, 1)]) if is_done else ([], [(3, 1)])
-    assert (effects(queue), states(queue)) == expected
+    assert (effects(queue), queue.rows("status, attempts")) == expected
 
 
 def test_a_task_that_gets_no_second_connection_goes_back_uncounted_and_those_behind_it_run(
@@ -165,9 +161,9 @@ def test_a_task_that_gets_no_second_connection_goes_back_uncounted_and_those_beh
         ended = queue.worker("--mode", "mark")
         needs = "a worker needs two for a transactional or a long task"
         assert_one_line(ended, 0, "tasks.effect is postponed, as a transactional task needs a second connection", needs)
-        assert (effects(queue), states(queue)) == ([], [(5, 0), (5, 0), (2, 1)])
+        assert (effects(queue), queue.rows("status, attempts")) == ([], [(5, 0), (5, 0), (2, 1)])
         assert all(line.startswith("postponed: ") for line in queue.first_lines()[:2])
     queue.sql("UPDATE jobs_queue SET due_at = created_at WHERE status = 5")
     queue.set(**once)
     assert_silent(queue.worker("--mode", "mark"))
-    assert (effects(queue), states(queue)) == ([1, 2], [(2, 1)] * 3)
+    assert (effects(queue), queue.rows("status, attempts")) == ([1, 2], [(2, 1)] * 3)

@@ -135,12 +135,6 @@ def open_here(proxied_queue: FailingQueue, monkeypatch: pytest.MonkeyPatch) -> I
         yield lambda **settings: opened.enter_context(proxied_queue.opened(**settings))
 
 
-@pytest.fixture
-def pool() -> Iterator[ThreadPoolExecutor]:
-    with ThreadPoolExecutor() as pool:
-        yield pool
-
-
 def run_to_first(queue: FailingQueue, here: Here, pool: ThreadPoolExecutor) -> Future[RunResult]:
     """A run that is in the midst of its first task, and has claimed two more."""
     queue.add_named("first", task="wait_for_go", module=here.module)

@@ -6,7 +6,7 @@ Claims skip them if the server can do that; else they wait for them.
 from __future__ import annotations
 
 import signal
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
@@ -94,12 +94,6 @@ def test_tasks_behind_a_start_that_waits_are_given_back_after_half_a_lease(share
 
 
 # ---- claims
-
-
-@pytest.fixture
-def pool() -> Iterator[ThreadPoolExecutor]:
-    with ThreadPoolExecutor() as pool:
-        yield pool
 
 
 @pytest.fixture

@@ -18,7 +18,6 @@ TASKS = """
 import asyncio
 import logging
 import logging.config
-import sys
 import threading
 import time
 

@@ -5,13 +5,12 @@ Its pauses are an hour, so that no test ends by a look that the worker would tak
 
 from __future__ import annotations
 
-import signal
 import subprocess
 from functools import partial
 from urllib.parse import urlsplit
 
 from tests.support.postgresql import PostgreSQLServer, pooled
-from tests.support.processes import WAIT_SECONDS, end_of, wait_until
+from tests.support.processes import WAIT_SECONDS, stop, wait_until
 from tests.support.queues import Queue
 
 SETTINGS = {"TASKSERVER_PAUSES": "0.1,3600,3600"}
@@ -36,11 +35,6 @@ def rests(queue: Queue, process: subprocess.Popen[str]) -> bool:
 
 def has_noted(queue: Queue, *texts: str) -> bool:
     return queue.notes() == list(texts)
-
-
-def stop(process: subprocess.Popen[str]) -> None:
-    process.send_signal(signal.SIGTERM)
-    assert end_of(process) == (0, "", "")
 
 
 def test_an_insert_with_the_least_rights_wakes_a_waiting_worker(

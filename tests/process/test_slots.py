@@ -11,7 +11,7 @@ import signal
 import subprocess
 from pathlib import Path
 
-from tests.support.processes import WAIT_SECONDS, assert_one_line, assert_silent, end_of, kill, wait_until
+from tests.support.processes import WAIT_SECONDS, assert_one_line, assert_silent, end_of, kill, stop, wait_until
 from tests.support.queues import Queue
 
 SETTINGS = {"TASKSERVER_MAX_ATTEMPTS": "10", "TASKSERVER_LEASE": "600", "TASKSERVER_PAUSES": "0.05,0.2,1"}
@@ -148,11 +148,6 @@ def start_successor(queue: Queue) -> subprocess.Popen[str]:
 def is_held(path: Path) -> bool:
     """Whether a process has the lock of a file; to try would look like a successor."""
     return f":{path.stat().st_ino} " in Path("/proc/locks").read_text()
-
-
-def stop(process: subprocess.Popen[str], number: signal.Signals = signal.SIGTERM) -> None:
-    process.send_signal(number)
-    assert end_of(process) == (0, "", "")
 
 
 def test_the_worker_leaves_after_its_task_to_its_one_successor(queue: Queue) -> None:

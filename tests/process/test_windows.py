@@ -31,7 +31,6 @@ sys.path.insert(0, os.getcwd())
 """
 PROGRAM = "sys.argv = [{program!r}, *{arguments!r}]; runpy.run_path({program!r}, run_name='__main__')"
 TEST = """
-import datetime
 from unittest import mock
 from taskserver import Retry
 from taskserver.testing import task_queue

@@ -61,6 +61,12 @@ def is_alive(pid: int) -> bool:
         return False
 
 
+def stop(process: subprocess.Popen[str], number: signal.Signals = signal.SIGTERM) -> None:
+    """By a signal, which it obeys without a word."""
+    process.send_signal(number)
+    assert end_of(process) == (0, "", "")
+
+
 def freeze(process: subprocess.Popen[str]) -> None:
     """SIGSTOP; returns once the whole process has stopped."""
     process.send_signal(signal.SIGSTOP)
@@ -76,11 +82,12 @@ def assert_silent(ended: subprocess.CompletedProcess[str]) -> None:
 
 
 def assert_one_line(ended: subprocess.CompletedProcess[str], code: int, *words: str) -> None:
-    """The program ended with this code, and said why in one line on standard error that has these words."""
+    """The program ended with this code, and said why in one line on standard error: these words, and no password."""
     assert ended.returncode == code, ended.stderr
     assert ended.stdout == ""
     assert len(ended.stderr.splitlines()) == 1, ended.stderr
     assert "Traceback" not in ended.stderr
+    assert "s3cr" not in ended.stderr
     for word in words:
         assert word in ended.stderr, f"{word!r} is not in {ended.stderr!r}"
 

@@ -34,6 +34,7 @@ def note(text="noted"):
 """
 """With what every tasks.py begins."""
 
+LAST_GROUP = 4294967294
 LONG_AGO = "2020-01-01 00:00:00.000000"
 OF_RUNS = ("batch", "max_time", "linger", "stop", "on_progress")
 """What `run` takes as arguments."""

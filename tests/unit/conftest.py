@@ -1,11 +1,13 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from types import ModuleType
 from typing import Any
 
 import pytest
+
+from taskserver import TaskServer
 
 
 @pytest.fixture
@@ -19,3 +21,10 @@ def make_tasks(monkeypatch: pytest.MonkeyPatch) -> Callable[[str], Any]:
         return module
 
     return make
+
+
+@pytest.fixture
+def server() -> Iterator[TaskServer]:
+    with TaskServer("sqlite:///:memory:") as server:
+        server.create_tables()
+        yield server

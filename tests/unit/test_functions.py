@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -270,13 +270,6 @@ async def placed(to: str) -> None: ...
 
 @task(batch=10)
 def together(tasks: list[Any]) -> None: ...
-
-
-@pytest.fixture
-def server() -> Iterator[TaskServer]:
-    with TaskServer("sqlite:///:memory:") as server:
-        server.create_tables()
-        yield server
 
 
 def test_a_call_becomes_the_arguments_of_a_task(server: TaskServer) -> None:

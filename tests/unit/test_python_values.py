@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -69,13 +69,6 @@ PARTS = {
     "groups": "a group",
     "stop": "no task 999",
 }
-
-
-@pytest.fixture(scope="module")
-def server() -> Iterator[TaskServer]:
-    with TaskServer("sqlite:///:memory:") as server:
-        server.create_tables()
-        yield server
 
 
 @pytest.mark.parametrize(

@@ -15,9 +15,8 @@ import pytest
 from taskserver import Reason
 from taskserver.worker.finishing import Finishing
 from taskserver.worker.maintenance import LOST_TEXT
-from tests.support.queues import Queue
+from tests.support.queues import LAST_GROUP, Queue
 
-OTHER_GROUP = 4294967294
 """Without a task: a run for it takes back what is due, and runs nothing."""
 SETTINGS = {"TASKSERVER_LEASE": "600", "TASKSERVER_MAX_ATTEMPTS": "10", "TASKSERVER_BACKOFF": "fixed:500"}
 """Nothing ends, is renewed or comes back while a test looks, unless it says so."""
@@ -65,7 +64,7 @@ def test_a_lost_task_has_used_its_attempt_and_waits_or_is_fatal_and_an_unstarted
         queue.sql("INSERT INTO jobs_queue (task, attempts, max_attempts) VALUES ('tasks.note', ?, ?)", attempts, most)
     lose(queue)
     queue.sql("UPDATE jobs_queue SET attempts = 2, started_at = NULL WHERE id = 5")  # was claimed, and not started
-    result = queue.run_here(groups=[OTHER_GROUP])
+    result = queue.run_here(groups=[LAST_GROUP])
     assert result.reason is Reason.EMPTY
     wait = queue.seconds_between("updated_at", "due_at")
     found = queue.rows(f"status, attempts, claim, error_text, {wait}")

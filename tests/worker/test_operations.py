@@ -15,10 +15,8 @@ from taskserver import RunResult, TaskServer
 from taskserver.model.attempt import Start
 from tests.support.databases import EACH_DATABASE
 from tests.support.kinds_of_rows import BY_SQL, GOES_ON, STATES, assert_run_again, put_each_state, rerun_by_sql
-from tests.support.queues import LONG_AGO, Queue
+from tests.support.queues import LAST_GROUP, LONG_AGO, Queue
 from tests.support.sites import Site
-
-NOBODYS_GROUP = 4294967294
 
 CODE = """
 import time
@@ -131,7 +129,7 @@ def be_lost(site: Site) -> None:
     """As if its worker had died and its lease had expired."""
     site.rows.set(f"due_at = '{LONG_AGO}'")
     with TaskServer(site.dsn) as other:
-        other.run(groups=[NOBODYS_GROUP])
+        other.run(groups=[LAST_GROUP])
     assert site.rows.one("status", "attempts") == (0, 0)
 
 

@@ -13,7 +13,6 @@ from tests.support.queues import Queue
 SETTINGS = {"TASKSERVER_MAX_ATTEMPTS": "10", "TASKSERVER_BACKOFF": "fixed:500", "TASKSERVER_LEASE": "600"}
 TASKS = """
 import re
-import signal
 import threading
 import time
 
