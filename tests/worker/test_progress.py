@@ -123,9 +123,7 @@ def test_a_held_row_makes_no_task_wait(site: Acts) -> None:
     act_amid(site, holding(site.dsn))
 
 
-def test_a_database_that_is_away_fails_no_task(
-    make_site: Any, mysql_server: MySQLServer, mysql_queue_dsn: str
-) -> None:
+def test_a_database_that_is_away_fails_no_task(make_site: Any, mysql_server: MySQLServer, mysql_queue_dsn: str) -> None:
     with Proxy(mysql_server.host, mysql_server.port) as proxy:
         act_amid(make_site(proxy.dsn(mysql_queue_dsn)), away(proxy))
 
