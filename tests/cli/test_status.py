@@ -164,6 +164,8 @@ def test_an_invalid_progress_breaks_no_command(queue: Queue) -> None:
     for command in ("status", *(f"show {number}" for number in (1, 2, 3))):
         assert "Error" not in text_of(queue, *command.split())
         json_of(queue, *command.split())
+    shown = "task {} tasks.resize has run for 5 min (which worker"  # and no progress
+    assert all(shown.format(number) in text_of(queue, "status") for number in (1, 2))
 
 
 # ---- metrics: what Prometheus and node exporter read, also of a database that is away

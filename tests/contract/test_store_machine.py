@@ -140,6 +140,15 @@ def a_lost_task(place: Place) -> tuple[QueueMachine, Worker, Held]:
     return machine, worker, held
 
 
+def test_a_task_that_is_lost_at_each_of_its_attempts_is_fatal(place: Place) -> None:
+    machine = QueueMachine(place)
+    machine.add(machine.workers[0], [KEYED._replace(max_attempts=2)])
+    for worker in machine.workers[1:]:
+        machine.look_and_act(worker, When.PAST)
+        lose(machine, worker)
+    assert place.happened["lost for good"] == 1
+
+
 def lose(machine: QueueMachine, worker: Worker) -> tuple[Worker, Held]:
     machine.claim(worker, 1, [])
     held = worker.held[-1]

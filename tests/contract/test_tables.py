@@ -66,13 +66,15 @@ def test_it_loads_in_every_session_twice_and_under_another_name(
         assert server.run().fatal == 1
 
 
-def test_some_that_make_the_tables_at_once_all_succeed(dsn: str) -> None:
+@pytest.mark.parametrize("name", ["jobs_queue", "second", "third"])  # each time is another race
+def test_some_that_make_the_tables_at_once_all_succeed(dsn: str, name: str) -> None:
     line = threading.Barrier(4, timeout=WAIT_SECONDS)
 
     def make() -> None:
-        with TaskServer(dsn) as server:
+        with TaskServer(dsn, table=name) as server:
             line.wait()
             server.create_tables()
+            server.store.tables.check()
 
     with together(*[make] * 4):
         pass

@@ -46,9 +46,8 @@ STORY = Evidence(
 AGAIN = Run(1, 51, 1.05, 1.2, "done")
 
 
-def failures(story: Evidence) -> list[str]:
-    """But for what this short story does not show."""
-    return [failure for failure in check_all(story) if not failure.startswith("no ")]
+NOT_SHOWN = [failure for failure in check_all(STORY) if failure.startswith("no ")]
+"""By so short a story."""
 
 
 @pytest.mark.parametrize(
@@ -66,10 +65,18 @@ def failures(story: Evidence) -> list[str]:
         ("transfer 2 was made 0 times", {"transfers": []}),
         ("the balances are", {"balances": dict.fromkeys(range(ACCOUNTS), BALANCE)}),
         ("4 tasks or dependencies wait for ever", {"left": 4}),
+        (
+            "task 1 is done, and archive is not where",
+            {"rows": [STORY.rows[0]._replace(place="archive"), *STORY.rows[1:]]},
+        ),
+        ("no fault of the kind 'kill' struck", {"faults": ["kill"]}),
+        ("no task of the kind 'transfer' did what", {"runs": [STORY.runs[0], STORY.runs[2]]}),
+        ("key k was rerun as 4, and the newest", {"added": [*STORY.added, Added(4, "keep", 104, key="k")]}),
+        ("task 1 began before task 2", {"added": [STORY.added[0]._replace(parents=[102]), *STORY.added[1:]]}),
         ("a worker ended with 1", {"workers": [STORY.workers[0]._replace(code=1), STORY.workers[1]]}),
     ],
 )
 def test_the_checks_report_a_planted_loss_or_double(words: str, lie: dict[str, object]) -> None:
-    assert failures(STORY) == []
-    found = failures(replace(STORY, **lie))  # type: ignore[arg-type]
-    assert any(words in failure for failure in found), found
+    assert check_all(STORY) == NOT_SHOWN
+    found = check_all(replace(STORY, **lie))  # type: ignore[arg-type]
+    assert any(words in failure for failure in found if failure not in NOT_SHOWN), found

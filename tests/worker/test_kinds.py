@@ -45,7 +45,7 @@ def test_sixteen_producers_at_once_of_one_key_make_one_row_and_all_get_its_id(
         other.execute("INSERT INTO jobs_queue (task, unique_key) VALUES ('tasks.note', 'held')")
         waiting = [pool.submit(produce, number) for number in range(PRODUCERS)]
         begun.wait()
-        if not queue.is_sqlite:  # which does not show who waits
+        if not queue.is_sqlite:  # which does not show who waits: there all have the file open, and some come later
             server = request.getfixturevalue(f"{queue.kind}_server")
             wait_until(lambda: server.count_lock_waits() >= PRODUCERS)
         # None can have come through while the key is held: they race from here.

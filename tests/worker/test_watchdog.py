@@ -47,7 +47,7 @@ def call(seconds: float) -> CallPlan:
     return CallPlan((), seconds, 0, name="a hook")
 
 
-TIMEOUTS = product([0.0, TIMEOUT], [0.0, 1.0, 10 * TIMEOUT], [0.0, 10 * TIMEOUT])
+TIMEOUTS = tuple(product([0.0, TIMEOUT], [0.0, 1.0, 10 * TIMEOUT], [0.0, 10 * TIMEOUT]))
 
 
 def test_each_call_has_its_timeout_and_a_lease(server: TaskServer, armed: Armed) -> None:

@@ -234,12 +234,10 @@ class QueueMachine:
         self.model.tasks.remove(task)
 
     def retry(self, task: Task) -> None:
-        self.note("retried after it was lost", task.may_complete_late)
         expected = self.model.retry(task)
         assert self.operations.retry(Selection(ids=[task.id])) == expected
 
     def cancel(self, task: Task) -> None:
-        self.note("cancelled after it was lost", task.may_complete_late)
         self.note("cancelled while it ran", task.is_running())
         expected = self.model.cancel(task)
         assert self.operations.cancel(Selection(ids=[task.id])) == expected
