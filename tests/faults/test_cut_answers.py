@@ -226,7 +226,7 @@ def test_a_heartbeat_gets_away_from_a_connection_that_is_half_open_before_its_le
     finally:
         proxy.reset()
         queue.go()
-    result = run.result()
+    result = run.result(2 * WAIT_SECONDS)
     assert (result.lost, queue.notes()[0]) == (0, "first")
     assert result.done >= 1
 
@@ -241,7 +241,7 @@ def test_a_run_outlasts_a_backup_that_locks_all_tables(
     with queue.locking("LOCK TABLE jobs_queue IN SHARE MODE" if queue.is_postgresql else "LOCK TABLES jobs_queue READ"):
         queue.go()
         wait_until(lambda: len(proxy.links) >= 4)
-    result = run.result()
+    result = run.result(2 * WAIT_SECONDS)
     assert (result.done, result.lost) == (3, 0)
     assert queue.notes() == ["first", "second", "third"]
     assert queue.rows("status, attempts, error_text") == [(2, 1, None)] * 3

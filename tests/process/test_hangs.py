@@ -12,6 +12,7 @@ from tests.support.queues import Queue
 SETTINGS = {"TASKSERVER_BACKOFF": "fixed:500", "TASKSERVER_TIMEOUT": "1", "TASKSERVER_LEASE": "1"}
 TASKS = """
 import atexit
+import faulthandler
 import itertools
 import threading
 import time
@@ -25,7 +26,10 @@ def swallow():
             note("swallowed")
 
 def hold_interpreter():
-    time.sleep(0.5)  # the heartbeat has its turn; without one the limit between two calls holds, half a minute later
+    # The heartbeat has its turn; without one the limit between two calls holds, half a minute later.
+    had_its_turn, limit = threading.Event(), faulthandler.dump_traceback_later
+    faulthandler.dump_traceback_later = lambda *values, **named: (limit(*values, **named), had_its_turn.set())
+    had_its_turn.wait()
     note("started")
     sum(itertools.repeat(0))
 

@@ -22,8 +22,14 @@ TASKS = """
 import os
 import signal
 import time
+from functools import partial
+
+def hear(handle, *values):
+    handle(*values)
+    note("heard")
 
 def hold():
+    signal.signal(signal.SIGTERM, partial(hear, signal.getsignal(signal.SIGTERM)))
     note(os.getpid())
     while not (HERE / "go").exists():
         time.sleep(0.01)
@@ -62,7 +68,7 @@ Held = tuple[Queue, subprocess.Popen[str], set[int]]
 def test_a_signal_reaches_all_workers_which_finish_their_tasks(held: Held) -> None:
     queue, process, _ = held
     process.send_signal(signal.SIGTERM)
-    time.sleep(0.3)  # several looks of the supervisor
+    wait_until(lambda: queue.notes().count("heard") == 2)
     assert process.poll() is None
     queue.go()
     assert end_of(process) == (0, "", "")
@@ -129,7 +135,7 @@ def test_a_worker_that_dies_while_all_are_stopped_is_not_replaced(queue: Queue) 
     process = queue.start_task(0, "--processes", 1)
     (worker,) = workers_of(process)
     process.send_signal(signal.SIGTERM)
-    time.sleep(0.3)  # it is handed on
+    wait_until(lambda: "heard" in queue.notes())
     os.kill(worker, signal.SIGKILL)
     assert end_of(process) == (1, "", f"process {worker}, a worker of this line, died: signal 9 (Killed)\n")
     assert queue.statuses() == [1]

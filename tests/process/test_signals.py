@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import signal
 import subprocess
-import time
 
 from tests.support.processes import assert_silent, end_of, wait_until
 from tests.support.queues import Queue
@@ -45,8 +44,9 @@ def deafen():
 def late():
     time.sleep(60)
 
-def signals(number):
-    os.kill(os.getpid(), number)
+def signals(number, times=1):
+    for _ in range(times):
+        os.kill(os.getpid(), number)
 
 def ends_its_child():
     child = multiprocessing.get_context("fork").Process(target=time.sleep, args=(600,))
@@ -56,8 +56,13 @@ def ends_its_child():
     child.join()
     note(child.exitcode)
 
+def stay():
+    threading.main_thread().join()
+    note("left alone")
+    time.sleep(600)
+
 def leaves_a_thread():
-    threading.Thread(target=time.sleep, args=(600,)).start()
+    threading.Thread(target=stay).start()
 """
 STARTS_SLOWLY = """
 import os, runpy, signal, sys
@@ -131,14 +136,9 @@ def test_two_signals_at_once_wake_a_task_that_sleeps(queue: Queue) -> None:
 
 def test_two_signals_right_after_each_other_are_one_request(queue: Queue) -> None:
     """As `timeout` sends one to its child, and one to the group of both."""
-    queue.add("tasks.hold")
-    process = queue.start_task()
-    for _ in range(2):
-        process.send_signal(signal.SIGTERM)
-        time.sleep(0.02)  # the program has heard it
-    queue.go()
-    assert end_of(process) == (0, "", "")
-    assert queue.rows() == []  # the task was not interrupted
+    queue.add("tasks.signals", f"[{signal.SIGTERM:d}, 2]")
+    assert_silent(queue.worker())
+    assert (queue.rows(), queue.reason()) == ([], "stopped")  # the task was not interrupted
 
 
 # ---- tasks that handle signals
@@ -165,8 +165,6 @@ def test_a_process_that_a_task_started_obeys_signals_itself(queue: Queue) -> Non
 
 def test_a_worker_that_waits_for_a_thread_ends_at_the_first_signal(queue: Queue) -> None:
     queue.add("tasks.leaves_a_thread")
-    process = queue.start()
-    wait_until(lambda: queue.sql("SELECT 1 FROM jobs_queue_workers WHERE reason = 'empty'"))
-    time.sleep(0.2)  # it waits for the thread
+    process = queue.start_task()  # it waits for the thread by then
     process.terminate()
     assert end_of(process) == (0, "", "")

@@ -7,7 +7,6 @@ server in tests/faults/test_commits.py.
 from __future__ import annotations
 
 import re
-import time
 from collections.abc import Callable
 from contextlib import ExitStack, closing
 from typing import Any
@@ -224,8 +223,11 @@ def test_a_task_that_ends_its_transaction_itself_is_fatal(site: EffectsSite) -> 
 
 
 @EACH_SERVER
-def test_a_task_that_met_a_deadlock_and_went_on_is_not_half_committed(site: EffectsSite) -> None:
+def test_a_task_that_met_a_deadlock_and_went_on_is_not_half_committed(
+    site: EffectsSite, database: str, request: pytest.FixtureRequest
+) -> None:
     """Fatal on MySQL, which rolled back everything; retried on PostgreSQL, which accepts nothing after an error."""
+    lock_waits = request.getfixturevalue(f"{database}_server").count_lock_waits
     site.rows.execute("INSERT INTO effects (number) VALUES (0), (0)")
     site.add_args("meet_deadlock")
     with closing(Rows(site.dsn)) as other, ExitStack() as stack:
@@ -238,7 +240,7 @@ def test_a_task_that_met_a_deadlock_and_went_on_is_not_half_committed(site: Effe
             # The heavier one: it is the task's that MySQL rolls back.
             other.execute(f"INSERT INTO effects (number) VALUES {', '.join(['(-1)'] * 200)}")
             stack.enter_context(together(lambda: other.execute("UPDATE effects SET number = 5 WHERE id = 1")))
-            time.sleep(0.2)  # it waits for the task by then
+            wait_until(lock_waits)
 
         site.module.meanwhile = meet
         site.run()
