@@ -9,6 +9,8 @@ import subprocess
 from functools import partial
 from urllib.parse import urlsplit
 
+import pytest
+
 from tests.support.postgresql import PostgreSQLServer, pooled
 from tests.support.processes import WAIT_SECONDS, stop, wait_until
 from tests.support.queues import Queue
@@ -38,23 +40,22 @@ def has_noted(queue: Queue, *texts: str) -> bool:
 
 
 def test_an_insert_with_the_least_rights_wakes_a_waiting_worker(
-    postgresql_queue: Queue, postgresql_server: PostgreSQLServer
+    postgresql_queue: Queue, postgresql_server: PostgreSQLServer, request: pytest.FixtureRequest
 ) -> None:
     queue = postgresql_queue
-    queue.sql("DROP ROLE IF EXISTS of_web")
-    queue.sql(f"CREATE ROLE of_web LOGIN PASSWORD '{postgresql_server.password}'")
-    queue.sql("GRANT INSERT (task, args, group_id, priority) ON jobs_queue TO of_web")
+    database = urlsplit(queue.dsn).path[1:]
+    role = f"web_{database}"
+    queue.sql(f"CREATE ROLE {role} LOGIN PASSWORD '{postgresql_server.password}'")
+    request.addfinalizer(lambda: [queue.sql(f"DROP {what} {role}") for what in ("OWNED BY", "ROLE")])
+    queue.sql(f"GRANT INSERT (task, args, group_id, priority) ON jobs_queue TO {role}")
     worker = queue.start("0", *STAYS)
     wait_until(lambda: rests(queue, worker))
-    database = urlsplit(queue.dsn).path[1:]
-    with postgresql_server.connect(user="of_web", dbname=database, options="-c search_path=pg_catalog") as web:
+    with postgresql_server.connect(user=role, dbname=database, options="-c search_path=pg_catalog") as web:
         for number in (1, 2):
             web.execute("INSERT INTO public.jobs_queue (task) VALUES ('tasks.note')")
             wait_until(partial(has_noted, queue, *["noted"] * number))
             wait_until(lambda: rests(queue, worker))
     stop(worker)
-    queue.sql("DROP OWNED BY of_web")
-    queue.sql("DROP ROLE of_web")
 
 
 def test_behind_a_pooler_where_no_notice_comes_tasks_are_found_by_a_look(postgresql_queue: Queue) -> None:

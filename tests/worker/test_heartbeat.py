@@ -184,13 +184,14 @@ def test_a_worker_has_a_second_connection_only_while_a_task_outlasts_a_third_of_
 
 
 def test_a_heartbeat_without_a_connection_logs_that_once_and_gets_one_later(
-    mysql_queue: Queue, mysql_server: MySQLServer, caplog: pytest.LogCaptureFixture
+    mysql_queue: Queue, mysql_server: MySQLServer, caplog: pytest.LogCaptureFixture, request: pytest.FixtureRequest
 ) -> None:
     queue, words = mysql_queue, "the heartbeat has no connection"
     database = queue.dsn.rpartition("/")[2].partition("?")[0]
     account = f"'{database}'@'%'"
     queue.sql(f"CREATE USER {account} IDENTIFIED BY 'secret' WITH MAX_USER_CONNECTIONS 2")
     queue.sql(f"GRANT SELECT, INSERT, UPDATE, DELETE ON {database}.* TO {account}")
+    request.addfinalizer(lambda: mysql_server.execute(f"DROP USER {account}"))
     page = mysql_server.connect(user=database, password="secret")
 
     def act() -> None:
@@ -202,7 +203,6 @@ def test_a_heartbeat_without_a_connection_logs_that_once_and_gets_one_later(
     queue.add("tasks.act")
     result = queue.run_here(lease=3, dsn=re.sub("//[^@]*@", f"//{database}:secret@", queue.dsn))
     assert (result.done, caplog.text.count(words), queue.rows()) == (1, 1, [])
-    queue.sql(f"DROP USER {account}")
 
 
 # ---- the end of its thread
