@@ -35,6 +35,7 @@ class Race:
         self.to_end = [row["id"] for row in rows.all()]
         random.Random(7).shuffle(self.to_end)
         self.parents, self.added, self.waited = parents, 0, 0
+        self.early: list[int] = []
 
     def end_parents(self) -> None:
         while self.to_end:
@@ -53,8 +54,8 @@ class Race:
             self.added += 1
             for child_id, awaited in children[-2:]:
                 child = self.server.get(child_id)
-                is_early = child is not None and child.status == Status.NEW and not set(awaited).isdisjoint(self.to_end)
-                assert not is_early, (child_id, awaited)
+                if child is not None and child.status == Status.NEW and not set(awaited).isdisjoint(self.to_end):
+                    self.early.append(child_id)  # an error here would leave the others waiting
             self.waited += child is not None and child.status == Status.WAITING
 
     def run(self) -> Counter[int]:
@@ -82,6 +83,7 @@ def race(dsn: str) -> Iterator[Race]:
 def test_parents_that_end_and_children_that_are_added_at_the_same_time_leave_no_child_waiting(race: Race) -> None:
     children = race.run()
     assert set(children) == {Status.NEW, Status.FATAL}
+    assert not race.early
     assert race.waited > 20  # children were there when their parents ended
 
 
