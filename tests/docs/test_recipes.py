@@ -14,6 +14,7 @@ import pytest
 from PIL import Image
 
 from taskserver import Status
+from tests.docs.conftest import outcome
 from tests.support.documents import LETTERS, PHP, PROGRAMS, RECIPES, WORDPRESS, home, paste, sections
 from tests.support.processes import end_of, is_alive, wait_until
 from tests.support.queues import Queue
@@ -291,24 +292,15 @@ def test_whatever_ends_a_task_ends_all_that_its_program_started(queue: Queue, is
 # ---- what it said
 
 
-def outcome(queue: Queue, *args: object) -> object:
-    """The result of a program, or the first line of its error."""
-    task_id = queue.server.add_task("tasks.do", args)
-    queue.server.run()
-    state = queue.server.get(task_id)
-    assert state is not None
-    return state.error.partition("\n")[0] if state.error else state.result
-
-
 def test_a_task_has_what_its_program_printed_or_its_code_and_its_last_words(queue: Queue) -> None:
     queue.deployment.write_env(TASKSERVER_DSN=queue.dsn, TASKSERVER_MODE="mark")
     said = ["sh", "-c"]
-    assert outcome(queue, ["cat"], "Grüße 🎉\n" * 2000) == "Grüße 🎉\n" * 2000
+    assert outcome(queue, "do", ["cat"], "Grüße 🎉\n" * 2000) == "Grüße 🎉\n" * 2000
     failed = "RuntimeError: sh ended with code"
-    assert outcome(queue, [*said, "echo out; echo no such picture >&2; exit 3"]) == f"{failed} 3: no such picture"
-    assert outcome(queue, [*said, "kill -9 $$"]) == f"{failed} -9: "
-    assert str(outcome(queue, [*said, "seq 100000 >&2; exit 1"])).endswith(" 99999 100000")
-    assert "No such file or directory: 'no-such-program'" in str(outcome(queue, ["no-such-program"]))
+    assert outcome(queue, "do", [*said, "echo out; echo no such picture >&2; exit 3"]) == f"{failed} 3: no such picture"
+    assert outcome(queue, "do", [*said, "kill -9 $$"]) == f"{failed} -9: "
+    assert str(outcome(queue, "do", [*said, "seq 100000 >&2; exit 1"])).endswith(" 99999 100000")
+    assert "No such file or directory: 'no-such-program'" in str(outcome(queue, "do", ["no-such-program"]))
 
 
 @pytest.mark.parametrize("name", ["tasks.run", "tasks.subprocess.run"])

@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 import pytest
 
 from taskserver import Status
+from tests.docs.conftest import outcome
 from tests.support.documents import PHP, RECIPES, WORDPRESS, blocks, home, paste
 from tests.support.mail import Sendmail
 from tests.support.queues import Queue
@@ -156,15 +157,6 @@ def write(queue: Queue, name: str, text: str) -> None:
     path = home(queue) / name
     path.parent.mkdir(exist_ok=True, parents=True)
     path.write_text(text.replace("/home/you", str(home(queue))), encoding="utf-8")
-
-
-def outcome(queue: Queue, task: str, *args: object) -> object:
-    """The result of a task, or the first line of its error."""
-    task_id = queue.server.add_task(f"tasks.{task}", args)
-    queue.server.run()
-    state = queue.server.get(task_id)
-    assert state is not None
-    return state.error.partition("\n")[0] if state.error else state.result
 
 
 # ---- a script

@@ -197,18 +197,6 @@ def test_a_reader_that_stays_in_the_midst_of_reading_holds_up_nobody(queue: Queu
     assert queue.statuses() == []
 
 
-@pytest.mark.long
-def test_tables_are_made_by_four_at_once(queue: Queue) -> None:
-    # More than once from nothing, as only now and then two of them make the folder at once.
-    for _ in range(3):
-        shutil.rmtree(queue.path.parent, ignore_errors=True)
-        inits = [queue.deployment.popen("client.py", "init") for _ in range(4)]
-        assert [(code, errors) for code, _, errors in map(end_of, inits)] == [(0, "")] * 4
-    add(queue, "first")
-    assert_silent(queue.worker())
-    assert ran(queue) == ["first"]
-
-
 # ---- a full disk
 
 

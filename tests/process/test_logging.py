@@ -23,8 +23,6 @@ import time
 
 from taskserver import Retry, task
 
-OURS = logging.getLogger("taskserver")
-
 def say(text="said"):
     print(text)
 
@@ -167,22 +165,6 @@ def test_a_level_that_a_module_sets_is_that_of_the_log_for_tasks_and_not_for_our
     run(queue)
     assert [line.partition("shop.mail: ")[2] for line in said_of(queue)] == ["w"]
     assert any("task 2 tasks.log is done" in line for line in log_of(queue))
-
-
-SILENCERS = {
-    "dictConfig": "logging.config.dictConfig({'version': 1}); logging.disable()",
-    "handlers": "OURS.handlers.clear(); OURS.setLevel(100); OURS.propagate = False; OURS.disabled = True",
-}
-
-
-@pytest.mark.parametrize("silencer", SILENCERS.values(), ids=SILENCERS)
-def test_our_words_come_whatever_a_task_does_to_logging(queue: Queue, log: Path, silencer: str) -> None:
-    queue.define(f"\ndef silence():\n    {silencer}\n")
-    for task in ("silence", "fail", "say"):
-        queue.add(f"tasks.{task}")
-    assert run(queue, TASKSERVER_MAX_ATTEMPTS="1") == "task 2 tasks.fail is fatal: ValueError: no luck\n"
-    text = log.read_text()
-    assert all(words in text for words in ("run begins", "task 2 tasks.fail is fatal", "printed: said", "run ends"))
 
 
 # ---- without a log
