@@ -136,15 +136,6 @@ def test_hostile_rows_are_printed_with_control_characters_escaped(queue: Queue) 
     assert (task["task"], task["error_text"]) == (f"tasks.{HOSTILE}", f"Error: {HOSTILE}")
 
 
-def test_sqlite_rows_with_values_of_other_types_can_be_read(sqlite_queue: Queue) -> None:
-    sqlite_queue.add(b"tasks.\xff\x1b", b"\xff\x1b")
-    sqlite_queue.sql("UPDATE jobs_queue SET error_text = x'ff1b', unique_key = x'ff1b'")
-    sqlite_queue.sql("INSERT INTO jobs_queue (task) VALUES (CAST(x'7461736b732eff' AS TEXT))")
-    for args in (["list"], ["show", 1], ["show", 2], ["status"]):
-        text_of(sqlite_queue, *args)
-        json_of(sqlite_queue, *args)
-
-
 def test_list_distinguishes_claimed_and_running_tasks(queue: Queue) -> None:
     ahead = queue.ago(-3 * 3600 - 60)
     queue.sql(

@@ -8,17 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from taskserver import DatabaseError, TaskServer
+from taskserver import TaskServer
 from taskserver.stores.queue.transactions import Transactions
 from tests.support.processes import together
 from tests.support.queues import row_counts
-
-
-def test_a_file_that_is_no_database_is_a_database_error(tmp_path: Path) -> None:
-    (tmp_path / "letter.db").write_text("Dear Sir or Madam, " * 100)
-    with pytest.raises(DatabaseError, match=r"letter\.db"):
-        TaskServer(f"sqlite:///{tmp_path}/letter.db").create_tables()
-    assert (tmp_path / "letter.db").read_text().startswith("Dear Sir")
 
 
 @pytest.mark.parametrize(("address", "level"), [("{}/x.db", 2), ("{}/x.db?synchronous=normal", 1), (":memory:", 2)])
