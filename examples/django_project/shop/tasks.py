@@ -17,7 +17,7 @@ def confirm(order: int) -> None:
 
 
 def reserve(order: int) -> None:
-    """Take a copy out of the stock, exactly once: that and the task's end are one transaction."""
+    """Take a copy out of the stock, exactly once: this and the end of the task are one transaction."""
     with transaction.atomic():
         found = Order.objects.select_related("book").get(pk=order)
         if not Book.objects.filter(pk=found.book.pk, copies__gt=0).update(copies=F("copies") - 1):

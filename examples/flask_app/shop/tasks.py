@@ -8,7 +8,7 @@ from .db import Order, session
 
 
 def write_receipt(number: int) -> None:
-    """Write an order's receipt, exactly once: that and the task's end are one transaction."""
+    """Write an order's receipt, exactly once: the receipt and the end of the task are one transaction."""
     db = session()
     order = db.get_one(Order, number)
     order.receipt = render_template("receipt.txt", order=order, shop=current_app.config["SHOP_NAME"])
