@@ -35,7 +35,8 @@ def lines_until(verb: Verb, number: int, most: int = sys.maxsize) -> int:
     def trace(frame: FrameType, event: str, argument: Any) -> Any:
         nonlocal lines
         lines += event == "line"
-        if lines > most:
+        # Not while an exception is handled: it would stay the context of all later ones in this process.
+        if lines > most and event == "line" and sys.exc_info()[1] is None:
             raise TaskInterrupted
         return trace
 
