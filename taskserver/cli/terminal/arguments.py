@@ -86,7 +86,7 @@ class Parser(argparse.ArgumentParser):
 # ---- the deployment
 
 _FOLDER = "the deployment's folder: its .env, its modules, its var/"
-_ENV = "read settings from FILE; without --folder, its folder counts"
+_ENV = "read settings from FILE, and use its folder"
 _VERSION = "print the version"
 ABOUT_DEPLOYMENT = f"""\
   --folder DIR  {_FOLDER}
