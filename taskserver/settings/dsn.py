@@ -14,7 +14,8 @@ from ..messages.text import read_number
 from ..model.checks import is_whole
 
 FORMS = (
-    "mysql://user:password@host:3306/database, postgresql://user:password@host:5432/database, "
+    "mysql://user:password@host:3306/database (of a cluster: host,other:3307), "
+    "postgresql://user:password@host:5432/database, "
     "sqlite:///relative.db, sqlite:////absolute/path.db or sqlite:///:memory:"
 )
 MEMORY = ":memory:"
@@ -47,6 +48,8 @@ class Dsn(NamedTuple):
     """By the server's own names; empty: the default for this address."""
     tls_ca: str = ""
     """The file of the server's certificate authority, or SYSTEM."""
+    more_hosts: tuple[tuple[str, int], ...] = ()
+    """Hosts and ports of the same database, to use in this order while `host` is away."""
 
     def __repr__(self) -> str:
         return f"Dsn({self.kind} {self.place})"
@@ -56,14 +59,21 @@ class Dsn(NamedTuple):
         """The address for messages, without user and password."""
         if self.kind == "sqlite":
             return self.database
-        return f"{self.unix_socket or f'{self.host}:{self.port}'}/{self.database}"
+        hosts = ",".join(f"{host}:{port}" for host, port in ((self.host, self.port), *self.more_hosts))
+        return f"{self.unix_socket or hosts}/{self.database}"
+
+    @property
+    def by_host(self) -> list["Dsn"]:
+        """The same database at each host alone, in order."""
+        hosts = ((self.host, self.port), *self.more_hosts)
+        return [self._replace(host=host, port=port, more_hosts=()) for host, port in hosts]
 
     @property
     def is_loopback(self) -> bool:
-        """Whether the connection stays on this host."""
-        host = self.host  # not 127.example.org
-        is_address = host == "::1" or (host.startswith("127.") and host.replace(".", "").isdigit())
-        return self.kind == "sqlite" or bool(self.unix_socket) or host == "localhost" or is_address
+        """Whether each connection stays on this host."""
+        if self.kind == "sqlite" or self.unix_socket:
+            return True
+        return all(_is_loopback(host) for host in (self.host, *(host for host, _ in self.more_hosts)))
 
     @property
     def is_verified(self) -> bool:
@@ -75,13 +85,21 @@ class Dsn(NamedTuple):
         return Path(folder, self.database) if self.kind == "sqlite" and self.database != MEMORY else None
 
 
+def _is_loopback(host: str) -> bool:
+    is_address = host == "::1" or (host.startswith("127.") and host.replace(".", "").isdigit())  # not 127.example.org
+    return host == "localhost" or is_address
+
+
 class _Kind(NamedTuple):
     """The DSNs of one kind of database."""
 
     name: str
     port: int
     options: dict[str, tuple[str, ...]]
-    """The options after `?` and their values; (): any text. The strictest TLS mode comes last."""
+    """The options after `?` and their values; (): any text. They begin with socket, TLS mode, certificate authority.
+
+    The strictest TLS mode comes last.
+    """
 
 
 _SQLITE = _Kind("sqlite", 0, {"synchronous": ("full", "normal")})
@@ -93,7 +111,12 @@ _MYSQL = _Kind(
 _POSTGRESQL = _Kind(
     "postgresql",
     5432,
-    {"host": (), "sslmode": ("disable", "allow", "prefer", "require", "verify-ca", "verify-full"), "sslrootcert": ()},
+    {
+        "host": (),
+        "sslmode": ("disable", "allow", "prefer", "require", "verify-ca", "verify-full"),
+        "sslrootcert": (),
+        "target_session_attrs": ("read-write",),  # which the store always wants of several hosts
+    },
 )
 _BY_SCHEME = {"sqlite": _SQLITE, "mysql": _MYSQL, "mariadb": _MYSQL, "postgresql": _POSTGRESQL, "postgres": _POSTGRESQL}
 
@@ -135,11 +158,13 @@ def _parse_server(kind: _Kind, rest: str, password: str) -> Dsn:
     user, _, written_password = login.partition(":")
     location, _, query = location.partition("?")
     address, _, database = location.partition("/")
-    host, port = _parse_address(address, kind.port, has_login=bool(login))
-    socket, mode, ca = _options(kind, query)
+    (host, port), *more = (_parse_address(one, kind.port, has_login=bool(login)) for one in address.split(","))
+    socket, mode, ca, *_ = _options(kind, query)
+    if more and (socket or any(one != one.strip(" /@") or not one for one, _ in ((host, port), *more))):
+        raise _wrong("of several hosts, each has a name, with commas and no spaces between, and none has a socket")
     if kind is _POSTGRESQL:
         host, socket = _host_and_socket(host, socket, port)
-    _, modes, _ = kind.options.values()
+    _, modes, *_ = kind.options.values()
     mode = mode.lower() or (modes[-1] if ca else "")
     _check_tls(kind, mode, ca, socket)
     dsn = Dsn(
@@ -152,6 +177,7 @@ def _parse_server(kind: _Kind, rest: str, password: str) -> Dsn:
         unix_socket=socket,
         tls_mode=mode,
         tls_ca=ca,
+        more_hosts=tuple(more),
     )
     if not dsn.database or "/" in dsn.database:
         raise _wrong("it names no database")
@@ -190,7 +216,7 @@ def _host_and_socket(before: str, behind: str, port: int) -> tuple[str, str]:
     if not host or host.startswith("@"):
         raise _wrong("it names no host: localhost as a rule, or the folder of a socket as ?host=/run/postgresql")
     if "," in host:
-        raise _wrong("it names more than one host, and only one can have the queue")
+        raise _wrong("several hosts stand before its '?', as in host,other:5433/database")
     socket = f"{host.rstrip('/')}/.s.PGSQL.{port}" if host.startswith("/") else ""
     return "localhost" if host.lower() == "localhost" else host, socket
 
@@ -215,7 +241,7 @@ def _options(kind: _Kind, query: str, hint: str = "") -> list[str]:
 
 def _check_tls(kind: _Kind, mode: str, ca: str, socket: str) -> None:
     if ca and mode not in WITH_TLS:
-        _, (mode_name, modes), (ca_name, _) = kind.options.items()
+        _, (mode_name, modes), (ca_name, _), *_ = kind.options.items()
         raise _wrong(f"its {ca_name} is only for the {mode_name}s {', '.join(one for one in modes if one in WITH_TLS)}")
     if kind is not _POSTGRESQL:
         return

@@ -50,8 +50,8 @@ class Database(Rows):
         self._patience_seconds = patience_seconds
         self._max_pause_seconds = max_pause_seconds
         self._pace = Pace()
-        self._generation = 0
-        """`close` raises it: connections of an earlier generation are closed at their next use."""
+        self._closed = 0
+        """How often `close` was called."""
 
     # ---- the connection of this thread
 
@@ -65,6 +65,11 @@ class Database(Rows):
         return session
 
     @property
+    def _generation(self) -> int:
+        """Connections of an earlier generation are closed at their next use: `close`, or a move to another host."""
+        return self._closed + self.dialect.moves
+
+    @property
     def is_connected(self) -> bool:
         return self.session().connection is not None
 
@@ -76,7 +81,7 @@ class Database(Rows):
 
     def close(self) -> None:
         """Close this thread's connection; other threads close theirs at their next verb or when they end."""
-        self._generation += 1
+        self._closed += 1
         if self._pace.session is not None:
             self.disconnect()
 

@@ -230,6 +230,11 @@ class Dialect(ABC):
     def rebuild_tables(self, database: Any, statements: Iterable[str]) -> None:  # noqa: B027
         """In an upgrade: rebuild tables that cannot be altered into those of `statements`. Raises DatabaseError."""
 
+    @property
+    def moves(self) -> int:
+        """How often another host became the one that serves: all connections follow."""
+        return 0
+
     @abstractmethod
     def new_session(self) -> Session:
         """A session for one thread, not connected."""

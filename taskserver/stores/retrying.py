@@ -1,13 +1,17 @@
-"""How work on the database is retried after a Conflict or while the database is Unavailable."""
+"""What follows a Conflict, or an Unavailable database: another host of it, and another try of the work."""
 
 # Annotations are not deferred here: named tuples compile deferred ones, which each empty run would pay for.
 
 import random
 import time
+from collections.abc import Callable
 from enum import Enum
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 from ..errors import Conflict, DatabaseError, ServerFull, Unavailable
+from ..settings.dsn import Dsn
+
+T = TypeVar("T")
 
 MIN_CONFLICT_SECONDS = 5.0
 """Conflicts are retried for at least so long, even with a shorter patience for an unavailable database."""
@@ -17,6 +21,8 @@ MAX_CHANCE = 1.5
 """The greatest random factor of a pause."""
 MAX_REST_SECONDS = 0.12
 """The longest rest after a transaction of the one writer: waiting processes try its lock every tenth of a second."""
+HOST_SECONDS = 3.0
+"""The wait for each answer of a host at the login, if there are several hosts."""
 
 
 def rest_after(began_at: float) -> None:
@@ -110,3 +116,38 @@ class Tries:
                 return True
             patience.is_over = True
         return False
+
+
+class Hosts:
+    """The hosts of a DSN: all connections go to one of them while it serves, then to the next one."""
+
+    def __init__(self, dsn: Dsn, login_error: Callable[[BaseException, Dsn], DatabaseError]) -> None:
+        """`login_error` makes our error of a driver's error at one host."""
+        self._each = dsn.by_host
+        self.are_several = len(self._each) > 1
+        self._login_error = login_error
+        self._serving = 0
+        self.moves = 0
+        """How often another host became the one that serves."""
+
+    def connect(self, log_in: Callable[[Dsn, float], T], seconds: float) -> T:
+        """Log in at the host that served last, or at the next one that serves. Raises DatabaseError.
+
+        `log_in` gets the DSN of one host and how long to wait for each answer; it may raise anything.
+        """
+        count, away = len(self._each), []
+        for turn in range(count):
+            host = (self._serving + turn) % count
+            try:
+                connection = log_in(self._each[host], min(seconds, HOST_SECONDS) if self.are_several else seconds)
+            except Exception as error:  # the driver may raise anything if the server is not one of its kind
+                away.append(self._login_error(error, self._each[host]))
+                if not isinstance(away[-1], Unavailable):
+                    break  # a wrong password is wrong everywhere
+            else:
+                if turn:
+                    self._serving, self.moves = host, self.moves + 1
+                return connection
+        if len(away) == 1 or not isinstance(away[-1], Unavailable):
+            raise away[-1] from None
+        raise type(away[-1])("none of the hosts serves: " + "; ".join(map(str, away)))

@@ -78,6 +78,8 @@ PLACES = {  # whether it stays on this host, the socket, what a message says
     "mysql://u:p@[::1]/db": (True, "", "::1:3306/db"),
     "mysql://u:p@127.0.0.1.example.org/db": (False, "", "127.0.0.1.example.org:3306/db"),
     "postgresql://u:p@%2Ftmp%2F:5433/db": (True, "/tmp/.s.PGSQL.5433", "/tmp/.s.PGSQL.5433/db"),
+    "mysql://u:p@localhost,127.0.0.1:3307/db": (True, "", "localhost:3306,127.0.0.1:3307/db"),
+    "mysql://u:p@localhost,db2.example.org/db": (False, "", "localhost:3306,db2.example.org:3306/db"),
     "sqlite:///relative.db": (True, "", "relative.db"),
 }
 
@@ -87,6 +89,18 @@ def test_a_dsn_knows_whether_it_is_local_and_shows_its_place(text: str) -> None:
     dsn = parse_dsn(text)
     assert (dsn.is_loopback, dsn.unix_socket, dsn.place) == PLACES[text]
     assert repr(dsn) == f"Dsn({text.partition(':')[0]} {dsn.place})"
+
+
+def test_several_hosts_are_tried_in_the_order_of_the_dsn() -> None:
+    dsn = parse_dsn("mysql://u:a,b@h1,[::1]:3307,h3:3308/db?ssl-mode=required")
+    assert (dsn.password, dsn.place) == ("a,b", "h1:3306,::1:3307,h3:3308/db")
+    assert [(one.host, one.port) for one in dsn.by_host] == [("h1", 3306), ("::1", 3307), ("h3", 3308)]
+    assert {one._replace(host="", port=0) for one in dsn.by_host} == {
+        dsn._replace(host="", port=0, more_hosts=()),
+    }
+    dsn = parse_dsn("postgresql://u:p@h1,h2:5433/db?target_session_attrs=read-write")
+    assert dsn.place == "h1:5432,h2:5433/db"
+    assert parse_dsn("mysql://u:p@h1/db").by_host == [parse_dsn("mysql://u:p@h1/db")]
 
 
 FILES = {
@@ -150,10 +164,14 @@ WRONG = {
     f"mysql://u%00:{SECRET}@h/db": "a zero byte",
     f"{MYSQL}h/db\udce9": "not UTF-8",
     f"{POSTGRESQL}/db": "names no host: localhost as a rule, or the folder of a socket as ?host=/run/",
-    f"{POSTGRESQL}h1,h2/db": "more than one host",
+    **dict.fromkeys((f"{MYSQL}h1,,h2/db", f"{MYSQL}h1, h2/db", f"{POSTGRESQL}h1,%2Ftmp/db"), "of several hosts, each "),
+    f"{MYSQL}h1,h2/db?unix_socket=/tmp/x": "none has a socket",
+    f"{MYSQL}h1,h2:{SECRET}/db": "port",
+    f"{POSTGRESQL}/db?host=h1,h2": "several hosts stand before its '?'",
+    f"{POSTGRESQL}h1,h2/db?target_session_attrs=any": "its target_session_attrs is not one of read-write",
     f"{POSTGRESQL}h1/db?host=h2": "one host before its '?' and another one behind it",
     f"postgresql://u:{SECRET}/db": "is the @ missing",
-    f"{POSTGRESQL}h/db?connect_timeout=3": "something other than host, sslmode, sslrootcert",
+    f"{POSTGRESQL}h/db?connect_timeout=3": "something other than host, sslmode, sslrootcert, target_",
     f"postgresql://u:x@h/db?sslmode={SECRET}": "its sslmode is not one of disable, allow, prefer, require, verify-ca,",
     f"{POSTGRESQL}h/db?sslmode=verify-ca&sslrootcert=system": "is only for the sslmode verify-full",
     f"postgresql://u:x@h/db?sslrootcert={SECRET}": "neither an absolute path nor system",

@@ -11,9 +11,10 @@ import pymysql
 from ...errors import DatabaseError
 from ...settings.dsn import Dsn
 from ..dialect import Dialect, Pace, Rows, assignments, ids_of_keys
+from ..retrying import Hosts
 from .claiming import MySQLClaiming
 from .errors import DRIVER_ERRORS, error_of
-from .session import READ_COMMITTED, Abilities, MySQLSession, log_in, set_isolation, set_timeout
+from .session import READ_COMMITTED, Abilities, MySQLSession, connect_to, set_timeout
 
 if TYPE_CHECKING:
     from ..facts import Facts
@@ -68,17 +69,19 @@ class MySQLDialect(Dialect):
         # The full name: a caller's session may use another database of the server.
         database = dsn.database.replace("`", "``").replace("{", "{{").replace("}", "}}")
         self.callers_quoted = f"`{database}`.{WORDS['quoted']}"
+        self._hosts = Hosts(dsn, lambda error, at: error_of(error, at, table, is_login=True))
         self.abilities = Abilities()
         self.claiming = MySQLClaiming()
 
     def error(self, error: BaseException, where: str = "") -> DatabaseError:
         return error_of(error, self._dsn, self.table, where)
 
-    def _login_error(self, error: BaseException) -> DatabaseError:
-        return error_of(error, self._dsn, self.table, is_login=True)
+    @property
+    def moves(self) -> int:
+        return self._hosts.moves
 
     def new_session(self) -> MySQLSession:
-        return MySQLSession(self._dsn, self.abilities, self._login_error)
+        return MySQLSession(self._hosts, self.abilities)
 
     def with_marks(self, sql: str) -> str:
         return sql.replace("%", "%%").replace("?", "%s")
@@ -130,14 +133,10 @@ class MySQLDialect(Dialect):
     # ---- a task's own transaction
 
     def open_task_connection(self, pace: Pace) -> Any:
-        try:
-            # The task may do anything with it, so all but QUIET are defaults of the driver and the server.
-            connection = log_in(self._dsn, pace.connect_seconds, autocommit=False, init_command=QUIET)
-            set_isolation(connection, self.abilities)
-            if self.abilities.isolation != READ_COMMITTED:
-                _allow_renewals(connection)
-        except Exception as error:  # the driver may raise anything if the server is not one of MySQL's
-            raise self._login_error(error) from None
+        # The task may do anything with it, so all but QUIET are defaults of the driver and the server.
+        connection = connect_to(self._hosts, pace, self.abilities, autocommit=False, init_command=QUIET)
+        if self.abilities.isolation != READ_COMMITTED:
+            _allow_renewals(connection)
         return connection
 
     def set_timeout(self, connection: Any, seconds: float | None) -> None:

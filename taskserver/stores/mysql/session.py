@@ -16,10 +16,10 @@ from weakref import ref
 import pymysql
 from pymysql.constants import CLIENT
 
-from ...errors import DatabaseError
 from ...host import peer
 from ...settings.dsn import VERIFY_IDENTITY, Dsn
 from ..dialect import Pace, Session
+from ..retrying import Hosts
 from ..words import MAX_UTF8_BYTES, SHORT_BYTES, Write
 from .errors import CLEAR_PASSWORD, DRIVER_ERRORS, NEEDS_TLS, TLS_FAILED, TOO_LONG, number_of, usual_socket
 
@@ -53,6 +53,16 @@ class Abilities:
 
     isolation = ""
     """REPEATABLE READ if replication is by statement, which refuses writes in READ COMMITTED."""
+
+
+# One of several hosts serves if it takes writes and, as a node of Galera, has all that the others have.
+TAKES_WRITES = "SHOW GLOBAL VARIABLES WHERE variable_name IN ('wsrep_on', 'read_only', 'offline_mode')"
+NODE_STATE = "SHOW GLOBAL STATUS WHERE variable_name IN ('wsrep_ready', 'wsrep_local_state_comment')"
+SYNCED = {"wsrep_ready": "ON", "wsrep_local_state_comment": "Synced"}
+DOES_NOT_SERVE = 1047
+"""What a node without the others answers itself."""
+# Waits until the node has applied what others committed before: a connection that moved sees what this client wrote.
+CATCH_UP = ("SET SESSION wsrep_sync_wait = 1", "SELECT 1", "SET SESSION wsrep_sync_wait = 0")
 
 
 # ---- login
@@ -135,14 +145,42 @@ def _ssl_context(ssl_mode: str, ca_file: str) -> ssl.SSLContext | None:
     return context
 
 
-def set_isolation(connection: Any, abilities: Abilities) -> None:
+def connect_to(hosts: Hosts, pace: Pace, abilities: Abilities, **options: Any) -> Any:
+    """A driver's connection to the host that serves, with its isolation. Raises DatabaseError."""
+
+    def log_in_and_check(dsn: Dsn, seconds: float) -> Any:
+        connection = log_in(dsn, seconds, **options)
+        with connection.cursor() as cursor:
+            if hosts.are_several:
+                _check_serves(cursor)
+            _set_isolation(cursor, abilities)
+        return connection
+
+    return hosts.connect(log_in_and_check, pace.connect_seconds)
+
+
+def _check_serves(cursor: Any) -> None:
+    """Raises the driver's error if another host should be used."""
+    cursor.execute(TAKES_WRITES)
+    found = dict(cursor.fetchall())
+    is_node, wanted = found.pop("wsrep_on", "OFF") == "ON", dict.fromkeys(found, "OFF")
+    if is_node:
+        wanted.update(SYNCED)
+        cursor.execute(NODE_STATE)
+        found.update(cursor.fetchall())
+    if wrong := [f"{name} is {found.get(name)}" for name, value in wanted.items() if found.get(name) != value]:
+        raise pymysql.OperationalError(DOES_NOT_SERVE, ", ".join(wrong))
+    for sql in CATCH_UP if is_node else ():
+        cursor.execute(sql)
+
+
+def _set_isolation(cursor: Any, abilities: Abilities) -> None:
     """Set the isolation of a new connection according to the server's replication."""
-    with connection.cursor() as cursor:
-        if not abilities.isolation:
-            cursor.execute(BINLOG)
-            is_by_statement = cursor.fetchone() == (1, "STATEMENT")
-            abilities.isolation = REPEATABLE_READ if is_by_statement else READ_COMMITTED
-        cursor.execute(f"SET SESSION TRANSACTION ISOLATION LEVEL {abilities.isolation}")
+    if not abilities.isolation:
+        cursor.execute(BINLOG)
+        is_by_statement = cursor.fetchone() == (1, "STATEMENT")
+        abilities.isolation = REPEATABLE_READ if is_by_statement else READ_COMMITTED
+    cursor.execute(f"SET SESSION TRANSACTION ISOLATION LEVEL {abilities.isolation}")
 
 
 def set_timeout(connection: Any, seconds: float | None) -> None:
@@ -158,24 +196,19 @@ class MySQLSession(Session):
 
     driver_errors = DRIVER_ERRORS
 
-    def __init__(self, dsn: Dsn, abilities: Abilities, login_error: Callable[[Exception], DatabaseError]) -> None:
+    def __init__(self, hosts: Hosts, abilities: Abilities) -> None:
         super().__init__()
-        self._dsn = dsn
+        self._hosts = hosts
         self._abilities = abilities
-        self._login_error = login_error
         self._packet_bytes = 0
         """The server's maximum statement; 0 until a statement is long enough to need it."""
 
     def connect(self, pace: Pace) -> None:
         # Count matched rows, not changed ones: a write that changes nothing still found its claim.
         flags = CLIENT.FOUND_ROWS | CLIENT.MULTI_STATEMENTS
-        try:
-            connection = log_in(
-                self._dsn, pace.connect_seconds, autocommit=True, client_flag=flags, init_command=SESSION
-            )
-            set_isolation(connection, self._abilities)
-        except Exception as error:  # the driver may raise anything if it is not a MySQL server
-            raise self._login_error(error) from None
+        connection = connect_to(
+            self._hosts, pace, self._abilities, autocommit=True, client_flag=flags, init_command=SESSION
+        )
         connection.encoding = ANY_BYTES
         self._packet_bytes = 0
         self.cursor = connection.cursor()

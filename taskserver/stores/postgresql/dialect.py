@@ -18,6 +18,7 @@ from ...messages.text import shown
 from ...settings.dsn import Dsn
 from ..database import Database
 from ..dialect import Dialect, Pace, Rows, assignments, id_of_key, ids_of_keys
+from ..retrying import Hosts
 from .claiming import PostgreSQLClaiming
 from .errors import DRIVER_ERRORS, error_of
 from .session import Connection, PostgreSQLSession, connect_to
@@ -95,13 +96,11 @@ class PostgreSQLDialect(Dialect):
     def __init__(self, dsn: Dsn, table: str) -> None:
         super().__init__(table)
         self._dsn = dsn
+        self._hosts = Hosts(dsn, lambda error, at: error_of(error, at, table, is_login=True))
         self.claiming = PostgreSQLClaiming()
 
     def error(self, error: BaseException, where: str = "") -> DatabaseError:
         return error_of(error, self._dsn, self.table, where)
-
-    def _login_error(self, error: BaseException) -> DatabaseError:
-        return error_of(error, self._dsn, self.table, is_login=True)
 
     OTHER_OWNER = """
         SELECT pg_get_userbyid(relowner) FROM pg_class
@@ -123,8 +122,12 @@ class PostgreSQLDialect(Dialect):
                 "account, by TASKSERVER_DSN and TASKSERVER_PASSWORD in the environment of this one command"
             )
 
+    @property
+    def moves(self) -> int:
+        return self._hosts.moves
+
     def new_session(self) -> PostgreSQLSession:
-        return PostgreSQLSession(self._dsn, self._login_error)
+        return PostgreSQLSession(self._hosts)
 
     def with_marks(self, sql: str) -> str:
         return numbered(sql)
@@ -195,11 +198,11 @@ class PostgreSQLDialect(Dialect):
     """
 
     def open_task_connection(self, pace: Pace) -> Connection:
-        try:
-            connection = connect_to(self._dsn, pace.connect_seconds, prepare_threshold=None)
-            connection.isolation_level = psycopg.IsolationLevel.READ_COMMITTED
-        except Exception as error:  # the driver may raise anything if the server is not PostgreSQL
-            raise self._login_error(error) from None
+        connection = self._hosts.connect(
+            lambda dsn, seconds: connect_to(dsn, seconds, self._hosts.are_several, prepare_threshold=None),
+            pace.connect_seconds,
+        )
+        connection.isolation_level = psycopg.IsolationLevel.READ_COMMITTED
         return connection
 
     def set_timeout(self, connection: Connection, seconds: float | None) -> None:

@@ -23,10 +23,10 @@ from psycopg.adapt import Loader
 from psycopg.pq import TransactionStatus
 from psycopg.types.numeric import Int8Dumper
 
-from ...errors import DatabaseError
 from ...host import peer
 from ...settings.dsn import Dsn
 from ..dialect import Pace, Session
+from ..retrying import Hosts
 from ..words import Write
 from .errors import DRIVER_ERRORS
 
@@ -130,8 +130,10 @@ class _FlagLoader(Loader):
 # ---- login
 
 
-def connect_to(dsn: Dsn, seconds: float, **options: Any) -> Connection:
+def connect_to(dsn: Dsn, seconds: float, must_take_writes: bool = False, **options: Any) -> Connection:
     """A driver's connection; `options` are those of its `connect`. Raises the driver's errors.
+
+    `must_take_writes`: whether a standby is an error, as another host takes writes.
 
     The server chooses whether it gets a proof of the password (scram-sha-256, md5) or the password (password, ldap,
     pam). Only a verified server, or one at a socket of a server's account, may get the password. libpq before 16 cannot
@@ -151,6 +153,7 @@ def connect_to(dsn: Dsn, seconds: float, **options: Any) -> Connection:
         "dbname": dsn.database,
         "sslmode": dsn.tls_mode,
         "sslrootcert": dsn.tls_ca,
+        "target_session_attrs": "read-write" if must_take_writes else "",
     }
     keywords = {name: value for name, value in keywords.items() if value}  # libpq takes the rest from its environment
     # `localhost` may mean ::1, where most servers do not listen, so any account could. PGHOSTADDR is ignored.
@@ -181,18 +184,21 @@ class PostgreSQLSession(Session):
 
     driver_errors = DRIVER_ERRORS
 
-    def __init__(self, dsn: Dsn, login_error: Callable[[BaseException], DatabaseError]) -> None:
+    def __init__(self, hosts: Hosts) -> None:
         super().__init__()
-        self._dsn = dsn
-        self._login_error = login_error
+        self._hosts = hosts
         self.commits_by_itself = False
         """Whether there is no transaction pooler; known once connected."""
 
     def connect(self, pace: Pace) -> None:
+        self._hosts.connect(lambda dsn, seconds: self._log_in(dsn, seconds, pace), pace.connect_seconds)
+
+    def _log_in(self, dsn: Dsn, seconds: float, pace: Pace) -> None:
         try:
             self.connection = connect_to(
-                self._dsn,
-                pace.connect_seconds,
+                dsn,
+                seconds,
+                self._hosts.are_several,
                 autocommit=True,
                 prepare_threshold=None,
                 cursor_factory=psycopg.RawCursor,
@@ -208,9 +214,9 @@ class PostgreSQLSession(Session):
             self.commits_by_itself, self.begin_sql = bool(own), "BEGIN" if own else BEGIN_POOLED
             if own:
                 self.connection.prepare_threshold = NEVER_BY_ITSELF
-        except Exception as error:  # the driver may raise anything if the server is not PostgreSQL
+        except Exception:
             self.close()
-            raise self._login_error(error) from None
+            raise
 
     def make_ready(self, pace: Pace) -> None:
         self.connection.answer_seconds = pace.read_seconds
