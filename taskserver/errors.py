@@ -55,6 +55,10 @@ class Conflict(DatabaseError):
     """A deadlock or a lock timeout. The transaction is rolled back: retry at once."""
 
 
+class Deadlock(Conflict):
+    """The database rolled back this transaction in favour of another one; in a cluster also one of another node."""
+
+
 class TablesMissing(DatabaseError):
     """The queue's tables do not exist."""
 

@@ -109,6 +109,10 @@ class Reporter:
         """Log once for each callable that its tasks are postponed until there is a second connection."""
         self._warn_once(task, f"is postponed, as a transactional task needs a second connection: {error}")
 
+    def report_called_again(self, task: ClaimedTask, error: Exception) -> None:
+        """Log that its transaction was rolled back, and that its code runs again in the same attempt."""
+        self._log(task, f"is called again, as all that it wrote was rolled back: {error}")
+
     def _warn_once(self, task: ClaimedTask, what: str) -> None:
         """Log once for each callable, as its other tasks may have the same problem."""
         kind = (task.task, what.partition(":")[0])

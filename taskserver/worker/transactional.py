@@ -2,18 +2,20 @@
 
     connect → start → begin → call → complete in the same transaction → commit
                                    ↘ it failed, or cannot be committed: roll back → fail
+                                   ↘ a deadlock: roll back, and call again in the same attempt
 
 The transaction has its own connection. A failure is written on the run's connection, as for any other task.
 """
 
 from __future__ import annotations
 
-from ..errors import Conflict, ConnectionLost, DatabaseError, Fatal, ServerFull, Unavailable
+from ..errors import Conflict, ConnectionLost, DatabaseError, Deadlock, Fatal, ServerFull, Unavailable
 from ..interrupts.stop import TaskInterrupted
 from ..messages.classes import is_kind
 from ..messages.error_text import describe
 from ..model.attempt import Outcome, postponed
 from ..stores.queue.transactions import Transactions
+from ..stores.retrying import RetryPolicy, Scope
 from .attempt import Attempt
 from .attempts import Attempts
 from .call import Failure, Returned, failure_of, run_alone
@@ -22,6 +24,8 @@ from .finishing import Finishing
 from .reporting import Reporter
 from .run_context import RunContext
 
+AFTER_DEADLOCKS = RetryPolicy(Scope.TRANSACTION, conflict_seconds=2.0)
+"""How long a task is called again at once; later only as another attempt."""
 MAX_CAUSES = 5
 """How deep the driver's error is searched among the causes of an error."""
 
@@ -54,11 +58,31 @@ class TransactionalCalls:
             self._attempts.fail(attempt, failure_of(error))
             return
         try:
-            failure = self._call(attempt) if self._attempts.start(attempt) else None
+            failure = self._call_until_no_deadlock(attempt) if self._attempts.start(attempt) else None
         finally:
             self._transactions.close()  # before a failure is written: it may hold the row's lock
         if failure is not None:
             self._attempts.fail(attempt, failure)
+
+    def _call_until_no_deadlock(self, attempt: Attempt) -> Failure | None:
+        """Begin, call and commit, again after a deadlock. Returns the failure if nothing was committed."""
+        database = self._run.store.database
+        tries = database.tries(AFTER_DEADLOCKS)
+        while (failure := self._call(attempt)) is not None:
+            found = self._database_error(failure.error)
+            if not isinstance(found, Deadlock) or not tries.wait_to_retry(found):
+                break
+            self._transactions.close()
+            # The calls together may outlast the lease, which is renewed only during a long one.
+            if not self._run.store.finishes.renew(attempt.task):
+                self._reporter.report_lost(attempt.task, "before its code ran again")
+                return None
+            try:
+                self._transactions.open()
+            except DatabaseError:
+                break
+            self._reporter.report_called_again(attempt.task, found)
+        return failure
 
     def _call(self, attempt: Attempt) -> Failure | None:
         """Begin, call and commit. Returns the failure if nothing was committed."""
@@ -93,7 +117,9 @@ class TransactionalCalls:
         """The failure of a task; fatal if the task may have committed itself."""
         # After an interrupt the next statement might get a late answer. And after an error such as a deadlock the
         # database has rolled back everything, so nothing can be committed twice.
-        if failure.is_a(TaskInterrupted) or self._has_rolled_back(failure.error):
+        found = self._database_error(failure.error)
+        has_rolled_back = isinstance(found, (Conflict, Unavailable)) and not isinstance(found, ConnectionLost)
+        if failure.is_a(TaskInterrupted) or has_rolled_back:
             return failure
         try:
             self._transactions.check()
@@ -104,13 +130,12 @@ class TransactionalCalls:
             pass  # a statement failed, or the connection broke: nothing was committed
         return failure
 
-    def _has_rolled_back(self, error: BaseException | None) -> bool:
-        """Whether this error, or a cause of it, is the driver's and says that the database rolled back."""
+    def _database_error(self, error: BaseException | None) -> DatabaseError | None:
+        """Our error for a driver's, which is this one or its cause; a ConnectionLost may be the task's close()."""
         dialect = self._run.store.database.dialect
         kinds = [kind for kind in dialect.driver_errors if kind.__module__ != "builtins"]
         for _ in range(MAX_CAUSES):
             if error is not None and is_kind(type(error), kinds):
-                found = dialect.error(error)  # ConnectionLost: the task may have closed it
-                return isinstance(found, (Conflict, Unavailable)) and not isinstance(found, ConnectionLost)
+                return dialect.error(error)
             error = error and (error.__cause__ or error.__context__)
-        return False
+        return None

@@ -87,12 +87,17 @@ def keep_an_error():
     except Exception:
         pass
 
-@transactional
+@task(transactional=True, max_attempts=1)
 def meet_deadlock():
     run("UPDATE effects SET number = number + 10 WHERE id = 1")
     meanwhile()
+    run("UPDATE effects SET number = number + 10 WHERE id = 2")
+    write(7)
+
+@transactional
+def swallow_deadlock():
     try:
-        run("UPDATE effects SET number = number + 10 WHERE id = 2")
+        meet_deadlock()
     except Exception:
         pass
     write(7)
@@ -222,31 +227,66 @@ def test_a_task_that_ends_its_transaction_itself_is_fatal(site: EffectsSite) -> 
         assert error_text.startswith(f"Fatal: {MAY_NOT}"), (args, error_text)
 
 
-@EACH_SERVER
-def test_a_task_that_met_a_deadlock_and_went_on_is_not_half_committed(
-    site: EffectsSite, database: str, request: pytest.FixtureRequest
-) -> None:
-    """Fatal on MySQL, which rolled back everything; retried on PostgreSQL, which accepts nothing after an error."""
-    lock_waits = request.getfixturevalue(f"{database}_server").count_lock_waits
+def run_into_deadlock(site: EffectsSite, task: str, lock_waits: Callable[[], int], is_taken: bool = False) -> None:
+    """Run a task whose first transaction is the victim of a deadlock; the other one commits.
+
+    is_taken: another worker takes the task over meanwhile.
+    """
     site.rows.execute("INSERT INTO effects (number) VALUES (0), (0)")
-    site.add_args("meet_deadlock")
+    site.add_args(task)
     with closing(Rows(site.dsn)) as other, ExitStack() as stack:
 
+        def finish() -> None:
+            other.execute("UPDATE effects SET number = 5 WHERE id = 1")
+            other.execute("COMMIT")
+
         def meet() -> None:
+            site.module.meanwhile = lambda: site.module.heard.append("again")
+            if is_taken:
+                site.rows.set("claim = claim + 1")
             if other.is_postgresql:
                 other.execute("SET deadlock_timeout = '1min'")  # it is the task's that finds the deadlock, and fails
             other.execute(other.begin)
             other.execute("UPDATE effects SET number = number + 1 WHERE id = 2")
             # The heavier one: it is the task's that MySQL rolls back.
             other.execute(f"INSERT INTO effects (number) VALUES {', '.join(['(-1)'] * 200)}")
-            stack.enter_context(together(lambda: other.execute("UPDATE effects SET number = 5 WHERE id = 1")))
+            stack.enter_context(together(finish))
             wait_until(lock_waits)
 
         site.module.meanwhile = meet
         site.run()
-        stack.close()
-        other.execute("ROLLBACK")
-    assert (site.effects(), site.states()) == ([0, 0], [(3 if site.rows.is_postgresql else 4, 1)])
+
+
+@pytest.fixture
+def lock_waits(database: str, request: pytest.FixtureRequest) -> Callable[[], int]:
+    return request.getfixturevalue(f"{database}_server").count_lock_waits  # type: ignore[no-any-return]
+
+
+@EACH_SERVER
+def test_after_a_deadlock_the_task_is_called_again_in_the_same_attempt(
+    site: EffectsSite, lock_waits: Callable[[], int], caplog: pytest.LogCaptureFixture
+) -> None:
+    with caplog.at_level("INFO"):
+        run_into_deadlock(site, "meet_deadlock", lock_waits)
+    assert ({*site.effects()}, site.states(), site.module.heard) == ({-1, 7, 11, 15}, [], ["again"])
+    assert "is called again, as all that it wrote was rolled back: " in caplog.text
+
+
+@EACH_SERVER
+def test_after_a_deadlock_a_task_that_was_taken_over_is_not_called_again(
+    site: EffectsSite, lock_waits: Callable[[], int]
+) -> None:
+    run_into_deadlock(site, "meet_deadlock", lock_waits, is_taken=True)
+    assert ({*site.effects()}, site.states(), site.module.heard) == ({-1, 1, 5}, [(1, 1)], [])
+
+
+@EACH_SERVER
+def test_a_task_that_met_a_deadlock_and_went_on_is_not_half_committed(
+    site: EffectsSite, lock_waits: Callable[[], int]
+) -> None:
+    """Fatal on MySQL, which rolled back everything; retried on PostgreSQL, which accepts nothing after an error."""
+    run_into_deadlock(site, "swallow_deadlock", lock_waits)
+    assert ({*site.effects()}, site.states()) == ({-1, 1, 5}, [(3 if site.rows.is_postgresql else 4, 1)])
     assert site.rows.is_postgresql or MAY_NOT in site.first_lines()[0]
 
 

@@ -15,6 +15,7 @@ from ...errors import (
     Conflict,
     ConnectionLost,
     DatabaseError,
+    Deadlock,
     NoTransaction,
     NotUnderstood,
     Refused,
@@ -50,9 +51,10 @@ CLEAR_PASSWORD = 2061
 DAMAGES = (1034, 1194, 1712, 1877)  # of a table or an index
 
 KINDS: dict[int | None, type[DatabaseError]] = {
-    # Deadlocks, lock timeouts, NOWAIT, rows changed after a snapshot, too many locks, statements that an administrator
+    1213: Deadlock,
+    # Lock timeouts, NOWAIT, rows changed after a snapshot, too many locks, statements that an administrator
     # or a time limit ended.
-    **dict.fromkeys((1020, 1028, 1205, 1206, 1213, 1317, NO_ID_LEFT, 1614, 1969, 3024, 3572), Conflict),
+    **dict.fromkeys((1020, 1028, 1205, 1206, 1317, NO_ID_LEFT, 1614, 1969, 3024, 3572), Conflict),
     # The connection is gone: a shutdown, a KILL, an idle timeout, the network.
     **dict.fromkeys((0, 1053, 1077, 1079, 1152, 1158, 1159, 1160, 1161, 1180, 1184, 1927), ConnectionLost),
     **dict.fromkeys((2006, 2013, 2014, 2055, 3168, 3169, 4031), ConnectionLost),

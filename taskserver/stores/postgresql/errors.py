@@ -14,6 +14,7 @@ from ...errors import (
     Conflict,
     ConnectionLost,
     DatabaseError,
+    Deadlock,
     NoTransaction,
     NotUnderstood,
     Refused,
@@ -37,8 +38,9 @@ NO_SCHEMA = "3F000"
 KEY_TAKEN = "23505"
 
 KINDS: dict[str, type[DatabaseError]] = {
-    # Serialization failures, deadlocks, lock timeouts, NOWAIT, statements that an administrator or a time limit ended.
-    **dict.fromkeys(("40001", "40P01", "55P03", "57014"), Conflict),
+    **dict.fromkeys(("40001", "40P01"), Deadlock),  # the first is a serialization failure
+    # Lock timeouts, NOWAIT, statements that an administrator or a time limit ended.
+    **dict.fromkeys(("55P03", "57014"), Conflict),
     # The server ended the connection: a shutdown, a crash, a dropped database, an idle timeout.
     **dict.fromkeys(("57P01", "57P02", "57P04", "57P05", "25P03", "25P04"), ConnectionLost),
     **dict.fromkeys(("53300", "53400"), ServerFull),
