@@ -51,8 +51,12 @@ format: ## format the code and repair what ruff can
 	@$(PYTHON) -m ruff check --fix $(CODE)
 	@$(PYTHON) -m ruff format $(CODE)
 bench: packages ## measure, on a private MariaDB with durable settings
-	@.ci/setup venv $(TEST) bench
+	@.ci/setup venv $(TEST)
 	@$(PYTHON) -m bench $(ARGS)
+bench-peers: packages ## measure beside other queues, for over an hour; into docs/benchmarks.md; a try: ARGS="--quick --only huey"
+	@.ci/setup venv $(TEST)
+	@.ci/setup peers
+	@$(PYTHON) -m bench.peers $(ARGS)
 docs: ## make a site of the documents, with search: dist/site
 	@.ci/setup venv $(TEST) docs
 	@NO_MKDOCS_2_WARNING=1 $(PYTHON) -m mkdocs build --strict

@@ -14,7 +14,7 @@ HEAD = """\
 # `make update`; a section has what an extra of pyproject.toml needs beyond the sections until test.
 """
 PACKED = ("cron", "web", "metrics", "postgresql")
-CHAIN, OTHERS = (*PACKED, "test"), ("dev", "docs", "update", "bench", "release")
+CHAIN, OTHERS = (*PACKED, "test"), ("dev", "docs", "update", "release")
 UV = str(Path(sys.executable).with_name("uv"))
 OPTIONS = ("--universal", "--python-version=3.10", "--generate-hashes", "--no-annotate", "--no-header", "--quiet")
 

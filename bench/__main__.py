@@ -22,22 +22,13 @@ from .empty import empty
 from .measure import Line
 from .overview import overview
 from .place import Place
-from .postgresql import (
-    SERVER_SETTINGS,
-    PostgreSQLPlace,
-    pg_add,
-    pg_add_many,
-    pg_drain,
-    pg_drain_of_million,
-)
+from .postgresql import SERVER_SETTINGS, PostgreSQLPlace, pg_add, pg_add_many, pg_drain
 from .sizes import pg_churn, pg_claim
-from .sqlite_huey import sqlite_huey
 
 BENCHMARKS: dict[str, Callable[[Place], Iterator[Line]]] = {
     "claim": claim,
     "claim_sqlite": claim_sqlite,
     "drain": drain,
-    "sqlite_huey": sqlite_huey,
     "add": add,
     "add_many": add_many,
     "empty": empty,
@@ -47,7 +38,6 @@ ON_POSTGRESQL: dict[str, Callable[[PostgreSQLPlace], Iterator[Line]]] = {
     "pg_add": pg_add,
     "pg_add_many": pg_add_many,
     "pg_drain": pg_drain,
-    "pg_drain_of_million": pg_drain_of_million,
     "pg_claim": pg_claim,
     "pg_churn": pg_churn,
 }
@@ -92,7 +82,7 @@ def _on_postgresql(options: argparse.Namespace) -> Iterator[Line]:
 def _parse(arguments: list[str]) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m bench", description=__doc__.splitlines()[0])
     parser.add_argument("--quick", action="store_true", help="few rows: does it work at all?")
-    parser.add_argument("--postgresql", action="store_true", help="beside other queues on PostgreSQL, and nothing else")
+    parser.add_argument("--postgresql", action="store_true", help="on PostgreSQL, and nothing else")
     names = ", ".join([*BENCHMARKS, "and with --postgresql", *ON_POSTGRESQL])
     parser.add_argument("--only", action="append", metavar="NAME", help=names)
     parser.add_argument("--pairs", type=int, metavar="N", help="how often each pair is measured (default 7; quick 1)")

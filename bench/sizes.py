@@ -28,7 +28,7 @@ def pg_claim(place: PostgreSQLPlace) -> Iterator[Line]:
     short, long = place.size(100_000, 10_000), place.size(10_000_000, 50_000)
     took: dict[str, list[float]] = {}
     for rows in (short, long):
-        database = place.database("taskserver")
+        database = place.database()
         place.server.execute(FILL.format(rows), database=database)
         place.prepare(database)
         with TaskServer(place.server.dsn(database)) as server:
@@ -49,7 +49,7 @@ def _claim(server: TaskServer, groups: tuple[int, ...]) -> float:
 
 def pg_churn(place: PostgreSQLPlace) -> Iterator[Line]:
     """The second half of many tasks beside the first: median of a claim, and the largest size of table and indexes."""
-    database = place.database("taskserver")
+    database = place.database()
     tasks = place.size(1_000_000, 4_000)
     with TaskServer(place.server.dsn(database)) as server:
         server.add_tasks([{"task": "tasks.x", "args": [1]}] * WAITING)

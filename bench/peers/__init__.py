@@ -1,1 +1,1 @@
-"""Queues on PostgreSQL, ours and others, and the bare loops, behind the same few verbs; in their own processes."""
+"""Other queues and ours behind the same few commands, each in processes of its own: `python -m bench.peers`."""

@@ -1,71 +1,164 @@
-"""`python -m bench.peers PEER VERB COUNT`: one process of a peer on the database BENCH_DSN.
+"""`python -m bench.peers`: ours beside other queues, in turns, each in the configuration that its documents recommend.
 
-Says "ready", waits for a line on standard input, acts, and says how many calls there were, and when the first and the
-last was, by the clock that all processes of a machine share.
+Each result is written at once, and a run that was interrupted goes on. At the end docs/benchmarks.md gets the tables.
 """
 
 from __future__ import annotations
 
-import os
+import argparse
+import json
+import pkgutil
 import sys
+import tempfile
+import threading
+import traceback
+from concurrent.futures import ThreadPoolExecutor
 from importlib import import_module
-from typing import Protocol
+from pathlib import Path
+from typing import Any
 
-from .calls import CALLS
+from .bases import BASES, Base
+from .kills import kills
+from .peer import REPOSITORY, Peer
+from .place import Place
+from .speed import Part, parts
 
-
-class Peer(Protocol):
-    """A queue on PostgreSQL."""
-
-    def install(self) -> None:
-        """Make its tables in an empty database."""
-
-    def add(self, numbers: range) -> None:
-        """Add tasks one by one, each with a commit, from one connection."""
-
-    def add_many(self, numbers: range, at_once: int) -> None:
-        """Add tasks so many at once."""
-
-    def fill(self, numbers: range) -> None:
-        """The same, in whatever way is quick."""
-
-    def run(self) -> None:
-        """Run tasks until none is left, or the quota is reached."""
+RESULTS = REPOSITORY / "var" / "bench-peers.json"
+AT_ONCE = 6
+"""So many peers wait at once for what becomes of killed tasks."""
 
 
-PEERS: dict[str, tuple[str, str, tuple[object, ...]]] = {
-    "taskserver": ("ours", "Ours", ("each",)),
-    "taskserver by 10": ("ours", "Ours", ("by_10",)),
-    "taskserver by 100": ("ours", "Ours", ("by_100",)),
-    "floor": ("floor", "Floor", ()),
-    "procrastinate": ("of_procrastinate", "Procrastinate", (10,)),
-    "pgqueuer by 10": ("of_pgqueuer", "PgQueuer", (10,)),
-    "pgqueuer by 100": ("of_pgqueuer", "PgQueuer", (100,)),
-    "huey": ("of_huey", "Huey", ()),
-}
-"""The module of each, its class, and arguments of that."""
-AT_ONCE = 50_000
+def peers() -> list[Peer]:
+    """Those of all modules of this folder, ours first."""
+    names = [module.name for module in pkgutil.iter_modules([str(Path(__file__).parent)]) if module.name != "__main__"]
+    found = [peer for name in names for peer in getattr(import_module(f"bench.peers.{name}"), "PEERS", ())]
+    return sorted(found, key=lambda peer: (not peer.is_ours, peer.name))
 
 
-def main(name: str, verb: str, count: int) -> None:
-    """Act once; `count` is how many tasks to add, or to run at most (0: all)."""
-    module, class_name, arguments = PEERS[name]
-    peer: Peer = getattr(import_module(f"bench.peers.{module}"), class_name)(os.environ["BENCH_DSN"], *arguments)
-    print("ready", flush=True)
-    sys.stdin.readline()
-    if verb == "add":
-        peer.add(range(count))
-    elif verb == "add_many":
-        peer.add_many(range(count), AT_ONCE)
-    elif verb == "fill":
-        peer.fill(range(count))
-    elif verb == "run":
-        CALLS.quota = count
-        peer.run()
-    else:
-        peer.install()
-    print(CALLS.count, CALLS.first_at, CALLS.last_at)
+class Results:
+    """What was measured: figures[part][peer] is a list, a value for each round; kills[peer] a record."""
+
+    def __init__(self, path: Path, again: bool) -> None:
+        self.path = path
+        there = path.exists() and not again
+        self.data: dict[str, Any] = (
+            json.loads(path.read_text()) if there else {"figures": {}, "kills": {}, "errors": {}}
+        )
+        self.lock = threading.Lock()
+
+    def of(self, part: str, peer: Peer) -> list[float]:
+        figures: list[float] = self.data["figures"].setdefault(part, {}).setdefault(peer.key, [])
+        return figures
+
+    def save(self) -> None:
+        with self.lock:
+            self.path.parent.mkdir(exist_ok=True)
+            self.path.write_text(json.dumps(self.data, indent=1))
+
+    def note_error(self, where: str, peer: Peer) -> None:
+        text = traceback.format_exc(limit=-2).strip()
+        print(f"{peer.key}: {where}: {text}", file=sys.stderr, flush=True)
+        self.data["errors"].setdefault(peer.key, {})[where] = text.splitlines()[-1]
+        self.save()
+
+
+def main(arguments: list[str]) -> int:
+    options = _parse(arguments)
+    chosen = [peer for peer in peers() if not options.only or any(map(peer.key.lower().startswith, options.only))]
+    results = Results(options.results, options.again)
+    for peer in chosen:
+        peer.make()
+        results.data.setdefault("versions", {})[peer.key] = peer.version()
+    for kind, base in BASES.items():
+        those = [peer for peer in chosen if peer.base == kind]
+        if those and kind in options.on:
+            with tempfile.TemporaryDirectory(prefix="bench-peers-") as folder, base(options.quick) as server:
+                results.data.setdefault("versions", {})[kind] = server.version()
+                measure(those, server, Path(folder), options, results)
+    return 1 if results.data["errors"] else 0
+
+
+def measure(those: list[Peer], base: Base, folder: Path, options: argparse.Namespace, results: Results) -> None:
+    """All parts on one kind of database."""
+    places = []
+    for peer in those:
+        try:
+            places.append(Place(peer, base, folder))
+        except Exception:
+            results.note_error("install", peer)
+    for name, part in parts(options.quick).items():
+        wanted = [place for place in places if name in options.part and place.peer.has(name)]
+        for number in range(part.rounds):
+            for place in wanted[:: -1 if number % 2 else 1]:
+                _measure_once(name, part, number, place, results)
+    if "kills" in options.part:
+        _kills(places, options, results)
+    for place in places:
+        place.close()
+
+
+def _measure_once(name: str, part: Part, number: int, place: Place, results: Results) -> None:
+    """A round of a part, unless it is there already, or failed before."""
+    figures = results.of(name, place.peer)
+    if len(figures) > number or name in results.data["errors"].get(place.peer.key, {}):
+        return
+    try:
+        figures.append(part.measure(place))
+    except Exception:
+        results.note_error(name, place.peer)
+        return
+    print(f"{place.peer.key:<40} {part.title:<32} {figures[-1]:12,.1f} {part.unit}", flush=True)
+    results.save()
+
+
+def _kills(places: list[Place], options: argparse.Namespace, results: Results) -> None:
+    killing = threading.Lock()
+    sizes = {"tasks": 200, "count": 4} if options.quick else {"tasks": 2_000, "count": 20}
+
+    def one(place: Place) -> None:
+        try:
+            found = kills(place, killing, **sizes, limit_seconds=options.limit)
+        except Exception:
+            results.note_error("kills", place.peer)
+            return
+        print(f"{place.peer.key:<40} {found}", flush=True)
+        results.data["kills"][place.peer.key] = found
+        results.save()
+
+    with ThreadPoolExecutor(AT_ONCE) as pool:
+        list(pool.map(one, [place for place in places if place.peer.key not in results.data["kills"]]))
+
+
+def _parse(arguments: list[str]) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="python -m bench.peers", description=__doc__.splitlines()[0])
+    names = [*parts(True), "kills"]
+    parser.add_argument("--quick", action="store_true", help="few tasks: does it work at all? Nothing is kept")
+    parser.add_argument(
+        "--only", type=_words, help="peers, by the beginnings of their names, with commas: taskserver,huey/sqlite"
+    )
+    parser.add_argument("--on", type=_words, default=list(BASES), help="databases: mysql,sqlite,postgresql")
+    parser.add_argument("--part", type=_words, default=names, help=",".join(names))
+    parser.add_argument(
+        "--limit",
+        type=float,
+        metavar="S",
+        help="a task that has not run so long after the kills is stuck (default 300; quick 20)",
+    )
+    parser.add_argument("--results", type=Path, metavar="FILE", help=f"default {RESULTS.relative_to(REPOSITORY)}")
+    parser.add_argument("--again", action="store_true", help="forget the results that are there")
+    options = parser.parse_args(arguments)
+    options.limit = options.limit or (20 if options.quick else 300)
+    options.again = options.again or options.quick
+    options.results = options.results or (RESULTS.with_stem("bench-peers-quick") if options.quick else RESULTS)
+    for word, known in ((options.on, list(BASES)), (options.part, names)):
+        if unknown := [name for name in word if name not in known]:
+            parser.error(f"{unknown[0]}: choose from {', '.join(known)}")
+    return options
+
+
+def _words(text: str) -> list[str]:
+    return [word.strip().lower() for word in text.split(",")]
 
 
 if __name__ == "__main__":
-    main(sys.argv[1], sys.argv[2], int(sys.argv[3]))
+    sys.exit(main(sys.argv[1:]))

@@ -1,60 +1,96 @@
-"""taskserver by its public interface, with a commit for each task, or with one that some tasks share."""
+"""taskserver: worker.py as cron starts it, with a commit for each task, and with one that tasks share."""
 
 from __future__ import annotations
 
+import compileall
+import shutil
+import sys
 from pathlib import Path
 
-import psycopg
+from .peer import PROGRAM, REPOSITORY, TASKS, Peer, Safety
 
-from taskserver import TaskServer, task
-
-from .calls import CALLS, work
-
-FILL = b"INSERT INTO jobs_queue (task, args) SELECT %s, '[' || n || ']' FROM generate_series(0, %s) AS n"
-
-
-def each(n: int) -> None:
-    work(n)
+EVERY = 100
+TASKS_MODULE = """
+import both
+from taskserver import task
 
 
-@task(commit_every=10)
-def by_10(n: int) -> None:
-    work(n)
+def nothing(n):
+    both.nothing(n)
 
 
-@task(commit_every=100)
-def by_100(n: int) -> None:
-    work(n)
+def effect(n):
+    both.effect(n)
+"""
+SHARED = TASKS_MODULE.replace("def ", f"@task(commit_every={EVERY})\ndef ")
+APP = """
+from taskserver import TaskServer
+import tasks
+
+server = TaskServer.from_env()
+nothing, effect = "tasks.nothing", "tasks.effect"
 
 
-class Ours:
-    """Runs in a process of its own, as worker.py does, without its start."""
+def connect(install):
+    server.create_tables()
 
-    def __init__(self, dsn: str, name: str) -> None:
-        self._dsn = dsn
-        self._task = f"{__name__}.{name}"
-        self._server = TaskServer(dsn, modules=__name__, folder=Path(__file__).parents[2], backoff="fixed:1")
 
-    def install(self) -> None:
-        self._server.create_tables()
+def add(task, numbers):
+    for n in numbers:
+        server.add_task(task, [n])
 
-    def add(self, numbers: range) -> None:
-        self._server.add_task(self._task, [-1])
-        CALLS.begin()
-        for n in numbers:
-            self._server.add_task(self._task, [n])
-            CALLS.note()
 
-    def add_many(self, numbers: range, at_once: int) -> None:
-        CALLS.begin()
-        for begin in range(0, len(numbers), at_once):
-            part = numbers[begin : begin + at_once]
-            self._server.add_tasks([{"task": self._task, "args": [n]} for n in part])
-            CALLS.note(len(part))
+def add_many(task, numbers):
+    server.add_tasks([{"task": task, "args": [n]} for n in numbers])
+"""
 
-    def fill(self, numbers: range) -> None:
-        with psycopg.connect(self._dsn) as connection:
-            connection.execute(FILL, (self._task, numbers.stop - 1))
 
-    def run(self) -> None:
-        self._server.run(CALLS.quota)
+class Ours(Peer):
+    """In a folder as a user has it."""
+
+    def lay(self, folder: Path) -> None:
+        super().lay(folder)
+        shutil.copy(REPOSITORY / "worker.py", folder)
+        shutil.copytree(REPOSITORY / "taskserver", folder / "taskserver", dirs_exist_ok=True)
+        compileall.compile_dir(folder, quiet=2)
+
+    def version(self) -> str:
+        from taskserver import __version__
+
+        return f"taskserver=={__version__}, PyMySQL, psycopg 3, sqlite3"
+
+
+def _ours(base: str, name: str, tasks: str, **more: object) -> Peer:
+    python = sys.executable
+    return Ours(
+        name=name,
+        base=base,
+        files={"both.py": TASKS, "tasks.py": tasks, "app.py": APP, "program.py": PROGRAM, ".env": ""},
+        commands={
+            "install": f"{python} program.py install",
+            "add": f"{python} program.py add {{count}}",
+            "add_many": f"{python} program.py add_many {{count}}",
+            "work": f"{python} worker.py 0",
+            "empty": f"{python} worker.py 100",
+        },
+        tables=("jobs_queue",),
+        copied={"task": "task", "args": "args"},
+        unfinished="SELECT COUNT(*) FROM jobs_queue",
+        safety=Safety(durable=True, survives=True, runs="at least once, or at most once with max_attempts=1"),
+        notes=("a lease of 60 s in the runs with SIGKILLs, all other settings as they are by default",),
+        environment={"TASKSERVER_DSN": "{BENCH_URL}", "TASKSERVER_LEASE": "60"},
+        is_ours=True,
+        **more,  # type: ignore[arg-type]
+    )
+
+
+PEERS = [
+    peer
+    for base in ("mysql", "sqlite", "postgresql")
+    for peer in (
+        _ours(base, "taskserver", TASKS_MODULE),
+        _ours(
+            base, f"taskserver, commit_every={EVERY}", SHARED, skips=("add", "add_many", "empty_cpu", "empty_memory")
+        ),
+    )
+]

@@ -13,14 +13,11 @@ from typing import Any, TypeAlias
 
 import psycopg
 
-from .calls import CALLS, work
-
 Connection: TypeAlias = "psycopg.Connection[tuple[Any, ...]]"
 
 COLUMNS = "task, args, group_id, priority"
 INSERT = f"INSERT INTO jobs_queue ({COLUMNS}) VALUES (%s, %s, %s, %s) RETURNING id".encode()
 IDS = b"SELECT nextval(pg_get_serial_sequence('jobs_queue', 'id')) FROM generate_series(1, %s)"
-FILL = b"INSERT INTO jobs_queue (task, args) SELECT %s, '[' || n || ']' FROM generate_series(0, %s) AS n"
 COPY = f"COPY jobs_queue (id, {COLUMNS}) FROM STDIN".encode()
 
 CLAIM = b"""
@@ -61,43 +58,26 @@ class Floor:
         for setting in ("enable_seqscan", "enable_bitmapscan", "enable_hashjoin", "enable_mergejoin", "jit"):
             self.connection.execute(f"SET {setting} = off".encode())
 
-    def install(self) -> None:
-        """Nothing: ours makes the tables, in this database, too."""
-
     def add(self, numbers: range) -> None:
-        self.connection.execute(INSERT, ("tasks.work", dump([-1]), 0, 0))
-        CALLS.begin()
         for n in numbers:
             self.connection.execute(INSERT, ("tasks.work", dump([n]), 0, 0))
-            CALLS.note()
 
-    def add_many(self, numbers: range, at_once: int) -> None:
-        """All by COPY, with ids that were taken before, in a transaction for each part."""
-        CALLS.begin()
-        for begin in range(0, len(numbers), at_once):
-            part = numbers[begin : begin + at_once]
-            with self.connection.transaction():
-                ids = [row[0] for row in self.connection.execute(IDS, (len(part),))]
-                with self.connection.cursor().copy(COPY) as copy:
-                    for task_id, n in zip(ids, part, strict=True):
-                        copy.write_row((task_id, "tasks.work", dump([n]), 0, 0))
-            CALLS.note(len(part))
+    def add_many(self, numbers: range) -> None:
+        """All by COPY, with ids that were taken before, in a transaction."""
+        with self.connection.transaction():
+            ids = [row[0] for row in self.connection.execute(IDS, (len(numbers),))]
+            with self.connection.cursor().copy(COPY) as copy:
+                for task_id, n in zip(ids, numbers, strict=True):
+                    copy.write_row((task_id, "tasks.work", dump([n]), 0, 0))
 
-    def fill(self, numbers: range) -> None:
-        self.connection.execute(FILL, ("tasks.work", numbers.stop - 1))
-
-    def run(self) -> None:
+    def run(self, quota: int) -> None:
+        """Claims of 100 tasks that do nothing, until the quota is reached."""
         token = int.from_bytes(os.urandom(8), "big") >> 1
-        while not CALLS.is_over():
-            rows = sorted(self.connection.execute(CLAIM, (token,), prepare=False))
-            if not rows:
-                break
-            self._run_each([row[1] for row in rows], token)
+        for _ in range(0, quota, 100):
+            self._run_each([row[1] for row in sorted(self.connection.execute(CLAIM, (token,), prepare=False))], token)
 
     def _run_each(self, ids: Sequence[int], token: int) -> None:
         self.connection.execute(START, (ids[0], token))
         for this, following in pairwise(ids):
-            work(this)
             self.connection.execute(NEXT, (this, token, following, token))
-        work(ids[-1])
         self.connection.execute(FINISH, (ids[-1], token))
