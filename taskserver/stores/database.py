@@ -67,7 +67,7 @@ class Database(Rows):
     @property
     def _generation(self) -> int:
         """Connections of an earlier generation are closed at their next use: `close`, or a move to another host."""
-        return self._closed + self.dialect.moves
+        return self._closed + self.dialect.hosts.moves
 
     @property
     def is_connected(self) -> bool:
@@ -125,6 +125,18 @@ class Database(Rows):
             yield
         finally:
             vars(self._pace).update(before)
+
+    def hosts_away(self) -> tuple[int, list[str]]:
+        """How many hosts the DSN names, and what those answer that do not serve; of one host nothing."""
+        each, away = self.dialect.hosts.one_by_one(), list[str]()
+        for host in each:
+            session = self.dialect.new_session(host)
+            try:
+                session.connect(self._pace)
+            except DatabaseError as error:
+                away.append(str(error))
+            session.close()
+        return max(len(each), 1), away
 
     def open_task_connection(self) -> Any:
         """A new connection for a task's own transaction."""

@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from ..errors import ColumnsMissing, Conflict, DatabaseError, TablesMissing
 from ..messages.programs import CLIENT, WORKER
-from .retrying import Patience
+from .retrying import NO_HOSTS, Hosts, Patience
 from .words import Statements, Write, with_ids
 
 if TYPE_CHECKING:
@@ -204,6 +204,7 @@ class Dialect(ABC):
     own_words: Mapping[str, str]
     """See words.words_of."""
     claiming: Claiming
+    hosts = NO_HOSTS
     driver_errors: tuple[type[BaseException], ...]
     has_one_writer = False
     """Whether only one transaction can write at a time, even to different rows."""
@@ -230,14 +231,9 @@ class Dialect(ABC):
     def rebuild_tables(self, database: Any, statements: Iterable[str]) -> None:  # noqa: B027
         """In an upgrade: rebuild tables that cannot be altered into those of `statements`. Raises DatabaseError."""
 
-    @property
-    def moves(self) -> int:
-        """How often another host became the one that serves: all connections follow."""
-        return 0
-
     @abstractmethod
-    def new_session(self) -> Session:
-        """A session for one thread, not connected."""
+    def new_session(self, hosts: Hosts | None = None) -> Session:
+        """A session for one thread, not connected; `hosts` replaces the dialect's own."""
 
     def with_marks(self, sql: str) -> str:
         """A statement with the driver's parameter marks for `?`."""

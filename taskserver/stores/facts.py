@@ -42,8 +42,8 @@ class Check(NamedTuple):
     name: str
     ask: str | Callable[[Asked], Any]
     """A SELECT or a function; its rows or its result are the answer."""
-    judge: Callable[[Any], Finding]
-    """Its finding's `why` and `fix` replace those of the check."""
+    judge: Callable[[Any], Finding | None]
+    """Its finding's `why` and `fix` replace those of the check; None: there is nothing to say."""
     why: str = ""
     fix: str = ""
     is_acceptable: bool = True
@@ -61,6 +61,8 @@ def examine(asked: Asked) -> Iterator[Finding]:
         except (DatabaseError, LookupError, ValueError, TypeError) as error:  # a proxy may answer anything
             is_denied = isinstance(error, DatabaseError) and asked.database.dialect.facts().is_denied(error)
             finding = unknown(f"this account cannot see it{'' if is_denied else f': {error}'}")
+        if finding is None:
+            continue
         if finding.level is not Level.OK:
             fix = finding.fix or (check.fix if finding.level is not Level.UNKNOWN else "")
             finding = finding._replace(why=finding.why or check.why, fix=fix)
@@ -246,12 +248,26 @@ OF_TABLES = (
 # ---- checks that the servers share
 
 FEW_CONNECTIONS, MAX_TRANSACTION_SECONDS, MAX_CLOCK_DIFFERENCE_SECONDS = 5, 300, 60
+HOST_AWAY = "workers and pages move to the other hosts: start this one again, or name it right in TASKSERVER_DSN"
 LISTENING = "anyone on the way between the hosts can read tasks and their arguments"
 
 
 def judge_encrypted(words: str, is_safe: bool, option: str) -> Finding:
     """`option` is the DSN's option for TLS."""
     return ok_if(is_safe, words, fix=f"add ?{option} to TASKSERVER_DSN; if the server has no TLS, ask the host for it")
+
+
+TAKES_NO_WRITES = ("read_only is ON", "session is read-only")
+"""What a standby answers, in MySQL's and PostgreSQL's words."""
+
+
+def judge_hosts(answer: tuple[int, list[str]], cluster: str = "") -> Finding | None:
+    """`cluster` says that the server is a node of one."""
+    count, away = answer
+    named = "it is the only host" if count == 1 else f"{count - len(away)} of {count} hosts serve"
+    is_standby = [any(words in answer for words in TAKES_NO_WRITES) for answer in away]
+    words = "; ".join([f"{named}{cluster}", *away])
+    return ok_if(all(is_standby), words, fix=HOST_AWAY) if cluster or count > 1 else None
 
 
 def check_version(ask: str, judge: Callable[[Sequence[Sequence[Any]]], Finding]) -> Check:

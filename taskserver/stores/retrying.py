@@ -4,7 +4,7 @@
 
 import random
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from enum import Enum
 from typing import NamedTuple, TypeVar
 
@@ -121,14 +121,22 @@ class Tries:
 class Hosts:
     """The hosts of a DSN: all connections go to one of them while it serves, then to the next one."""
 
-    def __init__(self, dsn: Dsn, login_error: Callable[[BaseException, Dsn], DatabaseError]) -> None:
-        """`login_error` makes our error of a driver's error at one host."""
-        self._each = dsn.by_host
-        self.are_several = len(self._each) > 1
+    def __init__(self, each: Sequence[Dsn], login_error: Callable[[BaseException, Dsn], DatabaseError]) -> None:
+        """`each` is the DSN of each host; `login_error` makes our error of a driver's error at one of them."""
+        self._each = each
+        self.are_several = len(each) > 1
+        """Whether one that takes no writes is passed over."""
         self._login_error = login_error
         self._serving = 0
         self.moves = 0
         """How often another host became the one that serves."""
+
+    def one_by_one(self) -> list["Hosts"]:
+        """Each of several hosts alone; empty if there is only one."""
+        alone = [Hosts([one], self._login_error) for one in self._each if self.are_several]
+        for hosts in alone:
+            hosts.are_several = True
+        return alone
 
     def connect(self, log_in: Callable[[Dsn, float], T], seconds: float) -> T:
         """Log in at the host that served last, or at the next one that serves. Raises DatabaseError.
@@ -151,3 +159,7 @@ class Hosts:
         if len(away) == 1 or not isinstance(away[-1], Unavailable):
             raise away[-1] from None
         raise type(away[-1])("none of the hosts serves: " + "; ".join(map(str, away)))
+
+
+NO_HOSTS = Hosts((), lambda error, at: DatabaseError())
+"""Of a file."""

@@ -17,6 +17,7 @@ import pytest
 
 from taskserver import TaskServer
 from taskserver.errors import ConnectionLost, Unavailable
+from taskserver.health.doctor import examine
 from taskserver.stores import retrying
 from tests.contract.accounts import failure
 from tests.support.fake_server import FakeServer, Peer
@@ -155,6 +156,22 @@ def test_a_server_that_takes_no_writes_is_passed_over(hosts: Hosts) -> None:
             assert [row.task for row in server.list()] == ["tasks.a"]
         said = failure(hosts.dsn(standby.port, free_port()))
     assert "read_only is ON" in said or "session is read-only" in said
+
+
+def test_the_doctor_says_which_hosts_serve(hosts: Hosts, tmp_path: Path) -> None:
+    def said(*ports: int) -> list[str]:
+        (tmp_path / ".env").write_text(f"TASKSERVER_DSN={hosts.dsn(*ports)}\n")
+        return [f"{one.level} {one.words}" for one in examine(tmp_path) if one.name == "hosts"]
+
+    assert said(hosts.port) == []
+    assert said() == ["ok 2 of 2 hosts serve"]
+    (found,) = said(hosts.port, nobody := free_port())
+    assert found.startswith("warning 1 of 2 hosts serve; ")
+    assert f"127.0.0.1:{nobody}/" in found
+    with standby_of(hosts) as standby:
+        (found,) = said(hosts.port, standby.port)
+    assert found.startswith("ok 1 of 2 hosts serve; ")
+    assert "read_only is ON" in found or "session is read-only" in found
 
 
 def test_a_wrong_password_or_name_is_an_error_at_once_and_no_other_host_is_asked(hosts: Hosts) -> None:

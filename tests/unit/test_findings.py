@@ -147,7 +147,9 @@ def judged(database: str, check: str, answer: object) -> Finding:
     """The judgement of an answer."""
     checks = {"mysql": mysql.CHECKS, "postgresql": postgresql.CHECKS, "sqlite": sqlite.CHECKS}[database]
     (judge,) = [one.judge for one in checks if one.name == check]
-    return judge(answer)
+    finding = judge(answer)
+    assert finding is not None
+    return finding
 
 
 @pytest.mark.parametrize(

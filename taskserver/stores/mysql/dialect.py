@@ -69,19 +69,15 @@ class MySQLDialect(Dialect):
         # The full name: a caller's session may use another database of the server.
         database = dsn.database.replace("`", "``").replace("{", "{{").replace("}", "}}")
         self.callers_quoted = f"`{database}`.{WORDS['quoted']}"
-        self._hosts = Hosts(dsn, lambda error, at: error_of(error, at, table, is_login=True))
+        self.hosts = Hosts(dsn.by_host, lambda error, at: error_of(error, at, table, is_login=True))
         self.abilities = Abilities()
         self.claiming = MySQLClaiming()
 
     def error(self, error: BaseException, where: str = "") -> DatabaseError:
         return error_of(error, self._dsn, self.table, where)
 
-    @property
-    def moves(self) -> int:
-        return self._hosts.moves
-
-    def new_session(self) -> MySQLSession:
-        return MySQLSession(self._hosts, self.abilities)
+    def new_session(self, hosts: Hosts | None = None) -> MySQLSession:
+        return MySQLSession(hosts or self.hosts, self.abilities)
 
     def with_marks(self, sql: str) -> str:
         return sql.replace("%", "%%").replace("?", "%s")
@@ -134,7 +130,7 @@ class MySQLDialect(Dialect):
 
     def open_task_connection(self, pace: Pace) -> Any:
         # The task may do anything with it, so all but QUIET are defaults of the driver and the server.
-        connection = connect_to(self._hosts, pace, self.abilities, autocommit=False, init_command=QUIET)
+        connection = connect_to(self.hosts, pace, self.abilities, autocommit=False, init_command=QUIET)
         if self.abilities.isolation != READ_COMMITTED:
             _allow_renewals(connection)
         return connection

@@ -40,6 +40,12 @@ def _judge_connection(answer: tuple[Any, ...]) -> Finding:
     return facts.judge_encrypted(words, bool(cipher) or dsn.is_loopback, "ssl-mode=required")
 
 
+def _hosts(asked: Asked) -> tuple[tuple[int, list[str]], str]:
+    rows = asked.database.fetch("SHOW GLOBAL STATUS LIKE 'wsrep_cluster_size'")
+    size = int(rows[0][1]) if rows else 0
+    return asked.database.hosts_away(), f", in a Galera cluster of {size}" if size else ""
+
+
 def _judge_version(rows: Sequence[Sequence[Any]]) -> Finding:
     ((version, comment),) = rows
     is_mariadb = "mariadb" in f"{version} {comment}".lower()
@@ -118,6 +124,7 @@ LOOKS = TableLooks(
 
 CHECKS = (
     Check("connection", _connection, _judge_connection, facts.LISTENING),
+    Check("hosts", _hosts, lambda found: facts.judge_hosts(*found)),
     facts.check_version("SELECT VERSION(), @@version_comment", _judge_version),
     facts.CHECK_RIGHTS,
     *facts.OF_TABLES,

@@ -96,7 +96,7 @@ class PostgreSQLDialect(Dialect):
     def __init__(self, dsn: Dsn, table: str) -> None:
         super().__init__(table)
         self._dsn = dsn
-        self._hosts = Hosts(dsn, lambda error, at: error_of(error, at, table, is_login=True))
+        self.hosts = Hosts(dsn.by_host, lambda error, at: error_of(error, at, table, is_login=True))
         self.claiming = PostgreSQLClaiming()
 
     def error(self, error: BaseException, where: str = "") -> DatabaseError:
@@ -122,12 +122,8 @@ class PostgreSQLDialect(Dialect):
                 "account, by TASKSERVER_DSN and TASKSERVER_PASSWORD in the environment of this one command"
             )
 
-    @property
-    def moves(self) -> int:
-        return self._hosts.moves
-
-    def new_session(self) -> PostgreSQLSession:
-        return PostgreSQLSession(self._hosts)
+    def new_session(self, hosts: Hosts | None = None) -> PostgreSQLSession:
+        return PostgreSQLSession(hosts or self.hosts)
 
     def with_marks(self, sql: str) -> str:
         return numbered(sql)
@@ -198,8 +194,8 @@ class PostgreSQLDialect(Dialect):
     """
 
     def open_task_connection(self, pace: Pace) -> Connection:
-        connection = self._hosts.connect(
-            lambda dsn, seconds: connect_to(dsn, seconds, self._hosts.are_several, prepare_threshold=None),
+        connection = self.hosts.connect(
+            lambda dsn, seconds: connect_to(dsn, seconds, self.hosts.are_several, prepare_threshold=None),
             pace.connect_seconds,
         )
         connection.isolation_level = psycopg.IsolationLevel.READ_COMMITTED

@@ -145,6 +145,7 @@ LOOKS = TableLooks(
 )
 CHECKS = (
     Check("connection", _connection, _judge_connection, facts.LISTENING),
+    Check("hosts", lambda asked: asked.database.hosts_away(), facts.judge_hosts),
     facts.check_version(
         "SELECT current_setting('server_version'), current_setting('server_version_num')", _judge_version
     ),

@@ -23,6 +23,7 @@ from .session import Connection, SQLiteSession, open_connection
 
 if TYPE_CHECKING:
     from ..facts import Facts
+    from ..retrying import Hosts
 
 OLDEST_SQLITE = (3, 24, 0)
 _FILE_RIGHTS = 0o600
@@ -113,7 +114,7 @@ class SQLiteDialect(Dialect):
 
         rebuild_tables(database, statements)
 
-    def new_session(self) -> SQLiteSession:
+    def new_session(self, hosts: Hosts | None = None) -> SQLiteSession:
         return SQLiteSession(self._path, self._synchronous, self.error)
 
     @staticmethod
