@@ -8,6 +8,7 @@ from __future__ import annotations
 import argparse
 import json
 import pkgutil
+import subprocess
 import sys
 import tempfile
 import threading
@@ -66,8 +67,13 @@ def main(arguments: list[str]) -> int:
     options = _parse(arguments)
     chosen = [peer for peer in peers() if not options.only or any(map(peer.key.lower().startswith, options.only))]
     results = Results(options.results, options.again)
-    for peer in chosen:
-        peer.make()
+    for peer in chosen[:]:
+        try:
+            peer.make()
+        except (OSError, subprocess.CalledProcessError):  # this machine cannot have it
+            results.note_error("install", peer)
+            chosen.remove(peer)
+            continue
         results.data.setdefault("versions", {})[peer.key] = peer.version()
     for kind, base in BASES.items():
         those = [peer for peer in chosen if peer.base == kind]
@@ -126,7 +132,8 @@ def _kills(places: list[Place], options: argparse.Namespace, results: Results) -
         results.save()
 
     with ThreadPoolExecutor(AT_ONCE) as pool:
-        list(pool.map(one, [place for place in places if place.peer.key not in results.data["kills"]]))
+        wanted = [place for place in places if place.peer.has("kills") and place.peer.key not in results.data["kills"]]
+        list(pool.map(one, wanted))
 
 
 def _parse(arguments: list[str]) -> argparse.Namespace:

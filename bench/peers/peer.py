@@ -122,6 +122,8 @@ class Peer:
     """mysql, sqlite or postgresql."""
     packages: str = ""
     """All that its environment needs, pinned; the first one is the peer itself."""
+    debian: str = ""
+    """Or Debian's packages, of which again the first one is the peer itself."""
     files: Mapping[str, str]
     """Its program: texts by name."""
     commands: Mapping[str, str]
@@ -159,6 +161,8 @@ class Peer:
 
     def make(self) -> None:
         """Make the environment, if it is not there: in Python, a venv."""
+        if len(self._from_debian()) < len(self.debian.split()):
+            subprocess.run([REPOSITORY / ".ci" / "setup", "debian", *self.debian.split()], check=True)
         if not self.packages or (self.folder / "done").exists():
             return
         print(f"peers: installing {self.packages}", file=sys.stderr, flush=True)
@@ -177,7 +181,15 @@ class Peer:
 
     def version(self) -> str:
         """Of the package that is installed, and of its driver; a line."""
-        return self.packages
+        return self.packages or " ".join(self._from_debian())
+
+    def _from_debian(self) -> list[str]:
+        """Those of its packages that are installed: name==version."""
+        if not self.debian:
+            return []
+        query = ["dpkg-query", "-Wf", "${db:Status-Status} ${Package}==${Version}\n", *self.debian.split()]
+        lines = subprocess.run(query, capture_output=True, text=True, check=False).stdout.splitlines()
+        return [line.split()[1] for line in lines if line.startswith("installed ")]
 
     def lay(self, folder: Path) -> None:
         """Write its files."""

@@ -64,6 +64,7 @@ class Place:
 
     def empty_run(self) -> tuple[float, float]:
         """CPU milliseconds and MB of a start that finds nothing."""
+        self.base.empty(self.name, self.peer.tables)
         program, *words = self.peer.command("empty")
         command = [sys.executable, "-I", "-S", launch, shutil.which(program) or program, *words]
         ended = self._run(command, "nothing")
