@@ -157,6 +157,8 @@ def judged(database: str, check: str, answer: object) -> Finding:
     [
         ("mysql", "version", [("5.6.24", "x")], WARNING, "the oldest one tried is 5.7"),
         ("mysql", "version", [("5.5.5-10.3.39-MariaDB", "x")], OK, "without SKIP LOCKED"),
+        ("mysql", "hosts", ((1, []), ", in a Galera cluster of 3"), OK, "the only host, in a Galera cluster of 3"),
+        ("mysql", "hosts", ((3, ["h2 is away"]), ", in a Galera cluster of 2"), WARNING, "2 of 3 hosts serve, in a"),
         ("mysql", "character_set", [("latin1",)], CRITICAL, "latin1"),
         ("mysql", "packet", [(1024 * 1024,)], WARNING, "max_allowed_packet is 1024 KiB"),
         ("mysql", "connections", [(1,)], WARNING, "two for a transactional or a long task"),
