@@ -331,14 +331,17 @@ class TaskServer:
         archived: bool = False,
         stats: bool = False,
         keys: bool = False,
+        archive_to: str | Path | None = None,
     ) -> Pruned:
         """Delete rows of the chosen kinds (default: done and archived) that ended so long ago; return how many.
 
-        Rows with a unique_key stay in the queue unless `keys`. Raises InvalidTask.
+        Rows with a unique_key stay in the queue unless `keys`. Each row is added as a JSON line to the gzip file
+        `archive_to` before it is deleted. Raises InvalidTask, and SettingError or HostLimit if that file cannot be
+        written.
         """
         from .stores.queue.pruning import prune
 
-        return prune(self.store, older_than, keys, done, fatal, cancelled, archived, stats)
+        return prune(self.store, older_than, keys, archive_to, done, fatal, cancelled, archived, stats)
 
     def reclaim(self, force: Selection | None = None) -> Reclaimed:
         """Wake all due tasks and reclaim all with an expired lease, at once; runs do the same bit by bit.

@@ -42,6 +42,7 @@ GROUPS: dict[str, tuple[Callable[[Any], None], ...]] = {
         partial(operate.add_act, "reclaim"),
         run.add_parser,
         history.add_prune,
+        history.add_compact,
     ),
     "For a deployment": (init.add_parser, doctor.add_parser),
 }

@@ -8,12 +8,14 @@ from __future__ import annotations
 import errno
 import os
 import stat
-from contextlib import suppress
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from ..errors import HostLimit, SettingError
 from ..messages.programs import CLIENT
+from ..messages.text import plain
 
 DENY_ALL = """\
 <IfModule mod_authz_core.c>
@@ -95,6 +97,90 @@ def fill_standard_descriptors() -> None:
     while (descriptor := os.open(os.devnull, os.O_RDWR)) <= 2:
         os.set_inheritable(descriptor, True)
     os.close(descriptor)
+
+
+# ---- a file that only grows
+
+
+class JsonLines:
+    """A gzip file of JSON lines, open for additions.
+
+    It begins with END, an empty gzip member, and so does each addition end. If the file does not, a crash has cut off
+    an addition: it is removed, as no program could read what comes after it. Raises SettingError if the file cannot be
+    written, HostLimit if the disk is full; then it has only whole additions.
+    """
+
+    END = b"\x1f\x8b\x08\0\0\0\0\0\0\xff\x03\0\0\0\0\0\0\0\0\0"
+
+    def __init__(self, path: Path) -> None:
+        """Open the file, or create it for its owner only."""
+        self._path = path
+        with self._named_errors():
+            self._file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND | getattr(os, "O_BINARY", 0), 0o600)
+            try:
+                self._lock()
+                self._size = self._whole_size()
+                os.ftruncate(self._file, self._size)
+                if not self._size:
+                    self._add(self.END)
+            except BaseException:
+                self.close()
+                raise
+
+    def _lock(self) -> None:
+        with suppress(ImportError):  # Windows has no such lock
+            import fcntl
+
+            try:
+                fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                raise SettingError(f"{self._path} is being written by another program: wait until it ends") from None
+
+    def _whole_size(self) -> int:
+        import mmap
+
+        found = os.fstat(self._file)
+        if not stat.S_ISREG(found.st_mode):
+            raise SettingError(f"{self._path} cannot be written: it is not a file")
+        if not found.st_size:
+            return 0
+        with mmap.mmap(self._file, 0, access=mmap.ACCESS_READ) as content:
+            end = content.rfind(self.END)
+        if end < 0:
+            raise SettingError(f"{self._path} was not written by {CLIENT} prune: name another file, or a new one")
+        return end + len(self.END)
+
+    def add(self, records: Iterable[Any]) -> None:
+        """Add a line for each record; they are on the disk when it returns."""
+        import gzip
+        import json
+
+        lines = "".join(f"{json.dumps(plain(record), allow_nan=False)}\n" for record in records)
+        with self._named_errors():
+            self._add(gzip.compress(lines.encode("ascii")) + self.END)
+
+    def _add(self, content: bytes) -> None:
+        try:
+            written = 0
+            while written < len(content):  # a full disk may take a part
+                written += os.write(self._file, content[written:])
+            os.fsync(self._file)
+        except BaseException:
+            with suppress(OSError):
+                os.ftruncate(self._file, self._size)
+            raise
+        self._size += len(content)
+
+    @contextmanager
+    def _named_errors(self) -> Iterator[None]:
+        try:
+            yield
+        except OSError as error:
+            kind = HostLimit if error.errno in NO_ROOM else SettingError
+            raise kind(f"{self._path} cannot be written: {error.strerror}") from None
+
+    def close(self) -> None:
+        os.close(self._file)
 
 
 # ---- who else may write them

@@ -82,6 +82,11 @@ def when(seconds: float | None) -> str:
     return "" if seconds is None else f"in {age(seconds)}" if seconds > 0 else "now"
 
 
+def megabytes(count: int) -> str:
+    """Bytes as `12.3 MB`."""
+    return f"{count / 1_000_000:,.1f} MB"
+
+
 def count_of(rows: int, noun: str) -> str:
     """`1 task` or `3 tasks`."""
     return f"{rows} {noun}{'' if rows == 1 else 's'}"

@@ -337,7 +337,7 @@ HELD = f"another transaction holds it: end that, then try again; {CLIENT} doctor
 NO_RIGHT = (
     f"check this account's rights: a website's may only add; {WORKER} needs a worker's; {CLIENT} pause, resume, "
     "schedule, unschedule and prune need an operator's, with SELECT, INSERT, UPDATE and DELETE on all of the queue's "
-    f"tables; {CLIENT} init needs {{}}; see docs/security.md for what to grant"
+    f"tables; {CLIENT} init and compact need {{}}; see docs/security.md for what to grant"
 )
 
 

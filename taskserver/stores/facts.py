@@ -1,4 +1,4 @@
-"""The doctor of a database: what the checks in each dialect's `facts.FACTS` share.
+"""The doctor of a database: what the checks in each dialect's `facts.FACTS` share. Also what its rebuilds share.
 
 A check is a question, its judgement, why it matters and the fix. What this account may not see is unknown.
 Nothing is changed: rights are tested by statements that match no row.
@@ -18,6 +18,7 @@ from ..messages.text import age
 from ..model.task import MODES
 from ..settings.dsn import Dsn
 from .table_faults import Fault, TableLooks, table_faults
+from .words import HELPERS
 
 
 class Asked(NamedTuple):
@@ -165,11 +166,48 @@ CHECK_RIGHTS = Check(
 # ---- tables
 
 
+class TableSize(NamedTuple):
+    """A table, or the file of all, on the disk."""
+
+    name: str
+    size: int
+    """In bytes, with the indexes."""
+    used: int
+    """About how many of these bytes a rebuild copies."""
+
+
+def sizes_by(sql: str) -> Callable[[Any], list[TableSize]]:
+    """The sizes of the queue's tables; `{ids}` in the SELECT stands for their names."""
+
+    def sizes(database: Any) -> list[TableSize]:
+        table = database.dialect.table
+        names = [table, *(f"{table}_{name}" for name in HELPERS)]
+        return [TableSize(*row) for row in database.fetch_ids(sql, names)]
+
+    return sizes
+
+
+class Rebuild(NamedTuple):
+    """How `client.py compact` gives the disk space of deleted rows back."""
+
+    sizes: Callable[[Any], Sequence[TableSize]]
+    """The tables of a Database that it is for."""
+    run: Callable[[Any, str], object]
+    """Rebuilds one table of a Database, once. Raises DatabaseError if others hold it."""
+    words: str
+    bytes_a_second: int
+    """A rough figure, for a forecast."""
+    locks_writers: bool = False
+    """Whether nobody can add, claim or finish a task meanwhile."""
+
+
 class Facts(NamedTuple):
-    """What `client.py doctor` needs from a dialect."""
+    """What `client.py doctor` and `client.py compact` need from a dialect."""
 
     checks: Sequence[Check]
     looks: TableLooks
+    rebuilds: Callable[[Any], Sequence[Rebuild]]
+    """What compacts a Database, in order."""
     is_denied: Callable[[DatabaseError], bool] = lambda error: False
     """Whether an error means that the account lacks a right."""
 

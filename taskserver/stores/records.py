@@ -194,6 +194,10 @@ class TaskRow(_Fields):
     is_gone: bool = False
     """Whether its worker's process ended during the task; health/status.py sets it."""
 
+    def as_dict(self) -> dict[str, Any]:
+        """The columns unchanged, and computed values, for JSON."""
+        return self.columns | {"status_name": name_of_status(self.status), "run_seconds": self.run_seconds}
+
     @property
     def archived(self) -> bool:
         return bool(self.columns["archived"])

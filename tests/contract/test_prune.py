@@ -5,16 +5,23 @@ tests/cli/test_operate.py has the command, tests/worker/test_keep.py what a run 
 
 from __future__ import annotations
 
+import gzip
+import json
+import os
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from taskserver.errors import HostLimit, SettingError
+from taskserver.host.files import JsonLines
 from taskserver.stores.free_rows import Freed, work_free
 from taskserver.stores.queue import many_rows, pruning
 from taskserver.stores.queue.pruning import OLDEST, Pruning
 from tests.support.kinds_of_rows import FAR, KINDS, put
+from tests.support.processes import assert_one_line
 from tests.support.queues import LONG_AGO, Queue
 
 OLD_AND_YOUNG: dict[str, dict[str, object]] = {
@@ -126,3 +133,50 @@ def test_what_is_pruned_is_found_by_indexes(queue: Queue, monkeypatch: pytest.Mo
         plan = str(database.fetch(f"{EXPLAIN[queue.kind]} {sql}", values))
         assert not re.search("filesort|TEMP B-TREE|Sort Key", plan), plan
         assert re.search("by_status|claim_by_group|wake_due|PRIMARY|_pkey", plan), plan
+
+
+# ---- written to a file before; tests/process/test_operators.py kills it, tests/unit/test_host.py has the file
+
+
+def test_each_row_is_in_the_file_as_it_was_shown(queue: Queue, tmp_path: Path) -> None:
+    put(queue, 2, finished_at=LONG_AGO, args='["é"]', result="1", unique_key="k")
+    put(queue, 4, finished_at=LONG_AGO, error_text="E: e\nline", started_at=LONG_AGO)
+    archive(queue, LONG_AGO, "k")
+    queue.sql("INSERT INTO jobs_queue_stats (hour, group_id, task, done) VALUES (?, 3, 'tasks.note', 5)", LONG_AGO)
+    shown = [json.loads(queue.here("show", row_id, "--json").stdout) for (row_id,) in (*queue.rows("id"), (7,))]
+    (hour,) = json.loads(queue.here("stats", "--since", "2019-01-01", "--json").stdout)
+    file = tmp_path / "old.jsonl.gz"
+    arguments = ("prune", "--older-than", "1d", "--done", "--fatal", "--archived", "--stats", "--keys")
+    assert queue.here(*arguments, "--archive-to", file, "--dry-run").returncode == 0
+    assert not file.exists()
+    assert queue.here(*arguments, "--archive-to", file).stdout.endswith("1 stats row, older than 24 h: deleted\n")
+    assert contents(queue) == {table: [] for table in PRUNED}
+    with gzip.open(file, "rt") as lines:
+        *tasks, stats = map(json.loads, lines)
+    links: dict[str, Any] = {"waits_for": [], "awaited_by": []}
+    assert [task | links for task in tasks] == shown
+    assert (stats["hour"], stats["group_id"], stats["done"]) == ("2020-01-01T00:00:00.000000Z", 3, hour["done"])
+
+
+def test_a_row_that_cannot_be_written_to_the_file_stays(
+    queue: Queue, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for _ in range(3):
+        put(queue, 2, finished_at=LONG_AGO)
+    arguments = ("prune", "--older-than", "1d", "--done", "--archive-to")
+    assert_one_line(queue.here(*arguments, tmp_path / "none" / "file"), 2, "cannot be written: No such file")
+    add = JsonLines.add
+
+    def add_until_full(lines: JsonLines, records: Iterable[Any]) -> None:
+        if os.path.getsize(tmp_path / "old") > len(JsonLines.END):
+            raise HostLimit("old cannot be written: No space left on device")
+        add(lines, records)
+
+    monkeypatch.setattr(JsonLines, "add", add_until_full)
+    monkeypatch.setattr(pruning, "WRITTEN_AT_ONCE", 1)
+    assert_one_line(queue.here(*arguments, tmp_path / "old"), 1, "No space left on device")
+    with gzip.open(tmp_path / "old", "rt") as lines:
+        assert {json.loads(line)["id"] for line in lines}.isdisjoint(row_id for (row_id,) in queue.rows("id"))
+    assert len(queue.rows()) == 2
+    with pytest.raises(SettingError, match="archive_to is 7"):
+        queue.server.prune("1d", archive_to=7)  # type: ignore[arg-type]

@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import errno
+import gzip
+import json
 import logging
 import os
 import sqlite3
 import stat
+import subprocess
 import time
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import closing
+from datetime import datetime, timezone
 from pathlib import Path
 from threading import Event
 from types import SimpleNamespace
@@ -42,6 +47,79 @@ def test_the_error_names_a_path_that_cannot_be_written(tmp_path: Path) -> None:
         with pytest.raises(SettingError, match=f"cannot be written: {words}"):
             files.write_atomically(tmp_path / name, "", 0o644)
     assert os.listdir(tmp_path) == []
+
+
+# ---- a file of JSON lines that only grows
+
+
+def lines_of(path: Path) -> list[Any]:
+    with gzip.open(path, "rt") as file:
+        return [json.loads(line) for line in file]
+
+
+def added(path: Path, *records: Any) -> None:
+    with closing(files.JsonLines(path)) as file:
+        file.add(records)
+
+
+def test_what_a_crash_cut_off_is_removed_and_what_was_whole_is_kept(tmp_path: Path) -> None:
+    path = tmp_path / "old.jsonl.gz"
+    umask = os.umask(0)
+    added(path, {"id": 1}, {"id": 2, "at": datetime(2026, 1, 31, tzinfo=timezone.utc), "text": "é\ud800"})
+    os.umask(umask)
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+    first = [{"id": 1}, {"id": 2, "at": "2026-01-31T00:00:00.000000Z", "text": "é\ud800"}]
+    assert lines_of(path) == first
+    whole = path.read_bytes()
+    added(path, {"id": 3})
+    both = path.read_bytes()
+    for size in range(len(files.JsonLines.END), len(both) + 1):
+        path.write_bytes(both[:size])
+        added(path, {"id": 4})
+        kept = first if size >= len(whole) else []
+        assert lines_of(path) == [*kept, *([{"id": 3}] if size == len(both) else []), {"id": 4}], size
+    assert subprocess.run(["zcat", path], capture_output=True, check=True, text=True).stdout.count("\n") == 4
+
+
+def test_a_file_that_cannot_be_added_to_is_left_as_it_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "other").write_text("TASKSERVER_DSN=x")
+    for name, words in (
+        ("other", "was not written by client.py prune"),
+        ("none/file", "cannot be written: No such file"),
+        ("", "cannot be written: Is a directory"),
+        ("/dev/null", "it is not a file"),
+    ):
+        with pytest.raises(SettingError, match=words):
+            files.JsonLines(tmp_path / name)
+    assert (tmp_path / "other").read_text() == "TASKSERVER_DSN=x"
+
+    path = tmp_path / "old.jsonl.gz"
+    added(path, {"id": 1})
+    with closing(files.JsonLines(path)) as file:
+        with pytest.raises(SettingError, match="is being written by another program"):
+            files.JsonLines(path)
+        for number, kind in ((errno.ENOSPC, HostLimit), (errno.EIO, SettingError)):
+            with monkeypatch.context() as patch:
+                patch.setattr(os, "write", Full(number))
+                with pytest.raises(kind, match=f"cannot be written: {os.strerror(number)}"):
+                    file.add([{"id": 2}])
+            assert lines_of(path) == [{"id": 1}]
+        file.add([{"id": 3}])
+    assert lines_of(path) == [{"id": 1}, {"id": 3}]
+
+
+class Full:
+    """os.write on a disk that takes seven more bytes."""
+
+    def __init__(self, number: int) -> None:
+        self._left, self._number, self._write = 7, number, os.write
+
+    def __call__(self, descriptor: int, content: bytes) -> int:
+        if not self._left:
+            raise OSError(self._number, os.strerror(self._number))
+        written = self._write(descriptor, content[: self._left])
+        self._left -= written
+        return written
 
 
 @pytest.mark.parametrize(("number", "kind"), [(errno.ENOSPC, HostLimit), (errno.EROFS, SettingError)])

@@ -1,19 +1,22 @@
-"""client.py stats and prune: hourly stats, and the deletion of old rows."""
+"""client.py stats, prune and compact: hourly stats, the deletion of old rows, and their disk space."""
 
 from __future__ import annotations
 
 import argparse
+import sys
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
+from ...errors import InvalidTask
 from ...messages.programs import CLIENT
-from ...messages.text import age, count_of
+from ...messages.text import age, count_of, megabytes
 from ...server import TaskServer
 from ...stores.queue.pruning import KINDS, Pruning
 from ...stores.queue.stats import NO_CALLABLE, HourStats, total, totals_by
 from ..terminal import arguments
 from ..terminal.arguments import SINCE, span
-from ..terminal.output import as_json, headed, in_column, in_units, largest, note, print_table, stats_as_json
+from ..terminal.output import Amount, as_json, headed, in_column, in_units, largest, note, print_table, stats_as_json
 
 BY = {"hour": "hour", "group": "group_id", "task": "task"}
 """The choices of --by, and the column by which each of them sums."""
@@ -96,6 +99,12 @@ def add_prune(subparsers: Any) -> None:
     parser.add_argument("--archived", action="store_true", help="the archive, to which mode move moves done tasks")
     parser.add_argument("--stats", action="store_true", help=f"the stats that {CLIENT} stats shows")
     parser.add_argument("--keys", action="store_true", help="also tasks that hold a unique_key: the key is free then")
+    parser.add_argument(
+        "--archive-to",
+        metavar="FILE",
+        type=Path,
+        help="before that, add the rows to this gzip file, a line of JSON each; name it .jsonl.gz",
+    )
     arguments.add(parser, "--dry-run", help="only count what would be deleted")
     parser.set_defaults(run=_prune)
 
@@ -103,9 +112,48 @@ def add_prune(subparsers: Any) -> None:
 def _prune(server: TaskServer, options: argparse.Namespace) -> None:
     server.store.tables.check()
     named = [kind for kind in KINDS if getattr(options, kind)]
-    pruning = Pruning(server.store, options.older_than, named, options.keys)
+    pruning = Pruning(server.store, options.older_than, named, options.keys, options.archive_to)
     pruned = pruning.count() if options.dry_run else pruning.run()
     counts = ", ".join(count_of(getattr(pruned, kind), PRUNED_AS[kind]) for kind in pruning.kinds)
     print(f"{counts}, older than {age(options.older_than)}: {'would be deleted' if options.dry_run else 'deleted'}")
     if pruned.held:
         note(f"{count_of(pruned.held, 'task')} left: other programs hold them, or a foreign key or trigger")
+
+
+# ---- compact
+
+
+def add_compact(subparsers: Any) -> None:
+    parser = subparsers.add_parser("compact", description="give the disk space of deleted rows back")
+    parser.add_argument("--yes", action="store_true", help="do not ask, even if adding and running tasks must wait")
+    parser.set_defaults(run=_compact)
+
+
+def _compact(server: TaskServer, options: argparse.Namespace) -> None:
+    server.store.tables.check()
+    database = server.store.database
+    rebuilds = database.dialect.facts().rebuilds(database)
+    before = rebuilds[0].sizes(database)
+    for rebuild in rebuilds:
+        tables = rebuild.sizes(database)
+        if not tables:
+            continue
+        seconds = max(1, sum(table.used for table in tables) / rebuild.bytes_a_second)
+        names = tables[0].name if len(tables) == 1 else count_of(len(tables), "table")
+        print(f"{names}: {rebuild.words}; about {age(seconds)}", flush=True)
+        if rebuild.locks_writers and not (options.yes or _is_confirmed()):
+            raise InvalidTask("not compacted, as tasks would have to wait: answer y, or add --yes")
+        with database.without_timeout():
+            for table in tables:
+                rebuild.run(database, table.name)
+    now = {table.name: table.size for table in rebuilds[0].sizes(database)}
+    rows = [[table.name, *map(_in_megabytes, (table.size, now[table.name]))] for table in before]
+    print_table(("table", "before", "now"), rows)
+
+
+def _is_confirmed() -> bool:
+    return sys.stdin.isatty() and input("Go on? [y/N] ").strip().lower() in ("y", "yes")
+
+
+def _in_megabytes(count: int) -> Amount:
+    return Amount(megabytes(count))

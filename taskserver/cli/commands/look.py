@@ -11,7 +11,7 @@ from ...errors import InvalidTask
 from ...health.status import mark_gone
 from ...messages.programs import CLIENT
 from ...messages.text import escaped, exactly, letters, when
-from ...model.task import MAX_SIGNED, Status, name_of_status
+from ...model.task import MAX_SIGNED, Status
 from ...server import TaskServer
 from ...stores.queue.dependencies import Links, links
 from ...stores.records import TaskRow
@@ -115,9 +115,8 @@ def _cells(task: TaskRow) -> list[object]:
 
 
 def _as_dict(task: TaskRow, linked: Links) -> dict[str, Any]:
-    """A task for JSON: its columns, its links, and computed values."""
-    known = {"status_name": name_of_status(task.status), "run_seconds": task.run_seconds}
-    return task.columns | linked._asdict() | known
+    """A task for JSON, with its links."""
+    return task.as_dict() | linked._asdict()
 
 
 # ---- show

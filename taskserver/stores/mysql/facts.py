@@ -1,4 +1,4 @@
-"""The doctor's checks of a MySQL or MariaDB database."""
+"""The doctor's checks of a MySQL or MariaDB database, and the rebuild of its tables."""
 
 from __future__ import annotations
 
@@ -8,7 +8,8 @@ from typing import Any
 
 from ...messages.finding import Finding, Level, ok, warning
 from .. import facts
-from ..facts import Asked, Check, Facts, check_value, ok_if
+from ..facts import Asked, Check, Facts, Rebuild, check_value, ok_if
+from ..retrying import MIN_CONFLICT_SECONDS, RetryPolicy, Scope
 from ..schema import tables
 from ..table_faults import TableLooks
 from .errors import PROCESS_MISSING, RIGHTS_MISSING, number_of
@@ -159,4 +160,36 @@ CHECKS = (
         facts.TRANSACTION,
     ),
 )
-FACTS = Facts(CHECKS, LOOKS, lambda error: number_of(error.__cause__) in {*RIGHTS_MISSING, PROCESS_MISSING})
+
+
+# ---- the rebuild of the tables
+
+# The hint is for MySQL 8, which shows sizes of up to a day ago. Other servers ignore it.
+SIZES = """
+    SELECT /*+ SET_VAR(information_schema_stats_expiry = 0) */ table_name, data_length + index_length + data_free,
+        data_length + index_length
+    FROM information_schema.tables WHERE table_schema = DATABASE() AND table_name IN ({ids}) ORDER BY table_name
+"""
+# As OPTIMIZE TABLE does it, which returns its errors as rows, and would lock the table if it could not do without.
+REBUILD = "ALTER TABLE `{}` FORCE, ALGORITHM = INPLACE, LOCK = NONE"
+WORDS = "ALTER TABLE … FORCE copies the rows of a table into a new file, which needs free disk space"
+MEANWHILE = "tasks can be added and run meanwhile, but a mysqldump that runs now may fail"
+IN_CLUSTER = "in a Galera cluster no node can add, claim or finish a task meanwhile"
+
+
+def _rebuild(database: Any, table: str) -> None:
+    # Each lock of the table is short. But an open transaction or a backup delays it, and then it delays all others: for
+    # a second, as the session's lock_wait_timeout says. The server's own threads hold tables for a second at times, so
+    # there are several tries.
+    policy = RetryPolicy(Scope.BARE, MIN_CONFLICT_SECONDS, is_repeatable=False)
+    database.run(policy, database.execute, REBUILD.format(table))
+    database.fetch(f"ANALYZE TABLE `{table}`")
+
+
+def _rebuilds(database: Any) -> list[Rebuild]:
+    in_cluster = [value for _, value in database.fetch("SHOW VARIABLES LIKE 'wsrep_on'")] == ["ON"]
+    words = f"{WORDS}; {IN_CLUSTER if in_cluster else MEANWHILE}"
+    return [Rebuild(facts.sizes_by(SIZES), _rebuild, words, 20_000_000, in_cluster)]
+
+
+FACTS = Facts(CHECKS, LOOKS, _rebuilds, lambda error: number_of(error.__cause__) in {*RIGHTS_MISSING, PROCESS_MISSING})

@@ -81,10 +81,15 @@ class ManyRows:
         verb: Verb,
         chosen: Condition,
         on_written: OnWritten = lambda ids: None,
+        before: OnWritten | None = None,
+        portion: int | None = None,
     ) -> None:
+        """`before` is called with the ids of at most `portion` locked rows before they are written."""
         self._database = database
         self._verb = verb
         self._on_written = on_written
+        self._before = before
+        self._portion = portion
         condition, self._chosen = chosen
         self._condition = f"{verb.condition} AND {condition}"
         where = f"WHERE {verb.key} IN ({{ids}}) AND {self._condition}"
@@ -150,7 +155,7 @@ class ManyRows:
     def _write(self, ids: Sequence[int]) -> Written:
         """Write to the free rows."""
         database, left = self._database, set(ids)
-        for portion in in_portions(ids, MAX_IDS_PER_STATEMENT):
+        for portion in in_portions(ids, self._portion or MAX_IDS_PER_STATEMENT):
             began_at = time.monotonic()
             freed = work_free(
                 database, portion, self._write_locked, self._select_by_key, self._chosen, database.conflict_seconds
@@ -163,6 +168,8 @@ class ManyRows:
         return Written(len(ids) - len(left), sorted(left))
 
     def _write_locked(self, ids: Sequence[int]) -> int:
+        if self._before is not None:
+            self._before(ids)
         # The condition again: with statement-based replication, the first write may restart the transaction without its
         # locks.
         self._database.write_ids(self._write_by_key, ids, self._verb.values, self._chosen)

@@ -1,4 +1,4 @@
-"""Deletes old rows in portions: finished tasks, archived tasks, and stats.
+"""Deletes old rows in portions: finished tasks, archived tasks, and stats; writes them to a file before.
 
 A task's age counts from its end, by the database's clock.
 """
@@ -7,18 +7,25 @@ from __future__ import annotations
 
 import random
 from collections.abc import Collection, Sequence
+from pathlib import Path
+from types import NoneType
 from typing import NamedTuple
 
-from ...messages.text import Duration
+from ...host.files import JsonLines
+from ...messages.text import Duration, utc
 from ...model.checks import check_duration, check_kind
 from ...model.task import Status
 from ...settings.table import MAX_DAYS
+from ..words import with_ids
 from .many_rows import ManyRows, Verb
 from .operations import DELETE
+from .stats import COLUMNS, KEY
 from .store import Store
 
 PORTION = 1000
 """Rows that one run checks."""
+WRITTEN_AT_ONCE = 100
+"""Rows of a portion that is written to a file: each may have arguments of a megabyte."""
 
 # A person who changes the status may leave finished_at empty.
 OLD = "COALESCE(finished_at, updated_at) < {after}"
@@ -70,12 +77,25 @@ class Pruned(NamedTuple):
 class Pruning:
     """Deletes old rows of some kinds. Raises DatabaseError."""
 
-    def __init__(self, store: Store, older_than: Duration, kinds: Collection[str], keys: bool) -> None:
-        """With `keys`, rows that have a unique_key are deleted too. Raises InvalidTask."""
+    def __init__(
+        self,
+        store: Store,
+        older_than: Duration,
+        kinds: Collection[str],
+        keys: bool,
+        archive_to: Path | None = None,
+    ) -> None:
+        """With `keys`, rows that have a unique_key are deleted too. Raises InvalidTask.
+
+        `run` adds each row to the file `archive_to` before it deletes the row. After a crash in between, the next run
+        adds the row again.
+        """
         self._database = store.database
         self._ago = (-check_duration("older_than", older_than, MAX_DAYS),)
         self.kinds = [kind for kind in KINDS if kind in (kinds or COMPLETED)]
         self._keys = keys
+        self._archive_to = archive_to
+        self._archive: JsonLines | None = None
 
     COUNT_HOURS = "SELECT COUNT(*) FROM {stats} WHERE hour < {after}"
 
@@ -89,8 +109,19 @@ class Pruning:
     def run(self) -> Pruned:
         """Done, fatal, cancelled, archived → gone for old rows.
 
-        An interrupted run keeps its deletions; the next run finds the rest.
+        An interrupted run keeps its deletions; the next run finds the rest. Raises SettingError or HostLimit if the
+        file cannot be written; the rows that are not in it stay.
         """
+        if self._archive_to is None:
+            return self._run()
+        self._archive = JsonLines(self._archive_to)
+        try:
+            return self._run()
+        finally:
+            self._archive.close()
+            self._archive = None
+
+    def _run(self) -> Pruned:
         held, counts = 0, {}
         for kind in self.kinds:
             if kind == "stats":
@@ -119,25 +150,42 @@ class Pruning:
         # Keys in the archive are not unique and may be deleted.
         keeps_keys = not self._keys and kind != "archived"
         old = f"{OLD} AND unique_key IS NULL" if keeps_keys else OLD
-        return ManyRows(self._database, _KINDS[kind], (old, self._ago))
+        verb, archive = _KINDS[kind], self._archive
+        if archive is None:
+            return ManyRows(self._database, verb, (old, self._ago))
+        from ..records import task_row  # a run does not write files
+
+        read = f"SELECT {{readable}}, {kind == 'archived':d} FROM {verb.table} WHERE {verb.key} IN ({{ids}})"
+
+        def write_to_file(ids: Sequence[int]) -> None:
+            archive.add(task_row(row).as_dict() for row in self._database.rows(with_ids(read, ids), ids))
+
+        return ManyRows(self._database, verb, (old, self._ago), before=write_to_file, portion=WRITTEN_AT_ONCE)
 
     # One statement for each hour: the key of stats begins with the hour.
     OLDEST_HOUR = "SELECT {hour_text} FROM {stats} WHERE hour < {after} ORDER BY hour LIMIT 1"
+    HOUR = f"SELECT {{hour_text}}, {', '.join((*KEY[1:], *COLUMNS))} FROM {{stats}} WHERE hour = {{instant}}"
     DELETE_HOUR = "DELETE FROM {stats} WHERE hour = {instant}"
 
     def _delete_hours(self) -> int:
         deleted = 0
         while (hour := self._database.fetch_value(self.OLDEST_HOUR, self._ago)) is not None:
+            if self._archive is not None:
+                rows = self._database.fetch(self.HOUR, (hour,))
+                names = (*KEY, *COLUMNS)
+                self._archive.add(dict(zip(names, (utc(row[0]), *row[1:]), strict=True)) for row in rows)
             deleted += self._database.change(self.DELETE_HOUR, (hour,))
         return deleted
 
 
-def prune(store: Store, older_than: Duration, keys: bool, *of_kinds: bool) -> Pruned:
+def prune(store: Store, older_than: Duration, keys: bool, archive_to: str | Path | None, *of_kinds: bool) -> Pruned:
     """Delete old rows of the KINDS that are true. Raises SettingError, InvalidTask, DatabaseError."""
     kinds = dict(zip(KINDS, of_kinds, strict=True))
     for name, flag in (*kinds.items(), ("keys", keys)):
         check_kind(name, flag, bool, "True or False")
-    return Pruning(store, older_than, [kind for kind, flag in kinds.items() if flag], keys).run()
+    check_kind("archive_to", archive_to, (str, Path, NoneType), "the path of a file, or None")
+    file = None if archive_to is None else Path(archive_to)
+    return Pruning(store, older_than, [kind for kind, flag in kinds.items() if flag], keys, file).run()
 
 
 def prune_portion(store: Store, keep_seconds: int) -> int:

@@ -1,21 +1,27 @@
-"""The doctor's checks of an SQLite file."""
+"""The doctor's checks of an SQLite file, and its rebuild."""
 
 from __future__ import annotations
 
 import os
 import sqlite3
+from shutil import disk_usage
 
+from ...errors import Conflict, DatabaseError
 from ...messages.finding import Finding, Level, ok, unknown
 from ...messages.programs import CLIENT
-from ..facts import OF_TABLES, Asked, Check, Facts, ok_if
+from ...messages.text import megabytes
+from ..database import Database
+from ..facts import OF_TABLES, Asked, Check, Facts, Rebuild, TableSize, ok_if
+from ..retrying import RetryPolicy, Scope
 from ..table_faults import TableLooks
 
+PATH = "SELECT file FROM pragma_database_list WHERE name = 'main'"
 MAX_CHECKED_BYTES = 200_000_000
 """SQLite's own check reads the whole file."""
 
 
 def _damage(asked: Asked) -> str | None:
-    path = asked.database.fetch_value("SELECT file FROM pragma_database_list WHERE name = 'main'")
+    path = asked.database.fetch_value(PATH)
     if os.path.getsize(path) > MAX_CHECKED_BYTES:
         return None
     return str(asked.database.fetch_value("PRAGMA quick_check(1)"))
@@ -60,4 +66,35 @@ CHECKS = (
     ),
     *OF_TABLES,
 )
-FACTS = Facts(CHECKS, LOOKS)
+
+
+# ---- the rebuild of the file
+
+USED = (
+    "SELECT (page_count - freelist_count) * page_size FROM pragma_page_count, pragma_freelist_count, pragma_page_size"
+)
+
+
+def _sizes(database: Database) -> list[TableSize]:
+    path = str(database.fetch_value(PATH))
+    size = sum(os.path.getsize(file) for file in (path, f"{path}-wal") if os.path.exists(file))
+    return [TableSize(os.path.basename(path), size, database.fetch_value(USED))]
+
+
+def _rebuild(database: Database, name: str) -> None:
+    path = str(database.fetch_value(PATH))
+    used, free = database.fetch_value(USED), disk_usage(os.path.dirname(path)).free
+    if free < 2 * used:
+        raise DatabaseError(f"{path}: VACUUM needs {megabytes(2 * used)} of its disk, where {megabytes(free)} are free")
+    policy = RetryPolicy(Scope.BARE, database.conflict_seconds)
+    database.run(policy, database.execute, "VACUUM")
+    is_busy, *_ = database.run(policy, database.rows, "PRAGMA wal_checkpoint(TRUNCATE)")[0]
+    if is_busy:
+        raise Conflict(f"{path}: the rows are copied, but another process reads the old ones: run compact again")
+
+
+WORDS = "VACUUM copies the rows of the file, which needs free disk space"
+REBUILD = Rebuild(
+    _sizes, _rebuild, f"{WORDS}; nobody can add, claim or finish a task meanwhile", 50_000_000, locks_writers=True
+)
+FACTS = Facts(CHECKS, LOOKS, lambda database: [REBUILD])
