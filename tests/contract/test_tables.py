@@ -6,7 +6,6 @@ import re
 import threading
 from collections.abc import Iterator
 from contextlib import closing
-from pathlib import Path
 
 import pytest
 
@@ -20,7 +19,7 @@ from tests.support.databases import on
 from tests.support.deployment import ROOT
 from tests.support.processes import WAIT_SECONDS, together
 from tests.support.queues import row_counts
-from tests.support.rows import Rows
+from tests.support.rows import Rows, run_fixture
 from tests.support.servers import MySQLServer
 
 SCHEMA = (ROOT / "schema.sql").read_text(encoding="utf-8")
@@ -119,18 +118,12 @@ def test_the_number_that_pauses_all_groups_is_no_group(store: Store) -> None:
             change(f"INSERT INTO {{{table}}} ({columns}, group_id) VALUES ({values.replace('a', 'b')}, 4294967295)")
 
 
-FIXTURES = Path(__file__).with_name("fixtures")
-
-
 @pytest.fixture
 def old(dsn: str) -> Iterator[Rows]:
     """Tables of version 7 with rows, whose names are quoted as `client.py init` made them."""
     with closing(Rows(dsn)) as rows:
         for name in (f"version_7.{rows.kind}.sql", "rows_of_7.sql"):
-            text = (FIXTURES / name).read_text(encoding="utf-8").partition("\n\n")[2].strip()
-            text = re.sub(r"jobs_queue\w*", r"`\g<0>`" if rows.is_mysql else r'"\g<0>"', text)
-            for statement in re.split(r";\n+(?=\S)", text):
-                rows.execute(statement)
+            run_fixture(rows, name)
         if rows.is_postgresql:
             rows.execute("SELECT setval('jobs_queue_id_seq', 50)")
         yield rows

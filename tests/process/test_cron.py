@@ -8,12 +8,12 @@ import re
 import shlex
 import subprocess
 import time
-from email import message_from_bytes, policy
 from email.message import EmailMessage
 from pathlib import Path
 
 import pytest
 
+from tests.support.cron import NAMESPACES, START, has_namespaces, prepare, read_mails
 from tests.support.deployment import ROOT, Deployment
 from tests.support.processes import assert_silent
 from tests.support.queues import Queue
@@ -42,42 +42,17 @@ def line_of(beginning: str, arguments: str, python: str, folder: Path) -> str:
     return str(line).replace("/usr/bin/python3", python).replace("/home/you/taskserver", str(folder))
 
 
-NAMESPACES = ["unshare", "--mount", "--pid", "--fork", "--kill-child", "--mount-proc"]
-# Crontabs and locale of the machine are hidden, as they would run too and change the environment. What /usr/sbin holds
-# stays within reach by links, as only so a sendmail can be put beside it where there is none.
-START = """
-set -eu
-mount -t tmpfs -o mode=755 tmpfs /run
-mount -t tmpfs -o mode=755 tmpfs /var/spool/cron
-mkdir -m 1730 /var/spool/cron/crontabs
-chgrp crontab /var/spool/cron/crontabs
-mkdir /run/sbin
-mount --bind /usr/sbin /run/sbin
-mount -t tmpfs -o mode=755 tmpfs /usr/sbin
-ln -s /run/sbin/* /usr/sbin/
-rm -f /usr/sbin/sendmail
-cp sendmail /usr/sbin/sendmail
-chmod 755 /usr/sbin/sendmail
-for file in /etc/crontab /etc/environment /etc/default/locale; do [ ! -e "$file" ] || mount --bind empty "$file"; done
-[ ! -d /etc/cron.d ] || mount -t tmpfs tmpfs /etc/cron.d
-crontab crontab
-exec cron -f
-"""
-SENDMAIL = '#!/bin/sh\nfile=$(mktemp {0}/XXXXXX) && cat >"$file" && mv "$file" "$file.mail"\n'
-
-
 def mails_of_cron(folder: Path, *lines: str) -> list[EmailMessage]:
     """Debian's cron runs lines of a crontab at the next full minute, in namespaces of its own; the mails it sent."""
     tick, ticks = f"* * * * * echo >>{folder}/ticks", folder / "ticks"
     texts = {
         "crontab": "\n".join([tick, *lines, tick, ""]),
-        "sendmail": SENDMAIL.format(folder),
-        "empty": "",
         "ticks": "",
     }
     for name, text in texts.items():
         (folder / name).write_text(text, encoding="utf-8")
-    command, env = ["setpriv", "--pdeathsig=KILL", *NAMESPACES, "sh", "-c", START], {"PATH": PROGRAM_FOLDERS}
+    prepare(folder, folder)
+    command, env = [*NAMESPACES, "sh", "-c", f"{START}crontab crontab; exec cron -f"], {"PATH": PROGRAM_FOLDERS}
     with subprocess.Popen(command, cwd=folder, env=env, start_new_session=True) as unshare:
         try:
             deadline = time.monotonic() + 120
@@ -87,7 +62,7 @@ def mails_of_cron(folder: Path, *lines: str) -> list[EmailMessage]:
                 time.sleep(0.05)
         finally:
             unshare.kill()
-    return [message_from_bytes(file.read_bytes(), policy=policy.default) for file in folder.glob("*.mail")]
+    return [*read_mails(folder)]
 
 
 def children(pid: int) -> list[int]:
@@ -95,7 +70,7 @@ def children(pid: int) -> list[int]:
 
 
 def test_cron_runs_a_line_of_the_example_silently_and_mails_one_line_of_what_went_wrong(tmp_path: Path) -> None:
-    if os.getuid() != 0 or subprocess.run([*NAMESPACES, "true"], capture_output=True).returncode != 0:
+    if not has_namespaces():
         pytest.skip("a private cron needs root and namespaces of its own")
     if not find_program("cron"):
         without("cron is not installed")

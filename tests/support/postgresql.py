@@ -159,6 +159,10 @@ class PostgreSQL(PrivateServer, PostgreSQLServer):
         self._settings = ([] if durable else FAST) + list(settings)
         super().__init__()
 
+    @property
+    def tree(self) -> list[int]:
+        return [self.pid, *self._children()]
+
     def kill(self) -> None:
         """SIGKILL for each of its processes: connections break, nothing is flushed, a start() recovers.
 

@@ -4,6 +4,7 @@
         dsn = proxy.dsn(server.dsn(name))
         proxy.drop()        # bytes vanish, both ways, and no end notices
         proxy.refuse()      # nobody listens; open connections continue
+        proxy.delay(0.1)    # all takes so many seconds longer, each way
         proxy.pass_on()     # all works again, on the same port
         proxy.reset()       # RST to both ends of every connection
         cut = proxy.cut_after(contains(b"DELETE"))      # done by the server, and its answer lost
@@ -159,6 +160,7 @@ class Proxy:
         self._tasks: set[asyncio.Task[Any]] = set()
         self._listening: asyncio.Server | None = None
         self._reaches = asyncio.Event()
+        self._delay_seconds = 0.0
         self.loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self.loop.run_forever, name="proxy", daemon=True)
         self._thread.start()
@@ -185,6 +187,7 @@ class Proxy:
         is passed on now.
         """
         self._cuts.clear()
+        self._delay_seconds = 0.0
         if self._listening is None:
             self._listening = await asyncio.start_server(self._serve, HOST, self.port, limit=CHUNK_BYTES)
         self._reaches.set()
@@ -193,6 +196,11 @@ class Proxy:
     async def drop(self) -> None:
         """Swallow all bytes, both ways, of open connections and of new ones, and closes too."""
         self._reaches.clear()
+
+    @in_loop
+    async def delay(self, seconds: float) -> None:
+        """Pass all bytes on so much later."""
+        self._delay_seconds = seconds
 
     @in_loop
     async def refuse(self) -> None:
@@ -310,6 +318,8 @@ class Proxy:
                 if cut.is_silent:
                     await self._swallow(link, reader)
                 return
+            if self._delay_seconds:
+                await asyncio.sleep(self._delay_seconds)
             writer.write(chunk)
             await writer.drain()
         if not link.is_cut:

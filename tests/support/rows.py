@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import re
 import sqlite3
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import datetime
+from pathlib import Path
 from typing import Any
 from urllib.parse import unquote, urlsplit
 
@@ -160,3 +162,14 @@ def holding(dsn: str, which: str = "1 = 1", table: str = "jobs_queue") -> Iterat
         if not other.is_sqlite:
             other.execute("ROLLBACK")  # a server notices a close later
         other.close()
+
+
+FIXTURES = Path(__file__).resolve().parents[1] / "contract" / "fixtures"
+
+
+def run_fixture(rows: Rows, name: str) -> None:
+    """The statements of a file of tables or rows of an older version, as `client.py init` ran them."""
+    text = (FIXTURES / name).read_text(encoding="utf-8").partition("\n\n")[2].strip()
+    text = re.sub(r"jobs_queue\w*", r"`\g<0>`" if rows.is_mysql else r'"\g<0>"', text)
+    for statement in re.split(r";\n+(?=\S)", text):
+        rows.execute(statement)

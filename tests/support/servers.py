@@ -215,6 +215,11 @@ class PrivateServer(Server):
         assert self._process is not None, "the server was stopped"
         return self._process.pid
 
+    @property
+    def tree(self) -> list[int]:
+        """Process ids of all its processes."""
+        return [self.pid]
+
     def start(self) -> None:
         """Starts it on the same folder and port; returns once it answers."""
         if self._process is not None and self._process.poll() is None:

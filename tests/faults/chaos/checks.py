@@ -65,6 +65,8 @@ class Evidence:
     balances: Mapping[int, int] = field(default_factory=dict)
     left: int = 0
     """Tasks that did not end, and dependencies of ended ones."""
+    is_pruned: bool = False
+    """Whether done rows may have been deleted meanwhile."""
     unended: Sequence[int] = ()
     """Slots whose worker did not end though nothing was left to do."""
 
@@ -174,7 +176,7 @@ def _wrong_end(one: Added, evidence: Evidence) -> str | None:
         is_made = any(number == one.number for number, *_ in evidence.transfers)
         return None if is_made else "is lost: no run of it came to its end, and it is not fatal"
     places = {PLACES[evidence.modes[evidence.worker_of[run.pid].slot]] for run in done}
-    if _place(evidence, one) not in places:
+    if _place(evidence, one) not in places | ({"gone"} if evidence.is_pruned else set()):
         return f"is done, and {_place(evidence, one)} is not where the mode of its workers puts it"
     return None
 

@@ -74,7 +74,7 @@ def _play(stage: Stage, seconds: float, seed: int) -> Evidence:
             striker.join()
         for producer in producers:
             producer.end()
-        left = _drain(stage)
+        left = drain(stage)
     finally:
         for actor in (*producers, *slots):
             actor.stopped.set()
@@ -87,7 +87,7 @@ def _play(stage: Stage, seconds: float, seed: int) -> Evidence:
     with closing(Rows(stage.dsn)) as rows:
         return Evidence(
             added=[one for producer in producers for one in producer.added],
-            rows=list(_read_rows(rows)),
+            rows=list(read_rows(rows)),
             runs=list(read_runs((stage.folder / "runs").read_text())),
             workers=[run for slot in slots for run in slot.runs],
             strikes=strikes,
@@ -101,7 +101,7 @@ def _play(stage: Stage, seconds: float, seed: int) -> Evidence:
         )
 
 
-def _drain(stage: Stage) -> int:
+def drain(stage: Stage) -> int:
     """Wait until every task is done or fatal, or for long none becomes so. How many are not."""
     least, deadline = float("inf"), 0.0
     with closing(Rows(stage.dsn)) as rows:
@@ -114,9 +114,9 @@ def _drain(stage: Stage) -> int:
             time.sleep(0.1)
 
 
-def _read_rows(rows: Rows) -> Iterator[Row]:
+def read_rows(rows: Rows, where: str = "1 = 1") -> Iterator[Row]:
     for place, table in {"queue": "jobs_queue", "archive": "jobs_queue_done"}.items():
-        for args, *others in rows.execute(f"SELECT args, status, attempts, error_text FROM {table}"):
+        for args, *others in rows.execute(f"SELECT args, status, attempts, error_text FROM {table} WHERE {where}"):
             yield Row(json.loads(args)["number"], place, *others)
 
 

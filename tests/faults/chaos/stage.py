@@ -8,7 +8,7 @@ import sqlite3
 import subprocess
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack, closing, suppress
 from itertools import count
 from pathlib import Path
@@ -83,12 +83,17 @@ class WorkerRun(NamedTuple):
 class Stage:
     """The database of a chaos run, and the network between it and each slot."""
 
-    def __init__(self, dsn_kind: str, folder: Path, seed: int) -> None:
+    tasks = TASKS
+    """The tasks.py of its deployment."""
+
+    def __init__(
+        self, dsn_kind: str, folder: Path, seed: int, settings: Mapping[str, str] = SETTINGS, linked: bool = True
+    ) -> None:
         chance = random.Random(f"{seed}:stage")
         self.modes = chance.sample([*MODES, chance.choice(MODES)], SLOTS)
         """Of each slot: every mode is used, and completes what another worker began."""
         self.dsn_kind = dsn_kind
-        self.deployment = Deployment(folder)
+        self.deployment = Deployment(folder, linked=linked)
         self.folder = self.deployment.folder
         self.proxies: list[Proxy] = []
         self.backlog = 0
@@ -104,12 +109,15 @@ class Stage:
             self.dsn = server.dsn(server.create_database())
             reader = as_sent if dsn_kind == "mysql" else Requests
             self.proxies = [self._stack.enter_context(Proxy(server.host, server.port, reader)) for _ in range(SLOTS)]
-        self.deployment.write_tasks(TASKS)
+        self.deployment.write_tasks(self.tasks)
         backoff = chance.choice(("fixed:0", "fixed:1"))
-        self.deployment.write_env(**{"TASKSERVER_DSN": self.dsn, "TASKSERVER_BACKOFF": backoff} | SETTINGS)
+        self.deployment.write_env(**{"TASKSERVER_DSN": self.dsn, "TASKSERVER_BACKOFF": backoff, **settings})
+        self.make_tables()
+        self._make_accounts()
+
+    def make_tables(self) -> None:
         with TaskServer(self.dsn, folder=self.folder) as queue:
             queue.create_tables()
-        self._make_accounts()
 
     def _make_accounts(self) -> None:
         with closing(Rows(self.dsn)) as rows:
@@ -142,6 +150,8 @@ class Actor(threading.Thread):
 class Producer(Actor):
     """Adds tasks past every proxy. An add without an answer is not repeated: its outcome is unknown."""
 
+    pause_seconds, max_backlog = 0.02, MAX_BACKLOG
+
     def __init__(self, stage: Stage, seed: int, first: int) -> None:
         super().__init__(stage)
         self.added: list[Added] = []
@@ -153,9 +163,9 @@ class Producer(Actor):
         kinds = [*FIRST, *self._chance.sample(list(WEIGHTS), len(WEIGHTS))]  # each kind once, then by chance
         with TaskServer(self.stage.dsn, folder=self.stage.folder) as queue:
             for number in self._numbers:
-                while self.stage.backlog >= MAX_BACKLOG and not self.stopped.wait(0.05):
+                while self.stage.backlog >= self.max_backlog and not self.stopped.wait(0.05):
                     pass
-                if self.stopped.wait(self._chance.uniform(0.0, 0.02)):
+                if self.stopped.wait(self._chance.uniform(0.0, self.pause_seconds)):
                     return
                 kind = kinds.pop(0) if kinds else self._chance.choices(list(WEIGHTS), list(WEIGHTS.values()))[0]
                 self._add(queue, number, kind)
@@ -165,7 +175,7 @@ class Producer(Actor):
     def _add(self, queue: TaskServer, number: int, kind: str) -> None:
         name, chance = "play" if kind in PLAYED or kind == "child" else kind, self._chance
         args: dict[str, object] = {"number": number, "kind": "quick" if kind == "child" else kind}
-        options: dict[str, object] = {"priority": chance.choice((0, 0, 0, -5, 10)), "group_id": chance.randrange(3)}
+        options: dict[str, object] = {"priority": chance.choice((0, 0, 0, -5, 10)), "group_id": self.group_of(kind)}
         added = Added(number, kind, None, max_attempts=1000)
         if kind in PLAYED:
             attempts = chance.choice((MAX_ATTEMPTS, MAX_ATTEMPTS, 1, 2, 3)) if number >= PRODUCERS else 1
@@ -186,6 +196,9 @@ class Producer(Actor):
             task_id = queue.add_task(f"tasks.{name}", args, max_attempts=added.max_attempts, **options)  # type: ignore[arg-type]
             added = added._replace(id=task_id)
         self.added.append(added)
+
+    def group_of(self, kind: str) -> int:
+        return self._chance.randrange(3)
 
 
 class Bystander(Actor):
