@@ -39,6 +39,9 @@ test-long: packages venv-test ## run all the tests, the long ones too, and those
 	@for each in mysql postgresql; do $(PYTHON) -m pytest -m "not long" --on $$each $(PARALLEL) $(ARGS) tests/worker tests/cli || exit; done
 test-servers: venv-test ## run the store's tests on every other MySQL, MariaDB and PostgreSQL that can be had here
 	@$(PYTHON) -m tests.contract.other_servers $(ARGS)
+soak: packages venv-test ## work for hours under cron, with faults, on each database; ARGS="--hours 2"
+	@[ -e /usr/lib/*/faketime/libfaketime.so.1 ] || .ci/setup debian faketime
+	@$(PYTHON) -m tests.faults.soak $(ARGS)
 chaos: packages venv-test ## kill, freeze and cut off workers, database and network for some minutes
 	@$(PYTHON) -m tests.faults.chaos $(ARGS)
 lint: ## check style, formatting and types

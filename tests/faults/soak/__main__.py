@@ -1,0 +1,7 @@
+"""The command of a soak run."""
+
+import sys
+
+from tests.faults.soak.run import main
+
+sys.exit(main())
