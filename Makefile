@@ -58,7 +58,6 @@ bench: packages ## measure, on a private MariaDB with durable settings
 	@$(PYTHON) -m bench $(ARGS)
 bench-peers: packages ## measure beside other queues, for over an hour; into docs/benchmarks.md; a try: ARGS="--quick --only huey"
 	@.ci/setup venv $(TEST)
-	@.ci/setup peers
 	@$(PYTHON) -m bench.peers $(ARGS)
 docs: ## make a site of the documents, with search: dist/site
 	@.ci/setup venv $(TEST) docs

@@ -12,12 +12,14 @@ import subprocess
 import sys
 import tempfile
 import threading
+import time
 import traceback
 from concurrent.futures import ThreadPoolExecutor
 from importlib import import_module
 from pathlib import Path
 from typing import Any
 
+from . import report
 from .bases import BASES, Base
 from .kills import kills
 from .peer import REPOSITORY, Peer
@@ -81,6 +83,12 @@ def main(arguments: list[str]) -> int:
             with tempfile.TemporaryDirectory(prefix="bench-peers-") as folder, base(options.quick) as server:
                 results.data.setdefault("versions", {})[kind] = server.version()
                 measure(those, server, Path(folder), options, results)
+    results.data["finished"] = time.time()
+    results.save()
+    if options.quick:
+        print(report.text(peers(), parts(True), results.data))
+    else:
+        report.write(peers(), parts(False), results.data)
     return 1 if results.data["errors"] else 0
 
 

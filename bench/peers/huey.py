@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from .peer import PROGRAM, TASKS, Peer, Safety
+from .peer import ADDING, BUILD, PROGRAM, TASKS, Peer, Safety
 
 APP = """
 import logging, os
@@ -47,13 +47,9 @@ def _huey(base: str, name: str, make: str, packages: str, table: str, *notes: st
         name=name,
         base=base,
         packages=f"{PACKAGES} {packages}".strip(),
+        debian=BUILD if base == "mysql" else "",
         files={"both.py": TASKS, "app.py": APP.replace("{make}", make), "program.py": PROGRAM},
-        commands={
-            "install": "python program.py install",
-            "add": "python program.py add {count}",
-            "add_many": "python program.py add_many {count}",
-            "work": "huey_consumer app.huey -w 1 -q",
-        },
+        commands={**ADDING, "work": "huey_consumer app.huey -w 1 -q"},
         tables=(table,),
         copied={"queue": "queue", "data": "data", "priority": "priority"},
         unfinished=f"SELECT COUNT(*) FROM {table}",

@@ -22,9 +22,10 @@ class Supervisor(threading.Thread):
     def __init__(self, place: Place) -> None:
         super().__init__(daemon=True)
         self.place, self.lock = place, threading.Lock()
+        workers = min(WORKERS, place.peer.most_workers)
         self.stopped = threading.Event()
-        self.workers: list[subprocess.Popen[bytes]] = [place.start(n, "effect") for n in range(WORKERS)]
-        self.ended_at = [0.0] * WORKERS
+        self.workers: list[subprocess.Popen[bytes]] = [place.start(n, "effect") for n in range(workers)]
+        self.ended_at = [0.0] * workers
 
     def run(self) -> None:
         while not self.stopped.wait(0.02):
@@ -87,12 +88,13 @@ def kills(place: Place, killing: threading.Lock, *, tasks: int, count: int, limi
 
 def _kill(place: Place, supervisor: Supervisor, tasks: int, count: int) -> int:
     """Kill at random numbers of calls, so that they fall into the work of fast and slow queues; at most 5 s apart."""
-    killed = 0
+    killed, begun = 0, time.monotonic()
     for number in sorted(random.sample(range(tasks // 50, tasks * 19 // 20), count)):
         end = time.monotonic() + 5
-        while sum(place.calls(WORKERS)) < number and time.monotonic() < end:
+        while (calls := sum(place.calls(WORKERS))) < number and time.monotonic() < end:
             time.sleep(0.001)
-        time.sleep(random.uniform(0, 0.01))
+        # At any instant of a worker's next task.
+        time.sleep(random.uniform(0, min(0.5, WORKERS * (time.monotonic() - begun) / max(1, calls))))
         while not supervisor.kill_one():
             time.sleep(0.01)
         killed += 1

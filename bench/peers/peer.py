@@ -99,7 +99,16 @@ def main(verb, count=0):
 
 main(*sys.argv[1:])
 '''.replace("{name}", "connect")
-"""For peers in Python, whose app.py has connect(install), add(task, numbers), add_many(…) and both tasks."""
+"""For peers in Python, whose app.py has connect(install), add(task, numbers), add_many and both tasks."""
+
+
+BUILD = "libmariadb-dev gcc pkg-config python3-dev"
+"""Debian's packages, with which pip builds mysqlclient."""
+ADDING = {
+    "install": "python program.py install",
+    "add": "python program.py add {count}",
+    "add_many": "python program.py add_many {count}",
+}
 
 
 class Safety(NamedTuple):
@@ -123,7 +132,7 @@ class Peer:
     packages: str = ""
     """All that its environment needs, pinned; the first one is the peer itself."""
     debian: str = ""
-    """Or Debian's packages, of which again the first one is the peer itself."""
+    """Or Debian's packages, of which again the first one is the peer itself; or what drivers are built with."""
     files: Mapping[str, str]
     """Its program: texts by name."""
     commands: Mapping[str, str]
@@ -142,16 +151,25 @@ class Peer:
     """More variables; {BENCH_URL} and the others are filled in."""
     is_ours: bool = False
     skips: tuple[str, ...] = ()
-    """Parts that are not measured, because another peer of the list has the same there."""
+    """Parts that are not measured: it has no such call, or another peer of the list is the same there."""
+    most_workers: int = 4
+    """1 if it is not made for several processes."""
 
     @property
     def key(self) -> str:
         """Its name in results and for --only."""
         return f"{self.name}/{self.base}"
 
+    @property
+    def is_safe(self) -> bool:
+        """Whether it keeps a task as safely as ours."""
+        return self.safety.durable and self.safety.survives
+
     def has(self, part: str) -> bool:
         """Whether a part is measured for it."""
-        return part not in self.skips and ("empty" in self.commands or not part.startswith("empty"))
+        workers = int(part.removeprefix("drain_")) if part.startswith("drain_") else 1
+        has_empty = "empty" in self.commands or not part.startswith("empty")
+        return part not in self.skips and has_empty and workers <= self.most_workers
 
     @property
     def folder(self) -> Path:

@@ -1,0 +1,92 @@
+"""PgQueuer: claims a batch in one statement, runs it as coroutines at once, and records their ends in one statement."""
+
+from __future__ import annotations
+
+from .peer import ADDING, PROGRAM, TASKS, Peer, Safety
+
+APP = """
+import asyncio, os
+from contextlib import asynccontextmanager
+import asyncpg
+from pgqueuer import PgQueuer
+from pgqueuer.queries import Queries
+import both
+
+nothing, effect = "nothing", "effect"
+
+
+@asynccontextmanager
+async def main():
+    queue = PgQueuer.from_asyncpg_connection(await asyncpg.connect(os.environ["BENCH_URL"]))
+
+    @queue.entrypoint("nothing")
+    async def nothing(job):
+        both.nothing(int(job.payload))
+
+    @queue.entrypoint("effect")
+    async def effect(job):
+        await both.effect_async(int(job.payload))
+
+    yield queue
+
+
+def connect(install):
+    global loop, queries
+    import uvloop
+    loop = uvloop.new_event_loop()
+    asyncio.set_event_loop(loop)
+    connection = loop.run_until_complete(asyncpg.connect(os.environ["BENCH_URL"]))
+    queries = Queries.from_asyncpg_connection(connection)
+    if install:
+        loop.run_until_complete(queries.install())
+        loop.run_until_complete(queries.optimize_autovacuum())
+
+
+def add(task, numbers):
+    async def each():
+        for n in numbers:
+            await queries.enqueue(task, b"%d" % n)
+    loop.run_until_complete(each())
+
+
+def add_many(task, numbers):
+    loop.run_until_complete(
+        queries.enqueue([task] * len(numbers), [b"%d" % n for n in numbers], [0] * len(numbers)))
+"""
+PACKAGES = (
+    "pgqueuer==1.6.0 annotated-doc==0.0.7 annotated-types==0.8.0 anyio==4.16.0 asyncpg==0.32.0 croniter==7.0.0 "
+    "idna==3.20 markdown-it-py==4.3.0 mdurl==0.1.2 pydantic==2.14.4 pydantic-settings==2.16.3 pydantic_core==2.50.5 "
+    "Pygments==2.21.0 python-dateutil==4.0.0 python-dotenv==1.2.4 rich==15.0.0 shellingham==1.5.4 tabulate==0.10.0 "
+    "typer==0.29.2 typing-inspection==0.4.5 typing_extensions==4.16.0 tzdata==2026.6 uvloop==0.23.0 "
+    "psycopg==3.3.9 psycopg-binary==3.3.9"
+)
+
+
+def _pgqueuer(batch: int, *skips: str) -> Peer:
+    work = f"pgq run app:main --batch-size {batch} --heartbeat-timeout 60 --log-level ERROR"
+    return Peer(
+        name="PgQueuer" if batch == 10 else f"PgQueuer, batches of {batch}",
+        base="postgresql",
+        packages=PACKAGES,
+        files={"both.py": TASKS, "app.py": APP, "program.py": PROGRAM},
+        commands={**ADDING, "work": work, "empty": work + " --mode drain"},
+        tables=("pgqueuer", "pgqueuer_log"),
+        copied={
+            "priority": "priority",
+            "status": "'queued'",
+            "entrypoint": "entrypoint",
+            "payload": "payload",
+        },
+        unfinished="SELECT COUNT(*) FROM pgqueuer",
+        safety=Safety(durable=True, survives=True, runs="at least once"),
+        notes=(
+            f"asyncpg, uvloop, pgq autovac; --batch-size {batch} (10 is its default), --heartbeat-timeout 60",
+            "a batch is claimed and finished in two commits, so a killed worker breaks off a whole batch",
+            "psycopg writes the effects, not the queue",
+        ),
+        environment={"PYTHONPATH": "."},
+        skips=skips,
+    )
+
+
+PEERS = [_pgqueuer(10), _pgqueuer(100, "add", "add_many", "empty_cpu", "empty_memory")]

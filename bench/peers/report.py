@@ -1,0 +1,150 @@
+"""The results as a section of docs/benchmarks.md, with a picture."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from statistics import median
+from typing import Any
+
+from ..page import DOCS, Bar, bars, machine, table, write_section
+from .bases import BASES
+from .peer import Peer
+from .speed import Part
+
+TITLE = "Beside the peers"
+NAMES = {"mysql": "MariaDB", "sqlite": "SQLite", "postgresql": "PostgreSQL"}
+PICTURE = "pictures/peers.svg"
+INTRODUCTION = """\
+`make bench-peers` made this on {date}: {machine}; {databases}. All servers and files were durable: each commit was
+flushed to the disk, except where a row says "no fsync". All queues of a database ran in turns. Each cell has the
+median, the lowest and the highest of {rounds} rounds. Below it stands how many times as fast, or as small, taskserver
+was in the same rounds: by itself, then with `commit_every`, where tasks share commits.
+
+"As safe" means that a task is on the disk when the call that adds it returns, and that it runs without a person's help
+if its worker is killed. Only such queues do the same work as taskserver.
+"""
+KILLS = """\
+Four workers ran 2,000 tasks of about 5 ms, each of which wrote a number into a table. 20 times one of the workers got
+SIGKILL, with its child processes. A plain loop started each worker again a second after it had ended. A task that was
+still in the queue five minutes after the last kill was stuck. Where one can say after what time a killed worker's task
+runs again, that was 60 s, if the notes do not say otherwise.
+"""
+
+
+def write(peers: Sequence[Peer], parts: Mapping[str, Part], data: Mapping[str, Any]) -> None:
+    """Into the page and its picture."""
+    (DOCS / PICTURE).write_text(picture(peers, data))
+    write_section(TITLE, text(peers, parts, data))
+
+
+def text(peers: Sequence[Peer], parts: Mapping[str, Part], data: Mapping[str, Any]) -> str:
+    """The section, without its heading."""
+    peers = [peer for peer in peers if any(peer.key in found for found in data["figures"].values())]
+    databases = ", ".join(f"{NAMES[kind]} {data['versions'][kind]}" for kind in BASES if kind in data["versions"])
+    date = time.strftime("%-d %B %Y", time.gmtime(data["finished"]))
+    rounds = max(part.rounds for part in parts.values())
+    lines = [INTRODUCTION.format(date=date, machine=machine(), databases=databases, rounds=rounds)]
+    lines.append(f"![One worker, in tasks a second]({PICTURE})\n")
+    for kind in BASES:
+        if those := [peer for peer in peers if peer.base == kind]:
+            lines += [f"### On {NAMES[kind]}\n", _speed(those, parts, data), ""]
+    lines += ["### When workers are killed\n", KILLS, _kills(peers, data), "", "### Where taskserver is not first\n"]
+    lines += _not_first(peers, parts, data) or ["Beside queues that are as safe: nowhere."]
+    lines += ["", "### Versions, commands, and what is unfair\n"]
+    lines += [_about(peer, data) for peer in peers]
+    return "\n".join(lines)
+
+
+def _speed(peers: Sequence[Peer], parts: Mapping[str, Part], data: Mapping[str, Any]) -> str:
+    shown = {name: part for name, part in parts.items() if any(data["figures"].get(name, {}).get(p.key) for p in peers)}
+    heads = ["queue", *(f"{part.title}, {part.unit}" for part in shown.values())]
+    rows = [[_name(peer), *(_cell(name, part, peer, peers, data) for name, part in shown.items())] for peer in peers]
+    return table(heads, rows)
+
+
+def _name(peer: Peer) -> str:
+    return f"**{peer.name}**" if peer.is_ours else peer.name + ("" if peer.is_safe else " (less safe)")
+
+
+def _cell(name: str, part: Part, peer: Peer, peers: Sequence[Peer], data: Mapping[str, Any]) -> str:
+    found = data["figures"].get(name, {}).get(peer.key)
+    if not found:
+        return "failed" if name in data["errors"].get(peer.key, {}) else ""
+    cell = f"{_number(median(found))}<br>{_number(min(found))}–{_number(max(found))}"
+    if peer.is_ours:
+        return cell
+    ours = [ratio for own in _ours(peers) if (ratio := _ratio(name, part, own, peer, data))]
+    return cell + "".join(f"<br>×{ratio:.2g}" if ratio < 10 else f"<br>×{ratio:.0f}" for ratio in ours)
+
+
+def _ours(peers: Sequence[Peer]) -> list[Peer]:
+    """Ours with a worker, in the order of the ratios."""
+    return [peer for peer in peers if peer.is_ours and peer.has("drain_1")]
+
+
+def _ratio(name: str, part: Part, own: Peer, peer: Peer, data: Mapping[str, Any]) -> float | None:
+    """How many times as fast, or as small, ours is: the median of the rounds."""
+    above, below = (data["figures"].get(name, {}).get(each.key, []) for each in (own, peer))
+    if not part.more_is_better:
+        above, below = below, above
+    ratios = [one / other for one, other in zip(above, below, strict=False) if other]
+    return median(ratios) if ratios else None
+
+
+def _number(value: float) -> str:
+    return f"{value:,.0f}" if value >= 10 else f"{value:.1f}"
+
+
+def _kills(peers: Sequence[Peer], data: Mapping[str, Any]) -> str:
+    heads = ["queue", "database", "durable when added", "promises", "lost", "stuck", "run twice", "all had run after"]
+    rows = []
+    for peer in peers:
+        found = data["kills"].get(peer.key)
+        if found:
+            after = f"{found['seconds']:.0f} s" if found["seconds"] >= 0 else "never"
+            durable = "yes" if peer.safety.durable else "no"
+            counts = [str(int(found[key])) for key in ("lost", "stuck", "twice")]
+            rows.append([_name(peer), NAMES[peer.base], durable, peer.safety.runs, *counts, after])
+    return table(heads, rows)
+
+
+def _not_first(peers: Sequence[Peer], parts: Mapping[str, Part], data: Mapping[str, Any]) -> list[str]:
+    """A line for each figure in which a queue that is as safe is better than the better one of ours."""
+    lines = []
+    for peer in peers:
+        for name, part in parts.items():
+            own = [each for each in _ours(peers) if each.base == peer.base]
+            ratios = [ratio for each in own if (ratio := _ratio(name, part, each, peer, data))]
+            if ratios and max(ratios) < 1 and peer.is_safe and not peer.is_ours:
+                lines.append(f"- {NAMES[peer.base]}, {part.title}: {peer.name} (×{max(ratios):.2f})")
+    return lines
+
+
+def _about(peer: Peer, data: Mapping[str, Any]) -> str:
+    version = " ".join(data["versions"].get(peer.key, "").split())
+    notes = "".join(f" {note[0].upper()}{note[1:]}." for note in peer.notes)
+    errors = "".join(f" {where} failed: {error}." for where, error in data["errors"].get(peer.key, {}).items())
+    return f"- **{peer.name}**, {NAMES[peer.base]}: `{peer.commands['work']}`; {version}.{notes}{errors}"
+
+
+def picture(peers: Sequence[Peer], data: Mapping[str, Any]) -> str:
+    """One worker at 10,000 waiting tasks, on each database."""
+    groups = {}
+    for kind in BASES:
+        found = [(peer, data["figures"].get("drain_1", {}).get(peer.key)) for peer in peers if peer.base == kind]
+        group = [
+            Bar(
+                peer.name,
+                median(of),
+                min(of),
+                max(of),
+                "ours" if peer.is_ours else "safe" if peer.is_safe else "unsafe",
+            )
+            for peer, of in found
+            if of
+        ]
+        if group:
+            groups[NAMES[kind]] = group
+    legend = {"ours": "taskserver", "safe": "as safe", "unsafe": "less safe"}
+    return bars("One worker: tasks a second", groups, legend)
