@@ -25,7 +25,7 @@ from .commands import (
 from ..messages.programs import CLIENT, IS_INSTALLED
 from ..server import TaskServer
 from ..settings.load import load_settings
-from .terminal.arguments import ABOUT_DEPLOYMENT, Parser, add_deployment, add_deployment_of_command
+from .terminal.arguments import ABOUT_DEPLOYMENT, Parser, add_deployment, add_deployment_of_command, queues_of
 from .terminal.program import Exit, deployment_of, run_program, settings_in_words
 from .terminal.output import BOLD, painted
 
@@ -46,8 +46,9 @@ GROUPS: dict[str, tuple[Callable[[Any], None], ...]] = {
     ),
     "For a deployment": (init.add_parser, doctor.add_parser),
 }
-"""Add the parsers of commands. A parser sets `run(server, options) → exit code or None`, or, for init, doctor, check
-and page, `run_in_folder(folder, options) → exit code`."""
+"""Add the parsers of commands. A parser sets `run(server, options) → exit code or None`, for init
+`run_in_folder(folder, options) → exit code`, and for commands that take several --env
+`run_on_queues(queues, options) → exit code`."""
 COMMANDS = tuple(command for commands in GROUPS.values() for command in commands)
 EXAMPLES = f"""\
   {CLIENT} add tasks.send_letter '{{"to": "a@example.org"}}' --group 3 --delay 5m
@@ -70,9 +71,13 @@ def _run(folder: Path, arguments: Sequence[str]) -> int:
     if arguments[:1] == ["help"]:
         arguments = [*(one for one in arguments[1:] if one != "help"), "--help"]
     options = make_parser().parse_args(arguments)
-    if IS_INSTALLED and options.folder is None and options.env_file is None and sys.stderr.isatty():
+    env_files = (options.env_files or []) + options.more_env_files
+    if IS_INSTALLED and options.folder is None and not env_files and sys.stderr.isatty():
         print(settings_in_words(folder, None), file=sys.stderr)
-    folder, options.env_file = deployment_of(folder, options.folder, options.env_file)
+    if "run_on_queues" in options:
+        worst: int = options.run_on_queues(queues_of(folder, options.folder, env_files), options)
+        return worst
+    folder, options.env_file = deployment_of(folder, options.folder, env_files)
     if "run_in_folder" in options:
         code: int = options.run_in_folder(folder, options)
         return code

@@ -53,7 +53,7 @@ def main(folder: Path, arguments: list[str]) -> int:
 
 def _run(folder: Path, options: Options) -> int:
     check_system()
-    folder, env_file = deployment_of(folder, options.folder, options.env_file)
+    folder, env_file = deployment_of(folder, options.folder, options.env_files or ())
 
     def run() -> int:
         settings = load_settings(folder, env_file=env_file)

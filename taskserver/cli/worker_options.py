@@ -29,7 +29,7 @@ class Options(NamedTuple):
     processes: int | None = None
     verbose: bool = False
     folder: str | None = None
-    env_file: str | None = None
+    env_files: Sequence[str] | None = None
 
     @property
     def max_workers(self) -> int:

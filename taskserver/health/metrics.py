@@ -54,22 +54,43 @@ class Gauge(NamedTuple):
 
 def read_metrics(store: Store, settings: Settings) -> str:
     """Raises DatabaseError (then use `metrics_when_away`), and SettingError if the package is missing."""
+    return as_text(read_gauges(store, settings))
+
+
+def read_gauges(store: Store, settings: Settings) -> Sequence[Gauge]:
+    """The metrics of a queue. Raises DatabaseError."""
     status = judged(store, settings)
     stats = Stats(store)
     # Two reads, so that each hour has room for its names.
     this_hour = stats.sums(0, *KEY)
     before = [one for one in stats.sums(HOUR_SECONDS, *KEY) if one.hour != status.this_hour.hour]
-    return metrics_text(status, [*before, *this_hour])
+    return gauges_of(status, [*before, *this_hour])
 
 
-def metrics_text(status: QueueStatus, recent: Sequence[HourStats]) -> str:
+def gauges_of(status: QueueStatus, recent: Sequence[HourStats]) -> Sequence[Gauge]:
     """The metrics of a status; `recent` has the stats of this hour and of the last one, by hour, group and name."""
-    return _as_text([*_of_program(is_up=True), *_of_findings(status), *_of_queue(status, recent)])
+    return [*_of_program(is_up=True), *_of_findings(status), *_of_queue(status, recent)]
+
+
+def gauges_when_away() -> Sequence[Gauge]:
+    """The metrics while the database is away."""
+    return list(_of_program(is_up=False))
 
 
 def metrics_when_away() -> str:
-    """The metrics while the database is away. Raises SettingError as above."""
-    return _as_text(_of_program(is_up=False))
+    """The same as text. Raises SettingError as above."""
+    return as_text(gauges_when_away())
+
+
+def together(by_queue: Mapping[str, Sequence[Gauge]]) -> Sequence[Gauge]:
+    """The metrics of several queues by their names, which become a label. A format's metric stands there only once."""
+    merged: dict[str, Gauge] = {}
+    for queue, gauges in by_queue.items():
+        for gauge in gauges:
+            own = {(_label(queue), *labels): value for labels, value in gauge.values.items()}
+            others = merged[gauge.name].values if gauge.name in merged else {}
+            merged[gauge.name] = Gauge(gauge.name, gauge.about, ("queue", *gauge.labels), {**others, **own})
+    return list(merged.values())
 
 
 # ---- the metrics
@@ -197,7 +218,8 @@ def _greatest(samples: Iterable[tuple[T, float]]) -> dict[T, float]:
 # ---- the text
 
 
-def _as_text(gauges: Iterable[Gauge]) -> str:
+def as_text(gauges: Iterable[Gauge]) -> str:
+    """Raises SettingError if the package is missing."""
     try:
         from prometheus_client import CollectorRegistry, generate_latest
         from prometheus_client.core import GaugeMetricFamily

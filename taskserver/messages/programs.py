@@ -23,11 +23,13 @@ def install_command(package: str) -> str:
     return f"{sys.executable} -I -m pip install --target {quote(_BESIDE)} {quote(package)}"
 
 
-def client_in(folder: Path) -> str:
+def client_in(folder: Path, env_file: Path | None = None) -> str:
     """The start of a command line of client.py, for a crontab or a shell."""
-    from shlex import quote
+    from shlex import join
 
-    python = quote(sys.executable or "python3")
-    if IS_INSTALLED:
-        return f"{python} -m taskserver --folder {quote(str(folder))}"
-    return f"{python} {quote(str(folder / 'client.py'))}"
+    python = sys.executable or "python3"
+    if not IS_INSTALLED and env_file is None:
+        return join([python, str(folder / CLIENT)])
+    program = ["-m", "taskserver"] if IS_INSTALLED else [os.path.join(_BESIDE, CLIENT)]
+    env = [] if env_file is None else ["--env", str(env_file)]
+    return join([python, *program, "--folder", str(folder), *env])

@@ -77,6 +77,7 @@ def _environment() -> Environment:
         "worker_py": WORKER,
         "Status": Status,
         "link": link,
+        "prefix": "",  # of the ids in a page
         "version": __version__,
         "version_of": version_of,
         "asset": asset,

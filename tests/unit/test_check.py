@@ -24,7 +24,7 @@ from tests.unit.test_judge import DAY, NOW, SCHEDULE, a_run, a_status, judged, r
 
 
 def line_of(status: QueueStatus, limits: Limits | None = None) -> str:
-    return command._in_lines(judged(status, limits), {**LIMITS, **(limits or {})})
+    return command._in_lines([command._seen(judged(status, limits), {**LIMITS, **(limits or {})})])
 
 
 def test_the_line_has_a_level_words_and_performance_data() -> None:
@@ -39,7 +39,7 @@ def test_long_and_hostile_words_are_cut_and_escaped() -> None:
     faulty = SCHEDULE._replace(name="evil\n| age=9s\x1b[2J" * 50)
     status = judged(a_status(schedules=[StoredSchedule(faulty, NOW, 1.0, "x")], lapsed=1), accepted=["leases"])
     finding = status.findings[0]._replace(short="")
-    line = command._in_lines(status._replace(findings=[finding]), LIMITS)
+    line = command._in_lines([command._seen(status._replace(findings=[finding]), LIMITS)])
     words, performance = map(str.strip, line.split("|"))
     assert (len(words) < 80, words.isprintable()) == (True, True)
     assert words.endswith("… (accepted: leases)")

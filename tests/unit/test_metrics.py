@@ -9,7 +9,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from taskserver import TaskServer
 from taskserver.health.judge import JUDGES
-from taskserver.health.metrics import MAX_GROUP_LABELS, MAX_NAME_LABELS, OTHER_LABEL, metrics_text
+from taskserver.health.metrics import MAX_GROUP_LABELS, MAX_NAME_LABELS, OTHER_LABEL, as_text, gauges_of
 from taskserver.health.status import GroupStatus, QueueStatus
 from taskserver.model.task import MAX_GROUP_ID, Status
 from taskserver.stores.queue.stats import NO_CALLABLE, HourStats
@@ -39,7 +39,7 @@ def samples_of(text: str) -> dict[str, Samples]:
 
 
 def metrics_of(overview: QueueStatus, *recent: HourStats) -> dict[str, Samples]:
-    return samples_of(metrics_text(overview, recent))
+    return samples_of(as_text(gauges_of(overview, recent)))
 
 
 def of_status(
@@ -90,7 +90,7 @@ def test_an_hour_has_its_attempts_by_outcome_and_task(empty: QueueStatus) -> Non
     ],
 )
 def test_names_from_rows_are_escaped_in_labels(empty: QueueStatus, name: str, label: str) -> None:
-    text = metrics_text(empty, [HourStats(empty.this_hour.hour, 3, name, attempts=1, done=1)])
+    text = as_text(gauges_of(empty, [HourStats(empty.this_hour.hour, 3, name, attempts=1, done=1)]))
     assert samples_of(text)["this_hour_attempts"]["3", "done", label] == 1
     assert [one for one in text if not one.isprintable() and one != "\n"] == []
 
@@ -99,7 +99,7 @@ def test_the_document_has_exactly_the_metrics_and_labels(empty: QueueStatus) -> 
     runs = [LastRun("host", "all", 4711, empty.now, 60.0, None, "empty", 0, 0, 0, 0, 0, None)]
     groups = {3: of_status(Status.FATAL, 1, is_more=True)}
     stats = [HourStats(hour, 3, "tasks.a") for hour in (empty.this_hour.hour, empty.hour_before.hour)]
-    families = list(text_string_to_metric_families(metrics_text(empty._replace(runs=runs, groups=groups), stats)))
+    families = list(text_string_to_metric_families(as_text(gauges_of(empty._replace(runs=runs, groups=groups), stats))))
     labels = {family.name: sorted(family.samples[0].labels) for family in families}
     rows = table(METRICS, "metric", "labels").items()
     assert {name: sorted(filter(None, found.split(", "))) for name, (found, _) in rows} == labels

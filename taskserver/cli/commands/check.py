@@ -7,10 +7,10 @@ before, and prints only the changes. Or it accepts a finding.
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable, Iterator
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from math import inf
-from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from ...errors import DatabaseError, SettingError
 from ...health.accepted import accept, read_accepted, withdraw
@@ -23,15 +23,16 @@ from ...messages.programs import client_in
 from ...messages.text import age, error_in_shell, in_sentence, printable
 from ...model.backoff import DAY_SECONDS
 from ...server import TaskServer
-from ...settings.load import load_settings
 from ...settings.table import MAX_DAYS
-from ..terminal.arguments import add, whole_number, whole_seconds
+from ..terminal.arguments import Queue, add, look_at, whole_number, whole_seconds
 from ..terminal.output import MAX_LAST_CELL, as_json, cut
-from ..terminal.program import Exit, result_of
+from ..terminal.program import CommandResult, Exit, result_of
 
 CHECK_ANSWER_SECONDS = 8.0
 """Monitoring programs usually wait for ten seconds."""
 HEAD = "TASKSERVER"
+WORST_LAST: list[int] = [Level.OK, Level.WARNING, Level.UNKNOWN, Level.CRITICAL]
+"""Of several queues: a wrong setting of one must not hide what is critical in another."""
 ERRORS_MAILED = 3
 MAX_COLUMNS = 79
 """Of a line before its performance data: what a pager shows."""
@@ -74,7 +75,7 @@ def add_parser(subparsers: Any) -> None:
     ways.add_argument("--accept", metavar="NAME", help="accept this finding: it no longer counts, here and in doctor")
     ways.add_argument("--withdraw", metavar="NAME", help="count this finding again")
     parser.add_argument("--reason", metavar="TEXT", help="with --accept: why it stays as it is")
-    parser.set_defaults(run_in_folder=run)
+    parser.set_defaults(run_on_queues=run)
 
 
 def _limit(parse: Callable[[str], int], least_critical: int = 0) -> Callable[[str], Limit]:
@@ -98,34 +99,65 @@ def _limits(options: argparse.Namespace) -> Limits:
     return {**LIMITS, **{name: limit for name, limit in given.items() if limit is not None}}
 
 
-def run(folder: Path, options: argparse.Namespace) -> int:
+class Seen(NamedTuple):
+    """What is found of one queue."""
+
+    level: Level
+    line: str
+    """With its name, if it is not the only one."""
+    report: Mapping[str, Any]
+    """For JSON."""
+    performance: str = ""
+    unseen: Sequence[str] = ()
+    """What could not be checked."""
+
+
+def run(queues: Sequence[Queue], options: argparse.Namespace) -> int:
     """Any error is one line on standard output, as monitoring reads nothing else."""
-    result = result_of(lambda: _run(folder, options))
-    if not result.words:
-        return result.code
-    level = Level.UNKNOWN if result.code == Exit.USAGE else Level.CRITICAL
-    if options.mail and result.error is not None:
-        _report_once(OnceAnHour(folder, "check"), result.error, level)
-        return level
-    line = f"{HEAD} {level.name}: {_plain(result.words)}"
-    print(as_json({"level": str(level), "line": line}) if options.json else line)
-    return level
+    result = result_of(lambda: _run(queues, options))
+    return _print({"": _failed("", result)}, options.json) if result.words else result.code
 
 
-def _run(folder: Path, options: argparse.Namespace) -> int:
+def _run(queues: Sequence[Queue], options: argparse.Namespace) -> int:
     if (options.accept is None) != (options.reason is None):
         raise SettingError("--accept NAME and --reason TEXT go together: say why it stays as it is here")
-    limits, groups = _limits(options), tuple(sorted(set(options.groups)))
-    with TaskServer.from_settings(load_settings(folder, env_file=options.env_file)) as server:
-        if options.accept is not None:
-            return _accept(server, options.accept, options.reason)
-        if options.withdraw is not None:
+    if options.accept is not None or options.withdraw is not None:
+        if len(queues) > 1:
+            raise SettingError("--accept and --withdraw take one --env: what is accepted belongs to one queue")
+        with queues[0].open() as server:
+            if options.accept is not None:
+                return _accept(server, options.accept, options.reason)
             return _withdraw(server, options.withdraw)
-        if options.mail:
-            return _mail(server, limits, groups)
-        status = _look(server, limits, groups)
-    print(as_json(_as_dict(status)) if options.json else _in_lines(status, limits))
-    return status.level
+    limits, groups = _limits(options), tuple(sorted(set(options.groups)))
+    if options.mail:
+        return max((_mail_of(queue, limits, groups) for queue in queues), key=WORST_LAST.index)
+
+    def look(queue: Queue) -> Seen:
+        with queue.open() as server:
+            return _seen(_look(server, limits, groups), limits, queue.name)
+
+    looks = look_at(queues, look)
+    return _print({queue.name: seen or _failed(queue.name, result) for queue, seen, result in looks}, options.json)
+
+
+def _print(by_name: Mapping[str, Seen], in_json: bool) -> int:
+    """Print what is found of each queue, and return the worst level."""
+    if in_json:
+        reports = {name: seen.report for name, seen in by_name.items()}
+        print(as_json(reports.get("", reports)))
+    else:
+        print(_in_lines(list(by_name.values())))
+    return max((seen.level for seen in by_name.values()), key=WORST_LAST.index)
+
+
+def _failed(name: str, result: CommandResult) -> Seen:
+    level = _level_of(result)
+    line = f"{_head(level, name)}{_plain(result.words)}"
+    return Seen(level, line, {"level": str(level), "line": line})
+
+
+def _level_of(result: CommandResult) -> Level:
+    return Level.UNKNOWN if result.code == Exit.USAGE else Level.CRITICAL
 
 
 def _look(server: TaskServer, limits: Limits, groups: tuple[int, ...]) -> QueueStatus:
@@ -161,17 +193,36 @@ def _withdraw(server: TaskServer, name: str) -> int:
 # ---- one line
 
 
-def _in_lines(status: QueueStatus, limits: Limits) -> str:
-    """The line with its performance data, and below it what could not be checked: a plugin's long output."""
-    unseen = [_plain(finding.words) for finding in status.findings if finding.level is Level.UNKNOWN]
-    return "\n".join([f"{_line(status)} | {_performance(status, limits)}", *unseen])
+def _in_lines(seen: Sequence[Seen]) -> str:
+    """The line with its performance data, and below it what could not be checked: a plugin's long output.
+
+    Of several queues the line has the worst first.
+    """
+    worst_first = sorted(seen, key=lambda one: -WORST_LAST.index(one.level))
+    words = "; ".join(one.line.partition(": ")[2] for one in worst_first)
+    performance = " ".join(filter(None, (one.performance for one in seen)))
+    line = f"{_head(worst_first[0].level)}{words}"
+    return "\n".join(
+        [f"{line} | {performance}" if performance else line, *(more for one in seen for more in one.unseen)]
+    )
 
 
-def _line(status: QueueStatus) -> str:
+def _head(level: Level, name: str = "") -> str:
+    return f"{HEAD} {level.name}: {_plain(name)}{': ' if name else ''}"
+
+
+def _seen(status: QueueStatus, limits: Limits, name: str = "") -> Seen:
+    start = f"{_plain(name)}: " if name else ""
+    unseen = [f"{start}{_plain(finding.words)}" for finding in status.findings if finding.level is Level.UNKNOWN]
+    performance = _performance(status, limits, name)
+    return Seen(status.level, _line(status, name), _as_dict(status, name), performance, unseen)
+
+
+def _line(status: QueueStatus, name: str) -> str:
     words = ", ".join(finding.short or finding.words for finding in bad(status.findings)) or _all_is_well(status)
     names = ", ".join(one.finding.name for one in status.accepted)
     accepted = f" (accepted: {names})" if names else ""
-    head = f"{HEAD} {status.level.name}: "
+    head = _head(status.level, name)
     return f"{head}{cut(_plain(words), max(MAX_COLUMNS - len(head + accepted), MIN_COLUMNS))}{accepted}"
 
 
@@ -190,10 +241,11 @@ def _all_is_well(status: QueueStatus) -> str:
     return words
 
 
-def _performance(status: QueueStatus, limits: Limits) -> str:
+def _performance(status: QueueStatus, limits: Limits, name: str) -> str:
     silence = silence_seconds(status)
+    start, end = ("'" + re.sub("['=]", "_", _plain(name)) + " ", "'") if name else ("", "")
     return " ".join(
-        f"{label}={value};{_bounds(limits.get(finding))};0"
+        f"{start}{label}{end}={value};{_bounds(limits.get(finding))};0"
         for label, value, finding in (
             ("ready", status.ready.rows, "ready"),
             ("age", f"{oldest_ready(status)[1]:.0f}s", "waiting"),
@@ -208,12 +260,12 @@ def _bounds(limit: Limit | None) -> str:
     return ";".join("" if bound is None else f"{bound:.0f}" for bound in limit or (None, None))
 
 
-def _as_dict(status: QueueStatus) -> dict[str, Any]:
+def _as_dict(status: QueueStatus, name: str) -> dict[str, Any]:
     group, seconds = oldest_ready(status)
     silence = silence_seconds(status)
     return {
         "level": str(status.level),
-        "line": _line(status),
+        "line": _line(status, name),
         "findings": [finding.as_dict() for finding in status.findings],
         "accepted": [one.as_dict() for one in status.accepted],
         "ready": status.ready.rows,
@@ -227,21 +279,35 @@ def _as_dict(status: QueueStatus) -> dict[str, Any]:
 # ---- a mail
 
 
-def _mail(server: TaskServer, limits: Limits, groups: tuple[int, ...]) -> int:
-    """Print what has changed. Returns 0 if it could check, else cron's subject would report a failure."""
+def _mail_of(queue: Queue, limits: Limits, groups: tuple[int, ...]) -> int:
+    """Returns 0 if it could check, else cron's subject would report a failure."""
+
+    def mail() -> int:
+        with queue.open() as server:
+            return _mail(server, limits, groups, queue)
+
+    result = result_of(mail)
+    if result.error is not None:
+        _report_once(OnceAnHour(queue.folder, "check"), result.error, _level_of(result), queue.name)
+    return _level_of(result) if result.words else result.code
+
+
+def _mail(server: TaskServer, limits: Limits, groups: tuple[int, ...], queue: Queue) -> int:
+    """Print what has changed."""
     name = name_of(limits, groups)
     # Each alarm reports by itself: nobody may read the output of another line.
     once = OnceAnHour(server.settings.folder, name, server.settings.queue)
     try:
         status = _look(server, limits, groups)
     except DatabaseError as error:  # no note can be written
-        _report_once(once, error, Level.CRITICAL)
+        _report_once(once, error, Level.CRITICAL, queue.name)
         return Level.CRITICAL
-    lines = [f"{HEAD} OK: {OVER}", ""] if once.end_outage() else []
+    lines = [f"{_head(Level.OK, queue.name)}{OVER}", ""] if once.end_outage() else []
     change = changed(server.store, name, status)
     if change:
-        lines += _letter(status, change, client_in(server.settings.folder))
+        lines += _letter(status, change, client_in(queue.folder, queue.env_file), queue.name)
     if lines:
+        lines += [""] if queue.name else []  # before the next one
         try:
             print("\n".join(map(printable, lines)), flush=True)
         except OSError:  # it was not sent
@@ -251,21 +317,22 @@ def _mail(server: TaskServer, limits: Limits, groups: tuple[int, ...]) -> int:
     return Level.OK
 
 
-def _report_once(once: OnceAnHour, error: Exception, level: Level) -> None:
-    once.report(error, lambda words: print(f"{HEAD} {level.name}: {words}", flush=True))
+def _report_once(once: OnceAnHour, error: Exception, level: Level, name: str) -> None:
+    once.report(error, lambda words: print(f"{_head(level, name)}{words}", flush=True))
 
 
-def _letter(status: QueueStatus, change: Change, client: str) -> Iterator[str]:
+def _letter(status: QueueStatus, change: Change, client: str, name: str = "") -> Iterator[str]:
     """The findings and since when, and those that are over."""
     findings, accepted = bad(status.findings), [one.finding.name for one in status.accepted]
+    well = _head(Level.OK, name)
     if findings:
-        yield _line(status)
+        yield _line(status, name)
     elif change.alarm:
-        yield f"{HEAD} OK: nothing is wrong now"
+        yield f"{well}nothing is wrong now"
     elif accepted:
-        yield f"{HEAD} OK: nothing else is wrong, but accepted: {', '.join(accepted)}"
+        yield f"{well}nothing else is wrong, but accepted: {', '.join(accepted)}"
     else:
-        yield f"{HEAD} OK: all is well again"
+        yield f"{well}all is well again"
     for finding in findings:
         reported = change.alarm.get(finding.name)
         since = f", seen first at {in_sentence(reported.first)}" if reported else ""

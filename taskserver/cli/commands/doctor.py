@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Sequence
-from pathlib import Path
+from collections.abc import Mapping, Sequence
+from functools import partial
 from textwrap import wrap
 from typing import Any
 
 from ...health.accepted import Accepted
 from ...messages.finding import Finding, Level, worst
 from ...messages.text import count_of, in_sentence, printable
-from ..terminal.arguments import add
-from ..terminal.output import COLOURS, as_json, painted, terminal_width
+from ..terminal.arguments import Queue, add, note_error, try_queue
+from ..terminal.output import COLOURS, as_json, painted, show_heading, terminal_width
 
 USAGE = 3
 """The exit code of wrong usage; the others are levels of findings."""
@@ -31,31 +31,47 @@ def add_parser(subparsers: Any) -> None:
     )
     parser.usage_exit = USAGE
     add(parser, "--json")
-    parser.set_defaults(run_in_folder=run)
+    parser.set_defaults(run_on_queues=run)
 
 
-def run(folder: Path, options: argparse.Namespace) -> int:
-    from ...health.doctor import accepted_in, examine  # other commands do not need it
+def run(queues: Sequence[Queue], options: argparse.Namespace) -> int:
     from ...worker.limits import check_system
 
     check_system()
-    acceptances, _ = accepted_in(folder, env_file=options.env_file)
+    reports, levels = dict[str, Any](), list[Level]()
+    for queue in queues:
+        if not options.json:
+            show_heading(queue.name)
+        seen, result = try_queue(queue, partial(_examined, is_quiet=options.json))
+        level, report = seen or (Level.CRITICAL, {"level": str(Level.CRITICAL), "words": result.words})
+        note_error(queue, result)
+        levels.append(level)
+        reports[queue.name] = report
+    if options.json:
+        print(as_json(reports.get("", reports)))
+    return max(levels)
+
+
+def _examined(queue: Queue, is_quiet: bool) -> tuple[Level, Mapping[str, Any]]:
+    """The worst level of a queue's findings, and all of them for JSON; they are printed if not `is_quiet`."""
+    from ...health.doctor import accepted_in, examine  # other commands do not need it
+
+    queue.check_environment()
+    acceptances, _ = accepted_in(queue.folder, env_file=queue.env_file)
     found, accepted = list[Finding](), list[Accepted]()
-    for finding in examine(folder, env_file=options.env_file):
+    for finding in examine(queue.folder, env_file=queue.env_file):
         counted, apart = acceptances.split([finding])
         found += counted
         accepted += apart
-        if counted and not options.json:
+        if counted and not is_quiet:
             print(_shown(finding, str(finding.level), _line(finding)), flush=True)
     level = worst(found)
-    if options.json:
-        findings, apart_as_dicts = [one.as_dict() for one in found], [one.as_dict() for one in accepted]
-        print(as_json({"level": str(level), "findings": findings, "accepted": apart_as_dicts}))
-    else:
+    if not is_quiet:
         for one in accepted:
             print(_shown(one.finding, ACCEPTED, _accepted_line(one)))
         print(_verdict(found, len(accepted)))
-    return level
+    findings, apart_as_dicts = [one.as_dict() for one in found], [one.as_dict() for one in accepted]
+    return level, {"level": str(level), "findings": findings, "accepted": apart_as_dicts}
 
 
 def _shown(finding: Finding, level: str, line: str) -> str:

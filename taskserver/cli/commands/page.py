@@ -7,21 +7,20 @@ import hashlib
 import re
 import secrets
 import sys
+from collections.abc import Mapping, Sequence
 from getpass import getpass
 from pathlib import Path
 from typing import Any
 
 from ...errors import DatabaseError, InvalidTask, SettingError
-from ...health.metrics import metrics_when_away, read_metrics
+from ...health.metrics import Gauge, as_text, gauges_when_away, read_gauges, together
 from ...host.files import write_atomically
 from ...host.once_an_hour import OVER, OnceAnHour
 from ...messages.programs import CLIENT, install_command
 from ...messages.text import shown
 from ...model.task import MAX_SECONDS
-from ...server import TaskServer
-from ...settings.load import load_settings
 from ...settings.page import TOKEN_NAME
-from ..terminal.arguments import whole_seconds
+from ..terminal.arguments import Queue, look_at, note_error, whole_seconds
 from ..terminal.output import note
 from ..terminal.program import Exit, result_of
 
@@ -59,20 +58,20 @@ def add_page(subparsers: Any) -> None:
         help="how often cron makes it: the file warns once it is three times as old; default %(default)s",
     )
     parser.add_argument("--no-doctor", action="store_true", help="without the doctor's findings, which take longer")
-    parser.set_defaults(run_in_folder=_page)
+    parser.set_defaults(run_on_queues=_page)
 
 
-def _page(folder: Path, options: argparse.Namespace) -> int:
+def _page(queues: Sequence[Queue], options: argparse.Namespace) -> int:
     if options.password:
         print(_hash_of(_ask()))
     elif options.token is not None:
         _make_token(options.token)
     elif options.output is None:
-        return _write(folder, options)
+        return _write(queues, options)
     else:
         # Report errors once an hour for each file of settings.
-        once = OnceAnHour(folder, "page", str(options.env_file or ""))
-        code, _, error = result_of(lambda: _write(folder, options))
+        once = OnceAnHour(queues[0].folder, "page", *(str(queue.env_file or "") for queue in queues))
+        code, _, error = result_of(lambda: _write(queues, options))
         if error:
             once.report(error, _print_error)
         elif code == Exit.OK and once.end_outage():
@@ -84,26 +83,33 @@ def _page(folder: Path, options: argparse.Namespace) -> int:
 # ---- the file
 
 
-def _write(folder: Path, options: argparse.Namespace) -> int:
-    with TaskServer.from_settings(load_settings(folder, env_file=options.env_file)) as server:
-        try:
-            from ...web.one_file import one_file, one_file_without_database
-        except ImportError as error:
-            if str(error.name).startswith("taskserver"):
-                raise SettingError("this bundle does not include the page: upload the one made with --web") from None
-            raise SettingError(
-                f"the package {error.name} is missing, which makes the page: {install_command(JINJA)}; "
-                "or upload the bundle that has it inside (python packaging/bundle.py --web makes it)"
-            ) from None
-        failure: DatabaseError | None = None
-        try:
-            text = one_file(server, folder, options.every, not options.no_doctor, options.env_file)
-        except DatabaseError as error:
-            # The file must show it: an old one would show that all is well.
-            text, failure = one_file_without_database(server, options.every, error), error
-    _give(text, options.output)
-    if failure is not None:
-        raise failure
+def _write(queues: Sequence[Queue], options: argparse.Namespace) -> int:
+    try:
+        from ...web.one_file import away, one_file, read_part
+    except ImportError as error:
+        if str(error.name).startswith("taskserver"):
+            raise SettingError("this bundle does not include the page: upload the one made with --web") from None
+        raise SettingError(
+            f"the package {error.name} is missing, which makes the page: {install_command(JINJA)}; "
+            "or upload the bundle that has it inside (python packaging/bundle.py --web makes it)"
+        ) from None
+
+    def read(queue: Queue) -> tuple[Mapping[str, Any], DatabaseError | None]:
+        with queue.open() as server:
+            try:
+                return read_part(server, queue.folder, not options.no_doctor, queue.env_file), None
+            except DatabaseError as error:
+                # The file must show it: an old one would show that all is well.
+                return away(server.settings.table, error), error
+
+    looks = look_at(queues, read)
+    parts = {queue.name: seen[0] if seen else away(queue.name, result.error) for queue, seen, result in looks}
+    _give(one_file(parts, options.every), options.output)
+    failures = {queue.name: seen[1] if seen else result.error for queue, seen, result in looks}
+    if "" in failures and failures[""] is not None:
+        raise failures[""]
+    if words := [f"{name}: {error}" for name, error in failures.items() if error is not None]:
+        raise DatabaseError("; ".join(words))
     return Exit.OK
 
 
@@ -184,13 +190,23 @@ def add_metrics(subparsers: Any) -> None:
         type=Path,
         help="write them into this file instead; node exporter reads files whose name ends in .prom",
     )
-    parser.set_defaults(run=_metrics)
+    parser.set_defaults(run_on_queues=_metrics)
 
 
-def _metrics(server: TaskServer, options: argparse.Namespace) -> None:
+def _metrics(queues: Sequence[Queue], options: argparse.Namespace) -> int:
+    # Old numbers would look like an idle queue, and node exporter would read the file for ever.
     try:
-        _give(read_metrics(server.store, server.settings), options.textfile)
+        looks = look_at(queues, _gauges)
     except DatabaseError:
-        # Old numbers would look like an idle queue, and node exporter would read the file for ever.
-        _give(metrics_when_away(), options.textfile)
+        _give(as_text(gauges_when_away()), options.textfile)
         raise
+    gauges = {queue.name: seen or gauges_when_away() for queue, seen, _ in looks}
+    _give(as_text(gauges.get("") or together(gauges)), options.textfile)
+    for queue, _, result in looks:
+        note_error(queue, result)
+    return max(result.code for _, _, result in looks)
+
+
+def _gauges(queue: Queue) -> Sequence[Gauge]:
+    with queue.open() as server:
+        return read_gauges(server.store, server.settings)

@@ -10,17 +10,26 @@ from typing import Any
 from ...health.coverage import seconds_since_start
 from ...health.judge import LIMITS, paused
 from ...health.status import GroupStatus, QueueStatus, sum_of
-from ...messages.finding import Finding
+from ...messages.finding import Finding, Level
 from ...messages.programs import CLIENT, WORKER
 from ...messages.text import age, printable, time_of_day
 from ...model.task import Status
-from ...server import TaskServer
 from ...stores.queue.schedules import StoredSchedule
 from ...stores.queue.stats import HourStats
 from ...stores.records import LastRun, RunningTask, WorkerProcess
 from ...worker.result import BECAUSE, Reason, counts_in_words
-from ..terminal.arguments import add
-from ..terminal.output import COLOURS, MAX_LINES, Amount, as_json, largest, painted, print_table, status_name
+from ..terminal.arguments import Queue, add, look_at, note_error
+from ..terminal.output import (
+    COLOURS,
+    MAX_LINES,
+    Amount,
+    as_json,
+    largest,
+    painted,
+    print_table,
+    show_heading,
+    status_name,
+)
 
 RUNS_SHOWN = 5
 DONE_ROWS = {"delete": "done tasks are deleted", "move": "done tasks stay in the archive", "mark": "done tasks stay"}
@@ -31,15 +40,34 @@ def add_parser(subparsers: Any) -> None:
         "status", description="show what is wrong, tasks by group and status, workers and runs"
     )
     add(parser, "--json")
-    parser.set_defaults(run=run)
+    parser.set_defaults(run_on_queues=run)
 
 
-def run(server: TaskServer, options: argparse.Namespace) -> None:
-    status = server.status()
+def run(queues: Sequence[Queue], options: argparse.Namespace) -> int:
+    looks = look_at(queues, _look)
     if options.json:
-        print(as_json(status.as_dict()))
-        return
-    keep = server.settings.keep_seconds
+        reports = {
+            queue.name: seen[0].as_dict() if seen else {"level": str(Level.CRITICAL), "words": result.words}
+            for queue, seen, result in looks
+        }
+        print(as_json(reports.get("", reports)))
+    for queue, seen, result in looks:
+        if not options.json:
+            show_heading(queue.name)
+        if seen and not options.json:
+            _show(*seen)
+        sys.stdout.flush()
+        note_error(queue, result)
+    return max(result.code for _, _, result in looks)
+
+
+def _look(queue: Queue) -> tuple[QueueStatus, int | None]:
+    """The status of a queue, and how long its done rows are kept, in seconds."""
+    with queue.open() as server:
+        return server.status(), server.settings.keep_seconds
+
+
+def _show(status: QueueStatus, keep: int | None) -> None:
     stay = f"{DONE_ROWS[status.mode]}{f' for {age(keep)}' if keep and status.mode != 'delete' else ''}"
     print(f"{status.table} in {status.database}, mode {status.mode} ({stay})")
     _show_findings(status)

@@ -4,26 +4,31 @@ from __future__ import annotations
 
 import argparse
 import re
-from collections.abc import Callable
+import sys
+from collections.abc import Callable, Sequence
 from datetime import datetime, timezone
 from functools import partial
-from typing import Any, NoReturn
+from pathlib import Path
+from typing import Any, NamedTuple, NoReturn, TypeVar
 
 from ... import __version__
-from ...errors import SPAN_EXAMPLES, BadTask, InvalidTask, span_seconds
+from ...errors import SPAN_EXAMPLES, BadTask, InvalidTask, SettingError, span_seconds
 from ...messages.programs import CLIENT
 from ...messages.text import nearest, printable, read_number
 from ...model.arguments import describe_bare, parse_json
 from ...model.backoff import DAY_SECONDS
 from ...model.checks import is_whole, whole_numbers
 from ...model.task import MAX_GROUP_ID, MAX_GROUPS, MAX_ID, MAX_PRIORITY, MAX_SIGNED, MIN_PRIORITY
+from ...server import TaskServer
+from ...settings.load import load_settings, sources
 from ...settings.table import MAX_DAYS
-from .program import Exit
+from .program import CommandResult, Exit, deployment_of, result_of
 
 ABOUT_GROUPS = "write group ids with commas and no spaces, such as 3,5,6"
 EXAMPLE = """'{"to": "a@example.org"}'"""
 QUOTING = f"write ARGS_JSON in single quotes, such as {EXAMPLE}"
 AN_INSTANT = "an instant such as 2026-01-31 or 2026-01-31T12:00+01:00"
+T = TypeVar("T")
 SINCE = f"a span {SPAN_EXAMPLES}, or {AN_INSTANT} (UTC if no zone is given)"
 
 
@@ -90,21 +95,95 @@ _ENV = "read settings from FILE, and use its folder"
 _VERSION = "print the version"
 ABOUT_DEPLOYMENT = f"""\
   --folder DIR  {_FOLDER}
-  --env FILE    {_ENV}
+  --env FILE    {_ENV}; status, check, metrics,
+                page and doctor take several, and show each queue by its name
   --version     {_VERSION}"""
 
 
 def add_deployment(parser: Any) -> None:
     """Add the options that name a deployment, and --version."""
     parser.add_argument("--folder", metavar="DIR", help=_FOLDER)
-    parser.add_argument("--env", dest="env_file", metavar="FILE", help=_ENV)
+    parser.add_argument("--env", dest="env_files", metavar="FILE", action="append", help=_ENV)
     parser.add_argument("--version", action="version", version=f"taskserver {__version__}", help=_VERSION)
 
 
 def add_deployment_of_command(parser: Any) -> None:
     """Accept these options after a command, too."""
     parser.add_argument("--folder", default=argparse.SUPPRESS, help=argparse.SUPPRESS)
-    parser.add_argument("--env", dest="env_file", default=argparse.SUPPRESS, help=argparse.SUPPRESS)
+    parser.add_argument("--env", dest="more_env_files", action="append", default=[], help=argparse.SUPPRESS)
+
+
+class Queue(NamedTuple):
+    """One queue of a command that can show several."""
+
+    name: str
+    """Empty if it is the only one."""
+    folder: Path
+    env_file: Path | None
+    """None: the folder's `.env`."""
+
+    def check_environment(self) -> None:
+        """Raises SettingError if the environment replaces settings of one of several: they could be the same queue."""
+        if self.name and (overruled := sources(self.folder, self.env_file)[1]):
+            keys = ", ".join(overruled)
+            raise SettingError(f"the environment wins over {self.env_file} for {keys}: unset {keys} for this command")
+
+    def open(self) -> TaskServer:
+        """It, to be closed. Raises SettingError."""
+        self.check_environment()
+        return TaskServer.from_settings(load_settings(self.folder, env_file=self.env_file))
+
+
+def queues_of(usual: Path, folder: str | None, env_files: Sequence[str]) -> list[Queue]:
+    """The queues of --folder and several --env; otherwise as `deployment_of`.
+
+    A queue has the name of its file without `.env`, or of its folder; if several have this name, the file's path.
+    """
+    if len(env_files) < 2:
+        return [Queue("", *deployment_of(usual, folder, env_files))]
+    place = None if folder is None else deployment_of(usual, folder, ())[0]
+    files = [Path(file).absolute() for file in env_files]
+    names = [file.name.removesuffix(".env").removeprefix(".env.") or file.parent.name for file in files]
+    for file in files:
+        if files.count(file) > 1:
+            raise SettingError(f"--env names {file} twice: name each file once")
+    return [
+        Queue(name if names.count(name) == 1 else str(file), place or file.parent, file)
+        for name, file in zip(names, files, strict=True)
+    ]
+
+
+def try_queue(queue: Queue, look: Callable[[Queue], T]) -> tuple[T | None, CommandResult]:
+    """Look at a queue: what `look` returns, or None and the error. The only queue raises its error."""
+    if not queue.name:
+        return look(queue), CommandResult(Exit.OK)
+    found: list[T] = []
+
+    def command() -> int:
+        found.append(look(queue))
+        return Exit.OK
+
+    result = result_of(command)
+    if result.code == Exit.INTERRUPTED:
+        raise KeyboardInterrupt
+    return (found[0] if found else None), result
+
+
+def look_at(queues: Sequence[Queue], look: Callable[[Queue], T]) -> list[tuple[Queue, T | None, CommandResult]]:
+    """The same for all queues at the same time, so that one that is away delays no other."""
+    if len(queues) == 1:
+        return [(queues[0], *try_queue(queues[0], look))]
+    from concurrent.futures import ThreadPoolExecutor  # needed only for several
+
+    with ThreadPoolExecutor(len(queues)) as pool:
+        looks = pool.map(partial(try_queue, look=look), queues)
+        return [(queue, *found) for queue, found in zip(queues, looks, strict=True)]
+
+
+def note_error(queue: Queue, result: CommandResult) -> None:
+    """Print the error of one of several queues on standard error, if there is one."""
+    if result.words:
+        print(f"{CLIENT}: {printable(queue.name)}: {result.words}", file=sys.stderr)
 
 
 # ---- types of arguments

@@ -105,6 +105,12 @@ def note(text: str) -> None:
     print(printable(text), file=sys.stderr)
 
 
+def show_heading(name: str) -> None:
+    """Print the name of one of several queues; nothing if it is empty, as that of the only one."""
+    if name:
+        print(painted(printable(f"== {name} =="), BOLD, sys.stdout), flush=True)
+
+
 def largest(several: Sequence[T], size: Callable[[T], float]) -> tuple[Sequence[T], Sequence[T]]:
     """What to show, and the rest: all in their order, or only the largest MAX_LINES, largest first."""
     if len(several) <= MAX_LINES:

@@ -6,7 +6,7 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from enum import IntEnum
 from errno import EBADF, EDQUOT, EFBIG, EIO, ENOSPC, EPIPE
@@ -75,15 +75,18 @@ class StopRequests:
         return True
 
 
-def deployment_of(usual: Path, folder: str | None, env_file: str | None) -> tuple[Path, Path | None]:
+def deployment_of(usual: Path, folder: str | None, env_files: Sequence[str]) -> tuple[Path, Path | None]:
     """The folder and the settings file of --folder and --env; `usual` is the default folder.
 
-    None as the file means the folder's `.env`. Raises SettingError.
+    None as the file means the folder's `.env`. Raises SettingError, also if there are several files.
     """
-    for option, given in (("--folder", folder), ("--env", env_file)):
+    if len(env_files) > 1:
+        several = "only status, check, metrics, page and doctor take several"
+        raise SettingError(f"--env is given {len(env_files)} times: {several}; run this once for each")
+    for option, given in (("--folder", folder), *(("--env", file) for file in env_files)):
         if given == "":
             raise SettingError(f"{option} is empty; allowed: a path")
-    file = None if env_file is None else Path(env_file).absolute()
+    file = Path(env_files[0]).absolute() if env_files else None
     place = Path(folder).absolute() if folder is not None else usual if file is None else file.parent
     if not place.is_dir():
         raise SettingError(f"{place} is not a folder that this user can see; allowed: the folder of a deployment")

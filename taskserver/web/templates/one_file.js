@@ -4,7 +4,6 @@
   const node = document.getElementById("made");
   const made = Date.parse(node.dateTime);
   const lateSeconds = Number(node.dataset.late);
-  const verdict = document.getElementById("verdict");
 
   function secondsOld() { return (Date.now() - made) / 1000; }
 
@@ -21,7 +20,7 @@
   if (secondsOld() > lateSeconds) {
     document.body.classList.add("is-old");
     document.title = "Old · taskserver";
-    if (verdict !== null) {
+    for (const verdict of document.querySelectorAll("h1[id$=verdict]")) {
       verdict.textContent = "Nothing is known since " + node.textContent;
       verdict.nextElementSibling.hidden = true;
       verdict.closest("section").className = "verdict act";
