@@ -24,6 +24,7 @@ from .overview import overview
 from .place import Place
 from .postgresql import SERVER_SETTINGS, PostgreSQLPlace, pg_add, pg_add_many, pg_drain
 from .sizes import pg_churn, pg_claim
+from .spread import spread
 
 BENCHMARKS: dict[str, Callable[[Place], Iterator[Line]]] = {
     "claim": claim,
@@ -33,6 +34,7 @@ BENCHMARKS: dict[str, Callable[[Place], Iterator[Line]]] = {
     "add_many": add_many,
     "empty": empty,
     "overview": overview,
+    "spread": spread,
 }
 ON_POSTGRESQL: dict[str, Callable[[PostgreSQLPlace], Iterator[Line]]] = {
     "pg_add": pg_add,

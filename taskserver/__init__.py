@@ -38,8 +38,10 @@ if TYPE_CHECKING:
     from .stores.records import ErrorCount, LastRun, RunningTask, TaskRow, WorkerProcess
     from .stores.queue.schedules import StoredSchedule
     from .stores.queue.stats import HourStats
+    from .spread import Added, Spread
 
 __all__ = [
+    "Added",
     "CurrentTask",
     "DatabaseError",
     "ErrorCount",
@@ -63,6 +65,7 @@ __all__ = [
     "Schedule",
     "Selection",
     "SettingError",
+    "Spread",
     "Status",
     "Stop",
     "StoredSchedule",
@@ -108,6 +111,8 @@ _LATER = {
     "TaskRow": "stores.records",
     "RunningTask": "stores.records",
     "HourStats": "stores.queue.stats",
+    "Added": "spread",
+    "Spread": "spread",
 }
 
 

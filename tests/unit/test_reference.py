@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 import taskserver
-from taskserver import Reason, RunResult, TaskServer, testing
+from taskserver import Reason, RunResult, Spread, TaskServer, testing
 from taskserver.cli.commands import history
 from taskserver.cli.terminal.output import stats_as_json
 from taskserver.cli.terminal.program import Exit
@@ -49,10 +49,12 @@ def signature_of(name: str, function: Any) -> str:
 
 
 METHODS = {name: getattr(TaskServer, name) for name in vars(TaskServer) if not name.startswith("_")}
+OF_SPREAD = {name: method for name, method in vars(Spread).items() if not name.startswith("_")}
 RECORDS: list[Any] = [
     *(taskserver.QueueStatus, taskserver.GroupStatus, taskserver.LastRun, taskserver.WorkerProcess),
     *(taskserver.RunningTask, taskserver.StoredSchedule, taskserver.Finding, taskserver.TaskRow),
     *(taskserver.ErrorCount, taskserver.Selection, taskserver.CurrentTask, taskserver.FailedAttempt, AddedTask),
+    taskserver.Added,
 ]
 FIELDS: dict[str, list[str]] = {
     **{record.__name__: list(record._fields) for record in RECORDS},
@@ -83,6 +85,8 @@ def test_the_reference_has_every_field_of_a_record_in_its_order() -> None:
 def test_the_reference_has_every_method_and_reason_and_option_of_a_task() -> None:
     methods = {signature_of(name, method) for name, method in METHODS.items() if callable(method)}
     assert set(table(REFERENCE, "TaskServer", "does")) == {signature_of("TaskServer", TaskServer)} | methods
+    of_spread = {signature_of("Spread", Spread), *(signature_of(name, method) for name, method in OF_SPREAD.items())}
+    assert set(table(REFERENCE, "Spread", "does")) == of_spread
     assert list(table(REFERENCE, "reason", "means")) == [reason.value for reason in Reason]
     assert list(table(REFERENCE, "@taskserver.task(…)")) == list(CHECKS)
     assert len(CHECKS) == len(TaskOptions._fields)

@@ -83,8 +83,8 @@ def layers() -> list[list[str]]:
 
 
 def place_of(module: str) -> tuple[int, int]:
-    """The layer of a module, and where in that layer its folder stands; the package itself hands out the server."""
-    first = module.removeprefix("taskserver").removeprefix(".").partition(".")[0] or "server"
+    """The layer of a module, and where in that layer its folder stands; the package itself hands out these."""
+    first = module.removeprefix("taskserver").removeprefix(".").partition(".")[0] or "spread"
     (place,) = [(number, names.index(first)) for number, names in enumerate(layers()) if first in names]
     return place
 
