@@ -12,21 +12,19 @@ import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from tests.support.postgresql import PostgreSQL
-from tests.support.servers import MariaDB
-
 from .add import add, add_many
+from .bases import OnMariaDB, OnPostgreSQL
 from .claim import claim, claim_sqlite
 from .drain import drain
 from .empty import empty
 from .measure import Line
 from .overview import overview
-from .place import Place
-from .postgresql import SERVER_SETTINGS, PostgreSQLPlace, pg_add, pg_add_many, pg_drain
+from .place import DATABASE, Place
+from .postgresql import pg_add, pg_add_many, pg_drain
 from .sizes import pg_churn, pg_claim
 from .spread import spread
 
-BENCHMARKS: dict[str, Callable[[Place], Iterator[Line]]] = {
+ON_MARIADB: dict[str, Callable[[Place], Iterator[Line]]] = {
     "claim": claim,
     "claim_sqlite": claim_sqlite,
     "drain": drain,
@@ -36,15 +34,13 @@ BENCHMARKS: dict[str, Callable[[Place], Iterator[Line]]] = {
     "overview": overview,
     "spread": spread,
 }
-ON_POSTGRESQL: dict[str, Callable[[PostgreSQLPlace], Iterator[Line]]] = {
+ON_POSTGRESQL: dict[str, Callable[[Place], Iterator[Line]]] = {
     "pg_add": pg_add,
     "pg_add_many": pg_add_many,
     "pg_drain": pg_drain,
     "pg_claim": pg_claim,
     "pg_churn": pg_churn,
 }
-# The memory of an ordinary server; the flushing is left as MariaDB's default has it.
-_SERVER_OPTIONS = ("--innodb-buffer-pool-size=1G", "--innodb-log-file-size=256M")
 _HEADINGS = ("", "ours", "floor", "unit", "ratio", "min-max", "bound", "")
 _ROW = "{:<58} {:>9} {:>9} {:<8} {:>6} {:>12} {:>7} {}"
 
@@ -54,7 +50,7 @@ def main(arguments: list[str]) -> int:
     options = _parse(arguments)
     over = []
     print(_ROW.format(*_HEADINGS), flush=True)
-    for line in (_on_postgresql if options.postgresql else _on_mariadb)(options):
+    for line in _lines(options):
         print(_shown(line).rstrip(), flush=True)
         if line.is_over:
             over.append(line.name)
@@ -63,36 +59,27 @@ def main(arguments: list[str]) -> int:
     return 1 if over and options.check else 0
 
 
-def _on_mariadb(options: argparse.Namespace) -> Iterator[Line]:
-    options_of_server = () if options.quick else _SERVER_OPTIONS
-    with tempfile.TemporaryDirectory(prefix="taskserver-bench-") as folder, MariaDB(True, *options_of_server) as server:
-        os.environ["MYSQL_PWD"] = server.password  # and not in arguments, which others see
-        place = Place(Path(folder), server.port, options.pairs, options.quick)
-        place.prepare()
-        for name in options.only or BENCHMARKS:
-            yield from BENCHMARKS[name](place)
-
-
-def _on_postgresql(options: argparse.Namespace) -> Iterator[Line]:
-    with PostgreSQL(True, *SERVER_SETTINGS) as server:
-        place = PostgreSQLPlace(server, options.pairs, options.quick)
-        place.must_be_durable()
-        for name in options.only or ON_POSTGRESQL:
-            yield from ON_POSTGRESQL[name](place)
+def _lines(options: argparse.Namespace) -> Iterator[Line]:
+    base, benchmarks = (OnPostgreSQL, ON_POSTGRESQL) if options.postgresql else (OnMariaDB, ON_MARIADB)
+    with tempfile.TemporaryDirectory(prefix="taskserver-bench-") as folder, base(options.quick) as server:
+        os.environ["MYSQL_PWD"] = server.server.password  # and not in arguments, which others see
+        server.server.create_database(DATABASE)
+        for name in options.only or benchmarks:
+            yield from benchmarks[name](Place(Path(folder), server, options.pairs, options.quick))
 
 
 def _parse(arguments: list[str]) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m bench", description=__doc__.splitlines()[0])
     parser.add_argument("--quick", action="store_true", help="few rows: does it work at all?")
     parser.add_argument("--postgresql", action="store_true", help="on PostgreSQL, and nothing else")
-    names = ", ".join([*BENCHMARKS, "and with --postgresql", *ON_POSTGRESQL])
+    names = ", ".join([*ON_MARIADB, "and with --postgresql", *ON_POSTGRESQL])
     parser.add_argument("--only", action="append", metavar="NAME", help=names)
     parser.add_argument("--pairs", type=int, metavar="N", help="how often each pair is measured (default 7; quick 1)")
     parser.add_argument("--check", action="store_true", help="end with 1 where a ratio is over its bound")
     options = parser.parse_args(arguments)
     if options.pairs is None:
         options.pairs = 1 if options.quick else 7
-    known = ON_POSTGRESQL if options.postgresql else BENCHMARKS
+    known = ON_POSTGRESQL if options.postgresql else ON_MARIADB
     if unknown := [name for name in options.only or () if name not in known]:
         parser.error(f"--only {unknown[0]}: one of {', '.join(known)}")
     if options.pairs < 1:

@@ -77,14 +77,10 @@ def _compare_and_clear(place: Place) -> None:
         raise SystemExit(f"the floor stores other rows than ours: {odd}")
     for table in ("bench_add", "bench_add_floor"):
         place.sql(f"TRUNCATE TABLE {table}")
-    place.settle(5)
+    place.settle()
 
 
-def _stored(place: Place, table: str) -> list[dict[str, Any]]:
-    connection = place.connect()
-    with connection.cursor() as cursor:
-        cursor.execute(f"SELECT * FROM {table} ORDER BY id")
-        names = [column[0] for column in cursor.description]
-        found = [dict(zip(names, row, strict=True)) for row in cursor.fetchall()]
-    connection.close()
-    return [{key: value for key, value in row.items() if key not in ("id", *_INSTANTS)} for row in found]
+def _stored(place: Place, table: str) -> list[tuple[Any, ...]]:
+    names = [row[0] for row in place.base.execute(DATABASE, f"SHOW COLUMNS FROM {table}")]
+    columns = ", ".join(name for name in names if name not in ("id", *_INSTANTS))
+    return list(place.base.execute(DATABASE, f"SELECT {columns} FROM {table} ORDER BY id"))

@@ -56,7 +56,7 @@ def _flat(place: Place, database: str, dsn: str, filler: Filler) -> Line:
     def top_up() -> None:
         for table in waiting:
             filler.fill(table, tasks)
-        place.settle(5)
+        place.settle()
 
     for table in waiting:
         run(table)

@@ -25,14 +25,14 @@ def drain(place: Place) -> Iterator[Line]:
 
         def ours(arguments: list[str] = arguments) -> float:
             fill(place, "bench_drain", tasks)
-            place.settle(5)
+            place.settle()
             cost = launched(["worker.py", *arguments], folder)
             must_be_empty(place, "bench_drain")
             return tasks / cost.wall_seconds
 
         def floor(groups: tuple[int, ...] = groups) -> float:
             fill(place, "bench_drain_floor", tasks)
-            place.settle(5)
+            place.settle()
             program = f"from floors import drain; drain({place.port}, {DATABASE!r}, 'bench_drain_floor', {groups})"
             cost = launched(["-c", program], place.floors())
             must_be_empty(place, "bench_drain_floor")

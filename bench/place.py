@@ -1,4 +1,4 @@
-"""Where the benchmarks run: a private durable MariaDB, a deployment as a user would lay it out, and its processes."""
+"""Where our own benchmarks run: a server, deployments as a user would lay them out, and their processes."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ import os
 import shutil
 import subprocess
 import sys
-import time
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import pymysql
+from .bases import Base
 
 REPOSITORY = Path(__file__).resolve().parent.parent
 DATABASE = "bench"
@@ -38,87 +38,42 @@ class Place(NamedTuple):
     """A folder for deployments and a server to measure against; `pairs` and `quick` are how much to measure."""
 
     folder: Path
-    port: int
+    base: Base
     pairs: int
     quick: bool
 
     @property
+    def port(self) -> int:
+        """Of the server."""
+        return self.base.server.port
+
+    @property
     def dsn(self) -> str:
-        """The MariaDB database of the benchmarks, as a setting."""
-        return f"mysql://root:{os.environ['MYSQL_PWD']}@127.0.0.1:{self.port}/{DATABASE}"
+        """The database of the benchmarks, as a setting."""
+        return self.base.server.dsn(DATABASE)
 
     def size(self, full: int, quick: int) -> int:
         """How many rows: the full number, or the small one of a smoke test."""
         return quick if self.quick else full
 
-    def connect(self, *, autocommit: bool = True, database: str | None = DATABASE) -> pymysql.Connection[Any]:
-        """A plain connection, for filling tables and looking into them."""
-        return pymysql.connect(
-            host="127.0.0.1",
-            port=self.port,
-            user="root",
-            password=os.environ["MYSQL_PWD"],
-            database=database,
-            charset="utf8mb4",
-            autocommit=autocommit,
-            ssl_disabled=True,
-        )
-
     def sql(self, statement: str) -> Any:
         """Run one statement; the first column of the first row, where there is one."""
-        connection = self.connect(database=None)
-        try:
-            with connection.cursor() as cursor:
-                cursor.execute(f"USE {DATABASE}")
-                cursor.execute(statement)
-                row = cursor.fetchone() if cursor.description else None
-            return row[0] if row else None
-        finally:
-            connection.close()
+        found = self.base.execute(DATABASE, statement)
+        return found[0][0] if found else None
 
-    def prepare(self) -> None:
-        """Make the database, and refuse a server that doesn't flush at each commit."""
-        connection = self.connect(database=None)
-        with connection.cursor() as cursor:
-            cursor.execute(f"CREATE DATABASE IF NOT EXISTS {DATABASE} CHARACTER SET utf8mb4")
-            cursor.execute("SELECT @@innodb_flush_log_at_trx_commit")
-            durable = cursor.fetchone()
-        connection.close()
-        if durable != (1,):
-            raise SystemExit(f"the server is not durable: innodb_flush_log_at_trx_commit is {durable}")
-
-    def settle(self, patience_seconds: float = 60) -> None:
+    def settle(self) -> None:
         """Wait until the server has written out and purged what filling tables left to do in the background."""
-        if self.quick:
-            return
-        self.sql("SET GLOBAL innodb_max_dirty_pages_pct = 0, GLOBAL innodb_io_capacity = 50000")
-        end = time.monotonic() + patience_seconds
-        while time.monotonic() < end and self._unfinished() > 500:
-            time.sleep(0.05)
-        self.sql("SET GLOBAL innodb_max_dirty_pages_pct = 90, GLOBAL innodb_io_capacity = 200")
+        if not self.quick:
+            self.base.settle(DATABASE)
 
-    def _unfinished(self) -> int:
-        return int(
-            self.sql(
-                "SELECT SUM(VARIABLE_VALUE) FROM information_schema.GLOBAL_STATUS WHERE VARIABLE_NAME IN "
-                "('INNODB_BUFFER_POOL_PAGES_DIRTY', 'INNODB_HISTORY_LIST_LENGTH')"
-            )
-        )
-
-    def deployment(self, name: str, *, dsn: str = "", table: str = "jobs_queue", mode: str = "delete") -> Path:
+    def deployment(self, name: str, *, table: str = "jobs_queue") -> Path:
         """A folder with worker.py, the package (compiled), a tasks.py and a `.env`, as a user has it."""
         folder = self.folder / name
         if not folder.exists():
             folder.mkdir()
-            shutil.copy(REPOSITORY / "worker.py", folder)
-            shutil.copytree(
-                REPOSITORY / "taskserver", folder / "taskserver", ignore=shutil.ignore_patterns("__pycache__")
-            )
             (folder / "tasks.py").write_text(TASKS_MODULE)
-            compileall.compile_dir(folder, quiet=2, force=True)
-        (folder / ".env").write_text(
-            f"TASKSERVER_DSN={dsn or self.dsn}\nTASKSERVER_TABLE={table}\nTASKSERVER_MODE={mode}\n"
-        )
+            install(folder)
+        (folder / ".env").write_text(f"TASKSERVER_DSN={self.dsn}\nTASKSERVER_TABLE={table}\n")
         return folder
 
     def floors(self) -> Path:
@@ -131,23 +86,33 @@ class Place(NamedTuple):
         return folder
 
 
-def environment() -> dict[str, str]:
-    """That of a child: what cron would give it, so neither our settings nor Python's switches; and the password."""
-    kept = ("PATH", "HOME", "LOGNAME", "SHELL", "LD_LIBRARY_PATH", "MYSQL_PWD")
-    return {key: os.environ[key] for key in kept if key in os.environ}
+def install(folder: Path) -> None:
+    """Copy worker.py and the package into a folder, and compile all that is in it."""
+    shutil.copy(REPOSITORY / "worker.py", folder)
+    shutil.copytree(REPOSITORY / "taskserver", folder / "taskserver", ignore=shutil.ignore_patterns("__pycache__"))
+    compileall.compile_dir(folder, quiet=2, force=True)
 
 
 def launched(arguments: list[str], folder: Path) -> Cost:
-    """Run Python with these arguments in this folder and say what it cost; a failure ends the benchmark."""
+    """Run Python with these arguments in this folder and say what it cost; a failure ends the benchmark.
+
+    It gets the environment that cron would give it, so neither our settings nor Python's switches; and the password.
+    """
+    kept = ("PATH", "HOME", "LOGNAME", "SHELL", "LD_LIBRARY_PATH", "MYSQL_PWD")
+    return cost_of([sys.executable, *arguments], folder, {key: os.environ[key] for key in kept if key in os.environ})
+
+
+def cost_of(command: Sequence[str], folder: Path, environment: Mapping[str, str]) -> Cost:
+    """Run a command, and say what it cost; a failure ends the benchmark."""
     done = subprocess.run(
-        [sys.executable, "-I", "-S", str(_LAUNCH), sys.executable, *arguments],
+        [sys.executable, "-I", "-S", str(_LAUNCH), shutil.which(command[0]) or command[0], *command[1:]],
         cwd=folder,
-        env=environment(),
+        env=environment,
         capture_output=True,
         text=True,
         check=False,
     )
     code, wall, cpu, peak = done.stderr.rsplit("\n", 2)[-2].split()
     if int(code):
-        raise SystemExit(f"python {' '.join(arguments)} ended with {code}: {done.stderr}")
+        raise RuntimeError(f"{' '.join(command)} ended with {code}: {done.stderr[-2000:]}")
     return Cost(float(wall), float(cpu), int(peak))

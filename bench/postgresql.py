@@ -4,62 +4,36 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
-from typing import NamedTuple
 
 from taskserver import TaskServer
-from tests.support.postgresql import PostgreSQL
 
 from .floor_postgresql import Floor
 from .measure import Bound, Line, compare, compare_slices, seconds
+from .place import Place
 
-SERVER_SETTINGS = ("shared_buffers=1GB", "max_wal_size=4GB")
-"""The memory of an ordinary server; the flushing is left as PostgreSQL's default has it."""
 OF_FLOOR = Bound("at least", 0.8)
 FILL = "INSERT INTO jobs_queue (task, args) SELECT '{}', '[' || n || ']' FROM generate_series(1, {}) AS n"
 
 
-class PostgreSQLPlace(NamedTuple):
-    """A server to measure on; `pairs` and `quick` are how much to measure."""
+def database(place: Place) -> str:
+    """A new database with our tables; its name."""
+    name = place.base.server.create_database()
+    ours(place, name).create_tables()
+    return name
 
-    server: PostgreSQL
-    pairs: int
-    quick: bool
 
-    def size(self, full: int, quick: int) -> int:
-        """How many rows: the full number, or the small one of a smoke test."""
-        return quick if self.quick else full
-
-    def must_be_durable(self) -> None:
-        """Refuse a server that doesn't flush at each commit."""
-        for setting in ("fsync", "synchronous_commit", "full_page_writes"):
-            if self.server.execute(f"SHOW {setting}") != [("on",)]:
-                raise SystemExit(f"the server is not durable: {setting} is not on")
-
-    def database(self) -> str:
-        """A new database with our tables; its name."""
-        name = self.server.create_database()
-        self.ours(name).create_tables()
-        return name
-
-    def ours(self, database: str) -> TaskServer:
-        return TaskServer(self.server.dsn(database), modules=__name__, folder=Path(__file__).parents[1])
-
-    def floor(self, database: str) -> Floor:
-        return Floor(self.server.dsn(database))
-
-    def prepare(self, database: str) -> None:
-        """Bring statistics up to date, and leave nothing to be written out."""
-        self.server.execute("VACUUM ANALYZE", "CHECKPOINT", database=database)
+def ours(place: Place, name: str) -> TaskServer:
+    return TaskServer(place.base.server.dsn(name), modules=__name__, folder=Path(__file__).parents[1])
 
 
 def nothing(n: int) -> None:
     """The task of ours."""
 
 
-def pg_add(place: PostgreSQLPlace) -> Iterator[Line]:
+def pg_add(place: Place) -> Iterator[Line]:
     """A producer that adds tasks one by one."""
-    tasks, (one, other) = place.size(2_000, 100), (place.database(), place.database())
-    server, floor = place.ours(one), place.floor(other)
+    tasks, (one, other) = place.size(2_000, 100), (database(place), database(place))
+    server, floor = ours(place, one), Floor(place.base.server.dsn(other))
     server.add_task(nothing, [0])
     yield compare_slices(
         f"add {tasks:,} one by one",
@@ -72,10 +46,10 @@ def pg_add(place: PostgreSQLPlace) -> Iterator[Line]:
     )
 
 
-def pg_add_many(place: PostgreSQLPlace) -> Iterator[Line]:
+def pg_add_many(place: Place) -> Iterator[Line]:
     """A producer that adds tasks all at once, and gets their ids."""
-    tasks, (one, other) = place.size(50_000, 500), (place.database(), place.database())
-    server, floor = place.ours(one), place.floor(other)
+    tasks, (one, other) = place.size(50_000, 500), (database(place), database(place))
+    server, floor = ours(place, one), Floor(place.base.server.dsn(other))
     rows = [{"task": nothing, "args": [n]} for n in range(tasks)]
     yield compare(
         f"add {tasks:,} at once",
@@ -87,20 +61,20 @@ def pg_add_many(place: PostgreSQLPlace) -> Iterator[Line]:
     )
 
 
-def pg_drain(place: PostgreSQLPlace) -> Iterator[Line]:
+def pg_drain(place: Place) -> Iterator[Line]:
     """A worker that takes part of 10,000 waiting tasks, which are filled up each time, and of 1,000,000."""
     quota = place.size(1_600, 100)
     for waiting in (place.size(10_000, 200), place.size(1_000_000, 1_000)):
-        one, other = place.database(), place.database()
-        server, floor = place.ours(one), place.floor(other)
+        one, other = database(place), database(place)
+        server, floor = ours(place, one), Floor(place.base.server.dsn(other))
         task = f"{__name__}.nothing"
-        for database in (one, other):
-            place.server.execute(FILL.format(task, waiting), database=database)
-            place.prepare(database)
+        for name in (one, other):
+            place.base.execute(name, FILL.format(task, waiting))
+            place.base.settle(name)
 
-        def fill_up(databases: tuple[str, str] = (one, other), task: str = task) -> None:
-            for database in databases:
-                place.server.execute(FILL.format(task, quota), database=database)
+        def fill_up(names: tuple[str, str] = (one, other), task: str = task) -> None:
+            for name in names:
+                place.base.execute(name, FILL.format(task, quota))
 
         yield compare(
             f"1 worker at {waiting:,}",

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -10,8 +9,8 @@ from functools import partial
 from pathlib import Path
 
 from taskserver import TaskServer
-from tests.support.servers import MariaDB
 
+from .bases import OnMariaDB
 from .measure import Line, compare
 from .place import DATABASE, Place, launched
 from .rows import mariadb
@@ -30,12 +29,9 @@ def shared(n):
     pass
 """
 WORKERS = 4
-SET_PASSWORD = "SET PASSWORD FOR root@127.0.0.1 = PASSWORD('{}')"
 ADD = """
-import os
 from taskserver import Spread, TaskServer
-servers = [TaskServer(f"mysql://root:{{os.environ['MYSQL_PWD']}}@127.0.0.1:{{port}}/{database}", table="{table}")
-           for port in {ports}]
+servers = [TaskServer.from_env(folder) for folder in {folders}]
 server = servers[0] if len(servers) == 1 else Spread(servers)
 for n in range({tasks}):
     server.add_task("tasks.nothing", [n])
@@ -44,13 +40,11 @@ for n in range({tasks}):
 
 def spread(place: Place) -> Iterator[Line]:
     """Draining with four workers, and adding by four processes. All servers share this machine's cores and disk."""
-    tasks, options = place.size(40_000, 400), () if place.quick else ("--innodb-buffer-pool-size=1G",)
-    with MariaDB(True, *options) as server:
-        # One password for all, which `Place` takes from the environment.
-        server.execute(SET_PASSWORD.format(os.environ["MYSQL_PWD"]))
-        other = place._replace(folder=place.folder / "other", port=server.port)
+    tasks = place.size(40_000, 400)
+    with OnMariaDB(place.quick) as base:
+        base.server.create_database(DATABASE)
+        other = place._replace(folder=place.folder / "other", base=base)
         other.folder.mkdir()
-        other.prepare()
         both = [place, other]
         folders = [_laid(one) for one in both]
 
@@ -60,7 +54,7 @@ def spread(place: Place) -> Iterator[Line]:
             def measure() -> float:
                 for one in places:
                     mariadb(one).fill(TABLE, tasks // len(places), f"{{n}} % {WORKERS}, 0", task=task)
-                    one.settle(5)
+                    one.settle()
                 begun = time.perf_counter()
                 with ThreadPoolExecutor(len(lines)) as pool:
                     arguments = [["worker.py", *line.split()] for line in lines]
@@ -75,8 +69,7 @@ def spread(place: Place) -> Iterator[Line]:
         def added(places: Sequence[Place]) -> Callable[[], float]:
             """How many tasks a second these processes add one by one."""
             each = tasks // 4 // WORKERS
-            ports = [one.port for one in places]
-            program = ADD.format(database=DATABASE, table=TABLE, ports=ports, tasks=each)
+            program = ADD.format(folders=[str(folder) for folder in folders[: len(places)]], tasks=each)
 
             def measure() -> float:
                 begun = time.perf_counter()

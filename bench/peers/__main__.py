@@ -19,8 +19,8 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
+from ..bases import BASES, Base
 from . import report
-from .bases import BASES, Base
 from .kills import kills
 from .peer import REPOSITORY, Peer
 from .place import Place

@@ -13,7 +13,7 @@ Place = ENV.to_h.select { |name, _| name.start_with?("BENCH_") }.transform_keys 
 ActiveRecord::Base.establish_connection(
   adapter: "mysql2", encoding: "utf8mb4", username: Place[:user], **Place.slice(:host, :port, :password, :database)
 )
-Delayed::Worker.max_run_time = 90
+Delayed::Worker.max_run_time = 60
 CALLS = File.open(Place[:calls], "a")
 CALLS.sync = true
 
@@ -80,7 +80,7 @@ PEERS = [
         safety=Safety(durable=True, survives=True, runs="at least once"),
         notes=(
             "without Rails, which a site loads at each start",
-            "max_run_time=90 s, after which a killed worker's task runs again: by default that takes 4 hours",
+            "max_run_time = 60, after which a killed worker's task runs again: by default that takes 4 hours",
             "it adds only one by one",
         ),
         skips=("add_many",),

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import compileall
-import shutil
 import sys
 from pathlib import Path
 
-from .peer import PROGRAM, REPOSITORY, TASKS, Peer, Safety
+from ..place import install
+from .peer import PROGRAM, TASKS, Peer, Safety
 
 EVERY = 100
 TASKS_MODULE = """
@@ -50,9 +49,7 @@ class Ours(Peer):
 
     def lay(self, folder: Path) -> None:
         super().lay(folder)
-        shutil.copy(REPOSITORY / "worker.py", folder)
-        shutil.copytree(REPOSITORY / "taskserver", folder / "taskserver", dirs_exist_ok=True)
-        compileall.compile_dir(folder, quiet=2)
+        install(folder)
 
     def version(self) -> str:
         from taskserver import __version__

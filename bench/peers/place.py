@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import os
-import shutil
 import signal
 import subprocess
-import sys
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from ..launch import __file__ as launch
-from .bases import Base
+from ..bases import Base
+from ..place import cost_of
 from .peer import Peer
 
 SEEDS = 1_000
@@ -46,16 +44,13 @@ class Place:
     def run(self, verb: str, count: int = 0, task: str = "nothing") -> str:
         """What a command prints; one that fails ends the benchmark with what it said."""
         command = self.peer.command(verb, count)
-        ended = self._run(command, task)
+        variables = self.variables(task)
+        ended = subprocess.run(command, cwd=self.folder, env=variables, capture_output=True, text=True, check=False)
         if ended.returncode:
             raise RuntimeError(
                 f"{self.peer.key}: {' '.join(command)}: exit {ended.returncode}:\n{ended.stderr[-2000:]}"
             )
         return ended.stdout
-
-    def _run(self, command: Sequence[str], task: str) -> subprocess.CompletedProcess[str]:
-        variables = self.variables(task)
-        return subprocess.run(command, cwd=self.folder, env=variables, capture_output=True, text=True, check=False)
 
     def add(self, verb: str, count: int) -> float:
         """Tasks a second."""
@@ -65,13 +60,8 @@ class Place:
     def empty_run(self) -> tuple[float, float]:
         """CPU milliseconds and MB of a start that finds nothing."""
         self.base.empty(self.name, self.peer.tables)
-        program, *words = self.peer.command("empty")
-        command = [sys.executable, "-I", "-S", launch, shutil.which(program) or program, *words]
-        ended = self._run(command, "nothing")
-        code, _, cpu, peak = ended.stderr.rsplit("\n", 2)[-2].split()
-        if int(code):
-            raise RuntimeError(f"{self.peer.key}: {' '.join(command[4:])}: exit {code}:\n{ended.stderr[-2000:]}")
-        return float(cpu) * 1000, int(peak) / 1024
+        cost = cost_of(self.peer.command("empty"), self.folder, self.variables("nothing"))
+        return cost.cpu_seconds * 1000, cost.peak_kb / 1024
 
     def fill(self, count: int) -> None:
         """As many waiting tasks, and no others."""

@@ -7,8 +7,8 @@ from collections.abc import Mapping, Sequence
 from statistics import median
 from typing import Any
 
+from ..bases import BASES
 from ..page import DOCS, Bar, bars, machine, table, write_section
-from .bases import BASES
 from .peer import Peer
 from .speed import Part
 

@@ -1,4 +1,4 @@
-"""The databases of the peers: private durable servers, or a folder of SQLite files."""
+"""Where everything is measured: private durable servers, or a folder of SQLite files."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tests.support.servers import MariaDB, PrivateServer
 
 
 class Base:
-    """One kind of database, in which each peer gets a database of its own."""
+    """One kind of database, with a database for each purpose."""
 
     kind: str
     truncate = "TRUNCATE TABLE {}"
