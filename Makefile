@@ -34,6 +34,7 @@ test-sqlite: venv-test ## run the tests that need no server, in a few minutes
 	@$(PYTHON) -m pytest -m "not long and not server" $(PARALLEL) $(ARGS)
 # Code 5: ARGS="-k …" chose none of them.
 test-long: packages venv-test ## run all the tests, the long ones too, and those of the worker and the commands on the servers
+	@.ci/setup galera
 	@$(PYTHON) -m pytest -m "not long" $(PARALLEL) $(ARGS) || [ $$? = 5 ]
 	@$(PYTHON) -m pytest -m long $(ARGS)
 	@for each in mysql postgresql; do $(PYTHON) -m pytest -m "not long" --on $$each $(PARALLEL) $(ARGS) tests/worker tests/cli || exit; done
@@ -44,6 +45,9 @@ soak: packages venv-test ## work for hours under cron, with faults, on each data
 	@$(PYTHON) -m tests.faults.soak $(ARGS)
 chaos: packages venv-test ## kill, freeze and cut off workers, database and network for some minutes
 	@$(PYTHON) -m tests.faults.chaos $(ARGS)
+test-galera: packages venv-test ## kill, freeze and part the nodes of a Galera cluster for some minutes
+	@.ci/setup galera
+	@$(PYTHON) -m tests.faults.galera $(ARGS)
 lint: ## check style, formatting and types
 	@.ci/setup venv $(TEST) dev
 	@$(PYTHON) -m ruff check $(CODE)

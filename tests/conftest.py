@@ -39,7 +39,7 @@ from tests.support.sites import empty_tables, kept_database
 
 EXTERNAL_MYSQL = os.environ.get("TASKSERVER_TEST_MYSQL", "")
 EXTERNAL_POSTGRESQL = os.environ.get("TASKSERVER_TEST_POSTGRESQL", "")
-OF_SERVERS = re.compile(r"(mysql|mariadb|postgresql)(_.*)?|php|.*_server")
+OF_SERVERS = re.compile(r"(mysql|mariadb|postgresql|galera)(_.*)?|php|.*_server")
 """The names of databases and of fixtures that need a server."""
 
 

@@ -7,6 +7,7 @@
         proxy.delay(0.1)    # all takes so many seconds longer, each way
         proxy.pass_on()     # all works again, on the same port
         proxy.reset()       # RST to both ends of every connection
+    proxy.move(other.port)      # the same, and new connections lead to another server of 127.0.0.1
         cut = proxy.cut_after(contains(b"DELETE"))      # done by the server, and its answer lost
 
 A call returns once it holds: no byte passes after `drop()` returned. One thread does all the work, in
@@ -216,6 +217,11 @@ class Proxy:
         for link in open_links:
             link.close(by_reset=True)
         return len(open_links)
+
+    def move(self, port: int) -> int:
+        """New connections lead to the server at this port, and the others are reset. How many those were."""
+        self._target = (HOST, port)
+        return self.reset()
 
     def cut_before(self, matches: Matches, times: int = 1, silent: bool = False) -> Cut:
         """Cut the connection in place of passing this request on: the server never sees it.

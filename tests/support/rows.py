@@ -65,8 +65,8 @@ LET_DELETE = {"sqlite": "DROP TRIGGER keeping", "mysql": "DROP TABLE orders", "p
 Row = dict[str, Any]
 
 
-def connection_of(dsn: str) -> Any:
-    """A connection of the tests' own, in UTC, of which each statement commits."""
+def connection_of(dsn: str, **options: Any) -> Any:
+    """A connection of the tests' own, in UTC, of which each statement commits; `options` are PyMySQL's."""
     if dsn.startswith("sqlite:"):
         return sqlite3.connect(dsn.removeprefix("sqlite:///"), isolation_level=None, timeout=30)
     if dsn.startswith("postgresql:"):
@@ -81,6 +81,7 @@ def connection_of(dsn: str) -> Any:
         charset="utf8mb4",
         autocommit=True,
         init_command="SET time_zone = '+00:00'",
+        **options,
     )
 
 
@@ -98,14 +99,14 @@ def execute(connection: Any, sql: str, values: Sequence[Any] = ()) -> list[tuple
 class Rows:
     """A connection of the tests' own."""
 
-    def __init__(self, dsn: str) -> None:
+    def __init__(self, dsn: str, **options: Any) -> None:
         self.kind = dsn.partition(":")[0]
         self.is_mysql = self.kind == "mysql"
         self.is_postgresql = self.kind == "postgresql"
         self.is_sqlite = self.kind == "sqlite"
         self.begin = "BEGIN IMMEDIATE" if self.is_sqlite else "BEGIN"
         """The statement by which a transaction begins that is going to write."""
-        self._connection = connection_of(dsn)
+        self._connection = connection_of(dsn, **options)
 
     def execute(self, sql: str, values: Sequence[Any] = ()) -> list[tuple[Any, ...]]:
         """Rows of a statement with a `?` for each value."""

@@ -191,6 +191,8 @@ class PrivateServer(Server):
     """
 
     stop_signal = signal.SIGTERM
+    path = PROGRAM_FOLDERS
+    """Where it finds the programs that it runs."""
 
     def __init__(self) -> None:
         self._process: subprocess.Popen[bytes] | None = None
@@ -286,7 +288,7 @@ class PrivateServer(Server):
                 [*(["setpriv", *drop] if drop else []), *command],
                 cwd=self.folder,
                 # A temporary folder of its own: servers that start at once delete each other's temporary tables.
-                env={"PATH": PROGRAM_FOLDERS, "HOME": str(self.folder), "TMPDIR": str(self.folder)},
+                env={"PATH": self.path, "HOME": str(self.folder), "TMPDIR": str(self.folder)},
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=subprocess.STDOUT,

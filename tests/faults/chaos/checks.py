@@ -18,8 +18,8 @@ BEFORE_IT = ("", "taskserver.interrupts.stop.", "ModuleBroken: module tasks cann
 OWN_ERRORS = ("Failed: ", "lost", *(f"{words}{INTERRUPTED}" for words in BEFORE_IT))
 """How the error of a fatal task may begin; anything else was not the task's fault."""
 GIVEN_UP = "dependency: task "
-DEAF_SECONDS = LEASE_SECONDS * 2 / 3 - SLACK_SECONDS
-"""A lease that is renewed each third of it has two thirds left at least when a hindrance begins."""
+CONFLICTS = ("Deadlock", "1213")
+"""Words of an error by which a task of one attempt may not end: its transaction is tried again."""
 
 
 class Run(NamedTuple):
@@ -63,15 +63,21 @@ class Evidence:
     transfers: Sequence[tuple[int, int, int, int]] = ()
     """Number, source, target and amount, as they were committed."""
     balances: Mapping[int, int] = field(default_factory=dict)
-    left: int = 0
+    left: Sequence[object] = ()
     """Tasks that did not end, and dependencies of ended ones."""
     is_pruned: bool = False
     """Whether done rows may have been deleted meanwhile."""
     unended: Sequence[int] = ()
     """Slots whose worker did not end though nothing was left to do."""
+    supervisors: Mapping[int, int] = field(default_factory=dict)
+    """The parent of each process."""
+    lease_seconds: float = LEASE_SECONDS
+    is_cluster: bool = False
 
     def __post_init__(self) -> None:
         self.worker_of = {worker.pid: worker for worker in self.workers}
+        line_of = {pid: self.worker_of[parent] for pid, parent in self.supervisors.items() if parent in self.worker_of}
+        self.worker_of |= line_of
         self.runs_of: dict[int, list[Run]] = defaultdict(list)
         for run in sorted(self.runs, key=lambda run: run.began):
             self.runs_of[run.number].append(run)
@@ -146,7 +152,7 @@ def _place(evidence: Evidence, one: Added) -> str:
 def check_ends(evidence: Evidence) -> Iterator[str]:
     """Every acknowledged task is done, where the mode says, or fatal for a reason of its own; and it is there once."""
     if evidence.left:
-        yield f"{evidence.left} tasks or dependencies wait for ever"
+        yield f"{len(evidence.left)} tasks or dependencies wait for ever: {evidence.left}"
     number_of = {one.id: one.number for one in evidence.once}
     for one in evidence.once:
         parents = [number_of[parent] for parent in one.parents]
@@ -160,15 +166,11 @@ def _wrong_end(one: Added, evidence: Evidence) -> str | None:
         return None
     if len(rows) > 1:
         return f"is there {len(rows)} times"
-    if len(runs) > one.max_attempts or (rows and rows[0].attempts < len(runs)):
+    begun = len(runs) if not _is_tried_again(one, evidence) else 0
+    if begun > one.max_attempts or (rows and rows[0].attempts < begun):
         return f"began {len(runs)} times of {one.max_attempts}, and its row counts {[row.attempts for row in rows]}"
     if rows and rows[0].status == 4:
-        error = rows[0].error_text or ""
-        if error.startswith(GIVEN_UP) and one.parents:
-            return None
-        if not error.startswith(OWN_ERRORS) or rows[0].attempts != one.max_attempts:
-            return f"is fatal after {rows[0].attempts} of {one.max_attempts} attempts: {error!r}"
-        return None
+        return _wrong_fatal(one, rows[0], runs, evidence)
     if rows and rows[0].status != 2:
         return f"has the status {rows[0].status}"
     if not done:
@@ -179,6 +181,30 @@ def _wrong_end(one: Added, evidence: Evidence) -> str | None:
     if _place(evidence, one) not in places | ({"gone"} if evidence.is_pruned else set()):
         return f"is done, and {_place(evidence, one)} is not where the mode of its workers puts it"
     return None
+
+
+def _wrong_fatal(one: Added, row: Row, runs: Sequence[Run], evidence: Evidence) -> str | None:
+    error = row.error_text or ""
+    if error.startswith(GIVEN_UP) and one.parents:
+        return None
+    if one.kind == "once" and _broke_with_its_database(runs, error, evidence):
+        return None
+    if not error.startswith(OWN_ERRORS) or row.attempts != one.max_attempts:
+        return f"is fatal after {row.attempts} of {one.max_attempts} attempts: {error!r}"
+    return None
+
+
+def _is_tried_again(one: Added, evidence: Evidence) -> bool:
+    """Whether its transaction may lose a conflict at its COMMIT, so that it begins again in the same attempt."""
+    return evidence.is_cluster and one.kind in ("transfer", "once")
+
+
+def _broke_with_its_database(runs: Sequence[Run], error: str, evidence: Evidence) -> bool:
+    """Whether the only attempt of a transaction failed because of a fault, and not by a conflict."""
+    is_struck = any(
+        evidence.was_struck(evidence.worker_of[run.pid], run.began - 1, evidence.end_of(run)) for run in runs
+    )
+    return (is_struck or not runs) and not any(word in error for word in CONFLICTS)
 
 
 def _wrong_child(one: Added, parents: Sequence[int], evidence: Evidence) -> str | None:
@@ -204,7 +230,8 @@ def check_repeats(evidence: Evidence) -> Iterator[str]:
             if (
                 not is_last
                 and not worker.code
-                and not evidence.was_struck(worker, run.began - 1, ended + LEASE_SECONDS)
+                and not evidence.was_struck(worker, run.began - 1, ended + evidence.lease_seconds)
+                and not _is_tried_again(one, evidence)
             ):
                 story = evidence.story_of(one)
                 yield f"task {one.number} was done by {run.pid}, which nothing had struck, and again{story}"
@@ -226,15 +253,18 @@ def check_overlaps(evidence: Evidence) -> Iterator[str]:
 def _may_have_lapsed(evidence: Evidence, run: Run, at: float) -> bool:
     """Whether, by that instant, the worker of a run was hindered for long enough to miss its renewals."""
     spans = evidence.hindered.get(evidence.worker_of[run.pid].slot, ())
-    earliest = run.began - LEASE_SECONDS
-    return any(min(span.ended, at) - max(span.began, earliest) >= DEAF_SECONDS for span in spans)
+    earliest = run.began - evidence.lease_seconds
+    # A lease that is renewed each third of it has two thirds left at least when a hindrance begins.
+    deaf_seconds = evidence.lease_seconds * 2 / 3 - SLACK_SECONDS
+    return any(min(span.ended, at) - max(span.began, earliest) >= deaf_seconds for span in spans)
 
 
 def check_money(evidence: Evidence) -> Iterator[str]:
     """Each acknowledged transfer was made exactly once, one without an answer at most once, and the sums are right."""
     times = Counter(number for number, *_ in evidence.transfers)
     for one in evidence.once:
-        if one.kind in MONEY and not (one.id is not None) <= times[one.number] <= 1:
+        is_expected = one.id is not None and not (one.kind == "once" and evidence.is_fatal(one.number))
+        if one.kind in MONEY and not is_expected <= times[one.number] <= (not evidence.is_fatal(one.number)):
             yield f"transfer {one.number} was made {times[one.number]} times{evidence.story_of(one)}"
     expected = dict.fromkeys(range(ACCOUNTS), BALANCE)
     for _, source, target, amount in evidence.transfers:
@@ -259,15 +289,17 @@ def check_keys(evidence: Evidence) -> Iterator[str]:
 
 def check_workers(evidence: Evidence) -> Iterator[str]:
     """Every worker ended as it may: with 0, with 1 and one line an hour, or killed; never with a traceback."""
-    deadly = {run.pid for run in evidence.runs if run.outcome == "dies"}
+    deadly = {evidence.worker_of[run.pid].pid for run in evidence.runs if run.outcome == "dies"}
     yield from (f"the last worker of slot {slot} did not end" for slot in evidence.unended)
     for worker in evidence.workers:
         kinds = {strike.kind for strike in evidence.strikes_on(worker) if strike.pid == worker.pid}
         own = [line for line in worker.errors.splitlines() if line.startswith(("worker.py: ", "Timeout ("))]
         own = [line for line in own if "can be used again" not in line]
+        is_line = worker.workers > 1 and worker.pid in deadly
         allowed = {
             0: worker.pid not in deadly and not own,
-            1: len(own) <= 1 and evidence.was_struck(worker, worker.began - SLACK_SECONDS, worker.ended),
+            1: (evidence.was_struck(worker, worker.began - SLACK_SECONDS, worker.ended) or is_line)
+            and len(own) <= worker.workers,
             -9: worker.pid in deadly or bool(kinds & {"kill", "kill in a transaction"}),
             -15: "terminate" in kinds,  # before it had its handlers
         }

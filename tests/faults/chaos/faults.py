@@ -37,6 +37,7 @@ class Strike(NamedTuple):
 Struck: TypeAlias = "bool | subprocess.Popen[str] | None"
 """Whether it struck, or the process that it struck."""
 Fault: TypeAlias = Callable[[Stage, Slot, random.Random], Struck]
+Faults: TypeAlias = Mapping[str, Fault]
 
 
 def kill(stage: Stage, slot: Slot, chance: random.Random, in_transaction: bool = False) -> Struck:
@@ -163,7 +164,7 @@ class Striker(threading.Thread):
         self._stage, self._slots = stage, slots
         self._chance = random.Random(f"{seed}:{sorted(faults)}")
         self._until = until
-        self._gap_seconds = (2.0, 5.0) if faults is SERVER else (0.2, 1.0)
+        self._gap_seconds = (2.0, 5.0) if faults.keys() <= stage.rare_faults else (0.2, 1.0)
 
     def run(self) -> None:
         try:

@@ -6,6 +6,7 @@ import argparse
 import json
 import random
 import tempfile
+import threading
 import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -14,7 +15,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from tests.faults.chaos.checks import Evidence, Row, Run, check_all
-from tests.faults.chaos.faults import HINDERING, Strike, Striker, faults_of
+from tests.faults.chaos.faults import HINDERING, Faults, Strike, Striker, faults_of
 from tests.faults.chaos.stage import PRODUCERS, SLACK_SECONDS, SLOTS, Bystander, Producer, Slot, Span, Stage, WorkerRun
 from tests.support.databases import DATABASES
 from tests.support.proxy import Link
@@ -22,9 +23,10 @@ from tests.support.rows import Rows
 
 DRAIN_SECONDS = 60.0
 """So long, when the faults have ended, the queue may take until one more of its tasks is over."""
-LEFT = "SELECT COUNT(*) FROM jobs_queue WHERE status NOT IN (2, 4) OR due_at IS NOT NULL"
+LEFT = "SELECT id, task, args, status, attempts, due_at, awaited FROM jobs_queue WHERE status NOT IN (2, 4)"
+LEFT += " OR due_at IS NOT NULL"
 """A row that is over and has an instant is still to be reported to those that wait for it."""
-EDGES = """SELECT COUNT(*) FROM jobs_queue_dependencies
+EDGES = """SELECT parent_id, child_id FROM jobs_queue_dependencies
 WHERE child_id NOT IN (SELECT id FROM jobs_queue WHERE status = 4)"""
 
 
@@ -51,21 +53,24 @@ class Report(NamedTuple):
 
 def run_chaos(dsn_kind: str, seconds: float, seed: int, folder: Path) -> Report:
     """Faults for so many seconds, then a drain, then the checks."""
-    stage = Stage(dsn_kind, folder, seed)
-    try:
-        evidence = _play(stage, seconds, seed)
-    finally:
-        stage.close()
-    failures = check_all(evidence)
+    with closing(Stage(dsn_kind, folder, seed)) as stage:
+        evidence = play(stage, faults_of(dsn_kind), seconds, seed)
+    return report_on(dsn_kind, seed, seconds, evidence, check_all(evidence))
+
+
+def report_on(name: str, seed: int, seconds: float, evidence: Evidence, failures: list[str]) -> Report:
     outcome = f"{len(failures)} FAILURES" if failures else "all promises held"
-    return Report(f"chaos on {dsn_kind}: seed {seed}, {seconds:g} s of faults: {outcome}", evidence, failures)
+    return Report(f"chaos on {name}: seed {seed}, {seconds:g} s of faults: {outcome}", evidence, failures)
 
 
-def _play(stage: Stage, seconds: float, seed: int) -> Evidence:
+def play(stage: Stage, faults: Sequence[Faults], seconds: float, seed: int) -> Evidence:
+    """Producers, workers, and a striker for each of these sorts of faults, the last of which has the main thread."""
     producers = [Producer(stage, seed, first) for first in range(PRODUCERS)]
     slots = [Slot(stage, number) for number in range(SLOTS)]
     bystander, until = Bystander(stage), time.monotonic() + seconds
-    strikers = [Striker(stage, slots, faults, seed, until) for faults in faults_of(stage.dsn_kind)]
+    strikers = [Striker(stage, slots, each, seed, until) for each in faults]
+    broken: list[threading.ExceptHookArgs] = []
+    usual, threading.excepthook = threading.excepthook, broken.append
     for thread in (*producers, bystander, *slots, *strikers[:-1]):
         thread.start()
     try:
@@ -74,21 +79,25 @@ def _play(stage: Stage, seconds: float, seed: int) -> Evidence:
             striker.join()
         for producer in producers:
             producer.end()
+        stage.end_adding()
         left = drain(stage)
     finally:
         for actor in (*producers, *slots):
             actor.stopped.set()
         unended = [slot.number for slot in slots if not slot.has_ended(DRAIN_SECONDS / 2)]
         bystander.end()
-    for striker in strikers:
-        if striker.error is not None:
-            raise striker.error
+        threading.excepthook = usual
+    for error in (*(one.exc_value for one in broken), *(striker.error for striker in strikers)):
+        if error is not None:
+            raise error
     strikes = [strike for striker in strikers for strike in striker.strikes]
-    with closing(Rows(stage.dsn)) as rows:
+    notes = (stage.folder / "runs").read_text()
+    with closing(stage.rows()) as rows:
         return Evidence(
             added=[one for producer in producers for one in producer.added],
             rows=list(read_rows(rows)),
-            runs=list(read_runs((stage.folder / "runs").read_text())),
+            runs=list(read_runs(notes)),
+            supervisors=read_supervisors(notes),
             workers=[run for slot in slots for run in slot.runs],
             strikes=strikes,
             faults=[kind for striker in strikers for kind in striker.faults],
@@ -98,17 +107,19 @@ def _play(stage: Stage, seconds: float, seed: int) -> Evidence:
             balances=dict(rows.execute("SELECT id, balance FROM accounts")),
             left=left,
             unended=unended,
+            lease_seconds=stage.lease_seconds,
+            is_cluster=stage.is_cluster,
         )
 
 
-def drain(stage: Stage) -> int:
-    """Wait until every task is done or fatal, or for long none becomes so. How many are not."""
+def drain(stage: Stage) -> list[Any]:
+    """Wait until every task is done or fatal, or for long none becomes so. Those that are not, and their edges."""
     least, deadline = float("inf"), 0.0
-    with closing(Rows(stage.dsn)) as rows:
+    with closing(stage.rows()) as rows:
         while True:
-            left = int(rows.execute(LEFT)[0][0]) + int(rows.execute(EDGES)[0][0])
-            if left < least:
-                least, deadline = left, time.monotonic() + DRAIN_SECONDS
+            left = [*rows.execute(LEFT), *rows.execute(EDGES)]
+            if len(left) < least:
+                least, deadline = len(left), time.monotonic() + DRAIN_SECONDS
             if not left or time.monotonic() > deadline:
                 return left
             time.sleep(0.1)
@@ -126,15 +137,23 @@ def read_runs(text: str) -> Iterator[Run]:
     for line in text.splitlines():
         what, number, pid, at, how = line.split(" ", 4)
         key = int(number), int(pid)
+        if what == "process":
+            continue
         if what == "begin":
             if key in begun:
                 yield begun[key]
             begun[key] = Run(*key, float(at), kind=how)
         elif what == "dies":
-            begun[key] = begun[key]._replace(outcome="dies")
+            begun[key] = begun[key]._replace(ended=float(at), outcome="dies")
         else:
             yield begun.pop(key)._replace(ended=float(at), outcome=how)
     yield from begun.values()
+
+
+def read_supervisors(text: str) -> dict[int, int]:
+    """The parent of each process that noted it."""
+    lines = (line.split(" ") for line in text.splitlines() if line.startswith("process "))
+    return {int(pid): int(parent) for _, parent, pid, *_ in lines}
 
 
 def _hindered(slot: Slot, stage: Stage, strikes: Sequence[Strike], delays: Sequence[Span]) -> list[Span]:

@@ -12,14 +12,14 @@ from collections.abc import Mapping, Sequence
 from contextlib import ExitStack, closing, suppress
 from itertools import count
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import psycopg
 import pymysql
 
 from taskserver import TaskServer
 from taskserver.errors import DatabaseError
-from tests.faults.chaos.tasks import MONEY, PLAYED, TASKS, WEIGHTS
+from tests.faults.chaos.tasks import CALLED, MONEY, PLAYED, TASKS, WEIGHTS
 from tests.support.deployment import Deployment
 from tests.support.postgresql import PostgreSQL
 from tests.support.proxy import Proxy, Requests, as_sent
@@ -78,6 +78,8 @@ class WorkerRun(NamedTuple):
     ended: float
     code: int
     errors: str
+    workers: int = 1
+    """Of its line: more with --processes."""
 
 
 class Stage:
@@ -85,6 +87,13 @@ class Stage:
 
     tasks = TASKS
     """The tasks.py of its deployment."""
+    lease_seconds = LEASE_SECONDS
+    arguments: Sequence[Sequence[object]] = ARGUMENTS
+    """Of each slot's worker.py."""
+    rare_faults = frozenset({"server kill"})
+    """Seconds are between these."""
+    is_cluster = False
+    """Whether a transaction may lose a conflict at its COMMIT, and is then tried again within its attempt."""
 
     def __init__(
         self, dsn_kind: str, folder: Path, seed: int, settings: Mapping[str, str] = SETTINGS, linked: bool = True
@@ -101,14 +110,8 @@ class Stage:
         self.server: MariaDB | PostgreSQL | None = None
         self._stack = ExitStack()
         self._stack.callback(self.deployment.close)
-        self.dsn = f"sqlite:///{self.folder}/var/taskserver.db"
+        self.dsn = self._open()
         """Past every proxy."""
-        if dsn_kind != "sqlite":
-            self.server = server = MariaDB(durable=True) if dsn_kind == "mysql" else PostgreSQL(durable=True)
-            self._stack.callback(server.remove)
-            self.dsn = server.dsn(server.create_database())
-            reader = as_sent if dsn_kind == "mysql" else Requests
-            self.proxies = [self._stack.enter_context(Proxy(server.host, server.port, reader)) for _ in range(SLOTS)]
         self.deployment.write_tasks(self.tasks)
         backoff = chance.choice(("fixed:0", "fixed:1"))
         self.deployment.write_env(**{"TASKSERVER_DSN": self.dsn, "TASKSERVER_BACKOFF": backoff, **settings})
@@ -119,8 +122,31 @@ class Stage:
         with TaskServer(self.dsn, folder=self.folder) as queue:
             queue.create_tables()
 
+    def _open(self) -> str:
+        """Start the database, and the proxies before it; its DSN."""
+        if self.dsn_kind == "sqlite":
+            return f"sqlite:///{self.folder}/var/taskserver.db"
+        self.server = server = MariaDB(durable=True) if self.dsn_kind == "mysql" else PostgreSQL(durable=True)
+        self._stack.callback(server.remove)
+        reader = as_sent if self.dsn_kind == "mysql" else Requests
+        self.proxies = [self._stack.enter_context(Proxy(server.host, server.port, reader)) for _ in range(SLOTS)]
+        return server.dsn(server.create_database())
+
+    def dsn_of_producer(self, number: int) -> str:
+        return self.dsn
+
+    def dsn_of_slot(self, number: int) -> str:
+        return self.proxies[number].dsn(self.dsn) if self.proxies else self.dsn
+
+    def rows(self) -> Rows:
+        """A connection of the tests' own, past every proxy."""
+        return Rows(self.dsn)
+
+    def end_adding(self) -> None:
+        """Called when the producers have ended."""
+
     def _make_accounts(self) -> None:
-        with closing(Rows(self.dsn)) as rows:
+        with closing(self.rows()) as rows:
             rows.execute("CREATE TABLE pulse (beats INT)")
             rows.execute("INSERT INTO pulse VALUES (0)")
             rows.execute("CREATE TABLE accounts (id INT PRIMARY KEY, balance INT)")
@@ -155,13 +181,14 @@ class Producer(Actor):
     def __init__(self, stage: Stage, seed: int, first: int) -> None:
         super().__init__(stage)
         self.added: list[Added] = []
+        self._first = first
         self._numbers = count(first, PRODUCERS)
         self._chance = random.Random(f"{seed}:producer {first}")
         self._keys = (f"{first}-a", f"{first}-b")
 
     def run(self) -> None:
         kinds = [*FIRST, *self._chance.sample(list(WEIGHTS), len(WEIGHTS))]  # each kind once, then by chance
-        with TaskServer(self.stage.dsn, folder=self.stage.folder) as queue:
+        with TaskServer(self.stage.dsn_of_producer(self._first), folder=self.stage.folder) as queue:
             for number in self._numbers:
                 while self.stage.backlog >= self.max_backlog and not self.stopped.wait(0.05):
                     pass
@@ -173,9 +200,9 @@ class Producer(Actor):
                     self.stopped.wait(0.2)  # the database is away
 
     def _add(self, queue: TaskServer, number: int, kind: str) -> None:
-        name, chance = "play" if kind in PLAYED or kind == "child" else kind, self._chance
+        name, chance = CALLED.get(kind, kind), self._chance
         args: dict[str, object] = {"number": number, "kind": "quick" if kind == "child" else kind}
-        options: dict[str, object] = {"priority": chance.choice((0, 0, 0, -5, 10)), "group_id": self.group_of(kind)}
+        options: dict[str, Any] = {"priority": chance.choice((0, 0, 0, -5, 10)), "group_id": self.group_of(kind)}
         added = Added(number, kind, None, max_attempts=1000)
         if kind in PLAYED:
             attempts = chance.choice((MAX_ATTEMPTS, MAX_ATTEMPTS, 1, 2, 3)) if number >= PRODUCERS else 1
@@ -183,6 +210,8 @@ class Producer(Actor):
         elif kind in MONEY:
             args["source"], args["target"] = chance.sample(range(ACCOUNTS), 2)
             args["amount"] = chance.randint(1, 99)
+            if kind == "once":
+                added = added._replace(max_attempts=1)
         elif kind == "keep":
             args["key"] = key = chance.choice(self._keys)
             added = added._replace(key=key)
@@ -193,7 +222,7 @@ class Producer(Actor):
             added = added._replace(parents=chance.sample(known, min(len(known), chance.randint(1, 3))))
             options["depends_on"] = added.parents
         with suppress(DatabaseError):
-            task_id = queue.add_task(f"tasks.{name}", args, max_attempts=added.max_attempts, **options)  # type: ignore[arg-type]
+            task_id = queue.add_task(f"tasks.{name}", args, max_attempts=added.max_attempts, **options)
             added = added._replace(id=task_id)
         self.added.append(added)
 
@@ -214,7 +243,7 @@ class Bystander(Actor):
     def run(self) -> None:
         last = time.monotonic()
         while not self.stopped.wait(0.05):
-            with suppress(*DRIVER_ERRORS), closing(Rows(self.stage.dsn)) as rows:
+            with suppress(*DRIVER_ERRORS), closing(self.stage.rows()) as rows:
                 while not self.stopped.wait(0.1):
                     rows.execute("UPDATE pulse SET beats = beats + 1")
                     now = time.monotonic()
@@ -233,18 +262,20 @@ class Slot(Actor):
         self.number = number
         self.runs: list[WorkerRun] = []
         self.process: subprocess.Popen[str] | None = None
-        dsn = stage.proxies[number].dsn(stage.dsn) if stage.proxies else stage.dsn
+        dsn = stage.dsn_of_slot(number)
         self._env = {"TASKSERVER_DSN": dsn, "TASKSERVER_MODE": stage.modes[number], "PYTHONFAULTHANDLER": "1"}
         self._env["CHAOS_DSN"] = dsn  # the worker keeps its own from tasks
 
     def run(self) -> None:
         while not self.stopped.is_set():
             began = time.monotonic()
-            arguments = (*ARGUMENTS[self.number], "--slots", 0)
+            arguments = (*self.stage.arguments[self.number], "--slots", 0)
             self.process = process = self.stage.deployment.popen("worker.py", *arguments, env=self._env)
             _, errors = process.communicate()
             self.process = None
-            self.runs.append(WorkerRun(self.number, process.pid, began, time.monotonic(), process.returncode, errors))
+            workers = 2 if "--processes" in arguments else 1
+            ended = time.monotonic()
+            self.runs.append(WorkerRun(self.number, process.pid, began, ended, process.returncode, errors, workers))
             self.stopped.wait(0.3 if process.returncode == 1 else 0.05)
 
     def mark_of(self, process: subprocess.Popen[str]) -> Path:

@@ -10,7 +10,7 @@ import random
 import signal
 import sqlite3
 import time
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 
 import taskserver
@@ -31,8 +31,12 @@ class Failed(Exception):
 
 
 def record(what, number, how):
+    """A line; `process` has its parent's id as the number: the workers of --processes are children of their line."""
     # One short write to the end of a file is one piece, though others write too.
     os.write(RUNS, f"{what} {number} {os.getpid()} {time.monotonic():.6f} {how}\\n".encode())
+
+
+record("process", os.getppid(), "of tasks")
 
 
 @contextmanager
@@ -115,14 +119,25 @@ def connect():
         connection = sqlite3.connect(QUEUE.database, isolation_level=None, timeout=60)
         connection.execute("BEGIN IMMEDIATE")
         return connection
-    place = {"host": QUEUE.host, "port": QUEUE.port, "user": QUEUE.user, "password": QUEUE.password}
+    place = {"user": QUEUE.user, "password": QUEUE.password}
     if QUEUE.kind == "postgresql":
         import psycopg
 
-        return psycopg.connect(dbname=QUEUE.database, **place)
+        return psycopg.connect(dbname=QUEUE.database, host=QUEUE.host, port=QUEUE.port, **place)
     import pymysql
 
-    return pymysql.connect(database=QUEUE.database, read_timeout=1, ssl_disabled=True, **place)
+    *others, last = QUEUE.by_host
+    for one in others:
+        with suppress(pymysql.MySQLError):
+            return connect_to(one, **place)
+    return connect_to(last, **place)
+
+
+def connect_to(one, **place):
+    import pymysql
+
+    place |= {"host": one.host, "port": one.port, "database": one.database}
+    return pymysql.connect(connect_timeout=3, read_timeout=1, ssl_disabled=True, **place)
 
 
 def move(connection, chance, number, source, target, amount):
@@ -139,8 +154,10 @@ def move(connection, chance, number, source, target, amount):
 
 PLAYED = {"quick": "done", "fail": "Failed", "hang": "TaskInterrupted", "kill": "dies"}
 """Kinds of tasks that `play` acts, with the outcome of a first run."""
-MONEY = ("transfer", "pay")
-"""These write in the transaction that completes them."""
+CALLED = dict.fromkeys((*PLAYED, "child"), "play") | {"once": "transfer"}
+"""The function of each kind that does not have that name."""
+MONEY = ("transfer", "once", "pay")
+"""These write in the transaction that completes them; `once` is a transfer of one attempt."""
 WEIGHTS = {"quick": 50, "fail": 10, "hang": 1, "kill": 2, "share": 10, "together": 10, "child": 8, "keep": 5}
-WEIGHTS |= {"transfer": 20, "pay": 15}
+WEIGHTS |= {"transfer": 20, "once": 10, "pay": 15}
 """How often producers add each kind. A child is a quick task that waits for others; `keep` has a key and is rerun."""

@@ -29,7 +29,7 @@ def read_evidence(
     strikes: Sequence[Strike],
     fatal: Mapping[int, Row],
     delays: Sequence[Span],
-    left: int,
+    left: Sequence[object],
 ) -> Evidence:
     """`fatal` rows may have been pruned."""
     lines = (PRIVATE / "runs").read_text().splitlines()
