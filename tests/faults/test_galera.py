@@ -301,6 +301,24 @@ def test_hot_rows_of_transactional_tasks_on_all_nodes_make_none_fatal(
     assert sum(map(cert_failures, cluster.nodes)) - before > 20, "nothing was contended"
 
 
+def test_a_transaction_that_loses_each_conflict_fails_by_it(cluster: Galera, name: str, deployment: Deployment) -> None:
+    """Not as one that the task ended itself, which would be fatal at once."""
+    first, second, _ = cluster.nodes
+    deployment.write_tasks(HOT.replace("0.005", "0.2"))
+    deployment.write_env(TASKSERVER_DSN=first.dsn(name), TASKSERVER_BACKOFF="fixed:60")
+    cluster.execute("CREATE TABLE hot (id INT PRIMARY KEY, n INT)", "INSERT INTO hot VALUES (1, 0)", database=name)
+    with TaskServer(first.dsn(name)) as server, closing(rows_at(second, name)) as rows:
+        task_id = server.add_task("tasks.count", max_attempts=2)
+        worker = deployment.popen("worker.py")
+        while worker.poll() is None:
+            rows.execute("UPDATE hot SET n = n + 1")
+        assert end_of(worker) == (0, "", "")
+        failed = server.get(task_id)
+        assert failed is not None
+        assert failed.status == Status.ERROR
+        assert "(1213)" in str(failed.error)
+
+
 # ---- dependencies, whose ends and decisions pass each other on two nodes
 
 

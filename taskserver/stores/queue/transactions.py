@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from ...errors import Conflict, DatabaseError, Fatal, ServerFull, Unavailable
+from ...errors import Conflict, DatabaseError, Deadlock, Fatal, ServerFull, Unavailable
 from ...model.attempt import Finish, Outcome
 from ...model.task import ClaimedTask
 from ..database import T
@@ -89,7 +89,7 @@ class Transactions:
             raise Fatal(ENDED_BY_TASK)
         try:
             self._execute(f"RELEASE {SAVEPOINT}")
-        except Unavailable:
+        except (Deadlock, Unavailable):  # another node's transaction may end this one between two statements
             raise
         except DatabaseError as error:
             try:
