@@ -43,10 +43,9 @@ class Results:
 
     def __init__(self, path: Path, again: bool) -> None:
         self.path = path
-        there = path.exists() and not again
-        self.data: dict[str, Any] = (
-            json.loads(path.read_text()) if there else {"figures": {}, "kills": {}, "errors": {}}
-        )
+        kept: dict[str, Any] = json.loads(path.read_text()) if path.exists() and not again else {}
+        # What failed is tried again.
+        self.data: dict[str, Any] = {"versions": {}, "figures": {}, "kills": {}, **kept, "errors": {}}
         self.lock = threading.Lock()
 
     def of(self, part: str, peer: Peer) -> list[float]:
@@ -76,12 +75,12 @@ def main(arguments: list[str]) -> int:
             results.note_error("install", peer)
             chosen.remove(peer)
             continue
-        results.data.setdefault("versions", {})[peer.key] = peer.version()
+        results.data["versions"][peer.key] = peer.version()
     for kind, base in BASES.items():
         those = [peer for peer in chosen if peer.base == kind]
         if those and kind in options.on:
             with tempfile.TemporaryDirectory(prefix="bench-peers-") as folder, base(options.quick) as server:
-                results.data.setdefault("versions", {})[kind] = server.version()
+                results.data["versions"][kind] = server.version()
                 measure(those, server, Path(folder), options, results)
     results.data["finished"] = time.time()
     results.save()

@@ -32,6 +32,11 @@ runs again, that was 60 s, if the notes do not say otherwise.
 """
 
 
+NOT_MEASURED = """
+Not measured: Action Scheduler (WordPress) and Solid Queue (Rails). Neither Debian 12 nor PyPI nor npm has them.
+"""
+
+
 def write(peers: Sequence[Peer], parts: Mapping[str, Part], data: Mapping[str, Any]) -> None:
     """Into the page and its picture."""
     (DOCS / PICTURE).write_text(picture(peers, data))
@@ -53,6 +58,7 @@ def text(peers: Sequence[Peer], parts: Mapping[str, Part], data: Mapping[str, An
     lines += _not_first(peers, parts, data) or ["Beside queues that are as safe: nowhere."]
     lines += ["", "### Versions, commands, and what is unfair\n"]
     lines += [_about(peer, data) for peer in peers]
+    lines += [NOT_MEASURED]
     return "\n".join(lines)
 
 

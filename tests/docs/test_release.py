@@ -110,6 +110,10 @@ def test_the_line_names_the_version_that_runs(deployment: Deployment, script: st
 # ---- the benchmarks, which take the program's own statements apart
 
 
+BESIDE_PEERS = "bench.peers --quick --only taskserver --part add,add_many,drain_2,million,empty_cpu,empty_memory"
+
+
 @pytest.mark.long
-def test_every_benchmark_runs_with_few_rows() -> None:
-    subprocess.run([sys.executable, "-m", "bench", "--quick"], cwd=ROOT, check=True, timeout=600)
+@pytest.mark.parametrize("command", ["bench --quick", "bench --quick --postgresql", BESIDE_PEERS])
+def test_every_benchmark_runs_with_few_rows(command: str) -> None:
+    subprocess.run([sys.executable, "-m", *command.split()], cwd=ROOT, check=True, timeout=600)
