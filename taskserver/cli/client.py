@@ -19,7 +19,6 @@ from .commands import (
     operate,
     page,
     run,
-    schedule,
     status,
 )
 from ..messages.programs import CLIENT, IS_INSTALLED
@@ -30,7 +29,7 @@ from .terminal.program import Exit, deployment_of, run_program, settings_in_word
 from .terminal.output import BOLD, painted
 
 GROUPS: dict[str, tuple[Callable[[Any], None], ...]] = {
-    "For producers": (add.add_parser, schedule.add_parser, schedule.add_parser_of_unschedule),
+    "For producers": (add.add_parser, add.add_schedule, add.add_unschedule),
     "To look": (
         *(status.add_parser, look.add_list, look.add_show, history.add_stats, look.add_errors),
         *(check.add_parser, page.add_metrics, page.add_page),
