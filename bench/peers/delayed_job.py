@@ -80,7 +80,7 @@ PEERS = [
         safety=Safety(durable=True, survives=True, runs="at least once"),
         notes=(
             "without Rails, which a site loads at each start",
-            "max_run_time = 60, after which a killed worker's task runs again: by default that takes 4 hours",
+            "the task of a killed worker runs again after max_run_time = 60 s; by default that is 4 hours",
             "it adds only one by one",
         ),
         skips=("add_many",),

@@ -117,11 +117,12 @@ PEERS = [
         unfinished="SELECT COUNT(*) FROM jobs",
         safety=Safety(durable=True, survives=True, runs="at least once"),
         notes=(
-            "the real artisan queue:work of the Laravel that Debian has, with all defaults but --tries=3, as its "
-            "documentation shows: by default a task whose worker was killed fails",
-            "retry_after=90, its default: a longer task runs twice",
+            "artisan queue:work with all defaults but --tries=3, as its documentation shows: by default the task of a "
+            "killed worker fails",
+            "that task runs again after retry_after = 90 s, the default; so does a task that takes longer",
+            "it adds by dispatch(), and by Queue::bulk() of 1,000 jobs, which is one INSERT",
             "only the six service providers that a queue needs: a real site loads more at each start",
-            "add: dispatch(); add_many: Queue::bulk() of 1,000 jobs, which is one INSERT",
+            "the newest Laravel takes a task by the same statements",
         ),
     )
 ]
