@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from ..bases import BASES, Base
+from ..page import machine
 from . import report
 from .kills import kills
 from .peer import REPOSITORY, Peer
@@ -68,6 +69,7 @@ def main(arguments: list[str]) -> int:
     options = _parse(arguments)
     chosen = [peer for peer in peers() if not options.only or any(map(peer.key.lower().startswith, options.only))]
     results = Results(options.results, options.again)
+    results.data["machine"] = machine()
     for peer in chosen[:]:
         try:
             peer.make()

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import sys
+from importlib.metadata import version
 from pathlib import Path
+
+from taskserver import __version__
 
 from ..place import install
 from .peer import PROGRAM, TASKS, Peer, Safety
@@ -52,9 +55,8 @@ class Ours(Peer):
         install(folder)
 
     def version(self) -> str:
-        from taskserver import __version__
-
-        return f"taskserver=={__version__}, PyMySQL, psycopg 3, sqlite3"
+        names = ("PyMySQL", "psycopg", "psycopg-binary")
+        return " ".join([f"taskserver=={__version__}", *(f"{name}=={version(name)}" for name in names)])
 
 
 def _ours(base: str, name: str, tasks: str, **more: object) -> Peer:

@@ -190,7 +190,7 @@ class Peer:
             "-m",
             "pip",
             "install",
-            "-q",
+            "-qq",
             "--disable-pip-version-check",
             "--no-deps",
         ]

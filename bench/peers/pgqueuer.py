@@ -53,6 +53,23 @@ def add_many(task, numbers):
     loop.run_until_complete(
         queries.enqueue([task] * len(numbers), [b"%d" % n for n in numbers], [0] * len(numbers)))
 """
+WORK = """
+import asyncio, signal, sys
+from datetime import timedelta
+import uvloop
+from pgqueuer.types import QueueExecutionMode
+import app
+
+
+async def main(batch, mode):
+    async with app.main() as queue:
+        asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, queue.shutdown.set)
+        beat = timedelta(seconds=60)
+        await queue.run(batch_size=int(batch), mode=QueueExecutionMode[mode], heartbeat_timeout=beat)
+
+
+uvloop.run(main(*sys.argv[1:]))
+"""
 PACKAGES = (
     "pgqueuer==1.6.0 annotated-doc==0.0.7 annotated-types==0.8.0 anyio==4.16.0 asyncpg==0.32.0 croniter==7.0.0 "
     "idna==3.20 markdown-it-py==4.3.0 mdurl==0.1.2 pydantic==2.14.4 pydantic-settings==2.16.3 pydantic_core==2.50.5 "
@@ -63,13 +80,12 @@ PACKAGES = (
 
 
 def _pgqueuer(batch: int, *skips: str) -> Peer:
-    work = f"pgq run app:main --batch-size {batch} --heartbeat-timeout 60 --log-level ERROR"
     return Peer(
         name="PgQueuer" if batch == 10 else f"PgQueuer, batches of {batch}",
         base="postgresql",
         packages=PACKAGES,
-        files={"both.py": TASKS, "app.py": APP, "program.py": PROGRAM},
-        commands={**ADDING, "work": work, "empty": work + " --mode drain"},
+        files={"both.py": TASKS, "app.py": APP, "program.py": PROGRAM, "work.py": WORK},
+        commands={**ADDING, "work": f"python work.py {batch} continuous", "empty": f"python work.py {batch} drain"},
         tables=("pgqueuer", "pgqueuer_log"),
         copied={
             "priority": "priority",
@@ -80,7 +96,8 @@ def _pgqueuer(batch: int, *skips: str) -> Peer:
         unfinished="SELECT COUNT(*) FROM pgqueuer",
         safety=Safety(durable=True, survives=True, runs="at least once"),
         notes=(
-            f"asyncpg, uvloop, pgq autovac; --batch-size {batch} (10 is its default), --heartbeat-timeout 60",
+            f"asyncpg, uvloop, pgq autovac; a batch_size of {batch} (10 is its default), heartbeat_timeout=60",
+            "its run() from Python: `pgq run` fails with this version of typer",
             "a batch is claimed and finished in two commits, so a killed worker breaks off a whole batch",
             "psycopg writes the effects, not the queue",
         ),

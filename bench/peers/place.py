@@ -91,9 +91,9 @@ class Place:
             self.calls_of(worker).write_bytes(b"")
 
     def start(self, worker: int, task: str = "nothing") -> subprocess.Popen[bytes]:
-        """A worker, with a process group of its own."""
+        """A worker, with a process group of its own; it does not outlive the benchmark."""
         return subprocess.Popen(
-            self.peer.command("work", worker=worker),
+            ["setpriv", "--pdeathsig=KILL", *self.peer.command("work", worker=worker)],
             cwd=self.folder,
             env=self.variables(task, worker),
             stdin=subprocess.DEVNULL,

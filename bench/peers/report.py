@@ -8,18 +8,22 @@ from statistics import median
 from typing import Any
 
 from ..bases import BASES
-from ..page import DOCS, Bar, bars, machine, table, write_section
+from ..page import DOCS, Bar, bars, table, write_section
 from .peer import Peer
 from .speed import Part
 
 TITLE = "Beside the peers"
 NAMES = {"mysql": "MariaDB", "sqlite": "SQLite", "postgresql": "PostgreSQL"}
 PICTURE = "pictures/peers.svg"
+SHOWN = {"Django", "django-tasks", "SQLAlchemy", "kombu", "peewee", "uvloop"}
+SHOWN |= {"mysqlclient", "PyMySQL", "psycopg", "psycopg2-binary", "asyncpg", "php-mysql", "ruby-mysql2"}
+"""Packages whose versions are shown, beside each queue's own."""
 INTRODUCTION = """\
-`make bench-peers` made this on {date}: {machine}; {databases}. All servers and files were durable: each commit was
-flushed to the disk, except where a row says "no fsync". All queues of a database ran in turns. Each cell has the
-median, the lowest and the highest of {rounds} rounds. Below it stands how many times as fast, or as small, taskserver
-was in the same rounds: by itself, then with `commit_every`, where tasks share commits.
+`make bench-peers` made this on {date}, on {machine}.
+The databases were {databases}. All were durable: each commit was flushed to the disk, except where a row says
+"no fsync". All queues of a database ran in turns. Each cell has the median, the lowest and the highest of {rounds}
+rounds. Below it stands how many times as fast, or as small, taskserver was in the same rounds: by itself, then with
+`commit_every`, where tasks share commits.
 
 "As safe" means that a task is on the disk when the call that adds it returns, and that it runs without a person's help
 if its worker is killed. Only such queues do the same work as taskserver.
@@ -49,7 +53,7 @@ def text(peers: Sequence[Peer], parts: Mapping[str, Part], data: Mapping[str, An
     databases = ", ".join(f"{NAMES[kind]} {data['versions'][kind]}" for kind in BASES if kind in data["versions"])
     date = time.strftime("%-d %B %Y", time.gmtime(data["finished"]))
     rounds = max(part.rounds for part in parts.values())
-    lines = [INTRODUCTION.format(date=date, machine=machine(), databases=databases, rounds=rounds)]
+    lines = [INTRODUCTION.format(date=date, machine=data["machine"], databases=databases, rounds=rounds)]
     lines.append(f"![One worker, in tasks a second]({PICTURE})\n")
     for kind in BASES:
         if those := [peer for peer in peers if peer.base == kind]:
@@ -128,10 +132,12 @@ def _not_first(peers: Sequence[Peer], parts: Mapping[str, Part], data: Mapping[s
 
 
 def _about(peer: Peer, data: Mapping[str, Any]) -> str:
-    version = " ".join(data["versions"].get(peer.key, "").split())
-    notes = "".join(f" {note[0].upper()}{note[1:]}." for note in peer.notes)
-    errors = "".join(f" {where} failed: {error}." for where, error in data["errors"].get(peer.key, {}).items())
-    return f"- **{peer.name}**, {NAMES[peer.base]}: `{peer.commands['work']}`; {version}.{notes}{errors}"
+    """Its version, without what only its own packages need; the command of a worker; the notes."""
+    first, *others = data["versions"].get(peer.key, "?").split()
+    version = ", ".join([first, *(word for word in others if word.partition("==")[0] in SHOWN)]).replace("==", " ")
+    errors = [f"{where} failed: {error}" for where, error in data["errors"].get(peer.key, {}).items()]
+    about = "; ".join([version, f"`{peer.commands['work']}`", *peer.notes, *errors])
+    return f"- **{peer.name}** on {NAMES[peer.base]}: {about}."
 
 
 def picture(peers: Sequence[Peer], data: Mapping[str, Any]) -> str:

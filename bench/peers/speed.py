@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from .place import Place
 
-START_SECONDS = 60.0
+START_SECONDS = 30.0
 """So long may the workers take until the first call."""
 POLL_SECONDS = 0.004
 
@@ -76,4 +76,5 @@ def drain(
 def _pause(place: Place, begun: float, limit_seconds: float) -> None:
     time.sleep(POLL_SECONDS)
     if time.monotonic() - begun > limit_seconds:
-        raise RuntimeError(f"{place.peer.key}: no task was called in {limit_seconds:.0f} s; see {place.folder}/log")
+        said = (place.folder / "log").read_text(errors="replace").strip()[-300:]
+        raise RuntimeError(f"no task was called in {limit_seconds:.0f} s; its log ends: {' '.join(said.split())}")
