@@ -15,6 +15,7 @@ from pathlib import Path
 from .add import add, add_many
 from .bases import OnMariaDB, OnPostgreSQL
 from .claim import claim, claim_sqlite
+from .cluster import cluster
 from .drain import drain
 from .empty import empty
 from .measure import Line
@@ -33,6 +34,7 @@ ON_MARIADB: dict[str, Callable[[Place], Iterator[Line]]] = {
     "empty": empty,
     "overview": overview,
     "spread": spread,
+    "cluster": cluster,
 }
 ON_POSTGRESQL: dict[str, Callable[[Place], Iterator[Line]]] = {
     "pg_add": pg_add,

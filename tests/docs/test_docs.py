@@ -39,6 +39,7 @@ UPGRADING = "docs/upgrading.md"
 SECURITY = "docs/security.md"
 FOLLOWED_ELSEWHERE = (
     *("docs/work/", "docs/php.md", "docs/wordpress.md"),  # test_recipes.py
+    "docs/cluster.md",  # tests/faults/test_galera_page.py
     *("docs/django.md", "docs/flask.md", "docs/testing.md"),  # test_frameworks.py, and tests/producers/test_django_*.py
 )
 NOT_RUN = {

@@ -3,6 +3,8 @@
 fragile         a server of these tests' own, which they kill; it runs as each of them begins
 fragile_queue   a queue on it
 shared_queue    one on the server of the whole test run, which keeps running: rows and tables are locked there
+cluster         three nodes of Galera for the tests of a file, whole as each of them begins
+name            a database with tables on it
 proxy           between the worker of proxied_queue and that server
 """
 
@@ -13,8 +15,10 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
+from taskserver import TaskServer
 from tests.faults.failing import TASKS, FailingQueue
 from tests.support.deployment import Deployment
+from tests.support.galera import Galera, missing_parts
 from tests.support.postgresql import PostgreSQL, PostgreSQLServer, programs_folder
 from tests.support.proxy import Proxy, Reader, Requests, as_sent
 from tests.support.servers import MariaDB, MySQLServer, missing_programs, without
@@ -101,3 +105,30 @@ def proxied_queue(
 def pool() -> Iterator[ThreadPoolExecutor]:
     with ThreadPoolExecutor() as pool:
         yield pool
+
+
+@pytest.fixture(scope="module")
+def galera() -> Iterator[Galera]:
+    """Of all these tests."""
+    if missing := missing_parts():
+        without(f"Galera is not installed ({', '.join(missing)} not found)")
+    with Galera() as cluster:
+        yield cluster
+
+
+@pytest.fixture
+def cluster(galera: Galera) -> Iterator[Galera]:
+    """Whole as each test begins."""
+    yield galera
+    galera.heal()
+
+
+@pytest.fixture
+def name(cluster: Galera) -> Iterator[str]:
+    """Of a database with tables on all nodes."""
+    name = cluster.create_database()
+    with TaskServer(cluster.dsn(name)) as server:
+        server.create_tables()
+    yield name
+    cluster.heal()
+    cluster.nodes[0].drop_database(name)

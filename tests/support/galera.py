@@ -18,19 +18,22 @@ import shutil
 import socket
 import tempfile
 import time
-from collections.abc import Iterable, Sequence
-from contextlib import ExitStack, suppress
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import ExitStack, closing, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
 import pymysql
 
+from tests.support.rows import Rows
 from tests.support.servers import NOBODY, PROGRAM_FOLDERS, START_SECONDS, MariaDB, find_program, missing_programs
 
 NODES = 3
 LIBRARY = Path("/usr/lib/galera/libgalera_smm.so")
 SCRIPTS = Path(__file__).resolve().parents[2] / ".servers/mariadb-server/usr/bin"
 """These copy a node's data to another one."""
+DURABLE = ("--innodb-flush-log-at-trx-commit=1", "--innodb-flush-method=fsync", "--innodb-doublewrite=1")
+"""Options of nodes that flush, as one server does by its defaults."""
 TIMEOUTS = "evs.keepalive_period=PT0.5S;evs.suspect_timeout=PT2S"
 """Of docs/cluster.md: the others continue without a node that has not answered for two seconds."""
 SYNCED = 4
@@ -54,6 +57,12 @@ def free_ports(count: int) -> int:
             for port in range(first, first + count):
                 probes.enter_context(socket.socket()).bind(("127.0.0.1", port))
             return first
+
+
+LOST_CONFLICTS = """
+    SELECT SUM(variable_value) FROM information_schema.global_status
+    WHERE variable_name IN ('wsrep_local_cert_failures', 'wsrep_local_bf_aborts')
+"""
 
 
 class Node(MariaDB):
@@ -94,6 +103,13 @@ class Node(MariaDB):
         """While it is down: from now on it knows nothing of its data, so that it gets a copy (SST) at its start."""
         for name in ("grastate.dat", "gvwstate.dat", "galera.cache"):
             (self.folder / "data" / name).unlink(missing_ok=True)
+
+    def rows(self, database: str) -> Rows:
+        return Rows(self.dsn(database))
+
+    def lost_conflicts(self) -> int:
+        """How many of its transactions were rolled back in favour of another node's."""
+        return int(self.execute(LOST_CONFLICTS)[0][0])
 
     def log(self) -> str:
         return (self.folder / "out.log").read_text(errors="replace")
@@ -200,11 +216,29 @@ class Galera:
             assert time.monotonic() < deadline, [node.state() for node in self.nodes]
             time.sleep(0.1)
 
+    @contextmanager
+    def lagging(self, node: Node, database: str) -> Iterator[Callable[[], object]]:
+        """In the `with`, or until the call, a node applies nothing of the others; its own commits wait for that."""
+        other = next(one for one in self.nodes if one is not node)
+        made = "CREATE TABLE IF NOT EXISTS small (id INT PRIMARY KEY, x INT)", "REPLACE INTO small VALUES (1, 0)"
+        other.execute(*made, database=database)
+        with closing(node.rows(database)) as holder:
+            deadline = time.monotonic() + START_SECONDS
+            while not holder.execute("SHOW TABLES LIKE 'small'"):
+                assert time.monotonic() < deadline
+                time.sleep(0.05)
+            holder.execute("LOCK TABLES small READ")
+            other.execute("UPDATE small SET x = x + 1", database=database)
+            yield lambda: holder.execute("UNLOCK TABLES")
+
     def heal(self) -> None:
         """Each node runs and serves, whatever was done to them."""
         for node in self.nodes:
             with suppress(AssertionError):
                 node.thaw()
+            for usual in ("SET GLOBAL wsrep_desync = OFF", "SET GLOBAL read_only = 0"):
+                with suppress(pymysql.MySQLError, AssertionError):
+                    node.execute(usual)
         if not any(node.serves() for node in self.nodes) and (left := [node for node in self.nodes if node.state()]):
             left[0].bootstrap()
         for node in self.nodes:

@@ -22,7 +22,10 @@ from tests.support.proxy import Link
 from tests.support.rows import Rows
 
 DRAIN_SECONDS = 60.0
-"""So long, when the faults have ended, the queue may take until one more of its tasks is over."""
+"""So long, when the faults have ended, the queue may take until one more of its tasks is over.
+
+A task that kills its workers takes a lease for each attempt more.
+"""
 LEFT = "SELECT id, task, args, status, attempts, due_at, awaited FROM jobs_queue WHERE status NOT IN (2, 4)"
 LEFT += " OR due_at IS NOT NULL"
 """A row that is over and has an instant is still to be reported to those that wait for it."""
@@ -115,11 +118,12 @@ def play(stage: Stage, faults: Sequence[Faults], seconds: float, seed: int) -> E
 def drain(stage: Stage) -> list[Any]:
     """Wait until every task is done or fatal, or for long none becomes so. Those that are not, and their edges."""
     least, deadline = float("inf"), 0.0
+    patience = DRAIN_SECONDS + stage.lease_seconds * stage.max_attempts
     with closing(stage.rows()) as rows:
         while True:
             left = [*rows.execute(LEFT), *rows.execute(EDGES)]
             if len(left) < least:
-                least, deadline = len(left), time.monotonic() + DRAIN_SECONDS
+                least, deadline = len(left), time.monotonic() + patience
             if not left or time.monotonic() > deadline:
                 return left
             time.sleep(0.1)

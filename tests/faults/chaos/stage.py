@@ -88,6 +88,7 @@ class Stage:
     tasks = TASKS
     """The tasks.py of its deployment."""
     lease_seconds = LEASE_SECONDS
+    max_attempts = MAX_ATTEMPTS
     arguments: Sequence[Sequence[object]] = ARGUMENTS
     """Of each slot's worker.py."""
     rare_faults = frozenset({"server kill"})
@@ -205,7 +206,8 @@ class Producer(Actor):
         options: dict[str, Any] = {"priority": chance.choice((0, 0, 0, -5, 10)), "group_id": self.group_of(kind)}
         added = Added(number, kind, None, max_attempts=1000)
         if kind in PLAYED:
-            attempts = chance.choice((MAX_ATTEMPTS, MAX_ATTEMPTS, 1, 2, 3)) if number >= PRODUCERS else 1
+            most = self.stage.max_attempts
+            attempts = chance.choice((most, most, 1, 2, 3)) if number >= PRODUCERS else 1
             added = added._replace(max_attempts=attempts)
         elif kind in MONEY:
             args["source"], args["target"] = chance.sample(range(ACCOUNTS), 2)

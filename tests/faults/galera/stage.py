@@ -36,6 +36,7 @@ class GaleraStage(Stage):
     tasks = TICKING
     lease_seconds = 30
     """A worker may wait ten seconds for a frozen node, and the others stall until they have given it up."""
+    max_attempts = 3
     arguments: Sequence[Sequence[object]] = ((), ("--processes", 2), (15, "--batch", 3), ("--batch", 5, "--linger", 5))
     rare_faults = frozenset({"kill", "terminate"})
     is_cluster = True
