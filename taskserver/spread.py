@@ -19,7 +19,7 @@ from typing import Any, NamedTuple, ParamSpec, TypeVar
 
 from .errors import DatabaseError, InvalidTask, SettingError, Unavailable
 from .messages.text import shown
-from .model.checks import check_kind, check_list
+from .model.checks import check_key, check_kind, check_list
 from .model.new_task import NewTask, new_task_from, new_tasks_from
 from .server import TaskServer
 
@@ -76,8 +76,8 @@ class Spread:
             server.close()
 
     def server_of(self, unique_key: str) -> TaskServer:
-        """The server of a key: the same in every process, as long as names and weights are the same."""
-        return self.servers[self._name_of(unique_key)]
+        """The server of a key: the same in every process with these names and weights. Raises InvalidTask."""
+        return self.servers[self._name_of(check_key("unique_key", unique_key))]
 
     def add_task(self, task: str | Callable[..., Any], args: object = None, **options: Any) -> Added:
         """Add one task, with the options of `TaskServer.add_task`; `depends_on` and `connection` raise InvalidTask.
@@ -111,7 +111,7 @@ class Spread:
         for number, task in enumerate(new_tasks):
             if task.depends_on is not None:
                 raise InvalidTask(f"task {number + 1}: {BOUND.format('depends_on')}")
-            numbers_of.setdefault(task.unique_key and self._name_of(task.unique_key), []).append(number)
+            numbers_of.setdefault(self._own(task), []).append(number)
         # Last those without a key: nothing that fails comes after them.
         for name in sorted(numbers_of, key=lambda name: name is None):
             numbers = numbers_of[name]
@@ -120,6 +120,9 @@ class Spread:
         return [added[number] for number in range(len(new_tasks))]
 
     # ---- which server
+
+    def _own(self, task: NewTask) -> str | None:
+        return None if task.unique_key is None else self._name_of(task.unique_key)
 
     def _name_of(self, unique_key: str) -> str:
         """Rendezvous hashing: if a server comes or goes, only its own keys move."""
@@ -137,7 +140,7 @@ class Spread:
         task = new_task_from(description)
         if task.depends_on is not None:
             raise InvalidTask(BOUND.format("depends_on"))
-        server, (task_id,) = self._send([task], task.unique_key and self._name_of(task.unique_key))
+        server, (task_id,) = self._send([task], self._own(task))
         return Added(server, task_id)
 
     def _send(self, tasks: Sequence[NewTask], own: str | None) -> tuple[TaskServer, Sequence[int]]:
@@ -145,6 +148,8 @@ class Spread:
         now, errors = time.monotonic(), list[str]()
         names = self._ranked(lambda name: random.expovariate(1)) if own is None else [own]
         for name in sorted(names, key=lambda name: self._away_until[name] > now):
+            if errors:
+                getLogger("taskserver").warning("the task goes to another server: %s", errors[-1])
             server = self.servers[name]
             try:
                 ids = (
@@ -159,7 +164,6 @@ class Spread:
                 if own is not None or error.in_doubt or not is_away:
                     raise
                 errors.append(str(error))
-                getLogger("taskserver").warning("tasks go to another server: %s", error)
             else:
                 self._away_until[name] = 0.0
                 return server, ids

@@ -165,6 +165,8 @@ def test_what_binds_a_task_to_one_server_is_refused(servers: list[TaskServer], a
 def test_wrong_options_are_named() -> None:
     with pytest.raises(InvalidTask, match="it has 'dealy'; allowed: task, args"):
         spread_of("ab").add_task(TASK, dealy=3)
+    with pytest.raises(InvalidTask, match="unique_key is '"):
+        spread_of("ab").server_of("\udcff")
     with pytest.raises(InvalidTask, match="stages"):
         spread_of("ab").add_pipeline(None)  # type: ignore[arg-type]
 
