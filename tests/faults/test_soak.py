@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Callable
 from dataclasses import replace
+from email.message import EmailMessage
 from pathlib import Path
 
 import pytest
@@ -79,3 +80,17 @@ def test_the_checks_report_early_and_late_runs() -> None:
         assert len([*checks.check_pipelines(replace(STORY, runs=runs), [[1, 2]])]) == 1, runs
     assert len([*checks.check_ticks(replace(STORY, runs=[*STORY.runs, *often]), None)]) == 1
     assert len([*checks.check_ticks(replace(STORY, runs=[*STORY.runs, *old]), 1.0)]) == 1
+
+
+def mail(subject: str, text: str) -> EmailMessage:
+    message = EmailMessage()
+    message["Subject"] = subject
+    message.set_content(text)
+    return message
+
+
+def test_the_checks_report_what_cron_mails_too_often() -> None:
+    away, fatal = mail("worker.py", "worker.py: 7 away (said once an hour)\n"), mail("worker.py", "task 8 is fatal\n")
+    assert [*checks.check_mails([away, away, fatal, fatal, fatal, mail("other", away.get_content())], 2)] == []
+    assert [*checks.check_mails([away, away], 1)] == ["mailed 2 times: worker.py: … away (said once an hour)"]
+    assert len([*checks.check_mails([mail("client.py check --mail", "8 fatal\n")] * 20, 2)]) == 1
