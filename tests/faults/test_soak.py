@@ -66,12 +66,12 @@ STORY = Evidence(
         Run(2, 5, 12.0, 13.0, "done"),
         *(Run(TICK, 5, at, at, "done", "second") for at in (0.0, 15.0, 30.0)),
     ],
-    workers=[WorkerRun(0, 5, 0.0, 99.0, 0, "")],
+    workers=[WorkerRun(0, 5, 0.0, 99.0, 0, ""), WorkerRun(0, 6, 40.0, 99.0, 0, "")],
 )
 
 
 def test_the_checks_report_early_and_late_runs() -> None:
-    early, old = [Run(2, 5, 10.5, 13.0, "done")], [Run(TICK, 5, 95.0, 95.0, "done", "first")]
+    early, old = [Run(2, 5, 10.5, 13.0, "done")], [Run(TICK, pid, 45.0, 45.0, "done", "first") for pid in (5, 6)]
     often = [Run(TICK, 5, 30.0, 30.0, "done", "second")] * 3
     assert [*checks.check_delays(STORY, {1: 10.0}), *checks.check_pipelines(STORY, [[1, 2]])] == []
     assert [*checks.check_ticks(STORY, 1.0)] == []

@@ -79,8 +79,9 @@ class Pages(Actor):
 
     def _insert(self, number: int) -> None:
         with closing(Rows(self.stage.dsn)) as rows:
-            insert = "INSERT INTO jobs_queue (task, args, group_id, priority) VALUES ('tasks.page', ?, ?, ?)"
-            rows.execute(insert, [_args(number), self._chance.randrange(3), self._chance.choice((0, 5))])
+            insert = "INSERT INTO jobs_queue (task, args, group_id, priority) VALUES (?, ?, ?, ?)"
+            name = "tasks.new_page" if self._place.uploaded_at else "tasks.page"
+            rows.execute(insert, [name, _args(number), self._chance.randrange(3), self._chance.choice((0, 5))])
 
     def _delay(self, number: int) -> None:
         seconds = self._chance.randrange(1, 30)

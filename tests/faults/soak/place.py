@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from tests.faults.chaos.stage import LEASE_SECONDS, Stage
-from tests.faults.soak.tasks import TASKS, VERSION
+from tests.faults.soak.tasks import TASKS, UPLOADED
 from tests.support.deployment import ROOT
 from tests.support.processes import wait_until
 from tests.support.rows import Rows, run_fixture
@@ -121,7 +121,7 @@ class Place(Stage):
         """Newer files of the same names, as by FTP."""
         for path in self.folder.rglob("*.py"):
             path.write_bytes(path.read_bytes())
-        self.deployment.write_tasks(TASKS.replace(VERSION, VERSION.replace("first", "second")))
+        self.deployment.write_tasks(UPLOADED)
         self.uploaded_at = time.monotonic()
 
     @property

@@ -5,7 +5,7 @@ from __future__ import annotations
 from tests.faults.chaos import tasks
 
 VERSION = "VERSION = 'first'"
-"""The line of tasks.py that an upload changes."""
+"""The line of tasks.py that an upload changes; it also brings `new_page`."""
 TICK = -1_000_000
 """The number of the periodic task."""
 TASKS = f'''{tasks.TASKS}
@@ -30,3 +30,4 @@ def tick(number):
     with noted(number, VERSION):
         pass
 '''
+UPLOADED = f"{TASKS.replace(VERSION, VERSION.replace('first', 'second'))}\nnew_page = page\n"
