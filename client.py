@@ -34,6 +34,9 @@ except (ImportError, SyntaxError, NameError, AttributeError) as error:  # an upl
     what = getattr(error, "filename", None) or error
     sys.stderr.write("client.py: the program is not whole (%s): upload the folder again\n" % what)
     sys.exit(2)
+except EOFError:
+    sys.stderr.write("client.py: a full disk cut off what Python compiled: delete all folders __pycache__\n")
+    sys.exit(2)
 
 if __name__ == "__main__":
     sys.exit(main(FOLDER, sys.argv[1:]))

@@ -10,7 +10,7 @@ from pathlib import Path
 from traceback import walk_tb
 
 from .error_text import OUR_FOLDER, describe, traceback_of
-from .programs import BESIDE
+from .programs import BESIDE, CACHE_CUT_OFF
 
 _PYTHONS_OWN = os.path.join(os.path.dirname(importlib.__file__), "")
 _INSTALLED = re.compile(r"[\\/](?:site|dist)-packages[\\/]|^" + re.escape(os.path.dirname(os.__file__)))
@@ -22,6 +22,7 @@ _FIXES = (
         "name a function that calls django.setup() in TASKSERVER_SETUP (docs/django.md)",
     ),
     (r"PermissionError: ", "let this user read it"),
+    (r"EOFError: (marshal|EOF)", CACHE_CUT_OFF),
 )
 """The start of an error, and its fix."""
 

@@ -11,6 +11,8 @@ IS_INSTALLED = not any(os.path.exists(os.path.join(_BESIDE, name)) for name in (
 CLIENT, WORKER = ("taskserver", "taskserver-worker") if IS_INSTALLED else ("client.py", "worker.py")
 BESIDE = "in the deployment's folder" if IS_INSTALLED else "beside worker.py"
 """The place of a site's own modules."""
+CACHE_CUT_OFF = "a full disk cut off what Python compiled: delete all folders __pycache__"
+"""Python puts an incomplete file there if the disk is full, and then fails at each import of it with an EOFError."""
 
 
 def install_command(package: str) -> str:

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import compileall
 import re
+import shutil
+from importlib.util import cache_from_source
 from pathlib import Path
 
 import pytest
@@ -118,6 +121,28 @@ def test_a_part_that_is_missed_later_is_reported_in_the_same_words(queue: Queue)
     cut(queue.folder, "taskserver/health/doctor.py", 50)
     ended = queue.client("doctor")
     assert_one_line(ended, 1, "this program is incomplete (upload the folder again)", "doctor.py")
+
+
+def test_what_python_compiled_onto_a_full_disk_is_named_with_the_way_out(queue: Queue) -> None:
+    words = "a full disk cut off what Python compiled: delete all folders __pycache__"
+    queue.add("shop.f")
+    queue.deployment.write_tasks("def f(): ...\n", "shop.py")
+    compileall.compile_dir(queue.folder, quiet=2)
+
+    def cut_compiled(name: str) -> None:
+        cut(queue.folder, cache_from_source(name), 100)
+
+    cut_compiled("shop.py")
+    ended = queue.worker(TASKSERVER_MODULES="shop")
+    assert f"module shop cannot be imported: EOFError: marshal data too short: {words}" in ended.stderr
+    cut_compiled("taskserver/health/doctor.py")
+    assert_one_line(queue.client("doctor"), 1, f"client.py: {words}")
+    for script in SCRIPTS:
+        cut_compiled(f"taskserver/cli/{script}")
+        assert_one_line(queue.deployment.run(script, "0"), 2, f"{script}: {words}")
+    for cache in queue.folder.rglob("__pycache__"):
+        shutil.rmtree(cache)
+    assert_silent(queue.worker())
 
 
 def test_a_missing_package_is_installed_and_one_of_a_bundle_uploaded_again(deployment: Deployment) -> None:

@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 from ...errors import DatabaseError, HostLimit, InvalidTask, SettingError
 from ...host.files import fill_standard_descriptors
-from ...messages.programs import CLIENT
+from ...messages.programs import CACHE_CUT_OFF, CLIENT
 from ...messages.text import printable
 
 _opened: os.stat_result | None = None
@@ -154,11 +154,13 @@ def _unexpected(error: Exception) -> str:
     place = extract_tb(error.__traceback__)[-1]
     is_cut_off = isinstance(error, (ImportError, SyntaxError, NameError)) or str(error).startswith("module '")
     what = (
-        "this program is incomplete (upload the folder again)"
-        if is_cut_off
-        else f"was the last upload complete ({CLIENT} doctor says)? If so, the database's answer cannot be read, "
-        "or this program has a bug"
+        f"was the last upload complete ({CLIENT} doctor says)? If so, the database's answer cannot be read, or this "
+        "program has a bug"
     )
+    if isinstance(error, EOFError):
+        what = CACHE_CUT_OFF
+    elif is_cut_off:
+        what = "this program is incomplete (upload the folder again)"
     words = f"{type(error).__name__}: {str(error)[:MAX_UNEXPECTED_LENGTH]}"
     return f"{what}: {words} ({place.filename}, line {place.lineno}; PYTHONDEVMODE=1 shows the traceback)"
 
