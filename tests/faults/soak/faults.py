@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import random
+import shutil
 import signal
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -70,6 +71,8 @@ def fill_disk(place: Place, chance: random.Random) -> bool:
             is_full = is_full or os.statvfs("/tmp").f_bavail == 0
             time.sleep(0.05)
     ballast.unlink()
+    for cache in place.folder.rglob("__pycache__"):  # as a worker asks for if Python put an incomplete file there
+        shutil.rmtree(cache, ignore_errors=True)
     if place.server is not None:
         place.server.start()
     return is_full
