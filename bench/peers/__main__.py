@@ -1,6 +1,7 @@
 """`python -m bench.peers`: ours beside other queues, in turns, each in the configuration that its documents recommend.
 
-Each result is written at once, and a run that was interrupted goes on. At the end docs/benchmarks.md gets the tables.
+Each result is written at once, and a run that was interrupted goes on. At the end docs/benchmarks.md gets the tables,
+if the results are not in a file of their own.
 """
 
 from __future__ import annotations
@@ -55,8 +56,9 @@ class Results:
 
     def save(self) -> None:
         with self.lock:
-            self.path.parent.mkdir(exist_ok=True)
-            self.path.write_text(json.dumps(self.data, indent=1))
+            self.path.parent.mkdir(mode=0o700, exist_ok=True)
+            self.path.with_suffix(".tmp").write_text(json.dumps(self.data, indent=1))
+            self.path.with_suffix(".tmp").replace(self.path)
 
     def note_error(self, where: str, peer: Peer) -> None:
         text = traceback.format_exc(limit=-2).strip()
@@ -86,10 +88,10 @@ def main(arguments: list[str]) -> int:
                 measure(those, server, Path(folder), options, results)
     results.data["finished"] = time.time()
     results.save()
-    if options.quick:
-        print(report.text(peers(), parts(True), results.data))
-    else:
+    if options.results == RESULTS:
         report.write(peers(), parts(False), results.data)
+    else:
+        print(report.text(peers(), parts(options.quick), results.data))
     return 1 if results.data["errors"] else 0
 
 
