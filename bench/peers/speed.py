@@ -51,7 +51,7 @@ def parts(quick: bool) -> dict[str, Part]:
 def drain(
     place: Place, *, workers: int, waiting: int, quota: int, limit_seconds: float, fill_below: int | None = None
 ) -> float:
-    """Tasks a second, from when all workers work (or a third is done) until `quota` are done, or the limit.
+    """Tasks a second, from when all workers work (or a third is done) until the last call before `quota` or the limit.
 
     The table is filled before, if fewer than `fill_below` wait: so the starts of programs are not counted.
     """
@@ -66,11 +66,13 @@ def drain(
             time.sleep(POLL_SECONDS)
             calls = place.calls(workers)
         before, begun = sum(calls), time.monotonic()
-        while sum(calls) < quota and time.monotonic() - begun < limit_seconds:
+        last = now = begun
+        while sum(calls) < quota and now - begun < limit_seconds:
             time.sleep(POLL_SECONDS)
-            calls = place.calls(workers)
-        took = time.monotonic() - begun
-    return (sum(calls) - before) / took if took else 0.0
+            now = time.monotonic()
+            if (found := place.calls(workers)) != calls:
+                calls, last = found, now
+    return (sum(calls) - before) / (last - begun) if last > begun else 0.0
 
 
 def _pause(place: Place, begun: float, limit_seconds: float) -> None:
