@@ -35,7 +35,7 @@ PACKAGES = (
 WORK = "celery -q -A app worker -P solo -c 1 --without-gossip --without-mingle --without-heartbeat -l WARNING"
 
 
-def _celery(base: str, driver: str, own: dict[str, str]) -> Peer:
+def _celery(base: str, driver: str, next_id: str) -> Peer:
     return Peer(
         name="Celery",
         base=base,
@@ -44,7 +44,7 @@ def _celery(base: str, driver: str, own: dict[str, str]) -> Peer:
         files={"both.py": TASKS, "app.py": APP, "program.py": PROGRAM},
         commands={**ADDING, "work": WORK + " -n w{worker}@localhost"},
         tables=("kombu_message",),
-        copied={**own, "visible": "TRUE", "payload": "payload", "version": "1", "queue_id": "queue_id"},
+        copied={"id": next_id, "visible": "TRUE", "payload": "payload", "version": "1", "queue_id": "queue_id"},
         unfinished="SELECT COUNT(*) FROM kombu_message WHERE visible",
         safety=Safety(durable=True, survives=False, runs="at most once"),
         notes=(
@@ -58,6 +58,6 @@ def _celery(base: str, driver: str, own: dict[str, str]) -> Peer:
 
 
 PEERS = [
-    _celery("mysql", "mysqlclient==2.3.2", {}),
-    _celery("postgresql", "psycopg2-binary==2.9.13", {"id": "nextval('message_id_sequence')"}),
+    _celery("mysql", "mysqlclient==2.3.2", "NEXTVAL(message_id_sequence)"),
+    _celery("postgresql", "psycopg2-binary==2.9.13", "nextval('message_id_sequence')"),
 ]

@@ -117,7 +117,9 @@ def _q2(base: str) -> Peer:
         files=_files(Q2, Q2_TASKS, "async_task(task, n)"),
         commands={**ADDING, "work": "python -m django qcluster"},
         tables=("django_q_ormq", "django_q_task"),
-        copied={"`key`" if base == "mysql" else "key": "'bench'", "payload": "payload", "lock": "lock"},
+        copied={
+            name: name for name in (("`key`", "payload", "`lock`") if base == "mysql" else ("key", "payload", "lock"))
+        },
         unfinished="SELECT COUNT(*) FROM django_q_ormq",
         safety=Safety(durable=True, survives=True, runs="at least once"),
         notes=(
