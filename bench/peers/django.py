@@ -125,7 +125,7 @@ def _q2(base: str) -> Peer:
         notes=(
             f"Django 5.2, {driver}; the ORM broker with bulk 10 and queue_limit 50, as its documents show",
             "each worker is a cluster with one worker process, of five processes",
-            "retry=60; waiting rows are copies with the ids of 1,000 tasks, so fewer results are written than in life",
+            "retry=60; waiting rows are copies with the ids of 250 tasks, so fewer results are written than in life",
         ),
         environment=ENVIRONMENT,
         skips=("add_many",),

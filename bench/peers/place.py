@@ -14,9 +14,9 @@ from ..bases import Base
 from ..place import cost_of
 from .peer import Peer
 
-SEEDS = 1_000
+SEEDS = 250
 """So many tasks are added by the peer itself; more are copies of their rows."""
-PATIENCE_SECONDS = 5.0
+PATIENCE_SECONDS = 3.0
 """A worker that has not ended so long after SIGTERM is killed."""
 
 

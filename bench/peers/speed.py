@@ -12,6 +12,8 @@ from .place import Place
 START_SECONDS = 30.0
 """So long may the workers take until the first call."""
 POLL_SECONDS = 0.004
+DRAIN_SECONDS = 4.0
+"""A drain ends after so long at the latest, also one of a million tasks."""
 
 
 class Part(NamedTuple):
@@ -28,30 +30,25 @@ def parts(quick: bool) -> dict[str, Part]:
     """By name; the sizes are such that all peers take less than 90 minutes."""
     adds, many, waiting = (50, 500, 300) if quick else (1_000, 10_000, 10_000)
     million, quota = (2_000, 200) if quick else (1_000_000, 5_000)
-    seconds = 5.0 if quick else 6.0
     rounds = 1 if quick else 3
     found = {
         "add": Part(f"add {adds:,}, one by one", "tasks/s", lambda place: place.add("add", adds), rounds),
         "add_many": Part(f"add {many:,} in bulk", "tasks/s", lambda place: place.add("add_many", many), rounds),
     }
     for workers in (1, 2, 4):
-        measure = partial(drain, workers=workers, waiting=waiting, quota=waiting, limit_seconds=seconds)
+        measure = partial(drain, workers=workers, waiting=waiting, quota=waiting)
         found[f"drain_{workers}"] = Part(
             f"{workers} worker{'s' * (workers > 1)}, {waiting:,} waiting", "tasks/s", measure, rounds
         )
-    measure = partial(
-        drain, workers=1, waiting=million, quota=quota, limit_seconds=2 * seconds, fill_below=million // 2
-    )
+    measure = partial(drain, workers=1, waiting=million, quota=quota, fill_below=million // 2)
     found["million"] = Part(f"1 worker, {million:,} waiting", "tasks/s", measure, rounds)
     found["empty_cpu"] = Part("empty run, CPU", "ms", lambda place: place.empty_run()[0], rounds, False)
     found["empty_memory"] = Part("empty run, memory", "MB", lambda place: place.empty_run()[1], rounds, False)
     return found
 
 
-def drain(
-    place: Place, *, workers: int, waiting: int, quota: int, limit_seconds: float, fill_below: int | None = None
-) -> float:
-    """Tasks a second, from when all workers work (or a third is done) until the last call before `quota` or the limit.
+def drain(place: Place, *, workers: int, waiting: int, quota: int, fill_below: int | None = None) -> float:
+    """Tasks a second, from when all workers work (or a third is done) until the last call; DRAIN_SECONDS at most.
 
     The table is filled before, if fewer than `fill_below` wait: so the starts of programs are not counted.
     """
@@ -60,14 +57,14 @@ def drain(
     with place.working(workers):
         begun = time.monotonic()
         while not any(calls := place.calls(workers)):
-            _pause(place, begun, START_SECONDS)
+            _pause(place, begun)
         begun = time.monotonic()
-        while not all(calls) and sum(calls) < quota / 3 and time.monotonic() - begun < limit_seconds:
+        while not all(calls) and sum(calls) < quota / 3 and time.monotonic() - begun < DRAIN_SECONDS:
             time.sleep(POLL_SECONDS)
             calls = place.calls(workers)
         before, begun = sum(calls), time.monotonic()
         last = now = begun
-        while sum(calls) < quota and now - begun < limit_seconds:
+        while sum(calls) < quota and now - begun < DRAIN_SECONDS:
             time.sleep(POLL_SECONDS)
             now = time.monotonic()
             if (found := place.calls(workers)) != calls:
@@ -75,8 +72,8 @@ def drain(
     return (sum(calls) - before) / (last - begun) if last > begun else 0.0
 
 
-def _pause(place: Place, begun: float, limit_seconds: float) -> None:
+def _pause(place: Place, begun: float) -> None:
     time.sleep(POLL_SECONDS)
-    if time.monotonic() - begun > limit_seconds:
+    if time.monotonic() - begun > START_SECONDS:
         said = (place.folder / "log").read_text(errors="replace").strip()[-300:]
-        raise RuntimeError(f"no task was called in {limit_seconds:.0f} s; its log ends: {' '.join(said.split())}")
+        raise RuntimeError(f"no task was called in {START_SECONDS:.0f} s; its log ends: {' '.join(said.split())}")
