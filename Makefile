@@ -63,6 +63,9 @@ bench: packages ## measure, on a private MariaDB with durable settings
 bench-peers: packages ## measure beside other queues, for over an hour; into docs/benchmarks.md; a try: ARGS="--quick --only huey"
 	@.ci/setup venv $(TEST)
 	@$(PYTHON) -m bench.peers $(ARGS)
+bench-growth: packages ## measure with 10,000 to 10,000,000 rows, for some hours, and go on if interrupted; into docs/benchmarks.md; a try: ARGS=--quick
+	@.ci/setup venv $(TEST)
+	@$(PYTHON) -m bench.growth $(ARGS)
 docs: ## make a site of the documents, with search: dist/site
 	@.ci/setup venv $(TEST) docs
 	@NO_MKDOCS_2_WARNING=1 $(PYTHON) -m mkdocs build --strict

@@ -44,9 +44,21 @@ class Filler(NamedTuple):
             self.sql(insert + columns.format(n="seq") + values.format(n="seq") + " FROM " + numbers)
 
 
+FORMS = {
+    "mysql": ("seq_{begin}_to_{end}", """CONCAT('{"n": ', seq, '}')""", "NOW(6)"),
+    "postgresql": ("generate_series({begin}, {end}) AS n (seq)", """'{"n": ' || seq || '}'""", "now()"),
+    "sqlite": (
+        "(WITH RECURSIVE n(seq) AS (SELECT {begin} UNION ALL SELECT seq + 1 FROM n WHERE seq < {end}) SELECT * FROM n)",
+        """'{"n": ' || seq || '}'""",
+        "strftime('%Y-%m-%d %H:%M:%f000', 'now')",
+    ),
+}
+"""What a Filler of each kind of database needs after its function."""
+
+
 def mariadb(place: Place) -> Filler:
     """Fills tables of the benchmarks' MariaDB."""
-    return Filler(place.sql, "seq_{begin}_to_{end}", """CONCAT('{"n": ', seq, '}')""", "NOW(6)")
+    return Filler(place.sql, *FORMS["mysql"])
 
 
 def sqlite(path: Path) -> Filler:
@@ -56,11 +68,7 @@ def sqlite(path: Path) -> Filler:
         with closing(sqlite3.connect(path)) as connection, connection:
             connection.execute(statement)
 
-    numbers = (
-        "(WITH RECURSIVE n(seq) AS (SELECT {begin} UNION ALL SELECT seq + 1 FROM n WHERE seq < {end}) SELECT * FROM n)"
-    )
-    now = "strftime('%Y-%m-%d %H:%M:%f000', 'now')"
-    return Filler(sql, numbers, """'{"n": ' || seq || '}'""", now)
+    return Filler(sql, *FORMS["sqlite"])
 
 
 def fill(place: Place, table: str, count: int, task: str = TASK) -> None:
