@@ -23,6 +23,7 @@ import taskserver
 from taskserver import TaskServer
 from taskserver.model.attempt import Finish, Start
 from taskserver.model.task import Status
+from taskserver.stores.queue.batches import Batches
 from taskserver.stores.queue.pruning import Pruning
 from taskserver.web.one_file import one_file, read_part
 
@@ -121,8 +122,15 @@ def _add(queue: Queue) -> Iterator[float]:
 
 
 def _claim(queue: Queue) -> Iterator[float]:
+    """The tasks are then completed, as a claim also reads past those in progress."""
+    store = queue.server.store
     while True:
-        yield seconds(partial(queue.server.store.claims.claim, CLAIMED, GROUPS))
+        begun = time.perf_counter()
+        tasks = store.claims.claim(CLAIMED, GROUPS).tasks
+        took = time.perf_counter() - begun
+        Batches(store).start(tasks, 3)
+        Batches(store).complete(tasks)
+        yield took
 
 
 def _start_and_finish(queue: Queue) -> Iterator[float]:
@@ -133,6 +141,7 @@ def _start_and_finish(queue: Queue) -> Iterator[float]:
         store.finishes.advance([], Start(tasks[0], 3))
         for ended, following in pairwise(tasks):
             yield seconds(partial(store.finishes.advance, [Finish(ended)], Start(following, 3)))
+        store.finishes.advance([Finish(tasks[-1])], None)
 
 
 def _prune(queue: Queue) -> Iterator[float]:
@@ -251,8 +260,7 @@ def _state(queue: Queue, fill: bool = True) -> dict[str, float]:
 
 
 def _drain(queue: Queue) -> None:
-    """Have workers run everything, also what _state has claimed."""
-    queue.base.execute(queue.name, f"UPDATE {TABLE} SET status = 0, claim = NULL, due_at = NULL WHERE status = 1")
+    """Have workers run everything."""
     workers = [_start(queue, "worker.py", "0", "--slots", "0", "--batch", "500") for _ in range(WORKERS)]
     codes = [worker.wait() for worker in workers]
     if any(codes):

@@ -17,8 +17,9 @@ INTRODUCTION = """\
 
 Half of the rows are new tasks of three groups, the others are done, and 1 in 100 is fatal. Each cell has the median of
 many times in milliseconds, and in brackets how many times the first column's. *start and finish* is what a task costs:
-the finish of one task and the start of the next in one commit. *an empty run* looks for a group without tasks. *prune*
-deletes 1,000 done rows, as `TASKSERVER_KEEP` lets each run do.
+the finish of one task and the start of the next in one commit. *an empty run* looks for a group without tasks.
+*status* and *the page* count at most 100,000 rows, so they cost more up to there. *prune* deletes 1,000 done rows, as
+`TASKSERVER_KEEP` lets each run do.
 """
 BACK = """\
 Tasks were added in portions of up to a million, and two workers ran them in batches of 500. Before and after that,
@@ -118,7 +119,7 @@ def _panel(x: int, name: str, steps: Sequence[str], found: Mapping[str, Any], lo
         across, up = (log10(rows) - first) / decades, (log10(ms) - low) / (high - low)
         return round(left + across * (right - left), 1), round(bottom - up * (bottom - TOP), 1)
 
-    parts = [f'<text x="{left}" y="{TOP - 14}" font-weight="bold">{escape(name)}</text>']
+    parts = [f'<text x="{left}" y="{TOP - 14}" font-weight="bold">{escape(name)}, ms</text>']
     for power in range(low, high + 1):
         _, y = place(sizes[0], 10.0**power)
         parts.append(f'<path class="grid" d="M{left} {y}H{right}"/>')

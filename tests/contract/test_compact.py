@@ -13,6 +13,7 @@ from types import SimpleNamespace
 import pytest
 
 from taskserver import DatabaseError, TaskServer
+from taskserver.cli.commands import history
 from taskserver.stores import Store
 from taskserver.stores.mysql import facts as of_mysql
 from taskserver.stores.postgresql import facts as of_postgresql
@@ -205,10 +206,25 @@ def test_on_sqlite_it_says_what_keeps_the_file_large(sqlite_queue_dsn: str, monk
             fail(r"VACUUM needs 0\.\d MB of its disk, where 0\.\d MB are free")
 
 
-def test_it_asks_before_tasks_have_to_wait(sqlite_queue: Queue) -> None:
-    before = sqlite_queue.path.stat()
+@pytest.mark.parametrize(("answer", "code"), [("y", 0), ("n", 2), ("", 2), (None, 2)])
+def test_it_asks_before_tasks_have_to_wait(
+    sqlite_queue: Queue, monkeypatch: pytest.MonkeyPatch, answer: str | None, code: int
+) -> None:
+    """None: there is no terminal, as in cron."""
+    asked: list[str] = []
+
+    def ask(prompt: str) -> str | None:
+        asked.append(prompt)
+        return answer
+
+    stdin = SimpleNamespace(isatty=lambda: answer is not None)
+    monkeypatch.setattr(history, "sys", SimpleNamespace(stdin=stdin))
+    monkeypatch.setattr("builtins.input", ask)
+    sqlite_queue.add_many([(0, 0)] * 500)
+    sqlite_queue.sql("DELETE FROM jobs_queue")
     ended = sqlite_queue.here("compact")
-    assert (ended.returncode, ended.stdout.count("\n"), ended.stderr.count("\n")) == (2, 1, 1)
+    assert (ended.returncode, asked) == (code, ["Go on? [y/N] "] * (answer is not None))
     assert "nobody can add, claim or finish a task meanwhile; about 1 s" in ended.stdout
-    assert "add --yes" in ended.stderr
-    assert sqlite_queue.path.stat() == before
+    assert ("add --yes" in ended.stderr) == (code != 0)
+    ((free_pages,),) = sqlite_queue.sql("PRAGMA freelist_count")
+    assert (free_pages > 0) == (code != 0)
