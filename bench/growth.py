@@ -42,7 +42,7 @@ GROUPS, IDLE_GROUP = (3, 5, 6), 9
 CLAIMED = 100
 MAX_PORTION = 1_000_000
 WAITING = 10_000
-"""Tasks that wait when a claim is measured, before and after many went through."""
+"""Tasks that wait when a claim is measured after many went through."""
 WORKERS = 2
 TASKS_MODULE = """
 import taskserver
@@ -166,7 +166,7 @@ STEPS = {
     "add": Step("add one", 200, _add),
     "claim": Step(f"claim of {CLAIMED}", 20, _claim),
     "task": Step("start and finish", 150, _start_and_finish),
-    "prune": Step("prune of 1,000", 4, _prune),
+    "prune": Step("prune of 1,000", 3, _prune),
 }
 
 
@@ -216,47 +216,61 @@ def grow(base: Base, rows: int, folder: Path, results: Results) -> None:
             next(measured)  # connects, and fills the caches
         taken = [1000 * one for one in islice(measured, step.times)]
         found[name] = {"ms": median(taken), "low": min(taken), "high": max(taken), "times": step.times}
+        if base.kind == "mysql":
+            found[name]["rows_read"] = _rows_read(base, measured)
         results.save()
         print(f"{base.kind:<11} {rows:>11,} rows  {step.title:<20} {median(taken):10.2f} ms", flush=True)
     closed(queue)
+
+
+def _rows_read(base: Base, measured: Iterator[float]) -> int:
+    """How many rows and index entries MariaDB reads for a step: a figure that no other load changes."""
+
+    def reads() -> int:
+        return sum(int(value) for _, value in base.execute("", "SHOW GLOBAL STATUS LIKE 'Handler_read%'"))
+
+    first, second = reads(), reads()
+    next(measured)
+    return max(reads() - second - (second - first), 0)
 
 
 # ---- the way back
 
 
 def go_back(base: Base, tasks: int, folder: Path, results: Results) -> None:
-    """Let so many tasks go through; what a claim costs and the disk takes before and after, and when compacted."""
+    """Let so many tasks go through; then compare the queue with a new one, also after it was compacted."""
     found = results.of("back", base.kind, str(tasks))
     if "compacted" in found:
         return
-    queue = opened(base, f"back_{tasks}", folder)
-    found["before"] = _state(queue)
-    _drain(queue)
+    queue, new = (opened(base, f"{name}_{tasks}", folder) for name in ("back", "new"))
     began_at, portion, peak = time.monotonic(), min(MAX_PORTION, max(1, tasks // 10)), 0
     for begin in range(0, tasks, portion):
         queue.fill(min(portion, tasks - begin))
-        peak = max(peak, queue.disk_bytes())
         _drain(queue)
+        peak = max(peak, queue.disk_bytes())
         rate = min(tasks, begin + portion) / (time.monotonic() - began_at)
         print(f"{base.kind}: {min(tasks, begin + portion):,} tasks went through, {rate:,.0f} a second", flush=True)
     found |= {"tasks_a_second": tasks / (time.monotonic() - began_at), "peak_mb": peak / 1e6}
-    found["after"] = _state(queue)
+    for one in (queue, new):
+        one.fill(WAITING)
+    found["after"] = _compared(queue, new)
     began_at = time.monotonic()
     _program(queue, "client.py", "compact", "--yes").check_returncode()
     seconds_taken = time.monotonic() - began_at
-    found["compacted"] = {**_state(queue, fill=False), "seconds": seconds_taken}
+    found["compacted"] = _compared(queue, new) | {"seconds": seconds_taken}
     results.save()
-    closed(queue)
+    for one in (queue, new):
+        closed(one)
 
 
-def _state(queue: Queue, fill: bool = True) -> dict[str, float]:
-    """The median of a claim of 100 among WAITING tasks, and the disk."""
-    if fill:
-        queue.fill(WAITING)
-    taken = [1000 * one for one in islice(_claim(queue), 1, 21)]
-    mb = queue.disk_bytes() / 1e6
-    print(f"{queue.base.kind}: a claim takes {median(taken):.2f} ms, the queue {mb:.1f} MB", flush=True)
-    return {"ms": median(taken), "low": min(taken), "high": max(taken), "mb": mb}
+def _compared(queue: Queue, new: Queue) -> dict[str, float]:
+    """Claims of 100 from both queues in turn, and what both take on the disk."""
+    pairs = list(islice(zip(_claim(queue), _claim(new), strict=False), 1, 21))  # the first ones connect
+    ms, new_ms = (1000 * median(side) for side in zip(*pairs, strict=True))
+    ratio = median(one / other for one, other in pairs)
+    mb, new_mb = (one.disk_bytes() / 1e6 for one in (queue, new))
+    print(f"{queue.base.kind}: claims {ms:.2f} ms, in a new queue {new_ms:.2f}; {mb:.1f} MB, {new_mb:.1f}", flush=True)
+    return {"ms": ms, "new_ms": new_ms, "ratio": ratio, "mb": mb, "new_mb": new_mb}
 
 
 def _drain(queue: Queue) -> None:
@@ -319,15 +333,15 @@ def _parse(arguments: list[str]) -> argparse.Namespace:
     parser.add_argument("--results", type=Path, metavar="FILE", help=f"default {RESULTS.relative_to(REPOSITORY)}")
     parser.add_argument("--again", action="store_true", help="forget the results that are there")
     options = parser.parse_args(arguments)
-    options.rows = options.rows or ([8_000, 16_000] if options.quick else list(ROWS))
+    options.rows = options.rows or ([10_000, 20_000] if options.quick else list(ROWS))
     options.tasks = options.tasks or (5_000 if options.quick else TASKS)
     options.again = options.again or options.quick
     options.results = options.results or (RESULTS.with_stem("bench-growth-quick") if options.quick else RESULTS)
     for words, known in ((options.on, list(BASES)), (options.part, ["growth", "back"])):
         if unknown := [word for word in words if word not in known]:
             parser.error(f"{unknown[0]}: choose from {', '.join(known)}")
-    if min(options.rows) < 8_000 or options.tasks < 1_000:
-        parser.error("--rows: at least 8000 each; --tasks: at least 1000")
+    if min(options.rows) < 10_000 or options.tasks < 1_000:
+        parser.error("--rows: at least 10000 each; --tasks: at least 1000")
     return options
 
 
