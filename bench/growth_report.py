@@ -74,8 +74,7 @@ def _back(back: Mapping[str, Any]) -> str:
         for tasks, found in sorted(back.get(kind, {}).items(), key=lambda item: int(item[0])):
             if "compacted" in found:
                 after, compacted = found["after"], found["compacted"]
-                claims = [f"{after['new_ms']:.2f} ms"]
-                claims += [f"{one['ms']:.2f} ms (×{one['ratio']:.2f})" for one in (after, compacted)]
+                claims = [f"{after['new_ms']:.1f} ms", *(f"×{one['ratio']:.2f}" for one in (after, compacted))]
                 sizes = [after["new_mb"], found["peak_mb"], after["mb"], compacted["mb"]]
                 disk = [f"{mb:,.1f} MB" for mb in sizes]
                 rate = f"{found['tasks_a_second']:,.0f}"
