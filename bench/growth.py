@@ -1,6 +1,7 @@
 """`python -m bench.growth`: what each step costs with 10,000 to 10,000,000 rows, and after as many tasks went through.
 
-Each result is written at once, and a run that was interrupted goes on. At the end docs/benchmarks.md gets the tables.
+Each result is written at once, and a run that was interrupted goes on. At the end docs/benchmarks.md gets the tables,
+if the results are not in a file of their own.
 """
 
 from __future__ import annotations
@@ -28,9 +29,9 @@ from taskserver.stores.queue.pruning import Pruning
 from taskserver.web.one_file import one_file, read_part
 
 from . import growth_report
+from .bases import BASES, Base
 from .measure import seconds
 from .page import machine
-from .peers.bases import BASES, Base
 from .place import REPOSITORY, TASK
 from .rows import FORMS, WANTED, Filler
 
@@ -316,10 +317,10 @@ def main(arguments: list[str]) -> int:
                 go_back(base, options.tasks, Path(folder), results)
             results.save()
     titles = {name: step.title for name, step in STEPS.items()}
-    if options.quick:
-        print(growth_report.text(titles, results.data))
-    else:
+    if options.results == RESULTS:
         growth_report.write(titles, results.data)
+    else:
+        print(growth_report.text(titles, results.data))
     return 0
 
 
