@@ -114,6 +114,8 @@ BESIDE_PEERS = "bench.peers --quick --only taskserver --part add,add_many,drain_
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("command", ["bench --quick", "bench --quick --postgresql", "bench.growth --quick", BESIDE_PEERS])
+@pytest.mark.parametrize(
+    "command", ["bench --quick", "bench --quick --postgresql", "bench.growth --quick", BESIDE_PEERS]
+)
 def test_every_benchmark_runs_with_few_rows(command: str) -> None:
     subprocess.run([sys.executable, "-m", *command.split()], cwd=ROOT, check=True, timeout=600)
