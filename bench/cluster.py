@@ -29,7 +29,7 @@ def cluster(place: Place) -> Iterator[Line]:
     if missing := missing_parts():
         print(f"cluster: {', '.join(missing)} not found; make test-galera installs Galera", file=sys.stderr)
         return
-    tasks = place.size(6_000, 300)
+    tasks = place.size(3_000, 300)
     with Galera(*DURABLE) as galera:
         galera.nodes[0].create_database(DATABASE)
         alone = [_laid(place, "alone", place.dsn)] * WORKERS
