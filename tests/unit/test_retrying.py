@@ -26,7 +26,7 @@ PASSING = {
     ServerFull: {1037, 1040, 1041, 1135, 1203, 1226},
     # Not reached; read-only or offline for a while; a full disk or table; no quorum; damaged, until
     # the host brings back its backup.
-    Unavailable: {2002, 2003, 1036, 1290, 1792, 1836, 3032, 1021, 1030, 1114, 1637, 1047, 1034, 1194, 1712, 1877},
+    Unavailable: {2002, 2003, 1036, 1290, 1792, 1836, 3032, 1021, 1030, 1114, 1637, 1047, 1034, 1194, 1712, 1877, 1878},
 }
 """By the numbers of MySQL's and MariaDB's manuals and of the driver."""
 

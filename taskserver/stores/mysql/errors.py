@@ -48,6 +48,7 @@ CANNOT_CONNECT = 2003
 TLS_FAILED = 2026
 CLEAR_PASSWORD = 2061
 
+TEMPORARY_FILE_FULL = 1878  # of client.py compact
 DAMAGES = (1034, 1194, 1712, 1877)  # of a table or an index
 
 KINDS: dict[int | None, type[DatabaseError]] = {
@@ -62,6 +63,7 @@ KINDS: dict[int | None, type[DatabaseError]] = {
     **dict.fromkeys((1037, 1040, 1041, 1135, 1203, 1226), ServerFull),
     # Unreachable; read-only or offline, as in a failover or a backup; a full disk; too many transactions; no quorum.
     **dict.fromkeys((2002, CANNOT_CONNECT, 1036, 1290, 1792, 1836, 3032, 1021, 1030, 1114, 1637, 1047), Unavailable),
+    TEMPORARY_FILE_FULL: Unavailable,
     **dict.fromkeys(DAMAGES, Unavailable),
     # By a key, a foreign key, a check, or a trigger's SIGNAL.
     **dict.fromkeys((1062, 1216, 1217, 1451, 1452, 1644, 3819, 4025), Refused),
@@ -116,6 +118,7 @@ HINTS = {
     1364: f"run {CLIENT} init, which says what the table lacks",
     1366: COLUMN,
     1406: COLUMN,
+    TEMPORARY_FILE_FULL: NO_SPACE,
     **dict.fromkeys(DAMAGES, DAMAGED),
     1698: LOGIN,
     1792: READ_ONLY,

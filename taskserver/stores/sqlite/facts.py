@@ -6,7 +6,7 @@ import os
 import sqlite3
 from shutil import disk_usage
 
-from ...errors import Conflict, DatabaseError
+from ...errors import Conflict, DatabaseError, Unavailable
 from ...messages.finding import Finding, Level, ok, unknown
 from ...messages.programs import CLIENT
 from ...messages.text import megabytes
@@ -83,11 +83,14 @@ def _sizes(database: Database) -> list[TableSize]:
 
 def _rebuild(database: Database, name: str) -> None:
     path = str(database.fetch_value(PATH))
-    used, free = database.fetch_value(USED), disk_usage(os.path.dirname(path)).free
-    if free < 2 * used:
-        raise DatabaseError(f"{path}: VACUUM needs {megabytes(2 * used)} of its disk, where {megabytes(free)} are free")
-    policy = RetryPolicy(Scope.BARE, database.conflict_seconds)
-    database.run(policy, database.execute, "VACUUM")
+    used, policy = database.fetch_value(USED), RetryPolicy(Scope.BARE, database.conflict_seconds)
+    try:
+        if disk_usage(os.path.dirname(path)).free < used:
+            raise Unavailable("its disk is too full")
+        database.run(policy, database.execute, "VACUUM")
+    except Unavailable as error:
+        space = f"{megabytes(used)} must be free on its disk, and as much for temporary files (SQLITE_TMPDIR)"
+        raise DatabaseError(f"{path}: no space for the copy: {space}") from error
     is_busy, *_ = database.run(policy, database.rows, "PRAGMA wal_checkpoint(TRUNCATE)")[0]
     if is_busy:
         raise Conflict(f"{path}: the rows are copied, but another process reads the old ones: run compact again")
