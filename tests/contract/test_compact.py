@@ -18,6 +18,7 @@ from taskserver.stores import Store
 from taskserver.stores.mysql import facts as of_mysql
 from taskserver.stores.postgresql import facts as of_postgresql
 from taskserver.stores.sqlite import facts as of_sqlite
+from taskserver.stores.sqlite import session
 from taskserver.stores.table_faults import table_faults
 from tests.contract.accounts import account
 from tests.support.kinds_of_rows import put, put_all_kinds
@@ -94,7 +95,6 @@ HOLDERS = {
 def test_on_mysql_it_ends_with_one_line_while_others_hold_the_table(
     mysql_queue_dsn: str, monkeypatch: pytest.MonkeyPatch, holder: str
 ) -> None:
-    monkeypatch.setattr(of_mysql, "MIN_CONFLICT_SECONDS", 1.5)
     with TaskServer(mysql_queue_dsn) as server:
         version = server.store.database.fetch_value("SELECT VERSION()").lower()
         if holder == "a stage of a backup" and "maria" not in version:
@@ -107,7 +107,8 @@ def test_on_mysql_it_ends_with_one_line_while_others_hold_the_table(
             assert "\n" not in str(raised.value)
             assert time.monotonic() - began_at < 6
 
-        with holding(mysql_queue_dsn, *HOLDERS[holder]):
+        with holding(mysql_queue_dsn, *HOLDERS[holder]), monkeypatch.context() as patch:
+            patch.setattr(of_mysql, "MIN_CONFLICT_SECONDS", 0)
             if holder == "a backup's lock":
                 fail()  # nobody could add a task anyway
             else:
@@ -141,7 +142,7 @@ INVALID = "SELECT relname FROM pg_index JOIN pg_class ON oid = indexrelid WHERE 
 def test_on_postgresql_it_ends_with_one_line_while_others_hold_the_table(
     postgresql_queue_dsn: str, monkeypatch: pytest.MonkeyPatch, stage: int, longest: float
 ) -> None:
-    monkeypatch.setattr(of_postgresql, "PATIENT", "SET lock_timeout = '1500ms'")
+    monkeypatch.setattr(of_postgresql, "PATIENT", "SET lock_timeout = '300ms'")
     with TaskServer(postgresql_queue_dsn) as server:
         database = server.store.database
 
@@ -192,6 +193,7 @@ def test_on_sqlite_it_says_what_keeps_the_file_large(sqlite_queue_dsn: str, monk
             with pytest.raises(DatabaseError, match=words):
                 compact(server.store)
 
+    monkeypatch.setattr(session, "LOCK_WAIT_SECONDS", 0.2)
     with TaskServer(sqlite_queue_dsn) as server:
         server.add_tasks([{"task": "tasks.note", "args": ["x" * 1000]}] * 2000)
         server.store.database.conflict_seconds = 0
