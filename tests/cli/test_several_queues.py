@@ -8,14 +8,14 @@ import socket
 import subprocess
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing
 from pathlib import Path
 
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from taskserver import TaskServer
+from taskserver import Finding, TaskServer
 from taskserver.cli import worker
 from taskserver.cli.commands import check as check_command
 from tests.support.deployment import Deployment, run_here
@@ -272,3 +272,12 @@ def test_the_doctor_examines_each_with_its_own_modules(queues: Queues) -> None:
     assert (ended.returncode, {name: one["level"] for name, one in found.items()}) == (
         *(2, {"shop": "warning", "away": "critical"}),
     )
+
+
+def test_ctrl_c_ends_the_command_and_not_one_queue(queues: Queues, monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupted(*given: object, **named: object) -> Iterator[Finding]:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("taskserver.health.doctor.examine", interrupted)
+    ended = queues.on(queues.shop, queues.news)("doctor")
+    assert (ended.returncode, ended.stdout) == (130, "== shop ==\n")
