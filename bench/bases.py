@@ -7,6 +7,7 @@ import shutil
 import sqlite3
 import tempfile
 import time
+from collections.abc import Mapping
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -19,6 +20,7 @@ class Base:
     """One kind of database, with a database for each purpose."""
 
     kind: str
+    title: str
     truncate = "TRUNCATE TABLE {}"
     server: PrivateServer
 
@@ -63,7 +65,7 @@ class Base:
 class OnMariaDB(Base):
     """A private MariaDB."""
 
-    kind = "mysql"
+    kind, title = "mysql", "MariaDB"
 
     def __init__(self, quick: bool) -> None:
         memory = () if quick else ("--innodb-buffer-pool-size=1G", "--innodb-log-file-size=256M")
@@ -90,7 +92,7 @@ class OnMariaDB(Base):
 class OnPostgreSQL(Base):
     """A private PostgreSQL."""
 
-    kind = "postgresql"
+    kind, title = "postgresql", "PostgreSQL"
     truncate = "TRUNCATE TABLE {} CASCADE"
 
     def __init__(self, quick: bool) -> None:
@@ -112,7 +114,7 @@ class OnPostgreSQL(Base):
 class OnSQLite(Base):
     """Files; `effects` has one of its own, so that it does not wait for the queue's locks."""
 
-    kind = "sqlite"
+    kind, title = "sqlite", "SQLite"
     truncate = "DELETE FROM {}"
 
     def __init__(self, quick: bool) -> None:
@@ -157,3 +159,8 @@ class OnSQLite(Base):
 
 
 BASES = {base.kind: base for base in (OnMariaDB, OnSQLite, OnPostgreSQL)}
+
+
+def databases(versions: Mapping[str, str]) -> str:
+    """Those of which a version is given, with it."""
+    return ", ".join(f"{base.title} {versions[kind]}" for kind, base in BASES.items() if kind in versions)

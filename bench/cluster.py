@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import sys
-import time
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from taskserver import TaskServer
 from tests.support.galera import DURABLE, Galera, missing_parts
 
 from .measure import Line, compare
-from .place import DATABASE, Place, launched
+from .place import DATABASE, Place, rate
 from .spread import TASKS
 
 WORKERS = 3
@@ -39,7 +37,7 @@ def cluster(place: Place) -> Iterator[Line]:
             def measure() -> float:
                 with TaskServer(dsn) as server:
                     server.add_tasks([{"task": task, "args": [n]} for n in range(tasks)])
-                return _rate(tasks, [["worker.py", "0", "--slots", "0"]] * WORKERS, folders)
+                return rate(tasks, [["worker.py", "0", "--slots", "0"]] * WORKERS, folders)
 
             return measure
 
@@ -47,10 +45,10 @@ def cluster(place: Place) -> Iterator[Line]:
             def measure() -> float:
                 each = tasks // WORKERS
                 programs = [["-c", ADD.format(folder=folder, tasks=each)] for folder in folders]
-                rate = _rate(each * WORKERS, programs, folders)
+                found = rate(each * WORKERS, programs, folders)
                 with TaskServer(dsn) as server:
                     server.store.database.change("DELETE FROM {table}")
-                return rate
+                return found
 
             return measure
 
@@ -77,11 +75,3 @@ def _laid(place: Place, name: str, dsn: str) -> Path:
     with TaskServer(dsn) as server:
         server.create_tables()
     return folder
-
-
-def _rate(tasks: int, programs: Sequence[list[str]], folders: Sequence[Path]) -> float:
-    """How many tasks a second these processes do together."""
-    begun = time.perf_counter()
-    with ThreadPoolExecutor(len(programs)) as pool:
-        list(pool.map(launched, programs, folders))
-    return tasks / (time.perf_counter() - begun)

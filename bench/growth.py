@@ -7,18 +7,17 @@ if the results are not in a file of their own.
 from __future__ import annotations
 
 import argparse
-import json
-import os
-import subprocess
+import platform
 import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from itertools import islice, pairwise
 from pathlib import Path
 from statistics import median
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import taskserver
 from taskserver import TaskServer
@@ -31,11 +30,10 @@ from taskserver.web.one_file import one_file, read_part
 from . import growth_report
 from .bases import BASES, Base
 from .measure import seconds
-from .page import machine
-from .place import REPOSITORY, TASK
+from .place import REPOSITORY, TASK, Cost, cost_of, cron_environment
+from .results import Results, parse, words
 from .rows import FORMS, WANTED, Filler
 
-RESULTS = REPOSITORY / "var" / "bench-growth.json"
 ROWS = (10_000, 100_000, 1_000_000, 10_000_000)
 TASKS = 10_000_000
 TABLE = "jobs_queue"
@@ -174,29 +172,6 @@ STEPS = {
 # ---- growth
 
 
-class Results:
-    """The figures, in a file."""
-
-    def __init__(self, path: Path, again: bool) -> None:
-        self._path = path
-        self.data: dict[str, Any] = {} if again or not path.exists() else json.loads(path.read_text())
-        self.of("about")["machine"], self.of("about")["python"] = machine(), sys.version.split()[0]
-        self.of("about")["taskserver"] = taskserver.__version__
-
-    def of(self, *keys: str) -> dict[str, Any]:
-        """The record below these keys."""
-        found = self.data
-        for key in keys:
-            found = found.setdefault(key, {})
-        return found
-
-    def save(self) -> None:
-        self.of("about")["date"] = time.strftime("%Y-%m-%d")
-        self._path.parent.mkdir(parents=True, exist_ok=True)
-        self._path.with_suffix(".tmp").write_text(json.dumps(self.data, indent=1))
-        os.replace(self._path.with_suffix(".tmp"), self._path)
-
-
 def grow(base: Base, rows: int, folder: Path, results: Results) -> None:
     """Measure all steps that are not measured yet with so many rows: half of them new, the others done, 1 % fatal."""
     found = results.of("growth", base.kind, str(rows))
@@ -255,10 +230,8 @@ def go_back(base: Base, tasks: int, folder: Path, results: Results) -> None:
     for one in (queue, new):
         one.fill(WAITING)
     found["after"] = _compared(queue, new)
-    began_at = time.monotonic()
-    _program(queue, "client.py", "compact", "--yes").check_returncode()
-    seconds_taken = time.monotonic() - began_at
-    found["compacted"] = _compared(queue, new) | {"seconds": seconds_taken}
+    cost = _program(queue, "client.py", "compact", "--yes")
+    found["compacted"] = _compared(queue, new) | {"seconds": cost.wall_seconds}
     results.save()
     for one in (queue, new):
         closed(one)
@@ -276,30 +249,17 @@ def _compared(queue: Queue, new: Queue) -> dict[str, float]:
 
 def _drain(queue: Queue) -> None:
     """Have workers run everything."""
-    workers = [_start(queue, "worker.py", "0", "--slots", "0", "--batch", "500") for _ in range(WORKERS)]
-    codes = [worker.wait() for worker in workers]
-    if any(codes):
-        raise SystemExit(f"{queue.base.kind}: a worker ended with an error")
+    with ThreadPoolExecutor(WORKERS) as pool:
+        list(pool.map(lambda _: _program(queue, "worker.py", "0", "--slots", "0", "--batch", "500"), range(WORKERS)))
     left = queue.base.execute(queue.name, f"SELECT COUNT(*) FROM {TABLE}")[0][0]
     if left:
         raise SystemExit(f"{queue.base.kind}: {left} tasks were left")
 
 
-def _start(queue: Queue, *arguments: str, **options: Any) -> subprocess.Popen[str]:
+def _program(queue: Queue, *arguments: str) -> Cost:
     program, *more = arguments
-    environment = {name: os.environ[name] for name in ("PATH", "HOME", "LD_LIBRARY_PATH") if name in os.environ}
-    return subprocess.Popen(
-        [sys.executable, str(REPOSITORY / program), *more, "--folder", str(queue.folder)],
-        env=environment | {"TASKSERVER_DSN": queue.dsn},
-        text=True,
-        **options,
-    )
-
-
-def _program(queue: Queue, *arguments: str) -> subprocess.CompletedProcess[str]:
-    process = _start(queue, *arguments, stdout=subprocess.PIPE)
-    output, _ = process.communicate()
-    return subprocess.CompletedProcess(arguments, process.returncode, output)
+    command = [sys.executable, str(REPOSITORY / program), *more, "--folder", str(queue.folder)]
+    return cost_of(command, queue.folder, {**cron_environment(), "TASKSERVER_DSN": queue.dsn})
 
 
 # ---- the command
@@ -308,16 +268,18 @@ def _program(queue: Queue, *arguments: str) -> subprocess.CompletedProcess[str]:
 def main(arguments: list[str]) -> int:
     options = _parse(arguments)
     results = Results(options.results, options.again)
+    results.data |= {"python": platform.python_version(), "taskserver": taskserver.__version__}
     for kind in options.on:
         with tempfile.TemporaryDirectory(prefix="bench-growth-") as folder, BASES[kind](options.quick) as base:
-            results.of("about", "versions")[kind] = base.version()
+            results.of("versions")[kind] = base.version()
             for rows in options.rows if "growth" in options.part else ():
                 grow(base, rows, Path(folder), results)
             if "back" in options.part:
                 go_back(base, options.tasks, Path(folder), results)
+            results.data["date"] = time.strftime("%Y-%m-%d")
             results.save()
     titles = {name: step.title for name, step in STEPS.items()}
-    if options.results == RESULTS:
+    if options.writes_page:
         growth_report.write(titles, results.data)
     else:
         print(growth_report.text(titles, results.data))
@@ -326,32 +288,14 @@ def main(arguments: list[str]) -> int:
 
 def _parse(arguments: list[str]) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m bench.growth", description=__doc__.splitlines()[0])
-    parser.add_argument("--rows", type=_numbers, default=None, help=f"default {','.join(map(str, ROWS))}")
+    parser.add_argument("--rows", type=words, help=f"default {','.join(map(str, ROWS))}")
     parser.add_argument("--tasks", type=int, default=None, help=f"how many go through; default {TASKS}")
-    parser.add_argument("--on", type=_words, default=list(BASES), help="databases: mysql,sqlite,postgresql")
-    parser.add_argument("--part", type=_words, default=["growth", "back"], help="growth,back")
-    parser.add_argument("--quick", action="store_true", help="few rows: does it work at all? Only prints the tables")
-    parser.add_argument("--results", type=Path, metavar="FILE", help=f"default {RESULTS.relative_to(REPOSITORY)}")
-    parser.add_argument("--again", action="store_true", help="forget the results that are there")
-    options = parser.parse_args(arguments)
-    options.rows = options.rows or ([10_000, 20_000] if options.quick else list(ROWS))
+    options = parse(parser, arguments, "growth", ["growth", "back"])
+    options.rows = [int(word) for word in options.rows or ([10_000, 20_000] if options.quick else ROWS)]
     options.tasks = options.tasks or (5_000 if options.quick else TASKS)
-    options.again = options.again or options.quick
-    options.results = options.results or (RESULTS.with_stem("bench-growth-quick") if options.quick else RESULTS)
-    for words, known in ((options.on, list(BASES)), (options.part, ["growth", "back"])):
-        if unknown := [word for word in words if word not in known]:
-            parser.error(f"{unknown[0]}: choose from {', '.join(known)}")
     if min(options.rows) < 10_000 or options.tasks < 1_000:
         parser.error("--rows: at least 10000 each; --tasks: at least 1000")
     return options
-
-
-def _words(text: str) -> list[str]:
-    return [word.strip() for word in text.split(",")]
-
-
-def _numbers(text: str) -> list[int]:
-    return [int(word.replace("_", "")) for word in _words(text)]
 
 
 if __name__ == "__main__":

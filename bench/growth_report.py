@@ -7,11 +7,11 @@ from html import escape
 from math import ceil, floor, log10
 from typing import Any
 
+from .bases import BASES, databases
 from .page import DOCS, table, write_section
 
 TITLE = "Growth"
 PICTURE = "pictures/growth.svg"
-NAMES = {"mysql": "MariaDB", "postgresql": "PostgreSQL", "sqlite": "SQLite"}
 INTRODUCTION = """\
 `make bench-growth` made this on {date}: {machine}; Python {python}; {databases}. Each commit was flushed to the disk.
 
@@ -38,14 +38,12 @@ def write(titles: Mapping[str, str], data: Mapping[str, Any]) -> None:
 
 def text(titles: Mapping[str, str], data: Mapping[str, Any]) -> str:
     """The section, without its heading."""
-    about = data["about"]
-    databases = ", ".join(
-        f"{name} {about['versions'][kind]}" for kind, name in NAMES.items() if kind in about["versions"]
-    )
-    parts = [INTRODUCTION.format(**about, databases=databases)]
+    parts = [INTRODUCTION.format(**data, databases=databases(data["versions"]))]
     if growth := data.get("growth"):
         parts.append(f"![Milliseconds by the number of rows]({PICTURE})\n")
-        tables = [_grown(titles, f"{name}, ms", growth[kind], "ms") for kind, name in NAMES.items() if kind in growth]
+        tables = [
+            _grown(titles, f"{base.title}, ms", growth[kind], "ms") for kind, base in BASES.items() if kind in growth
+        ]
         if "mysql" in growth:
             tables.append(_grown(titles, "MariaDB, rows read", growth["mysql"], "rows_read"))
         parts += [part for one in tables for part in (one, "")]
@@ -70,7 +68,7 @@ def _cell(value: float, first: float | None) -> str:
 
 def _back(back: Mapping[str, Any]) -> str:
     rows = []
-    for kind, name in NAMES.items():
+    for kind, base in BASES.items():
         for tasks, found in sorted(back.get(kind, {}).items(), key=lambda item: int(item[0])):
             if "compacted" in found:
                 after, compacted = found["after"], found["compacted"]
@@ -78,7 +76,7 @@ def _back(back: Mapping[str, Any]) -> str:
                 sizes = [after["new_mb"], found["peak_mb"], after["mb"], compacted["mb"]]
                 disk = [f"{mb:,.1f} MB" for mb in sizes]
                 rate = f"{found['tasks_a_second']:,.0f}"
-                rows.append([name, f"{int(tasks):,}", rate, *claims, *disk, f"{compacted['seconds']:.1f} s"])
+                rows.append([base.title, f"{int(tasks):,}", rate, *claims, *disk, f"{compacted['seconds']:.1f} s"])
     heads = ["", "tasks", "a second", "claim, new queue", "after the tasks", "compacted"]
     return table([*heads, "disk, new queue", "at most", "after the tasks", "compacted", "compact took"], rows)
 
@@ -98,7 +96,7 @@ text { fill: #222; font: 12px sans-serif }
 
 def picture(titles: Mapping[str, str], growth: Mapping[str, Any]) -> str:
     """A panel for each database, with logarithmic axes: milliseconds by rows."""
-    kinds = [kind for kind in NAMES if kind in growth]
+    kinds = [kind for kind in BASES if kind in growth]
     every = [cell["ms"] for kind in kinds for steps in growth[kind].values() for cell in steps.values()]
     low, high = floor(log10(min(every))), ceil(log10(max(every)))
     parts = [f"<style>{STYLE}</style>"]
@@ -107,7 +105,9 @@ def picture(titles: Mapping[str, str], growth: Mapping[str, Any]) -> str:
         parts.append(f'<path class="line" d="M{x} 20h18" stroke="{COLOURS[number]}"/>')
         parts.append(f'<text x="{x + 24}" y="24">{escape(title)}</text>')
     for panel, kind in enumerate(kinds):
-        parts += _panel(16 + panel * (PANEL + 15), NAMES[kind], list(titles), growth[kind], low, max(high, low + 1))
+        parts += _panel(
+            16 + panel * (PANEL + 15), BASES[kind].title, list(titles), growth[kind], low, max(high, low + 1)
+        )
     head = f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {HEIGHT}" role="img">'
     return "\n".join([head, "<title>Milliseconds by the number of rows</title>", *parts, "</svg>"]) + "\n"
 

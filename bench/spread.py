@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
 
 from taskserver import TaskServer
 
 from .bases import OnMariaDB
+from .drain import must_be_empty
 from .measure import Line, compare
-from .place import DATABASE, Place, launched
+from .place import DATABASE, Place, launched, rate
 from .rows import mariadb
 
 TABLE = "bench_spread"
@@ -55,14 +54,11 @@ def spread(place: Place) -> Iterator[Line]:
                 for one in places:
                     mariadb(one).fill(TABLE, tasks // len(places), f"{{n}} % {WORKERS}, 0", task=task)
                     one.settle()
-                begun = time.perf_counter()
-                with ThreadPoolExecutor(len(lines)) as pool:
-                    arguments = [["worker.py", *line.split()] for line in lines]
-                    list(pool.map(launched, arguments, folders[: len(places)] * len(lines)))
-                taken = time.perf_counter() - begun
+                programs = [["worker.py", *line.split()] for line in lines]
+                found = rate(tasks, programs, folders[: len(places)] * len(lines))
                 for one in places:
-                    _must_be_empty(one)
-                return tasks / taken
+                    must_be_empty(one, TABLE)
+                return found
 
             return measure
 
@@ -72,13 +68,10 @@ def spread(place: Place) -> Iterator[Line]:
             program = ADD.format(folders=[str(folder) for folder in folders[: len(places)]], tasks=each)
 
             def measure() -> float:
-                begun = time.perf_counter()
-                with ThreadPoolExecutor(WORKERS) as pool:
-                    list(pool.map(lambda _: launched(["-c", program], folders[0]), range(WORKERS)))
-                taken = time.perf_counter() - begun
+                found = rate(each * WORKERS, [["-c", program]] * WORKERS, folders[:1] * WORKERS)
                 for one in both:
                     one.sql(f"TRUNCATE TABLE {TABLE}")
-                return each * WORKERS / taken
+                return found
 
             return measure
 
@@ -110,7 +103,7 @@ def _of_one_life(place: Place, folder: Path) -> Iterator[Line]:
             for begin in range(0, tasks, portion):
                 server.add_tasks([{"task": task, "args": [begin + n]} for n in range(portion)])
         launched(["worker.py"], folder)
-        _must_be_empty(place)
+        must_be_empty(place, TABLE)
         return (float(place.sql(status)) - before) / tasks
 
     for name, counters in (
@@ -128,8 +121,3 @@ def _laid(place: Place) -> Path:
     with TaskServer(place.dsn, table=TABLE) as server:
         server.create_tables()
     return folder
-
-
-def _must_be_empty(place: Place) -> None:
-    if left := place.sql(f"SELECT COUNT(*) FROM {TABLE}"):
-        raise SystemExit(f"{left} rows were left")

@@ -7,7 +7,6 @@ if the results are not in a file of their own.
 from __future__ import annotations
 
 import argparse
-import json
 import pkgutil
 import subprocess
 import sys
@@ -18,17 +17,15 @@ import traceback
 from concurrent.futures import ThreadPoolExecutor
 from importlib import import_module
 from pathlib import Path
-from typing import Any
 
 from ..bases import BASES, Base
-from ..page import machine
+from ..results import Results, parse, words
 from . import report
 from .kills import kills
-from .peer import REPOSITORY, Peer
+from .peer import Peer
 from .place import Place
 from .speed import Part, parts
 
-RESULTS = REPOSITORY / "var" / "bench-peers.json"
 AT_ONCE = 6
 """So many peers wait at once for what becomes of killed tasks."""
 
@@ -40,59 +37,41 @@ def peers() -> list[Peer]:
     return sorted(found, key=lambda peer: (not peer.is_ours, peer.name))
 
 
-class Results:
-    """What was measured: figures[part][peer] is a list, a value for each round; kills[peer] a record."""
-
-    def __init__(self, path: Path, again: bool) -> None:
-        self.path = path
-        kept: dict[str, Any] = json.loads(path.read_text()) if path.exists() and not again else {}
-        # What failed is tried again.
-        self.data: dict[str, Any] = {"versions": {}, "figures": {}, "kills": {}, **kept, "errors": {}}
-        self.lock = threading.Lock()
-
-    def of(self, part: str, peer: Peer) -> list[float]:
-        figures: list[float] = self.data["figures"].setdefault(part, {}).setdefault(peer.key, [])
-        return figures
-
-    def save(self) -> None:
-        with self.lock:
-            self.path.parent.mkdir(mode=0o700, exist_ok=True)
-            self.path.with_suffix(".tmp").write_text(json.dumps(self.data, indent=1))
-            self.path.with_suffix(".tmp").replace(self.path)
-
-    def note_error(self, where: str, peer: Peer) -> None:
-        text = traceback.format_exc(limit=-2).strip()
-        print(f"{peer.key}: {where}: {text}", file=sys.stderr, flush=True)
-        self.data["errors"].setdefault(peer.key, {})[where] = text.splitlines()[-1]
-        self.save()
+def note_error(results: Results, where: str, peer: Peer) -> None:
+    """Of the exception that is handled now."""
+    text = traceback.format_exc(limit=-2).strip()
+    print(f"{peer.key}: {where}: {text}", file=sys.stderr, flush=True)
+    results.of("errors", peer.key)[where] = text.splitlines()[-1]
+    results.save()
 
 
 def main(arguments: list[str]) -> int:
     options = _parse(arguments)
     chosen = [peer for peer in peers() if not options.only or any(map(peer.key.lower().startswith, options.only))]
     results = Results(options.results, options.again)
-    results.data["machine"] = machine()
+    # What failed is tried again.
+    results.data = {"versions": {}, "figures": {}, "kills": {}, **results.data, "errors": {}}
     for peer in chosen[:]:
         try:
             peer.make()
         except (OSError, subprocess.CalledProcessError):  # this machine cannot have it
-            results.note_error("install", peer)
+            note_error(results, "install", peer)
             chosen.remove(peer)
             continue
-        results.data["versions"][peer.key] = peer.version()
+        results.of("versions")[peer.key] = peer.version()
     for kind, base in BASES.items():
         those = [peer for peer in chosen if peer.base == kind]
         if those and kind in options.on:
             with tempfile.TemporaryDirectory(prefix="bench-peers-") as folder, base(options.quick) as server:
-                results.data["versions"][kind] = server.version()
+                results.of("versions")[kind] = server.version()
                 measure(those, server, Path(folder), options, results)
     results.data["finished"] = time.time()
     results.save()
-    if options.results == RESULTS:
+    if options.writes_page:
         report.write(peers(), parts(False), results.data)
     else:
         print(report.text(peers(), parts(options.quick), results.data))
-    return 1 if results.data["errors"] else 0
+    return 1 if any(results.data["errors"].values()) else 0
 
 
 def measure(those: list[Peer], base: Base, folder: Path, options: argparse.Namespace, results: Results) -> None:
@@ -102,7 +81,7 @@ def measure(those: list[Peer], base: Base, folder: Path, options: argparse.Names
         try:
             places.append(Place(peer, base, folder))
         except Exception:
-            results.note_error("install", peer)
+            note_error(results, "install", peer)
     for name, part in parts(options.quick).items():
         wanted = [place for place in places if name in options.part and place.peer.has(name)]
         for number in range(part.rounds):
@@ -116,13 +95,13 @@ def measure(those: list[Peer], base: Base, folder: Path, options: argparse.Names
 
 def _measure_once(name: str, part: Part, number: int, place: Place, results: Results) -> None:
     """A round of a part, unless it is there already, or failed before."""
-    figures = results.of(name, place.peer)
-    if len(figures) > number or name in results.data["errors"].get(place.peer.key, {}):
+    figures = results.of("figures", name).setdefault(place.peer.key, [])
+    if len(figures) > number or name in results.of("errors", place.peer.key):
         return
     try:
         figures.append(part.measure(place))
     except Exception:
-        results.note_error(name, place.peer)
+        note_error(results, name, place.peer)
         return
     print(f"{place.peer.key:<40} {part.title:<32} {figures[-1]:12,.1f} {part.unit}", flush=True)
     results.save()
@@ -136,46 +115,31 @@ def _kills(places: list[Place], options: argparse.Namespace, results: Results) -
         try:
             found = kills(place, killing, **sizes, limit_seconds=options.limit)
         except Exception:
-            results.note_error("kills", place.peer)
+            note_error(results, "kills", place.peer)
             return
         print(f"{place.peer.key:<40} {found}", flush=True)
-        results.data["kills"][place.peer.key] = found
+        results.of("kills")[place.peer.key] = found
         results.save()
 
     with ThreadPoolExecutor(AT_ONCE) as pool:
-        wanted = [place for place in places if place.peer.has("kills") and place.peer.key not in results.data["kills"]]
+        wanted = [place for place in places if place.peer.has("kills") and place.peer.key not in results.of("kills")]
         list(pool.map(one, wanted))
 
 
 def _parse(arguments: list[str]) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m bench.peers", description=__doc__.splitlines()[0])
-    names = [*parts(True), "kills"]
-    parser.add_argument("--quick", action="store_true", help="few tasks: does it work at all? Nothing is kept")
     parser.add_argument(
-        "--only", type=_words, help="peers, by the beginnings of their names, with commas: taskserver,huey/sqlite"
+        "--only", type=words, help="peers, by the beginnings of their names, with commas: taskserver,huey/sqlite"
     )
-    parser.add_argument("--on", type=_words, default=list(BASES), help="databases: mysql,sqlite,postgresql")
-    parser.add_argument("--part", type=_words, default=names, help=",".join(names))
     parser.add_argument(
         "--limit",
         type=float,
         metavar="S",
         help="a task that has not run so long after the kills is stuck (default 300; quick 20)",
     )
-    parser.add_argument("--results", type=Path, metavar="FILE", help=f"default {RESULTS.relative_to(REPOSITORY)}")
-    parser.add_argument("--again", action="store_true", help="forget the results that are there")
-    options = parser.parse_args(arguments)
+    options = parse(parser, arguments, "peers", [*parts(True), "kills"])
     options.limit = options.limit or (20 if options.quick else 300)
-    options.again = options.again or options.quick
-    options.results = options.results or (RESULTS.with_stem("bench-peers-quick") if options.quick else RESULTS)
-    for word, known in ((options.on, list(BASES)), (options.part, names)):
-        if unknown := [name for name in word if name not in known]:
-            parser.error(f"{unknown[0]}: choose from {', '.join(known)}")
     return options
-
-
-def _words(text: str) -> list[str]:
-    return [word.strip().lower() for word in text.split(",")]
 
 
 if __name__ == "__main__":

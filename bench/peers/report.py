@@ -7,13 +7,12 @@ from collections.abc import Mapping, Sequence
 from statistics import median
 from typing import Any
 
-from ..bases import BASES
+from ..bases import BASES, databases
 from ..page import DOCS, Bar, bars, table, write_section
 from .peer import Peer
 from .speed import DRAIN_SECONDS, Part
 
 TITLE = "Beside the peers"
-NAMES = {"mysql": "MariaDB", "sqlite": "SQLite", "postgresql": "PostgreSQL"}
 PICTURE = "pictures/peers.svg"
 SHOWN = {"Django", "django-tasks", "SQLAlchemy", "kombu", "peewee", "uvloop"}
 SHOWN |= {"mysqlclient", "PyMySQL", "psycopg", "psycopg2-binary", "asyncpg", "php-mysql", "ruby-mysql2"}
@@ -52,18 +51,14 @@ def write(peers: Sequence[Peer], parts: Mapping[str, Part], data: Mapping[str, A
 def text(peers: Sequence[Peer], parts: Mapping[str, Part], data: Mapping[str, Any]) -> str:
     """The section, without its heading."""
     peers = [peer for peer in peers if any(peer.key in found for found in data["figures"].values())]
-    databases = ", ".join(f"{NAMES[kind]} {data['versions'][kind]}" for kind in BASES if kind in data["versions"])
     date = time.strftime("%-d %B %Y", time.gmtime(data["finished"]))
     rounds = max(part.rounds for part in parts.values())
-    lines = [
-        INTRODUCTION.format(
-            date=date, machine=data["machine"], databases=databases, rounds=rounds, seconds=DRAIN_SECONDS
-        )
-    ]
+    words = {"date": date, "machine": data["machine"], "rounds": rounds, "seconds": DRAIN_SECONDS}
+    lines = [INTRODUCTION.format(**words, databases=databases(data["versions"]))]
     lines.append(f"![One worker, in tasks a second]({PICTURE})\n")
     for kind in BASES:
         if those := [peer for peer in peers if peer.base == kind]:
-            lines += [f"### On {NAMES[kind]}\n", _speed(those, parts, data), ""]
+            lines += [f"### On {BASES[kind].title}\n", _speed(those, parts, data), ""]
     lines += ["### When workers are killed\n", KILLS, _kills(peers, data), "", "### Where taskserver is not first\n"]
     lines += _not_first(peers, parts, data) or ["Beside queues that are as safe: nowhere."]
     lines += ["", "### Versions, commands, and what is unfair\n"]
@@ -121,7 +116,7 @@ def _kills(peers: Sequence[Peer], data: Mapping[str, Any]) -> str:
             after = f"{found['seconds']:.0f} s" if found["seconds"] >= 0 else "never"
             durable = "yes" if peer.safety.durable else "no"
             counts = [str(int(found[key])) for key in ("lost", "stuck", "twice")]
-            rows.append([_name(peer), NAMES[peer.base], durable, peer.safety.runs, *counts, after])
+            rows.append([_name(peer), BASES[peer.base].title, durable, peer.safety.runs, *counts, after])
     return table(heads, rows)
 
 
@@ -133,7 +128,7 @@ def _not_first(peers: Sequence[Peer], parts: Mapping[str, Part], data: Mapping[s
             own = [each for each in _ours(peers) if each.base == peer.base]
             ratios = [ratio for each in own if (ratio := _ratio(name, part, each, peer, data))]
             if ratios and max(ratios) < 1 and peer.is_safe and not peer.is_ours:
-                lines.append(f"- {NAMES[peer.base]}, {part.title}: {peer.name} (×{max(ratios):.2f})")
+                lines.append(f"- {BASES[peer.base].title}, {part.title}: {peer.name} (×{max(ratios):.2f})")
     return lines
 
 
@@ -143,7 +138,7 @@ def _about(peer: Peer, data: Mapping[str, Any]) -> str:
     version = ", ".join([first, *(word for word in others if word.partition("==")[0] in SHOWN)]).replace("==", " ")
     errors = [f"{where} failed: {error}" for where, error in data["errors"].get(peer.key, {}).items()]
     about = "; ".join([version, f"`{peer.commands['work']}`", *peer.notes, *errors])
-    return f"- **{peer.name}** on {NAMES[peer.base]}: {about}."
+    return f"- **{peer.name}** on {BASES[peer.base].title}: {about}."
 
 
 def picture(peers: Sequence[Peer], data: Mapping[str, Any]) -> str:
@@ -163,6 +158,6 @@ def picture(peers: Sequence[Peer], data: Mapping[str, Any]) -> str:
             if of
         ]
         if group:
-            groups[NAMES[kind]] = group
+            groups[BASES[kind].title] = group
     legend = {"ours": "taskserver", "safe": "as safe", "unsafe": "less safe"}
     return bars("One worker: tasks a second", groups, legend)

@@ -16,6 +16,7 @@ from bench.peers import __main__ as run
 from bench.peers import report
 from bench.peers.peer import Peer, Safety
 from bench.peers.speed import Part
+from bench.results import Results
 
 PARTS = {
     "add": Part("add", "tasks/s", lambda place: 1.0, 3),
@@ -91,8 +92,8 @@ def test_an_interrupted_run_measures_only_what_is_missing(tmp_path: Path, monkey
     options = argparse.Namespace(quick=True, part=["add"])
     file = tmp_path / "results.json"
     with pytest.raises(KeyboardInterrupt):
-        run.measure(PEERS[:2], Mock(), tmp_path, options, run.Results(file, again=False))
-    run.measure(PEERS[:2], Mock(), tmp_path, options, run.Results(file, again=False))
+        run.measure(PEERS[:2], Mock(), tmp_path, options, Results(file, again=False))
+    run.measure(PEERS[:2], Mock(), tmp_path, options, Results(file, again=False))
     # The second round goes backwards.
     assert measured == ["taskserver", "Safe", "Safe", "Safe", "taskserver"]
     assert json.loads(file.read_text())["figures"] == {
