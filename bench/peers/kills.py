@@ -26,6 +26,7 @@ class Supervisor(threading.Thread):
         self.stopped = threading.Event()
         self.workers: list[subprocess.Popen[bytes]] = [place.start(n, "effect") for n in range(workers)]
         self.ended_at = [0.0] * workers
+        self.calls_before = [0] * workers
 
     def run(self) -> None:
         while not self.stopped.wait(0.02):
@@ -39,15 +40,17 @@ class Supervisor(threading.Thread):
             self.ended_at[number] = now
         elif now - self.ended_at[number] > RESTART_SECONDS:
             self.ended_at[number] = now
+            self.calls_before[number] = self.place.calls(WORKERS)[number]
             self.workers[number] = self.place.start(number, "effect")
 
-    def kill_one(self) -> bool:
-        """Whether one was alive; which one is chance."""
+    def kill_one(self, *, idle_too: bool) -> bool:
+        """Kill one that has run a task since it was started; which one is chance. Whether there was one."""
         with self.lock:
-            alive = [process for process in self.workers if process.poll() is None]
-            if alive:
-                kill(random.choice(alive))
-        return bool(alive)
+            both = zip(self.place.calls(WORKERS), self.calls_before, self.workers, strict=False)
+            found = [worker for now, before, worker in both if worker.poll() is None and (idle_too or now > before)]
+            if found:
+                kill(random.choice(found))
+        return bool(found)
 
     def end(self) -> None:
         self.stopped.set()
@@ -87,7 +90,10 @@ def kills(place: Place, killing: threading.Lock, *, tasks: int, count: int, limi
 
 
 def _kill(place: Place, supervisor: Supervisor, tasks: int, count: int) -> int:
-    """Kill at random numbers of calls, so that they fall into the work of fast and slow queues; at most 5 s apart."""
+    """Kill at random numbers of calls, so that they fall into the work of fast and slow queues.
+
+    One that has not run a task yet is killed only if there is no other for some seconds.
+    """
     killed, begun = 0, time.monotonic()
     for number in sorted(random.sample(range(tasks // 50, tasks * 19 // 20), count)):
         end = time.monotonic() + 5
@@ -95,7 +101,7 @@ def _kill(place: Place, supervisor: Supervisor, tasks: int, count: int) -> int:
             time.sleep(0.001)
         # At any instant of a worker's next task.
         time.sleep(random.uniform(0, min(0.5, WORKERS * (time.monotonic() - begun) / max(1, calls))))
-        while not supervisor.kill_one():
+        while not supervisor.kill_one(idle_too=time.monotonic() > end + 5):
             time.sleep(0.01)
         killed += 1
     return killed
