@@ -142,7 +142,7 @@ def _compact(server: TaskServer, options: argparse.Namespace) -> None:
         names = tables[0].name if len(tables) == 1 else count_of(len(tables), "table")
         print(f"{names}: {rebuild.words}; about {age(seconds)}", flush=True)
         if rebuild.locks_writers and not (options.yes or _is_confirmed()):
-            raise InvalidTask("not compacted, as tasks would have to wait: answer y, or add --yes")
+            raise InvalidTask("stopped here, as tasks would have to wait: answer y, or add --yes")
         with database.without_timeout():
             for table in tables:
                 rebuild.run(database, table.name)
