@@ -152,7 +152,10 @@ def _compact(server: TaskServer, options: argparse.Namespace) -> None:
 
 
 def _is_confirmed() -> bool:
-    return sys.stdin.isatty() and input("Go on? [y/N] ").strip().lower() in ("y", "yes")
+    if not sys.stdin.isatty():
+        return False
+    print("Go on? [y/N] ", end="", flush=True)
+    return sys.stdin.readline().strip().lower() in ("y", "yes")
 
 
 def _in_megabytes(count: int) -> Amount:
