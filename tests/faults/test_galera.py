@@ -18,6 +18,7 @@ import pymysql
 import pytest
 
 from taskserver import TaskServer
+from taskserver.model.task import Status
 from tests.faults.failing import FailingQueue
 from tests.faults.galera.run import run_storm
 from tests.support.deployment import Deployment
@@ -250,3 +251,32 @@ def test_a_node_that_lags_for_long_is_passed_over(cluster: Galera, name: str) ->
         with desynced(first):
             assert server.get(task_id) is not None
             assert port_of(server) == third.port
+
+
+PAYING = """
+import pymysql
+import taskserver
+
+
+def pay():
+    with pymysql.connect(**PLACE) as connection:
+        taskserver.complete(connection)
+        connection.commit()
+"""
+
+
+def test_a_completion_at_a_node_that_lags_is_refused_and_the_next_attempt_succeeds(
+    cluster: Galera, queue: FailingQueue, name: str
+) -> None:
+    _, second, _ = cluster.nodes
+    place = {"host": second.host, "port": second.port, "user": second.user, "password": second.password}
+    queue.define(f"PLACE = {place | {'database': name}}\n{PAYING}")
+    with cluster.lagging(second, name):
+        queue.add("tasks.pay")
+        assert queue.worker("--mode", "mark").returncode == 0
+        assert queue.statuses() == [Status.ERROR]
+        assert queue.first_lines()[0].startswith("LeaseLost: ")
+    cluster.await_all()
+    queue.end_backoffs()
+    assert queue.worker("--mode", "mark").returncode == 0
+    assert queue.statuses() == [Status.DONE]

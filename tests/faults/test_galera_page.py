@@ -102,6 +102,7 @@ def test_its_haproxy_leads_to_the_first_node_and_to_a_backup_while_that_is_away(
             first.freeze()
             wait_until(lambda: leads_to() == second.port)
             first.thaw()
+            cluster.await_all()  # at first it does not know that the others went on without it
             wait_until(lambda: leads_to() == first.port)
             first.execute("SET GLOBAL wsrep_desync = ON")  # it runs, and is not synced
             wait_until(lambda: leads_to() == second.port)

@@ -4,58 +4,47 @@ from __future__ import annotations
 
 import random
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import cast
 
-from tests.faults.chaos.faults import Fault
+from tests.faults.chaos.faults import Fault, Faults
 from tests.faults.chaos.stage import Slot, Stage
 from tests.faults.galera.stage import GaleraStage
 from tests.support.galera import Node
 from tests.support.processes import wait_until
 
 
-def _nodes(stage: Stage, chance: random.Random) -> tuple[Node, Node, Node]:
-    """In random order."""
-    first, second, third = chance.sample(cast(GaleraStage, stage).cluster.nodes, 3)
-    return first, second, third
-
-
-def kill(stage: Stage, slot: Slot, chance: random.Random, forgets: bool = False) -> bool:
+def kill(nodes: Sequence[Node], chance: random.Random, forgets: bool = False) -> bool:
     """SIGKILL; the node catches up from another's cache, or gets a copy of all (SST)."""
-    node, *_ = _nodes(stage, chance)
+    node, *_ = nodes
     node.kill()
     time.sleep(chance.uniform(0.0, 4.0))
     if forgets:
         node.forget()
     copies = node.log().count("SST succeeded")
     node.start()
-    cast(GaleraStage, stage).cluster.await_all()
     return node.log().count("SST succeeded") > copies or not forgets
 
 
-def stop(stage: Stage, slot: Slot, chance: random.Random) -> bool:
+def stop(nodes: Sequence[Node], chance: random.Random) -> bool:
     """An orderly shutdown, as for an upgrade."""
-    node, *_ = _nodes(stage, chance)
-    node.stop()
-    node.start()
-    cast(GaleraStage, stage).cluster.await_all()
+    nodes[0].stop()
+    nodes[0].start()
     return True
 
 
-def freeze(stage: Stage, slot: Slot, chance: random.Random) -> bool:
+def freeze(nodes: Sequence[Node], chance: random.Random) -> bool:
     """SIGSTOP for 2 to 20 seconds: connections stay, and nothing answers."""
-    node, *_ = _nodes(stage, chance)
-    node.freeze()
+    nodes[0].freeze()
     time.sleep(chance.uniform(2.0, 20.0))
-    node.thaw()
-    cast(GaleraStage, stage).cluster.await_all()
+    nodes[0].thaw()
     return True
 
 
-def lose_quorum(stage: Stage, slot: Slot, chance: random.Random) -> bool:
+def lose_quorum(nodes: Sequence[Node], chance: random.Random) -> bool:
     """Two nodes die at once; a person has the third one serve alone, and starts the others."""
-    left, *others = _nodes(stage, chance)
+    left, *others = nodes
     for node in others:
         node.kill()
     wait_until(lambda: left.state().get("wsrep_ready") == "OFF")
@@ -63,28 +52,38 @@ def lose_quorum(stage: Stage, slot: Slot, chance: random.Random) -> bool:
     left.bootstrap()
     for node in others:
         node.start()
-    cast(GaleraStage, stage).cluster.await_all()
     return True
 
 
-def freeze_quorum(stage: Stage, slot: Slot, chance: random.Random) -> bool:
+def freeze_quorum(nodes: Sequence[Node], chance: random.Random) -> bool:
     """Two nodes do not answer for a while: none serves until they are back, and nobody has to help."""
-    left, *others = _nodes(stage, chance)
+    left, *others = nodes
     for node in others:
         node.freeze()
     wait_until(lambda: left.state().get("wsrep_ready") == "OFF")
     time.sleep(chance.uniform(0.0, 5.0))
     for node in others:
         node.thaw()
-    cast(GaleraStage, stage).cluster.await_all()
     return True
 
 
-CLUSTER: Mapping[str, Fault] = {
-    "node kill": kill,
-    "node copy": partial(kill, forgets=True),
-    "node stop": stop,
-    "node freeze": freeze,
-    "quorum lost": lose_quorum,
-    "quorum frozen": freeze_quorum,
+def on_nodes(strike: Callable[[Sequence[Node], random.Random], bool]) -> Fault:
+    """On nodes in random order, until all serve again."""
+
+    def fault(stage: Stage, slot: Slot, chance: random.Random) -> bool:
+        cluster = cast(GaleraStage, stage).cluster
+        has_struck = strike(chance.sample(cluster.nodes, len(cluster.nodes)), chance)
+        cluster.await_all()
+        return has_struck
+
+    return fault
+
+
+CLUSTER: Faults = {
+    "node kill": on_nodes(kill),
+    "node copy": on_nodes(partial(kill, forgets=True)),
+    "node stop": on_nodes(stop),
+    "node freeze": on_nodes(freeze),
+    "quorum lost": on_nodes(lose_quorum),
+    "quorum frozen": on_nodes(freeze_quorum),
 }
