@@ -25,7 +25,7 @@ from tests.support.servers import free_port
 from tests.support.websites import SERVE_WSGI
 
 PRIVATE = Path("/run/soak")
-"""What the witnesses write: on another file system than /tmp, which a fault fills."""
+"""What the witnesses write: on another file system than /tmp, which a fault fills; it is kept."""
 TOKEN = "token-of-a-page"
 SETTINGS = {
     "TASKSERVER_LEASE": f"{LEASE_SECONDS * 5}",

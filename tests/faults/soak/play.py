@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import sys
 import tempfile
 import threading
@@ -82,6 +83,7 @@ def _play(place: Place, seconds: float, seed: int) -> None:
     is_over.set()
     watching.join()
     say(sample=watch.look())
+    shutil.copytree(place.folder / "var", PRIVATE / "var")
 
     added = [*producers[0].added, *producers[1].added, *pages.added]
     evidence = checks.read_evidence(place, added, found, watch.fatal, bystander.delays, left)

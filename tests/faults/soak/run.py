@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 import random
+import shutil
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
@@ -18,10 +19,10 @@ from tests.support.servers import NOBODY, PROGRAM_FOLDERS, find_program
 
 # /tmp is small enough to be filled. sh waits for all orphans: here it is process 1.
 PLAY = f"""
-mount -t tmpfs -o size=1200m,mode=1777 tmpfs /tmp
-mkdir -m 777 /run/soak
-mkdir /run/repository
+mkdir /run/soak /run/repository
+mount --bind "$1" /run/soak
 mount --bind '{ROOT}' /run/repository
+mount -t tmpfs -o size=1200m,mode=1777 tmpfs /tmp
 cron
 cd /run/repository
 code=0
@@ -49,12 +50,15 @@ class Outcome(NamedTuple):
 
 
 def run_soak(kinds: Sequence[str], seconds: float, seed: int, folder: Path) -> list[Outcome]:
-    """On all of them at the same time. Their lines of JSON are in the folder. Needs root."""
+    """On all of them at the same time. Their lines of JSON, logs and mails are in the folder. Needs root."""
     folder.mkdir(parents=True, exist_ok=True)
     prepare(folder, Path("/run/soak/mails"))
     env = {"PATH": PROGRAM_FOLDERS, "LANG": "C.UTF-8"}
     running = []
     for kind in kinds:
+        shutil.rmtree(folder / kind, ignore_errors=True)
+        (folder / kind).mkdir()
+        (folder / kind).chmod(0o777)
         command = [*NAMESPACES, "sh", "-c", START + PLAY, "sh", kind, str(seconds), str(seed)]
         with open(folder / f"{kind}.jsonl", "wb") as output:
             running.append(subprocess.Popen(command, cwd=folder, env=env, stdin=subprocess.DEVNULL, stdout=output))
@@ -77,7 +81,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--hours", type=float, default=2.0, help="of faults, on all databases at once (default 2)")
     parser.add_argument("--seed", type=int, help="replays the orders of faults and tasks; default: a new one")
     parser.add_argument("--on", choices=DATABASES, help="default: all")
-    parser.add_argument("--folder", type=Path, default=ROOT / "dist" / "soak", help="for samples (default dist/soak)")
+    parser.add_argument("--folder", type=Path, default=ROOT / "dist" / "soak", help="for samples and logs (dist/soak)")
     options = parser.parse_args(arguments)
     if words := why_not():
         print(words, file=sys.stderr)
