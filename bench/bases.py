@@ -41,6 +41,9 @@ class Base:
         """The rows of the last one."""
         return self.server.execute(*statements, database=name)
 
+    def dsn(self, name: str) -> str:
+        return self.server.dsn(name)
+
     def effects(self, name: str) -> Any:
         """How many different numbers were written, and how many numbers in all."""
         return self.execute(name, "SELECT COUNT(DISTINCT n), COUNT(*) FROM effects")[0]
@@ -58,7 +61,7 @@ class Base:
         """The place of a database, for processes."""
         server = self.server
         found = {"HOST": server.host, "PORT": str(server.port), "USER": server.user, "PASSWORD": server.password}
-        found |= {"DATABASE": name, "URL": server.dsn(name), "EFFECTS": ""}
+        found |= {"DATABASE": name, "URL": self.dsn(name), "EFFECTS": ""}
         return {f"BENCH_{key}": value for key, value in found.items()}
 
 
@@ -138,6 +141,9 @@ class OnSQLite(Base):
                 cursor = connection.execute(statement)
             return cursor.fetchall()
 
+    def dsn(self, name: str) -> str:
+        return f"sqlite:///{self._path(name)}"
+
     def effects(self, name: str) -> Any:
         return super().effects(f"{name}-effects")
 
@@ -151,7 +157,7 @@ class OnSQLite(Base):
     def variables(self, name: str) -> dict[str, str]:
         path = self._path(name)
         found = dict.fromkeys(("HOST", "PORT", "USER", "PASSWORD"), "")
-        found |= {"DATABASE": str(path), "URL": f"sqlite:///{path}", "EFFECTS": str(self._path(f"{name}-effects"))}
+        found |= {"DATABASE": str(path), "URL": self.dsn(name), "EFFECTS": str(self._path(f"{name}-effects"))}
         return {f"BENCH_{key}": value for key, value in found.items()}
 
     def _path(self, name: str) -> Path:

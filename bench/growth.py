@@ -61,10 +61,6 @@ class Queue(NamedTuple):
     server: TaskServer
     folder: Path
 
-    @property
-    def dsn(self) -> str:
-        return self.base.variables(self.name)["BENCH_URL"]
-
     def fill(self, count: int, status: Status = Status.NEW) -> None:
         Filler(partial(self.base.execute, self.name), *FORMS[self.base.kind]).fill(TABLE, count, WANTED, status=status)
 
@@ -87,7 +83,7 @@ def opened(base: Base, name: str, folder: Path) -> Queue:
     """A queue with its tables."""
     base.create(name)
     (folder / "tasks.py").write_text(TASKS_MODULE)
-    server = TaskServer(base.variables(name)["BENCH_URL"], folder=folder)
+    server = TaskServer(base.dsn(name), folder=folder)
     server.create_tables()
     return Queue(base, name, server, folder)
 
@@ -259,7 +255,7 @@ def _drain(queue: Queue) -> None:
 def _program(queue: Queue, *arguments: str) -> Cost:
     program, *more = arguments
     command = [sys.executable, str(REPOSITORY / program), *more, "--folder", str(queue.folder)]
-    return cost_of(command, queue.folder, {**cron_environment(), "TASKSERVER_DSN": queue.dsn})
+    return cost_of(command, queue.folder, {**cron_environment(), "TASKSERVER_DSN": queue.base.dsn(queue.name)})
 
 
 # ---- the command

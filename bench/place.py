@@ -52,7 +52,7 @@ class Place(NamedTuple):
     @property
     def dsn(self) -> str:
         """The database of the benchmarks, as a setting."""
-        return self.base.server.dsn(DATABASE)
+        return self.base.dsn(DATABASE)
 
     def size(self, full: int, quick: int) -> int:
         """How many rows: the full number, or the small one of a smoke test."""

@@ -23,7 +23,7 @@ def database(place: Place) -> str:
 
 
 def ours(place: Place, name: str) -> TaskServer:
-    return TaskServer(place.base.server.dsn(name), modules=__name__, folder=Path(__file__).parents[1])
+    return TaskServer(place.base.dsn(name), modules=__name__, folder=Path(__file__).parents[1])
 
 
 def nothing(n: int) -> None:
@@ -33,7 +33,7 @@ def nothing(n: int) -> None:
 def pg_add(place: Place) -> Iterator[Line]:
     """A producer that adds tasks one by one."""
     tasks, (one, other) = place.size(2_000, 100), (database(place), database(place))
-    server, floor = ours(place, one), Floor(place.base.server.dsn(other))
+    server, floor = ours(place, one), Floor(place.base.dsn(other))
     server.add_task(nothing, [0])
     yield compare_slices(
         f"add {tasks:,} one by one",
@@ -49,7 +49,7 @@ def pg_add(place: Place) -> Iterator[Line]:
 def pg_add_many(place: Place) -> Iterator[Line]:
     """A producer that adds tasks all at once, and gets their ids."""
     tasks, (one, other) = place.size(50_000, 500), (database(place), database(place))
-    server, floor = ours(place, one), Floor(place.base.server.dsn(other))
+    server, floor = ours(place, one), Floor(place.base.dsn(other))
     rows = [{"task": nothing, "args": [n]} for n in range(tasks)]
     yield compare(
         f"add {tasks:,} at once",
@@ -66,7 +66,7 @@ def pg_drain(place: Place) -> Iterator[Line]:
     quota = place.size(1_600, 100)
     for waiting in (place.size(10_000, 200), place.size(1_000_000, 1_000)):
         one, other = database(place), database(place)
-        server, floor = ours(place, one), Floor(place.base.server.dsn(other))
+        server, floor = ours(place, one), Floor(place.base.dsn(other))
         task = f"{__name__}.nothing"
         for name in (one, other):
             place.base.execute(name, FILL.format(task, waiting))

@@ -32,7 +32,7 @@ def pg_claim(place: Place) -> Iterator[Line]:
         name = database(place)
         place.base.execute(name, FILL.format(rows))
         place.base.settle(name)
-        with TaskServer(place.base.server.dsn(name)) as server:
+        with TaskServer(place.base.dsn(name)) as server:
             for words, groups in (("2 groups", (3, 5)), ("all groups", ())):
                 took.setdefault(words, []).append(median(_claim(server, groups) for _ in range(CLAIMS)))
         place.base.drop(name)
@@ -52,7 +52,7 @@ def pg_churn(place: Place) -> Iterator[Line]:
     """The second half of many tasks beside the first: median of a claim, and the largest size of table and indexes."""
     own = database(place)
     tasks = place.size(1_000_000, 4_000)
-    with TaskServer(place.base.server.dsn(own)) as server:
+    with TaskServer(place.base.dsn(own)) as server:
         server.add_tasks([{"task": "tasks.x", "args": [1]}] * WAITING)
         halves = [_half(place, server, own, tasks // 2) for _ in range(2)]
     place.base.drop(own)
