@@ -121,10 +121,12 @@ class Tries:
 class Hosts:
     """The hosts of a DSN: all connections go to one of them while it serves, then to the next one."""
 
-    def __init__(self, each: Sequence[Dsn], login_error: Callable[[BaseException, Dsn], DatabaseError]) -> None:
+    def __init__(
+        self, each: Sequence[Dsn], login_error: Callable[[BaseException, Dsn], DatabaseError], are_several: bool = False
+    ) -> None:
         """`each` is the DSN of each host; `login_error` makes our error of a driver's error at one of them."""
         self._each = each
-        self.are_several = len(each) > 1
+        self.are_several = are_several or len(each) > 1
         """Whether one that takes no writes is passed over."""
         self._login_error = login_error
         self._serving = 0
@@ -133,19 +135,15 @@ class Hosts:
 
     def one_by_one(self) -> list["Hosts"]:
         """Each of several hosts alone; empty if there is only one."""
-        alone = [Hosts([one], self._login_error) for one in self._each if self.are_several]
-        for hosts in alone:
-            hosts.are_several = True
-        return alone
+        return [Hosts([one], self._login_error, True) for one in self._each if self.are_several]
 
     def connect(self, log_in: Callable[[Dsn, float], T], seconds: float) -> T:
         """Log in at the host that served last, or at the next one that serves. Raises DatabaseError.
 
         `log_in` gets the DSN of one host and how long to wait for each answer; it may raise anything.
         """
-        count, away = len(self._each), []
-        for turn in range(count):
-            host = (self._serving + turn) % count
+        count, first, away = len(self._each), self._serving, []  # other threads may move meanwhile
+        for host in (*range(first, count), *range(first)):
             try:
                 connection = log_in(self._each[host], min(seconds, HOST_SECONDS) if self.are_several else seconds)
             except Exception as error:  # the driver may raise anything if the server is not one of its kind
@@ -153,7 +151,7 @@ class Hosts:
                 if not isinstance(away[-1], Unavailable):
                     break  # a wrong password is wrong everywhere
             else:
-                if turn:
+                if host != self._serving:
                     self._serving, self.moves = host, self.moves + 1
                 return connection
         if len(away) == 1 or not isinstance(away[-1], Unavailable):

@@ -9,8 +9,17 @@ import pytest
 
 from taskserver import TaskServer
 from taskserver.errors import Conflict, ConnectionLost, DatabaseError, Deadlock, ServerFull, Unavailable
+from taskserver.settings.dsn import Dsn
 from taskserver.stores import retrying
-from taskserver.stores.retrying import HELD_PATIENCE_SECONDS, MIN_CONFLICT_SECONDS, Patience, RetryPolicy, Scope, Tries
+from taskserver.stores.retrying import (
+    HELD_PATIENCE_SECONDS,
+    MIN_CONFLICT_SECONDS,
+    Hosts,
+    Patience,
+    RetryPolicy,
+    Scope,
+    Tries,
+)
 
 PASSING = {
     # Lock waits (of the counter of ids, too), ended statements, snapshots, limits. No room for locks; MariaDB's time
@@ -113,3 +122,19 @@ def test_conflicts_use_up_the_patience_only_of_needed_work(
     assert sum(clock.pauses) == pytest.approx(conflict_seconds)
     assert patience.is_over == uses_up
     assert Tries(RetryPolicy(Scope.STATEMENT, 5), patience).wait_to_retry(Conflict("held")) == (not uses_up)
+
+
+def test_a_thread_asks_each_host_while_another_one_moves() -> None:
+    def log_in(dsn: Dsn, seconds: float) -> str:
+        if dsn.host == "first" and hosts.moves == 0 and not is_inner:
+            is_inner.append(True)
+            assert hosts.connect(log_in, 1) == "second"  # as another thread
+        if dsn.host == "first":
+            raise OSError("away")
+        return dsn.host
+
+    is_inner: list[bool] = []
+    each = Dsn("mysql", "db", host="first", more_hosts=(("second", 3306),)).by_host
+    hosts = Hosts(each, lambda error, dsn: Unavailable(str(error)))
+    assert hosts.connect(log_in, 1) == "second"
+    assert hosts.moves == 1  # otherwise the other thread would connect again

@@ -49,7 +49,7 @@ ANY_BYTES = "taskserver_any_bytes"
 
 
 class Abilities:
-    """What the store's first connection learned about the server."""
+    """What connections learned about the server: of one host the first, of several each."""
 
     isolation = ""
     """REPEATABLE READ if replication is by statement, which refuses writes in READ COMMITTED."""
@@ -153,7 +153,9 @@ def connect_to(hosts: Hosts, pace: Pace, abilities: Abilities, **options: Any) -
         with connection.cursor() as cursor:
             if hosts.are_several:
                 _check_serves(cursor)
-            _set_isolation(cursor, abilities)
+            if hosts.are_several or not abilities.isolation:  # each host may replicate in its own way
+                abilities.isolation = _isolation_of(cursor)
+            cursor.execute(f"SET SESSION TRANSACTION ISOLATION LEVEL {abilities.isolation}")
         return connection
 
     return hosts.connect(log_in_and_check, pace.connect_seconds)
@@ -174,13 +176,11 @@ def _check_serves(cursor: Any) -> None:
         cursor.execute(sql)
 
 
-def _set_isolation(cursor: Any, abilities: Abilities) -> None:
-    """Set the isolation of a new connection according to the server's replication."""
-    if not abilities.isolation:
-        cursor.execute(BINLOG)
-        is_by_statement = cursor.fetchone() == (1, "STATEMENT")
-        abilities.isolation = REPEATABLE_READ if is_by_statement else READ_COMMITTED
-    cursor.execute(f"SET SESSION TRANSACTION ISOLATION LEVEL {abilities.isolation}")
+def _isolation_of(cursor: Any) -> str:
+    """The isolation according to the server's replication."""
+    cursor.execute(BINLOG)
+    is_by_statement = cursor.fetchone() == (1, "STATEMENT")
+    return REPEATABLE_READ if is_by_statement else READ_COMMITTED
 
 
 def set_timeout(connection: Any, seconds: float | None) -> None:
