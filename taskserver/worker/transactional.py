@@ -9,7 +9,7 @@ The transaction has its own connection. A failure is written on the run's connec
 
 from __future__ import annotations
 
-from ..errors import Conflict, ConnectionLost, DatabaseError, Deadlock, Fatal, ServerFull, Unavailable
+from ..errors import Conflict, ConnectionLost, DatabaseError, Deadlock, Fatal, Later, Retry, ServerFull, Unavailable
 from ..interrupts.stop import TaskInterrupted
 from ..messages.classes import is_kind
 from ..messages.error_text import describe
@@ -70,6 +70,8 @@ class TransactionalCalls:
         tries = database.tries(AFTER_DEADLOCKS)
         while (failure := self._call(attempt)) is not None:
             found = self._database_error(failure.error)
+            if failure.is_a(Fatal, Retry, Later, TaskInterrupted):  # chosen, though after a deadlock
+                break
             if not isinstance(found, Deadlock) or not tries.wait_to_retry(found):
                 break
             self._transactions.close()

@@ -28,7 +28,7 @@ CODE = """
 import time
 
 import taskserver
-from taskserver import connection, task
+from taskserver import Fatal, connection, task
 
 heard, meanwhile = [], lambda: None
 transactional = task(transactional=True)
@@ -93,6 +93,13 @@ def meet_deadlock():
     meanwhile()
     run("UPDATE effects SET number = number + 10 WHERE id = 2")
     write(7)
+
+@transactional
+def give_up_after_deadlock():
+    try:
+        meet_deadlock()
+    except Exception as error:
+        raise Fatal("no stock") from error
 
 @transactional
 def swallow_deadlock():
@@ -270,6 +277,14 @@ def test_after_a_deadlock_the_task_is_called_again_in_the_same_attempt(
         run_into_deadlock(site, "meet_deadlock", lock_waits)
     assert ({*site.effects()}, site.states(), site.module.heard) == ({-1, 7, 11, 15}, [], ["again"])
     assert "is called again, as all that it wrote was rolled back: " in caplog.text
+
+
+@EACH_SERVER
+def test_a_task_that_fails_for_good_after_a_deadlock_is_not_called_again(
+    site: EffectsSite, lock_waits: Callable[[], int]
+) -> None:
+    run_into_deadlock(site, "give_up_after_deadlock", lock_waits)
+    assert (site.states(), site.first_lines(), site.module.heard) == ([(4, 1)], ["Fatal: no stock"], [])
 
 
 @EACH_SERVER
