@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Collection, Sequence
+from contextlib import closing, nullcontext
 from pathlib import Path
 from types import NoneType
 from typing import NamedTuple
@@ -112,14 +113,8 @@ class Pruning:
         An interrupted run keeps its deletions; the next run finds the rest. Raises SettingError or HostLimit if the
         file cannot be written; the rows that are not in it stay.
         """
-        if self._archive_to is None:
+        with nullcontext() if self._archive_to is None else closing(JsonLines(self._archive_to)) as self._archive:
             return self._run()
-        self._archive = JsonLines(self._archive_to)
-        try:
-            return self._run()
-        finally:
-            self._archive.close()
-            self._archive = None
 
     def _run(self) -> Pruned:
         held, counts = 0, {}
