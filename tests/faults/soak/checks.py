@@ -15,10 +15,12 @@ from tests.faults.chaos.run import read_rows, read_runs
 from tests.faults.chaos.stage import Added, Span, WorkerRun
 from tests.faults.soak.faults import HARMLESS
 from tests.faults.soak.load import TICK_SECONDS
-from tests.faults.soak.place import OLD_TASKS, PRIVATE, Place
+from tests.faults.soak.place import LEASE_SECONDS, OLD_TASKS, PRIVATE, Place
 from tests.faults.soak.tasks import TICK, VERSION
 from tests.support.rows import Rows
 
+RECOVERY_SECONDS = 5.0
+"""The longest pause of TASKSERVER_PAUSES until a worker tries the database again."""
 MOST_ALARMS = 8
 """Mails of `check` in an hour: one for each finding, and one when it becomes worse."""
 
@@ -34,7 +36,7 @@ def read_evidence(
     """`fatal` rows may have been pruned."""
     lines = (PRIVATE / "runs").read_text().splitlines()
     hinderers = [one for one in strikes if one.kind not in HARMLESS]
-    spans = [*delays, *(Span(one.began, one.ended) for one in hinderers)]
+    spans = [*delays, *(Span(one.began, one.ended + RECOVERY_SECONDS) for one in hinderers)]
     with closing(Rows(place.dsn)) as rows:
         last = [*read_rows(rows)]
         known = {row.number for row in last}
@@ -49,6 +51,7 @@ def read_evidence(
             transfers=[(n, source, target, by) for n, source, target, by in rows.execute("SELECT * FROM transfers")],
             balances=dict(rows.execute("SELECT id, balance FROM accounts")),
             left=left,
+            lease_seconds=LEASE_SECONDS,
             is_pruned=True,
         )
 

@@ -16,7 +16,7 @@ from contextlib import closing, suppress
 from pathlib import Path
 from typing import NamedTuple
 
-from tests.faults.chaos.stage import LEASE_SECONDS, Stage
+from tests.faults.chaos.stage import Stage
 from tests.faults.soak.tasks import TASKS, UPLOADED
 from tests.support.deployment import ROOT
 from tests.support.processes import wait_until
@@ -27,8 +27,9 @@ from tests.support.websites import SERVE_WSGI
 PRIVATE = Path("/run/soak")
 """What the witnesses write: on another file system than /tmp, which a fault fills; it is kept."""
 TOKEN = "token-of-a-page"
+LEASE_SECONDS = 10
 SETTINGS = {
-    "TASKSERVER_LEASE": f"{LEASE_SECONDS * 5}",
+    "TASKSERVER_LEASE": f"{LEASE_SECONDS}",
     "TASKSERVER_TIMEOUT": "5",
     "TASKSERVER_MAX_ATTEMPTS": "6",
     "TASKSERVER_KEEP": "2m",
