@@ -202,9 +202,9 @@ def _is_tried_again(one: Added, evidence: Evidence) -> bool:
 
 def _broke_with_its_database(runs: Sequence[Run], error: str, evidence: Evidence) -> bool:
     """Whether the only attempt of a transaction failed because of a fault, and not by a conflict."""
-    is_struck = any(
-        evidence.was_struck(evidence.worker_of[run.pid], run.began - 1, evidence.end_of(run)) for run in runs
-    )
+    lease = evidence.lease_seconds  # its completion is written after its end
+    spans = [(evidence.worker_of[run.pid], run.began - 1, evidence.end_of(run) + lease) for run in runs]
+    is_struck = any(evidence.was_struck(*span) for span in spans)
     return (is_struck or not runs) and not any(word in error for word in CONFLICTS)
 
 

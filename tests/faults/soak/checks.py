@@ -60,7 +60,7 @@ def _workers(lines: Sequence[str]) -> Iterator[WorkerRun]:
     """From their first to their last sign of life."""
     slots: dict[int, int] = {}
     signs: dict[int, list[float]] = defaultdict(list)
-    for what, number, pid, at, *_ in (line.split(" ") for line in lines):
+    for what, number, pid, at, *_ in (line.split(" ") for line in lines if not line.startswith("process ")):
         signs[int(pid)].append(float(at))
         if what == "worker":
             slots[int(pid)] = int(number)
