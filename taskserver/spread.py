@@ -58,9 +58,10 @@ class Spread:
             raise SettingError(f"servers has the names {shown(names)}; allowed: {allowed}, one or more, each once")
         self.servers: Mapping[str, TaskServer] = dict(zip(names, given, strict=True))
         """By name."""
-        numbers = [1.0] * len(given) if weights is None else list(weights)
+        allowed = "one number above 0 for each server"
+        numbers = [1.0 for _ in given] if weights is None else [*check_list("weights", weights, allowed, SettingError)]
         if len(numbers) != len(given) or not all(type(one) in (int, float) and 0 < one < inf for one in numbers):
-            raise SettingError(f"weights are {shown(numbers)}; allowed: one number above 0 for each server")
+            raise SettingError(f"weights are {shown(numbers)}; allowed: {allowed}")
         self._weights = dict(zip(self.servers, numbers, strict=True))
         self._away_until = dict.fromkeys(self.servers, 0.0)
 

@@ -139,10 +139,7 @@ class JsonLines:
     def _whole_size(self) -> int:
         import mmap
 
-        found = os.fstat(self._file)
-        if not stat.S_ISREG(found.st_mode):
-            raise SettingError(f"{self._path} cannot be written: it is not a file")
-        if not found.st_size:
+        if not os.fstat(self._file).st_size:
             return 0
         with mmap.mmap(self._file, 0, access=mmap.ACCESS_READ) as content:
             end = content.rfind(self.END)

@@ -303,9 +303,9 @@ def judge_hosts(answer: tuple[int, list[str]], cluster: str = "") -> Finding | N
     """`cluster` says that the server is a node of one."""
     count, away = answer
     named = "it is the only host" if count == 1 else f"{count - len(away)} of {count} hosts serve"
-    is_standby = [any(words in answer for words in TAKES_NO_WRITES) for answer in away]
+    are_standbys = all(any(words in one for words in TAKES_NO_WRITES) for one in away)
     words = "; ".join([f"{named}{cluster}", *away])
-    return ok_if(all(is_standby), words, fix=HOST_AWAY) if cluster or count > 1 else None
+    return ok_if(are_standbys, words, fix=HOST_AWAY) if cluster or count > 1 else None
 
 
 def check_version(ask: str, judge: Callable[[Sequence[Sequence[Any]]], Finding]) -> Check:

@@ -180,6 +180,7 @@ def test_wrong_options_are_named() -> None:
         (lambda: Spread(cast(Any, ["sqlite:///a.db"])), "one of servers is 'sqlite:///a.db'"),
         (lambda: spread_of("ab", [1]), r"weights are \[1\]; allowed: one number above 0 for each server"),
         (lambda: spread_of("ab", [1, 0]), "weights are"),
+        (lambda: spread_of("ab", 7), "weights is 7; allowed: one number above 0 for each server"),  # type: ignore[arg-type]
         (lambda: spread_of("ab", [1, float("inf")]), "weights are"),
     ],
 )

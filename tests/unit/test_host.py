@@ -87,7 +87,7 @@ def test_a_file_that_cannot_be_added_to_is_left_as_it_is(tmp_path: Path, monkeyp
         ("other", "was not written by client.py prune"),
         ("none/file", "cannot be written: No such file"),
         ("", "cannot be written: Is a directory"),
-        ("/dev/null", "it is not a file"),
+        ("/dev/null", "cannot be written: Invalid argument"),
     ):
         with pytest.raises(SettingError, match=words):
             files.JsonLines(tmp_path / name)

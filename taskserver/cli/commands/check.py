@@ -288,7 +288,7 @@ def _mail_of(queue: Queue, limits: Limits, groups: tuple[int, ...]) -> int:
 
     result = result_of(mail)
     if result.error is not None:
-        _report_once(OnceAnHour(queue.folder, "check"), result.error, _level_of(result), queue.name)
+        _report_once(OnceAnHour(queue.folder, "check", queue.name), result.error, _level_of(result), queue.name)
     return _level_of(result) if result.words else result.code
 
 
