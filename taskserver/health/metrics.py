@@ -52,13 +52,8 @@ class Gauge(NamedTuple):
     values: Mapping[Labels, float]
 
 
-def read_metrics(store: Store, settings: Settings) -> str:
-    """Raises DatabaseError (then use `metrics_when_away`), and SettingError if the package is missing."""
-    return as_text(read_gauges(store, settings))
-
-
 def read_gauges(store: Store, settings: Settings) -> Sequence[Gauge]:
-    """The metrics of a queue. Raises DatabaseError."""
+    """The metrics of a queue. Raises DatabaseError: then use `gauges_when_away`."""
     status = judged(store, settings)
     stats = Stats(store)
     # Two reads, so that each hour has room for its names.
@@ -75,11 +70,6 @@ def gauges_of(status: QueueStatus, recent: Sequence[HourStats]) -> Sequence[Gaug
 def gauges_when_away() -> Sequence[Gauge]:
     """The metrics while the database is away."""
     return list(_of_program(is_up=False))
-
-
-def metrics_when_away() -> str:
-    """The same as text. Raises SettingError as above."""
-    return as_text(gauges_when_away())
 
 
 def together(by_queue: Mapping[str, Sequence[Gauge]]) -> Sequence[Gauge]:

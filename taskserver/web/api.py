@@ -18,7 +18,7 @@ from werkzeug.exceptions import RequestEntityTooLarge, abort
 from werkzeug.wrappers import Request, Response
 
 from ..errors import DatabaseError, InvalidTask, SettingError
-from ..health.metrics import CONTENT_TYPE, metrics_when_away, read_metrics
+from ..health.metrics import CONTENT_TYPE, as_text, gauges_when_away, read_gauges
 from ..messages.text import shown
 from ..model.new_task import NewTask, new_tasks_from
 from ..server import TaskServer
@@ -55,12 +55,13 @@ def metrics(settings: PageSettings, server: TaskServer, files: PrivateFiles, req
     if not _has_token(settings.metrics_sha256, request):
         _refuse_wrong_token(files, request)
     try:
-        text = read_metrics(server.store, server.settings)
+        gauges = read_gauges(server.store, server.settings)
     except DatabaseError:
-        text = metrics_when_away()
+        gauges = gauges_when_away()
+    try:
+        return Response(as_text(gauges), content_type=CONTENT_TYPE)
     except SettingError as error:  # the package that writes them is missing
         abort(503, str(error))
-    return Response(text, content_type=CONTENT_TYPE)
 
 
 # ---- tokens

@@ -147,7 +147,7 @@ def _compact(server: TaskServer, options: argparse.Namespace) -> None:
             for table in tables:
                 rebuild.run(database, table.name)
     now = {table.name: table.size for table in rebuilds[0].sizes(database)}
-    rows = [[table.name, *map(_in_megabytes, (table.size, now[table.name]))] for table in before]
+    rows = [[table.name, *(Amount(megabytes(size)) for size in (table.size, now[table.name]))] for table in before]
     print_table(("table", "before", "now"), rows)
 
 
@@ -156,7 +156,3 @@ def _is_confirmed() -> bool:
         return False
     print("Go on? [y/N] ", end="", flush=True)
     return sys.stdin.readline().strip().lower() in ("y", "yes")
-
-
-def _in_megabytes(count: int) -> Amount:
-    return Amount(megabytes(count))

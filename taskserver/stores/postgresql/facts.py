@@ -6,7 +6,6 @@ Any account may read the catalog. Only with the role pg_read_all_stats can it se
 from __future__ import annotations
 
 from collections.abc import Sequence
-from contextlib import suppress
 from typing import Any
 
 import psycopg
@@ -211,35 +210,22 @@ INDEXES = """
     FROM pg_index JOIN pg_class ON pg_class.oid = indexrelid WHERE indrelid = CAST(? AS regclass) ORDER BY relname
 """
 """The indexes of a table, and which are what a REINDEX that failed leaves behind: INSERTs write to it for nothing."""
-PATIENT = "SET lock_timeout = '10s'"
+PATIENT, BRIEF = "SET lock_timeout = '10s'", "SET lock_timeout = '1s'"
 """VACUUM and REINDEX CONCURRENTLY delay nobody: they may wait for an autovacuum, which ends then, or a short task."""
 POOLED = "compact needs a session of its own: name the server, not a transaction pooler, in TASKSERVER_DSN"
 
 
 def _once(database: Any, *statements: str) -> None:
-    def send(statement: str) -> None:
-        if not database.session().commits_by_itself:
-            raise DatabaseError(POOLED)
-        database.execute(statement)
-
     for statement in statements:
-        database.run(RetryPolicy(Scope.BARE, 0, is_repeatable=False), send, statement)
+        database.run(RetryPolicy(Scope.BARE, 0, is_repeatable=False), database.execute, statement)
 
 
 def _tidy(database: Any, table: str) -> None:
     quoted = f'"{table}"'
     _once(database, PATIENT, f"VACUUM (ANALYZE) {quoted}")
-    try:
-        # One by one: REINDEX TABLE could leave behind indexes of the TOAST table, which its owner may not drop.
-        for index, is_left_behind in database.fetch(INDEXES, (quoted,)):
-            if not is_left_behind:
-                _once(database, f"REINDEX INDEX CONCURRENTLY {index}")
-    finally:
-        with suppress(DatabaseError):  # if it is still held, the next one drops it
-            _once(database, "SET lock_timeout = '1s'")
-            for index, is_left_behind in database.fetch(INDEXES, (quoted,)):
-                if is_left_behind:
-                    _once(database, f"DROP INDEX CONCURRENTLY {index}")
+    # One by one: REINDEX TABLE could leave behind indexes of the TOAST table, which its owner may not drop.
+    for index, is_left_behind in database.fetch(INDEXES, (quoted,)):
+        _once(database, f"{'DROP' if is_left_behind else 'REINDEX'} INDEX CONCURRENTLY {index}")
 
 
 REBUILDS = [
@@ -251,10 +237,19 @@ REBUILDS = [
     ),
     Rebuild(
         facts.sizes_by(MOSTLY_EMPTY),
-        lambda database, table: _once(database, f'VACUUM (FULL, ANALYZE) "{table}"'),
+        lambda database, table: _once(database, BRIEF, f'VACUUM (FULL, ANALYZE) "{table}"'),
         "VACUUM FULL copies the rows into a new file; nobody can add, claim or finish a task meanwhile",
         50_000_000,
         locks_writers=True,
     ),
 ]
-FACTS = Facts(CHECKS, LOOKS, lambda database: REBUILDS, lambda error: state_of(error.__cause__) == RIGHTS_MISSING)
+
+
+def _rebuilds(database: Any) -> list[Rebuild]:
+    database.now()  # connects
+    if not database.session().commits_by_itself:
+        raise DatabaseError(POOLED)
+    return REBUILDS
+
+
+FACTS = Facts(CHECKS, LOOKS, _rebuilds, lambda error: state_of(error.__cause__) == RIGHTS_MISSING)
