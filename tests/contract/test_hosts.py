@@ -19,6 +19,7 @@ from taskserver import TaskServer
 from taskserver.errors import ConnectionLost, Unavailable
 from taskserver.health.doctor import examine
 from taskserver.stores import retrying
+from taskserver.stores.mysql.session import READ_COMMITTED, REPEATABLE_READ
 from tests.contract.accounts import failure
 from tests.support.fake_server import FakeServer, Peer
 from tests.support.modules import importable
@@ -153,6 +154,19 @@ def test_a_server_that_takes_no_writes_is_passed_over(hosts: Hosts) -> None:
             assert [row.task for row in server.list()] == ["tasks.a"]
         said = failure(hosts.dsn(standby.port, free_port()))
     assert "read_only is ON" in said or "session is read-only" in said
+
+
+@pytest.mark.parametrize("hosts", ["mysql"], indirect=True)
+def test_each_host_is_asked_how_it_replicates(hosts: Hosts) -> None:
+    with TaskServer(hosts.dsn()) as server:
+        server.add_task("tasks.a")
+        abilities = server.store.database.dialect.abilities  # type: ignore[attr-defined]
+        abilities.isolation = REPEATABLE_READ  # of a host that replicates by statement
+        lose(hosts.first)
+        with pytest.raises(ConnectionLost):
+            server.add_task("tasks.b")
+        server.add_task("tasks.c")
+        assert abilities.isolation == READ_COMMITTED
 
 
 def test_the_doctor_says_which_hosts_serve(hosts: Hosts, tmp_path: Path) -> None:
