@@ -25,8 +25,8 @@ from .server import TaskServer
 
 P = ParamSpec("P")
 T = TypeVar("T")
-AWAY_SECONDS = 5.0
-"""A server that was away is the last choice for so long: the other tasks do not wait for its timeout."""
+AWAY_SECONDS = 60.0
+"""A server that was away is the last choice for so long: each try of a silent one may take ten seconds."""
 BOUND = "{} belongs to one server: call that server's own add_task, add_tasks or add_pipeline"
 
 
