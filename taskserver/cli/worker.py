@@ -68,7 +68,8 @@ def _run(folder: Path, options: Options) -> int:
 
         return Processes(settings, options, _work).run()
 
-    return _reported(OnceAnHour(folder, WORKER), options, run)
+    once = OnceAnHour(folder, WORKER, str(env_file or ""))  # other lines may have the same wrong setting
+    return _reported(once, options, run)
 
 
 def _reported(once: OnceAnHour, options: Options, command: Callable[[], int]) -> int:

@@ -109,7 +109,7 @@ def given_settings(
 ) -> tuple[dict[str, str], dict[str, str]]:
     """The settings of the `.env` by key, and those of the environment, which win. Raises SettingError."""
     if env_file is not None and not env_file.is_file():
-        raise SettingError(f"there is no file {env_file}, from which --env has settings read; allowed: a plain file")
+        raise SettingError(f"there is no file {env_file}, which --env names; allowed: a plain file")
     in_file = _settings_in(env_file or folder / ".env")
     given = {key: value for key, value in {**_hidden, **environ}.items() if key.startswith(PREFIX) and value}
     for key in given:

@@ -195,6 +195,16 @@ def test_check_mails_what_changed_in_each_queue(queues: Queues) -> None:
     assert mail("check", "--mail").stdout.startswith("TASKSERVER OK: news: all is well again\n")
 
 
+def test_the_same_wrong_setting_is_reported_for_each_file(queues: Queues, capfd: pytest.CaptureFixture[str]) -> None:
+    wrong = [queues.write(f"{name}.env", "sqlite:///shop.db", "TASKSERVER_MODE=x\n") for name in ("one", "two")]
+    for file in wrong:  # as two lines of a crontab do
+        assert queues.on(file)("check", "--mail").stdout.startswith("TASKSERVER UNKNOWN: TASKSERVER_MODE is wrong")
+    assert queues.on(*wrong)("check", "--mail").stdout == ""
+    for file in wrong * 2:
+        assert run_here(worker.main, queues.deployment.folder, "--env", file).returncode == 2
+    assert capfd.readouterr().err.count("TASKSERVER_MODE is wrong") == 2
+
+
 def test_a_finding_is_accepted_in_one_queue(queues: Queues) -> None:
     code, line = checked(queues.on(queues.shop, queues.news)("check", "--accept", "cron", "--reason", "x"))
     assert (code, line.split(": ")[1]) == (3, "--accept and --withdraw take one --env")

@@ -288,7 +288,8 @@ def _mail_of(queue: Queue, limits: Limits, groups: tuple[int, ...]) -> int:
 
     result = result_of(mail)
     if result.error is not None:
-        _report_once(OnceAnHour(queue.folder, "check", queue.name), result.error, _level_of(result), queue.name)
+        once = OnceAnHour(queue.folder, "check", str(queue.env_file or ""))  # others may have the same wrong setting
+        _report_once(once, result.error, _level_of(result), queue.name)
     return _level_of(result) if result.words else result.code
 
 
