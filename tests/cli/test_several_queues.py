@@ -6,6 +6,7 @@ import json
 import re
 import socket
 import subprocess
+import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -193,6 +194,24 @@ def test_check_mails_what_changed_in_each_queue(queues: Queues) -> None:
     assert queues.on(queues.news)("check", "--mail").stdout == ""  # its note is its own
     queues.sql(queues.news, "DELETE FROM jobs_queue")
     assert mail("check", "--mail").stdout.startswith("TASKSERVER OK: news: all is well again\n")
+
+
+def test_no_mail_is_lost_if_the_output_is_full(queues: Queues) -> None:
+    for file in (queues.shop, queues.news):
+        queues.run(file)
+        queues.add(file, status=4)
+    for first in (queues.shop, queues.away):
+        words = [
+            sys.executable,
+            str(queues.shop.with_name("client.py")),
+            "--env",
+            str(first),
+            "--env",
+            str(queues.news),
+        ]
+        with open("/dev/full", "w") as full:
+            assert subprocess.run([*words, "check", "--mail"], stdout=full).returncode == 3
+    assert "WARNING: news: 1 fatal" in queues.on(queues.shop, queues.news)("check", "--mail").stdout
 
 
 def test_the_same_wrong_setting_is_reported_for_each_file(queues: Queues, capfd: pytest.CaptureFixture[str]) -> None:

@@ -130,7 +130,11 @@ def _run(queues: Sequence[Queue], options: argparse.Namespace) -> int:
             return _withdraw(server, options.withdraw)
     limits, groups = _limits(options), tuple(sorted(set(options.groups)))
     if options.mail:
-        return max((_mail_of(queue, limits, groups) for queue in queues), key=WORST_LAST.index)
+        unsent, levels = list[OSError](), list[int]()
+        for queue in queues:
+            if not unsent:  # else this mail would be lost, and its changes not mailed again
+                levels.append(_mail_of(queue, limits, groups, unsent))
+        return max(levels, key=WORST_LAST.index)
 
     def look(queue: Queue) -> Seen:
         with queue.open() as server:
@@ -279,12 +283,20 @@ def _as_dict(status: QueueStatus, name: str) -> dict[str, Any]:
 # ---- a mail
 
 
-def _mail_of(queue: Queue, limits: Limits, groups: tuple[int, ...]) -> int:
-    """Returns 0 if it could check, else cron's subject would report a failure."""
+def _mail_of(queue: Queue, limits: Limits, groups: tuple[int, ...], unsent: list[OSError]) -> int:
+    """Returns 0 if it could check, else cron's subject would report a failure.
+
+    Adds an error to `unsent` if standard output cannot be written.
+    """
 
     def mail() -> int:
-        with queue.open() as server:
-            return _mail(server, limits, groups, queue)
+        try:
+            with queue.open() as server:
+                return _mail(server, limits, groups, queue)
+        except OSError as error:
+            if error.filename is None:
+                unsent.append(error)
+            raise
 
     result = result_of(mail)
     if result.error is not None:
