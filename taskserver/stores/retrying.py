@@ -21,8 +21,8 @@ MAX_CHANCE = 1.5
 """The greatest random factor of a pause."""
 MAX_REST_SECONDS = 0.12
 """The longest rest after a transaction of the one writer: waiting processes try its lock every tenth of a second."""
-HOST_SECONDS = 3.0
-"""The wait for each answer of a host at the login, if there are several hosts."""
+HOST_SECONDS = 4.0
+"""The wait for each answer of one of several hosts at the login. A cluster waits about three for a node that died."""
 
 
 def rest_after(began_at: float) -> None:
