@@ -17,7 +17,7 @@ from logging import getLogger
 from math import inf, log
 from typing import Any, NamedTuple, ParamSpec, TypeVar
 
-from .errors import DatabaseError, InvalidTask, SettingError, Unavailable
+from .errors import DatabaseError, InvalidTask, SettingError, TablesMissing, Unavailable
 from .messages.text import shown
 from .model.checks import check_key, check_kind, check_list
 from .model.new_task import NewTask, new_task_from, new_tasks_from
@@ -159,7 +159,8 @@ class Spread:
                     else server.store.producing.add_many(tasks)
                 )
             except DatabaseError as error:
-                is_away = isinstance(error, Unavailable) or not server.store.database.is_connected
+                is_absent = isinstance(error, (Unavailable, TablesMissing))  # the latter: a new one before init
+                is_away = is_absent or not server.store.database.is_connected
                 if is_away:
                     self._away_until[name] = time.monotonic() + AWAY_SECONDS
                 if own is not None or error.in_doubt or not is_away:

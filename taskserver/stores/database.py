@@ -192,6 +192,7 @@ class Database(Rows):
                     session.in_transaction = True
                     outcome = work(*args, **kwargs)
                     self.execute("COMMIT")
+                    session.in_transaction = False  # here too: an interrupt may come instead of the line below
                 else:
                     outcome = work(*args, **kwargs)
             except Exception as error:

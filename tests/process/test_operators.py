@@ -122,7 +122,7 @@ def test_operators_act_beside_running_workers_and_the_counts_add_up(queue: Queue
     queue.sql("INSERT INTO jobs_queue_paused (group_id) VALUES (3)")  # until its tasks are moved for the first time
     acted = act_until_all_ended(queue)
     ran = Counter(queue.notes())
-    of_group = {group: Counter({name: n for name, n in ran.items() if name[0] == str(group)}) for group in range(1, 4)}
+    of_group = {group: Counter({name: n for name, n in ran.items() if name[0] == str(group)}) for group in range(1, 6)}
     rows = Counter(queue.rows("group_id, status, error_text"))
     # Each failed once, was retried once, and ran well then.
     assert (acted.retried, of_group[1]) == (each, Counter({f"1-{n}": 2 for n in range(each)}))

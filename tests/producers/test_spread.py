@@ -144,6 +144,12 @@ def test_if_a_key_s_server_fails_nothing_without_a_key_was_added(servers: list[T
     assert len(servers[1].list()) == 0
 
 
+def test_a_new_server_without_tables_gets_no_task(servers: list[TaskServer], tmp_path: Path) -> None:
+    (tmp_path / "new.db").touch()
+    spread = Spread([TaskServer(f"sqlite:///{tmp_path}/new.db"), servers[0]], weights=[1000, 1])
+    assert spread.add_task(TASK).server is servers[0]
+
+
 # ---- what is refused
 
 
