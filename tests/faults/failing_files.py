@@ -5,7 +5,9 @@ from __future__ import annotations
 import shlex
 import shutil
 import subprocess
-from collections.abc import Sequence
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -120,6 +122,17 @@ class SmallDisk:
         holder.kill()
         holder.communicate()
         return None
+
+    @contextmanager
+    def opened(self, file: Path) -> Iterator[None]:
+        """Another program has the SQLite file open: its log stays, and its space with it, when a worker closes it."""
+        code = "import sqlite3, sys; c = sqlite3.connect(sys.argv[1]); c.execute('SELECT * FROM sqlite_master')"
+        command = [*self._entry, sys.executable, "-c", f"{code}.fetchall(); print(flush=True); input()", str(file)]
+        with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+            assert process.stdout is not None
+            assert process.stdout.readline() == "\n"
+            yield
+            process.communicate("\n")
 
     def run(self, *command: object) -> str:
         """Runs a command that sees this disk; what it printed."""

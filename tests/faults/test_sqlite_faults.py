@@ -218,7 +218,8 @@ def test_a_disk_that_fills_up_under_a_run_is_one_clear_line_and_nothing_is_lost(
     tasks = [("fill", ["fill", str(filler)]), *(("note", [name]) for name in names)]
     lines = "".join(json.dumps({"task": f"tasks.{task}", "args": args}) + "\n" for task, args in tasks)
     assert queue.client("add", "--bulk", "-", stdin=lines).returncode == 0
-    ended = queue.worker(**IMPATIENT, **AFTER_A_CRASH)
+    with small_disk.opened(file):
+        ended = queue.worker(**IMPATIENT, **AFTER_A_CRASH)
     assert_one_line(ended, 1, str(file))
     words = ended.stderr.replace(str(file.parent), "")
     assert any(word in words for word in ("full", "space", "quota")), words
