@@ -39,6 +39,8 @@ CHOSEN_PROGRAMS = os.environ.get(PROGRAMS_VARIABLE, "")
 
 # Not durable, for speed: nothing is flushed to the disk.
 FAST = ["fsync=off", "full_page_writes=off", "synchronous_commit=off"]
+# New statistics would change plans in the middle of a test.
+FAST += ["autovacuum=off"]
 
 HAS_TABLES_ALONE = """
     SELECT datacl IS NULL AND datconnlimit = -1
