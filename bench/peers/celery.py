@@ -48,7 +48,7 @@ def _celery(base: str, driver: str, next_id: str) -> Peer:
         unfinished="SELECT COUNT(*) FROM kombu_message WHERE visible",
         safety=Safety(durable=True, survives=False, runs="at most once"),
         notes=(
-            f"the SQLAlchemy transport, which its documents call experimental; {driver.partition('==')[0]}",
+            "the SQLAlchemy transport, which its documents call experimental",
             "results ignored; the pool solo, which needs no child process; no gossip, mingle and heartbeat",
             "finished messages stay in its table",
         ),

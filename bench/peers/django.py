@@ -67,12 +67,13 @@ from django_q.tasks import async_task
 nothing, effect = "both.nothing", "both.effect"
 """
 DRIVERS = {
-    "mysql": ("mysqlclient==2.3.2", "mysqlclient"),
-    "sqlite": ("", "SQLite with WAL and transaction_mode IMMEDIATE"),
-    "postgresql": ("psycopg==3.3.9 psycopg-binary==3.3.9 typing_extensions==4.16.0", "psycopg 3"),
+    "mysql": "mysqlclient==2.3.2",
+    "sqlite": "",
+    "postgresql": "psycopg==3.3.9 psycopg-binary==3.3.9 typing_extensions==4.16.0",
 }
 UUIDS = {"mysql": "UUID()", "sqlite": "lower(hex(randomblob(16)))", "postgresql": "gen_random_uuid()"}
 DJANGO = "Django==5.2.19 asgiref==3.13.0 sqlparse==0.6.1 typing_extensions==4.16.0"
+TASKS_PACKAGES = "django-tasks-db==0.13.0 django-tasks==0.12.0 django-stubs-ext==6.1.2"
 ENVIRONMENT = {"DJANGO_SETTINGS_MODULE": "settings", "PYTHONPATH": "."}
 COLUMNS = "status enqueued_at args_kwargs priority task_path worker_ids queue_name backend_name run_after return_value"
 COLUMNS += " exception_class_path traceback"
@@ -84,12 +85,11 @@ def _files(settings: str, tasks: str, add: str) -> dict[str, str]:
 
 
 def _tasks_db(base: str) -> Peer:
-    packages, driver = DRIVERS[base]
     table = "django_tasks_database_dbtaskresult"
     return Peer(
         name="django-tasks-db",
         base=base,
-        packages=f"django-tasks-db==0.13.0 django-tasks==0.12.0 django-stubs-ext==6.1.2 {DJANGO} {packages}".strip(),
+        packages=f"{TASKS_PACKAGES} {DJANGO} {DRIVERS[base]}".strip(),
         debian=BUILD if base == "mysql" else "",
         files=_files(TASKS_DB, TASKS_DB_TASKS, "task.enqueue(n)"),
         commands={
@@ -101,18 +101,21 @@ def _tasks_db(base: str) -> Peer:
         copied={"id": UUIDS[base]} | {column: column for column in COLUMNS.split()},
         unfinished=f"SELECT COUNT(*) FROM {table} WHERE status IN ('READY', 'RUNNING')",
         safety=Safety(durable=True, survives=False, runs="at most once"),
-        notes=(f"Django 5.2, {driver}", "-v 0: no log line for each task", "finished tasks stay in its table"),
+        notes=(
+            "SQLite with WAL and transaction_mode IMMEDIATE",
+            "-v 0: no log line for each task",
+            "finished tasks stay in its table",
+        ),
         environment=ENVIRONMENT,
         skips=("add_many",),
     )
 
 
 def _q2(base: str) -> Peer:
-    packages, driver = DRIVERS[base]
     return Peer(
         name="django-q2",
         base=base,
-        packages=f"django-q2==1.11.1 django-picklefield==3.4.0 {DJANGO} {packages}",
+        packages=f"django-q2==1.11.1 django-picklefield==3.4.0 {DJANGO} {DRIVERS[base]}",
         debian=BUILD if base == "mysql" else "",
         files=_files(Q2, Q2_TASKS, "async_task(task, n)"),
         commands={**ADDING, "work": "python -m django qcluster"},
@@ -123,7 +126,7 @@ def _q2(base: str) -> Peer:
         unfinished="SELECT COUNT(*) FROM django_q_ormq",
         safety=Safety(durable=True, survives=True, runs="at least once"),
         notes=(
-            f"Django 5.2, {driver}; the ORM broker with bulk 10 and queue_limit 50, as its documents show",
+            "the ORM broker with bulk 10 and queue_limit 50, as its documents show",
             "each worker is a cluster with one worker process, of five processes",
             "retry=60; waiting rows are copies with the ids of 250 tasks, so fewer results are written than in life",
         ),

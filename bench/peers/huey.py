@@ -40,6 +40,7 @@ huey = PostgresHuey("bench", dsn=os.environ["BENCH_URL"], results=False)
 PACKAGES = "huey==3.5.4"
 CONSUMER = "its consumer with one thread for each worker, -q (no log line for each task), results=False"
 BULK = "it adds only one by one"
+LEAD = "It deletes a task as it takes it and then forgets it. So it writes less, and loses the task if it is killed."
 
 
 def _huey(base: str, name: str, make: str, packages: str, table: str, *notes: str, durable: bool = True) -> Peer:
@@ -55,12 +56,13 @@ def _huey(base: str, name: str, make: str, packages: str, table: str, *notes: st
         unfinished=f"SELECT COUNT(*) FROM {table}",
         safety=Safety(durable=durable, survives=False, runs="at most once"),
         notes=(CONSUMER, BULK, *notes),
+        lead=LEAD,
         skips=("add_many",),
     )
 
 
 PEERS = [
-    _huey("mysql", "Huey", SQL, "peewee==4.5.3 mysqlclient==2.3.2", "task", "SqlHuey on peewee, mysqlclient"),
+    _huey("mysql", "Huey", SQL, "peewee==4.5.3 mysqlclient==2.3.2", "task", "SqlHuey on peewee"),
     _huey("sqlite", "Huey", SQLITE.replace("FSYNC", "True"), "", "task", "SqliteHuey, fsync=True"),
     _huey("sqlite", "Huey, no fsync", SQLITE.replace("FSYNC", "False"), "", "task", "fsync=False", durable=False),
     _huey(
@@ -69,6 +71,6 @@ PEERS = [
         POSTGRESQL,
         "psycopg[binary]==3.3.9 psycopg-binary==3.3.9 typing_extensions==4.16.0",
         "huey_task",
-        "PostgresHuey on psycopg 3",
+        "PostgresHuey",
     ),
 ]

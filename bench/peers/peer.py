@@ -147,6 +147,8 @@ class Peer:
     safety: Safety
     notes: tuple[str, ...] = ()
     """How it is configured, and what is unfair in it."""
+    lead: str = ""
+    """Why it is faster than ours, where it is."""
     environment: Mapping[str, str] = field(default_factory=dict)
     """More variables; {BENCH_URL} and the others are filled in."""
     is_ours: bool = False

@@ -51,7 +51,9 @@ queue = MySQLQueue(*place, port=int(os.environ["BENCH_PORT"]))
 """
 
 
-def _persist_queue(base: str, make: str, packages: str, table: str, columns: str, safety: Safety, note: str) -> Peer:
+def _persist_queue(
+    base: str, make: str, packages: str, table: str, columns: str, safety: Safety, note: str, lead: str = ""
+) -> Peer:
     return Peer(
         name="persist-queue",
         base=base,
@@ -63,6 +65,7 @@ def _persist_queue(base: str, make: str, packages: str, table: str, columns: str
         unfinished=f"SELECT COUNT(*) FROM {table}" + (" WHERE status < 5" if "status" in columns else ""),
         safety=safety,
         notes=(note, "one process, killed and started again: several would take the same items"),
+        lead=lead,
         skips=("add_many",),
         most_workers=1,
     )
@@ -72,6 +75,7 @@ PEERS = [
     _persist_queue(
         "sqlite", SQLITE, "", "ack_queue_default", "data timestamp status", Safety(True, True, "at least once"),
         "SQLiteAckQueue; acknowledged rows are cleared after each 100",
+        "It has one index, taskserver four: for groups, priorities, due times and unique keys.",
     ),
     _persist_queue(
         "mysql", MYSQL, "PyMySQL==1.2.4 DBUtils==2.0.3", "queue_sql", "data timestamp",

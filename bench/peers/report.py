@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import time
 from collections.abc import Mapping, Sequence
 from statistics import median
@@ -33,7 +34,7 @@ KILLS = """\
 Four workers ran 2,000 tasks of about 5 ms, each of which wrote a number into a table. 20 times one of the workers got
 SIGKILL, with its child processes. A plain loop started each worker again a second after it had ended. A task that was
 still in the queue five minutes after the last kill was stuck. Where one can say after what time a killed worker's task
-runs again, that was 60 s, if the notes do not say otherwise.
+runs again, that was 60 s, if the notes do not say otherwise. taskserver then waits for its first backoff, 60 s more.
 """
 
 
@@ -62,7 +63,10 @@ def text(peers: Sequence[Peer], parts: Mapping[str, Part], data: Mapping[str, An
     lines += ["### When workers are killed\n", KILLS, _kills(peers, data), "", "### Where taskserver is not first\n"]
     lines += _not_first(peers, parts, data) or ["Beside queues that are as safe: nowhere."]
     lines += ["", "### Versions, commands, and what is unfair\n"]
-    lines += [_about(peer, data) for peer in peers]
+    families: dict[str, list[Peer]] = {}
+    for peer in peers:
+        families.setdefault(peer.name.partition(",")[0], []).append(peer)
+    lines += [_about(name, family, data) for name, family in families.items()]
     lines += [NOT_MEASURED]
     return "\n".join(lines)
 
@@ -121,24 +125,38 @@ def _kills(peers: Sequence[Peer], data: Mapping[str, Any]) -> str:
 
 
 def _not_first(peers: Sequence[Peer], parts: Mapping[str, Part], data: Mapping[str, Any]) -> list[str]:
-    """A line for each figure in which a queue that is as safe is better than the better one of ours."""
-    lines = []
+    """A line for each reason why queues that are as safe, or have such a reason, are better than ours in something."""
+    found: dict[str, list[str]] = {}
     for peer in peers:
+        ahead = []
         for name, part in parts.items():
             own = [each for each in _ours(peers) if each.base == peer.base]
-            ratios = [ratio for each in own if (ratio := _ratio(name, part, each, peer, data))]
-            if ratios and max(ratios) < 1 and peer.is_safe and not peer.is_ours:
-                lines.append(f"- {BASES[peer.base].title}, {part.title}: {peer.name} (×{max(ratios):.2f})")
-    return lines
+            ratios = [f"×{ratio:.2f}" for each in own if (ratio := _ratio(name, part, each, peer, data))]
+            if ratios and float(ratios[0][1:]) < 1:
+                ahead.append(f"{part.title} ({' and '.join(ratios)})")
+        if ahead and (peer.is_safe or peer.lead) and not peer.is_ours:
+            found.setdefault(peer.lead, []).append(f"**{peer.name}** on {BASES[peer.base].title}: {', '.join(ahead)}")
+    return [f"- {'; '.join(each)}. {lead}".rstrip() for lead, each in found.items()]
 
 
-def _about(peer: Peer, data: Mapping[str, Any]) -> str:
-    """Its version, without what only its own packages need; the command of a worker; the notes."""
-    first, *others = data["versions"].get(peer.key, "?").split()
-    version = ", ".join([first, *(word for word in others if word.partition("==")[0] in SHOWN)]).replace("==", " ")
-    errors = [f"{where} failed: {error}" for where, error in data["errors"].get(peer.key, {}).items()]
-    about = "; ".join([version, f"`{peer.commands['work']}`", *peer.notes, *errors])
-    return f"- **{peer.name}** on {BASES[peer.base].title}: {about}."
+def _about(name: str, family: Sequence[Peer], data: Mapping[str, Any]) -> str:
+    """Versions, without those of packages that only its own packages need; commands of a worker; notes."""
+    words = [data["versions"].get(peer.key, "?").split() for peer in family]
+    versions = [word for first, *more in words for word in (first, *(one for one in more if _package(one) in SHOWN))]
+    commands = [f"`{peer.commands['work'].replace(sys.executable, 'python')}`" for peer in family]
+    notes = [note for peer in family for note in peer.notes]
+    errors = [
+        f"on {BASES[peer.base].title} {where} failed: {error}"
+        for peer in family
+        for where, error in data["errors"].get(peer.key, {}).items()
+    ]
+    bases = dict.fromkeys(BASES[peer.base].title for peer in family)
+    about = [", ".join(dict.fromkeys(versions)).replace("==", " "), *dict.fromkeys([*commands, *notes, *errors])]
+    return f"- **{name}** on {', '.join(bases)}: {'; '.join(about)}."
+
+
+def _package(word: str) -> str:
+    return word.partition("==")[0]
 
 
 def picture(peers: Sequence[Peer], data: Mapping[str, Any]) -> str:

@@ -53,9 +53,8 @@ def test_a_ratio_is_the_median_of_those_of_the_rounds_and_below_one_is_named() -
     assert "| **taskserver** | 200<br>100–600 | 50<br>50–50 |" in text
     assert "| Safe | 200<br>100–200<br>×2 | 40<br>40–40<br>×0.8 |" in text
     assert "| Unsafe (less safe) | 1,000<br>1,000–1,000<br>×0.2 |  |" in text
-    assert "- MariaDB, empty run: Safe (×0.80)" in text
-    assert "Safe (×2" not in text, "it is slower"
-    assert "Unsafe (×" not in text, "it is not as safe"
+    assert "- **Safe** on MariaDB: empty run (×0.80).\n" in text, "and not adding, in which it is slower"
+    assert "- **Unsafe** on MariaDB: add" not in text, "it is not as safe"
     assert "| Safe | MariaDB | yes | at least once | 0 | 2 | 3 | never |" in text
     assert "- **Safe** on MariaDB: safe 1.0, PyMySQL 1.2.4; `worker`; a note." in text
 
