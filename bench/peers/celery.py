@@ -37,7 +37,7 @@ WORK = "celery -q -A app worker -P solo -c 1 --without-gossip --without-mingle -
 
 def _celery(base: str, driver: str, next_id: str) -> Peer:
     return Peer(
-        name="Celery",
+        name="Celery, SQLAlchemy transport",
         base=base,
         packages=PACKAGES + driver,
         debian=BUILD if base == "mysql" else "",
@@ -48,7 +48,7 @@ def _celery(base: str, driver: str, next_id: str) -> Peer:
         unfinished="SELECT COUNT(*) FROM kombu_message WHERE visible",
         safety=Safety(durable=True, survives=False, runs="at most once"),
         notes=(
-            "the SQLAlchemy transport, which its documents call experimental",
+            "its documents call this transport experimental; on RabbitMQ it can keep the tasks of a killed worker",
             "results ignored; the pool solo, which needs no child process; no gossip, mingle and heartbeat",
             "finished messages stay in its table",
         ),

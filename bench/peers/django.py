@@ -10,6 +10,7 @@ import os
 ENGINES = {"mysql": "mysql", "sqlite": "sqlite3", "postgresql": "postgresql"}
 kind = os.environ["BENCH_URL"].split(":")[0]
 DATABASES = {"default": {"ENGINE": "django.db.backends." + ENGINES[kind], "NAME": os.environ["BENCH_DATABASE"]}}
+DATABASES["default"]["CONN_MAX_AGE"] = None
 for key in ("HOST", "PORT", "USER", "PASSWORD"):
     DATABASES["default"][key] = os.environ["BENCH_" + key]
 if kind == "sqlite":
@@ -27,8 +28,8 @@ TASKS = {"default": {"BACKEND": "django_tasks_db.DatabaseBackend"}}
 """
 Q2 = """
 INSTALLED_APPS = ["django.contrib.contenttypes", "django_q"]
-Q_CLUSTER = {"name": "bench", "orm": "default", "workers": 1, "timeout": 50, "retry": 60, "queue_limit": 50, "bulk": 10,
-             "log_level": "WARNING"}
+Q_CLUSTER = {"name": "bench", "orm": "default", "timeout": 50, "retry": 60, "queue_limit": 50, "bulk": 10,
+             "workers": int(os.environ["BENCH_WORKERS"]), "log_level": "WARNING"}
 """
 APP = """
 import django
@@ -102,7 +103,7 @@ def _tasks_db(base: str) -> Peer:
         unfinished=f"SELECT COUNT(*) FROM {table} WHERE status IN ('READY', 'RUNNING')",
         safety=Safety(durable=True, survives=False, runs="at most once"),
         notes=(
-            "SQLite with WAL and transaction_mode IMMEDIATE",
+            "SQLite with WAL and transaction_mode IMMEDIATE; CONN_MAX_AGE=None: else it connects for each task",
             "-v 0: no log line for each task",
             "finished tasks stay in its table",
         ),
@@ -127,11 +128,13 @@ def _q2(base: str) -> Peer:
         safety=Safety(durable=True, survives=True, runs="at least once"),
         notes=(
             "the ORM broker with bulk 10 and queue_limit 50, as its documents show",
-            "each worker is a cluster with one worker process, of five processes",
+            "one cluster with so many worker processes, and four processes of its own",
+            "CONN_MAX_AGE=None: else it connects for each task",
             "retry=60; waiting rows are copies with the ids of 250 tasks, so fewer results are written than in life",
         ),
         environment=ENVIRONMENT,
         skips=("add_many",),
+        has_pool=True,
     )
 
 

@@ -56,7 +56,7 @@ def _huey(base: str, name: str, make: str, packages: str, table: str, *notes: st
         unfinished=f"SELECT COUNT(*) FROM {table}",
         safety=Safety(durable=durable, survives=False, runs="at most once"),
         notes=(CONSUMER, BULK, *notes),
-        lead=LEAD,
+        lead=LEAD if durable else "It does not wait for the disk: a power cut may lose tasks and damage the file.",
         skips=("add_many",),
     )
 

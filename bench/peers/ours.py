@@ -77,8 +77,8 @@ def _ours(base: str, name: str, tasks: str, **more: object) -> Peer:
         unfinished="SELECT COUNT(*) FROM jobs_queue",
         safety=Safety(durable=True, survives=True, runs="at least once, or at most once with max_attempts=1"),
         notes=(
-            "a lease of 60 s, all else as it is by default: a killed worker's task is retried after the lease "
-            "and then a backoff of 60 s",
+            "a lease of 60 s (by default 120), all else as it is by default: a killed worker's task is retried after "
+            "the lease and then a backoff of 60 s",
         ),
         environment={"TASKSERVER_DSN": "{BENCH_URL}", "TASKSERVER_LEASE": "60"},
         is_ours=True,

@@ -4,6 +4,7 @@ A peer acts by commands only, so it may be written in any language. They run in 
 
 BENCH_URL       mysql://…, postgresql://… or sqlite:////path; also BENCH_HOST, _PORT, _USER, _PASSWORD and _DATABASE
 BENCH_TASK      nothing or effect: which of its two tasks `add` and `add_many` add, with the numbers from 0 on
+BENCH_WORKERS   how many workers `work` has, for a queue whose program starts several; else 1
 BENCH_CALLS     a file to which each call of a task appends one byte at its end
 BENCH_EFFECTS   the SQLite file of the table `effects`; with servers it is in the peer's own database
 """
@@ -156,6 +157,8 @@ class Peer:
     """Parts that are not measured: it has no such call, or another peer of the list is the same there."""
     most_workers: int = 4
     """1 if it is not made for several processes."""
+    has_pool: bool = False
+    """Whether one program has all workers: BENCH_WORKERS. It is killed as others are: with one worker each."""
 
     @property
     def key(self) -> str:

@@ -75,7 +75,7 @@ PEERS = [
     _persist_queue(
         "sqlite", SQLITE, "", "ack_queue_default", "data timestamp status", Safety(True, True, "at least once"),
         "SQLiteAckQueue; acknowledged rows are cleared after each 100",
-        "It has one index, taskserver four: for groups, priorities, due times and unique keys.",
+        "It has no index, taskserver four: for groups, priorities, due times and unique keys.",
     ),
     _persist_queue(
         "mysql", MYSQL, "PyMySQL==1.2.4 DBUtils==2.0.3", "queue_sql", "data timestamp",

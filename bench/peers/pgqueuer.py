@@ -96,9 +96,10 @@ def _pgqueuer(batch: int, *skips: str) -> Peer:
         unfinished="SELECT COUNT(*) FROM pgqueuer",
         safety=Safety(durable=True, survives=True, runs="at least once"),
         notes=(
-            "asyncpg, uvloop, pgq autovac, heartbeat_timeout=60; its batch_size is 10 by default",
+            "asyncpg, uvloop, pgq autovac, heartbeat_timeout=60 (by default 30); its batch_size is 10 by default",
             "its run() from Python: `pgq run` fails with this version of typer",
-            "a batch is claimed and finished in two commits, so a killed worker breaks off a whole batch",
+            "a batch is claimed and finished in two commits, and the next ones are claimed meanwhile: a killed worker "
+            "breaks off several batches",
             "psycopg writes the effects, not the queue",
         ),
         lead="The tasks of a batch run at once as coroutines and share two commits. taskserver also writes each start.",

@@ -37,8 +37,8 @@ class Place:
         self.base.drop(self.name)
         self.log.close()
 
-    def variables(self, task: str, worker: int = 0) -> dict[str, str]:
-        place = {"BENCH_TASK": task, "BENCH_CALLS": str(self.calls_of(worker))}
+    def variables(self, task: str, worker: int = 0, workers: int = 1) -> dict[str, str]:
+        place = {"BENCH_TASK": task, "BENCH_CALLS": str(self.calls_of(worker)), "BENCH_WORKERS": str(workers)}
         return self.peer.variables({**self.base.variables(self.name), **place})
 
     def run(self, verb: str, count: int = 0, task: str = "nothing") -> str:
@@ -90,12 +90,12 @@ class Place:
         for worker in range(workers):
             self.calls_of(worker).write_bytes(b"")
 
-    def start(self, worker: int, task: str = "nothing") -> subprocess.Popen[bytes]:
-        """A worker, with a process group of its own; it does not outlive the benchmark."""
+    def start(self, worker: int, task: str = "nothing", workers: int = 1) -> subprocess.Popen[bytes]:
+        """A program with so many workers, in a process group of its own; it does not outlive the benchmark."""
         return subprocess.Popen(
             ["setpriv", "--pdeathsig=KILL", *self.peer.command("work", worker=worker)],
             cwd=self.folder,
-            env=self.variables(task, worker),
+            env=self.variables(task, worker, workers),
             stdin=subprocess.DEVNULL,
             stdout=self.log,
             stderr=self.log,
@@ -104,12 +104,13 @@ class Place:
 
     @contextmanager
     def working(self, workers: int) -> Iterator[Sequence[subprocess.Popen[bytes]]]:
-        """In the `with`, so many workers work."""
-        self.forget_calls(workers)
+        """In the `with`, so many workers work. Gives their programs."""
+        programs, each = (1, workers) if self.peer.has_pool else (workers, 1)
+        self.forget_calls(programs)
         processes: list[subprocess.Popen[bytes]] = []
         try:
-            for worker in range(workers):
-                processes.append(self.start(worker))
+            for number in range(programs):
+                processes.append(self.start(number, workers=each))
             yield processes
         finally:
             stop(processes)

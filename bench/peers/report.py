@@ -25,7 +25,7 @@ The databases were {databases}. All were durable: each commit was flushed to the
 rounds. Below it stands how many times as fast, or as small, taskserver was in the same rounds: by itself, then with
 `commit_every`, where tasks share commits. The tasks did nothing but append a byte to a file, by which they were
 counted. The starts of workers are not in the figures. Workers ran until all was done, of 1,000,000 waiting tasks the
-first 5,000, but not longer than {seconds:.0f} seconds.
+first 5,000, but not longer than {seconds:.0f} seconds; the fastest for less than half a second.
 
 "As safe" means that a task is on the disk when the call that adds it returns, and that it runs without a person's help
 if its worker is killed. Only such queues do the same work as taskserver.
@@ -39,7 +39,8 @@ runs again, that was 60 s, if the notes do not say otherwise. taskserver then wa
 
 
 NOT_MEASURED = """
-Not measured: Action Scheduler (WordPress) and Solid Queue (Rails). Neither Debian 12 nor PyPI nor npm has them.
+Not measured: Action Scheduler (WordPress) and Solid Queue (Rails), as neither Debian 12 nor PyPI nor npm has them; and
+queues on Redis or RabbitMQ.
 """
 
 

@@ -54,20 +54,20 @@ def drain(place: Place, *, workers: int, waiting: int, quota: int, fill_below: i
     """
     if fill_below is None or place.unfinished() < fill_below:
         place.fill(waiting)
-    with place.working(workers):
+    with place.working(workers) as programs:
         begun = time.monotonic()
-        while not any(calls := place.calls(workers)):
+        while not any(calls := place.calls(len(programs))):
             _pause(place, begun)
         begun = time.monotonic()
         while not all(calls) and sum(calls) < quota / 3 and time.monotonic() - begun < DRAIN_SECONDS:
             time.sleep(POLL_SECONDS)
-            calls = place.calls(workers)
+            calls = place.calls(len(programs))
         before, begun = sum(calls), time.monotonic()
         last = now = begun
         while sum(calls) < quota and now - begun < DRAIN_SECONDS:
             time.sleep(POLL_SECONDS)
             now = time.monotonic()
-            if (found := place.calls(workers)) != calls:
+            if (found := place.calls(len(programs))) != calls:
                 calls, last = found, now
     return (sum(calls) - before) / (last - begun) if last > begun else 0.0
 
