@@ -204,7 +204,7 @@ class Producer(Actor):
         name, chance = CALLED.get(kind, kind), self._chance
         args: dict[str, object] = {"number": number, "kind": "quick" if kind == "child" else kind}
         options: dict[str, Any] = {"priority": chance.choice((0, 0, 0, -5, 10)), "group_id": self.group_of(kind)}
-        added = Added(number, kind, None, max_attempts=1000)
+        added = Added(number, kind, None, max_attempts=1_000_000)  # on a full disk one fails a thousand times a second
         if kind in PLAYED:
             most = self.stage.max_attempts
             attempts = chance.choice((most, most, 1, 2, 3)) if number >= PRODUCERS else 1

@@ -46,7 +46,7 @@ class Outcome(NamedTuple):
         lines = [f"soak on {self.dsn_kind}: {len(self.failures) or 'no'} failures", HEADING]
         lines += self.report.get("growth", [])
         lines += [f"  {name}: {found}" for name, found in self.report.get("counts", {}).items()]
-        return "\n".join([*lines, *self.failures[:20]])
+        return "\n".join([*lines, *(failure[:3000] for failure in self.failures[:20])])
 
 
 def run_soak(kinds: Sequence[str], seconds: float, seed: int, folder: Path) -> list[Outcome]:
