@@ -144,7 +144,7 @@ def _about(name: str, family: Sequence[Peer], data: Mapping[str, Any]) -> str:
     """Versions, without those of packages that only its own packages need; commands of a worker; notes."""
     words = [data["versions"].get(peer.key, "?").split() for peer in family]
     versions = [word for first, *more in words for word in (first, *(one for one in more if _package(one) in SHOWN))]
-    commands = [f"`{peer.commands['work'].replace(sys.executable, 'python')}`" for peer in family]
+    commands = [f"<code>{peer.commands['work'].replace(sys.executable, 'python')}</code>" for peer in family]
     notes = [note for peer in family for note in peer.notes]
     errors = [
         f"on {BASES[peer.base].title} {where} failed: {error}"

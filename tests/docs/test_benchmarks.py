@@ -56,7 +56,7 @@ def test_a_ratio_is_the_median_of_those_of_the_rounds_and_below_one_is_named() -
     assert "- **Safe** on MariaDB: empty run (×0.80).\n" in text, "and not adding, in which it is slower"
     assert "- **Unsafe** on MariaDB: add" not in text, "it is not as safe"
     assert "| Safe | MariaDB | yes | at least once | 0 | 2 | 3 | never |" in text
-    assert "- **Safe** on MariaDB: safe 1.0, PyMySQL 1.2.4; `worker`; a note." in text
+    assert "- **Safe** on MariaDB: safe 1.0, PyMySQL 1.2.4; <code>worker</code>; a note." in text
 
 
 def test_a_section_is_replaced_where_it_stands(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
