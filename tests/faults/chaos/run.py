@@ -26,6 +26,9 @@ DRAIN_SECONDS = 60.0
 
 A task that kills its workers takes a lease for each attempt more.
 """
+LATE_SECONDS = 1.0
+"""So long nothing may be left: a worker that was frozen may complete a task that was given up as lost, whose children
+then wait again."""
 LEFT = "SELECT id, task, args, status, attempts, due_at, awaited FROM jobs_queue WHERE status NOT IN (2, 4)"
 LEFT += " OR due_at IS NOT NULL"
 """A row that is over and has an instant is still to be reported to those that wait for it."""
@@ -117,14 +120,16 @@ def play(stage: Stage, faults: Sequence[Faults], seconds: float, seed: int) -> E
 
 def drain(stage: Stage) -> list[Any]:
     """Wait until every task is done or fatal, or for long none becomes so. Those that are not, and their edges."""
-    least, deadline = float("inf"), 0.0
+    least, deadline, empty_at = float("inf"), 0.0, float("inf")
     patience = DRAIN_SECONDS + stage.lease_seconds * stage.max_attempts
     with closing(stage.rows()) as rows:
         while True:
             left = [*rows.execute(LEFT), *rows.execute(EDGES)]
+            now = time.monotonic()
             if len(left) < least:
-                least, deadline = len(left), time.monotonic() + patience
-            if not left or time.monotonic() > deadline:
+                least, deadline = len(left), now + patience
+            empty_at = float("inf") if left else min(empty_at, now)
+            if now > min(deadline, empty_at + LATE_SECONDS):
                 return left
             time.sleep(0.1)
 
