@@ -22,6 +22,8 @@ class Results:
         self._path = path
         self._lock = threading.Lock()
         self.data: dict[str, Any] = json.loads(path.read_text()) if path.exists() and not again else {}
+        if self.data:
+            print(f"{path}: keeping the figures that are there; --again measures them anew", flush=True)
         self.data["machine"] = machine()
 
     def of(self, *keys: str) -> dict[str, Any]:
