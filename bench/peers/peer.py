@@ -132,6 +132,8 @@ class Peer:
     """mysql, sqlite or postgresql."""
     packages: str = ""
     """All that its environment needs, pinned; the first one is the peer itself."""
+    repository: str = ""
+    """A Git repository, whose tag of that version is the environment, if the peer is not in Python."""
     debian: str = ""
     """Or Debian's packages, of which again the first one is the peer itself; or what drivers are built with."""
     files: Mapping[str, str]
@@ -151,7 +153,7 @@ class Peer:
     lead: str = ""
     """Why it is faster than ours, where it is."""
     environment: Mapping[str, str] = field(default_factory=dict)
-    """More variables; {BENCH_URL} and the others are filled in."""
+    """More variables; {BENCH_URL} and the others are filled in, and {FOLDER}: its environment."""
     is_ours: bool = False
     skips: tuple[str, ...] = ()
     """Parts that are not measured: it has no such call, or another peer of the list is the same there."""
@@ -189,17 +191,13 @@ class Peer:
         if not self.packages or (self.folder / "done").exists():
             return
         print(f"peers: installing {self.packages}", file=sys.stderr, flush=True)
-        subprocess.run([sys.executable, "-m", "venv", "--clear", str(self.folder)], check=True)
-        pip = [
-            str(self.folder / "bin" / "python"),
-            "-m",
-            "pip",
-            "install",
-            "-qq",
-            "--disable-pip-version-check",
-            "--no-deps",
-        ]
-        subprocess.run([*pip, *self.packages.split()], check=True)
+        if self.repository:
+            clone = ["git", "clone", "-q", "--depth=1", "--branch", self.packages.split("==")[1], self.repository]
+            subprocess.run([*clone, str(self.folder)], check=True)
+        else:
+            subprocess.run([sys.executable, "-m", "venv", "--clear", str(self.folder)], check=True)
+            pip = [str(self.folder / "bin" / "python"), "-m", "pip", "install", "-qq", "--disable-pip-version-check"]
+            subprocess.run([*pip, "--no-deps", *self.packages.split()], check=True)
         (self.folder / "done").touch()
 
     def version(self) -> str:
@@ -229,5 +227,6 @@ class Peer:
     def variables(self, place: Mapping[str, str]) -> dict[str, str]:
         """Its process's whole environment."""
         kept = {name: os.environ[name] for name in ("PATH", "HOME") if name in os.environ}
-        own = {name: value.format_map(place) for name, value in self.environment.items()}
+        filled = {**place, "FOLDER": str(self.folder)}
+        own = {name: value.format_map(filled) for name, value in self.environment.items()}
         return {**kept, "LANG": "C.UTF-8", **place, **own}

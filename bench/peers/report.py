@@ -39,8 +39,7 @@ runs again, that was 60 s, if the notes do not say otherwise. taskserver then wa
 
 
 NOT_MEASURED = """
-Not measured: Action Scheduler (WordPress) and Solid Queue (Rails), as neither Debian 12 nor PyPI nor npm has them; and
-queues on Redis or RabbitMQ.
+Not measured: Solid Queue (Rails), which Debian 12 does not have; and queues on Redis or RabbitMQ.
 """
 
 
