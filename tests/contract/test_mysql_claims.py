@@ -1,8 +1,8 @@
-"""MySQL and MariaDB: what a claim reads and survives, and time zones."""
+"""MySQL and MariaDB: what a claim and a finish read and survive, and time zones."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from datetime import datetime, timezone
 from typing import Any
@@ -15,9 +15,10 @@ from taskserver.stores import Store
 from taskserver.stores.mysql import claiming
 from taskserver.stores.mysql.dialect import MySQLDialect
 from taskserver.stores.queue.batches import Batches
-from tests.contract.verbs import PLAIN, add, add_many, claim, start, wake
+from taskserver.stores.queue.finishes import FinishWrites
+from tests.contract.verbs import ENDINGS, PLAIN, a_running_task, add, add_many, claim, start, wake
 from tests.support.processes import wait_until
-from tests.support.rows import Rows
+from tests.support.rows import MODES, Rows
 from tests.support.servers import MySQLServer
 
 
@@ -35,11 +36,15 @@ def plan(store: Store, groups: tuple[int, ...]) -> dict[str, set[str | None]]:
     dialect = store.database.dialect
     assert isinstance(dialect, MySQLDialect)
     skip = dialect.skip_locked if dialect.skips_locked else ""
-    sql = "EXPLAIN FORMAT=TRADITIONAL " + claiming.claim_statement(groups, skip)
-    cursor = store.database.execute(sql, claiming.claim_values(1, 120, 50, groups))
-    names = [column[0].lower() for column in cursor.description]
-    lines = [dict(zip(names, row, strict=True)) for row in cursor.fetchall()]
+    sql = claiming.claim_statement(groups, skip)
+    lines = explain(store, sql, claiming.claim_values(1, 120, 50, groups))
     return {table: {line["key"] for line in lines if line["table"] == table} for table in ("task", "jobs_queue")}
+
+
+def explain(store: Store, sql: str, values: Sequence[object]) -> list[dict[str, Any]]:
+    cursor = store.database.execute(f"EXPLAIN FORMAT=TRADITIONAL {sql}", values)
+    names = [column[0].lower() for column in cursor.description]
+    return [dict(zip(names, row, strict=True)) for row in cursor.fetchall()]
 
 
 def rows_read_by(store: Store, verb: Callable[[], list[Any]]) -> int:
@@ -94,6 +99,18 @@ def test_a_claim_reads_no_more_where_a_paused_backlog_is_longer(mysql_store: Sto
             rows_read_by(mysql_store, lambda: claim(mysql_store, 50) if mysql_store.claims.has_new(()) else [])
         )
     assert reads[1] <= reads[0] * 1.2
+
+
+@pytest.mark.parametrize("ending", ENDINGS)
+@pytest.mark.parametrize("mode", MODES)
+def test_a_finish_reads_no_row_but_its_own(mysql_store: Store, mode: str, ending: str) -> None:
+    """If any other index came into question, the optimizer chose it at times, and finishes deadlocked."""
+    task = a_running_task(mysql_store)
+    for sql, values in FinishWrites(mode, 60).of(ENDINGS[ending](task)):
+        lines = explain(mysql_store, sql, values)
+        assert [line["key"] for line in lines if line["table"]] == ["PRIMARY"], lines
+        assert all(line["type"] == "const" or line["possible_keys"] == "PRIMARY" for line in lines), lines
+        assert mysql_store.database.change(sql, values) == 1
 
 
 def test_without_skip_locked_a_claim_leaves_a_row_that_another_one_took_while_it_waited(
