@@ -18,7 +18,7 @@ from taskserver.stores.queue.counts import Counts, NameCount
 from taskserver.stores.queue.views import Pages, Place
 from tests.contract.verbs import PLAIN, add_many, claim
 from tests.support.queues import row_counts
-from tests.support.rows import Rows
+from tests.support.rows import ANALYZE, EXPLAIN, Rows
 
 INSERT = "INSERT INTO jobs_queue (task, group_id, priority, status, error_text, due_at, created_at, updated_at) VALUES "
 
@@ -108,8 +108,6 @@ def test_claims_whose_lease_ended_long_ago_are_counted(store: Store, rows: Rows)
 
 # ---- it costs little however many rows there are
 
-EXPLAIN = {"sqlite": "EXPLAIN QUERY PLAN", "mysql": "EXPLAIN FORMAT = TRADITIONAL", "postgresql": "EXPLAIN"}
-
 
 def test_no_look_of_an_overview_or_a_page_sorts_many_rows(
     store: Store, rows: Rows, monkeypatch: pytest.MonkeyPatch
@@ -132,7 +130,7 @@ def test_no_look_of_an_overview_or_a_page_sorts_many_rows(
         for status in (None, *Status):
             for place in (Place(), Place(10_000), Place(1, "2026-01-01 00:00:00.000000")):
                 Pages(store.database).page(Selection(groups=[0], status=status), place, 50)
-        rows.execute({"sqlite": "ANALYZE", "mysql": "ANALYZE TABLE jobs_queue", "postgresql": "ANALYZE"}[rows.kind])
+        rows.execute(ANALYZE[rows.kind])
     monkeypatch.undo()
     looks = [(sql, values) for sql, values in sent if "{listed}" not in sql and "AS grouped" not in sql]
     assert len(looks) > 40

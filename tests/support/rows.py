@@ -45,6 +45,8 @@ MINUTE_AND_SECOND = {
     "postgresql": "to_char(now(), 'MISS')",
 }
 """Of this instant, as four digits."""
+EXPLAIN = {"sqlite": "EXPLAIN QUERY PLAN", "mysql": "EXPLAIN FORMAT = TRADITIONAL", "postgresql": "EXPLAIN"}
+ANALYZE = {"sqlite": "ANALYZE", "mysql": "ANALYZE TABLE jobs_queue", "postgresql": "ANALYZE jobs_queue"}
 REFUSE_DELETE = {
     "sqlite": [
         "CREATE TRIGGER keeping BEFORE DELETE ON jobs_queue FOR EACH ROW WHEN OLD.id = {} "
