@@ -8,10 +8,12 @@ nothing can interrupt. The thread opens its own connection when it first writes.
 from __future__ import annotations
 
 import faulthandler
+import os
 import signal
 import threading
 from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
+from datetime import timedelta
 from logging import getLogger
 from typing import Any
 
@@ -147,7 +149,7 @@ class Heartbeat:
         """Do what is due, each step by itself. False if one failed."""
         steps: list[Callable[[Any], None]] = []
         if call is not None:
-            self._note_overdue(call)
+            self._end_overdue(call)
             steps = [self._renew, self._look_for_interrupt, self._save_old, self._store_progress]
         if self.claimed:  # without a call, too: the run may wait for the database
             steps.append(self._give_back)
@@ -207,18 +209,22 @@ class Heartbeat:
         if now() >= give_back_at and not (call and call.plan.holds_lock):
             self.claimed.release(self._store)
 
-    def _note_overdue(self, call: TaskContext) -> None:
-        """Log a call that still runs a lease after its timeout: the process ends soon, and shows where it hangs."""
-        if self._alarm.is_forced:
-            call.ends_at = min(call.ends_at, now())
-        if self._ends_process and now() >= call.ends_at + self._lease and not call.is_overdue:
-            call.is_overdue = True
-            LOG.error(OVERDUE, call, self._lease)
-
     # ---- the end of a process that nothing can interrupt
 
+    def _end_overdue(self, call: TaskContext) -> None:
+        """End the process, and show all stacks, if a call still runs a lease after its timeout."""
+        if self._alarm.is_forced:
+            call.ends_at = min(call.ends_at, now())
+        if self._ends_process and now() >= call.ends_at + self._lease:
+            LOG.error(OVERDUE, call, self._lease)
+            with suppress(OSError):
+                os.write(STANDARD_ERROR, f"Timeout ({timedelta(seconds=now() - call.began_at)})!\n".encode())
+            # While this thread holds the interpreter, stacks stand still. To read them while they change may crash.
+            faulthandler.dump_traceback(STANDARD_ERROR)
+            os._exit(1)
+
     def _limit_process(self) -> None:
-        """Make the process end, and show all stacks, a lease after the timeout of the current or next call.
+        """Make the process end so, too, if the code of the current or next call holds the interpreter.
 
         Called at each tick, and before a call that may take longer; not before every call, as that costs 50 us.
         """

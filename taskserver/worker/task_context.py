@@ -174,8 +174,6 @@ class TaskContext:
     """The latest progress, if it is not stored yet."""
     is_asking = False
     """Whether the code has asked since the heartbeat last looked for a cancel."""
-    is_overdue = False
-    """Whether it was logged that it still runs after its timeout."""
     is_over = False
     """Whether the call has ended: a thread that the task left may still ask."""
 

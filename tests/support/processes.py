@@ -101,7 +101,10 @@ def assert_shows_where_it_hangs(errors: str, function: str) -> None:
     assert words.count("\n") == ("still runs" in words), errors
     first, *stack = f"{found}{stacks}".splitlines()
     assert first.startswith("Timeout ("), errors
-    assert all(line == "" or line.startswith(("Thread 0x", '  File "', "Extension modules")) for line in stack), errors
+    assert all(
+        line == "" or line.startswith(("Thread 0x", "Current thread 0x", '  File "', "Extension modules"))
+        for line in stack
+    ), errors
     assert any(function in line for line in stack), errors
 
 
