@@ -101,7 +101,8 @@ def test_a_refused_login_is_critical_and_modules_are_still_checked(
     report = Report(healthy_mysql)
     assert (report.code, report.worse()) == (2, {"database": "critical", "modules": "critical"})
     assert report.checks["callables"]["level"] == "unknown"
-    assert "check user and password" in report.told("database")
+    # MySQL 8 asks a foreign account's login for the password itself.
+    assert re.search("check user and password|the password is wrong", report.told("database"))
     assert "hunter2" not in str(report.checks)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import subprocess
+from urllib.parse import urlsplit
 
 import pytest
 
@@ -124,6 +125,8 @@ def test_a_worker_without_standard_streams_runs_all_the_same(queue: Queue) -> No
 
 @pytest.mark.parametrize("program", ["worker", "client"])
 def test_a_password_in_the_environment_reaches_no_program_that_a_task_starts(queue: Queue, program: str) -> None:
+    if "@" in queue.dsn and not urlsplit(queue.dsn).password:
+        pytest.skip("this server asks for no password, and would refuse one")
     queue.add("tasks.show_password")
     env = {"TASKSERVER_PASSWORD": "hunter2", "TASKSERVER_DSN": queue.dsn}
     ended = queue.worker("1", **env) if program == "worker" else queue.client("run", "1", env=env)

@@ -112,7 +112,7 @@ def test_a_wsgi_page_adds_tasks_on_a_connection_that_it_keeps_until_it_is_droppe
     assert mysql_shop.sql(connections) == kept
     assert len(kept) == 1
     time.sleep(IDLE_SECONDS)  # only a connection that lay idle is asked whether it still stands
-    mysql_server.execute(f"KILL USER '{user}'@'%'")
+    mysql_server.execute(f"KILL {kept[0][0]}")
     assert wsgi.visit("", FORM) == THANKS
     mysql_shop.run_all()
     assert mysql_shop.noted() == [LETTER] * 3
