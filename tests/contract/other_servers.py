@@ -274,7 +274,7 @@ def tested(recipe: Recipe, environment: dict[str, str], folder: str, arguments: 
 
     Standard output is the table's.
     """
-    with tempfile.TemporaryDirectory(prefix="taskserver-tests-") as temporary:
+    with tempfile.TemporaryDirectory(prefix="other-server-") as temporary:
         command = [sys.executable, "-m", "pytest", "-q", "-m", "not long", "-p", "no:cacheprovider"]
         command += ["-p", "tests.contract.other_servers", f"--basetemp={temporary}/tests", "--on", recipe.kind]
         command += [*arguments, f"tests/{folder}"]

@@ -107,8 +107,9 @@ def test_a_finish_reads_no_row_but_its_own(mysql_store: Store, mode: str, ending
     """If any other index came into question, the optimizer chose it at times, and finishes deadlocked."""
     task = a_running_task(mysql_store)
     for sql, values in FinishWrites(mode, 60).of(ENDINGS[ending](task)):
-        lines = explain(mysql_store, sql, values)
-        assert [line["key"] for line in lines if line["table"]] == ["PRIMARY"], lines
+        # MySQL explains the table into which rows are inserted, too.
+        lines = [line for line in explain(mysql_store, sql, values) if line["table"] != "jobs_queue_done"]
+        assert [line["key"] for line in lines] == ["PRIMARY"], lines
         assert all(line["type"] == "const" or line["possible_keys"] == "PRIMARY" for line in lines), lines
         assert mysql_store.database.change(sql, values) == 1
 

@@ -15,7 +15,7 @@ from tests.support.deployment import Deployment
 from tests.support.documents import blocks
 from tests.support.mail import mail_server
 from tests.support.processes import assert_silent, end_of, wait_until
-from tests.support.servers import MySQLServer
+from tests.support.servers import MySQLServer, needs_version
 from tests.support.shops import Project
 from tests.support.websites import MINIMAL, wsgi_website
 
@@ -27,9 +27,7 @@ def site(deployment: Deployment) -> Project:
 
 @pytest.fixture
 def on_mysql(deployment: Deployment, mysql_server: MySQLServer, mysql_dsn: str) -> Project:
-    version = str(mysql_server.execute("SELECT VERSION()")[0][0])
-    if version.startswith(("5.", "10.3.", "10.4.")):
-        pytest.skip(f"Django 5 serves MySQL from 8.0 and MariaDB from 10.5 on, not {version}")
+    needs_version(mysql_server.execute("SELECT VERSION()")[0][0], mysql=(8, 0), mariadb=(10, 5))  # as Django 5 does
     return Project(deployment, "django_project", mysql_server, mysql_dsn)
 
 

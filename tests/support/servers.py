@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import random
+import re
 import secrets
 import shutil
 import signal
@@ -43,6 +44,13 @@ def without(what: str) -> NoReturn:
     if IN_CI:
         pytest.fail(f"{what}; in CI that is a failure", pytrace=False)
     pytest.skip(f"{what}; make test installs it on Debian and Ubuntu")
+
+
+def needs_version(version: str, mysql: tuple[int, int], mariadb: tuple[int, int]) -> None:
+    """Ends a test on a server of somebody else's that is older."""
+    major, minor, *_ = re.findall(r"\d+", version)
+    if (int(major), int(minor)) < (mariadb if "mariadb" in version.lower() else mysql):
+        pytest.skip(f"the server is of {version}, and must be of MySQL {mysql} or MariaDB {mariadb}")
 
 
 def find_program(name: str) -> str | None:
