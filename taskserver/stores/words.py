@@ -53,7 +53,8 @@ Write = tuple[str, Sequence[Any]]
 # by_status, by_due     the hint to read the table {} by status and group_id, or by status and due_at
 # groups_of_status      a SELECT of a status and each group that has it in the table {0}, at most `?`, which skips equal
 #                       entries; {1} is the hint by_status, {2} the status (with a mark PostgreSQL would use no index)
-# delete_by_key         a DELETE from the table {} by primary key, without its WHERE
+# delete_by_key         a DELETE from the table {} by primary key, without its WHERE: without a hint, MySQL may read the
+#                       whole table or another index, and then waits for rows of others, or deadlocks
 COMMON = {
     "or_ignore": "",
     # The end of a SELECT that locks rows, and of one that reads edges if the transaction may have an old snapshot.
@@ -110,6 +111,7 @@ def words_of(own: Mapping[str, str], table: str, quoted: str = "") -> dict[str, 
         "this_hour_text": text(words["this_hour"]),
         **{name: hint.format(table) for name, hint in words.items() if name.startswith("by_")},
         "delete_task": words["delete_by_key"].format(names["table"]),
+        "delete_edges": words["delete_by_key"].format(names["dependencies"]),
         "delete_archived": words["delete_by_key"].format(names["done"]),
         "archived_columns": ", ".join({"claim": "NULL", "status": "2"}.get(column, column) for column in columns),
         "args_bytes": words["bytes_of"].format("args"),

@@ -10,15 +10,17 @@ from typing import Any
 import pytest
 
 from taskserver import TaskServer
+from taskserver.model.attempt import Finish, Outcome
 from taskserver.model.task import Status
 from taskserver.stores import Store
 from taskserver.stores.mysql import claiming
 from taskserver.stores.mysql.dialect import MySQLDialect
 from taskserver.stores.queue.batches import Batches
+from taskserver.stores.queue.dependencies import Dependencies
 from taskserver.stores.queue.finishes import FinishWrites
-from tests.contract.verbs import ENDINGS, PLAIN, a_running_task, add, add_many, claim, start, wake
+from tests.contract.verbs import ENDINGS, PLAIN, a_running_task, add, add_many, claim, end, start, wake
 from tests.support.processes import wait_until
-from tests.support.rows import MODES, Rows
+from tests.support.rows import ANALYZE, MODES, Rows
 from tests.support.servers import MySQLServer
 
 
@@ -36,15 +38,18 @@ def plan(store: Store, groups: tuple[int, ...]) -> dict[str, set[str | None]]:
     dialect = store.database.dialect
     assert isinstance(dialect, MySQLDialect)
     skip = dialect.skip_locked if dialect.skips_locked else ""
-    sql = claiming.claim_statement(groups, skip)
-    lines = explain(store, sql, claiming.claim_values(1, 120, 50, groups))
+    sql = EXPLAIN + claiming.claim_statement(groups, skip)
+    lines = lines_of(store.database.execute(sql, claiming.claim_values(1, 120, 50, groups)))
     return {table: {line["key"] for line in lines if line["table"] == table} for table in ("task", "jobs_queue")}
 
 
-def explain(store: Store, sql: str, values: Sequence[object]) -> list[dict[str, Any]]:
-    cursor = store.database.execute(f"EXPLAIN FORMAT=TRADITIONAL {sql}", values)
-    names = [column[0].lower() for column in cursor.description]
-    return [dict(zip(names, row, strict=True)) for row in cursor.fetchall()]
+EXPLAIN = "EXPLAIN FORMAT=TRADITIONAL "
+
+
+def lines_of(plan: Any) -> list[dict[str, Any]]:
+    """Of the cursor of an EXPLAIN."""
+    names = [column[0].lower() for column in plan.description]
+    return [dict(zip(names, row, strict=True)) for row in plan.fetchall()]
 
 
 def rows_read_by(store: Store, verb: Callable[[], list[Any]]) -> int:
@@ -101,17 +106,61 @@ def test_a_claim_reads_no_more_where_a_paused_backlog_is_longer(mysql_store: Sto
     assert reads[1] <= reads[0] * 1.2
 
 
+def assert_reads_only_its_rows(plan: Any) -> None:
+    """If another index or a scan comes into question, the optimizer chooses it at times.
+
+    Then the statement waits for rows of other workers, and deadlocks with them. MySQL explains the table into which
+    rows are inserted, too.
+    """
+    lines = [line for line in lines_of(plan) if line["table"] != "jobs_queue_done"]
+    assert [line["key"] for line in lines] == ["PRIMARY"], lines
+    assert all(line["type"] == "const" or line["possible_keys"] == "PRIMARY" for line in lines), lines
+
+
 @pytest.mark.parametrize("ending", ENDINGS)
 @pytest.mark.parametrize("mode", MODES)
 def test_a_finish_reads_no_row_but_its_own(mysql_store: Store, mode: str, ending: str) -> None:
-    """If any other index came into question, the optimizer chose it at times, and finishes deadlocked."""
     task = a_running_task(mysql_store)
     for sql, values in FinishWrites(mode, 60).of(ENDINGS[ending](task)):
-        # MySQL explains the table into which rows are inserted, too.
-        lines = [line for line in explain(mysql_store, sql, values) if line["table"] != "jobs_queue_done"]
-        assert [line["key"] for line in lines] == ["PRIMARY"], lines
-        assert all(line["type"] == "const" or line["possible_keys"] == "PRIMARY" for line in lines), lines
+        assert_reads_only_its_rows(mysql_store.database.execute(EXPLAIN + sql, values))
         assert mysql_store.database.change(sql, values) == 1
+
+
+@pytest.fixture
+def deletes(mysql_store: Store, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Each DELETE from here on, which is looked at before it is done."""
+    session = type(mysql_store.database.session())
+    send, found = session.send, []
+
+    def watch(self: Any, sql: str, values: Sequence[Any] = ()) -> Any:
+        if sql.startswith("DELETE"):
+            assert_reads_only_its_rows(send(self, EXPLAIN + sql, values))
+            found.append(sql)
+        return send(self, sql, values)
+
+    monkeypatch.setattr(session, "send", watch)
+    return found
+
+
+@pytest.mark.parametrize("mode", ["delete", "move"])
+def test_several_finishes_at_once_read_no_rows_but_their_own(
+    mysql_store: Store, mysql_rows: Rows, monkeypatch: pytest.MonkeyPatch, deletes: list[str], mode: str
+) -> None:
+    monkeypatch.setattr(mysql_store, "mode", mode)
+    add_many(mysql_store, [PLAIN] * 20)
+    batches, tasks = Batches(mysql_store), claim(mysql_store, 10)
+    batches.start(tasks, 3)
+    mysql_rows.execute(ANALYZE["mysql"])  # the kept table may have statistics of another test
+    assert batches.complete(tasks) == ({task.id for task in tasks}, False)
+    assert len(deletes) == 1
+
+
+def test_the_end_of_a_parent_reads_no_edges_but_its_own(mysql_store: Store, deletes: list[str]) -> None:
+    parent = a_running_task(mysql_store)
+    children = add_many(mysql_store, [PLAIN._replace(delay_seconds=0.0, depends_on=str(parent.id))] * 3)
+    assert Dependencies(mysql_store.database).decide(children) == 3
+    assert end(mysql_store, Finish(parent)) == Outcome.AS_ASKED
+    assert len(deletes) == 2
 
 
 def test_without_skip_locked_a_claim_leaves_a_row_that_another_one_took_while_it_waited(

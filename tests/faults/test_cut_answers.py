@@ -41,7 +41,7 @@ class Step(NamedTuple):
 
 LONG_ARGS = f'["second", {" " * 20_000}0]'
 START = Step("start", b"attempts = attempts + 1")
-DELETE = Step("delete", b"DELETE FROM `jobs_queue`", mode="delete")
+DELETE = Step("delete", b"DELETE gone FROM `jobs_queue`|DELETE FROM `jobs_queue`", mode="delete")
 MOVE = Step("move", b"INSERT INTO `jobs_queue_done`", mode="move")
 MARK = Step("mark", b"SET status = 2")
 STEPS = [

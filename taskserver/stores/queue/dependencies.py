@@ -67,8 +67,8 @@ LOCK = f"""
 CHILDREN = "SELECT child_id FROM {dependencies} WHERE parent_id = ? ORDER BY child_id {lock_edges}"
 EDGES_OF_CHILDREN = "SELECT parent_id, child_id FROM {dependencies} WHERE child_id IN ({ids})"
 EDGES_OF_PARENTS = "SELECT parent_id, child_id FROM {dependencies} WHERE parent_id IN ({ids})"
-DELETE_CHILDREN = "DELETE FROM {dependencies} WHERE child_id IN ({ids}) AND parent_id = ?"
-DELETE_PARENTS = "DELETE FROM {dependencies} WHERE parent_id IN ({ids}) AND child_id = ?"
+DELETE_CHILDREN = "{delete_edges} WHERE child_id IN ({ids}) AND parent_id = ?"
+DELETE_PARENTS = "{delete_edges} WHERE parent_id IN ({ids}) AND child_id = ?"
 HAS_NONE = "NOT EXISTS (SELECT 1 FROM {dependencies} WHERE child_id = id)"
 
 # ---- the end of a parent, in the transaction that ends it and has its row's lock

@@ -37,9 +37,7 @@ RENEW = "UPDATE {table} {by_key} SET due_at = {after}, updated_at = {now} WHERE 
 IS_OURS = "id = ? AND status = 1 AND claim = ? AND (attempts > 0 OR started_at IS NULL)"
 NOT_AWAITED = " AND awaited = 0"
 IS_ALONE = f"{IS_OURS}{NOT_AWAITED}"
-# A single-table DELETE takes no index hint. `status + 0` keeps MySQL from the indexes that begin with status: by one of
-# them it locks rows of other workers, and deadlocks with them.
-DELETE = f"DELETE FROM {{table}} WHERE {IS_ALONE}".replace("status = 1", "status + 0 = 1")
+DELETE = f"{{delete_task}} WHERE {IS_ALONE}"
 MARK = f"""
     UPDATE {{table}} {{by_key}}
     SET status = 2, awaited = 0, claim = NULL, due_at = NULL, error_text = NULL, finished_at = {{now}},
@@ -53,7 +51,7 @@ ARCHIVE = """
     INSERT INTO {done} ({columns}) SELECT {archived_columns} FROM {table} {by_key}
     WHERE id = ? AND status = 6 AND claim = ?
 """
-DELETE_ARCHIVED = "DELETE FROM {table} WHERE id = ? AND status + 0 = 6 AND claim = ?"
+DELETE_ARCHIVED = "{delete_task} WHERE id = ? AND status = 6 AND claim = ?"
 COMPLETE = {"delete": (DELETE,), "mark": (MARK,), "move": (MARK_TO_MOVE, ARCHIVE, DELETE_ARCHIVED)}
 # For a row that could not be deleted: it loses its key, which the next task may need.
 KEEP = MARK.replace("status = 2,", "status = 2, unique_key = NULL,")

@@ -18,7 +18,7 @@ from tests.support.proxy import Matches, Proxy, contains
 
 LATE_SECONDS = 60.0
 """So long after their time strikers go on, if one of their faults has not struck yet."""
-WRITES = contains(b"UPDATE ", b"DELETE FROM ")
+WRITES = contains(b"UPDATE ", b"DELETE ")
 COMMITS, OWN_COMMITS = contains(b"COMMIT /* of a task"), contains(b"COMMIT /* by a task")
 """Of transactions that complete a task: the worker's, and the task's own."""
 
