@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import re
 import subprocess
-from urllib.parse import urlsplit
 
 import pytest
 
@@ -124,14 +123,12 @@ def test_a_worker_without_standard_streams_runs_all_the_same(queue: Queue) -> No
 
 
 @pytest.mark.parametrize("program", ["worker", "client"])
-def test_a_password_in_the_environment_reaches_no_program_that_a_task_starts(queue: Queue, program: str) -> None:
-    if "@" in queue.dsn and not urlsplit(queue.dsn).password:
-        pytest.skip("this server asks for no password, and would refuse one")
-    queue.add("tasks.show_password")
-    env = {"TASKSERVER_PASSWORD": "hunter2", "TASKSERVER_DSN": queue.dsn}
-    ended = queue.worker("1", **env) if program == "worker" else queue.client("run", "1", env=env)
+def test_a_password_in_the_environment_reaches_no_program_that_a_task_starts(sqlite_queue: Queue, program: str) -> None:
+    sqlite_queue.add("tasks.show_password")
+    env = {"TASKSERVER_PASSWORD": "hunter2", "TASKSERVER_DSN": sqlite_queue.dsn}
+    ended = sqlite_queue.worker("1", **env) if program == "worker" else sqlite_queue.client("run", "1", env=env)
     assert ended.returncode == 0, ended.stderr
-    assert queue.notes() == ["[0, 0]"]
+    assert sqlite_queue.notes() == ["[0, 0]"]
 
 
 def test_the_worker_is_found_through_a_symlink_from_any_current_folder(queue: Queue) -> None:

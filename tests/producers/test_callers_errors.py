@@ -16,6 +16,7 @@ import pytest
 from taskserver import DatabaseError, InvalidTask, TablesMissing, TaskServer
 from taskserver.errors import Conflict, ConnectionLost
 from tests.support.databases import EACH_SERVER
+from tests.support.processes import wait_until
 from tests.support.servers import MySQLServer
 from tests.support.shops import ODD_TEXT, Shop
 from tests.support.websites import WEB_PASSWORD, web_user
@@ -100,7 +101,9 @@ def test_a_connection_that_breaks_is_an_error_that_says_so(shop: Shop) -> None:
     connection = shop.open()
     shop.order(connection)
     if shop.is_postgresql:
-        shop.sql(f"SELECT pg_terminate_backend({connection.info.backend_pid}, 1000)")
+        pid = connection.info.backend_pid
+        shop.sql("SELECT pg_terminate_backend(?)", pid)
+        wait_until(lambda: not shop.sql("SELECT 1 FROM pg_stat_activity WHERE pid = ?", pid))
     else:
         shop.sql(f"KILL {connection.thread_id()}")
     for _ in range(2):

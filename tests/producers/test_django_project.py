@@ -16,7 +16,7 @@ from tests.support.documents import blocks
 from tests.support.mail import mail_server
 from tests.support.processes import assert_silent, end_of, wait_until
 from tests.support.servers import MySQLServer, needs_version
-from tests.support.shops import Project
+from tests.support.shops import NEEDED_BY_DJANGO_5, Project
 from tests.support.websites import MINIMAL, wsgi_website
 
 
@@ -27,7 +27,7 @@ def site(deployment: Deployment) -> Project:
 
 @pytest.fixture
 def on_mysql(deployment: Deployment, mysql_server: MySQLServer, mysql_dsn: str) -> Project:
-    needs_version(mysql_server.execute("SELECT VERSION()")[0][0], mysql=(8, 0), mariadb=(10, 5))  # as Django 5 does
+    needs_version(mysql_server.execute("SELECT VERSION()")[0][0], **NEEDED_BY_DJANGO_5)
     return Project(deployment, "django_project", mysql_server, mysql_dsn)
 
 

@@ -19,7 +19,7 @@ import pytest
 from tests.support.deployment import ROOT, Deployment
 from tests.support.documents import blocks, sections
 from tests.support.servers import needs_version
-from tests.support.shops import Shop
+from tests.support.shops import NEEDED_BY_DJANGO_6, Shop
 
 SITE = Path(__file__).parent / "django_site"
 PYTHON = ROOT / ".servers" / "django6" / "bin" / "python"
@@ -51,8 +51,8 @@ Run = Callable[..., str]
 def run(django6: str, deployment: Deployment, pytest_path: Path, dsn: str) -> Run:
     """Runs this Python in the folder of a site whose orders lie beside the queue; what it prints."""
     shop = Shop(deployment, dsn)
-    if shop.kind == "mysql":
-        needs_version(shop.sql("SELECT VERSION()")[0][0], mysql=(8, 4), mariadb=(10, 11))  # as Django 6 does
+    if not shop.is_sqlite:
+        needs_version(shop.sql("SELECT VERSION()")[0][0], **NEEDED_BY_DJANGO_6)
     deployment.write_env(TASKSERVER_DSN=dsn, TASKSERVER_MODULES="shop.tasks,shop.deployed", TASKSERVER_MODE="mark")
 
     def run(*arguments: str, **environ: str) -> str:

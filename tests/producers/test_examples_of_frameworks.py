@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from tests.support.databases import EACH_SERVER
-from tests.support.servers import without
-from tests.support.shops import ODD_TEXT, VALUES, Shop
+from tests.support.servers import needs_version, without
+from tests.support.shops import NEEDED_BY_DJANGO_5, ODD_TEXT, VALUES, Shop
 from tests.support.websites import (
     LARAVEL_PAGE,
     PHP_VALUES,
@@ -113,7 +113,10 @@ def test_laravel_adds_an_order_and_its_task_or_neither_and_passes_values_unchang
 @pytest.fixture
 def python(django_python: str, shop: Shop) -> str:
     """That of the tests has Django with psycopg, the system's with mysqlclient."""
-    return sys.executable if shop.is_postgresql else django_python
+    if not shop.is_postgresql:
+        return django_python
+    needs_version(shop.sql("SELECT VERSION()")[0][0], **NEEDED_BY_DJANGO_5)
+    return sys.executable
 
 
 @EACH_SERVER

@@ -46,11 +46,12 @@ def without(what: str) -> NoReturn:
     pytest.skip(f"{what}; make test installs it on Debian and Ubuntu")
 
 
-def needs_version(version: str, mysql: tuple[int, int], mariadb: tuple[int, int]) -> None:
-    """Ends a test on a server of somebody else's that is older."""
-    major, minor, *_ = re.findall(r"\d+", version)
-    if (int(major), int(minor)) < (mariadb if "mariadb" in version.lower() else mysql):
-        pytest.skip(f"the server is of {version}, and must be of MySQL {mysql} or MariaDB {mariadb}")
+def needs_version(version: str, **least: tuple[int, int]) -> None:
+    """Ends a test on a server that is older, by its VERSION() and the least one of mysql, mariadb and postgresql."""
+    kind = next((kind for kind in ("mariadb", "postgresql") if kind in version.lower()), "mysql")
+    major, minor, *_ = map(int, re.findall(r"\d+", version))
+    if (major, minor) < least[kind]:
+        pytest.skip(f"{kind} {version} is older than {least[kind]}")
 
 
 def find_program(name: str) -> str | None:

@@ -44,6 +44,8 @@ VALUES: list[list[Any]] = [
     [[], {}],
 ]
 """Positions and keywords of tasks that every language should add unchanged."""
+NEEDED_BY_DJANGO_5 = {"mysql": (8, 0), "mariadb": (10, 5), "postgresql": (14, 0)}
+NEEDED_BY_DJANGO_6 = {"mysql": (8, 4), "mariadb": (10, 11), "postgresql": (15, 0)}
 AT = datetime(2031, 3, 4, 5, 6, 7, 89_000, timezone.utc)
 KEY = {"sqlite": "INTEGER", "postgresql": "BIGSERIAL", "mysql": "BIGINT AUTO_INCREMENT"}
 CHARSET = {"sqlite": "", "postgresql": "", "mysql": " DEFAULT CHARACTER SET utf8mb4"}
