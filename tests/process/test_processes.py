@@ -176,13 +176,14 @@ os.fork = refuse
 
 
 def test_a_host_that_refuses_a_process_is_asked_again(queue: Queue) -> None:
+    assert_silent(queue.worker())  # makes var/, which has what was said within the hour
     queue.add("tasks.hold")
     (queue.folder / "sitecustomize.py").write_text(REFUSE.format(range(2, 4)))
     process = queue.start(0, "--processes", 2, PYTHONPATH=str(queue.folder))
     wait_until(lambda: len(workers_of(process)) == 2)
     queue.go()
     code, _, errors = end_of(process)
-    assert (code, errors.count("the host refuses to start a process now")) == (0, 2)
+    assert (code, errors.count("the host refuses to start a process now")) == (0, 1)
 
 
 def test_a_host_that_refuses_all_processes_ends_the_line(queue: Queue) -> None:
