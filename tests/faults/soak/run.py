@@ -70,9 +70,14 @@ def run_soak(kinds: Sequence[str], seconds: float, seed: int, folder: Path) -> l
 
 def why_not() -> str | None:
     """Why it cannot run here."""
-    if has_namespaces() and find_program("cron"):
-        return None
-    return "a private cron needs root, namespaces of its own, and cron"
+    if not has_namespaces() or not find_program("cron"):
+        return "a private cron needs root, namespaces of its own, and cron"
+    python = str(Path(sys.executable).resolve())
+    # By a shell: setpriv still has root's power when it starts a program.
+    as_nobody = ["setpriv", f"--reuid={NOBODY}", "--clear-groups", "sh", "-c", '"$0" -c ""', python]
+    if subprocess.run(as_nobody, capture_output=True).returncode != 0:
+        return f"nobody may not run {python}: set TASKSERVER_PYTHON to one outside of root's home, and delete .venv"
+    return None
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
