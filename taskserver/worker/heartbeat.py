@@ -1,8 +1,9 @@
 """The heartbeat: a thread that does what is due while a task's code uses the worker's main thread.
 
 It renews leases, checks for a cancel, stores progress, writes pending finishes of the round, and releases claimed tasks
-that the worker can't start in time. The alarm interrupts cancelled or lost tasks, and faulthandler ends a process that
-nothing can interrupt. The thread opens its own connection when it first writes.
+that the worker can't start in time. The alarm interrupts cancelled or lost tasks. A process that nothing can interrupt
+is ended by this thread, or by faulthandler if code holds the interpreter. The thread opens its own connection when it
+first writes.
 """
 
 from __future__ import annotations
@@ -224,7 +225,7 @@ class Heartbeat:
             os._exit(1)
 
     def _limit_process(self) -> None:
-        """Make the process end so, too, if the code of the current or next call holds the interpreter.
+        """Let faulthandler end the process so if code of the current or next call holds the interpreter.
 
         Called at each tick, and before a call that may take longer; not before every call, as that costs 50 us.
         """

@@ -255,7 +255,7 @@ def test_two_hundred_bad_rows_at_the_head_of_the_queue_stop_no_good_one_behind_t
     """More than one claim, so that a run which gave up on a claim of bad rows would show."""
     with web_script(queue) as script:
         for number in range(200):
-            args = "{" if queue.is_postgresql else b"\xff"  # which it refuses
+            args = "{" if queue.is_postgresql else b"\xff"  # PostgreSQL takes no text that is not UTF-8
             script.write({"task": f"tasks.\x1b[2J{number}", "args": args, "priority": -1})
         script.write({"task": "tasks.note", "args": '["last"]'})
         assert_ran_clean(queue)
